@@ -1,0 +1,61 @@
+# Each target sets up what it needs in .venv. Python 3.11 or newer is the only thing that has to be there.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo serve test test-fast lint bench chaos soak clean
+
+help:
+	@echo "make install   set up .venv"
+	@echo "make demo      tune a real model under a real budget, and show the best configuration and the bill"
+	@echo "make serve     start the service on http://127.0.0.1:8000"
+	@echo "make test      run all tests; make test-fast: those that need no cluster"
+	@echo "make lint      ruff, mypy, import-linter"
+	@echo "make bench     the benchmarks of benchmarks/README.md"
+	@echo "make chaos     jobs under random kills, for ten minutes; make soak: a long run of many small jobs"
+
+# The stamp is renewed when the pins or the project's metadata change.
+$(VENV)/.installed: constraints.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "Python 3.11 or newer is needed: install it (Debian, Ubuntu: apt install python3 python3-venv), or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo "Python's venv module is missing: install it (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,s3]"
+	@touch $@
+
+install: $(VENV)/.installed
+
+demo: install
+	@$(BIN)/tuner demo
+
+serve: install
+	@$(BIN)/tuner serve
+
+test: install
+	$(BIN)/python -m pytest
+
+test-fast: install
+	$(BIN)/python -m pytest -m "not system and not browser"
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: install
+	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.turnaround
+	$(BIN)/python -m benchmarks.long_job
+
+chaos: install
+	$(BIN)/python -m benchmarks.chaos --minutes 10
+
+soak: install
+	$(BIN)/python -m benchmarks.chaos --minutes 60
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

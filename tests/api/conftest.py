@@ -1,0 +1,58 @@
+"""An app over a service without Ray, for each test; and one with finished jobs, which nobody changes."""
+
+from collections.abc import Iterator
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.fakes import FakeService
+from tuner.engine.simulated.world import Faults
+
+
+@pytest.fixture
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeService]:
+    made = fakes.service_in(tmp_path_factory.mktemp("home"))
+    yield made
+    made.database.dispose()
+
+
+@pytest.fixture
+def client(service: FakeService) -> TestClient:
+    return fakes.client_of(service)
+
+
+class Finished:
+    """Jobs that ran to their end, one with crashes and killed drivers, one that minimises, one still under way."""
+
+    def __init__(self, service: FakeService) -> None:
+        self.service, self.client = service, fakes.client_of(service)
+        self.plain = self._run(seed=1)
+        self.troubled = self._run(seed=2, faults=Faults(crash=0.1, driver_restart=0.03))
+        self.lowest = self._run(seed=3, mode="min")
+        self.waiting = fakes.submit(self.client)
+        self.under_way = fakes.submit(self.client)
+        fakes.simulate(service, self.under_way, messages=120)
+
+    def _run(self, *, seed: int, mode: str = "max", faults: Faults | None = None) -> str:
+        algorithm = {"scheduler": "asha", "sampler": "random", "seed": seed}
+        objective = {"metric": "acc", "mode": mode}
+        job = fakes.submit(self.client, algorithm=algorithm, objective=objective)
+        fakes.simulate(self.service, job, faults=faults or Faults(), seed=seed)
+        self.service.now.pass_s(10)
+        return job
+
+    @property
+    def ended(self) -> tuple[str, str, str]:
+        return self.plain, self.troubled, self.lowest
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        return (*self.ended, self.waiting, self.under_way)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
+    service = fakes.service_in(tmp_path_factory.mktemp("finished"))
+    yield Finished(service)
+    service.database.dispose()

@@ -1,0 +1,40 @@
+"""Reports as points of metric against cost, read from the record."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import select
+
+from tests.fakes import FakeService
+from tuner.domain.events import Reported
+from tuner.domain.records import ReportRow
+from tuner.store.journal import SqlTx
+from tuner.store.tables import reports
+
+
+@dataclass(frozen=True)
+class Point:
+    trial: str
+    step: int
+    score: float
+    usd: int
+    gpu_ms: int
+    ns: int
+    seq: int
+
+    @property
+    def order(self) -> tuple[float, int, int, int]:
+        """The best first; of equal ones the cheapest, then the fastest, then the first."""
+        return -self.score, self.usd, self.ns, self.seq
+
+
+def points(service: FakeService, job: str, mode: str) -> list[Point]:
+    sign = 1 if mode == "max" else -1
+    with service.database.read() as db:
+        rows = db.execute(select(reports).where(reports.c.job == job, reports.c.value.is_not(None))).all()
+    return [Point(r.trial, r.step, sign * r.value, r.usd, r.gpu_ms, r.duration_ns, r.seq) for r in rows]
+
+
+def put_report(tx: SqlTx, row: ReportRow) -> None:
+    """With its event, as a driver does it."""
+    tx.put_report(row)
+    tx.append(Reported(row.at, row.trial, row.step, row.value, row.cost.usd))

@@ -1,0 +1,213 @@
+"""Which configuration is best under a budget, and what everything cost: equal to what the record says, counted by hand."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.api.conftest import Finished
+from tests.api.points import Point, points, put_report
+from tests.api.test_bad_bodies import check_problem
+from tests.fakes import FakeService
+from tuner.domain.money import MS_PER_HOUR, Cost, Money
+from tuner.domain.records import ReportRow
+from tuner.domain.time import NS, Instant
+from tuner.store.journal import SqlJournal
+
+
+def place(shown: Any) -> tuple[str, int]:
+    return shown["trial"], shown["step"]
+
+
+@dataclass(frozen=True)
+class Many:
+    """A job with reports of any kind: ties, equal costs, no metric."""
+
+    service: FakeService
+    client: TestClient
+    job: str
+    mode: str
+
+    @property
+    def path(self) -> str:
+        return f"/v1/jobs/{self.job}"
+
+    @property
+    def points(self) -> list[Point]:
+        return points(self.service, self.job, self.mode)
+
+
+ROWS = st.lists(
+    st.tuples(
+        st.none() | st.integers(0, 8).map(float), st.integers(1, 12), st.integers(0, 5), st.integers(1, 9)
+    ),
+    min_size=1,
+    max_size=25,
+)
+
+
+def reported(finished: Finished, rows: list[tuple[Any, ...]], mode: str) -> Many:
+    service, client = finished.service, finished.client
+    job = fakes.submit(client, objective={"metric": "acc", "mode": mode})
+    fakes.begin(service, job)
+    journal = SqlJournal(service.database, job, service.project, 1, service.now())
+    with journal.transaction() as tx:
+        for number, (value, usd, gpu_ms, seconds) in enumerate(rows):
+            trial, cost = f"trial_{number:05d}", Cost(Money(usd), gpu_ms)
+            tx.put_trial(trial, "running", at=service.now(), config={"lr": 0.1})
+            at, metrics = Instant(number), {"acc": value}
+            put_report(tx, ReportRow(trial, 1, 1, at, value, metrics, cost, seconds * NS))
+    return Many(service, client, job, mode)
+
+
+LIMITS = st.fixed_dictionaries(
+    {},
+    optional={
+        "max_cost_usd": st.integers(0, 13).map(lambda micro: micro / 1_000_000),
+        "max_gpu_hours": st.integers(0, 6).map(lambda ms: ms / MS_PER_HOUR),
+        "max_duration": st.integers(0, 10).map(lambda seconds: f"{seconds}s"),
+    },
+)
+
+
+def within(point: Point, limits: dict[str, Any]) -> bool:
+    return (
+        point.usd <= round(limits.get("max_cost_usd", 1) * 1_000_000)
+        and point.gpu_ms <= round(limits.get("max_gpu_hours", 1) * MS_PER_HOUR)
+        and point.ns <= int(limits.get("max_duration", "99s")[:-1]) * NS
+    )
+
+
+def check_best(many: Many, limits: dict[str, Any]) -> None:
+    found = [point for point in many.points if within(point, limits)]
+    answer = many.client.get(f"{many.path}/best", params=limits)
+    if not found:
+        check_problem(answer, 404)
+        return
+    best = min(found, key=lambda point: point.order)
+    assert place(answer.json()) == (best.trial, best.step)
+    better = [point for point in many.points if point.score > best.score]
+    cheapest = min(better, key=lambda point: (point.usd, -point.score, point.seq), default=None)
+    shown = answer.json()["next_better"]
+    assert (shown and place(shown)) == (cheapest and (cheapest.trial, cheapest.step))
+
+
+@settings(deadline=None, max_examples=30, derandomize=True)
+@given(rows=ROWS, mode=st.sampled_from(["max", "min"]), limits=st.lists(LIMITS, min_size=1, max_size=5))
+def test_best_within_any_limits_is_the_best_of_all_reports_within_them(
+    finished: Finished, rows: list[tuple[Any, ...]], mode: str, limits: list[dict[str, Any]]
+) -> None:
+    many = reported(finished, rows, mode)
+    for limit in limits:
+        check_best(many, limit)
+
+
+def front(found: list[Point]) -> list[tuple[int, float]]:
+    """Dollars and score of each point that no other beats on both."""
+    kept = {
+        (a.usd, a.score)
+        for a in found
+        if not any(
+            (b.usd, -b.score) != (a.usd, -a.score) and b.usd <= a.usd and b.score >= a.score for b in found
+        )
+    }
+    return sorted(kept)
+
+
+@settings(deadline=None, max_examples=30, derandomize=True)
+@given(rows=ROWS, mode=st.sampled_from(["max", "min"]))
+def test_the_front_has_each_point_that_no_other_beats(
+    finished: Finished, rows: list[tuple[Any, ...]], mode: str
+) -> None:
+    many = reported(finished, rows, mode)
+    by_place = {(point.trial, point.step): point for point in many.points}
+    shown = [by_place[place(item)] for item in many.client.get(f"{many.path}/pareto").json()["items"]]
+    assert [(point.usd, point.score) for point in shown] == front(many.points)
+
+
+def test_best_and_front_of_simulated_jobs_are_those_of_their_reports(finished: Finished) -> None:
+    for job, mode in ((finished.plain, "max"), (finished.troubled, "max"), (finished.lowest, "min")):
+        many = Many(finished.service, finished.client, job, mode)
+        check_best(many, {})
+        for point in many.points[::7]:
+            check_best(many, {"max_cost_usd": point.usd / 1_000_000})
+        shown = finished.client.get(f"{many.path}/pareto").json()["items"]
+        assert [round(item["cost_usd"] * 1e6) for item in shown] == [usd for usd, _ in front(many.points)]
+
+
+def test_each_point_of_the_front_is_the_best_at_its_own_cost(finished: Finished) -> None:
+    for point in finished.client.get(f"/v1/jobs/{finished.plain}/pareto").json()["items"]:
+        query = {"max_cost_usd": point["cost_usd"]}
+        found = finished.client.get(f"/v1/jobs/{finished.plain}/best", params=query).json()
+        assert {name: found[name] for name in point} == point
+
+
+def test_where_nothing_is_affordable_the_cheapest_is_named(finished: Finished) -> None:
+    answer = finished.client.get(f"/v1/jobs/{finished.plain}/best", params={"max_cost_usd": 0.000001})
+    problem = check_problem(answer, 404)
+    found = points(finished.service, finished.plain, "max")
+    cheapest = min(found, key=lambda point: (point.usd, point.gpu_ms, point.ns, point.seq))
+    for word in (cheapest.trial, f"step {cheapest.step}", str(Money(cheapest.usd))):
+        assert word in problem["detail"]
+
+
+def test_a_job_without_reports_has_no_best_and_an_empty_front(finished: Finished) -> None:
+    path = f"/v1/jobs/{finished.waiting}"
+    assert "acc" in check_problem(finished.client.get(f"{path}/best"), 404)["detail"]
+    assert finished.client.get(f"{path}/pareto").json()["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("query", "pointer"),
+    [
+        ({"max_cost_usd": -1}, "max_cost_usd"),
+        ({"max_cost_usd": "nan"}, "max_cost_usd"),
+        ({"max_cost_usd": "inf"}, "max_cost_usd"),
+        ({"max_gpu_hours": -1}, "max_gpu_hours"),
+        ({"max_gpu_hours": "many"}, "max_gpu_hours"),
+        ({"max_duration": "5 parsecs"}, "max_duration"),
+        ({"max_duration": "-5s"}, "max_duration"),
+    ],
+)
+def test_limits_that_cannot_be_are_refused(finished: Finished, query: dict[str, Any], pointer: str) -> None:
+    problem = check_problem(finished.client.get(f"/v1/jobs/{finished.plain}/best", params=query))
+    assert [error["pointer"] for error in problem["errors"]] == [pointer]
+
+
+@pytest.mark.parametrize("name", ["market", "instance_type"])
+def test_prices_that_are_not_known_are_refused(finished: Finished, name: str) -> None:
+    path = f"/v1/jobs/{finished.plain}/best"
+    problem = check_problem(finished.client.get(path, params={name: "other"}))
+    assert problem["errors"][0]["pointer"].lstrip("/") == name
+    known = {"market": "on_demand", "instance_type": "local"}[name]
+    assert finished.client.get(path, params={name: known}).json() == finished.client.get(path).json()
+
+
+@pytest.mark.parametrize("name", ["market", "instance_type"])
+def test_a_query_parameter_is_named_as_it_is_written(finished: Finished, name: str) -> None:
+    path = f"/v1/jobs/{finished.plain}/best"
+    problem = check_problem(finished.client.get(path, params={name: "other"}))
+    assert problem["errors"][0]["pointer"] == name
+
+
+def test_the_best_of_all_jobs_is_the_best_of_their_bests(client: TestClient, service: FakeService) -> None:
+    mine = {}
+    for seed in (1, 2):
+        job = fakes.submit(client, algorithm={"sampler": "random", "seed": seed}, budget={"usd": 0.001})
+        fakes.simulate(service, job, seed=seed)
+        mine[job] = client.get(f"/v1/jobs/{job}/best").json()
+    fakes.submit(client)
+    query = {"trainable": fakes.ENTRY, "metric": "acc"}
+    found = client.get("/v1/best", params=query).json()
+    best = max(mine, key=lambda job: float(mine[job]["metric"]))
+    assert found["job"] == best
+    assert {name: found[name] for name in found if name != "job"} == {
+        name: mine[best][name] for name in found if name != "job"
+    }
+    for wrong in ({"trainable": "a:b"}, {"metric": "loss"}, {"max_cost_usd": 0.000001}):
+        check_problem(client.get("/v1/best", params={**query, **wrong}), 404)
+    check_problem(client.get("/v1/best"))

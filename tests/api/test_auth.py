@@ -1,0 +1,74 @@
+"""Everything under /v1 asks for the key; what tells of health, figures and the API itself does not."""
+
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.api.test_bad_bodies import check_problem
+from tests.fakes import FakeService
+from tuner.api.app import create_app
+from tuner.settings import Settings
+
+OPEN = ["/healthz", "/readyz", "/docs", "/openapi.json", "/metrics"]
+
+
+@pytest.fixture
+def stranger(service: FakeService) -> TestClient:
+    return fakes.client_of(service, with_key=False)
+
+
+def guarded(client: TestClient) -> list[tuple[str, str]]:
+    paths = client.get("/openapi.json").json()["paths"]
+    return [(verb, path) for path, verbs in paths.items() if path.startswith("/v1") for verb in verbs]
+
+
+def test_every_call_under_v1_is_refused_without_a_key(stranger: TestClient) -> None:
+    calls = guarded(stranger)
+    assert len(calls) >= 16
+    for verb, path in calls:
+        answer = stranger.request(verb, path, json={} if verb in ("post", "patch") else None)
+        check_problem(answer, 401)
+        assert answer.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["Bearer wrong", f"Basic {fakes.KEY}", fakes.KEY, "Bearer", f"Bearer {fakes.KEY}x", "Bearer é"],
+)
+def test_a_wrong_key_is_refused(stranger: TestClient, header: str) -> None:
+    answer = stranger.get("/v1/jobs", headers={b"Authorization": header.encode("latin-1")})
+    check_problem(answer, 401)
+    assert answer.headers["www-authenticate"] == "Bearer"
+
+
+def test_a_body_is_not_looked_at_without_a_key(stranger: TestClient, service: FakeService) -> None:
+    check_problem(stranger.post("/v1/jobs", json=fakes.body()), 401)
+    assert fakes.client_of(service).get("/v1/jobs").json()["items"] == []
+
+
+@pytest.mark.parametrize("path", OPEN)
+def test_health_figures_and_docs_need_no_key(stranger: TestClient, path: str) -> None:
+    assert stranger.get(path).status_code == 200
+
+
+def test_the_key_lets_one_in(client: TestClient) -> None:
+    assert client.get("/v1/jobs").status_code == 200
+
+
+def test_the_key_is_made_once_and_only_its_owner_reads_it(tmp_path: Path) -> None:
+    settings = Settings.from_env({"TUNER_HOME": str(tmp_path / "home")})
+    key = settings.api_key()
+    assert settings.api_key() == key
+    assert settings.api_key_path.read_text().strip() == key
+    assert settings.api_key_path.stat().st_mode & 0o777 == 0o600
+    assert len(key) > 30
+
+
+def test_a_service_whose_cluster_does_not_answer_is_alive_and_not_ready(service: FakeService) -> None:
+    client = TestClient(create_app(service, is_ready=lambda: False))
+    assert client.get("/healthz").status_code == 200
+    answer = client.get("/readyz")
+    check_problem(answer, 503)
+    assert answer.headers["retry-after"]

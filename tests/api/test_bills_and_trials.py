@@ -1,0 +1,203 @@
+"""What everything cost, entry by entry, and what each trial did for it."""
+
+import csv
+import io
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.api.conftest import Finished
+from tests.api.points import Point, points, put_report
+from tests.api.test_bad_bodies import check_problem
+from tests.fakes import FakeService
+from tuner.domain.money import Cost, Money
+from tuner.domain.records import ReportRow
+from tuner.domain.time import NS
+from tuner.store.journal import SqlJournal
+
+KINDS = {"setup", "restore", "train", "checkpoint", "lost", "idle"}
+
+
+def ledger(finished: Finished, job: str, **query: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = finished.client.get(f"/v1/jobs/{job}/ledger", params=query).json()["items"]
+    return found
+
+
+def micro(usd: float) -> int:
+    return round(usd * 1_000_000)
+
+
+def spent(entries: list[dict[str, Any]], **where: Any) -> int:
+    """Posts and corrections, in micro-dollars."""
+    return sum(
+        micro(entry["usd"])
+        for entry in entries
+        if entry["kind"] is not None and all(entry[name] == value for name, value in where.items())
+    )
+
+
+def test_a_bill_is_the_sum_of_the_ledger(finished: Finished) -> None:
+    for job in finished.all:
+        entries, bill = ledger(finished, job), finished.client.get(f"/v1/jobs/{job}/bill").json()
+        assert set(bill["by_kind"]) == KINDS
+        assert {kind: micro(usd) for kind, usd in bill["by_kind"].items()} == {
+            kind: spent(entries, kind=kind) for kind in KINDS
+        }
+        assert micro(bill["total_usd"]) == spent(entries) == sum(map(micro, bill["by_kind"].values()))
+        for trial in bill["trials"]:
+            assert micro(trial["total_usd"]) == spent(entries, trial=trial["trial"])
+            assert micro(trial["total_usd"]) == sum(map(micro, trial["by_kind"].values()))
+        assert sum(micro(trial["total_usd"]) for trial in bill["trials"]) == micro(bill["total_usd"])
+        shown = finished.client.get(f"/v1/jobs/{job}").json()
+        assert (shown["spend"]["usd"], shown["spend"]["held_usd"]) == (bill["total_usd"], bill["held_usd"])
+
+
+def test_what_was_held_is_posted_released_or_still_held(finished: Finished) -> None:
+    for job in finished.all:
+        sums = dict.fromkeys(("hold", "post", "release", "correct"), 0)
+        for entry in ledger(finished, job):
+            sums[entry["entry"]] += micro(entry["usd"])
+        held = finished.client.get(f"/v1/jobs/{job}").json()["spend"]["held_usd"]
+        assert sums["correct"] == 0
+        assert sums["hold"] - sums["post"] - sums["release"] == micro(held)
+        assert (held > 0) == (job == finished.under_way)
+
+
+def test_a_job_with_crashes_paid_for_what_it_lost(finished: Finished) -> None:
+    bill = finished.client.get(f"/v1/jobs/{finished.troubled}/bill").json()
+    assert bill["by_kind"]["lost"] > 0
+    assert bill["preemptions"] > 0
+    assert any(entry["entry"] == "correct" for entry in ledger(finished, finished.troubled))
+
+
+def test_savings_are_against_all_trials_at_the_last_step(finished: Finished) -> None:
+    bill = finished.client.get(f"/v1/jobs/{finished.plain}/bill").json()
+    last: dict[str, Point] = {}
+    for point in sorted(points(finished.service, finished.plain, "max"), key=lambda point: point.step):
+        last[point.trial] = point
+    full = sum(round(point.usd * 9 / point.step) for point in last.values())
+    assert micro(bill["savings"]["full_fidelity_usd"]) == full
+    assert micro(bill["savings"]["against_full_fidelity_usd"]) == full - micro(bill["total_usd"])
+    per = bill["total_usd"] / bill["completed_trials"]
+    assert bill["cost_per_completed_trial_usd"] == pytest.approx(per, abs=1e-6)
+
+
+@pytest.mark.parametrize("limit", [1, 7, 100])
+def test_pages_of_the_ledger_make_the_whole_oldest_first(finished: Finished, limit: int) -> None:
+    whole = ledger(finished, finished.troubled)
+    assert [entry["seq"] for entry in whole] == sorted(entry["seq"] for entry in whole)
+    found: list[dict[str, Any]] = []
+    query: dict[str, Any] = {"limit": limit}
+    while True:
+        page = finished.client.get(f"/v1/jobs/{finished.troubled}/ledger", params=query).json()
+        found += page["items"]
+        if page["next_cursor"] is None:
+            break
+        query["cursor"] = page["next_cursor"]
+    assert found == whole
+
+
+def table(finished: Finished, job: str, **query: Any) -> list[dict[str, str]]:
+    headers = {"Accept": "text/csv"}
+    answer = finished.client.get(f"/v1/jobs/{job}/ledger", params=query, headers=headers)
+    assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+    return list(csv.DictReader(io.StringIO(answer.text, newline=""), strict=True))
+
+
+def test_the_ledger_as_csv_has_the_same_entries(finished: Finished) -> None:
+    for job in finished.all:
+        entries = ledger(finished, job)
+        rows = [
+            {name: "" if value is None else str(value) for name, value in entry.items()} for entry in entries
+        ]
+        assert table(finished, job) == rows
+
+
+def test_a_limit_holds_for_csv_too(finished: Finished) -> None:
+    assert len(table(finished, finished.plain, limit=3)) == 3
+
+
+def test_the_ledger_of_a_job_that_is_not_there_is_not_found_as_csv_either(finished: Finished) -> None:
+    answer = finished.client.get("/v1/jobs/job_0/ledger", headers={"Accept": "text/csv"})
+    check_problem(answer, 404)
+
+
+# Trials
+
+
+def test_a_trial_is_shown_with_its_curve_its_bill_and_every_attempt(finished: Finished) -> None:
+    job = finished.troubled
+    entries = ledger(finished, job)
+    for listed in finished.client.get(f"/v1/jobs/{job}/trials", params={"limit": 500}).json()["items"]:
+        shown = finished.client.get(f"/v1/jobs/{job}/trials/{listed['id']}").json()
+        assert {name: shown[name] for name in listed} == listed
+        steps = [point["step"] for point in shown["curve"]]
+        assert steps == list(range(1, listed["steps"] + 1))
+        costs = [point["cost_usd"] for point in shown["curve"]]
+        assert costs == sorted(costs)
+        assert [a["attempt"] for a in shown["attempt_list"]] == list(range(1, listed["attempts"] + 1))
+        assert sum(map(micro, shown["bill"].values())) == micro(listed["cost_usd"])
+        assert micro(listed["cost_usd"]) == spent(entries, trial=listed["id"])
+
+
+def test_attempts_add_up_to_their_trial(finished: Finished) -> None:
+    job = finished.troubled
+    for listed in finished.client.get(f"/v1/jobs/{job}/trials", params={"limit": 500}).json()["items"]:
+        shown = finished.client.get(f"/v1/jobs/{job}/trials/{listed['id']}").json()
+        for kind, usd in shown["bill"].items():
+            assert micro(usd) == sum(micro(a["bill"][kind]) for a in shown["attempt_list"])
+        lost = [a for a in shown["attempt_list"] if a["end"] == "lost"]
+        assert len(lost) == listed["preemptions"]
+
+
+@pytest.mark.parametrize("trial", ["trial_99999", "trial_0", "x", "trial_00000'--", "%00"])
+def test_a_trial_that_is_not_there_is_not_found(finished: Finished, trial: str) -> None:
+    check_problem(finished.client.get(f"/v1/jobs/{finished.plain}/trials/{trial}"), 404)
+
+
+def strict_json(text: str) -> Any:
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+ODD_METRICS = {"loss": float("nan"), "worst": float("inf"), "name": "a"}
+
+
+@pytest.fixture
+def odd(client: TestClient, service: FakeService) -> str:
+    """A job that ended, whose trial reported what is no number beside its metric."""
+    job = fakes.submit(client)
+    fakes.begin(service, job)
+    journal = SqlJournal(service.database, job, service.project, 1, service.now())
+    row = ReportRow("trial_00000", 1, 1, service.now(), 0.5, ODD_METRICS, Cost(Money(5)), NS)
+    with journal.transaction() as tx:
+        tx.put_trial("trial_00000", "running", at=service.now(), config={"lr": 0.1})
+        put_report(tx, row)
+        put_report(tx, replace(row, step=2, value=float("nan")))
+    fakes.move(service, job, "succeeded")
+    return job
+
+
+@pytest.mark.parametrize("path", ["", "/best", "/pareto", "/trials", "/trials/trial_00000"])
+def test_metrics_that_are_no_numbers_are_shown_as_json(client: TestClient, odd: str, path: str) -> None:
+    answer = client.get(f"/v1/jobs/{odd}{path}")
+    assert answer.status_code == 200
+    strict_json(answer.text)
+
+
+def test_events_of_metrics_that_are_no_numbers_are_json(client: TestClient, odd: str) -> None:
+    for line in client.get(f"/v1/jobs/{odd}/events").text.splitlines():
+        if line.startswith("data:"):
+            strict_json(line.removeprefix("data:"))
+
+
+def test_trainables_are_listed_with_a_space_to_begin_with(client: TestClient) -> None:
+    items = client.get("/v1/trainables").json()["items"]
+    assert fakes.ENTRY in [item["trainable"] for item in items]
+    assert all(item["search_space"] and item["error"] is None for item in items)

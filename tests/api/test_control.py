@@ -1,0 +1,238 @@
+"""Pause, resume, cancel, top up: what each does in each state, and that a refused change changes nothing."""
+
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.api.test_bad_bodies import check_problem
+from tests.fakes import FakeService
+from tuner.domain.objective import Mode
+from tuner.store import jobs, launches
+
+Wish = str | None
+
+# How a job stands: its state, what is wished of it, and whether it has a driver or waits for one.
+STANDINGS: dict[str, tuple[str, Wish, str]] = {
+    "queued": ("queued", None, "wanted"),
+    "queued, submitted": ("queued", None, "submitted"),
+    "running": ("running", None, "running"),
+    "running, to be paused": ("running", "pause", "running"),
+    "running, to be cancelled": ("running", "cancel", "running"),
+    "paused": ("paused", None, "ended"),
+    "succeeded": ("succeeded", None, "ended"),
+    "cancelled": ("cancelled", None, "ended"),
+    "failed": ("failed", None, "ended"),
+}
+# What becomes of it: the status, then state, wish and launch.
+TABLE: dict[tuple[str, str], tuple[int, str, Wish, str]] = {
+    ("pause", "queued"): (202, "paused", None, "ended"),
+    ("pause", "queued, submitted"): (202, "queued", "pause", "submitted"),
+    ("pause", "running"): (202, "running", "pause", "running"),
+    ("pause", "running, to be paused"): (202, "running", "pause", "running"),
+    ("pause", "running, to be cancelled"): (409, "running", "cancel", "running"),
+    ("pause", "paused"): (202, "paused", None, "ended"),
+    ("pause", "succeeded"): (409, "succeeded", None, "ended"),
+    ("pause", "cancelled"): (409, "cancelled", None, "ended"),
+    ("pause", "failed"): (409, "failed", None, "ended"),
+    ("resume", "queued"): (202, "queued", None, "wanted"),
+    ("resume", "queued, submitted"): (202, "queued", None, "submitted"),
+    ("resume", "running"): (202, "running", None, "running"),
+    ("resume", "running, to be paused"): (202, "running", "resume", "running"),
+    ("resume", "running, to be cancelled"): (409, "running", "cancel", "running"),
+    ("resume", "paused"): (202, "running", None, "wanted"),
+    ("resume", "succeeded"): (202, "running", None, "wanted"),
+    ("resume", "cancelled"): (409, "cancelled", None, "ended"),
+    ("resume", "failed"): (409, "failed", None, "ended"),
+    ("cancel", "queued"): (202, "cancelled", None, "ended"),
+    ("cancel", "queued, submitted"): (202, "queued", "cancel", "submitted"),
+    ("cancel", "running"): (202, "running", "cancel", "running"),
+    ("cancel", "running, to be paused"): (202, "running", "cancel", "running"),
+    ("cancel", "running, to be cancelled"): (202, "running", "cancel", "running"),
+    ("cancel", "paused"): (202, "cancelled", None, "ended"),
+    ("cancel", "succeeded"): (409, "succeeded", None, "ended"),
+    ("cancel", "cancelled"): (202, "cancelled", None, "ended"),
+    ("cancel", "failed"): (409, "failed", None, "ended"),
+}
+ROWS = list(TABLE)
+
+
+def stand(service: FakeService, job: str, standing: str) -> None:
+    state, wish, launch = STANDINGS[standing]
+    if launch == "submitted":
+        with service.database.write() as db:
+            launches.submitted(db, job, 1, service.now())
+    if state != "queued":
+        fakes.begin(service, job)
+    if state not in ("queued", "running"):
+        fakes.move(service, job, state)
+    with service.database.write() as db:
+        jobs.set_wish(db, job, wish)  # type: ignore[arg-type]
+
+
+def stands(service: FakeService, job: str) -> tuple[str, Wish, str]:
+    with service.database.read() as db:
+        row, launch = jobs.get(db, job), launches.get(db, job)
+        assert launch is not None
+        return row.state, row.wish, launch.state
+
+
+@pytest.mark.parametrize(("action", "standing"), ROWS)
+def test_every_action_in_every_state_does_what_the_table_says(
+    client: TestClient, service: FakeService, action: str, standing: str
+) -> None:
+    job = fakes.submit(client)
+    stand(service, job, standing)
+    assert stands(service, job) == STANDINGS[standing]
+    answer = client.post(f"/v1/jobs/{job}/{action}")
+    status, *after = TABLE[action, standing]
+    assert answer.status_code == status, answer.text
+    assert stands(service, job) == tuple(after)
+    if status == 202:
+        assert answer.json() == client.get(f"/v1/jobs/{job}").json()
+    else:
+        check_problem(answer, status)
+
+
+@pytest.mark.parametrize("action", ["pause", "resume", "cancel"])
+def test_a_job_that_is_not_there_is_not_found(client: TestClient, action: str) -> None:
+    check_problem(client.post(f"/v1/jobs/job_0/{action}"), 404)
+
+
+def test_a_paused_job_that_goes_on_has_the_next_launch(client: TestClient, service: FakeService) -> None:
+    job = fakes.submit(client)
+    client.post(f"/v1/jobs/{job}/pause")
+    client.post(f"/v1/jobs/{job}/resume")
+    with service.database.read() as db:
+        launch = launches.get(db, job)
+    assert launch is not None
+    assert (launch.epoch, launch.state) == (2, "wanted")
+
+
+def test_a_resumed_job_that_still_waits_for_a_driver_is_cancelled_at_once(
+    client: TestClient, service: FakeService
+) -> None:
+    job = fakes.submit(client)
+    client.post(f"/v1/jobs/{job}/pause")
+    client.post(f"/v1/jobs/{job}/resume")
+    client.post(f"/v1/jobs/{job}/cancel")
+    assert stands(service, job) == ("cancelled", None, "ended")
+
+
+def test_a_cancelled_job_tells_why_it_ended_and_when(client: TestClient, service: FakeService) -> None:
+    job = fakes.submit(client)
+    shown = client.post(f"/v1/jobs/{job}/cancel").json()
+    assert (shown["state"], shown["stop_reason"]) == ("cancelled", "cancelled")
+    assert shown["ended_at"] == shown["created_at"]
+
+
+# Changes
+
+
+@pytest.fixture
+def spending(client: TestClient, service: FakeService) -> str:
+    """A running job with money spent and money held."""
+    job = fakes.submit(client, tags={"owner": "alice"})
+    fakes.simulate(service, job, messages=60)
+    spend = client.get(f"/v1/jobs/{job}").json()["spend"]
+    assert spend["usd"] > 0
+    assert spend["held_usd"] > 0
+    return job
+
+
+def patch(client: TestClient, job: str, **change: Any) -> Any:
+    return client.patch(f"/v1/jobs/{job}", json=change)
+
+
+def test_a_budget_may_be_what_is_spent_and_held_and_no_less(client: TestClient, spending: str) -> None:
+    spend = client.get(f"/v1/jobs/{spending}").json()["spend"]
+    used = round(spend["usd"] + spend["held_usd"], 6)
+    before = client.get(f"/v1/jobs/{spending}").json()
+    for less in (round(used - 0.000001, 6), spend["usd"], 0.000001):
+        check_problem(patch(client, spending, budget={"usd": less}), 409)
+        assert client.get(f"/v1/jobs/{spending}").json() == before
+    assert patch(client, spending, budget={"usd": used}).json()["budget"]["usd"] == used
+
+
+def test_a_top_up_changes_what_it_names_and_nothing_else(client: TestClient, spending: str) -> None:
+    before = client.get(f"/v1/jobs/{spending}").json()["budget"]
+    changes: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({"usd": 7.25}, {"usd": 7.25}),
+        ({"gpu_hours": 1.5}, {"gpu_hours": 1.5}),
+        ({"wall_clock": "15m", "trials": 9}, {"wall_clock": 900.0, "trials": 9}),
+        ({"wall_clock": None, "on_exhausted": "pause"}, {"wall_clock": None, "on_exhausted": "pause"}),
+        ({"on_exhausted": None}, {}),
+        ({}, {}),
+    ]
+    for change, shown in changes:
+        before |= shown
+        answer = patch(client, spending, budget=change)
+        assert (answer.status_code, answer.json()["budget"]) == (200, before)
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({"tags": {"a:b": "c"}, "budget": {"usd": 5}, "priority": 3}, 422),
+        ({"tags": {"a": "b"}, "budget": {"usd": 0.000001}, "priority": 3}, 409),
+        ({"tags": {"a": "b"}, "budget": {"usd": -5}, "priority": 3}, 422),
+        ({"tags": {"a": "b"}, "budget": {"usd": 5}, "priority": 1001}, 422),
+        ({"tags": {"a": "b"}, "budget": {"usd": 5, "trials": 0}, "priority": 3}, 422),
+        ({"tags": {"a": "b"}, "budget": {"usd": 5}, "name": "new"}, 422),
+    ],
+    ids=str,
+)
+def test_a_change_is_made_whole_or_not_at_all(
+    client: TestClient, spending: str, change: dict[str, Any], status: int
+) -> None:
+    before = client.get(f"/v1/jobs/{spending}").json()
+    check_problem(client.patch(f"/v1/jobs/{spending}", json=change), status)
+    assert client.get(f"/v1/jobs/{spending}").json() == before
+
+
+def test_a_change_of_everything_at_once_is_made(client: TestClient, spending: str) -> None:
+    shown = patch(client, spending, tags={"a": "b"}, budget={"usd": 5}, priority=-3).json()
+    assert (shown["tags"], shown["budget"]["usd"], shown["priority"]) == ({"a": "b"}, 5, -3)
+    assert client.get("/v1/jobs", params={"tag": "owner:alice"}).json()["items"] == []
+
+
+@pytest.mark.parametrize("priority", [-1000, 0, 1000])
+def test_a_priority_within_its_bounds_is_kept(client: TestClient, priority: int) -> None:
+    job = fakes.submit(client)
+    assert patch(client, job, priority=priority).json()["priority"] == priority
+
+
+@pytest.mark.parametrize("standing", ["paused", "succeeded"])
+def test_a_job_that_stands_still_can_be_topped_up(
+    client: TestClient, service: FakeService, standing: str
+) -> None:
+    job = fakes.submit(client)
+    stand(service, job, standing)
+    assert patch(client, job, budget={"usd": 3}).json()["budget"]["usd"] == 3
+
+
+@pytest.mark.parametrize("standing", ["cancelled", "failed"])
+def test_a_job_that_ended_for_good_cannot_be_topped_up(
+    client: TestClient, service: FakeService, standing: str
+) -> None:
+    job = fakes.submit(client)
+    stand(service, job, standing)
+    check_problem(patch(client, job, budget={"usd": 3}), 409)
+    assert patch(client, job, tags={"kept": "yes"}).json()["tags"] == {"kept": "yes"}
+
+
+def test_the_dollars_of_a_job_without_gpus_keep_a_limit(client: TestClient) -> None:
+    job = fakes.submit(client)
+    check_problem(patch(client, job, budget={"usd": None, "gpu_hours": 1}), 422)
+
+
+@pytest.mark.parametrize("mode", ["max", "min"])
+def test_a_finished_job_goes_on_after_a_top_up(client: TestClient, service: FakeService, mode: Mode) -> None:
+    job = fakes.submit(client, objective={"metric": "acc", "mode": mode}, budget={"usd": 0.001})
+    fakes.simulate(service, job)
+    ended = client.get(f"/v1/jobs/{job}").json()
+    assert (ended["state"], ended["stop_reason"]) == ("succeeded", "budget_usd")
+    assert patch(client, job, budget={"usd": 0.002}).status_code == 200
+    shown = client.post(f"/v1/jobs/{job}/resume").json()
+    assert (shown["state"], shown["stop_reason"], shown["ended_at"]) == ("running", None, None)

@@ -1,0 +1,201 @@
+"""Events as they happen: from any event on without a gap, and to an end when the job has ended."""
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.api.conftest import Finished
+from tests.api.test_bad_bodies import check_problem
+from tests.fakes import FakeService
+from tuner.api.routers import events as streaming
+from tuner.domain.events import Reported
+from tuner.domain.money import FREE, Money
+from tuner.domain.records import ReportRow
+from tuner.service import answers, control
+from tuner.service.wiring import Service
+from tuner.store.journal import SqlJournal
+from tuner.store.tables import events as recorded
+
+
+@dataclass(frozen=True)
+class Message:
+    kind: str
+    data: dict[str, Any]
+    id: int | None
+
+
+def parse(text: str) -> list[Message]:
+    """Frames as the HTML standard has them: fields, then an empty line."""
+    found = []
+    assert text.endswith("\n\n")
+    for frame in text.split("\n\n")[:-1]:
+        fields = dict(line.split(": ", 1) for line in frame.splitlines() if not line.startswith(":"))
+        if "event" in fields:
+            number = fields.get("id")
+            kind, data = fields["event"], json.loads(fields["data"])
+            found.append(Message(kind, data, None if number is None else int(number)))
+    return found
+
+
+def numbered(messages: list[Message]) -> list[Message]:
+    """What tells of changes, not of how things stand."""
+    return [message for message in messages if message.kind in ("report", "trial")]
+
+
+def stream(client: TestClient, job: str, after: int | None = None) -> list[Message]:
+    headers = {} if after is None else {"Last-Event-ID": str(after)}
+    answer = client.get(f"/v1/jobs/{job}/events", headers=headers)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    return parse(answer.text)
+
+
+def newest(service: FakeService, job: str) -> int:
+    with service.database.read() as db:
+        return db.execute(select(func.max(recorded.c.seq)).where(recorded.c.job == job)).scalar() or 0
+
+
+def test_every_report_is_told_once_in_order(finished: Finished) -> None:
+    for job in finished.ended:
+        told = [m for m in stream(finished.client, job) if m.kind == "report"]
+        places = [(m.data["trial"], m.data["step"]) for m in told]
+        steps = finished.client.get(f"/v1/jobs/{job}").json()["progress"]["steps"]
+        assert len(places) == len(set(places)) == steps
+        numbers = [m.data["seq"] for m in told]
+        assert numbers == sorted(numbers)
+
+
+def test_every_trial_is_told_as_it_is_listed(finished: Finished) -> None:
+    for job in finished.ended:
+        told = [m.data for m in stream(finished.client, job) if m.kind == "trial"]
+        path = f"/v1/jobs/{job}/trials"
+        listed = finished.client.get(path, params={"limit": 500}).json()["items"]
+        assert sorted(told, key=lambda trial: str(trial["id"])) == listed
+
+
+def test_ids_rise_and_the_last_message_of_each_event_has_one(finished: Finished) -> None:
+    messages = numbered(stream(finished.client, finished.troubled))
+    ids = [message.id for message in messages if message.id is not None]
+    assert ids == sorted(set(ids))
+    assert messages[-1].id == ids[-1]
+
+
+def test_money_and_job_are_told_as_they_stand(finished: Finished) -> None:
+    for job in finished.ended:
+        messages = stream(finished.client, job)
+        shown = finished.client.get(f"/v1/jobs/{job}").json()
+        last = {message.kind: message.data for message in messages}
+        assert last["spend"] == {**shown["spend"], "budget_usd": shown["budget"]["usd"]}
+        assert last["job"] == {name: shown[name] for name in last["job"]}
+        assert (messages[-1].kind, last["job"]["state"]) == ("job", "succeeded")
+
+
+def test_from_any_id_on_exactly_the_rest_is_told(finished: Finished) -> None:
+    job = finished.troubled
+    whole = numbered(stream(finished.client, job))
+    ends = {message.id: index + 1 for index, message in enumerate(whole) if message.id is not None}
+    assert len(ends) > 20
+    for after, index in ends.items():
+        assert numbered(stream(finished.client, job, after)) == whole[index:]
+
+
+def test_from_any_number_on_what_is_told_comes_from_later_events(finished: Finished) -> None:
+    job, service = finished.troubled, finished.service
+    whole = numbered(stream(finished.client, job))
+    for after in range(0, newest(service, job) + 20, 17):
+        told = numbered(stream(finished.client, job, after))
+        assert told == whole[len(whole) - len(told) :]
+        before = [m.id for m in whole[: len(whole) - len(told)] if m.id is not None]
+        assert all(number <= after for number in before)
+        assert all(m.id is None or m.id > after for m in told)
+
+
+def test_after_does_what_last_event_id_does_and_the_header_wins(finished: Finished) -> None:
+    path = f"/v1/jobs/{finished.plain}/events"
+    first = next(m.id for m in stream(finished.client, finished.plain) if m.id is not None)
+    by_header = finished.client.get(path, headers={"Last-Event-ID": str(first)}).text
+    assert finished.client.get(path, params={"after": first}).text == by_header
+    both = finished.client.get(path, params={"after": 10**9}, headers={"Last-Event-ID": str(first)})
+    assert both.text == by_header
+
+
+@pytest.mark.parametrize("number", ["x", "-1", "1.5", "", "9" * 19, "1e3", "0x1"])
+def test_an_id_that_is_none_is_refused(finished: Finished, number: str) -> None:
+    answer = finished.client.get(f"/v1/jobs/{finished.plain}/events", headers={"Last-Event-ID": number})
+    assert [error["pointer"] for error in check_problem(answer)["errors"]] == ["Last-Event-ID"]
+
+
+def test_events_of_a_job_that_is_not_there_are_not_found(client: TestClient) -> None:
+    check_problem(client.get("/v1/jobs/job_0/events"), 404)
+
+
+def at_look(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], object]) -> None:
+    """Something happens when the stream looks for the `number`th time."""
+    looks, changes = iter(range(1, 10_000)), answers.changes
+
+    def looked(service: Service, job: str, after: int) -> answers.Changes:
+        if next(looks) == number:
+            act()
+        return changes(service, job, after)
+
+    monkeypatch.setattr(answers, "changes", looked)
+
+
+def test_a_stream_ends_when_its_job_does(
+    client: TestClient, service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming, "LOOK_S", 0.01)
+    job = fakes.submit(client)
+    at_look(monkeypatch, 3, lambda: control.cancel(service, job))
+    states = [message.data["state"] for message in stream(client, job) if message.kind == "job"]
+    assert states == ["queued", "cancelled"]
+
+
+def test_a_reader_of_a_running_job_misses_nothing(client: TestClient, service: FakeService) -> None:
+    """The job is run while it is read, and ends."""
+    job = fakes.submit(client, budget={"usd": 0.001})
+    found: list[list[Message]] = []
+    reader = threading.Thread(target=lambda: found.append(stream(fakes.client_of(service), job)))
+    reader.start()
+    fakes.simulate(service, job)
+    reader.join(60)
+    reports = [m.data for m in found[0] if m.kind == "report"]
+    assert reports == [m.data for m in stream(client, job) if m.kind == "report"]
+    assert len(reports) > 5
+    last = {m.data["id"]: m.data for m in found[0] if m.kind == "trial"}
+    assert last == {m.data["id"]: m.data for m in stream(client, job) if m.kind == "trial"}
+
+
+def test_a_job_of_many_reports_is_told_whole(client: TestClient, service: FakeService) -> None:
+    """More than are read at once."""
+    job = fakes.submit(client)
+    fakes.begin(service, job)
+    journal = SqlJournal(service.database, job, service.project, 1, service.now())
+    with journal.transaction() as tx:
+        for step in range(1, 1202):
+            row = ReportRow("trial_00000", 1, step, service.now(), 0.5, {"acc": 0.5}, FREE, 0)
+            tx.put_report(row)
+            tx.append(Reported(service.now(), "trial_00000", step, 0.5, Money(0)))
+        tx.put_trial("trial_00000", "completed", at=service.now(), config={"lr": 0.1})
+    fakes.move(service, job, "succeeded")
+    told = numbered(stream(client, job))
+    assert [m.data["step"] for m in told if m.kind == "report"] == list(range(1, 1202))
+    assert [m.kind for m in told].count("trial") == 1
+    assert numbered(stream(client, job, 700)) == told[700:]
+
+
+def test_a_quiet_stream_says_now_and_then_that_it_lives(
+    client: TestClient, service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming, "LOOK_S", 0.01)
+    monkeypatch.setattr(streaming, "ALIVE_S", 0.02)
+    job = fakes.submit(client)
+    at_look(monkeypatch, 20, lambda: control.cancel(service, job))
+    assert ": still here\n\n" in client.get(f"/v1/jobs/{job}/events").text

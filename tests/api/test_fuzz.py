@@ -1,0 +1,216 @@
+"""Whatever is sent is answered, and never with a 500."""
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.api.conftest import Finished
+from tests.fakes import FakeService, body
+
+KEYS = st.sampled_from(
+    [
+        "name",
+        "trainable",
+        "objective",
+        "search_space",
+        "budget",
+        "constants",
+        "fidelity",
+        "resources",
+        "algorithm",
+        "stop",
+        "checkpoint",
+        "warm_start",
+        "window",
+        "tags",
+        "priority",
+        "type",
+        "low",
+        "high",
+        "log",
+        "when",
+        "choices",
+        "metric",
+        "mode",
+        "target",
+        "usd",
+        "gpu_hours",
+        "wall_clock",
+        "trials",
+        "on_exhausted",
+        "min",
+        "max",
+        "unit",
+        "cpus",
+        "gpus",
+        "plateau",
+        "patience_usd",
+        "interval",
+        "keep",
+        "seed",
+        "lr",
+        "a",
+    ]
+)
+WORDS = st.sampled_from(["float", "int", "categorical", "max", "auto", "9s", "finish", "a", "lr", "digits"])
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=True)
+    | st.text(max_size=8)
+    | WORDS
+)
+VALUES = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS | st.text(max_size=4), inner)
+)
+HEADERS = {"Content-Type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeService]:
+    made = fakes.service_in(tmp_path_factory.mktemp("fuzzed"))
+    yield made
+    made.database.dispose()
+
+
+@pytest.fixture(scope="module")
+def client(service: FakeService) -> TestClient:
+    return fakes.client_of(service)
+
+
+@pytest.fixture(scope="module")
+def job(client: TestClient) -> str:
+    return fakes.submit(client)
+
+
+def check_refused(answer: Any) -> None:
+    """The client raises what would have been a 500."""
+    assert answer.status_code in (200, 201, 400, 404, 409, 413, 422), answer.text
+    if answer.status_code >= 400:
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.json()["detail"]
+
+
+@settings(deadline=None, max_examples=40, derandomize=True)
+@given(sent=VALUES)
+def test_any_json_for_a_job_is_taken_or_refused(client: TestClient, sent: Any) -> None:
+    check_refused(client.post("/v1/jobs", content=json.dumps(sent), headers=HEADERS))
+
+
+@settings(deadline=None, max_examples=40, derandomize=True)
+@given(key=st.sampled_from(sorted(body())), sent=VALUES)
+def test_a_job_with_one_field_of_any_kind_is_taken_or_refused(
+    client: TestClient, key: str, sent: Any
+) -> None:
+    check_refused(client.post("/v1/jobs", content=json.dumps(body(**{key: sent})), headers=HEADERS))
+
+
+@settings(deadline=None, max_examples=40, derandomize=True)
+@given(parameter=st.dictionaries(KEYS, LEAVES | st.lists(LEAVES) | st.dictionaries(KEYS, st.lists(LEAVES))))
+def test_any_parameter_is_taken_or_refused(client: TestClient, parameter: Any) -> None:
+    for kind in ("float", "int", "categorical"):
+        sent = body(search_space={"lr": {**parameter, "type": kind}})
+        check_refused(client.post("/v1/jobs", content=json.dumps(sent), headers=HEADERS))
+
+
+@settings(deadline=None, max_examples=40, derandomize=True)
+@given(sent=st.dictionaries(st.sampled_from(["budget", "tags", "priority", "x"]), VALUES) | VALUES)
+def test_any_change_is_taken_or_refused(client: TestClient, job: str, sent: Any) -> None:
+    check_refused(client.patch(f"/v1/jobs/{job}", content=json.dumps(sent), headers=HEADERS))
+
+
+@settings(deadline=None, max_examples=40, derandomize=True)
+@given(sent=st.binary(max_size=60))
+def test_any_bytes_are_refused(client: TestClient, sent: bytes) -> None:
+    answer = client.post("/v1/jobs", content=sent, headers=HEADERS)
+    check_refused(answer)
+    assert answer.status_code in (400, 422)
+
+
+QUERIES = st.dictionaries(
+    st.sampled_from(
+        [
+            "state",
+            "tag",
+            "limit",
+            "cursor",
+            "sort",
+            "max_cost_usd",
+            "max_gpu_hours",
+            "max_duration",
+            "market",
+            "instance_type",
+        ]
+    ),
+    st.text(max_size=12) | st.integers().map(str) | st.floats().map(str),
+)
+PATHS = ("", "/JOB", "/JOB/trials", "/JOB/best", "/JOB/pareto", "/JOB/bill", "/JOB/ledger", "/JOB/trials/x")
+
+
+@settings(deadline=None, max_examples=40, derandomize=True)
+@given(path=st.sampled_from(PATHS), query=QUERIES)
+def test_any_query_is_answered_or_refused(finished: Finished, path: str, query: dict[str, str]) -> None:
+    found = path.replace("JOB", finished.plain)
+    check_refused(finished.client.get(f"/v1/jobs{found}", params=query))
+
+
+@settings(deadline=None, max_examples=40, derandomize=True)
+@given(job=st.text(min_size=1, max_size=20).filter(lambda text: text not in (".", "..")))
+def test_any_id_of_a_job_is_answered(client: TestClient, job: str) -> None:
+    check_refused(client.get("/v1/jobs/" + "".join(f"%{byte:02x}" for byte in job.encode())))
+
+
+def coded(value: Any) -> str:
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode()
+
+
+def check_cursor_refused(finished: Finished, path: str, cursor: str) -> None:
+    answer = finished.client.get(path.replace("JOB", finished.plain), params={"cursor": cursor})
+    assert answer.status_code == 422
+    assert [error["pointer"] for error in answer.json()["errors"]] == ["cursor"]
+
+
+LISTINGS = ("/v1/jobs", "/v1/jobs/JOB/trials", "/v1/jobs/JOB/ledger")
+STRANGE = ["", "x", "%", "=", "é", coded([]), coded({}), coded("a"), coded(["a", "b", "c"]), coded(None)]
+
+
+@pytest.mark.parametrize("path", LISTINGS)
+@pytest.mark.parametrize("cursor", STRANGE)
+def test_a_cursor_that_is_none_is_refused(finished: Finished, path: str, cursor: str) -> None:
+    check_cursor_refused(finished, path, cursor)
+
+
+@pytest.mark.parametrize(
+    ("path", "parts"),
+    [
+        ("/v1/jobs", [2**63, "job"]),
+        ("/v1/jobs/JOB/trials", [2**63, 0]),
+        ("/v1/jobs/JOB/trials", [0, 2**63]),
+        ("/v1/jobs/JOB/ledger", [2**63]),
+    ],
+)
+def test_a_cursor_beyond_64_bits_is_refused(finished: Finished, path: str, parts: Any) -> None:
+    check_cursor_refused(finished, path, coded(parts))
+
+
+def test_a_cursor_of_many_brackets_is_refused(finished: Finished) -> None:
+    deep = base64.urlsafe_b64encode(b"[" * 45_000).decode()
+    check_cursor_refused(finished, "/v1/jobs", deep)
+
+
+def test_a_duration_of_centuries_is_a_limit_like_any_other(finished: Finished) -> None:
+    answer = finished.client.get(f"/v1/jobs/{finished.plain}/best", params={"max_duration": "1000000d"})
+    check_refused(answer)
+
+
+def test_events_behind_a_number_beyond_64_bits_are_refused(finished: Finished) -> None:
+    check_refused(finished.client.get(f"/v1/jobs/{finished.plain}/events", params={"after": 2**63}))

@@ -1,0 +1,147 @@
+"""Pages of jobs and trials: filtered, sorted, each row once."""
+
+import math
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.api.conftest import Finished
+from tests.api.test_bad_bodies import check_problem
+from tests.fakes import FakeService
+
+SORTS = ["number", "metric", "cost_usd", "steps"]
+
+
+def ids(answer: Any) -> list[str]:
+    assert answer.status_code == 200, answer.text
+    return [item["id"] for item in answer.json()["items"]]
+
+
+def walk(client: TestClient, path: str, **query: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    cursor = None
+    while True:
+        page = client.get(path, params=query if cursor is None else {**query, "cursor": cursor}).json()
+        assert len(page["items"]) <= query["limit"]
+        found += page["items"]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            return found
+        assert len(page["items"]) == query["limit"]
+
+
+def test_jobs_are_listed_newest_first(client: TestClient, service: FakeService) -> None:
+    made = []
+    for _ in range(4):
+        made.append(fakes.submit(client))
+        service.now.pass_s(1)
+    assert ids(client.get("/v1/jobs")) == made[::-1]
+
+
+def test_jobs_are_filtered_by_state(client: TestClient, service: FakeService) -> None:
+    queued, cancelled, running = (fakes.submit(client) for _ in range(3))
+    client.post(f"/v1/jobs/{cancelled}/cancel")
+    fakes.begin(service, running)
+    for state, job in (("queued", queued), ("cancelled", cancelled), ("running", running)):
+        assert ids(client.get("/v1/jobs", params={"state": state})) == [job]
+    assert ids(client.get("/v1/jobs", params={"state": "failed"})) == []
+    check_problem(client.get("/v1/jobs", params={"state": "happy"}))
+
+
+def test_jobs_are_filtered_by_tag(client: TestClient) -> None:
+    alice = fakes.submit(client, tags={"owner": "alice", "url": "http://a:1"})
+    fakes.submit(client, tags={"owner": "bob"})
+    fakes.submit(client, tags={"alice": "owner"})
+    for tag in ("owner:alice", "url:http://a:1"):
+        assert ids(client.get("/v1/jobs", params={"tag": tag})) == [alice]
+    assert ids(client.get("/v1/jobs", params={"tag": "owner:alic"})) == []
+    assert ids(client.get("/v1/jobs", params={"tag": "owner:alice", "state": "failed"})) == []
+
+
+@pytest.mark.parametrize("tag", ["owner", ":alice", ""])
+def test_a_tag_that_is_no_pair_is_refused(client: TestClient, tag: str) -> None:
+    errors = check_problem(client.get("/v1/jobs", params={"tag": tag}))["errors"]
+    assert [error["pointer"] for error in errors] == ["tag"]
+
+
+@pytest.mark.parametrize("limit", [0, -1, 501, "many"])
+def test_a_limit_out_of_bounds_is_refused(finished: Finished, limit: Any) -> None:
+    for path in ("/v1/jobs", f"/v1/jobs/{finished.plain}/trials"):
+        errors = check_problem(finished.client.get(path, params={"limit": limit}))["errors"]
+        assert [error["pointer"] for error in errors] == ["limit"]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7])
+def test_a_walk_sees_every_job_once_while_new_ones_come_in(
+    client: TestClient, service: FakeService, limit: int
+) -> None:
+    """Several of them of the very same nanosecond."""
+    made = []
+    for number in range(7):
+        made.append(fakes.submit(client))
+        service.now.pass_s(number % 2)
+    seen: list[str] = []
+    page = client.get("/v1/jobs", params={"limit": limit}).json()
+    while True:
+        seen += [item["id"] for item in page["items"]]
+        if page["next_cursor"] is None:
+            break
+        service.now.pass_s(1)
+        fakes.submit(client)
+        page = client.get("/v1/jobs", params={"limit": limit, "cursor": page["next_cursor"]}).json()
+    assert sorted(seen) == sorted(made)
+
+
+def test_a_walk_keeps_to_its_filter(client: TestClient) -> None:
+    mine = {fakes.submit(client, tags={"owner": "me"}) for _ in range(3)}
+    fakes.submit(client)
+    assert {job["id"] for job in walk(client, "/v1/jobs", tag="owner:me", limit=1)} == mine
+
+
+def expected(trials: list[dict[str, Any]], sort: str) -> list[str]:
+    """A full sort, as the words of the API have it: ties by number, trials without a metric last."""
+    name, sign = sort.removeprefix("-"), -1 if sort.startswith("-") else 1
+
+    def key(trial: dict[str, Any]) -> tuple[float, int]:
+        number = int(trial["id"].removeprefix("trial_"))
+        if name == "number":
+            return sign * number, number
+        value = trial[name]
+        return math.inf if value is None else sign * value, number
+
+    return [trial["id"] for trial in sorted(trials, key=key)]
+
+
+@pytest.mark.parametrize("sort", [*SORTS, *(f"-{name}" for name in SORTS)])
+@pytest.mark.parametrize("limit", [1, 4, 500])
+def test_trials_walked_through_are_those_of_a_full_sort(finished: Finished, sort: str, limit: int) -> None:
+    for job in (finished.troubled, finished.under_way):
+        path = f"/v1/jobs/{job}/trials"
+        everything = finished.client.get(path, params={"limit": 500}).json()["items"]
+        assert len(everything) > 3
+        walked = [trial["id"] for trial in walk(finished.client, path, sort=sort, limit=limit)]
+        assert walked == expected(everything, sort)
+
+
+def test_trials_without_a_metric_come_last_whichever_way(client: TestClient, service: FakeService) -> None:
+    job = fakes.submit(client)
+    fakes.simulate(service, job, messages=10)
+    for sort in ("metric", "-metric"):
+        trials = walk(client, f"/v1/jobs/{job}/trials", sort=sort, limit=1)
+        metrics = [trial["metric"] is None for trial in trials]
+        assert metrics == sorted(metrics)
+
+
+def test_an_unknown_sort_is_refused(finished: Finished) -> None:
+    path = f"/v1/jobs/{finished.plain}/trials"
+    errors = check_problem(finished.client.get(path, params={"sort": "luck"}))["errors"]
+    assert [error["pointer"] for error in errors] == ["sort"]
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/trials", "/trials/trial_00000", "/best", "/pareto", "/bill", "/ledger"]
+)
+def test_a_job_that_is_not_there_is_not_found(client: TestClient, path: str) -> None:
+    check_problem(client.get(f"/v1/jobs/job_0000000000000000{path}"), 404)

@@ -1,0 +1,121 @@
+"""Every error of ours has a status, and reaches the caller as a problem."""
+
+import inspect
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.api.test_bad_bodies import check_problem
+from tests.fakes import FakeService
+from tuner.api import problems
+from tuner.domain import errors
+from tuner.domain.errors import Fault, Invalid, TunerError
+from tuner.service import control
+
+CLASSES = [
+    found
+    for found in vars(errors).values()
+    if inspect.isclass(found) and issubclass(found, TunerError) and found is not TunerError
+]
+EXPECTED = {
+    "Invalid": 422,
+    "NotFound": 404,
+    "NothingAffordable": 404,
+    "Conflict": 409,
+    "IdempotencyConflict": 409,
+    "BudgetRefused": 409,
+    "Fenced": 409,
+    "Unavailable": 503,
+}
+
+
+def made(kind: type[TunerError]) -> TunerError:
+    return Invalid(Fault("/a", "mend it")) if issubclass(kind, Invalid) else kind("mend it")
+
+
+def test_every_error_has_a_status_of_its_own() -> None:
+    assert {kind.__name__: problems.STATUS[kind] for kind in CLASSES} == EXPECTED
+
+
+def test_an_error_of_a_class_below_has_the_status_of_the_class_above() -> None:
+    class Newer(errors.Conflict):
+        """Something new."""
+
+    assert problems.status_of(Newer("x")) == 409
+
+
+@pytest.mark.parametrize("kind", [*CLASSES, TunerError], ids=lambda kind: kind.__name__)
+def test_every_error_of_a_use_case_is_told_as_a_problem(
+    service: FakeService, monkeypatch: pytest.MonkeyPatch, kind: type[TunerError]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise made(kind)
+
+    monkeypatch.setattr(control, "pause", refuse)
+    answer = fakes.client_of(service, raises=False).post("/v1/jobs/job_1/pause")
+    problem = check_problem(answer, EXPECTED.get(kind.__name__, 500))
+    assert problem["title"] == kind.title()
+    assert "mend it" in problem["detail"]
+    assert problem["type"].startswith("urn:tuner:problem:")
+    assert ("retry-after" in answer.headers) == (answer.status_code == 503)
+
+
+def test_the_places_of_all_faults_are_told(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise Invalid(Fault("/a", "one"), Fault("/b/0", "two"))
+
+    monkeypatch.setattr(control, "pause", refuse)
+    problem = check_problem(fakes.client_of(service).post("/v1/jobs/job_1/pause"), 422)
+    assert problem["errors"] == [{"pointer": "/a", "detail": "one"}, {"pointer": "/b/0", "detail": "two"}]
+
+
+def test_a_surprise_tells_nothing_of_the_inside(
+    service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def surprise(*_: object) -> None:
+        raise RuntimeError("password=hunter2")
+
+    monkeypatch.setattr(control, "pause", surprise)
+    answer = fakes.client_of(service, raises=False).post("/v1/jobs/job_1/pause")
+    check_problem(answer, 500)
+    assert "hunter2" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("verb", "path", "status"),
+    [
+        ("GET", "/v1/nothing", 404),
+        ("GET", "/nothing", 404),
+        ("DELETE", "/v1/jobs", 405),
+        ("PUT", "/v1/jobs/job_1", 405),
+        ("GET", "/v1/jobs/job_1/pause", 405),
+    ],
+)
+def test_paths_and_methods_that_there_are_not_are_problems_too(
+    client: TestClient, verb: str, path: str, status: int
+) -> None:
+    answer = client.request(verb, path)
+    check_problem(answer, status)
+    assert status != 405 or answer.headers["allow"]
+
+
+def test_a_cluster_that_does_not_answer_is_503_and_to_be_asked_again(
+    client: TestClient, service: FakeService
+) -> None:
+    service.cluster.is_down = True
+    answer = client.post("/v1/jobs", json=fakes.body())
+    check_problem(answer, 503)
+    assert answer.headers["retry-after"] == "2"
+    assert client.get("/v1/jobs").json()["items"] == []
+
+
+def test_a_cluster_without_nodes_is_503(client: TestClient, service: FakeService) -> None:
+    service.cluster.found = []
+    check_problem(client.post("/v1/jobs", json=fakes.body()), 503)
+
+
+def test_a_database_that_does_not_answer_is_503(client: TestClient, service: FakeService) -> None:
+    service.database.dispose()
+    (service.settings.home / "tuner.db").write_bytes(b"")
+    check_problem(client.get("/v1/jobs"), 503)

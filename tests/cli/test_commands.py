@@ -1,0 +1,322 @@
+"""Every command over the real app: what it prints as JSON is what REST answers, and what it refuses it says."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from starlette.testclient import TestClient
+from typer.testing import CliRunner, Result
+
+from tests import fakes
+from tests.fakes import FakeService
+from tuner.cli.main import app
+from tuner.client import Client
+
+Tuner = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeService]:
+    made = fakes.service_in(tmp_path_factory.mktemp("home"))
+    yield made
+    made.database.dispose()
+
+
+@pytest.fixture(scope="module")
+def rest(service: FakeService) -> TestClient:
+    return fakes.client_of(service)
+
+
+@pytest.fixture(scope="module")
+def done(service: FakeService, rest: TestClient) -> str:
+    """A job that ran until its money was spent."""
+    job = fakes.submit(rest, budget={"usd": 0.001}, tags={"owner": "done"})
+    fakes.simulate(service, job)
+    return job
+
+
+@pytest.fixture
+def waiting(rest: TestClient) -> str:
+    return fakes.submit(rest)
+
+
+@pytest.fixture
+def tuner(rest: TestClient, monkeypatch: pytest.MonkeyPatch) -> Tuner:
+    """The command line, over the app."""
+    monkeypatch.setattr(
+        "tuner.cli.main.Client", lambda: Client("http://tuner", fakes.KEY, transport=rest._transport)
+    )
+
+    def run(*words: str, typed: str | None = None) -> Result:
+        return CliRunner().invoke(app, list(words), input=typed)
+
+    return run
+
+
+def printed(result: Result) -> Any:
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    return json.loads(result.stdout)
+
+
+def get(rest: TestClient, path: str, **query: Any) -> Any:
+    answer = rest.get(path, params=query)
+    assert answer.status_code == 200
+    return answer.json()
+
+
+@pytest.fixture
+def job_file(tmp_path: Path) -> Path:
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(fakes.body()))
+    return file
+
+
+# Commands that only ask
+
+
+ASKING: dict[str, tuple[list[str], str, dict[str, Any]]] = {
+    "jobs": (["jobs"], "/v1/jobs", {"limit": 100}),
+    "jobs by tag": (["jobs", "--tag", "owner:done"], "/v1/jobs", {"tag": "owner:done"}),
+    "jobs by state": (["jobs", "--state", "failed"], "/v1/jobs", {"state": "failed"}),
+    "job": (["job", "JOB"], "/v1/jobs/JOB", {}),
+    "best": (["best", "JOB"], "/v1/jobs/JOB/best", {}),
+    "best under a budget": (
+        ["best", "JOB", "--max-cost-usd", "0.0001", "--max-gpu-hours", "1", "--max-duration", "15m"],
+        "/v1/jobs/JOB/best",
+        {"max_cost_usd": 0.0001},
+    ),
+    "pareto": (["pareto", "JOB"], "/v1/jobs/JOB/pareto", {}),
+    "trials": (["trials", "JOB"], "/v1/jobs/JOB/trials", {"limit": 500}),
+    "trials by metric": (
+        ["trials", "JOB", "--sort", "-metric"],
+        "/v1/jobs/JOB/trials",
+        {"limit": 500, "sort": "-metric"},
+    ),
+    "trial": (["trial", "JOB", "trial_00000"], "/v1/jobs/JOB/trials/trial_00000", {}),
+    "bill": (["bill", "JOB"], "/v1/jobs/JOB/bill", {}),
+    "ledger": (["ledger", "JOB"], "/v1/jobs/JOB/ledger", {}),
+    "trainables": (["trainables"], "/v1/trainables", {}),
+}
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_json_is_what_rest_answers(tuner: Tuner, rest: TestClient, done: str, name: str) -> None:
+    words, path, query = ASKING[name]
+    found = printed(tuner(*(word.replace("JOB", done) for word in words), "--json"))
+    assert found == get(rest, path.replace("JOB", done), **query)
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_words_for_people_are_no_json(tuner: Tuner, done: str, name: str) -> None:
+    words, *_ = ASKING[name]
+    result = tuner(*(word.replace("JOB", done) for word in words))
+    assert result.exit_code == 0, result.output
+    assert result.stdout.strip()
+    assert not result.stdout.lstrip().startswith("{")
+
+
+def test_ids_stay_whole_in_tables(tuner: Tuner, done: str) -> None:
+    assert done in tuner("jobs").stdout
+    assert done in tuner("job", done).stdout
+    assert "trial_00000" in tuner("trials", done).stdout
+
+
+def test_so_many_trials_are_listed_as_were_asked_for(tuner: Tuner, done: str) -> None:
+    assert len(printed(tuner("trials", done, "--limit", "2", "--json"))["items"]) == 2
+
+
+def test_a_bill_shows_its_total_and_every_kind(tuner: Tuner, rest: TestClient, done: str) -> None:
+    shown = tuner("bill", done).stdout
+    for kind in get(rest, f"/v1/jobs/{done}/bill")["by_kind"]:
+        assert kind in shown
+
+
+def test_a_job_that_ended_is_watched_to_its_end(tuner: Tuner, rest: TestClient, done: str) -> None:
+    assert tuner("watch", done).exit_code == 0
+    events = [json.loads(line) for line in tuner("watch", done, "--json").stdout.splitlines()]
+    assert {event["event"] for event in events} == {"report", "trial", "spend", "job"}
+    assert events[-1]["data"]["state"] == "succeeded"
+
+
+def test_watching_a_job_tells_how_it_ended(tuner: Tuner, done: str) -> None:
+    assert "succeeded budget_usd" in tuner("watch", done).stdout
+
+
+# Commands that change something
+
+
+def test_a_job_is_submitted_from_a_file(tuner: Tuner, rest: TestClient, job_file: Path) -> None:
+    found = printed(tuner("submit", str(job_file), "--json"))
+    assert found == get(rest, f"/v1/jobs/{found['id']}")
+    shown = tuner("submit", str(job_file))
+    assert shown.exit_code == 0
+    assert "queued" in shown.stdout
+
+
+def test_a_job_is_submitted_from_standard_input(tuner: Tuner, job_file: Path) -> None:
+    assert printed(tuner("submit", "-", "--json", typed=job_file.read_text()))["state"] == "queued"
+
+
+@pytest.mark.parametrize(("state", "status"), [("succeeded", 0), ("cancelled", 1)])
+def test_waiting_for_a_job_tells_how_it_ended(
+    tuner: Tuner,
+    service: FakeService,
+    monkeypatch: pytest.MonkeyPatch,
+    job_file: Path,
+    state: str,
+    status: int,
+) -> None:
+    def end(_: float) -> None:
+        job = next(iter(get(fakes.client_of(service), "/v1/jobs", state="queued")["items"]))["id"]
+        fakes.begin(service, job)
+        fakes.move(service, job, state)
+
+    service.now.pass_s(1)
+    monkeypatch.setattr("tuner.client.time.sleep", end)
+    result = tuner("submit", str(job_file), "--wait", "--json")
+    assert result.exit_code == status
+    assert json.loads(result.stdout)["state"] == state
+
+
+@pytest.mark.parametrize(("action", "state"), [("pause", "paused"), ("cancel", "cancelled")])
+def test_a_job_is_paused_and_cancelled(
+    tuner: Tuner, rest: TestClient, waiting: str, action: str, state: str
+) -> None:
+    found = printed(tuner(action, waiting, "--json"))
+    assert found == get(rest, f"/v1/jobs/{waiting}")
+    assert found["state"] == state
+    assert state in tuner(action, waiting).stdout
+
+
+def test_a_paused_job_is_resumed(tuner: Tuner, rest: TestClient, waiting: str) -> None:
+    tuner("pause", waiting)
+    assert printed(tuner("resume", waiting, "--json"))["state"] == "running"
+    assert "running" in tuner("resume", waiting).stdout
+
+
+def test_a_top_up_is_added_and_a_job_that_waits_stays_waiting(
+    tuner: Tuner, rest: TestClient, waiting: str
+) -> None:
+    found = printed(tuner("topup", waiting, "--usd", "10", "--json"))
+    assert found == get(rest, f"/v1/jobs/{waiting}")
+    assert (found["budget"]["usd"], found["state"]) == (10.004, "queued")
+    assert "$20.00" in tuner("topup", waiting, "--usd", "10").stdout
+
+
+def test_a_top_up_lets_a_job_go_on_that_had_spent_its_money(
+    tuner: Tuner, rest: TestClient, service: FakeService
+) -> None:
+    job = fakes.submit(rest, budget={"usd": 0.001})
+    fakes.simulate(service, job)
+    found = printed(tuner("topup", job, "--usd", "0.001", "--json"))
+    assert (found["state"], found["budget"]["usd"]) == ("running", 0.002)
+
+
+def test_a_top_up_leaves_a_job_paused_that_a_person_paused(tuner: Tuner, waiting: str) -> None:
+    tuner("pause", waiting)
+    assert printed(tuner("topup", waiting, "--usd", "1", "--json"))["state"] == "paused"
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("name", [name for name in ASKING if "JOB" in ASKING[name][0]])
+def test_a_job_that_is_not_there_is_said_on_standard_error(tuner: Tuner, name: str) -> None:
+    for more in ([], ["--json"]):
+        result = tuner(*(word.replace("JOB", "job_0") for word in ASKING[name][0]), *more)
+        assert result.exit_code == 1
+        assert result.stdout == ""
+        assert "There is no such thing" in result.stderr
+        assert "'job_0'" in result.stderr
+
+
+@pytest.mark.parametrize("words", [["watch"], ["pause"], ["resume"], ["cancel"], ["topup", "--usd", "1"]])
+def test_nothing_can_be_done_with_a_job_that_is_not_there(tuner: Tuner, words: list[str]) -> None:
+    result = tuner(*words, "job_0")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "'job_0'" in result.stderr
+
+
+def test_a_conflict_is_said_with_title_and_detail(tuner: Tuner, done: str) -> None:
+    result = tuner("pause", done)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[0] == "This cannot be done in the present state"
+    assert "succeeded cannot be paused" in result.stderr
+
+
+def test_every_fault_of_a_file_is_said_with_its_place(tuner: Tuner, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(fakes.body(name="a/b", budget={"usd": -1})))
+    result = tuner("submit", str(file))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "/name: " in result.stderr
+    assert "/budget/usd: " in result.stderr
+
+
+def test_nothing_affordable_names_the_cheapest(tuner: Tuner, done: str) -> None:
+    result = tuner("best", done, "--max-cost-usd", "0.000001")
+    assert result.exit_code == 1
+    assert "the cheapest is trial_" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["fly"],
+        ["best"],
+        ["best", "JOB", "--max-cost-usd", "much"],
+        ["trials", "JOB", "--limit", "0"],
+        ["topup", "JOB"],
+        ["topup", "JOB", "--gpu-hours", "1"],
+        ["submit"],
+        ["submit", "/nowhere/job.yaml"],
+        ["jobs", "--colour"],
+        ["pause", "a", "b"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_has_status_2(tuner: Tuner, waiting: str, words: list[str]) -> None:
+    result = tuner(*(word.replace("JOB", waiting) for word in words))
+    assert result.exit_code == 2
+    assert result.stderr
+
+
+@pytest.mark.parametrize("text", ["", "- a\n- b\n", "just words", "a: [", "\x00"])
+def test_a_file_that_holds_no_job_is_wrong_usage(tuner: Tuner, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(text)
+    assert tuner("submit", str(file)).exit_code == 2
+
+
+def test_a_file_that_is_no_text_is_wrong_usage(tuner: Tuner, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_bytes(b"\xff\xfe\x00")
+    assert tuner("submit", str(file)).exit_code == 2
+
+
+def test_a_date_in_a_file_is_said_to_be_wrong(tuner: Tuner, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(fakes.body()) + "constants: {since: 2026-01-01}\n")
+    result = tuner("submit", str(file))
+    assert result.exit_code in (1, 2)
+    assert result.stderr
+
+
+def test_a_wrong_setting_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_PORT", "many")
+    result = CliRunner().invoke(app, ["jobs"])
+    assert result.exit_code == 1
+    assert "TUNER_PORT" in result.stderr
+
+
+def test_a_service_that_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_URL", "http://127.0.0.1:1")
+    monkeypatch.setattr("tuner.client.time.sleep", lambda _: None)
+    result = CliRunner().invoke(app, ["jobs"])
+    assert result.exit_code == 1
+    assert "The service does not answer" in result.stderr
+    assert "tuner serve" in result.stderr

@@ -1,0 +1,262 @@
+"""The Python client: it repeats what is safe to repeat, says what went wrong, and comes back to a stream that broke."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from tuner.client import TRIES, ApiError, Client, Event, parse_events
+
+PROBLEM = {
+    "type": "urn:tuner:problem:invalid",
+    "title": "The request is not valid",
+    "status": 422,
+    "detail": "/name: too long",
+    "errors": [{"pointer": "/name", "detail": "too long"}],
+}
+Answer = Callable[[httpx2.Request], httpx2.Response]
+
+
+@pytest.fixture(autouse=True)
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long the client would have slept."""
+    found: list[float] = []
+    monkeypatch.setattr("tuner.client.time.sleep", found.append)
+    return found
+
+
+class Server:
+    """Answers each request with the next of what it was given; an exception is raised."""
+
+    def __init__(self, *answers: httpx2.Response | Exception) -> None:
+        self.requests: list[httpx2.Request] = []
+        self._answers = list(answers)
+
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        self.requests.append(request)
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def client(self) -> Client:
+        return Client("http://tuner", "key", transport=httpx2.MockTransport(self))
+
+
+def problem(status: int, **changes: Any) -> httpx2.Response:
+    return httpx2.Response(status, json={**PROBLEM, "status": status, **changes})
+
+
+TRAINABLES: dict[str, list[object]] = {"items": []}
+SILENCE = httpx2.ConnectError("refused")
+SAFE: dict[str, Callable[[Client], object]] = {
+    "trainables": lambda client: client.trainables(),
+    "job": lambda client: client.job("job_1"),
+    "bill": lambda client: client.bill("job_1"),
+    "submit": lambda client: client.submit({}),
+    "pause": lambda client: client.pause("job_1"),
+    "resume": lambda client: client.resume("job_1"),
+    "cancel": lambda client: client.cancel("job_1"),
+    "patch": lambda client: client.patch("job_1", priority=1),
+}
+
+
+@pytest.mark.parametrize("trouble", [problem(503), SILENCE], ids=["503", "silence"])
+def test_a_call_that_is_safe_to_repeat_is_repeated(
+    trouble: httpx2.Response | Exception, slept: list[float]
+) -> None:
+    server = Server(trouble, trouble, httpx2.Response(200, json=TRAINABLES))
+    assert server.client().trainables().items == []
+    assert len(server.requests) == 3
+    assert slept == sorted(slept)
+    assert len(slept) == 2
+
+
+@pytest.mark.parametrize("call", SAFE)
+@pytest.mark.parametrize("trouble", [problem(503), SILENCE], ids=["503", "silence"])
+def test_repeats_come_to_an_end(call: str, trouble: httpx2.Response | Exception) -> None:
+    server = Server(trouble)
+    with pytest.raises(ApiError) as caught:
+        SAFE[call](server.client())
+    assert len(server.requests) == TRIES
+    assert caught.value.status == (503 if isinstance(trouble, httpx2.Response) else 0)
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 409, 413, 422, 500, 502])
+def test_other_refusals_are_not_repeated(status: int) -> None:
+    server = Server(problem(status))
+    with pytest.raises(ApiError):
+        server.client().trainables()
+    assert len(server.requests) == 1
+
+
+def test_all_tries_of_a_submission_have_one_key_and_two_submissions_have_two() -> None:
+    server = Server(SILENCE)
+    for _ in range(2):
+        with pytest.raises(ApiError):
+            server.client().submit({})
+    keys = [request.headers["Idempotency-Key"] for request in server.requests]
+    assert len(keys) == 2 * TRIES
+    assert len(set(keys[:TRIES])) == len(set(keys[TRIES:])) == 1
+    assert keys[0] != keys[-1]
+
+
+def test_a_given_key_is_sent_as_it_is() -> None:
+    server = Server(problem(422))
+    with pytest.raises(ApiError):
+        server.client().submit({}, idempotency_key="mine")
+    assert server.requests[0].headers["Idempotency-Key"] == "mine"
+    assert server.requests[0].headers["Authorization"] == "Bearer key"
+
+
+def test_a_problem_becomes_an_error_with_all_its_parts() -> None:
+    with pytest.raises(ApiError) as caught:
+        Server(problem(422)).client().trainables()
+    error = caught.value
+    assert (error.status, error.title, error.detail) == (422, PROBLEM["title"], PROBLEM["detail"])
+    assert [(field.pointer, field.detail) for field in error.errors] == [("/name", "too long")]
+    assert str(error) == "The request is not valid: /name: too long"
+
+
+@pytest.mark.parametrize("content", [b"<html>gateway</html>", b"", b"[]", b'{"a": 1}'])
+def test_a_refusal_that_is_no_problem_is_an_error_too(content: bytes) -> None:
+    with pytest.raises(ApiError) as caught:
+        Server(httpx2.Response(502, content=content)).client().trainables()
+    assert caught.value.status == 502
+    assert caught.value.title
+
+
+def test_a_service_that_does_not_answer_is_named() -> None:
+    with pytest.raises(ApiError) as caught:
+        Server(SILENCE).client().trainables()
+    assert caught.value.status == 0
+    assert "http://tuner" in caught.value.detail
+    assert "tuner serve" in caught.value.detail
+
+
+@pytest.mark.parametrize("content", [b"<html>another server</html>", b'{"a": 1}', b"[]"])
+def test_an_answer_that_is_not_the_service_s_is_an_error_of_ours(content: bytes) -> None:
+    with pytest.raises(ApiError):
+        Server(httpx2.Response(200, content=content)).client().trainables()
+
+
+def test_numbers_that_json_does_not_have_are_refused_before_they_are_sent() -> None:
+    server = Server(problem(422))
+    with pytest.raises(ApiError) as caught:
+        server.client().submit({"budget": {"usd": float("nan")}})
+    assert caught.value.status == 422
+    assert server.requests == []
+
+
+def test_values_that_json_does_not_have_are_refused_before_they_are_sent() -> None:
+    with pytest.raises(ApiError):
+        Server(problem(422)).client().submit({"constants": {"names": {"a", "b"}}})
+
+
+def test_a_newer_service_may_say_more() -> None:
+    server = Server(httpx2.Response(200, json={"items": [], "news": 1}))
+    assert server.client().trainables().model_dump() == {"items": [], "news": 1}
+
+
+def test_pages_are_followed_to_the_last() -> None:
+    pages: list[dict[str, object]] = [{"items": [], "next_cursor": cursor} for cursor in ("a", "b", None)]
+    server = Server(*(httpx2.Response(200, json=page) for page in pages))
+    assert list(server.client().jobs(state="queued")) == []
+    assert [request.url.params.get("cursor") for request in server.requests] == [None, "a", "b"]
+    assert {request.url.params["state"] for request in server.requests} == {"queued"}
+
+
+# Events
+
+
+def frame(number: int | None, **data: Any) -> bytes:
+    head = b"" if number is None else b"id: %d\n" % number
+    return head + b"event: report\ndata: " + json.dumps(data).encode() + b"\n\n"
+
+
+class Broken(httpx2.SyncByteStream):
+    """Parts of a stream, then a connection that breaks, or the end."""
+
+    def __init__(self, *parts: bytes, breaks: bool) -> None:
+        self._parts, self._breaks = parts, breaks
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._parts
+        if self._breaks:
+            raise httpx2.ReadError("the connection broke")
+
+
+def test_a_stream_that_breaks_goes_on_behind_the_last_whole_event() -> None:
+    server = Server(
+        httpx2.Response(200, stream=Broken(frame(3, n=1), frame(None, n=2), b"id: 9\ndata: {", breaks=True)),
+        SILENCE,
+        httpx2.Response(200, stream=Broken(frame(5, n=3), breaks=False)),
+    )
+    found = list(server.client().events("job_1"))
+    assert [event.data["n"] for event in found] == [1, 2, 3]
+    told = [request.headers.get("Last-Event-ID") for request in server.requests]
+    assert told == [None, "3", "3"]
+
+
+def test_events_begin_where_one_asks() -> None:
+    server = Server(httpx2.Response(200, stream=Broken(breaks=False)))
+    assert list(server.client().events("job_1", after=7)) == []
+    assert server.requests[0].headers["Last-Event-ID"] == "7"
+
+
+def test_events_of_a_job_that_is_not_there_are_an_error() -> None:
+    with pytest.raises(ApiError) as caught:
+        list(Server(problem(404)).client().events("job_1"))
+    assert caught.value.status == 404
+
+
+def test_a_stream_that_stays_away_is_an_error_in_the_end() -> None:
+    with pytest.raises(ApiError) as caught:
+        list(Server(SILENCE).client().events("job_1"))
+    assert caught.value.status == 0
+
+
+def test_frames_are_read_as_the_standard_has_them() -> None:
+    lines = [
+        "retry: 1000",
+        "",
+        ": alive",
+        "",
+        "id: 4",
+        "event: job",
+        'data: {"a":',
+        "data: 1}",
+        "",
+        "data: {}",
+    ]
+    assert list(parse_events(iter(lines))) == [Event("job", {"a": 1}, 4)]
+
+
+# Settings
+
+
+def test_url_and_key_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_URL", "http://elsewhere:1/")
+    monkeypatch.setenv("TUNER_API_KEY", "secret")
+    server = Server(httpx2.Response(200, json=TRAINABLES))
+    client = Client(transport=httpx2.MockTransport(server))
+    client.trainables()
+    assert str(server.requests[0].url) == "http://elsewhere:1/v1/trainables"
+    assert server.requests[0].headers["Authorization"] == "Bearer secret"
+    client.close()
+
+
+def test_the_key_is_read_where_the_service_keeps_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path))
+    (tmp_path / "api_key").write_text("kept\n")
+    server = Server(httpx2.Response(200, json=TRAINABLES))
+    Client(transport=httpx2.MockTransport(server)).trainables()
+    assert server.requests[0].headers["Authorization"] == "Bearer kept"
+
+
+@pytest.mark.parametrize(("answer", "ready"), [(200, True), (503, False), (None, False)])
+def test_whether_the_service_is_ready_is_told_without_an_error(answer: int | None, ready: bool) -> None:
+    server = Server(SILENCE if answer is None else httpx2.Response(answer, json={}))
+    assert server.client().is_ready() is ready

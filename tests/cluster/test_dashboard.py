@@ -1,0 +1,94 @@
+"""The door to a cluster's HTTP, and what is read through it."""
+
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from tuner.engine.ray_cluster import (
+    Dashboard,
+    LocalHead,
+    Node,
+    RayJobs,
+    RayUnavailable,
+    cluster_token,
+    dashboard_url,
+    fits,
+    nodes,
+)
+
+BIG = Node("a", cpus=8, gpus=1, memory_bytes=64 << 30)
+
+
+@pytest.mark.system
+def test_a_node_has_what_the_head_was_given(local_head: LocalHead, dashboard: Dashboard) -> None:
+    (node,) = nodes(dashboard)
+    assert (node.cpus, node.gpus, node.alive, node.is_head) == (2, 3, True, True)
+    assert node.memory_bytes > 1 << 28
+    assert node.labels["ray.io/node-id"] == node.id
+    assert local_head.local_resources() == node
+
+
+def test_a_cluster_that_is_not_there_is_unavailable() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nobody = Dashboard(f"http://127.0.0.1:{free.getsockname()[1]}", "token")
+        assert not nobody.answers()
+        for ask in (lambda: RayJobs(nobody).status("j"), lambda: nodes(nobody)):
+            with pytest.raises(RayUnavailable):
+                ask()
+        nobody.close()
+
+
+def test_a_cluster_that_hangs_is_unavailable_after_the_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        hung = Dashboard(f"http://127.0.0.1:{silent.getsockname()[1]}", "token", timeout_s=0.3)
+        began = time.monotonic()
+        with pytest.raises(RayUnavailable, match=r"timed out|Timeout"):
+            hung.get("/api/version")
+        assert time.monotonic() - began < 2
+        hung.close()
+
+
+@pytest.mark.parametrize(
+    ("address", "url"),
+    [
+        ("http://head:1234/", "http://head:1234"),
+        ("https://ray.example.org/cluster", "https://ray.example.org/cluster"),
+        ("head:6379", "http://head:8265"),
+        ("ray://10.0.0.1:10001", "http://10.0.0.1:8265"),
+        ("[::1]:6379", "http://[::1]:8265"),
+    ],
+)
+def test_the_dashboard_is_derived_from_the_address(address: str, url: str) -> None:
+    assert dashboard_url(address) == url
+
+
+def test_an_address_without_a_host_is_refused() -> None:
+    with pytest.raises(RayUnavailable, match="no address"):
+        dashboard_url(":6379")
+
+
+def test_the_token_is_looked_for_where_ray_does(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("from-file\n")
+    assert cluster_token({"RAY_AUTH_TOKEN": "given", "RAY_AUTH_TOKEN_PATH": str(file)}) == "given"
+    assert cluster_token({"RAY_AUTH_TOKEN_PATH": str(file)}) == "from-file"
+    assert cluster_token({"RAY_AUTH_TOKEN_PATH": str(tmp_path / "none")}) is None
+
+
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "memory_bytes", "possible"),
+    [(8, 1, 0, True), (9, 0, 0, False), (1, 2, 0, False), (1, 0.5, 64 << 30, True), (1, 0, 65 << 30, False)],
+)
+def test_a_request_fits_where_one_node_has_it_all(
+    cpus: float, gpus: float, memory_bytes: int, possible: bool
+) -> None:
+    small = Node("b", cpus=4, gpus=1, memory_bytes=1 << 30)
+    assert fits([small, BIG], cpus=cpus, gpus=gpus, memory_bytes=memory_bytes) is possible
+
+
+def test_a_dead_node_holds_nothing() -> None:
+    dead = Node("a", cpus=8, gpus=1, memory_bytes=1 << 30, alive=False)
+    assert not fits([dead], cpus=1, gpus=0)

@@ -1,0 +1,152 @@
+"""A local Ray head as real processes: found again, noticed when it dies, replaced, and gone without a trace."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cluster.waiting import until
+from tuner.engine.ray_cluster import Dashboard, Head, LocalHead, RayJobs, RayUnavailable
+from tuner.engine.ray_cluster.processes import mark_of, marked
+
+pytestmark = pytest.mark.system
+
+FIND = """
+import sys
+from pathlib import Path
+from tuner.engine.ray_cluster import LocalHead
+print(LocalHead(Path(sys.argv[1]), cpus=1, gpus=0).find_or_start().session)
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    found = tmp_path_factory.mktemp("killed")
+    yield found
+    LocalHead(found).stop()
+
+
+def find_elsewhere(home: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", FIND, str(home)], stdout=subprocess.PIPE, text=True)
+
+
+def test_a_head_listens_on_the_loopback_only(local_head: LocalHead) -> None:
+    session = local_head.find_or_start().session
+    listening = [
+        connection.laddr.ip
+        for process in marked(session)
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert len(listening) >= 8
+    assert set(listening) <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+
+
+def test_only_the_token_opens_a_head_and_only_its_owner_can_read_it(local_head: LocalHead) -> None:
+    head = local_head.find_or_start()
+    assert stat.S_IMODE(local_head.token_path.stat().st_mode) == 0o600
+    for token in (None, "guessed" * 8):
+        stranger = Dashboard(head.dashboard_url, token)
+        with pytest.raises(RayUnavailable, match="token"):
+            stranger.get("/api/v0/nodes")
+        stranger.close()
+
+
+def test_every_process_of_a_head_carries_its_mark(local_head: LocalHead) -> None:
+    head = local_head.find_or_start()
+    family = psutil.Process(head.pids[0]).children(recursive=True)
+    assert len(family) >= 5
+    assert {mark_of(process.pid) for process in family if process.is_running()} <= {head.session, None}
+    titled = [process for process in family if process.name().startswith("ray::")]
+    assert titled, "processes that Ray gives a title are those that could lose the mark"
+    assert all(mark_of(process.pid) == head.session for process in titled)
+
+
+def test_the_environment_of_a_head_has_no_setting_of_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tuner.engine.ray_cluster.launch import Launch
+
+    monkeypatch.setenv("TUNER_API_KEY", "secret")
+    monkeypatch.setenv("RAY_ADDRESS", "elsewhere:6379")
+    environment = Launch("s", tmp_path, tmp_path / "token", tuple(range(9)), 1, 0).environment()
+    assert not {"TUNER_API_KEY", "RAY_ADDRESS"} & set(environment)
+    assert environment["PATH"] == os.environ["PATH"]
+
+
+def test_two_services_that_start_at_once_share_one_head(home: Path) -> None:
+    sessions = [
+        process.communicate(timeout=90)[0] for process in [find_elsewhere(home), find_elsewhere(home)]
+    ]
+    assert sessions[0] == sessions[1] != ""
+    mine = LocalHead(home, cpus=1, gpus=0)
+    assert mine.find_or_start().session == sessions[0].strip()
+    assert mine.alive()
+
+
+@pytest.mark.parametrize("part", ["gcs_server", "raylet", "dashboard", "ray start"])
+def test_a_killed_part_is_noticed_within_two_seconds_and_the_head_replaced(home: Path, part: str) -> None:
+    keeper = LocalHead(home, cpus=1, gpus=0)
+    head = keeper.find_or_start()
+    os.kill(pid_of(head, part), signal.SIGKILL)
+    assert until(lambda: not keeper.alive(), seconds=2.0) < 2.0
+    successor = keeper.find_or_start()
+    assert successor.session != head.session
+    assert not list(marked(head.session))
+    assert keeper.alive()
+    assert keeper.local_resources().cpus == 1
+
+
+def test_a_half_started_head_is_cleared_away(home: Path) -> None:
+    keeper = LocalHead(home, cpus=1, gpus=0)
+    head = keeper.find_or_start()
+    state = json.loads((home / "ray.json").read_text())
+    (home / "ray.json").write_text(json.dumps({**state, "pids": []}))
+    assert keeper.find_or_start().session != head.session
+    assert not list(marked(head.session))
+
+
+def test_a_head_that_cannot_start_says_why(tmp_path: Path) -> None:
+    keeper = LocalHead(tmp_path, cpus=-1)
+    with pytest.raises(RayUnavailable, match=r"ended with status [12]"):
+        keeper.find_or_start()
+    assert not keeper.temp_dir.exists()
+
+
+def test_stop_leaves_no_process_and_no_directory(home: Path) -> None:
+    keeper = LocalHead(home, cpus=1, gpus=0)
+    head = keeper.find_or_start()
+    dashboard = keeper.dashboard(head)
+    jobs = RayJobs(dashboard)
+    jobs.submit("sleeper", "trap '' INT TERM; sleep 1000 & echo started; wait", env={})
+    until(lambda: "started" in jobs.logs("sleeper"))
+    dashboard.close()
+    LocalHead(home).stop()
+    assert not keeper.alive()
+    assert not list(marked(head.session))
+    assert not keeper.temp_dir.exists()
+    assert not (home / "ray.json").exists()
+
+
+def test_a_directory_that_somebody_else_could_write_is_refused(tmp_path: Path) -> None:
+    keeper = LocalHead(tmp_path)
+    planted = keeper.temp_dir
+    os.symlink(tmp_path, planted)
+    try:
+        with pytest.raises((RayUnavailable, FileExistsError)):
+            keeper.find_or_start()
+    finally:
+        planted.unlink()
+
+
+def pid_of(head: Head, part: str) -> int:
+    if part == "ray start":
+        return head.pids[0]
+    return next(pid for pid in head.pids[1:] if part in " ".join(psutil.Process(pid).cmdline()[:3]))

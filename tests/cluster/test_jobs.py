@@ -1,0 +1,86 @@
+"""Ray Jobs by HTTP, against a real head."""
+
+import shlex
+import sys
+import uuid
+
+import pytest
+
+from tests.cluster.waiting import until
+from tuner.engine.ray_cluster import Dashboard, JobStatus, RayJobs, RayUnavailable
+
+pytestmark = pytest.mark.system
+
+ENDED: tuple[JobStatus, ...] = ("succeeded", "failed", "stopped")
+INTERRUPTED = """
+import signal, sys, time
+signal.signal(signal.SIGINT, lambda *_: (print("asked to end", flush=True), sys.exit(0)))
+print("ready", flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.fixture
+def jobs(dashboard: Dashboard) -> RayJobs:
+    return RayJobs(dashboard)
+
+
+@pytest.fixture
+def name() -> str:
+    return f"job_{uuid.uuid4().hex[:8]}-1"
+
+
+def driver(code: str) -> str:
+    return f"exec {sys.executable} -c {shlex.quote(code)}"
+
+
+def end_of(jobs: RayJobs, name: str) -> JobStatus:
+    until(lambda: jobs.status(name) in ENDED)
+    return jobs.status(name)
+
+
+def test_a_job_submitted_twice_runs_once(jobs: RayJobs, name: str) -> None:
+    once = driver("import os; print('ran with', os.environ['TUNER_WHAT'])")
+    assert jobs.submit(name, once, env={"TUNER_WHAT": "this"}, metadata={"job": "j"})
+    assert not jobs.submit(name, once, env={"TUNER_WHAT": "that"})
+    assert end_of(jobs, name) == "succeeded"
+    assert jobs.logs(name).count("ran with this") == 1
+    assert "ran with this" in jobs.logs(name)
+
+
+def test_a_driver_that_fails_is_reported_with_its_status(jobs: RayJobs, name: str) -> None:
+    jobs.submit(name, driver("raise SystemExit(7)"), env={})
+    assert end_of(jobs, name) == "failed"
+    assert "exit code 7" in jobs.message(name)
+
+
+def test_a_driver_that_is_killed_is_reported(jobs: RayJobs, name: str) -> None:
+    jobs.submit(name, driver("import os, signal; os.kill(os.getpid(), signal.SIGKILL)"), env={})
+    assert end_of(jobs, name) == "failed"
+
+
+def test_a_stopped_driver_is_asked_with_sigint_and_may_end_its_work(jobs: RayJobs, name: str) -> None:
+    jobs.submit(name, driver(INTERRUPTED), env={})
+    until(lambda: "ready" in jobs.logs(name))
+    assert jobs.stop(name)
+    assert end_of(jobs, name) == "stopped"
+    assert "asked to end" in jobs.logs(name)
+    assert not jobs.stop(name)
+
+
+def test_a_running_job_cannot_be_deleted_and_an_ended_one_is_forgotten(jobs: RayJobs, name: str) -> None:
+    jobs.submit(name, driver(INTERRUPTED), env={})
+    until(lambda: "ready" in jobs.logs(name))
+    with pytest.raises(RayUnavailable, match="non-terminal"):
+        jobs.delete(name)
+    jobs.stop(name)
+    end_of(jobs, name)
+    assert jobs.delete(name)
+    assert jobs.status(name) == "unknown"
+
+
+def test_a_job_that_nobody_submitted_is_unknown(jobs: RayJobs) -> None:
+    assert jobs.status("nobody") == "unknown"
+    assert jobs.logs("nobody") == ""
+    assert not jobs.stop("nobody")
+    assert not jobs.delete("nobody")

@@ -1,0 +1,13 @@
+"""Waiting for what happens elsewhere, with a limit."""
+
+import time
+from collections.abc import Callable
+
+
+def until(holds: Callable[[], bool], *, seconds: float = 30.0) -> float:
+    """Asks until it holds and returns how many seconds that took; fails where it does not in time."""
+    began = time.monotonic()
+    while not holds():
+        assert time.monotonic() < began + seconds, f"not within {seconds} s"
+        time.sleep(0.02)
+    return time.monotonic() - began

@@ -1,0 +1,221 @@
+"""What every journal of a job promises, in memory and in SQL alike: its events, its rows and its turns."""
+
+import pytest
+
+from tests.contracts.turns import (
+    AT,
+    FIRST,
+    SECOND,
+    append,
+    place,
+    posted,
+    put_attempt,
+    put_checkpoint,
+    put_job,
+    put_report,
+    report,
+    seen,
+    set_limit,
+    spend,
+)
+from tests.store.builders import budget, cost, hold
+from tuner.domain.budget import Budget
+from tuner.domain.errors import BudgetRefused, Conflict
+from tuner.domain.events import Completed, Event, Reported, Suggested
+from tuner.domain.job import JOB_STATES, MOVES, JobState
+from tuner.domain.ledger import Account
+from tuner.domain.money import FREE, Money
+from tuner.domain.records import AttemptRow, CheckpointRow
+from tuner.domain.time import Instant
+from tuner.engine.journal import Journal, JournalTx
+
+EVENTS: list[Event] = [
+    Suggested(Instant(1), FIRST, {"lr": 0.1}),
+    Reported(Instant(3), FIRST, 1, None, Money(5)),
+    Reported(Instant(2), SECOND, 1, 0.5, Money(6)),
+    Completed(Instant(2), FIRST),
+]
+
+
+# Events
+
+
+def test_events_are_numbered_from_one_and_told_in_the_order_of_their_record(journal: Journal) -> None:
+    assert [append(journal, event) for event in EVENTS] == [1, 2, 3, 4]
+    assert list(journal.events()) == EVENTS
+
+
+def test_events_of_one_turn_are_numbered_on_from_those_of_the_turns_before(journal: Journal) -> None:
+    append(journal, EVENTS[0])
+    with journal.transaction() as tx:
+        assert [tx.append(event) for event in EVENTS[1:3]] == [2, 3]
+    assert append(journal, EVENTS[3]) == 4
+    assert list(journal.events()) == EVENTS
+
+
+def test_a_job_to_which_nothing_happened_has_no_events(journal: Journal) -> None:
+    assert list(journal.events()) == []
+
+
+# Reports
+
+
+def test_the_first_report_of_a_step_stays(journal: Journal) -> None:
+    assert put_report(journal, report(1, 0.5, usd=3))
+    assert not put_report(journal, report(1, 0.9, usd=7))
+    with journal.transaction() as tx:
+        assert tx.reached(FIRST, 1) == (cost(3, 6), 3000)
+
+
+def test_the_very_same_report_counts_once(journal: Journal) -> None:
+    first = report()
+    assert put_report(journal, first)
+    assert not put_report(journal, first)
+
+
+def test_only_steps_that_were_reported_are_reached(journal: Journal) -> None:
+    put_report(journal, report(2, usd=3))
+    put_report(journal, report(2, usd=4, trial=SECOND))
+    with journal.transaction() as tx:
+        assert [tx.reached(FIRST, step) for step in (1, 2, 3)] == [None, (cost(3, 6), 3000), None]
+        assert tx.reached(SECOND, 2) == (cost(4, 8), 4000)
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), float("inf")])
+def test_a_report_without_a_usable_value_is_reached_all_the_same(
+    journal: Journal, value: float | None
+) -> None:
+    with journal.transaction() as tx:
+        tx.put_trial(FIRST, "running", at=AT, config={"lr": 0.1})
+    assert put_report(journal, report(1, value))
+    with journal.transaction() as tx:
+        assert tx.reached(FIRST, 1) is not None
+
+
+# Attempts and checkpoints
+
+
+def test_attempts_tells_the_newest_of_each_trial(journal: Journal) -> None:
+    rows = [AttemptRow(trial, number, AT) for trial in (FIRST, SECOND) for number in (1, 2, 10)]
+    for row in [rows[2], *rows]:
+        put_attempt(journal, row)
+    assert sorted(journal.attempts(), key=lambda row: row.trial) == [rows[2], rows[5]]
+
+
+def test_an_attempt_is_replaced_as_a_whole_and_read_as_it_was_written(journal: Journal) -> None:
+    put_attempt(journal, AttemptRow(FIRST, 1, AT, node="a"))
+    ended = AttemptRow(
+        FIRST,
+        1,
+        AT,
+        ended_at=Instant(12),
+        end="lost",
+        reason="the node went",
+        detail="SIGTERM",
+        node="b",
+        from_step=3,
+        to_step=7,
+        costs={"train": cost(5, 6), "lost": cost(-1)},
+    )
+    put_attempt(journal, ended)
+    assert journal.attempts() == [ended]
+
+
+def test_the_newest_checkpoint_of_each_trial_is_that_of_its_highest_step(journal: Journal) -> None:
+    assert journal.newest_checkpoints() == {}
+    for trial, step in [(FIRST, 9), (FIRST, 10), (FIRST, 2), (SECOND, 1)]:
+        put_checkpoint(journal, trial, step)
+    put_checkpoint(journal, SECOND, 1, uri="s3://b")
+    assert journal.newest_checkpoints() == {FIRST: 10, SECOND: 1}
+
+
+# The job and its budget
+
+
+@pytest.mark.parametrize("state", [s for s in JOB_STATES if s not in MOVES["running"] | {"running"}])
+def test_a_move_that_there_is_not_is_a_conflict(journal: Journal, state: JobState) -> None:
+    with pytest.raises(Conflict):
+        put_job(journal, state)
+    append(journal, EVENTS[0])
+    put_job(journal, "succeeded")
+
+
+@pytest.mark.parametrize("state", sorted(MOVES["running"] | {"running"}))
+def test_a_move_that_there_is_is_made(journal: Journal, state: JobState) -> None:
+    put_job(journal, state)
+
+
+def test_a_limit_below_what_is_spent_and_held_is_refused_and_stays(journal: Journal) -> None:
+    spend(journal, 1, {"train": cost(10, 10)})
+    place(journal, hold(2, cost(20, 20)))
+    before = journal.account()
+    for limits in (budget(29, 100), budget(100, 29)):
+        with pytest.raises((BudgetRefused, Conflict)):
+            set_limit(journal, limits)
+    assert journal.account() == before
+
+
+def test_a_new_limit_bounds_the_holds_after_it(journal: Journal) -> None:
+    place(journal, hold(1, cost(30, 30)))
+    with journal.transaction() as tx:
+        tx.set_limit(budget(30, 30))
+        assert not tx.hold(hold(2, cost(1)))
+        tx.set_limit(Budget(gpu_ms=31))
+        assert tx.hold(hold(2, cost(10**12, 1)))
+    assert journal.account().held == cost(10**12 + 30, 31)
+
+
+# Turns
+
+
+def turn(tx: JournalTx) -> None:
+    """Something of everything."""
+    tx.append(EVENTS[0])
+    tx.hold(hold(2, cost(10, 10)))
+    tx.settle(hold(1, FREE).id, {"train": cost(5, 5)}, at=AT)
+    tx.correct("c", trial=FIRST, attempt=1, costs={"train": cost(-1), "lost": cost(1)}, at=AT)
+    tx.put_trial(FIRST, "running", at=AT, config={"lr": 0.1})
+    tx.put_attempt(AttemptRow(FIRST, 1, AT))
+    tx.put_report(report())
+    tx.put_checkpoint(CheckpointRow(FIRST, 1, 1, "s3://a", 10, 0.5, AT))
+    tx.set_limit(budget(90, 90))
+    tx.put_job("succeeded", "trials", at=AT)
+
+
+def fail(journal: Journal) -> None:
+    with journal.transaction() as tx:
+        turn(tx)
+        raise ZeroDivisionError
+
+
+def test_an_exception_inside_a_turn_undoes_everything(undoing: Journal) -> None:
+    place(undoing, hold(1, cost(30, 30)))
+    before = seen(undoing)
+    with pytest.raises(ZeroDivisionError):
+        fail(undoing)
+    assert seen(undoing) == before
+    assert posted(undoing) == {}
+    with undoing.transaction() as tx:
+        assert tx.reached(FIRST, 1) is None
+
+
+def test_a_turn_that_was_undone_can_be_done_again_with_the_same_numbers(undoing: Journal) -> None:
+    place(undoing, hold(1, cost(30, 30)))
+    append(undoing, EVENTS[3])
+    with pytest.raises(ZeroDivisionError):
+        fail(undoing)
+    with undoing.transaction() as tx:
+        turn(tx)
+    assert list(undoing.events()) == [EVENTS[3], EVENTS[0]]
+    assert undoing.account() == Account(cost(90, 90), posted=cost(5, 5), held=cost(10, 10))
+
+
+def test_nothing_of_a_turn_is_visible_before_its_end(undoing: Journal) -> None:
+    place(undoing, hold(1, cost(30, 30)))
+    before = seen(undoing)
+    with undoing.transaction() as tx:
+        tx.append(EVENTS[0])
+        assert tx.hold(hold(2, cost(10, 10)))
+        assert tx.account().held == cost(40, 40)
+        assert seen(undoing) == before
+    assert undoing.account().held == cost(40, 40)

@@ -1,0 +1,93 @@
+"""Whole simulated jobs, drivers killed under way, whose record is kept in SQL: they end as those in memory do."""
+
+import pytest
+
+from tests.simulation.test_simulated_jobs import Curves, outcome, spec, terms
+from tests.store.builders import OFFER, PROJECT, create
+from tuner.domain.budget import Budget
+from tuner.domain.cost import CostKind
+from tuner.domain.money import Cost
+from tuner.domain.time import Instant
+from tuner.engine.loop import Terms
+from tuner.engine.simulated import world
+from tuner.engine.simulated.journal import MemoryJournal, Tables
+from tuner.engine.simulated.world import Faults, SimulatedRun
+from tuner.store import jobs, ledger
+from tuner.store.database import Database
+from tuner.store.journal import SqlJournal
+
+FAULTS = Faults(crash=0.05, repeat=0.2, driver_restart=0.05)
+
+
+class SimulatedSqlJournal(SqlJournal):
+    """What a simulated run asks of its journal beside the port."""
+
+    def __init__(self, database: Database, job: str, budget: Budget) -> None:
+        new = jobs.NewJob(job, PROJECT, spec(), OFFER, 2, Instant(0))
+        create(database, new)
+        with database.write() as db:
+            jobs.set_budget(db, job, budget)
+            jobs.begin_running(db, job, at=Instant(0))
+        super().__init__(database, job, PROJECT, 1, Instant(0))
+        self.ran_ns = 0
+
+    @property
+    def tables(self) -> Tables:
+        return Tables(self.account())
+
+    def running_ns(self) -> int:
+        return self.ran_ns
+
+
+def run(seed: int, job: str = "job_0", limits: str = "0.004") -> SimulatedRun:
+    found = terms()
+    mine = Terms(job, found.rate, found.concurrency, found.slice_ns)
+    simulated = SimulatedRun(spec(limits, seed=seed), mine, Curves(), faults=FAULTS, seed=seed)
+    simulated.run(turns_max=100_000)
+    return simulated
+
+
+def in_sql(database: Database, monkeypatch: pytest.MonkeyPatch, seed: int, job: str) -> SimulatedRun:
+    monkeypatch.setattr(
+        world, "MemoryJournal", lambda job, budget: SimulatedSqlJournal(database, job, budget)
+    )
+    return run(seed, job)
+
+
+def bill_in_memory(journal: object) -> dict[CostKind, Cost]:
+    assert isinstance(journal, MemoryJournal)
+    sums: dict[CostKind, Cost] = {}
+    for entry in journal.tables.entries.values():
+        if entry.kind is not None:
+            sums[entry.kind] = sums.get(entry.kind, Cost()) + entry.cost
+    return {kind: amount for kind, amount in sums.items() if not amount.nothing}
+
+
+def bill(database: Database, job: str) -> dict[CostKind, Cost]:
+    with database.read() as db:
+        assert ledger.violations(db) == []
+        sums = ledger.posted_by_kind(db, job)
+    return {kind: amount for kind, amount in sums.items() if not amount.nothing}
+
+
+def check_alike(database: Database, told: SimulatedRun, kept: SimulatedRun) -> None:
+    assert told.restarts == kept.restarts > 0
+    assert outcome(kept) == outcome(told)
+    assert list(kept.journal.events()) == list(told.journal.events())
+    assert kept.journal.account() == told.journal.account()
+    assert bill(database, kept.terms.job) == bill_in_memory(told.journal)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_job_in_sql_ends_as_the_same_job_in_memory(
+    database: Database, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    check_alike(database, run(seed), in_sql(database, monkeypatch, seed, "job_0"))
+
+
+def test_jobs_that_share_a_database_end_as_each_would_alone(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = run(0)
+    for job in ("job_0", "job_1"):
+        check_alike(database, told, in_sql(database, monkeypatch, 0, job))

@@ -1,0 +1,50 @@
+"""docs/settings.md has every variable that the settings read, and no other."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tuner.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+TABLE = re.findall(r"^\| `(TUNER_\w+)`", (ROOT / "docs/settings.md").read_text(), re.MULTILINE)
+
+
+def test_the_table_has_exactly_the_variables_that_are_read() -> None:
+    read = set(re.findall(r'"(TUNER_[A-Z_]+)"', (ROOT / "tuner/settings.py").read_text()))
+    assert sorted(TABLE) == sorted(read - {"TUNER_"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TUNER_PORT", "http"),
+        ("TUNER_PORT", "70000"),
+        ("TUNER_NODE_PRICES", "local"),
+        ("TUNER_NODE_PRICES", "local=-1"),
+        ("TUNER_NODE_PRICES", "local=nan"),
+        ("TUNER_LOCAL_CPUS", "0"),
+        ("TUNER_SLICE", "0.1"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_by_name(name: str, value: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        Settings.from_env({name: value})
+
+
+def test_the_key_is_made_once_and_only_its_owner_reads_it(tmp_path: Path) -> None:
+    settings = Settings.from_env({"TUNER_HOME": str(tmp_path / "home")})
+    key = settings.api_key()
+    assert settings.api_key() == key
+    assert len(key) > 40
+    assert settings.api_key_path.stat().st_mode & 0o777 == 0o600
+    assert key not in repr(settings)
+
+
+def test_a_database_url_may_come_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "url"
+    file.write_text("postgresql://u:secret@host/db\n")
+    settings = Settings.from_env({"TUNER_DATABASE_URL_FILE": str(file)})
+    assert settings.database_url == "postgresql://u:secret@host/db"
+    assert "secret" not in repr(settings)

@@ -1,0 +1,57 @@
+"""Money never drifts and never rounds against the budget."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuner.domain.cost import KINDS, Meter, slice_costs, total
+from tuner.domain.money import Cost, Money, Price, Rate, trial_rate
+
+prices = st.integers(0, 10**9).map(Price)
+rates = st.builds(Rate, prices, st.integers(0, 8000))
+times = st.integers(0, 10**15)
+
+
+@given(prices, times)
+def test_the_time_that_money_affords_costs_at_most_that_money(price: Price, ns: int) -> None:
+    money = price.of(ns)
+    assert price.affords_ns(money) >= ns
+    assert price.of(price.affords_ns(Money(money.micro_usd))) <= money
+
+
+@given(rates, st.lists(st.dictionaries(st.sampled_from(KINDS), st.integers(0, 10**12)), max_size=8))
+def test_slices_add_up_to_exactly_the_whole(rate: Rate, slices: list[dict[str, int]]) -> None:
+    paid, elapsed = Cost(), 0
+    for added in slices:
+        costs = slice_costs(rate, elapsed, added)  # type: ignore[arg-type]
+        assert all(cost.usd >= Money(0) and cost.gpu_ms >= 0 for cost in costs.values())
+        paid, elapsed = paid + total(costs), elapsed + sum(added.values())
+    assert paid == rate.cost(elapsed)
+
+
+@given(rates, st.builds(Cost, st.integers(0, 10**12).map(Money), st.integers(0, 10**12)))
+def test_what_a_rate_affords_fits_the_limit_on_both_counts(rate: Rate, left: Cost) -> None:
+    assert rate.cost(min(rate.affords_ns(left), 2**60)).fits(left)
+
+
+@pytest.mark.parametrize("bad", ["nan", "inf", "1e308", "0.0000001", "ten", float("nan"), float("inf")])
+def test_what_is_no_amount_of_dollars_is_refused(bad: str | float) -> None:
+    with pytest.raises(ValueError):
+        Money.from_usd(bad)
+
+
+@given(st.integers(-(10**14), 10**14))
+def test_dollars_and_micro_dollars_are_the_same_amount(micro: int) -> None:
+    assert Money.from_usd(Money(micro).usd) == Money(micro)
+
+
+def test_a_trial_pays_the_larger_of_its_shares() -> None:
+    price = Price.from_usd_per_hour(8)
+    assert trial_rate(node_price=price, node_cpus=8, node_gpus=0, cpus=2, gpus=0).price.usd_per_hour == 2
+    assert trial_rate(node_price=price, node_cpus=8, node_gpus=4, cpus=1, gpus=2).price.usd_per_hour == 4
+    assert trial_rate(node_price=price, node_cpus=8, node_gpus=4, cpus=8, gpus=0.5).milli_gpus == 500
+
+
+def test_a_meter_that_goes_back_is_refused() -> None:
+    with pytest.raises(ValueError, match="went back"):
+        Meter({"train": 5}).minus(Meter({"train": 6}))

@@ -1,0 +1,57 @@
+"""Search spaces: what is drawn is inside, what is wrong is named."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.strategies import spaces
+from tuner.domain.space import Categorical, Float, Int, Parameter, Space
+
+
+@given(spaces(), st.integers())
+def test_a_sample_is_a_configuration_of_its_space(space: Space, seed: int) -> None:
+    assert space.faults() == []
+    assert space.contains(space.sample(Random(seed)))
+
+
+@given(spaces())
+def test_every_point_of_the_grid_is_inside_and_none_comes_twice(space: Space) -> None:
+    points = []
+    for _, point in zip(range(200), space.grid(3), strict=False):
+        assert space.contains(point)
+        assert point not in points or any(isinstance(v, bool) for v in point.values())
+        points.append(point)
+
+
+WRONG: list[tuple[dict[str, Parameter], str]] = [
+    ({}, "/search_space"),
+    ({"x": Float(1, 1)}, "/search_space/x/low"),
+    ({"x": Float(2, 1)}, "/search_space/x/low"),
+    ({"x": Float(0, 1, log=True)}, "/search_space/x/low"),
+    ({"x": Float(-1, 1, log=True)}, "/search_space/x/low"),
+    ({"x": Float(0, float("inf"))}, "/search_space/x"),
+    ({"x": Float(float("nan"), 1)}, "/search_space/x"),
+    ({"x": Int(5, 5)}, "/search_space/x/low"),
+    ({"x": Int(0, 5, log=True)}, "/search_space/x/low"),
+    ({"x": Categorical(())}, "/search_space/x/choices"),
+    ({"x": Categorical(("a", "a"))}, "/search_space/x/choices"),
+    ({"x": Float(0, 1, when={"y": ("a",)})}, "/search_space/x/when/y"),
+    ({"x": Float(0, 1, when={"x": (0.5,)})}, "/search_space/x/when"),
+    ({"a/b": Float(1, 0)}, "/search_space/a~1b/low"),
+    ({"o": Categorical(("s", "t")), "x": Float(0, 1, when={"o": ("u",)})}, "/search_space/x/when/o"),
+    ({"o": Categorical(("s", "t")), "x": Float(0, 1, when={"o": ()})}, "/search_space/x/when/o"),
+]
+
+
+@pytest.mark.parametrize(("parameters", "pointer"), WRONG)
+def test_a_wrong_space_is_refused_with_the_field_named(
+    parameters: dict[str, Parameter], pointer: str
+) -> None:
+    assert pointer in [fault.pointer for fault in Space(parameters).faults()]
+
+
+def test_true_is_not_one() -> None:
+    assert not Categorical((1, 0)).contains(True)
+    assert Categorical((True, 1)).faults("/x") == []

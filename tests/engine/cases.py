@@ -1,0 +1,152 @@
+"""Trainables that behave badly, well, and as Ray Tune's examples do."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import torch
+
+from tuner.training import SpotSafe
+
+not_callable = 3
+
+
+class Counter:
+    """Something to checkpoint."""
+
+    def __init__(self) -> None:
+        self.count = torch.zeros(1)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count = state["count"]
+
+
+def counts(config: dict[str, Any]) -> None:
+    """Reports how many steps it has done in all its attempts: 1, 2, 3, …"""
+    counter = Counter()
+    with SpotSafe(counter=counter) as run:
+        for _ in run.steps():
+            time.sleep(config.get("step_s", 0))
+            counter.count += 1
+            run.report(acc=float(counter.count), pid=os.getpid())
+
+
+def never_saves(config: dict[str, Any]) -> None:
+    from ray import tune
+
+    for step in range(100):
+        tune.report({"acc": step + 1})
+
+
+def hangs(config: dict[str, Any]) -> None:
+    while True:
+        pass
+
+
+def exits(config: dict[str, Any]) -> None:
+    print("about to leave")
+    sys.stdout.flush()
+    os._exit(3)
+
+
+def exits_politely(config: dict[str, Any]) -> None:
+    sys.exit(4)
+
+
+def kills_itself(config: dict[str, Any]) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def raises(config: dict[str, Any]) -> None:
+    raise ValueError("the data is not there")
+
+
+def prints_much(config: dict[str, Any]) -> None:
+    for _ in range(200):
+        sys.stdout.write("x" * 1_000_000)
+    with SpotSafe() as run:
+        for _ in run.steps():
+            run.report(acc=1.0)
+
+
+def nan(config: dict[str, Any]) -> None:
+    with SpotSafe() as run:
+        for _ in run.steps():
+            run.report(acc=float("nan"), tensor=torch.tensor(2.0))
+
+
+def reports_an_object(config: dict[str, Any]) -> None:
+    with SpotSafe() as run:
+        for _ in run.steps():
+            run.report(acc=object())
+
+
+def reports_hugely(config: dict[str, Any]) -> None:
+    with SpotSafe() as run:
+        for _ in run.steps():
+            run.report(acc=1.0, text="x" * 2_000_000)
+
+
+def leaves_children(config: dict[str, Any]) -> None:
+    """One child in its own session, whose parent is gone, and one plain."""
+    sleeper = f"import time; time.sleep(1000)  # {config['mark']}"
+    subprocess.Popen([sys.executable, "-c", sleeper])
+    subprocess.Popen([sys.executable, "-c", sleeper], start_new_session=True)
+    with SpotSafe() as run:
+        for _ in run.steps():
+            run.report(acc=1.0)
+
+
+def eats_memory(config: dict[str, Any]) -> None:
+    eaten = []
+    while True:
+        eaten.append(bytearray(os.urandom(1 << 20) * 20))
+        time.sleep(0.01)
+
+
+def shows_environment(config: dict[str, Any]) -> None:
+    with SpotSafe() as run:
+        for _ in run.steps():
+            run.report(acc=1.0, names=",".join(sorted(os.environ)), cwd=os.getcwd())
+
+
+def fast(config: dict[str, Any]) -> None:
+    with SpotSafe() as run:
+        for step in run.steps():
+            run.report(acc=float(step))
+
+
+def returns(config: dict[str, Any]) -> dict[str, float]:
+    return {"acc": config["x"] * 2}
+
+
+def yields(config: dict[str, Any]) -> Any:
+    for step in range(3):
+        yield {"acc": step}
+
+
+def tune_checkpoints(config: dict[str, Any]) -> None:
+    """A plain Ray Tune function, as its documentation has them."""
+    import tempfile
+    from pathlib import Path
+
+    from ray import tune
+
+    start = 0
+    checkpoint = tune.get_checkpoint()
+    if checkpoint:
+        with checkpoint.as_directory() as directory:
+            start = int((Path(directory) / "step.txt").read_text())
+    assert tune.get_context().get_trial_id().startswith("trial_")
+    for step in range(start, 100):
+        with tempfile.TemporaryDirectory() as directory:
+            (Path(directory) / "step.txt").write_text(str(step + 1))
+            tune.report(
+                {"acc": step + 1, "nested": {"a": 1}}, checkpoint=tune.Checkpoint.from_directory(directory)
+            )

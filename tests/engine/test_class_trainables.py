@@ -1,0 +1,45 @@
+"""Class trainables of plain Ray Tune whose `save_checkpoint` returns a dictionary, over a pause."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine.test_supervisor import Driver
+
+
+@pytest.fixture
+def drive(tmp_path: Path) -> Iterator[Any]:
+    drivers: list[Driver] = []
+
+    def start(case: str) -> Driver:
+        drivers.append(Driver(tmp_path / "storage", case, "tests.engine.tune_class"))
+        return drivers[-1]
+
+    yield start
+    for driver in drivers:
+        driver.supervisor.close()
+
+
+def test_numpys_values_survive_a_pause(drive: Any) -> None:
+    driver = drive("ArraySteps")
+    driver.begin(until=2)
+    driver.until_state("waiting")
+    driver.order("pause")
+    assert driver.until_state("paused")["saved_step"] == 2
+    driver.begin(until=4, restore=2)
+    driver.until_state("waiting")
+    assert [r["metrics"]["acc"] for r in driver.reports] == [1, 2, 3, 4]
+    assert [r["metrics"]["order"] for r in driver.reports] == ["F"] * 4
+
+
+def test_what_could_not_be_resumed_from_fails_when_it_is_saved_and_is_named(drive: Any) -> None:
+    driver = drive("Unsaveable")
+    driver.begin(until=1)
+    driver.until_state("waiting")
+    driver.order("pause")
+    failed = driver.until_state("failed")
+    assert failed["saved_step"] is None
+    assert failed["error"]["type"] == "TypeError"
+    assert "['history']['last'] is a collections.deque" in failed["error"]["message"]

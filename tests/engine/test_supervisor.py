@@ -1,0 +1,312 @@
+"""A worker's supervisor with its real fork server and real children; no Ray cluster."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tuner.engine.checkpoints import CheckpointStore
+from tuner.engine.worker.supervisor import Supervisor
+
+SECOND = 1_000_000_000
+
+
+class Driver:
+    """Gives orders and collects what comes back."""
+
+    def __init__(self, storage: Path, case: str, module: str = "tests.engine.cases") -> None:
+        self.entry, self.storage = f"{module}:{case}", storage
+        self.supervisor = Supervisor(self.entry)
+        self.reports: list[dict[str, Any]] = []
+        self.attempt = 0
+
+    def begin(
+        self, *, until: int | None = 3, lease_s: float = 60, restore: int | None = None, **more: Any
+    ) -> None:
+        self.attempt += 1
+        order = {
+            "order": "begin",
+            "project": "default",
+            "job": "job_1",
+            "trial": "trial_00000",
+            "attempt": self.attempt,
+            "entry": self.entry,
+            "config": {"x": 2},
+            "until": until,
+            "max_step": 9,
+            "lease_ns": int(lease_s * SECOND),
+            "storage": str(self.storage),
+            "restore_step": restore,
+            "keep": 2,
+        }
+        self.supervisor.order({**order, **more})
+
+    def order(self, word: str, **more: Any) -> None:
+        self.supervisor.order({"order": word, **more})
+
+    def until_state(self, *states: str) -> dict[str, Any]:
+        """Steps until the worker is in one of the states; every meter on the way stays within the lease."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            result = self.supervisor.step()
+            self.reports += result["reports"]
+            if result["state"] in states:
+                return result
+            assert result["state"] in ("running", "waiting"), result
+        raise AssertionError(f"not {states} within a minute")
+
+
+@pytest.fixture
+def drive(tmp_path: Path) -> Iterator[Any]:
+    drivers = []
+    before = children()
+
+    def start(case: str, module: str = "tests.engine.cases") -> Driver:
+        drivers.append(Driver(tmp_path / "storage", case, module))
+        return drivers[-1]
+
+    yield start
+    for driver in drivers:
+        driver.supervisor.close()
+    assert children() <= before
+
+
+def children() -> set[int]:
+    return {process.pid for process in psutil.Process().children(recursive=True)}
+
+
+def test_a_trial_stops_at_its_rung_pauses_and_goes_on_elsewhere(drive: Any) -> None:
+    driver = drive("counts")
+    driver.begin(until=3)
+    waiting = driver.until_state("waiting")
+    assert [r["metrics"]["acc"] for r in driver.reports] == [1, 2, 3]
+    assert waiting["need_ns"] == 0
+    driver.order("pause")
+    paused = driver.until_state("paused")
+    assert paused["saved_step"] == 3
+    assert [c["step"] for c in paused["checkpoints"]] == [3]
+    driver.begin(until=5, restore=3)
+    driver.until_state("waiting")
+    assert [(r["step"], r["metrics"]["acc"]) for r in driver.reports[3:]] == [(4, 4), (5, 5)]
+    assert driver.reports[0]["metrics"]["pid"] != driver.reports[-1]["metrics"]["pid"]
+
+
+def test_a_promoted_trial_goes_on_without_a_pause_and_its_last_model_is_kept(
+    drive: Any, tmp_path: Path
+) -> None:
+    driver = drive("counts")
+    driver.begin(until=1)
+    driver.until_state("waiting")
+    driver.order("go", until=9, lease_ns=60 * SECOND)
+    driver.until_state("waiting")
+    assert driver.reports[-1]["step"] == 9
+    driver.order("finish")
+    finished = driver.until_state("finished")
+    assert finished["saved_step"] == 9
+    store = CheckpointStore(str(tmp_path / "storage"), "default", "job_1")
+    found = store.newest_valid("trial_00000", tmp_path / "here", at_most=9)
+    assert found is not None
+    assert found[0] == 9
+
+
+def test_a_hanging_trial_is_stopped_at_once(drive: Any) -> None:
+    driver = drive("hangs")
+    driver.begin()
+    assert driver.supervisor.step()["state"] == "running"
+    driver.order("stop")
+    assert driver.until_state("stopped")["error"] is None
+
+
+def test_a_lease_ends_the_child_whatever_it_does(drive: Any) -> None:
+    driver = drive("hangs")
+    driver.begin(lease_s=3)
+    ended = driver.until_state("paused")
+    assert ended["error"]["kind"] == "lease"
+    assert sum(ended["meter"].values()) == 3 * SECOND
+
+
+def test_a_child_waits_for_a_lease_that_its_next_step_needs(drive: Any) -> None:
+    driver = drive("counts")
+    driver.begin(until=1)
+    driver.until_state("waiting")
+    driver.order("pause")
+    driver.until_state("paused")
+    driver.reports.clear()
+    driver.begin(until=9, lease_s=8, config={"step_s": 1.5})  # on a worker that is warm by now
+    waiting = driver.until_state("waiting")
+    assert waiting["need_ns"] > 0
+    step = driver.reports[-1]["step"]
+    driver.order("go", until=step + 1, lease_ns=60 * SECOND)
+    driver.until_state("waiting")
+    assert driver.reports[-1]["step"] == step + 1
+    driver.order("stop")
+    stopped = driver.until_state("stopped")
+    assert {"setup", "train", "idle"} <= set(stopped["meter"])
+    assert stopped["meter"]["train"] >= (step + 1) * 1.4 * SECOND
+
+
+FAILURES = [
+    ("raises", "raised", "the data is not there"),
+    ("exits", "exited", "exit status 3"),
+    ("exits_politely", "exited", "exit status 4"),
+    ("kills_itself", "killed", "SIGKILL"),
+    ("no_such_function", "import", "no_such_function"),
+    ("not_callable", "import", "not a function"),
+    ("reports_an_object", "metrics", "acc"),
+    ("reports_hugely", "metrics", "too large"),
+]
+
+
+@pytest.mark.parametrize(("case", "kind", "word"), FAILURES)
+def test_failing_user_code_is_reported_with_what_happened(
+    drive: Any, case: str, kind: str, word: str
+) -> None:
+    driver = drive(case)
+    driver.begin()
+    failed = driver.until_state("failed")
+    assert failed["error"]["kind"] == kind
+    assert word in failed["error"]["message"]
+    driver.begin()  # the worker outlives it
+    assert driver.until_state("failed")["attempt"] == 2
+
+
+def test_a_module_that_is_not_there_is_named(drive: Any) -> None:
+    driver = drive("train", "tests.engine.no_such_module")
+    driver.begin()
+    assert "no_such_module" in driver.until_state("failed")["error"]["message"]
+
+
+def test_endless_printing_neither_blocks_nor_fills_the_disk(drive: Any) -> None:
+    driver = drive("prints_much")
+    driver.begin(until=1)
+    driver.until_state("waiting")
+    driver.order("stop")
+    driver.until_state("stopped")
+    logs = list((driver.supervisor._home / "logs").iterdir())
+    assert 0 < sum(log.stat().st_size for log in logs) < 1_000_000
+
+
+def test_nan_is_told_and_tensors_are_numbers(drive: Any) -> None:
+    driver = drive("nan")
+    driver.begin(until=1)
+    driver.until_state("waiting")
+    assert driver.reports[0]["metrics"] == {"acc": "NaN", "tensor": 2.0}
+
+
+def test_processes_that_user_code_left_behind_are_gone_with_the_attempt(drive: Any, tmp_path: Path) -> None:
+    driver = drive("leaves_children")
+    driver.begin(until=1, config={"mark": tmp_path.name})
+    driver.until_state("waiting")
+    driver.order("stop")
+    driver.until_state("stopped")
+    left = [p for p in psutil.process_iter(["cmdline"]) if tmp_path.name in " ".join(p.info["cmdline"] or [])]
+    assert left == []
+
+
+def test_a_child_that_takes_too_much_memory_is_ended_and_told_so(drive: Any) -> None:
+    driver = drive("eats_memory")
+    driver.begin(memory_limit_bytes=1_500_000_000)
+    failed = driver.until_state("failed")
+    assert failed["error"]["kind"] == "memory"
+    assert "GiB" in failed["error"]["message"]
+
+
+def test_user_code_sees_no_secret(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RAY_AUTH_TOKEN", "TUNER_DATABASE_URL", "TUNER_API_KEY", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "secret")
+    driver = drive("shows_environment")
+    driver.begin(until=1)
+    driver.until_state("waiting")
+    names = driver.reports[0]["metrics"]["names"].split(",")
+    assert not [n for n in names if n.startswith(("RAY_AUTH", "TUNER_", "AWS_"))]
+
+
+def test_many_fast_reports_all_arrive_in_order(drive: Any) -> None:
+    driver = drive("fast")
+    driver.begin(until=3000, max_step=3000)
+    driver.until_state("waiting")
+    assert [r["step"] for r in driver.reports] == list(range(1, 3001))
+
+
+@pytest.mark.parametrize(("case", "values"), [("returns", [4]), ("yields", [0, 1, 2])])
+def test_what_a_function_returns_or_yields_is_a_report(drive: Any, case: str, values: list[float]) -> None:
+    driver = drive(case)
+    driver.begin(until=9)
+    driver.until_state("ended")
+    assert [r["metrics"]["acc"] for r in driver.reports] == values
+
+
+@pytest.mark.parametrize(
+    ("case", "module"),
+    [
+        ("tune_checkpoints", "tests.engine.cases"),
+        ("Steps", "tests.engine.tune_class"),
+        ("DictSteps", "tests.engine.tune_class"),
+    ],
+)
+def test_plain_ray_tune_trainables_run_unchanged_and_resume(drive: Any, case: str, module: str) -> None:
+    driver = drive(case, module)
+    driver.begin(until=2)
+    driver.until_state("waiting")
+    driver.order("pause")
+    assert driver.until_state("paused")["saved_step"] == 2
+    driver.begin(until=4, restore=2)
+    driver.until_state("waiting")
+    assert [r["metrics"]["acc"] for r in driver.reports] == [1, 2, 3, 4]
+    assert driver.reports[0]["resumable"]
+
+
+def test_a_trainable_that_never_saves_says_so(drive: Any) -> None:
+    driver = drive("never_saves")
+    driver.begin(until=2)
+    driver.until_state("waiting")
+    assert not driver.reports[-1]["resumable"]
+    driver.order("pause")
+    assert driver.until_state("paused")["saved_step"] is None
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over_for_the_one_before(drive: Any, tmp_path: Path) -> None:
+    driver = drive("counts")
+    for until, restore in ((2, None), (4, 2)):
+        driver.begin(until=until, restore=restore)
+        driver.until_state("waiting")
+        driver.order("pause")
+        driver.until_state("paused")
+    newest = tmp_path / "storage/default/job_1/trial_00000/step_00000004-a2/state.pt"
+    newest.write_bytes(newest.read_bytes()[:-10])
+    driver.begin(until=5, restore=4)
+    driver.until_state("waiting")
+    assert [r["metrics"]["acc"] for r in driver.reports[4:]] == [3, 4, 5]
+
+
+def test_a_dead_fork_server_is_replaced(drive: Any) -> None:
+    driver = drive("counts")
+    driver.begin(until=1)
+    driver.until_state("waiting")
+    driver.supervisor._server._process.kill()
+    driver.until_state("failed")
+    driver.begin(until=1)
+    driver.until_state("waiting")
+
+
+def test_the_actors_death_takes_the_child_with_it(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "from tests.engine.test_supervisor import Driver; from pathlib import Path; import os, time\n"
+        f"d = Driver(Path({str(tmp_path)!r}), 'counts'); d.begin(until=1); d.until_state('waiting')\n"
+        "print(d.supervisor._pid, d.supervisor._server._process.pid, flush=True); time.sleep(100)"
+    )
+    actor = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert actor.stdout is not None
+    pids = [int(word) for word in actor.stdout.readline().split()]
+    watched = [psutil.Process(pid) for pid in pids]
+    actor.kill()
+    actor.wait()
+    gone, left = psutil.wait_procs(watched, timeout=10)
+    assert not left
+    assert len(gone) == 2

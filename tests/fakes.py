@@ -1,0 +1,287 @@
+"""A service without Ray: a cluster, a prober and a clock that do as they are told, and jobs filled by the simulator."""
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+from fastapi import FastAPI
+from sqlalchemy import event
+from starlette.testclient import TestClient
+from starlette.types import Receive, Scope, Send
+
+from tuner.api.app import create_app
+from tuner.domain.budget import Budget
+from tuner.domain.space import Config
+from tuner.domain.time import NS, Instant
+from tuner.engine.loop import Terms
+from tuner.engine.ray_cluster import JobStatus, Node, RayUnavailable
+from tuner.engine.simulated import world
+from tuner.engine.simulated.clock import EPOCH_NS
+from tuner.engine.simulated.journal import Tables
+from tuner.engine.simulated.worker import Training
+from tuner.engine.simulated.world import NONE, Faults, SimulatedRun
+from tuner.service.trainables import Described
+from tuner.service.wiring import Service
+from tuner.settings import Settings
+from tuner.store import jobs, launches
+from tuner.store.database import Database
+from tuner.store.journal import SqlJournal
+
+KEY = "tk_of_a_test"
+ENTRY = "trainables.digits_mlp:train"
+SMALL = Node("n1", cpus=2, gpus=0, memory_bytes=8 << 30)
+
+
+class FakeClock:
+    """Stands still until it is told to move."""
+
+    def __init__(self) -> None:
+        self.at = EPOCH_NS
+
+    def __call__(self) -> Instant:
+        return Instant(self.at)
+
+    def pass_s(self, seconds: float) -> None:
+        self.at += round(seconds * NS)
+
+
+@dataclass
+class FakeCluster:
+    """Fulfils `Cluster`. `submitted` has every call, repeats too; a driver pends until its status is set."""
+
+    found: list[Node] = field(default_factory=lambda: [SMALL])
+    submitted: list[str] = field(default_factory=list)
+    stopped: list[str] = field(default_factory=list)
+    statuses: dict[str, JobStatus] = field(default_factory=dict)
+    failures_left: int = 0
+    is_down: bool = False
+    log: str = "the driver's last words"
+    ensured: int = 0
+    dashboard_url: str | None = "http://127.0.0.1:8265"
+
+    def ensure(self) -> None:
+        self._reach()
+        self.ensured += 1
+
+    def nodes(self) -> list[Node]:
+        self._reach()
+        return list(self.found)
+
+    def submit(self, submission_id: str, *, job: str, epoch: int, name: str) -> None:
+        self._reach()
+        assert submission_id == f"{job}-{epoch}"
+        assert name
+        self.submitted.append(submission_id)
+        self.statuses.setdefault(submission_id, "pending")
+        if self.failures_left:
+            self.failures_left -= 1
+            raise RayUnavailable("the answer was lost on its way")
+
+    def status(self, submission_id: str) -> JobStatus:
+        self._reach()
+        return self.statuses.get(submission_id, "unknown")
+
+    def stop(self, submission_id: str) -> None:
+        self.stopped.append(submission_id)
+
+    def log_tail(self, submission_id: str) -> str:
+        return self.log
+
+    def shut_down(self) -> None:
+        self.is_down = True
+
+    def _reach(self) -> None:
+        if self.is_down:
+            raise RayUnavailable("the cluster is down")
+
+
+@dataclass
+class FakeProber:
+    """Everything can be trained but what `errors` names."""
+
+    errors: dict[str, str] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+
+    def describe(self, entry: str) -> Described:
+        self.asked.append(entry)
+        space = {"lr": {"type": "float", "low": 0.0001, "high": 1.0, "log": True}}
+        error = self.errors.get(entry)
+        return Described(entry, "A fake.", space, {"metric": "acc", "mode": "max"}, error)
+
+
+@dataclass(frozen=True)
+class FakeService(Service):
+    """With its parts as what they are."""
+
+    cluster: FakeCluster = field(default_factory=FakeCluster)
+    prober: FakeProber = field(default_factory=FakeProber)
+    now: FakeClock = field(default_factory=FakeClock)
+
+
+@cache
+def _empty_database() -> Path:
+    path = Path(tempfile.mkdtemp(prefix="tuner-tests-")) / "tuner.db"
+    database = Database(f"sqlite:///{path}")
+    database.migrate()
+    database.dispose()
+    return path
+
+
+def database_in(home: Path) -> Database:
+    """Migrated once for all tests, and copied; it need not survive a loss of power."""
+    home.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(_empty_database(), home / "tuner.db")
+    database = Database(f"sqlite:///{home}/tuner.db")
+    event.listen(database.engine, "connect", lambda raw, _: raw.execute("PRAGMA synchronous = OFF"))
+    return database
+
+
+def service_in(home: Path) -> FakeService:
+    settings = Settings(
+        home=home,
+        database_url=f"sqlite:///{home}/tuner.db",
+        storage=str(home / "storage"),
+        node_prices={"local": 0.2},
+        given_api_key=KEY,
+    )
+    return FakeService(settings, database_in(home))
+
+
+class SharedApp:
+    """One app for many services: it takes 50 ms to make, and holds nothing but its service."""
+
+    def __init__(self, service: Service) -> None:
+        self._app, self._service = shared_app(), service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._app.state.service = self._service
+        await self._app(scope, receive, send)
+
+
+@cache
+def shared_app() -> FastAPI:
+    return create_app(service_in(Path(tempfile.mkdtemp(prefix="tuner-tests-"))))
+
+
+def client_of(
+    service: Service, *, with_key: bool = True, raises: bool = True, own: bool = False
+) -> TestClient:
+    """`own`: over an app that nobody else uses, whose metrics count this service's requests only."""
+    headers = {"Authorization": f"Bearer {KEY}"} if with_key else {}
+    app = create_app(service) if own else SharedApp(service)
+    return TestClient(app, headers=headers, raise_server_exceptions=raises)
+
+
+def body(**changes: Any) -> dict[str, Any]:
+    """A job that is right."""
+    right: dict[str, Any] = {
+        "name": "digits",
+        "trainable": ENTRY,
+        "objective": {"metric": "acc", "mode": "max"},
+        "search_space": {
+            "lr": {"type": "float", "low": 0.0001, "high": 1.0, "log": True},
+            "width": {"type": "int", "low": 8, "high": 64},
+        },
+        "fidelity": {"unit": "epoch", "min": 1, "max": 9, "reduction_factor": 3},
+        "budget": {"usd": 0.004},
+        "algorithm": {"scheduler": "asha", "sampler": "random", "seed": 1},
+    }
+    return {**right, **changes}
+
+
+def submit(client: TestClient, **changes: Any) -> str:
+    """The new job's id."""
+    answer = client.post("/v1/jobs", json=body(**changes))
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["id"])
+
+
+class Curves:
+    """Half a second to 1.5 s a step; wider is slower and noisier; the best learning rate is 0.01."""
+
+    def step_ns(self, config: Config, step: int) -> int:
+        return int((0.5 + int(str(config["width"])) / 64) * 1e9)
+
+    def value(self, config: Config, step: int) -> float:
+        noise = Random(f"{config}/{step}").uniform(-0.05, 0.05)
+        return round(float(str(config["width"])) / 640 - 0.3 / step + noise, 3)
+
+
+class SimulatedSqlJournal(SqlJournal):
+    """What a simulated run asks of its journal beside the port."""
+
+    def __init__(self, database: Database, job: str, project: str) -> None:
+        with database.write() as db:
+            launch = launches.get(db, job)
+            assert launch is not None
+            launches.beat(db, job, launch.epoch, Instant(EPOCH_NS))
+            jobs.begin_running(db, job, at=Instant(EPOCH_NS))
+        super().__init__(database, job, project, launch.epoch, Instant(EPOCH_NS))
+        self.ran_ns = 0
+
+    @property
+    def tables(self) -> Tables:
+        return Tables(self.account())
+
+    def running_ns(self) -> int:
+        return self.ran_ns
+
+
+def simulate(
+    service: FakeService,
+    job: str,
+    *,
+    messages: int | None = None,
+    training: Training | None = None,
+    faults: Faults = NONE,
+    seed: int = 0,
+) -> SimulatedRun:
+    """Runs a job that waits to its end, or for so many messages only, into the service's database."""
+    with service.database.read() as db:
+        row = jobs.get(db, job)
+    rate = row.offer.rate(cpus=row.spec.resources.cpus, gpus=row.spec.resources.gpus)
+    made = _journal_maker(service, job)
+    with patch.object(world, "MemoryJournal", made):
+        run = SimulatedRun(
+            row.spec,
+            Terms(job, rate, row.concurrency, 10 * NS),
+            training or Curves(),
+            faults=faults,
+            seed=seed,
+        )
+    if messages is None:
+        run.run(turns_max=100_000)
+    else:
+        for _ in range(messages):
+            run.clock.run_next()
+    service.now.at = max(service.now.at, run.clock.now())
+    return run
+
+
+def _journal_maker(service: FakeService, job: str) -> Callable[[str, Budget], SimulatedSqlJournal]:
+    return lambda _job, _budget: SimulatedSqlJournal(service.database, job, service.project)
+
+
+def begin(service: FakeService, job: str) -> None:
+    """The job's driver says its first word."""
+    with service.database.write() as db:
+        launch = launches.get(db, job)
+        assert launch is not None
+        launches.beat(db, job, launch.epoch, service.now())
+        jobs.begin_running(db, job, at=service.now())
+
+
+def move(service: FakeService, job: str, state: Any, reason: Any = None) -> None:
+    """As the driver does it: a job that runs no more has no launch."""
+    with service.database.write() as db:
+        launch = launches.get(db, job)
+        assert launch is not None
+        jobs.move(db, job, state, reason, at=service.now())
+        if state != "running":
+            launches.end(db, job, launch.epoch)

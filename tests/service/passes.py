@@ -1,0 +1,52 @@
+"""Jobs, passes of the controller, and how they left things."""
+
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.fakes import FakeService
+from tuner.engine.ray_cluster import JobStatus, Node
+from tuner.service.controller import Controller
+from tuner.store import jobs, launches
+from tuner.store.jobs import JobRow
+from tuner.store.launches import Launch
+
+
+def give_room(service: FakeService, cpus: float = 100) -> None:
+    """For many jobs of two trials at once."""
+    service.cluster.found = [Node("n1", cpus=cpus, gpus=0, memory_bytes=1)]
+
+
+def submit(service: FakeService, client: TestClient, priority: int = 0) -> str:
+    """Of two CPUs in all; the clock goes on by a second."""
+    job = fakes.submit(client, resources={"max_concurrent_trials": 2})
+    if priority:
+        client.patch(f"/v1/jobs/{job}", json={"priority": priority})
+    service.now.pass_s(1)
+    return job
+
+
+def launch_of(service: FakeService, job: str) -> Launch:
+    with service.database.read() as db:
+        found = launches.get(db, job)
+    assert found is not None
+    return found
+
+
+def row_of(service: FakeService, job: str) -> JobRow:
+    with service.database.read() as db:
+        return jobs.get(db, job)
+
+
+def one_pass(service: FakeService) -> None:
+    """A second later, by a controller that knows nothing of the one before."""
+    service.now.pass_s(5)
+    Controller(service).one_pass()
+
+
+def launched(service: FakeService) -> list[str]:
+    """Jobs in the order of their first submission."""
+    return list(dict.fromkeys(name.partition("-")[0] for name in service.cluster.submitted))
+
+
+def die(service: FakeService, job: str, status: JobStatus = "failed") -> None:
+    service.cluster.statuses[launch_of(service, job).submission_id] = status

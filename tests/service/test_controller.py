@@ -1,0 +1,124 @@
+"""The controller over a cluster of no substance: what is launched, and in which order."""
+
+from threading import Barrier, Thread
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.fakes import FakeService
+from tests.service.passes import give_room, launch_of, launched, one_pass, submit
+from tuner.domain.errors import Unavailable
+from tuner.service.controller import Controller
+
+
+def test_a_job_that_is_submitted_is_launched_once(service: FakeService, client: TestClient) -> None:
+    job = submit(service, client)
+    for _ in range(3):
+        one_pass(service)
+    assert service.cluster.submitted == [f"{job}-1"]
+    assert launch_of(service, job).state == "submitted"
+
+
+def test_jobs_are_launched_in_the_order_in_which_they_came(service: FakeService, client: TestClient) -> None:
+    give_room(service)
+    made = [submit(service, client) for _ in range(4)]
+    one_pass(service)
+    assert launched(service) == made
+
+
+def test_the_highest_priority_is_launched_first_and_like_ones_in_order(
+    service: FakeService, client: TestClient
+) -> None:
+    give_room(service)
+    low, first, second, high = (submit(service, client, priority) for priority in (-5, 0, 0, 9))
+    one_pass(service)
+    assert launched(service) == [high, first, second, low]
+
+
+def test_a_job_without_room_waits_until_the_one_before_has_ended(
+    service: FakeService, client: TestClient
+) -> None:
+    first, second = submit(service, client), submit(service, client)
+    for _ in range(3):
+        one_pass(service)
+    assert launched(service) == [first]
+    fakes.begin(service, first)
+    fakes.move(service, first, "succeeded")
+    one_pass(service)
+    assert launched(service) == [first, second]
+
+
+def test_two_jobs_run_at_once_where_both_fit(service: FakeService, client: TestClient) -> None:
+    give_room(service, cpus=4)
+    made = [submit(service, client) for _ in range(3)]
+    one_pass(service)
+    assert launched(service) == made[:2]
+
+
+def test_a_job_that_does_not_fit_is_not_overtaken(service: FakeService, client: TestClient) -> None:
+    give_room(service, cpus=3)
+    first, large = submit(service, client), submit(service, client)
+    fakes.submit(client, resources={"max_concurrent_trials": 1})
+    one_pass(service)
+    assert launched(service) == [first]
+    assert launch_of(service, large).state == "wanted"
+
+
+def test_a_new_priority_counts_for_a_job_that_waits(service: FakeService, client: TestClient) -> None:
+    first, second, third = (submit(service, client) for _ in range(3))
+    one_pass(service)
+    client.patch(f"/v1/jobs/{third}", json={"priority": 1})
+    fakes.begin(service, first)
+    fakes.move(service, first, "succeeded")
+    one_pass(service)
+    assert launched(service) == [first, third]
+    assert launch_of(service, second).state == "wanted"
+
+
+def test_a_job_that_was_paused_or_cancelled_while_it_waited_is_not_launched(
+    service: FakeService, client: TestClient
+) -> None:
+    give_room(service)
+    paused, cancelled = submit(service, client), submit(service, client)
+    client.post(f"/v1/jobs/{paused}/pause")
+    client.post(f"/v1/jobs/{cancelled}/cancel")
+    one_pass(service)
+    assert launched(service) == []
+    client.post(f"/v1/jobs/{paused}/resume")
+    one_pass(service)
+    assert service.cluster.submitted == [f"{paused}-2"]
+
+
+def test_a_submission_whose_answer_was_lost_is_repeated_and_launches_once(
+    service: FakeService, client: TestClient
+) -> None:
+    job = submit(service, client)
+    service.cluster.failures_left = 1
+    with pytest.raises(Unavailable):
+        one_pass(service)
+    assert launch_of(service, job).state == "wanted"
+    for _ in range(3):
+        one_pass(service)
+    assert service.cluster.submitted == [f"{job}-1"] * 2
+    assert (launch_of(service, job).state, launch_of(service, job).epoch) == ("submitted", 1)
+
+
+def test_two_controllers_at_once_submit_under_one_id(service: FakeService, client: TestClient) -> None:
+    give_room(service)
+    made = [submit(service, client) for _ in range(4)]
+    together = Barrier(2)
+
+    def control() -> None:
+        controller = Controller(service)
+        for _ in range(5):
+            together.wait(10)
+            controller.one_pass()
+
+    threads = [Thread(target=control) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert set(service.cluster.submitted) == {f"{job}-1" for job in made}
+    assert {launch_of(service, job).epoch for job in made} == {1}

@@ -1,0 +1,206 @@
+"""What the controller does about drivers that die."""
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.fakes import FakeService
+from tests.service.passes import die, launch_of, one_pass, row_of, submit
+from tuner.domain.errors import Unavailable
+from tuner.domain.money import FREE
+from tuner.domain.records import ReportRow
+from tuner.engine.ray_cluster import JobStatus
+from tuner.service.controller import QUICK_DEATHS_MAX, Controller
+from tuner.store import ledger
+from tuner.store.journal import SqlJournal
+
+
+@pytest.mark.parametrize("status", ["failed", "stopped", "succeeded", "unknown"])
+def test_a_driver_that_is_dead_is_followed_by_the_next_epoch(
+    service: FakeService, client: TestClient, status: JobStatus
+) -> None:
+    job = submit(service, client)
+    one_pass(service)
+    fakes.begin(service, job)
+    die(service, job, status)
+    for _ in range(3):
+        one_pass(service)
+    assert service.cluster.submitted == [f"{job}-1", f"{job}-2"]
+    assert row_of(service, job).state == "running"
+
+
+def test_a_driver_that_lives_is_left_alone(service: FakeService, client: TestClient) -> None:
+    job = submit(service, client)
+    one_pass(service)
+    fakes.begin(service, job)
+    service.cluster.statuses[f"{job}-1"] = "running"
+    for _ in range(5):
+        one_pass(service)
+    assert service.cluster.submitted == [f"{job}-1"]
+    assert service.cluster.stopped == []
+
+
+def test_a_driver_that_is_not_heard_of_is_stopped(service: FakeService, client: TestClient) -> None:
+    job = submit(service, client)
+    one_pass(service)
+    fakes.begin(service, job)
+    service.cluster.statuses[f"{job}-1"] = "running"
+    service.now.pass_s(100)
+    one_pass(service)
+    assert service.cluster.stopped == [f"{job}-1"]
+
+
+def test_a_death_that_two_controllers_see_makes_one_next_epoch(
+    service: FakeService, client: TestClient
+) -> None:
+    job = submit(service, client)
+    one_pass(service)
+    die(service, job)
+    service.now.pass_s(5)
+    controllers = [Controller(service) for _ in range(2)]
+    for controller in controllers:
+        controller.one_pass()
+    assert launch_of(service, job).epoch == 2
+
+
+def test_drivers_that_die_at_once_are_launched_again_less_and_less_often(
+    service: FakeService, client: TestClient
+) -> None:
+    job = submit(service, client)
+    waits = []
+    for _ in range(QUICK_DEATHS_MAX - 1):
+        while launch_of(service, job).state != "submitted":
+            one_pass(service)
+        die(service, job)
+        one_pass(service)
+        launch = launch_of(service, job)
+        waits.append(max(0, launch.not_before - service.now()) / 1e9)
+    assert waits == [0, 1, 2, 4]
+
+
+def kill_all(service: FakeService, job: str, *, passes: int = 40) -> None:
+    """Every driver dies as soon as it is submitted."""
+    for _ in range(passes):
+        one_pass(service)
+        if launch_of(service, job).state == "submitted":
+            die(service, job)
+
+
+def violations(service: FakeService) -> list[str]:
+    with service.database.read() as db:
+        return ledger.violations(db)
+
+
+def test_five_deaths_without_a_report_fail_the_job(service: FakeService, client: TestClient) -> None:
+    job = submit(service, client)
+    kill_all(service, job)
+    row = row_of(service, job)
+    assert (row.state, row.stop_reason) == ("failed", "error")
+    assert "the driver's last words" in row.detail
+    assert service.cluster.submitted == [f"{job}-{epoch}" for epoch in range(1, QUICK_DEATHS_MAX + 1)]
+    assert launch_of(service, job).state == "ended"
+    assert violations(service) == []
+
+
+def test_a_job_that_is_given_up_has_its_books_closed(service: FakeService, client: TestClient) -> None:
+    """Its first driver brought reports and left holds; the next five brought nothing."""
+    job = submit(service, client)
+    one_pass(service)
+    fakes.simulate(service, job, messages=60)
+    with service.database.read() as db:
+        assert ledger.open_holds(db, job)
+        before = ledger.account(db, job)
+    die(service, job)
+    kill_all(service, job)
+    with service.database.read() as db:
+        assert ledger.open_holds(db, job) == []
+        account = ledger.account(db, job)
+    assert row_of(service, job).state == "failed"
+    assert account.held.nothing
+    assert before.posted.usd <= account.posted.usd <= before.posted.usd + before.held.usd
+    assert violations(service) == []
+
+
+def test_the_next_job_has_the_room_of_one_that_was_given_up(service: FakeService, client: TestClient) -> None:
+    first, second = submit(service, client), submit(service, client)
+    kill_all(service, first)
+    one_pass(service)
+    assert launch_of(service, second).state == "submitted"
+
+
+def report(service: FakeService, job: str) -> None:
+    """The driver begins and brings a report."""
+    fakes.begin(service, job)
+    epoch, now = launch_of(service, job).epoch, service.now()
+    with SqlJournal(service.database, job, service.project, epoch, now).transaction() as tx:
+        tx.put_trial("trial_00000", "running", at=now, config={"lr": 0.1})
+        tx.put_report(ReportRow("trial_00000", 1, 1, now, 0.5, {"acc": 0.5}, FREE, 0))
+
+
+def test_a_report_in_between_starts_the_count_anew(service: FakeService, client: TestClient) -> None:
+    job = submit(service, client)
+    for _ in range(QUICK_DEATHS_MAX - 1):
+        while launch_of(service, job).state != "submitted":
+            one_pass(service)
+        die(service, job)
+        one_pass(service)
+    while launch_of(service, job).state != "submitted":
+        one_pass(service)
+    report(service, job)
+    die(service, job)
+    one_pass(service)
+    assert row_of(service, job).state == "running"
+    assert launch_of(service, job).quick_deaths == 0
+
+
+def test_a_cluster_that_forgot_everything_fails_no_job(service: FakeService, client: TestClient) -> None:
+    """The head was started anew: no driver is known any more."""
+    job = submit(service, client)
+    for _ in range(2 * QUICK_DEATHS_MAX):
+        one_pass(service)
+        service.cluster.statuses.clear()
+    assert row_of(service, job).state == "queued"
+    assert launch_of(service, job).quick_deaths == 0
+
+
+def test_the_room_of_a_job_whose_driver_died_is_not_given_away(
+    service: FakeService, client: TestClient
+) -> None:
+    """There is room for one of the two."""
+    first, second = submit(service, client), submit(service, client)
+    one_pass(service)
+    fakes.begin(service, first)
+    die(service, first)
+    for _ in range(3):
+        one_pass(service)
+    assert service.cluster.submitted == [f"{first}-1", f"{first}-2"]
+    assert launch_of(service, second).state == "wanted"
+
+
+def test_a_pass_over_a_cluster_that_is_down_raises_and_changes_nothing(
+    service: FakeService, client: TestClient
+) -> None:
+    job = submit(service, client)
+    service.cluster.is_down = True
+    with pytest.raises(Unavailable):
+        one_pass(service)
+    assert launch_of(service, job).state == "wanted"
+    service.cluster.is_down = False
+    one_pass(service)
+    assert launch_of(service, job).state == "submitted"
+
+
+def test_the_thread_goes_on_after_troubles_and_tells_when_it_is_ready(
+    service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.service.controller.PASS_S", 0.01)
+    job = submit(service, client)
+    service.cluster.is_down = True
+    controller = Controller(service)
+    controller.start()
+    assert not controller.ready.wait(0.05)
+    service.cluster.is_down = False
+    assert controller.ready.wait(10)
+    controller.stop()
+    assert not controller.is_alive()
+    assert service.cluster.submitted == [f"{job}-1"]

@@ -1,0 +1,16 @@
+"""Figures over all jobs."""
+
+from pathlib import Path
+
+from tests import fakes
+from tuner.service.figures import check_database, figures, has_live_jobs
+
+
+def test_figures_of_an_empty_service_are_nothing(tmp_path: Path) -> None:
+    """With no filter for warnings, so that what is deprecated shows."""
+    service = fakes.service_in(tmp_path)
+    check_database(service)
+    assert not has_live_jobs(service)
+    found = figures(service)
+    assert (found.jobs, found.trials, found.posted_by_kind) == ({}, {}, {})
+    assert (found.posted_usd, found.held_usd, found.gpu_hours, found.started) == (0, 0, 0, 0)

@@ -1,0 +1,194 @@
+"""The real loop on a simulated clock: budgets hold under any fault, restarts and top-ups change no decision."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tuner.domain.budget import Budget
+from tuner.domain.cost import total
+from tuner.domain.fidelity import Fidelity
+from tuner.domain.job import Algorithm, JobSpec, SchedulerName
+from tuner.domain.money import Cost, Money, Price, Rate
+from tuner.domain.objective import Objective
+from tuner.domain.space import Config, Float, Int, Space
+from tuner.engine.loop import Terms
+from tuner.engine.simulated.worker import Overheads
+from tuner.engine.simulated.world import Faults, SimulatedRun
+
+SPACE = Space({"lr": Float(1e-4, 1, log=True), "width": Int(8, 64)})
+PRICE = Price(100_000)  # $0.10 an hour: 28 micro-dollars a second
+
+
+class Curves:
+    """Steps of 0.5 to 1.5 s; wider is slower; the best learning rate is 0.01; some never learn."""
+
+    def step_ns(self, config: Config, step: int) -> int:
+        return int((0.5 + int(str(config["width"])) / 64) * 1e9)
+
+    def value(self, config: Config, step: int) -> float:
+        rate = float(str(config["lr"]))
+        if rate > 0.8:
+            return math.nan
+        return 1 - abs(math.log10(rate) + 2) / 4 - 0.5 / step
+
+
+def spec(usd: str = "0.02", *, scheduler: SchedulerName = "asha", seed: int = 0, **budget: object) -> JobSpec:
+    limits = Budget(usd=Money.from_usd(usd), **budget)  # type: ignore[arg-type]
+    algorithm = Algorithm(scheduler=scheduler, sampler="random", seed=seed)
+    return JobSpec(
+        "a", "m:f", Objective("acc"), SPACE, limits, fidelity=Fidelity("epoch", 1, 27), algorithm=algorithm
+    )
+
+
+def terms(concurrency: int = 2, milli_gpus: int = 0) -> Terms:
+    return Terms("job_0", Rate(PRICE, milli_gpus), concurrency, 10 * 10**9)
+
+
+def check_books(run: SimulatedRun) -> None:
+    """The ledger's invariants, recomputed from its entries."""
+    tables, account = run.journal.tables, run.journal.tables.account
+    assert (account.posted + account.held).fits(account.limit)
+    assert account.posted.usd >= Money(0)
+    assert account.held.usd >= Money(0)
+    posted, resolved, held = Cost(), Cost(), Cost()
+    for entry in tables.entries.values():
+        if entry.entry == "hold":
+            held = held + entry.cost
+        else:
+            resolved = resolved + entry.cost
+            posted = posted + entry.cost if entry.entry != "release" else posted
+    assert posted == account.posted
+    assert held - resolved == account.held
+    open_holds = total({str(i): h.cost for i, h in enumerate(run.journal.open_holds())})  # type: ignore[misc]
+    assert open_holds == account.held
+
+
+def outcome(run: SimulatedRun) -> dict[str, object]:
+    """What a user sees of the decisions: trials, how far each came, rungs and the best."""
+    state = run.loop.state
+    return {
+        "trials": [(t.config, t.steps, t.status, t.value) for t in state.trials],
+        "rungs": [(rung.step, rung.ranked, sorted(rung.promoted)) for rung in state.rungs],
+        "best": (state.leader, state.leader_score),
+        "end": run.loop.end,
+    }
+
+
+@pytest.mark.parametrize("seed", range(240))
+def test_no_fault_makes_a_job_spend_more_than_its_budget(seed: int) -> None:
+    faults = Faults(crash=0.02, repeat=0.2, driver_restart=0.01, clock_jump=0.05)
+    scheduler: SchedulerName = ("asha", "asha_stopping", "none")[seed % 3]  # type: ignore[assignment]
+    run = SimulatedRun(
+        spec(f"0.00{seed % 9 + 1}", scheduler=scheduler, seed=seed),
+        terms(concurrency=seed % 5 + 1),
+        Curves(),
+        overheads=Overheads(resumable=seed % 4 != 0),
+        faults=faults,
+        seed=seed,
+    )
+    run.on_turn = lambda: check_books(run)
+    run.run()
+    check_books(run)
+    assert run.journal.tables.account.held == Cost()
+    assert run.loop.end is not None
+    assert run.loop.end.reason == "budget_usd"
+
+
+@pytest.mark.parametrize("concurrency", [1, 2, 4, 16])
+def test_a_budget_that_binds_is_used(concurrency: int) -> None:
+    run = SimulatedRun(spec("0.05"), terms(concurrency), Curves())
+    run.run()
+    assert run.journal.tables.account.posted.usd.micro_usd >= 0.97 * 50_000
+
+
+def test_gpu_hours_bind_as_money_does() -> None:
+    job = spec("1", gpu_ms=600_000)
+    run = SimulatedRun(job, terms(2, milli_gpus=500), Curves())
+    run.run()
+    assert run.loop.end is not None
+    assert run.loop.end.reason == "budget_gpu_hours"
+    assert 0.97 * 600_000 <= run.journal.tables.account.posted.gpu_ms <= 600_000
+
+
+def test_the_wall_clock_ends_a_job_on_time() -> None:
+    run = SimulatedRun(spec("1", wall_clock_ns=60 * 10**9), terms(), Curves())
+    run.run()
+    assert run.loop.end is not None
+    assert run.loop.end.reason == "wall_clock"
+    assert run.clock.elapsed_ns() <= 60 * 10**9 + 10**9
+
+
+def test_trials_bind_and_the_leader_is_finished() -> None:
+    run = SimulatedRun(spec("1", trials=7), terms(), Curves())
+    run.run()
+    state = run.loop.state
+    assert len(state.trials) == 7
+    assert run.loop.end is not None
+    assert run.loop.end.reason == "trials"
+    assert state.leader is not None
+    assert state.trials[state.leader].status == "completed"
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    seed=st.integers(0, 10**6),
+    scheduler=st.sampled_from(["asha", "asha_stopping", "none"]),
+    tops=st.lists(st.integers(500, 30_000), min_size=1, max_size=4),
+)
+def test_a_job_topped_up_ends_as_one_that_had_the_money_from_the_start(
+    seed: int, scheduler: SchedulerName, tops: list[int]
+) -> None:
+    whole = SimulatedRun(spec("1", scheduler=scheduler, seed=seed, trials=25), terms(1), Curves())
+    whole.run()
+    first = replace(spec("0.0005", scheduler=scheduler, seed=seed, trials=25))
+    first = replace(first, budget=replace(first.budget, on_exhausted="pause"))
+    run = SimulatedRun(first, terms(1), Curves())
+    run.run()
+    limit = 500
+    for more in [*tops, 10**6]:
+        if run.loop.end is not None and run.loop.end.state != "paused":
+            break
+        limit += more
+        run.top_up(replace(first.budget, usd=Money(limit)))
+        run.run()
+    assert outcome(run) == outcome(whole)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(seed=st.integers(0, 10**6), scheduler=st.sampled_from(["asha", "asha_stopping", "none"]))
+def test_restarted_drivers_and_lost_workers_change_no_decision(seed: int, scheduler: SchedulerName) -> None:
+    calm = SimulatedRun(spec("1", scheduler=scheduler, seed=seed, trials=20), terms(1), Curves())
+    calm.run()
+    faults = Faults(crash=0.03, repeat=0.2, driver_restart=0.03, clock_jump=0.1)
+    rough = SimulatedRun(
+        spec("1", scheduler=scheduler, seed=seed, trials=20), terms(1), Curves(), faults=faults, seed=seed
+    )
+    rough.run()
+    assert outcome(rough) == outcome(calm)
+
+
+def test_the_same_seed_is_the_same_run_to_the_last_event() -> None:
+    faults = Faults(crash=0.02, repeat=0.2, driver_restart=0.01, clock_jump=0.05)
+    runs = [SimulatedRun(spec(seed=3), terms(4), Curves(), faults=faults, seed=3) for _ in range(2)]
+    for run in runs:
+        run.run()
+    assert runs[0].journal.tables == runs[1].journal.tables
+
+
+def test_time_lost_to_crashes_is_on_the_bill_and_training_is_only_what_was_kept() -> None:
+    run = SimulatedRun(spec("0.02"), terms(2), Curves(), faults=Faults(crash=0.03), seed=1)
+    run.run()
+    kinds = {
+        kind: sum(e.cost.usd.micro_usd for e in run.journal.tables.entries.values() if e.kind == kind)
+        for kind in ("setup", "restore", "train", "checkpoint", "lost", "idle")
+    }
+    assert sum(kinds.values()) == run.journal.tables.account.posted.usd.micro_usd
+    assert kinds["lost"] > 0
+    kept = sum(
+        Curves().step_ns(t.config, step) for t in run.loop.state.trials for step in range(1, t.steps + 1)
+    )
+    price = PRICE.of(kept).micro_usd
+    assert abs(kinds["train"] - price) <= 0.02 * price + 1000

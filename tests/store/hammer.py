@@ -1,0 +1,82 @@
+"""What the other processes of the store's tests do: `python -m tests.store.hammer ACT URL ...`.
+
+Each says a line when it is ready. Those that do a certain amount of work begin when they are told a line.
+"""
+
+import sys
+from collections.abc import Iterator
+from itertools import count
+
+from tests.store.builders import JOB, PROJECT, cost, hold
+from tuner.domain.time import Instant
+from tuner.store import ledger
+from tuner.store.database import Database
+
+HELD, USED = cost(7, 3), cost(3, 1)
+HOLDS_A_TRANSACTION = 4
+FIRST_OF_A_VICTIM = 1_000_000
+
+
+def hold_and_settle(url: str, first: str, last: str) -> None:
+    """Holds and settles slice after slice; one that does not fit is left out."""
+    for database, number in _slices(url, first, last):
+        with database.write() as db:
+            fits = ledger.place(db, PROJECT, JOB, hold(number, HELD))
+        if fits:
+            with database.write() as db:
+                ledger.settle(db, PROJECT, JOB, hold(number, HELD).id, {"train": USED}, Instant(0))
+
+
+def only_hold(url: str, first: str, last: str) -> None:
+    """Takes what it can get and gives nothing back."""
+    for database, number in _slices(url, first, last):
+        with database.write() as db:
+            ledger.place(db, PROJECT, JOB, hold(number, HELD))
+
+
+def _slices(url: str, first: str, last: str) -> Iterator[tuple[Database, int]]:
+    database = Database(url)
+    _wait()
+    for number in range(int(first), int(last)):
+        yield database, number
+    database.dispose()
+
+
+def migrate(url: str) -> None:
+    database = Database(url)
+    _wait()
+    database.migrate()
+    database.dispose()
+
+
+def hold_for_ever(url: str, victim: str) -> None:
+    """Transactions of four holds, of which three are settled, until the process is killed."""
+    database = Database(url)
+    for turn in count():
+        first = (int(victim) + 1) * FIRST_OF_A_VICTIM + turn * HOLDS_A_TRANSACTION
+        with database.write() as db:
+            for number in range(first, first + HOLDS_A_TRANSACTION):
+                ledger.place(db, PROJECT, JOB, hold(number, HELD))
+                if number > first:
+                    ledger.settle(db, PROJECT, JOB, hold(number, HELD).id, {"train": USED}, Instant(turn))
+        if turn == 0:
+            print("committed", flush=True)
+
+
+def spill_and_stay(url: str) -> None:
+    """Writes half a transaction into the file itself and never commits."""
+    database = Database(url)
+    with database.write() as db:
+        db.exec_driver_sql("PRAGMA cache_size = 2")  # pages; what does not fit is written before the commit
+        for number in range(400):
+            ledger.place(db, PROJECT, JOB, hold(number, HELD))
+        _wait()
+
+
+def _wait() -> None:
+    print("ready", flush=True)
+    sys.stdin.readline()
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])

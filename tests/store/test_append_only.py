@@ -1,0 +1,127 @@
+"""What the database itself refuses, whoever is connected and whatever the code in front of it does."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from tests.store.builders import JOB, PROJECT, budget, cost, create, hold, new_job
+from tuner.domain.events import Completed
+from tuner.domain.time import Instant
+from tuner.store import ledger
+from tuner.store.database import Database
+from tuner.store.journal import SqlJournal
+
+AT = Instant(0)
+REPLACED = "id, job, project, entry, kind, trial, attempt, slice, 0, gpu_ms, at FROM entries"
+COLUMNS = "id, job, project, entry, kind, trial, attempt, slice, usd, gpu_ms, at"
+
+
+@pytest.fixture
+def raw(database: Database) -> Iterator[sqlite3.Connection]:
+    """A stranger's connection to a job with $0.0001, of which 10 micro-dollars are posted and 20 held."""
+    create(database, new_job(limits=budget(100, 100)))
+    journal = SqlJournal(database, JOB, PROJECT, 1, AT)
+    with journal.transaction() as tx:
+        tx.hold(hold(1, cost(30, 30)))
+        tx.settle(hold(1, cost(30, 30)).id, {"train": cost(10, 10)}, at=AT)
+        tx.hold(hold(2, cost(20, 20)))
+        tx.append(Completed(AT, "trial_00000"))
+    with closing(sqlite3.connect(str(database.url.database), isolation_level=None)) as found:
+        yield found
+
+
+def entries(raw: sqlite3.Connection) -> list[object]:
+    return raw.execute("SELECT * FROM entries ORDER BY seq").fetchall()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE entries SET usd = 0",
+        "UPDATE entries SET usd = usd",
+        "UPDATE entries SET at = 0 WHERE entry = 'post'",
+        "UPDATE OR IGNORE entries SET usd = 0",
+        "DELETE FROM entries",
+        "DELETE FROM entries WHERE entry = 'release'",
+    ],
+)
+def test_an_entry_can_be_neither_changed_nor_deleted(raw: sqlite3.Connection, statement: str) -> None:
+    before = entries(raw)
+    with pytest.raises(sqlite3.IntegrityError, match="entries is append-only"):
+        raw.execute(statement)
+    assert entries(raw) == before
+
+
+def test_an_entry_cannot_be_replaced(raw: sqlite3.Connection) -> None:
+    before = entries(raw)
+    with pytest.raises(sqlite3.IntegrityError):
+        raw.execute(f"INSERT OR REPLACE INTO entries ({COLUMNS}) SELECT {REPLACED}")
+    assert entries(raw) == before
+
+
+def test_an_entry_cannot_be_entered_twice(raw: sqlite3.Connection) -> None:
+    before = entries(raw)
+    with pytest.raises(sqlite3.IntegrityError, match="entries is append-only"):
+        raw.execute(f"INSERT INTO entries ({COLUMNS}) SELECT {COLUMNS} FROM entries")
+    assert entries(raw) == before
+
+
+@pytest.mark.parametrize("statement", ["UPDATE events SET at = 1", "DELETE FROM events"])
+def test_an_event_can_be_neither_changed_nor_deleted(raw: sqlite3.Connection, statement: str) -> None:
+    with pytest.raises(sqlite3.IntegrityError):
+        raw.execute(statement)
+
+
+@pytest.mark.parametrize(
+    ("change", "constraint"),
+    [
+        ("held_usd = held_usd + 71", "never_overspent_usd"),
+        ("posted_usd = 81", "never_overspent_usd"),
+        ("limit_usd = 29", "never_overspent_usd"),
+        ("held_gpu_ms = held_gpu_ms + 71", "never_overspent_gpu_ms"),
+        ("posted_gpu_ms = 81", "never_overspent_gpu_ms"),
+        ("limit_gpu_ms = 29", "never_overspent_gpu_ms"),
+        ("held_usd = -1", "no_negative_usd"),
+        ("posted_usd = -1", "no_negative_usd"),
+        ("held_gpu_ms = -1", "no_negative_gpu_ms"),
+        ("posted_gpu_ms = -1", "no_negative_gpu_ms"),
+    ],
+)
+def test_an_account_refuses_what_would_overspend_it(
+    raw: sqlite3.Connection, database: Database, change: str, constraint: str
+) -> None:
+    with pytest.raises(sqlite3.IntegrityError, match=constraint):
+        raw.execute(f"UPDATE accounts SET {change}")
+    with database.read() as db:
+        assert ledger.account(db, JOB).left == cost(70, 70)
+
+
+def test_an_account_takes_all_that_its_limit_allows(raw: sqlite3.Connection) -> None:
+    raw.execute("UPDATE accounts SET held_usd = 90, held_gpu_ms = 90")
+
+
+@pytest.mark.parametrize("entry", ["hold", "post", "release"])
+def test_only_a_correction_can_be_negative(raw: sqlite3.Connection, entry: str) -> None:
+    row = (
+        f"SELECT 'new', job, project, '{entry}', kind, trial, attempt, slice, -1, 0, at FROM entries LIMIT 1"
+    )
+    with pytest.raises(sqlite3.IntegrityError, match="only_corrections_negative"):
+        raw.execute(f"INSERT INTO entries ({COLUMNS}) {row}")
+
+
+@pytest.mark.parametrize("change", ["usd = -1", "gpu_ms = -1", "state = 'lost'", "job = 'job_of_nobody'"])
+def test_a_hold_refuses_what_is_no_hold(raw: sqlite3.Connection, change: str) -> None:
+    raw.execute("PRAGMA foreign_keys = ON")
+    with pytest.raises(sqlite3.IntegrityError):
+        raw.execute(f"UPDATE holds SET {change}")
+
+
+def test_violations_names_an_account_that_was_changed_behind_the_ledger(
+    raw: sqlite3.Connection, database: Database
+) -> None:
+    raw.execute("UPDATE accounts SET posted_usd = 9, held_gpu_ms = 19")
+    with database.read() as db:
+        found = ledger.violations(db)
+    assert found == [f"{JOB}: posted differs from its entries", f"{JOB}: held differs from its entries"]

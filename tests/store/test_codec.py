@@ -1,0 +1,154 @@
+"""What is written in a row is read again as the same value, of the same type."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, get_args
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from tests.strategies import spaces
+from tuner.domain import budget as budgets
+from tuner.domain import commands, events, fidelity, job, money, objective, offer, space
+from tuner.domain.budget import Budget
+from tuner.domain.events import Reported, Suggested
+from tuner.domain.fidelity import Fidelity
+from tuner.domain.job import Algorithm, CheckpointPolicy, JobSpec, Plateau, Resources
+from tuner.domain.money import Money, Price
+from tuner.domain.objective import Objective
+from tuner.domain.offer import Offer
+from tuner.domain.time import Instant
+from tuner.store.codec import VERSION, decode, encode
+
+MODULES = (budgets, commands, events, fidelity, job, money, objective, offer, space)
+big = st.integers(-(2**63), 2**63)
+numbers = st.floats()  # NaN, both infinities and both zeros among them
+keys = st.text(max_size=4) | st.sampled_from(["$", "$map", "$list", "$float", "v", "value"])
+leaves = st.none() | st.booleans() | big | numbers | st.text(max_size=8)
+constants = st.recursive(
+    leaves,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(keys, inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+moneys = st.builds(Money, big)
+limits = st.builds(
+    Budget,
+    usd=st.none() | moneys,
+    gpu_ms=st.none() | big,
+    wall_clock_ns=st.none() | big,
+    trials=st.none() | big,
+    on_exhausted=st.sampled_from(["finish", "pause"]),
+)
+objectives = st.builds(Objective, st.text(), st.sampled_from(["max", "min"]), st.none() | numbers)
+resources = st.builds(
+    Resources, numbers, numbers, instance_type=st.none() | st.text(), max_concurrent_trials=st.none() | big
+)
+texts = st.dictionaries(keys, st.text(max_size=5), max_size=3)
+specs = st.builds(
+    JobSpec,
+    name=st.text(),
+    trainable=st.text(),
+    objective=objectives,
+    space=spaces(),
+    budget=limits,
+    constants=st.dictionaries(keys, constants, max_size=3),
+    fidelity=st.builds(Fidelity, st.text(), big, st.none() | big, big),
+    resources=resources,
+    algorithm=st.builds(Algorithm, seed=big),
+    plateau=st.none() | st.builds(Plateau, big, numbers),
+    checkpoint=st.builds(CheckpointPolicy, st.none() | big, big),
+    warm_start_jobs=st.lists(st.text(), max_size=3).map(tuple),
+    window=st.none() | texts,
+    tags=texts,
+)
+offers = st.builds(Offer, st.text(), st.builds(Price, big), numbers, numbers, region=st.none() | st.text())
+instants = st.builds(Instant, big)
+configs = st.none() | st.dictionaries(keys, leaves, max_size=4)
+happenings = st.one_of(
+    st.builds(Suggested, instants, st.text(), configs),
+    st.builds(Reported, instants, st.text(), big, st.none() | numbers, moneys, st.booleans()),
+    st.builds(events.BudgetChanged, instants, limits),
+    st.builds(events.Launched, instants, st.dictionaries(keys, big, max_size=3)),
+    *(
+        st.from_type(kind)
+        for kind in get_args(events.Event)
+        if kind not in (Suggested, Reported, events.BudgetChanged, events.Launched)
+    ),
+)
+
+
+def same(one: object, other: object) -> bool:
+    """Equal, of equal types all the way down, NaN equal to NaN, and 0.0 not to -0.0."""
+    if isinstance(one, float) and isinstance(other, float):
+        return repr(one) == repr(other)
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if dataclasses.is_dataclass(one):
+        return all(same(getattr(one, f.name), getattr(other, f.name)) for f in dataclasses.fields(one))
+    return one == other
+
+
+@given(specs | limits | happenings | offers)
+@example(Reported(Instant(0), "trial_00000", 1, math.nan, Money(0)))
+@example(Reported(Instant(0), "trial_00000", 1, -math.inf, Money(0)))
+@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+def test_what_is_written_is_read_again_as_the_same_value(value: object) -> None:
+    assert same(decode(encode(value)), value)
+
+
+@given(constants)
+def test_any_constant_of_a_job_is_read_again_as_the_same_value(value: object) -> None:
+    assert same(decode(encode(value)), value)
+
+
+@given(constants)
+def test_a_row_is_json_that_any_reader_reads(value: object) -> None:
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    text = encode(value)
+    assert text.isascii()
+    assert json.loads(text, parse_constant=refuse)["v"] == VERSION
+
+
+@pytest.mark.parametrize("version", [0, VERSION + 1, "1", None])
+def test_a_row_of_an_unknown_version_is_refused(version: object) -> None:
+    with pytest.raises(ValueError, match="written by a newer release"):
+        decode(json.dumps({"v": version, "value": 1}))
+
+
+def test_a_value_that_has_no_json_is_refused_at_writing() -> None:
+    with pytest.raises(TypeError):
+        encode({"x": object()})
+
+
+def test_every_event_and_command_can_be_named_in_a_row_by_one_name() -> None:
+    found: dict[str, Any] = {}
+    for module in MODULES:
+        for name, value in vars(module).items():
+            if dataclasses.is_dataclass(value):
+                assert found.setdefault(name, value) is value
+    assert {kind.__name__ for kind in get_args(events.Event)} <= set(found)
+
+
+def test_a_row_of_this_version_as_it_has_always_been_written_stays_readable() -> None:
+    row = (
+        '{"v":1,"value":{"$":"Reported","at":5,"trial":"trial_00002","step":3,'
+        '"value":{"$float":"NaN"},"spent":{"$":"Money","micro_usd":7},"resumable":false}}'
+    )
+    value = decode(row)
+    assert same(value, Reported(Instant(5), "trial_00002", 3, math.nan, Money(7), resumable=False))
+    assert encode(value) == row
+    without = row.replace(',"resumable":false', "")
+    assert decode(without).resumable

@@ -1,0 +1,282 @@
+"""Jobs as rows: made once, found again, changed only as they may be."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.store.builders import JOB, OFFER, PROJECT, budget, cost, create, hold, new_job, spec
+from tuner.domain.budget import Budget
+from tuner.domain.errors import Conflict, IdempotencyConflict, NotFound
+from tuner.domain.job import FINAL, JOB_STATES, MOVES, JobState
+from tuner.domain.ledger import Account
+from tuner.domain.money import Cost
+from tuner.domain.time import NS, Instant
+from tuner.store import jobs, launches, ledger
+from tuner.store.database import Database
+
+OTHER = "job_0000000000000002"
+DAY_NS = 24 * 3600 * NS
+TAGS = {"team": "vision", "stage": "draft"}
+
+
+def get(database: Database, job: str = JOB, project: str | None = None) -> jobs.JobRow:
+    with database.read() as db:
+        return jobs.get(db, job, project)
+
+
+def account(database: Database, job: str = JOB) -> Account:
+    with database.read() as db:
+        return ledger.account(db, job)
+
+
+def move(database: Database, state: JobState, at: int = 0) -> None:
+    with database.write() as db:
+        jobs.move(db, JOB, state, None, at=Instant(at), detail=f"now {state}")
+
+
+def set_budget(database: Database, limits: Budget) -> None:
+    with database.write() as db:
+        jobs.set_budget(db, JOB, limits)
+
+
+def job_in(database: Database, state: JobState) -> None:
+    """A job that came to `state` the shortest way."""
+    create(database, new_job())
+    for passed in {"queued": [], "succeeded": ["running", "succeeded"]}.get(state, [state]):
+        move(database, passed)  # type: ignore[arg-type]
+
+
+def listed(database: Database, **wanted: object) -> list[str]:
+    query = {"state": None, "tag": None, "before": None, "limit": 100, **wanted}
+    with database.read() as db:
+        return [row.id for row in jobs.page(db, PROJECT, **query)]  # type: ignore[arg-type]
+
+
+def test_a_new_job_is_queued_with_its_account_and_the_order_to_launch_it(database: Database) -> None:
+    limits = budget(500, 70)
+    create(database, new_job(limits=limits, tags=TAGS, at=3))
+    row = get(database)
+    assert (row.spec, row.budget, row.offer, row.tags) == (spec(limits, TAGS), limits, OFFER, TAGS)
+    assert (row.state, row.budget_version, row.created_at, row.ran_ns) == ("queued", 0, 3, 0)
+    assert account(database) == Account(cost(500, 70))
+    with database.read() as db:
+        assert [(launch.job, launch.epoch) for launch in launches.live(db)] == [(JOB, 1)]
+
+
+def test_the_same_key_and_body_find_the_same_job(database: Database) -> None:
+    first = create(database, new_job(JOB, key="k", body="b"))
+    assert create(database, new_job(OTHER, key="k", body="b", at=DAY_NS)) == first
+    assert listed(database) == [JOB]
+
+
+def test_the_same_key_with_another_body_is_a_conflict_and_makes_nothing(database: Database) -> None:
+    create(database, new_job(JOB, key="k", body="b"))
+    with pytest.raises(IdempotencyConflict):
+        create(database, new_job(OTHER, key="k", body="c"))
+    assert listed(database) == [JOB]
+
+
+def test_a_key_is_free_after_a_day_and_then_belongs_to_the_new_job(database: Database) -> None:
+    create(database, new_job(JOB, key="k", body="b"))
+    assert create(database, new_job(OTHER, key="k", body="c", at=DAY_NS + 1)) == OTHER
+    assert create(database, new_job("job_3", key="k", body="c", at=DAY_NS + 2)) == OTHER
+    assert listed(database) == [OTHER, JOB]
+
+
+def test_a_key_of_another_project_and_no_key_at_all_make_another_job(database: Database) -> None:
+    create(database, new_job(JOB, key="k", body="b"))
+    assert create(database, new_job(OTHER, project="home", key="k", body="c")) == OTHER
+    assert create(database, new_job("job_3", body="b")) == "job_3"
+    assert create(database, new_job("job_4", body="b")) == "job_4"
+
+
+def test_a_job_that_cannot_be_made_whole_is_not_made_at_all(database: Database) -> None:
+    with pytest.raises(Exception, match="never_overspent"):
+        create(database, new_job(limits=budget(-1), key="k"))
+    with pytest.raises(NotFound):
+        get(database)
+    assert create(database, new_job(key="k")) == JOB
+
+
+def test_a_job_of_another_project_is_not_found_nor_is_one_that_never_was(database: Database) -> None:
+    create(database, new_job(JOB))
+    assert get(database, JOB, PROJECT).id == JOB
+    with pytest.raises(NotFound, match=JOB):
+        get(database, JOB, "home")
+    with pytest.raises(NotFound, match=OTHER):
+        get(database, OTHER)
+
+
+# Jobs 0 to 6 are made two a second; those of equal time are ordered by id.
+NAMES = [f"job_{number}" for number in range(7)]
+
+
+def seven_jobs(database: Database) -> None:
+    for number, name in enumerate(NAMES):
+        tags = {"parity": "odd" if number % 2 else "even", "number": str(number)}
+        create(database, new_job(name, at=number // 2, tags=tags))
+    create(database, new_job("job_abroad", project="home", tags={"parity": "odd"}))
+
+
+@pytest.mark.parametrize("limit", range(1, 9))
+def test_pages_tell_every_job_of_the_project_once_newest_first(database: Database, limit: int) -> None:
+    seven_jobs(database)
+    told: list[str] = []
+    before: tuple[int, str] | None = None
+    while page := listed(database, before=before, limit=limit):
+        assert len(page) <= limit
+        told += page
+        before = (get(database, page[-1]).created_at, page[-1])
+    assert told == NAMES[::-1]
+
+
+def test_a_page_stays_where_it_was_when_newer_jobs_come(database: Database) -> None:
+    seven_jobs(database)
+    create(database, new_job("job_new", at=100))
+    assert listed(database, before=(3, "job_6")) == NAMES[5::-1]
+
+
+def test_a_page_can_be_of_one_state_or_one_tag_or_both(database: Database) -> None:
+    seven_jobs(database)
+    with database.write() as db:
+        for name in ("job_1", "job_2", "job_3"):
+            jobs.move(db, name, "running", None, at=Instant(9))
+    assert listed(database, state="running") == ["job_3", "job_2", "job_1"]
+    assert listed(database, tag=("parity", "odd")) == ["job_5", "job_3", "job_1"]
+    assert listed(database, state="running", tag=("parity", "odd"), before=(1, "job_3")) == ["job_1"]
+    assert listed(database, tag=("parity", "2")) == listed(database, state="failed") == []
+
+
+def test_a_page_has_the_tags_of_each_job(database: Database) -> None:
+    seven_jobs(database)
+    with database.read() as db:
+        page = jobs.page(db, PROJECT, state=None, tag=None, before=None, limit=9)
+    assert [row.tags["number"] for row in page] == ["6", "5", "4", "3", "2", "1", "0"]
+
+
+@given(st.lists(st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=4), max_size=4))
+@settings(deadline=None, max_examples=25)
+def test_tags_are_replaced_and_those_of_other_jobs_stay(written: list[dict[str, str]]) -> None:
+    database = Database("sqlite://")
+    database.migrate()
+    create(database, new_job(tags=TAGS))
+    create(database, new_job(OTHER, tags=TAGS))
+    for tags in written:
+        with database.write() as db:
+            jobs.set_tags(db, JOB, PROJECT, tags)
+    assert get(database).tags == ([TAGS, *written])[-1]
+    assert get(database, OTHER).tags == TAGS
+    database.dispose()
+
+
+def test_priority_and_wish_are_kept_until_the_job_runs_no_more(database: Database) -> None:
+    create(database, new_job())
+    move(database, "running")
+    with database.write() as db:
+        jobs.set_priority(db, JOB, -3)
+        jobs.set_wish(db, JOB, "pause")
+    with database.read() as db:
+        assert jobs.control(db, JOB) == jobs.Control("pause", budget(), 0)
+    move(database, "paused")
+    assert (get(database).priority, get(database).wish) == (-3, None)
+
+
+def spend(database: Database, posted: Cost, held: Cost) -> None:
+    with database.write() as db:
+        ledger.place(db, PROJECT, JOB, hold(1, posted))
+        ledger.settle(db, PROJECT, JOB, hold(1, posted).id, {"train": posted}, Instant(0))
+        ledger.place(db, PROJECT, JOB, hold(2, held))
+
+
+@pytest.mark.parametrize("limits", [budget(49, 100), budget(100, 49), budget(0, 0), Budget(gpu_ms=49)])
+def test_a_budget_below_what_is_spent_and_held_is_refused_and_changes_nothing(
+    database: Database, limits: Budget
+) -> None:
+    create(database, new_job(limits=budget(100, 100)))
+    spend(database, cost(30, 30), cost(20, 20))
+    before = get(database), account(database)
+    with pytest.raises(Conflict, match=r"^\$0\.00005 and 0\.000014 GPU-hours are already"):
+        set_budget(database, limits)
+    assert (get(database), account(database)) == before
+
+
+def test_a_budget_of_exactly_what_is_spent_and_held_is_taken(database: Database) -> None:
+    create(database, new_job(limits=budget(100, 100)))
+    spend(database, cost(30, 30), cost(20, 20))
+    set_budget(database, budget(50, 50))
+    assert account(database).left == Cost()
+
+
+def test_each_change_of_the_budget_counts_its_version_up(database: Database) -> None:
+    create(database, new_job())
+    for version, limits in enumerate([budget(200), budget(200), Budget(gpu_ms=5, trials=3)], start=1):
+        set_budget(database, limits)
+        with database.read() as db:
+            assert jobs.control(db, JOB) == jobs.Control(None, limits, version)
+        assert account(database).limit == limits.limit
+    assert get(database).spec.budget == budget()
+
+
+@pytest.mark.parametrize(("old", "new"), list(itertools.permutations(JOB_STATES, 2)))
+def test_a_job_moves_where_the_table_of_moves_allows_and_nowhere_else(
+    database: Database, old: JobState, new: JobState
+) -> None:
+    job_in(database, old)
+    before = get(database)
+    if new in MOVES[old]:
+        move(database, new, at=9)
+        after = get(database)
+        assert (after.state, after.detail) == (new, f"now {new}")
+        assert (after.ended_at is not None) is (new in FINAL)
+        return
+    with pytest.raises(Conflict, match=f"{old} cannot become {new}"):
+        move(database, new, at=9)
+    assert get(database) == before
+
+
+def test_only_the_time_between_running_and_its_end_counts(database: Database) -> None:
+    create(database, new_job(at=1))
+    for state, at in [("running", 10), ("running", 12), ("paused", 15), ("running", 100), ("succeeded", 107)]:
+        move(database, state, at)  # type: ignore[arg-type]
+    row = get(database)
+    assert (row.started_at, row.running_since, row.ended_at, row.ran_ns) == (10, None, 107, 5 + 7)
+
+
+def test_the_present_run_counts_up_to_now(database: Database) -> None:
+    create(database, new_job())
+    for state, at in [("running", 10), ("paused", 15), ("running", 100)]:
+        move(database, state, at)  # type: ignore[arg-type]
+    with database.read() as db:
+        assert jobs.running_ns(db, JOB, Instant(103)) == 8
+
+
+def test_a_clock_that_went_back_takes_no_running_time_away(database: Database) -> None:
+    create(database, new_job())
+    move(database, "running", 10)
+    with database.read() as db:
+        assert jobs.running_ns(db, JOB, Instant(4)) == 0
+    move(database, "paused", 4)
+    assert get(database).ran_ns == 0
+
+
+def test_a_revived_job_runs_but_its_time_counts_only_once_it_has_a_driver(database: Database) -> None:
+    job_in(database, "succeeded")
+    with database.write() as db:
+        jobs.revive(db, JOB)
+    row = get(database)
+    assert (row.state, row.detail, row.ended_at, row.running_since) == ("running", "", None, None)
+    with database.write() as db:
+        jobs.begin_running(db, JOB, at=Instant(50))
+    move(database, "succeeded", 57)
+    assert get(database).ran_ns == 7
+
+
+@pytest.mark.parametrize("state", [state for state in JOB_STATES if "running" not in MOVES[state]])
+def test_a_job_that_can_run_no_more_is_not_revived(database: Database, state: JobState) -> None:
+    job_in(database, state)
+    before = get(database)
+    with pytest.raises(Conflict), database.write() as db:
+        jobs.revive(db, JOB)
+    assert get(database) == before

@@ -1,0 +1,154 @@
+"""What a journal in SQL leaves in the rows that people look at."""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from sqlalchemy import Row, Table, select
+
+from tests.store.builders import JOB, PROJECT, budget, cost, create, hold, new_job
+from tuner.domain.events import Completed
+from tuner.domain.money import FREE
+from tuner.domain.objective import Mode
+from tuner.domain.records import AttemptRow, CheckpointRow, ReportRow
+from tuner.domain.time import Instant
+from tuner.store import jobs
+from tuner.store.database import Database
+from tuner.store.journal import SqlJournal
+from tuner.store.tables import launches, reports, trials
+
+AT = Instant(5)
+TRIAL = "trial_00003"
+OTHER = "job_0000000000000002"
+
+
+@pytest.fixture
+def journal(database: Database) -> SqlJournal:
+    """Of a running job with one running trial."""
+    create(database, new_job())
+    with database.write() as db:
+        jobs.begin_running(db, JOB, at=Instant(1))
+    found = SqlJournal(database, JOB, PROJECT, 1, Instant(4))
+    with found.transaction() as tx:
+        tx.put_trial(TRIAL, "running", at=AT, config={"lr": 0.1, "opt": None})
+    return found
+
+
+def only(database: Database, table: Table) -> Row[Any]:
+    with database.read() as db:
+        return db.execute(select(table)).one()
+
+
+def put_report(journal: SqlJournal, step: int, value: float | None, metrics: Mapping[str, object]) -> None:
+    with journal.transaction() as tx:
+        tx.put_report(ReportRow(TRIAL, 1, step, Instant(step), value, metrics, FREE, 0))
+
+
+def save(journal: SqlJournal, step: int) -> None:
+    with journal.transaction() as tx:
+        tx.put_checkpoint(CheckpointRow(TRIAL, step, 1, f"s3://{step}", 1, 0.5, AT))
+
+
+def test_a_trial_is_made_once_and_keeps_its_number_configuration_and_beginning(
+    journal: SqlJournal, database: Database
+) -> None:
+    with journal.transaction() as tx:
+        tx.put_trial(TRIAL, "stopped", at=Instant(8), config={"lr": 9}, reason="worse than others")
+    row = only(database, trials)
+    assert (row.number, json.loads(row.config)) == (3, {"lr": 0.1, "opt": None})
+    assert (row.state, row.reason, row.steps, row.value) == ("stopped", "worse than others", 0, None)
+    assert (row.created_at, row.updated_at, row.project) == (5, 8, PROJECT)
+
+
+def test_a_trial_has_the_steps_and_the_value_of_its_furthest_report(
+    journal: SqlJournal, database: Database
+) -> None:
+    for step, value in [(1, 0.1), (3, 0.3), (2, 0.2), (3, 0.9)]:
+        put_report(journal, step, value, {})
+    row = only(database, trials)
+    assert (row.steps, row.value) == (3, 0.3)
+
+
+@pytest.mark.parametrize("value", [None, math.nan, math.inf, -math.inf])
+def test_a_step_without_a_number_counts_but_leaves_the_value(
+    journal: SqlJournal, database: Database, value: float | None
+) -> None:
+    put_report(journal, 1, 0.1, {})
+    put_report(journal, 2, value, {"acc": value})
+    row = only(database, trials)
+    assert (row.steps, row.value) == (2, 0.1)
+    with database.read() as db:
+        assert db.execute(select(reports.c.value).order_by(reports.c.step)).scalars().all() == [0.1, None]
+
+
+def test_metrics_are_json_whatever_a_trainable_reports(journal: SqlJournal, database: Database) -> None:
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    put_report(journal, 1, math.nan, {"acc": math.nan, "loss": math.inf})
+    json.loads(only(database, reports).metrics, parse_constant=refuse)
+
+
+@pytest.mark.parametrize(("mode", "best"), [("max", (0.9, 4)), ("min", (0.1, 1))])
+def test_the_best_checkpoint_is_that_of_the_best_reported_step_that_was_saved(
+    journal: SqlJournal, mode: Mode, best: tuple[float, int]
+) -> None:
+    for step, value in enumerate([0.1, 0.9, None, 0.9, 2.0, -2.0], start=1):
+        put_report(journal, step, value, {})
+    for step in (1, 2, 3, 4):
+        save(journal, step)
+    assert journal.best_checkpoint(TRIAL, mode) == best
+    assert journal.best_checkpoint("trial_00001", mode) is None
+
+
+def test_running_time_is_that_of_before_the_launch(journal: SqlJournal) -> None:
+    assert journal.running_ns() == 3
+
+
+def test_a_journal_opened_anew_goes_on_where_the_last_one_ended(
+    journal: SqlJournal, database: Database
+) -> None:
+    with journal.transaction() as tx:
+        tx.hold(hold(1, FREE))
+        tx.append(Completed(AT, TRIAL))
+    anew = SqlJournal(database, JOB, PROJECT, 1, Instant(4))
+    assert anew.open_holds() == [hold(1, FREE)]
+    assert list(anew.events()) == [Completed(AT, TRIAL)]
+    with anew.transaction() as tx:
+        assert tx.append(Completed(AT, TRIAL)) == 2
+
+
+def test_jobs_of_one_database_do_not_see_each_other(journal: SqlJournal, database: Database) -> None:
+    with journal.transaction() as tx:
+        tx.append(Completed(AT, TRIAL))
+        tx.hold(hold(1, cost(3)))
+        tx.settle(hold(1, FREE).id, {"train": cost(2)}, at=AT)
+        tx.hold(hold(2, cost(5)))
+        tx.put_attempt(AttemptRow(TRIAL, 1, AT))
+    put_report(journal, 1, 0.1, {})
+    save(journal, 1)
+    create(database, new_job(OTHER))
+    other = SqlJournal(database, OTHER, PROJECT, 1, AT)
+    assert (list(other.events()), other.open_holds(), other.attempts()) == ([], [], [])
+    assert (other.newest_checkpoints(), other.best_checkpoint(TRIAL, "max")) == ({}, None)
+    assert (other.account().posted, other.account().held) == (FREE, FREE)
+    with other.transaction() as tx:
+        assert (tx.posted(TRIAL, 1), tx.reached(TRIAL, 1)) == ({}, None)
+        assert tx.append(Completed(AT, TRIAL)) == 1
+        tx.put_attempt(AttemptRow(TRIAL, 1, AT, node="other"))
+        tx.set_limit(budget(50))
+    assert [row.node for row in journal.attempts()] == [""]
+    assert [row.node for row in other.attempts()] == ["other"]
+    assert journal.account().limit == budget(100).limit
+
+
+def test_the_launch_of_a_job_that_runs_no_more_ends_with_it(journal: SqlJournal, database: Database) -> None:
+    with journal.transaction() as tx:
+        tx.put_job("succeeded", "trials", at=AT, detail="all trials are done")
+    assert only(database, launches).state == "ended"
+    with database.read() as db:
+        row = jobs.get(db, JOB)
+    ended = (row.state, row.stop_reason, row.detail, row.ended_at, row.ran_ns)
+    assert ended == ("succeeded", "trials", "all trials are done", AT, 4)

@@ -1,0 +1,186 @@
+"""One driver a job: epochs only go up, and a driver of an earlier one can write nothing any more."""
+
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import func, select
+
+from tests.store.builders import JOB, PROJECT, cost, create, hold, new_job
+from tuner.domain.errors import Fenced
+from tuner.domain.events import Completed, Event
+from tuner.domain.time import Instant
+from tuner.store import launches
+from tuner.store.database import Database
+from tuner.store.journal import SqlJournal
+from tuner.store.launches import Launch
+from tuner.store.tables import metadata
+
+SENT, BEAT, LATER = Instant(4), Instant(5), Instant(7)
+WANTED = Launch(JOB, 1, "wanted", Instant(3), None, None, 0, Instant(0))
+
+
+@pytest.fixture
+def wanted(database: Database) -> Database:
+    """With a job whose first launch is wanted."""
+    create(database, new_job(at=3))
+    return database
+
+
+def launch(database: Database) -> Launch | None:
+    with database.read() as db:
+        return launches.get(db, JOB)
+
+
+def want(database: Database, at: Instant = LATER) -> None:
+    with database.write() as db:
+        launches.want(db, JOB, PROJECT, at)
+
+
+def submitted(database: Database, epoch: int) -> bool:
+    with database.write() as db:
+        return launches.submitted(db, JOB, epoch, SENT)
+
+
+def beat(database: Database, epoch: int) -> None:
+    with database.write() as db:
+        launches.beat(db, JOB, epoch, BEAT)
+
+
+def check(database: Database, epoch: int) -> None:
+    with database.read() as db:
+        launches.check(db, JOB, epoch)
+
+
+def end(database: Database, epoch: int) -> None:
+    with database.write() as db:
+        launches.end(db, JOB, epoch)
+
+
+def again(database: Database, dead: Launch, deaths: int = 1) -> bool:
+    with database.write() as db:
+        return launches.again(db, dead, at=LATER, not_before=Instant(9), quick_deaths=deaths)
+
+
+def rows(database: Database) -> dict[str, int]:
+    """How many rows each table has."""
+    with database.read() as db:
+        counts = {table.name: select(func.count()).select_from(table) for table in metadata.sorted_tables}
+        return {name: db.execute(query).scalar_one() for name, query in counts.items()}
+
+
+def test_a_launch_is_wanted_then_submitted_then_running_then_ended(wanted: Database) -> None:
+    assert launch(wanted) == WANTED
+    assert WANTED.submission_id == f"{JOB}-1"
+    assert submitted(wanted, 1)
+    assert launch(wanted) == replace(WANTED, state="submitted", submitted_at=SENT)
+    beat(wanted, 1)
+    assert launch(wanted) == replace(WANTED, state="running", submitted_at=SENT, heartbeat_at=BEAT)
+    end(wanted, 1)
+    assert launch(wanted) == replace(WANTED, state="ended", submitted_at=SENT, heartbeat_at=BEAT)
+
+
+def test_a_launch_that_is_under_way_is_not_wanted_again(wanted: Database) -> None:
+    for act in (lambda: None, lambda: submitted(wanted, 1), lambda: beat(wanted, 1)):
+        act()
+        before = launch(wanted)
+        want(wanted)
+        assert launch(wanted) == before
+
+
+def test_a_launch_that_ended_is_wanted_anew_with_the_next_epoch(wanted: Database) -> None:
+    assert again(wanted, WANTED, deaths=2)
+    end(wanted, 2)
+    want(wanted)
+    assert launch(wanted) == replace(WANTED, epoch=3, wanted_at=LATER)
+
+
+def test_only_what_is_wanted_is_submitted_and_only_once(wanted: Database) -> None:
+    assert not submitted(wanted, 2)
+    assert submitted(wanted, 1)
+    assert not submitted(wanted, 1)
+
+
+def test_of_all_that_find_a_driver_dead_one_orders_the_next(wanted: Database) -> None:
+    submitted(wanted, 1)
+    dead = launch(wanted)
+    assert dead is not None
+    assert [again(wanted, dead, deaths) for deaths in (1, 5, 6)] == [True, False, False]
+    next_one = replace(WANTED, epoch=2, wanted_at=LATER, quick_deaths=1, not_before=Instant(9))
+    assert launch(wanted) == next_one
+
+
+def test_a_launch_that_ended_is_not_ordered_again(wanted: Database) -> None:
+    end(wanted, 1)
+    assert not again(wanted, WANTED)
+
+
+def test_live_tells_all_that_have_not_ended_oldest_wish_first(database: Database) -> None:
+    for name, at in (("job_c", 1), ("job_b", 0), ("job_a", 1), ("job_d", 2)):
+        create(database, new_job(name, at=at))
+    with database.write() as db:
+        launches.end(db, "job_c", 1)
+        assert [found.job for found in launches.live(db)] == ["job_b", "job_a", "job_d"]
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 3])
+def test_a_driver_of_another_epoch_is_fenced(wanted: Database, epoch: int) -> None:
+    again(wanted, WANTED)
+    for act in (check, beat):
+        act(wanted, 2)
+        with pytest.raises(Fenced):
+            act(wanted, epoch)
+    found = launch(wanted)
+    assert found is not None
+    assert (found.epoch, found.state) == (2, "running")
+
+
+def test_a_driver_whose_launch_ended_is_fenced(wanted: Database) -> None:
+    beat(wanted, 1)
+    end(wanted, 1)
+    before = launch(wanted)
+    for act in (check, beat):
+        with pytest.raises(Fenced):
+            act(wanted, 1)
+    assert launch(wanted) == before
+
+
+def test_the_end_of_an_earlier_driver_does_not_end_the_present_one(wanted: Database) -> None:
+    again(wanted, WANTED)
+    end(wanted, 1)
+    check(wanted, 2)
+
+
+def journal(database: Database, epoch: int) -> SqlJournal:
+    return SqlJournal(database, JOB, PROJECT, epoch, Instant(0))
+
+
+def record(of: SqlJournal, event: Event) -> int:
+    with of.transaction() as tx:
+        tx.hold(hold(event.at, cost(1)))
+        return tx.append(event)
+
+
+def completed(at: int) -> Event:
+    return Completed(Instant(at), "trial_00000")
+
+
+def test_a_journal_of_an_earlier_epoch_raises_fenced_and_writes_nothing(wanted: Database) -> None:
+    old = journal(wanted, 1)
+    assert record(old, completed(1)) == 1
+    again(wanted, WANTED)
+    new, before = journal(wanted, 2), rows(wanted)
+    for _ in range(2):
+        with pytest.raises(Fenced):
+            record(old, completed(2))
+    assert rows(wanted) == before
+    assert record(new, completed(3)) == 2
+    assert list(old.events()) == list(new.events()) == [completed(1), completed(3)]
+
+
+def test_a_journal_of_a_launch_that_ended_raises_fenced_and_writes_nothing(wanted: Database) -> None:
+    found = journal(wanted, 1)
+    end(wanted, 1)
+    before = rows(wanted)
+    with pytest.raises(Fenced):
+        record(found, completed(1))
+    assert rows(wanted) == before

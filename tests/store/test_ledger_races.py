@@ -1,0 +1,105 @@
+"""Several processes on one account, some killed half-way: the sum is exact, the bound is never passed, the file is sound."""
+
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.store import hammer
+from tests.store.builders import JOB, budget, cost, create, new_job
+from tests.store.crowd import Process, crowd, process
+from tuner.domain.ledger import Account
+from tuner.store import ledger
+from tuner.store.database import Database
+
+PROCESSES = 4
+
+
+def account(database: Database) -> Account:
+    with database.read() as db:
+        return ledger.account(db, JOB)
+
+
+def watch(database: Database, processes: list[Process]) -> None:
+    """Looks at the account until all processes have ended: at no moment is more gone than there is."""
+    while any(one.poll() is None for one in processes):
+        seen = account(database)
+        assert (seen.posted + seen.held).fits(seen.limit)
+        time.sleep(0.01)
+
+
+def entries(database: Database) -> Counter[str]:
+    with database.read() as db:
+        return Counter(line.entry for line in ledger.lines(db, JOB, limit=10**6))
+
+
+def check_books(database: Database) -> None:
+    with database.read() as db:
+        assert ledger.violations(db) == []
+        assert db.exec_driver_sql("PRAGMA integrity_check").scalars().all() == ["ok"]
+        assert db.exec_driver_sql("PRAGMA foreign_key_check").all() == []
+
+
+def strides(each: int) -> list[tuple[int, int]]:
+    """Slices of its own for each process: the first, and the one after the last."""
+    return [(first * each, (first + 1) * each) for first in range(PROCESSES)]
+
+
+def test_processes_that_hold_and_settle_at_once_end_at_the_exact_sum(database: Database) -> None:
+    create(database, new_job(limits=budget(10_000, 10_000)))
+    with crowd(hammer.hold_and_settle, database, strides(25)) as processes:
+        watch(database, processes)
+    assert account(database) == Account(cost(10_000, 10_000), posted=cost(3 * 100, 100))
+    assert entries(database) == {"hold": 100, "post": 100, "release": 100}
+    check_books(database)
+
+
+@pytest.mark.parametrize(("usd", "gpu_ms"), [(150, 10_000), (10_000, 70)])
+def test_processes_that_want_more_than_there_is_get_exactly_what_fits(
+    database: Database, usd: int, gpu_ms: int
+) -> None:
+    create(database, new_job(limits=budget(usd, gpu_ms)))
+    with crowd(hammer.only_hold, database, strides(15)) as processes:
+        watch(database, processes)
+    fit = min(usd // 7, gpu_ms // 3)
+    assert account(database) == Account(cost(usd, gpu_ms), held=cost(7 * fit, 3 * fit))
+    assert entries(database) == {"hold": fit}
+    check_books(database)
+
+
+def test_processes_that_do_the_same_slices_count_each_once(database: Database) -> None:
+    create(database, new_job(limits=budget(10_000, 10_000)))
+    with crowd(hammer.hold_and_settle, database, [(0, 25)] * PROCESSES) as processes:
+        watch(database, processes)
+    assert account(database) == Account(cost(10_000, 10_000), posted=cost(3 * 25, 25))
+    assert entries(database) == {"hold": 25, "post": 25, "release": 25}
+    check_books(database)
+
+
+def test_a_process_killed_at_any_moment_leaves_whole_transactions_only(database: Database) -> None:
+    create(database, new_job(limits=budget(10**9, 10**9)))
+    moments = Random(0)
+    for number in range(7):
+        with process(hammer.hold_for_ever, database, number):
+            time.sleep(moments.uniform(0, 0.05))
+        check_books(database)
+        found = entries(database)
+        turns = found["hold"] // hammer.HOLDS_A_TRANSACTION
+        assert turns > number
+        assert found == {"hold": 4 * turns, "post": 3 * turns, "release": 3 * turns}
+        assert account(database).held == cost(7 * turns, 3 * turns)
+
+
+def test_half_a_transaction_that_is_in_the_file_already_is_undone_by_the_next_reader(
+    database: Database,
+) -> None:
+    create(database, new_job(limits=budget(10**9, 10**9)))
+    file = Path(str(database.url.database))
+    before = file.read_bytes()
+    with process(hammer.spill_and_stay, database):
+        assert file.read_bytes() != before
+    assert account(database) == Account(cost(10**9, 10**9))
+    assert entries(database) == {}
+    check_books(database)

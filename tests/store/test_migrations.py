@@ -1,0 +1,105 @@
+"""The schema that migrations make is the schema that the code means, however often and by whomever it is made."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, inspect
+
+from tests.store import hammer
+from tests.store.builders import JOB, create, new_job
+from tests.store.crowd import crowd
+from tuner.store import jobs, migrations
+from tuner.store.database import Database
+from tuner.store.tables import metadata
+
+TABLES = sorted(metadata.tables)
+
+
+def schema(database: Database) -> list[tuple[str, str]]:
+    """Every table, index and trigger with the words that made it."""
+    with database.read() as db:
+        rows = db.exec_driver_sql("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name")
+        return [(name, sql) for name, sql in rows]
+
+
+def checks(db: Connection, table: str) -> dict[str | None, str]:
+    return {check["name"]: check["sqltext"] for check in inspect(db).get_check_constraints(table)}
+
+
+def keys(db: Connection, table: str) -> list[Any]:
+    found = inspect(db)
+    foreign = [
+        (k["name"], k["constrained_columns"], k["referred_table"]) for k in found.get_foreign_keys(table)
+    ]
+    unique = sorted((str(k["name"]), k["column_names"]) for k in found.get_unique_constraints(table))
+    return [found.get_pk_constraint(table), foreign, unique]
+
+
+@pytest.fixture
+def meant(tmp_path_factory: pytest.TempPathFactory) -> Database:
+    """A database that the tables' definitions made, without migrations."""
+    found = Database(f"sqlite:///{tmp_path_factory.mktemp('meant')}/meant.db")
+    with found.write() as db:
+        metadata.create_all(db)
+    return found
+
+
+def test_alembic_finds_nothing_to_change_in_the_migrated_schema(database: Database) -> None:
+    with database.read() as db:
+        context = MigrationContext.configure(db, opts={"compare_type": True, "compare_server_default": True})
+        assert compare_metadata(context, metadata) == []
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_constraints_and_keys_are_those_of_the_definitions(
+    database: Database, meant: Database, table: str
+) -> None:
+    with database.read() as migrated, meant.read() as defined:
+        assert checks(migrated, table) == checks(defined, table)
+        assert keys(migrated, table) == keys(defined, table)
+    meant.dispose()
+
+
+def test_there_is_one_newest_revision_and_the_database_is_at_it(database: Database) -> None:
+    heads = ScriptDirectory(str(Path(migrations.__file__).parent)).get_heads()
+    with database.read() as db:
+        assert db.exec_driver_sql("SELECT version_num FROM alembic_version").scalars().all() == heads
+    assert len(heads) == 1
+
+
+def test_migrating_again_changes_nothing(database: Database) -> None:
+    create(database, new_job())
+    before = schema(database)
+    database.migrate()
+    assert schema(database) == before
+    with database.read() as db:
+        assert jobs.get(db, JOB).id == JOB
+
+
+def test_several_processes_that_migrate_at_once_all_find_it_done(
+    database: Database, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    fresh = Database(f"sqlite:///{tmp_path_factory.mktemp('fresh')}/tuner.db")
+    with crowd(hammer.migrate, fresh, [()] * 3):
+        pass
+    assert schema(fresh) == schema(database)
+    fresh.dispose()
+
+
+def test_the_folder_of_a_new_database_is_for_its_owner_alone(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("home") / "of" / "tuner"
+    Database(f"sqlite:///{folder}/tuner.db").dispose()
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_sqlite_keeps_a_rollback_journal_and_waits_for_the_disk(database: Database) -> None:
+    wanted = {"journal_mode": "truncate", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 30_000}
+    with database.read() as db:
+        found = {name: db.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in wanted}
+    assert found == wanted

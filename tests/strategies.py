@@ -1,0 +1,48 @@
+"""Hypothesis strategies for the domain's values."""
+
+from hypothesis import strategies as st
+
+from tuner.domain.space import Categorical, Float, Int, Parameter, Space
+
+names = st.text("abcdefghij_", min_size=1, max_size=6)
+
+
+@st.composite
+def floats(draw: st.DrawFn) -> Float:
+    log = draw(st.booleans())
+    low = draw(st.floats(1e-6, 1e3)) if log else draw(st.floats(-1e6, 1e6))
+    high = draw(st.floats(1.001, 100)) * low if log else low + draw(st.floats(0.001, 1e6))
+    return Float(low, high, log)
+
+
+@st.composite
+def ints(draw: st.DrawFn) -> Int:
+    log = draw(st.booleans())
+    low = draw(st.integers(1, 100) if log else st.integers(-1000, 1000))
+    return Int(low, low + draw(st.integers(1, 1000)), log)
+
+
+categoricals = st.lists(
+    st.one_of(st.text(max_size=5), st.integers(-5, 5), st.none()), min_size=1, max_size=5, unique=True
+).map(lambda choices: Categorical(tuple(choices)))
+
+
+@st.composite
+def spaces(draw: st.DrawFn) -> Space:
+    """Up to six parameters; some depend on a categorical before them."""
+    parameters: dict[str, Parameter] = {}
+    for name in draw(st.lists(names, min_size=1, max_size=6, unique=True)):
+        parameter = draw(st.one_of(floats(), ints(), categoricals))
+        parents = [(n, p) for n, p in parameters.items() if isinstance(p, Categorical)]
+        if parents and draw(st.booleans()):
+            parent, choices = draw(st.sampled_from(parents))
+            when = {parent: tuple(draw(st.lists(st.sampled_from(choices.choices), min_size=1, unique=True)))}
+            match parameter:
+                case Float(low, high, log):
+                    parameter = Float(low, high, log, when)
+                case Int(low, high, log):
+                    parameter = Int(low, high, log, when)
+                case Categorical(values):
+                    parameter = Categorical(values, when)
+        parameters[name] = parameter
+    return Space(parameters)

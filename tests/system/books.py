@@ -1,0 +1,51 @@
+"""The ledger of a job recomputed from outside: from what REST tells, with integer micro-dollars and nothing of ours."""
+
+from collections import defaultdict
+from typing import Any
+
+from tuner.client import Client
+
+
+def micro(usd: float) -> int:
+    return round(usd * 1_000_000)
+
+
+def check(client: Client, job: str) -> dict[str, int]:
+    """Asserts that the books are right; answers spend by kind in micro-dollars."""
+    shown, bill = client.job(job), client.bill(job)
+    entries = [one.model_dump() for one in client.ledger(job).items]
+    limit = max_budget(shown.budget["usd"], entries)
+    by_kind = _walk(entries, limit)
+    assert len({one["id"] for one in entries}) == len(entries)
+    assert sum(by_kind.values()) == micro(shown.spend.usd) == micro(bill.total_usd)
+    assert {kind: micro(usd) for kind, usd in bill.by_kind.items() if usd} == {
+        k: v for k, v in by_kind.items() if v
+    }
+    assert micro(bill.total_usd) == sum(micro(trial.total_usd) for trial in bill.trials)
+    assert micro(shown.spend.usd) + micro(shown.spend.held_usd) <= limit
+    return by_kind
+
+
+def max_budget(usd: float | None, _entries: list[dict[str, Any]]) -> int:
+    return 2**62 if usd is None else micro(usd)
+
+
+def _walk(entries: list[dict[str, Any]], limit: int) -> dict[str, int]:
+    """Oldest first: at no entry is more posted and held than the budget, and no hold gives out more than it holds."""
+    holds: dict[tuple[str, int, int], int] = {}
+    by_kind: dict[str, int] = defaultdict(int)
+    for one in entries:
+        where, amount = (one["trial"], one["attempt"], one["slice"]), micro(one["usd"])
+        match one["entry"]:
+            case "hold":
+                holds[where] = holds.get(where, 0) + amount
+            case "post":
+                holds[where] -= amount
+                by_kind[one["kind"]] += amount
+            case "release":
+                holds[where] -= amount
+            case "correct":
+                by_kind[one["kind"]] += amount
+        assert all(left >= 0 for left in holds.values())
+        assert sum(holds.values()) + sum(by_kind.values()) <= limit
+    return dict(by_kind)

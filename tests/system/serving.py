@@ -1,0 +1,175 @@
+"""A service as its users start it: `tuner serve` in a home of its own, with its real Ray, and a hand on every process."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tuner.client import Client
+from tuner.schemas.job import Job
+
+USER_CODE = Path(__file__).parent / "user_code"
+TIMEOUT_S = 120.0
+
+
+def until(said: str, condition: Callable[[], Any], *, timeout_s: float = TIMEOUT_S) -> Any:
+    """What the condition answers once that is true. The limit is for hangs; no verdict depends on it otherwise."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"not within {timeout_s:.0f} s: {said}")
+
+
+class Served:
+    """`prices`: TUNER_NODE_PRICES. The local node has two CPUs, logically, and as many GPUs as are asked for."""
+
+    def __init__(self, home: Path, *, prices: str = "local=0.10", gpus: int = 0, **settings: str) -> None:
+        self.home = home
+        self._environment = {
+            **os.environ,
+            "TUNER_HOME": str(home),
+            "TUNER_PORT": "0",
+            "TUNER_NODE_PRICES": prices,
+            "TUNER_LOCAL_CPUS": "2",
+            "TUNER_LOCAL_GPUS": str(gpus),
+            "TUNER_ALLOWED_MODULES": "*",
+            "PYTHONPATH": str(USER_CODE),
+            **settings,
+        }
+        self._log = home / "serve.log"
+
+    def start(self) -> "Served":
+        self.home.mkdir(parents=True, exist_ok=True)
+        with self._log.open("a") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tuner.cli.main", "serve"],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert self.process.stdout is not None
+        said = self.process.stdout.readline()
+        found = re.search(r"http://\S+?(?=,)", said)
+        assert found, f"{said!r}: {self._log.read_text()[-2000:]}"
+        self.client = Client(found[0], (self.home / "api_key").read_text().strip())
+        until("the service is ready", self.client.is_ready)
+        return self
+
+    def kill_api(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.client.close()
+
+    def restart(self) -> None:
+        self.kill_api()
+        self.start()
+
+    def stop(self) -> None:
+        """Ends all that was started, in whatever state it is."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.client.close()
+        command = [sys.executable, "-m", "tuner.cli.main", "stop"]
+        subprocess.run(command, env=self._environment, capture_output=True, check=True)
+
+    # Processes
+
+    def head_pids(self) -> list[int]:
+        import json
+
+        return list(json.loads((self.home / "ray.json").read_text())["pids"])
+
+    def drivers(self, job: str) -> list[psutil.Process]:
+        return [
+            p for p in self._descendants() if "tuner.engine.ray_driver.main" in _line(p) and job in _line(p)
+        ]
+
+    def workers(self) -> list[psutil.Process]:
+        """Actors: the processes that have a fork server."""
+        servers = [p for p in self._descendants() if "tuner.engine.worker.fork_server" in _line(p)]
+        return [
+            parent
+            for p in servers
+            if (parent := _parent(p)) is not None and "fork_server" not in _line(parent)
+        ]
+
+    def _descendants(self) -> list[psutil.Process]:
+        try:
+            return psutil.Process(self.head_pids()[0]).children(recursive=True)
+        except (psutil.Error, OSError, IndexError):
+            return []
+
+    def kill_driver(self, job: str) -> None:
+        for process in until("the job has a driver", lambda: self.drivers(job)):
+            kill(process)
+
+    def kill_worker(self) -> None:
+        kill(until("there is a worker", self.workers)[0])
+
+    def kill_head(self) -> None:
+        """The whole cluster, as if the machine had lost its power."""
+        root = psutil.Process(self.head_pids()[0])
+        for process in [root, *root.children(recursive=True)]:
+            kill(process)
+
+    # Jobs
+
+    def submit(self, trainable: str, **changes: Any) -> Job:
+        return self.client.submit(job(trainable, **changes))
+
+    def finished(self, job: str) -> Job:
+        return self.client.wait(job, timeout_s=TIMEOUT_S)
+
+    def reports_at_least(self, job: str, count: int) -> None:
+        until(f"{count} reports", lambda: self.client.job(job).progress.steps >= count)
+
+
+def job(trainable: str, **changes: Any) -> dict[str, Any]:
+    """A small job in the words of REST."""
+    usual: dict[str, Any] = {
+        "name": "test",
+        "trainable": trainable,
+        "objective": {"metric": "score", "mode": "max"},
+        "search_space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+        "fidelity": {"min": 1, "max": 9, "reduction_factor": 3},
+        "budget": {"usd": 0.001},
+        "resources": {"max_concurrent_trials": 1},
+    }
+    return {**usual, **changes}
+
+
+def kill(process: psutil.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process.pid, signal.SIGKILL)
+
+
+def _parent(process: psutil.Process) -> psutil.Process | None:
+    try:
+        return process.parent()
+    except psutil.Error:
+        return None
+
+
+def _line(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""

@@ -1,0 +1,86 @@
+"""User code at its worst costs its own trial, with the money accounted for."""
+
+import psutil
+import pytest
+
+from tests.system import books
+from tests.system.serving import Served, job
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+
+
+def test_each_kind_of_misbehaviour_costs_that_trial_alone(served: Served) -> None:
+    manners = ["well", "nan", "raise", "exit", "killed", "print", "fork"]
+    asked = job(
+        "misbehaving:train",
+        search_space={"how": {"type": "categorical", "choices": manners}},
+        algorithm={"sampler": "grid", "scheduler": "none"},
+        fidelity={"min": 1, "max": 4},
+        budget={"usd": 0.01},
+    )
+    ended = served.finished(served.client.submit(asked).id)
+    assert (ended.state, ended.stop_reason) == ("succeeded", "space_exhausted"), ended.detail
+    trials = {str(trial.config["how"]): trial for trial in served.client.trials(ended.id)}
+    states = {how: trial.state for how, trial in trials.items()}
+    assert states == {
+        "well": "completed",
+        "nan": "failed",
+        "raise": "failed",
+        "exit": "failed",
+        "killed": "failed",
+        "print": "completed",
+        "fork": "completed",
+    }
+    reasons = {how: trial.reason for how, trial in trials.items() if trial.reason}
+    assert "RuntimeError: a bug" in reasons["raise"]
+    assert "exit status 3" in reasons["exit"]
+    assert "SIGKILL" in reasons["killed"]
+    assert "score = nan" in reasons["nan"]
+    detail = served.client.trial(ended.id, trials["raise"].id).attempt_list[-1].detail
+    assert "in _raise" in detail, "the traceback is told"
+    assert not [p for p in psutil.process_iter() if _is_left_behind(p)]
+    books.check(served.client, ended.id)
+
+
+def _is_left_behind(process: psutil.Process) -> bool:
+    try:
+        return "left behind" in " ".join(process.cmdline())
+    except psutil.Error:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ("always_raises", "the data is not where it was"),
+        ("wrong_metric", "did not report the metric 'score'"),
+    ],
+)
+def test_a_job_whose_first_trials_fail_alike_stops_early_and_says_why(
+    served: Served, entry: str, said: str
+) -> None:
+    ended = served.finished(served.submit(f"misbehaving:{entry}", budget={"usd": 1}).id)
+    assert (ended.state, ended.stop_reason) == ("failed", "error")
+    assert said in ended.detail
+    assert sum(ended.progress.trials.values()) <= 4
+    assert ended.spend.usd < 0.001
+    books.check(served.client, ended.id)
+
+
+def test_a_trial_that_hangs_is_ended_and_the_others_go_on(served: Served) -> None:
+    asked = job(
+        "steady:hangs_when_large",
+        search_space={"x": {"type": "categorical", "choices": [0.1, 0.9, 0.2]}},
+        algorithm={"sampler": "grid", "scheduler": "none"},
+        fidelity={"min": 1, "max": 3},
+        budget={"usd": 0.01},
+    )
+    ended = served.finished(served.client.submit(asked).id)
+    trials = {trial.config["x"]: trial for trial in served.client.trials(ended.id)}
+    assert {x: trial.state for x, trial in trials.items()} == {
+        0.1: "completed",
+        0.9: "failed",
+        0.2: "completed",
+    }
+    assert "it may hang" in trials[0.9].reason
+    books.check(served.client, ended.id)

@@ -1,0 +1,130 @@
+"""Pause, resume, cancel and top-up of jobs that run."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.system import books
+from tests.system.serving import Served, until
+from tuner.schemas.job import Job
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+
+
+def test_a_paused_job_goes_on_where_it_was(served: Served) -> None:
+    job = served.submit("steady:train", budget={"usd": 0.01, "trials": 3}, constants={"step_s": 0.2}).id
+    served.reports_at_least(job, 2)
+    served.client.pause(job)
+    paused = until("the job is paused", lambda: _in(served, job, "paused"))
+    assert paused.spend.held_usd == 0
+    assert not served.drivers(job)[1:]
+    before = paused.progress.steps
+    served.client.resume(job)
+    ended = served.finished(job)
+    assert (ended.state, ended.stop_reason) == ("succeeded", "trials")
+    assert ended.progress.steps > before
+    books.check(served.client, job)
+
+
+def test_cancel_frees_the_worker_of_code_that_hangs(served: Served) -> None:
+    job = served.submit("steady:hangs", budget={"usd": 1}).id
+    child = until("the child burns its CPU", lambda: _busy_children(served))[0]
+    began = time.monotonic()
+    served.client.cancel(job)
+    until("the child is gone", lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+    freed_s = time.monotonic() - began
+    ended = until("the job is cancelled", lambda: _in(served, job, "cancelled"))
+    print(
+        f"cancel: the worker was free after {freed_s:.2f} s, the job cancelled after {time.monotonic() - began:.2f} s"
+    )
+    assert ended.stop_reason == "cancelled"
+    assert served.client.cancel(job).state == "cancelled"
+    books.check(served.client, job)
+
+
+def test_a_queued_job_can_be_cancelled_and_the_next_one_runs(served: Served) -> None:
+    wide = {"max_concurrent_trials": 2}
+    first = served.submit("steady:train", budget={"usd": 1}, resources=wide, constants={"step_s": 0.1}).id
+    served.reports_at_least(first, 1)
+    second, third = (
+        served.submit("steady:train", resources=wide, budget={"usd": 0.0003}).id for _ in range(2)
+    )
+    assert served.client.job(second).state == "queued"
+    assert served.client.cancel(second).state == "cancelled"
+    served.client.cancel(first)
+    assert served.finished(third).state == "succeeded"
+    assert served.client.job(second).spend.usd == 0
+
+
+def test_a_top_up_continues_exactly_as_if_it_had_been_there_from_the_start(tmp_path: Path) -> None:
+    """$0.06 and $0.04 against $0.10, at $6 an hour a trial: the former is too little for all that is wanted, the latter enough."""
+    served = Served(tmp_path / "home", prices="local=12").start()
+    try:
+        whole, parts = (_budgeted(served, usd) for usd in (0.10, 0.06))
+        paused = served.finished(parts)
+        assert (paused.state, paused.stop_reason) == ("paused", "budget_usd")
+        served.client.patch(parts, budget={"usd": 0.10})
+        served.client.resume(parts)
+        first, second = _outcome(served, whole), _outcome(served, parts)
+        assert first == second
+        books.check(served.client, whole)
+        books.check(served.client, parts)
+    finally:
+        served.stop()
+
+
+def _budgeted(served: Served, usd: float) -> str:
+    return served.submit(
+        "steady:train",
+        constants={"step_s": 0.9},
+        algorithm={"scheduler": "asha", "sampler": "tpe", "seed": 7},
+        budget={"usd": usd, "trials": 12, "on_exhausted": "pause"},
+    ).id
+
+
+def _outcome(served: Served, job: str) -> dict[str, Any]:
+    """Trials, their rungs and values, and the best: everything but money and time."""
+    ended = served.finished(job)
+    assert (ended.state, ended.stop_reason) == ("succeeded", "trials"), ended.detail
+    best = served.client.best(job)
+    trials = {
+        trial.id: (trial.config, trial.state, trial.steps, trial.metric)
+        for trial in served.client.trials(job)
+    }
+    print(job, ended.spend.usd, ended.progress.steps)
+    return {"trials": trials, "best": (best.trial, best.step, best.metric, best.config)}
+
+
+def _in(served: Served, job: str, state: str) -> Job | None:
+    found = served.client.job(job)
+    return found if found.state == state else None
+
+
+def _busy_children(served: Served) -> list[psutil.Process]:
+    """User code that burns CPU: the leaves under the actors' fork servers."""
+    leaves = [p for worker in served.workers() for p in worker.children(recursive=True) if not _children(p)]
+    return [p for p in leaves if "fork_server" in _line(p) and _cpu_s(p) > 0.5]
+
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children()
+    except psutil.Error:
+        return []
+
+
+def _line(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    try:
+        return float(process.cpu_times().user)
+    except psutil.Error:
+        return 0.0

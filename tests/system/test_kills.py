@@ -1,0 +1,114 @@
+"""kill -9 of every process, at any time: nothing acknowledged is lost, nothing doubled, not a micro-dollar overspent."""
+
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from tests.system import books
+from tests.system.serving import Served, until
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    found = Served(tmp_path_factory.mktemp("fragile")).start()
+    yield found
+    found.stop()
+
+
+def test_twelve_tiny_budgets_with_a_kill_in_each_are_never_overspent(fragile: Served) -> None:
+    rng = Random(0)
+    killed = {"driver": 0, "worker": 0}
+    for number in range(0, 12, 2):
+        pair = [
+            fragile.submit(
+                "steady:train", name=f"tiny {n}", budget={"usd": 0.0003}, constants={"step_s": 0.1}
+            ).id
+            for n in (number, number + 1)
+        ]
+        for job, victim in zip(pair, ("driver", "worker"), strict=True):
+            fragile.reports_at_least(job, rng.randrange(1, 12))
+            fragile.kill_driver(job) if victim == "driver" else fragile.kill_worker()
+            killed[victim] += 1
+        for job in pair:
+            ended = fragile.finished(job)
+            assert (ended.state, ended.stop_reason) == ("succeeded", "budget_usd"), ended.detail
+            assert ended.spend.usd <= 0.0003
+            assert ended.spend.usd >= 0.97 * 0.0003
+            books.check(fragile.client, job)
+            no_report_is_lost_or_doubled(fragile, job)
+    print(f"12 jobs, killed {killed}: overspend 0")
+
+
+def test_a_job_survives_the_end_of_each_process(fragile: Served) -> None:
+    """API, driver, worker, head, and all of it at once, one after another in one job."""
+    budget = {"usd": 0.01, "trials": 10}
+    job = fragile.submit("steady:train", budget=budget, constants={"step_s": 0.25}).id
+    seen = 2
+
+    def goes_on(after: str) -> None:
+        nonlocal seen
+        seen = until(f"a new report after {after}", lambda: _steps_beyond(fragile, job, seen))
+
+    goes_on("the start")
+    fragile.kill_api()
+    fragile.start()
+    goes_on("the API was killed")
+    fragile.kill_driver(job)
+    goes_on("the driver was killed")
+    fragile.kill_worker()
+    goes_on("a worker was killed")
+    fragile.kill_head()
+    goes_on("the head was killed")
+    fragile.kill_api()
+    fragile.kill_head()
+    fragile.start()
+    goes_on("the machine was restarted")
+    ended = fragile.finished(job)
+    assert (ended.state, ended.stop_reason) == ("succeeded", "trials"), ended.detail
+    books.check(fragile.client, job)
+    no_report_is_lost_or_doubled(fragile, job)
+    undisturbed = fragile.submit("steady:train", budget=budget, constants={"step_s": 0.01}).id
+    fragile.finished(undisturbed)
+    assert decisions(fragile, job) == decisions(fragile, undisturbed)
+
+
+def _steps_beyond(served: Served, job: str, seen: int) -> int:
+    shown = served.client.job(job)
+    assert shown.state in ("queued", "running"), shown.detail
+    return shown.progress.steps if shown.progress.steps > seen else 0
+
+
+def no_report_is_lost_or_doubled(served: Served, job: str) -> None:
+    for trial in served.client.trials(job):
+        curve = served.client.trial(job, trial.id).curve
+        assert [point.step for point in curve] == list(range(1, trial.steps + 1))
+
+
+def decisions(served: Served, job: str) -> dict[str, object]:
+    return {t.id: (t.config, t.state, t.steps, t.metric) for t in served.client.trials(job)}
+
+
+def test_events_are_followed_through_a_restart_without_a_gap(fragile: Served) -> None:
+    job = fragile.submit("steady:train", budget={"usd": 0.01, "trials": 4}, constants={"step_s": 0.2}).id
+    found: list[tuple[str, int]] = []
+    after = None
+    for event in fragile.client.events(job):
+        after = event.id if event.id is not None else after
+        if event.type == "report":
+            found.append((event.data["trial"], event.data["step"]))
+        if len(found) == 3:
+            break
+    fragile.kill_api()
+    fragile.start()
+    rest = [event.data for event in fragile.client.events(job, after=after) if event.type == "report"]
+    found += [(data["trial"], data["step"]) for data in rest]
+    reports = {
+        (trial.id, point.step)
+        for trial in fragile.client.trials(job)
+        for point in fragile.client.trial(job, trial.id).curve
+    }
+    assert set(found) == reports
+    assert len(found) == len(reports)

@@ -1,0 +1,91 @@
+"""The main job: submitted over REST, run on Ray Tune under its budget, asked for its best configuration."""
+
+import pytest
+
+from tests.system import books
+from tests.system.serving import Served, job
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+
+
+def test_a_job_spends_its_budget_and_not_a_micro_dollar_more(served: Served) -> None:
+    asked = job("steady:train", budget={"usd": 0.0006}, constants={"step_s": 0.1})
+    submitted = served.client.submit(asked, idempotency_key="once")
+    assert served.client.submit(asked, idempotency_key="once").id == submitted.id
+    ended = served.finished(submitted.id)
+    assert (ended.state, ended.stop_reason) == ("succeeded", "budget_usd"), ended.detail
+    assert 0.97 * 600 <= books.micro(ended.spend.usd) <= 600
+    books.check(served.client, submitted.id)
+
+    best = served.client.best(submitted.id)
+    points = [
+        (point.metric, trial.id, point.step, point.cost_usd)
+        for trial in served.client.trials(submitted.id)
+        for point in served.client.trial(submitted.id, trial.id).curve
+    ]
+    assert best.metric == max(metric for metric, *_ in points if metric is not None)
+    cheap = sorted(cost for *_, cost in points)[len(points) // 2]
+    limited = served.client.best(submitted.id, max_cost_usd=cheap)
+    assert limited.metric == max(
+        metric for metric, *_, cost in points if cost <= cheap and metric is not None
+    )
+
+
+def test_a_real_model_is_tuned(served: Served) -> None:
+    space = {
+        "learning_rate": {"type": "float", "low": 1e-3, "high": 1e-1, "log": True},
+        "width": {"type": "int", "low": 32, "high": 64},
+    }
+    asked = job(
+        "trainables.digits_mlp:train",
+        objective={"metric": "val_accuracy", "mode": "max", "target": 0.95},
+        search_space=space,
+        budget={"usd": 0.002},
+        resources={"max_concurrent_trials": 2},
+    )
+    ended = served.finished(served.client.submit(asked).id)
+    assert (ended.state, ended.stop_reason) == ("succeeded", "target"), ended.detail
+    assert ended.best is not None
+    assert (ended.best.metric or 0) >= 0.95
+    books.check(served.client, ended.id)
+
+
+def test_gpu_hours_bind_as_dollars_do(served: Served) -> None:
+    """Logical GPUs: 1.5 of them for two trials of three quarters each."""
+    asked = job(
+        "steady:train",
+        budget={"gpu_hours": 0.002, "usd": 1},
+        constants={"step_s": 0.05},
+        resources={"cpus": 0.5, "gpus": 0.5, "max_concurrent_trials": 2},
+    )
+    ended = served.finished(served.client.submit(asked).id)
+    assert ended.stop_reason == "budget_gpu_hours"
+    assert 0.97 * 0.002 <= ended.spend.gpu_hours <= 0.002
+    books.check(served.client, ended.id)
+
+
+def test_wall_clock_and_trials_end_a_job(served: Served) -> None:
+    by_trials = served.submit("steady:train", budget={"usd": 1, "trials": 4}, constants={"step_s": 0.01})
+    by_time = served.submit("steady:train", budget={"usd": 1, "wall_clock": "12s"}, constants={"step_s": 0.1})
+    ended = served.finished(by_trials.id)
+    assert ended.stop_reason == "trials"
+    assert sum(ended.progress.trials.values()) == 4
+    assert served.finished(by_time.id).stop_reason == "wall_clock"
+
+
+@pytest.mark.parametrize("entry", ["objective", "with_checkpoint", "Trainable", "returns"])
+def test_trainables_of_ray_tune_run_unchanged(served: Served, entry: str) -> None:
+    asked = job(f"plain_tune:{entry}", budget={"usd": 0.01, "trials": 6})
+    if entry == "returns":
+        asked["fidelity"] = {"min": 1}
+    ended = served.finished(served.client.submit(asked).id)
+    assert (ended.state, ended.stop_reason) == ("succeeded", "trials"), ended.detail
+    trials = list(served.client.trials(ended.id))
+    assert len(trials) == 6
+    assert any(trial.state == "completed" for trial in trials)
+    for trial in trials:
+        curve = served.client.trial(ended.id, trial.id).curve
+        assert [point.step for point in curve] == list(range(1, trial.steps + 1)), (
+            "a step was lost or told twice"
+        )
+    books.check(served.client, ended.id)

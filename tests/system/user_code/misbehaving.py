@@ -1,0 +1,53 @@
+"""User code at its worst: each of these costs its own trial and nothing else."""
+
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+from tuner.training import SpotSafe
+
+
+def train(config: dict[str, Any]) -> None:
+    """Behaves as `config["how"]` says in its second step."""
+    with SpotSafe() as run:
+        for step in run.steps():
+            if step == 1:
+                MANNERS[config["how"]]()
+            run.report(score=float("nan") if step == 1 and config["how"] == "nan" else float(step))
+
+
+def always_raises(config: dict[str, Any]) -> None:
+    raise ValueError("the data is not where it was")
+
+
+def wrong_metric(config: dict[str, Any]) -> None:
+    with SpotSafe() as run:
+        for step in run.steps():
+            run.report(loss=float(step))
+
+
+def _raise() -> None:
+    raise RuntimeError("a bug")
+
+
+def _print() -> None:
+    for _ in range(20):
+        sys.stdout.write("x" * 1_000_000)
+
+
+def _fork() -> None:
+    for _ in range(3):
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)  # left behind"])
+
+
+MANNERS = {
+    "well": lambda: None,
+    "nan": lambda: None,
+    "raise": _raise,
+    "exit": lambda: os._exit(3),
+    "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "print": _print,
+    "fork": _fork,
+}

@@ -1,0 +1,52 @@
+"""Deterministic trainables with a step of a known length."""
+
+import os
+import time
+from typing import Any
+
+import torch
+
+from tuner.training import SpotSafe
+
+
+class Counter:
+    """The whole of a model: how often it was trained."""
+
+    def __init__(self) -> None:
+        self.count = torch.zeros(1)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count = state["count"]
+
+
+def train(config: dict[str, Any]) -> None:
+    """The score rises by a tenth of `x` a step, from wherever the checkpoint left it."""
+    counter = Counter()
+    with SpotSafe(counter=counter) as run:
+        for step in run.steps():
+            time.sleep(config.get("step_s", 0.05))
+            counter.count += 1
+            assert int(counter.count) == step + 1, "a checkpoint was not that of its step"
+            run.report(score=config["x"] * (1 - 0.9 ** (step + 1)), pid=os.getpid())
+
+
+def hangs_when_large(config: dict[str, Any]) -> None:
+    """Some configurations never come back."""
+    with SpotSafe() as run:
+        for step in run.steps():
+            while config["x"] > 0.5:
+                pass
+            run.report(score=config["x"] * step)
+
+
+def hangs(config: dict[str, Any]) -> None:
+    """Deaf to everything but SIGKILL."""
+    import signal
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    while True:
+        pass

@@ -1,0 +1,123 @@
+"""The surfaces that clients rely on: paths, commands and names that are there stay there."""
+
+import typer
+from typer.main import get_command
+
+import tuner
+from tests import fakes
+from tuner.cli.main import app
+
+ENDPOINTS = {
+    ("post", "/v1/jobs"),
+    ("get", "/v1/jobs"),
+    ("get", "/v1/jobs/{job}"),
+    ("patch", "/v1/jobs/{job}"),
+    ("post", "/v1/jobs/{job}/pause"),
+    ("post", "/v1/jobs/{job}/resume"),
+    ("post", "/v1/jobs/{job}/cancel"),
+    ("get", "/v1/jobs/{job}/trials"),
+    ("get", "/v1/jobs/{job}/trials/{trial}"),
+    ("get", "/v1/jobs/{job}/best"),
+    ("get", "/v1/jobs/{job}/pareto"),
+    ("get", "/v1/jobs/{job}/bill"),
+    ("get", "/v1/jobs/{job}/ledger"),
+    ("get", "/v1/jobs/{job}/events"),
+    ("get", "/v1/best"),
+    ("get", "/v1/trainables"),
+    ("get", "/healthz"),
+    ("get", "/readyz"),
+    ("get", "/metrics"),
+}
+QUERIES = {
+    "/v1/jobs": {"state", "tag", "limit", "cursor"},
+    "/v1/jobs/{job}/trials": {"sort", "limit", "cursor"},
+    "/v1/jobs/{job}/best": {
+        "max_cost_usd",
+        "max_gpu_hours",
+        "max_duration",
+        "market",
+        "instance_type",
+    },
+    "/v1/best": {"trainable", "metric", "max_cost_usd"},
+}
+COMMANDS = {
+    "serve": set[str](),
+    "submit": {"--wait", "--json"},
+    "jobs": {"--json"},
+    "watch": {"--json"},
+    "best": {"--max-cost-usd", "--json"},
+    "trials": {"--json"},
+    "bill": {"--json"},
+    "pause": {"--json"},
+    "resume": {"--json"},
+    "cancel": {"--json"},
+    "topup": {"--usd", "--json"},
+    "demo": set[str](),
+}
+JOB = ["id", "state", "stop_reason", "spend", "budget", "progress", "best", "links"]
+TRIAL = ["id", "config", "state", "steps", "metric", "cost_usd", "gpu_hours", "attempts", "preemptions"]
+PROBLEM = ["type", "title", "status", "detail", "errors"]
+
+
+def schema() -> dict[str, dict[str, dict[str, dict[str, dict[str, dict[str, object]]]]]]:
+    found = fakes.shared_app().openapi()
+    assert found["info"]["title"] == "tuner"
+    return found
+
+
+def test_every_endpoint_is_there_and_told_of() -> None:
+    paths = schema()["paths"]
+    assert {(verb, path) for path, verbs in paths.items() for verb in verbs} >= ENDPOINTS
+
+
+def test_every_endpoint_says_what_it_is() -> None:
+    for path, verbs in schema()["paths"].items():
+        for verb, told in verbs.items():
+            assert told["summary"], (verb, path)
+            assert told["responses"]
+
+
+def test_lists_take_the_queries_that_clients_send() -> None:
+    paths = schema()["paths"]
+    for path, names in QUERIES.items():
+        taken = {one["name"] for one in paths[path]["get"]["parameters"]}  # type: ignore[index]
+        assert taken >= names
+
+
+def test_answers_have_the_fields_that_clients_read() -> None:
+    shapes = schema()["components"]["schemas"]
+    for name, fields in (("Job", JOB), ("Trial", TRIAL), ("Problem", PROBLEM)):
+        assert set(shapes[name]["properties"]) >= set(fields)
+    for name, fields in (
+        ("Spend", ["usd", "gpu_hours", "held_usd"]),
+        ("Links", ["ray_dashboard", "optuna_dashboard", "self"]),
+    ):
+        assert set(shapes[name]["properties"]) >= set(fields)
+
+
+def test_the_key_is_told_of_under_v1_and_only_there() -> None:
+    for path, verbs in schema()["paths"].items():
+        for verb, told in verbs.items():
+            assert ("security" in told) == path.startswith("/v1"), (verb, path)
+
+
+def test_every_command_and_its_options_are_there() -> None:
+    group = get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
+    assert set(group.commands) >= set(COMMANDS)
+    for name, options in COMMANDS.items():
+        taken = {opt for parameter in group.commands[name].params for opt in parameter.opts}
+        assert taken >= options, name
+
+
+def test_every_command_says_what_it_is() -> None:
+    group = get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
+    assert all(command.help for command in group.commands.values())
+
+
+def test_the_package_offers_its_client_and_nothing_by_accident() -> None:
+    assert tuner.__all__ == ["Client", "__version__"]
+    assert tuner.Client.__module__ == "tuner.client"
+    assert tuner.__version__.count(".") == 2
+    assert not hasattr(tuner, "Tuner")

@@ -1,0 +1,90 @@
+"""The guide to trainables tells the truth: its programs run, as programs and under a worker's supervisor."""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine.test_supervisor import Driver
+
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "trainables.md"
+BLOCKS = {
+    re.match(r"# (\S+\.py)\n", code).group(1): code  # type: ignore[union-attr]
+    for code in re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+}
+PROGRAMS = [
+    pytest.param(name, marks=[pytest.mark.system] if "ray.init" in code else [])
+    for name, code in BLOCKS.items()
+    if "__main__" in code
+]
+TRAINABLES = [name.removesuffix(".py") for name, code in BLOCKS.items() if "def train(" in code]
+CONFIG = {"learning_rate": 0.01, "width": 8}
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """The files that a reader makes of the guide. Its path is short: Ray's sockets lie below it."""
+    with tempfile.TemporaryDirectory(prefix="guide-", ignore_cleanup_errors=True) as name:
+        for file, code in BLOCKS.items():
+            (Path(name) / file).write_text(code)
+        (Path(name) / "tmp").mkdir()
+        yield Path(name)
+
+
+def run(folder: Path, name: str) -> str:
+    """What the program prints, at home in its folder with all that it writes."""
+    places = {"HOME": folder, "TMPDIR": folder / "tmp", "RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0"}
+    environment = {**os.environ, **{variable: str(value) for variable, value in places.items()}}
+    done = subprocess.run(
+        [sys.executable, name], cwd=folder, env=environment, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+PRINTS = {
+    "all_parts.py": r"epoch 0.*\nepoch 1.*\nepoch 2.*\nepoch 3.*\nepoch 4.*\n",  # the second run goes on
+    "under_tune.py": r"(?s).*\n?0\.[6-9]\d*\n$",
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_of_the_guide_runs_and_prints_what_it_should(folder: Path, name: str) -> None:
+    printed = run(folder, name)
+    assert re.fullmatch(PRINTS.get(name, ""), printed), printed
+
+
+@pytest.fixture
+def drivers() -> Iterator[list[Driver]]:
+    found: list[Driver] = []
+    yield found
+    for driver in found:
+        driver.supervisor.close()
+
+
+@pytest.mark.parametrize("module", TRAINABLES)
+def test_a_trainable_of_the_guide_runs_under_a_supervisor_and_goes_on_after_a_pause(
+    folder: Path, drivers: list[Driver], module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(folder))
+    driver = Driver(folder / "storage", "train", module)
+    drivers.append(driver)
+    driver.begin(until=2, config=CONFIG)
+    waiting: dict[str, Any] = driver.until_state("waiting")
+    assert waiting["error"] is None
+    driver.order("pause")
+    assert driver.until_state("paused")["saved_step"] == 2
+    driver.begin(until=3, restore=2, config=CONFIG)
+    driver.until_state("waiting")
+    assert [report["step"] for report in driver.reports] == [1, 2, 3]
+
+
+def test_every_block_of_the_guide_is_a_program_or_a_trainable() -> None:
+    assert len(BLOCKS) == GUIDE.read_text().count("```python")
+    assert all("__main__" in code or "def train(" in code for code in BLOCKS.values())

@@ -1,0 +1,270 @@
+"""The shipped trainables, called as a service or a script would call them."""
+
+import json
+import math
+import random
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from trainables import char_lm, digits_cnn, digits_mlp
+from tuner.api.translate import spec_of
+from tuner.domain.space import Space
+from tuner.schemas.job import JobRequest
+from tuner.training import SpotSafe
+
+Reports = list[dict[str, float]]
+Run = Callable[..., Reports]
+MODULES = [digits_mlp, digits_cnn, char_lm]
+SMALL: dict[str, dict[str, Any]] = {
+    "digits_mlp": {"width": 32},
+    "digits_cnn": {"width": 4},
+    "char_lm": {"width": 16, "depth": 1, "batch_size": 4},
+}
+PROMISED = {
+    "digits_mlp": {"val_accuracy", "val_loss", "train_loss"},
+    "digits_cnn": {"val_accuracy", "val_loss", "train_loss"},
+    "char_lm": {"val_loss", "val_bits_per_char", "train_loss"},
+}
+
+
+def short_name(module: ModuleType) -> str:
+    return module.__name__.rpartition(".")[2]
+
+
+shipped = pytest.mark.parametrize("module", MODULES, ids=short_name)
+digits = pytest.mark.parametrize("module", [digits_mlp, digits_cnn], ids=short_name)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Calls a module's `train` for a few steps and answers with what it reported, as numbers."""
+
+    def called(module: ModuleType, steps: int, directory: Path | None = None, **config: Any) -> Reports:
+        reports: Reports = []
+
+        class Limited(SpotSafe):
+            def __init__(self, **parts: Any) -> None:
+                super().__init__(steps=steps, checkpoint_dir=directory, **parts)
+
+            def report(self, **metrics: Any) -> None:
+                reports.append({name: float(value) for name, value in metrics.items()})
+                super().report(**metrics)
+
+        monkeypatch.setattr(module, "SpotSafe", Limited)
+        module.train({**SMALL[short_name(module)], **config})
+        return reports
+
+    return called
+
+
+@digits
+def test_a_digits_model_learns_to_read(run: Run, module: ModuleType) -> None:
+    reports = run(module, 6)
+    assert reports[-1]["val_accuracy"] > max(0.85, reports[0]["val_accuracy"])
+    assert reports[-1]["train_loss"] < reports[0]["train_loss"]
+
+
+def test_the_character_model_learns_to_spell(run: Run) -> None:
+    losses = [report["val_loss"] for report in run(char_lm, 4)]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < math.log(128) - 1.5  # 128 equally likely characters would be log(128)
+
+
+@shipped
+def test_what_the_docstring_promises_is_reported_and_finite(run: Run, module: ModuleType) -> None:
+    (report,) = run(module, 1)
+    assert set(report) == PROMISED[short_name(module)]
+    assert all(name in module.train.__doc__ for name in report)
+    assert all(math.isfinite(value) for value in report.values())
+
+
+@shipped
+def test_the_same_seed_gives_the_same_metrics(run: Run, module: ModuleType) -> None:
+    first = run(module, 2, seed=4, dropout=0.2)
+    torch.manual_seed(99)
+    random.seed(99)
+    assert run(module, 2, seed=4, dropout=0.2) == first
+    assert run(module, 2, seed=5, dropout=0.2) != first
+
+
+@shipped
+def test_an_interruption_changes_no_bit(run: Run, module: ModuleType, tmp_path: Path) -> None:
+    config: dict[str, Any] = {"dropout": 0.2, "precision": "fp16", "accumulate": 2}
+    whole = run(module, 3, **config)
+    assert run(module, 1, tmp_path, **config) + run(module, 3, tmp_path, **config) == whole
+
+
+@shipped
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_it_learns_in_mixed_precision(run: Run, module: ModuleType, precision: str) -> None:
+    reports = run(module, 3, precision=precision)
+    assert reports[-1]["train_loss"] < reports[0]["train_loss"]
+    assert reports != run(module, 3)
+
+
+@shipped
+def test_an_unknown_precision_is_refused(run: Run, module: ModuleType) -> None:
+    with pytest.raises(ValueError, match="fp32, bf16 and fp16"):
+        run(module, 1, precision="int8")
+
+
+@pytest.mark.parametrize("module", [digits_mlp, char_lm], ids=short_name)
+def test_accumulation_changes_nothing_but_rounding(run: Run, module: ModuleType) -> None:
+    whole, parts = run(module, 1, optimizer="sgd"), run(module, 1, optimizer="sgd", accumulate=3)
+    assert parts[0]["train_loss"] == pytest.approx(whole[0]["train_loss"], rel=1e-3)
+
+
+def test_the_convolutional_network_accumulates_too(run: Run) -> None:
+    """Its batch normalisation sees the micro-batches, so that it does not compute the same."""
+    reports = run(digits_cnn, 2, accumulate=3)
+    assert reports[-1]["train_loss"] < reports[0]["train_loss"]
+
+
+@shipped
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"optimizer": "sgd", "learning_rate": 0.01, "weight_decay": 1e-4},
+        {"depth": 3, "dropout": 0.5, "weight_decay": 0.1},
+        {"batch_size": 1024, "learning_rate": 1e-4},
+    ],
+    ids=["sgd", "deep", "large batches"],
+)
+def test_every_axis_that_the_docstring_names_is_taken(
+    run: Run, module: ModuleType, config: dict[str, Any]
+) -> None:
+    if module is char_lm and "batch_size" in config:
+        config = {**config, "batch_size": 16}
+    (report,) = run(module, 1, **config)
+    assert all(name in module.train.__doc__ for name in config)
+    assert all(math.isfinite(value) for value in report.values())
+
+
+class Read(dict[str, Any]):
+    """A configuration that knows what was asked of it."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(config)
+        self.names: set[str] = set()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.names.add(name)
+        return super().get(name, default)
+
+
+def space_of(module: ModuleType) -> Space:
+    """As the service takes it out of a request that came as JSON."""
+    asked = {
+        "name": "suggested",
+        "trainable": f"{module.__name__}:train",
+        "objective": module.OBJECTIVE,
+        "search_space": module.SEARCH_SPACE,
+        "budget": {"usd": 1.0},
+    }
+    spec = spec_of(JobRequest.model_validate_json(json.dumps(asked)))
+    assert spec.faults() == []
+    return spec.space
+
+
+@shipped
+def test_the_suggested_space_names_all_that_is_tuned_and_nothing_that_is_not_read(
+    run: Run, module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: set[str] = set()
+    train = module.train
+
+    def watched(config: dict[str, Any]) -> None:
+        asked = Read(config)
+        train(asked)
+        read.update(asked.names)
+
+    monkeypatch.setattr(module, "train", watched)
+    for optimizer in ("sgd", "adamw"):
+        run(module, 1, optimizer=optimizer)
+    constants = {"precision", "accumulate", "seed", "heads"}
+    assert set(module.SEARCH_SPACE) == read - constants
+    assert all(name in train.__doc__ for name in module.SEARCH_SPACE)
+
+
+@shipped
+def test_configurations_of_the_suggested_space_run_and_report_its_objective(
+    run: Run, module: ModuleType
+) -> None:
+    space, rng = space_of(module), Random(1)
+    for _ in range(3):
+        config = {**space.sample(rng), "seed": 1}
+        if module is char_lm:  # the rest is quick
+            config["batch_size"] = 4
+        (report,) = run(module, 1, **config)
+        assert math.isfinite(report[module.OBJECTIVE["metric"]])
+        assert module.OBJECTIVE["mode"] == ("max" if "accuracy" in module.OBJECTIVE["metric"] else "min")
+
+
+@digits
+def test_most_configurations_of_the_suggested_space_learn(run: Run, module: ModuleType) -> None:
+    space, rng = space_of(module), Random(2)
+    last = [run(module, 3, **space.sample(rng))[-1]["val_accuracy"] for _ in range(8)]
+    assert sum(accuracy > 0.3 for accuracy in last) > 4
+    assert max(last) > 0.85
+
+
+@pytest.mark.parametrize("width", [1, 6, 17])
+def test_a_width_that_is_no_multiple_of_heads_is_rounded_down(
+    run: Run, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[int] = []
+
+    class Small(char_lm.CharModel):
+        def __init__(self, width: int, *rest: Any) -> None:
+            built.append(width)
+            super().__init__(width, *rest)
+
+    monkeypatch.setattr(char_lm, "CharModel", Small)
+    run(char_lm, 1, width=width)
+    assert built == [max(4, width // 4 * 4)]
+
+
+def rows(images: torch.Tensor) -> set[bytes]:
+    return {image.numpy().tobytes() for image in images}
+
+
+@digits
+def test_no_validation_image_is_trained_on(module: ModuleType) -> None:
+    x_train, x_val, y_train, y_val = module.data()
+    assert rows(x_train) & rows(x_val) == set()
+    assert (len(x_train), len(x_val)) == (len(y_train), len(y_val)) == (1347, 450)
+    assert len(rows(x_train)) + len(rows(x_val)) == 1797
+
+
+@digits
+def test_the_split_is_the_same_every_time_and_has_every_digit(module: ModuleType) -> None:
+    before = module.data()
+    module.data.cache_clear()
+    again = module.data()
+    assert all(torch.equal(one, two) for one, two in zip(before, again, strict=True))
+    assert set(again[2].tolist()) == set(again[3].tolist()) == set(range(10))
+
+
+def test_the_character_model_is_validated_on_files_that_it_never_reads() -> None:
+    assert set(char_lm.FILES) & set(char_lm.HELD_OUT) == set()
+    learned, held_out = char_lm.text(char_lm.FILES), char_lm.text(char_lm.HELD_OUT)
+    assert len(learned) > 5 * len(held_out) > 100_000
+    assert 0 <= int(learned.min()) <= int(learned.max()) < char_lm.ALPHABET
+
+
+def test_the_character_model_sees_no_character_before_its_turn() -> None:
+    torch.manual_seed(0)
+    model = char_lm.CharModel(16, 2, 4, 0.0).eval()
+    seen = torch.randint(128, (1, 20))
+    changed = seen.clone()
+    changed[0, 12:] = (changed[0, 12:] + 1) % 128
+    with torch.no_grad():
+        one, two = model(seen), model(changed)
+    torch.testing.assert_close(one[0, :12], two[0, :12])
+    assert not torch.allclose(one[0, 12:], two[0, 12:])

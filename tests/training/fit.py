@@ -1,0 +1,129 @@
+"""A training run with everything in it that a restart could get wrong; also a script, without Ray.
+
+`python -m tests.training.fit OPTIMIZER PRECISION DIRECTORY STEPS [KILLED_IN_STEP]` prints a line of JSON for each step, and
+last a digest of all parameters and buffers.
+"""
+
+import hashlib
+import json
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+from torch import nn
+
+from tuner.training import Batches, SpotSafe, accumulated_step, autocast, grad_scaler
+
+BATCHES_A_STEP = 3  # an epoch has five: checkpoints fall into the middle of epochs
+Record = dict[str, Any]
+
+
+def endless(batches: Batches) -> Iterator[torch.Tensor]:
+    while True:
+        yield from batches
+
+
+def build_optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
+    if name == "sgd":
+        return torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    return torch.optim.AdamW(model.parameters(), 0.01)
+
+
+def examples() -> tuple[torch.Tensor, torch.Tensor]:
+    """40 examples of six features, and targets."""
+    generator = torch.Generator().manual_seed(7)
+    inputs = torch.randn(40, 6, generator=generator)
+    return inputs, inputs.sum(1, keepdim=True).sin()
+
+
+def digest(model: nn.Module) -> str:
+    """The same for the same bits."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        found.update(name.encode() + tensor.numpy().tobytes())
+    return found.hexdigest()
+
+
+def draws() -> list[str]:
+    """One number from each global generator, to the last bit."""
+    return [
+        float(x).hex() for x in (random.random(), numpy.random.rand(), numpy.random.randn(), torch.rand(()))
+    ]
+
+
+def fit(
+    directory: Path | None,
+    *,
+    optimizer: str = "sgd",
+    precision: str = "fp32",
+    steps: int = 8,
+    before_step: Callable[[int], None] = lambda step: None,
+    tell: Callable[[Record], None] = lambda record: None,
+) -> str:
+    """Trains to the last of `steps`, tells of each step, answers with the parameters' digest."""
+    for seed in (random.seed, numpy.random.seed, torch.manual_seed):
+        seed(3)
+    torch.set_num_threads(1)
+    inputs, targets = examples()
+    model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 1))
+    found = build_optimizer(optimizer, model)
+    scheduler = torch.optim.lr_scheduler.StepLR(found, step_size=2, gamma=0.7)
+    scaler, batches = grad_scaler(precision), Batches(len(inputs), 8, seed=5)
+
+    def loss_of(batch: torch.Tensor) -> torch.Tensor:
+        with autocast(precision):
+            return nn.functional.mse_loss(model(inputs[batch]).float(), targets[batch])
+
+    parts: dict[str, Any] = {"model": model, "optimizer": found, "scheduler": scheduler}
+    stream = endless(batches)
+    with SpotSafe(**parts, scaler=scaler, batches=batches, steps=steps, checkpoint_dir=directory) as run:
+        for step in run.steps():
+            before_step(step)
+            order, losses = [], []
+            for _ in range(BATCHES_A_STEP):
+                batch = next(stream)
+                order.append(batch.tolist())
+                losses.append(accumulated_step(batch, 2, loss_of, optimizer=found, scaler=scaler))
+            scheduler.step()
+            tell(
+                {
+                    "step": step,
+                    "order": order,
+                    "losses": [loss.hex() for loss in losses],
+                    "rate": [float(rate).hex() for rate in scheduler.get_last_lr()],
+                    "scale": scaler.get_scale(),
+                    "draws": draws(),
+                    "digest": digest(model),
+                }
+            )
+            run.report(loss=losses[-1])
+    return digest(model)
+
+
+def main() -> None:
+    optimizer, precision, directory, steps = sys.argv[1:5]
+    killed_in = int(sys.argv[5]) if len(sys.argv) > 5 else None
+
+    def die(step: int) -> None:
+        if step == killed_in:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    last = fit(
+        Path(directory),
+        optimizer=optimizer,
+        precision=precision,
+        steps=int(steps),
+        before_step=die,
+        tell=lambda record: print(json.dumps(record), flush=True),
+    )
+    print(json.dumps({"digest": last, "ray": "ray" in sys.modules}))
+
+
+if __name__ == "__main__":
+    main()

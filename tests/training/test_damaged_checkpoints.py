@@ -1,0 +1,156 @@
+"""Checkpoints that are damaged, half-written, foreign or malicious, and disks that are full."""
+
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.training.counting import Count, count_to
+from tests.training.fit import fit
+from tuner.training import CheckpointUnreadable, SpotSafe, checkpoint
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Malicious:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return Path.touch, (self._path,)
+
+
+@pytest.mark.parametrize("as_torch_file", [True, False])
+def test_a_checkpoint_that_would_run_code_is_refused(tmp_path: Path, as_torch_file: bool) -> None:
+    evil, ran = Malicious(tmp_path / "ran"), tmp_path / "ran"
+    pickle.loads(pickle.dumps(evil))
+    assert ran.exists()  # it would
+    ran.unlink()
+    folder = tmp_path / "runs" / "step_00000001"
+    folder.mkdir(parents=True)
+    state = {"step": 1, "parts": {"count": evil}, "random": {}}
+    if as_torch_file:
+        torch.save(state, folder / "state.pt")
+    else:
+        (folder / "state.pt").write_bytes(pickle.dumps(state))
+    with pytest.raises(CheckpointUnreadable, match=r"state\.pt"):
+        count_to(2, tmp_path / "runs")
+    assert not ran.exists()
+
+
+DIES_WHILE_WRITING = """
+import os, signal, sys
+from pathlib import Path
+from tests.training.counting import count_to
+from tuner.training import checkpoint
+
+def half(state, directory):
+    directory.mkdir(parents=True)
+    (directory / checkpoint.STATE_FILE).write_bytes(b"half of")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+checkpoint.write = half
+count_to(3, Path(sys.argv[1]))
+"""
+
+
+def test_a_half_written_checkpoint_is_passed_over(tmp_path: Path) -> None:
+    count_to(2, tmp_path)
+    command = [sys.executable, "-c", DIES_WHILE_WRITING, str(tmp_path)]
+    assert subprocess.run(command, cwd=ROOT, timeout=100).returncode == -signal.SIGKILL
+    assert [path.read_bytes() for path in tmp_path.glob(".writing*/*")] == [b"half of"]
+    assert count_to(4, tmp_path) == [3, 4]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_00000003", "step_00000004"]
+
+
+DAMAGES: list[Callable[[Path], object]] = [
+    lambda file: file.write_bytes(file.read_bytes()[:-10]),
+    lambda file: file.write_bytes(b""),
+    lambda file: file.unlink(),
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=["cut", "emptied", "deleted"])
+def test_a_damaged_newest_checkpoint_is_passed_over_for_the_one_before(
+    tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
+    count_to(4, tmp_path)
+    damage(tmp_path / "step_00000004" / checkpoint.STATE_FILE)
+    assert count_to(5, tmp_path) == [4, 5]
+
+
+def test_a_script_that_cannot_save_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(state: object, directory: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "write", full)
+    with pytest.raises(OSError, match="No space left"):
+        count_to(3, tmp_path)
+
+
+def test_the_last_save_of_a_script_may_not_fail_unnoticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_write = checkpoint.write
+
+    def full(state: Any, directory: Path) -> None:
+        real_write(state, directory)
+        if state["step"] == 3:
+            raise RuntimeError("unexpected pos 8384 vs 8278")
+
+    monkeypatch.setattr(checkpoint, "write", full)
+    with pytest.raises(RuntimeError, match="unexpected pos"):
+        count_to(3, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_00000001", "step_00000002"]
+
+
+def test_an_error_of_training_is_told_before_one_of_saving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(state: object, directory: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "write", full)
+
+    def breaks(step: int) -> None:
+        if step == 1:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fit(tmp_path, before_step=breaks)
+
+
+def test_where_every_checkpoint_is_damaged_nothing_starts_over(tmp_path: Path) -> None:
+    count_to(2, tmp_path)
+    for folder in tmp_path.iterdir():
+        (folder / checkpoint.STATE_FILE).write_bytes(b"damaged")
+    with pytest.raises(CheckpointUnreadable, match="step_00000002"):
+        count_to(3, tmp_path)
+
+
+def test_a_checkpoint_of_other_parts_is_refused_with_their_names(tmp_path: Path) -> None:
+    count_to(1, tmp_path)
+    with (
+        pytest.raises(CheckpointUnreadable, match="extra"),
+        SpotSafe(count=Count(), extra=Count(), steps=2, checkpoint_dir=tmp_path),
+    ):
+        pass
+
+
+def test_a_checkpoint_of_another_shape_is_refused(tmp_path: Path) -> None:
+    for width in (2, 3):
+        run = SpotSafe(model=nn.Linear(width, 1), steps=2, checkpoint_dir=tmp_path)
+        if width == 2:
+            with run:
+                next(run.steps())
+                run.report(loss=1.0)
+        else:
+            with pytest.raises(CheckpointUnreadable, match="size mismatch"), run:
+                pass

@@ -1,0 +1,187 @@
+"""What states may hold: what comes back is what was saved, to the last bit, and what could not come back is not saved."""
+
+from collections import Counter as Tally
+from collections import OrderedDict, UserDict, deque, namedtuple
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis.extra import numpy as arrays_of
+from torch import nn
+
+from tuner.training import CheckpointUnreadable, SpotSafe, checkpoint, plain
+
+steady = settings(deadline=None, derandomize=True, max_examples=60)
+Point = namedtuple("Point", "x y")
+
+
+class Anything:
+    """A part with any state."""
+
+    def __init__(self, state: Any = None) -> None:
+        self.state = state
+
+    def state_dict(self) -> Any:
+        return self.state
+
+    def load_state_dict(self, state: Any) -> None:
+        self.state = state
+
+
+def saved_and_restored(state: Any, directory: Path) -> Any:
+    with SpotSafe(part=Anything(state), steps=1, checkpoint_dir=directory) as run:
+        next(run.steps())
+        run.report(loss=1.0)
+    found = Anything()
+    with SpotSafe(part=found, steps=1, checkpoint_dir=directory):
+        return found.state
+
+
+def same(one: Any, two: Any) -> bool:
+    if type(one) is not type(two):
+        return False
+    if isinstance(one, numpy.ndarray | numpy.generic):
+        return (one.dtype, one.shape, one.tobytes()) == (two.dtype, two.shape, two.tobytes())
+    return bool(one == two)
+
+
+VALUES = [
+    numpy.float64(0.1),
+    numpy.float32("nan"),
+    numpy.int64(-3),
+    numpy.bool_(True),
+    numpy.str_("words"),
+    numpy.datetime64("2026-01-31T12:00"),
+    numpy.zeros(2),
+    numpy.zeros((0, 3)),
+    numpy.array(2.5),
+    numpy.arange(6, dtype=">i4").reshape(2, 3)[:, ::2],
+    numpy.array([["a", "bcd"]]),
+    numpy.array([1 + 2j, float("inf")]),
+    {1, 2},
+    torch.Size([2, 3]),
+    torch.bfloat16,
+    Tally("aab"),
+    (1, [2.5, None, "three"], b"four", 2**100),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_a_state_comes_back_as_it_was(tmp_path: Path, value: Any) -> None:
+    state = {"value": value, "deep": [(value,)], 3: OrderedDict(value=value)}
+    found = saved_and_restored(state, tmp_path)
+    assert list(found) == ["value", "deep", 3]
+    assert same(found["value"], value)
+    assert same(found["deep"][0][0], value)
+    assert same(found[3]["value"], value)
+
+
+@steady
+@given(array=arrays_of.arrays(arrays_of.scalar_dtypes(), arrays_of.array_shapes(min_dims=0, min_side=0)))
+def test_any_array_comes_back_to_the_last_bit(array: Any) -> None:
+    assert same(plain.unpacked(plain.packed(array, "array")), array)
+    turned = plain.unpacked(plain.packed(array.T, "array"))
+    assert same(turned, array.T)
+    assert turned.flags.f_contiguous == array.T.flags.f_contiguous
+
+
+def test_an_array_that_came_back_can_be_written_to(tmp_path: Path) -> None:
+    found = saved_and_restored(numpy.zeros(2), tmp_path)
+    found += 1
+    assert found.tolist() == [1, 1]
+
+
+def test_keys_of_numpy_find_what_they_found(tmp_path: Path) -> None:
+    found = saved_and_restored({numpy.int64(3): 1, numpy.str_("word"): 2}, tmp_path)
+    assert (found[numpy.int64(3)], found[3], found["word"]) == (1, 1, 2)
+
+
+def test_a_learning_rate_of_numpy_is_saved_with_its_optimizer(tmp_path: Path) -> None:
+    def optimizer(rate: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=rate)
+
+    for rate in (numpy.float64(0.1), 0.0):
+        found = optimizer(rate)
+        with SpotSafe(optimizer=found, steps=1, checkpoint_dir=tmp_path) as run:
+            for _ in run.steps():
+                run.report(loss=1.0)
+    assert found.param_groups[0]["lr"] == 0.1
+
+
+def test_a_models_state_keeps_its_versions(tmp_path: Path) -> None:
+    state = nn.BatchNorm1d(2).state_dict()
+    found = saved_and_restored(state, tmp_path)
+    assert type(found) is OrderedDict
+    assert found._metadata == state._metadata == {"": {"version": 2}}  # type: ignore[attr-defined]
+
+
+def test_a_saved_state_is_a_copy() -> None:
+    state = {"array": numpy.zeros(2), "tensor": torch.zeros(2), "list": [1], "set": {1}}
+    taken = checkpoint.snapshot({"part": Anything(state)}, step=1)["parts"]["part"]
+    state["array"] += 1
+    state["tensor"] += 1
+    state["list"].append(2)  # type: ignore[attr-defined]
+    state["set"].add(2)  # type: ignore[attr-defined]
+    found = plain.unpacked(taken)
+    assert found["array"].tolist() == found["tensor"].tolist() == [0, 0]
+    assert (found["list"], found["set"]) == ([1], {1})
+
+
+def test_other_mappings_come_back_as_dictionaries(tmp_path: Path) -> None:
+    assert saved_and_restored(UserDict(a=numpy.float32(1)), tmp_path) == {"a": 1}
+
+
+REFUSED = [
+    numpy.array([object()]),
+    numpy.zeros(1, dtype=[("a", "f4")]),
+    numpy.random.default_rng(),
+    numpy.ma.zeros(1),
+    deque([1]),
+    Point(1, 2),
+    Anything(),
+    lambda: None,
+]
+
+
+@pytest.mark.parametrize("value", REFUSED, ids=lambda value: type(value).__name__)
+def test_what_could_not_come_back_is_refused_when_it_is_saved_with_its_place(
+    tmp_path: Path, value: object
+) -> None:
+    with pytest.raises(TypeError, match=r"part\['inner'\]\[1\] is a .*" + type(value).__name__):
+        saved_and_restored({"inner": [0, value]}, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_key_that_could_not_come_back_is_refused() -> None:
+    with pytest.raises(TypeError, match="the key Point"):
+        plain.packed({Point(1, 2): 3}, "part")
+
+
+FORGED = [
+    numpy.array([1]),
+    {plain._NUMPY: torch.zeros(8, dtype=torch.uint8), "dtype": "O", "shape": [1], "order": "C"},
+    {plain._NUMPY: torch.zeros(8, dtype=torch.uint8), "dtype": "<f8", "shape": [10**6], "order": "C"},
+]
+
+
+@pytest.mark.parametrize("value", FORGED, ids=["NumPy's own pickle", "pointers", "out of bounds"])
+def test_a_forged_array_is_refused(tmp_path: Path, value: Any) -> None:
+    """NumPy's own reader would take a forged type at its word."""
+    folder = tmp_path / "step_00000001"
+    folder.mkdir()
+    torch.save({"step": 1, "parts": {"part": value}, "random": {}}, folder / checkpoint.STATE_FILE)
+    with (
+        pytest.raises(CheckpointUnreadable),
+        SpotSafe(part=Anything(), steps=2, checkpoint_dir=tmp_path),
+    ):
+        pass
+
+
+def test_without_numpys_values_numpy_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.delitem(sys.modules, "numpy")
+    assert plain.unpacked(plain.packed({"a": (1, 2.0)}, "part")) == {"a": (1, 2.0)}

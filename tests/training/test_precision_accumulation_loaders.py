@@ -1,0 +1,220 @@
+"""Mixed precision, gradient accumulation and batches: what they compute, on a CPU."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from tuner.training import Batches, accumulated_step, autocast, grad_scaler
+
+steady = settings(deadline=None, derandomize=True)
+
+
+class Counted(torch.optim.SGD):
+    """Counts its steps, and keeps the gradients of the last."""
+
+    def __init__(self, model: nn.Module, rate: float = 0.1) -> None:
+        super().__init__(model.parameters(), rate)
+        self.steps = 0
+        self.gradients: list[torch.Tensor] = []
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.steps += 1
+        self.gradients = [p.grad.clone() for group in self.param_groups for p in group["params"]]
+        super().step(closure)
+
+
+def examples(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(11)
+    inputs = torch.randn(size, 4, generator=generator, dtype=torch.float64)
+    return inputs, inputs.prod(1, keepdim=True)
+
+
+def model() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+
+
+def stepped(size: int, parts: int, precision: str = "fp32") -> tuple[float, Counted, int]:
+    """The loss of one step over `size` examples in `parts`, its optimizer, and how many micro-batches there were."""
+    inputs, targets = examples(size)
+    network, calls = model(), []
+    optimizer = Counted(network)
+
+    def loss_of(batch: torch.Tensor) -> torch.Tensor:
+        calls.append(len(batch))
+        return nn.functional.mse_loss(network(inputs[batch]), targets[batch])
+
+    loss = accumulated_step(
+        torch.arange(size), parts, loss_of, optimizer=optimizer, scaler=grad_scaler(precision)
+    )
+    assert sum(calls) == size
+    return loss, optimizer, len(calls)
+
+
+@settings(steady, max_examples=40)
+@given(size=st.integers(1, 40), parts=st.integers(1, 12))
+def test_a_step_in_parts_is_the_step_of_the_whole_batch(size: int, parts: int) -> None:
+    whole_loss, whole, _ = stepped(size, 1)
+    loss, found, calls = stepped(size, parts)
+    assert loss == pytest.approx(whole_loss)
+    assert found.steps == whole.steps == 1
+    assert calls <= min(size, parts)
+    assert len(found.gradients) == len(whole.gradients) == 4
+    torch.testing.assert_close(found.gradients, whole.gradients)
+
+
+@pytest.mark.parametrize(("size", "parts", "calls"), [(12, 1, 1), (12, 4, 4), (12, 5, 4), (3, 8, 3)])
+def test_a_batch_is_seen_in_as_many_parts_as_there_are_examples_for(
+    size: int, parts: int, calls: int
+) -> None:
+    assert stepped(size, parts)[2] == calls
+
+
+def test_loss_scaling_changes_no_gradient() -> None:
+    _, plain, _ = stepped(16, 4, "fp32")
+    _, scaled, _ = stepped(16, 4, "fp16")
+    torch.testing.assert_close(scaled.gradients, plain.gradients)
+
+
+def test_gradients_of_the_step_before_are_forgotten() -> None:
+    network = model()
+    inputs, targets = examples(8)
+    optimizer = Counted(network, rate=0.0)
+
+    def loss_of(batch: torch.Tensor) -> torch.Tensor:
+        return nn.functional.mse_loss(network(inputs[batch]), targets[batch])
+
+    seen = []
+    for _ in range(2):
+        accumulated_step(torch.arange(8), 2, loss_of, optimizer=optimizer, scaler=grad_scaler("fp32"))
+        seen.append(optimizer.gradients)
+    torch.testing.assert_close(seen[0], seen[1], rtol=0, atol=0)
+
+
+def test_an_overflow_in_fp16_skips_the_step_and_lowers_the_scale() -> None:
+    network = model()
+    optimizer, scaler = Counted(network), grad_scaler("fp16")
+    before = scaler.get_scale()
+
+    def loss_of(batch: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = network(torch.ones(1, 4, dtype=torch.float64)).sum() * float("inf")
+        return out
+
+    accumulated_step(torch.arange(2), 2, loss_of, optimizer=optimizer, scaler=scaler)
+    assert optimizer.steps == 0
+    assert scaler.get_scale() < before
+
+
+PRECISIONS = [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)]
+
+
+@pytest.mark.parametrize(("precision", "dtype"), PRECISIONS)
+def test_a_forward_pass_has_the_precision_that_was_named(precision: str, dtype: torch.dtype) -> None:
+    linear = nn.Linear(4, 4)
+    with autocast(precision):
+        assert linear(torch.ones(2, 4)).dtype == dtype
+    assert linear(torch.ones(2, 4)).dtype == linear.weight.dtype == torch.float32
+
+
+def test_fp32_holds_inside_another_precision() -> None:
+    linear = nn.Linear(4, 4)
+    with autocast("bf16"), autocast("fp32"):
+        assert linear(torch.ones(2, 4)).dtype == torch.float32
+
+
+@pytest.mark.parametrize("precision", ["fp64", "float32", "", "BF16"])
+def test_another_word_is_refused_with_those_that_are_known(precision: str) -> None:
+    with pytest.raises(ValueError, match="fp32, bf16 and fp16"):
+        autocast(precision)
+
+
+@pytest.mark.parametrize(("precision", "scales"), [("fp32", False), ("bf16", False), ("fp16", True)])
+def test_losses_are_scaled_for_fp16_alone(precision: str, scales: bool) -> None:
+    scaler = grad_scaler(precision)
+    assert scaler.is_enabled() is scales
+    assert (scaler.scale(torch.ones(())) > 1).item() is scales
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_training_learns_in_every_precision(precision: str) -> None:
+    torch.manual_seed(2)
+    inputs = torch.randn(64, 4)
+    targets = inputs.sum(1, keepdim=True)
+    network = nn.Linear(4, 1)
+    optimizer, scaler = torch.optim.SGD(network.parameters(), 0.2), grad_scaler(precision)
+
+    def loss_of(batch: torch.Tensor) -> torch.Tensor:
+        with autocast(precision):
+            return nn.functional.mse_loss(network(inputs[batch]).float(), targets[batch])
+
+    rows = torch.arange(64)
+    losses = [accumulated_step(rows, 2, loss_of, optimizer=optimizer, scaler=scaler) for _ in range(30)]
+    assert losses[-1] < losses[0] / 20
+    assert network.weight.dtype == torch.float32
+
+
+def epochs(batches: Batches, count: int) -> list[list[list[int]]]:
+    return [[batch.tolist() for batch in batches] for _ in range(count)]
+
+
+sizes = st.integers(1, 50)
+
+
+@steady
+@given(size=sizes, batch=st.integers(1, 60), seed=st.integers(0, 1000))
+def test_an_epoch_has_every_example_once_in_full_batches(size: int, batch: int, seed: int) -> None:
+    batches = Batches(size, batch, seed=seed)
+    (epoch,) = epochs(batches, 1)
+    assert sorted(row for rows in epoch for row in rows) == list(range(size))
+    assert len(epoch) == len(batches)
+    assert {len(rows) for rows in epoch[:-1]} <= {min(batch, size)}
+
+
+@steady
+@given(size=sizes, batch=st.integers(1, 20), seed=st.integers(0, 1000), cut=st.integers(0, 120))
+def test_batches_go_on_at_the_exact_position(size: int, batch: int, seed: int, cut: int) -> None:
+    whole = Batches(size, batch, seed=seed)
+    stream = [rows for epoch in epochs(whole, 3) for rows in epoch]
+    first, resumed = Batches(size, batch, seed=seed), Batches(size, batch, seed=seed)
+    cut = min(cut, len(stream))
+    before = taken(first, cut)
+    resumed.load_state_dict(first.state_dict())
+    assert before + taken(resumed, len(stream) - cut) == stream
+
+
+def taken(batches: Batches, count: int) -> list[list[int]]:
+    """The next `count` batches, over the ends of epochs."""
+    found: list[list[int]] = []
+    while len(found) < count:
+        for batch in batches:
+            found.append(batch.tolist())
+            if len(found) == count:
+                break
+    return found
+
+
+@steady
+@given(seed=st.integers(0, 1000))
+def test_the_order_is_the_seeds_whatever_else_draws(seed: int) -> None:
+    one, two = Batches(20, 6, seed=seed), Batches(20, 6, seed=seed)
+    torch.manual_seed(1)
+    expected = epochs(one, 2)
+    torch.manual_seed(2)
+    assert epochs(two, 2) == expected
+
+
+def test_epochs_and_seeds_differ() -> None:
+    orders = [str(epochs(Batches(30, 30, seed=seed), 1)) for seed in range(10)]
+    orders += [str([epoch]) for epoch in epochs(Batches(30, 30), 5)[1:]]
+    assert len(set(orders)) == 14
+
+
+def test_drawing_an_order_leaves_the_global_generator_alone() -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    epochs(Batches(20, 6), 2)
+    assert torch.equal(torch.get_rng_state(), before)

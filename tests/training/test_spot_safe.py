@@ -1,0 +1,259 @@
+"""`SpotSafe` in a plain script: an interrupted run goes on as if nothing had happened."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.training.counting import Count, count_to
+from tests.training.fit import Record, fit
+from tuner.training import Batches, MetricsRefused, SpotSafe, checkpoint
+
+ROOT = Path(__file__).resolve().parents[2]
+KINDS = [("sgd", "fp32"), ("adamw", "bf16"), ("adamw", "fp16")]
+
+
+def script(*arguments: object) -> tuple[int, list[Record]]:
+    command = [sys.executable, "-m", "tests.training.fit", *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr
+    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def told(directory: Path | None, **how: Any) -> tuple[list[Record], str]:
+    records: list[Record] = []
+    last = fit(directory, tell=records.append, **how)
+    return records, last
+
+
+def test_a_script_that_was_killed_goes_on_to_the_last_bit(tmp_path: Path) -> None:
+    records, last = told(None, optimizer="adamw", precision="fp16", steps=8)
+    whole = [*records, {"digest": last, "ray": False}]
+    killed, before = script("adamw", "fp16", tmp_path / "cut", 8, 5)
+    assert killed == -signal.SIGKILL
+    assert before == whole[:5]
+    _, after = script("adamw", "fp16", tmp_path / "cut", 8)
+    assert after[0]["step"] in (4, 5)  # the save of step 5 may have been under way
+    assert after == whole[after[0]["step"] :]
+
+
+@pytest.mark.parametrize(("optimizer", "precision"), KINDS)
+def test_a_run_that_ended_early_goes_on_to_the_last_bit(
+    tmp_path: Path, optimizer: str, precision: str
+) -> None:
+    how: dict[str, Any] = {"optimizer": optimizer, "precision": precision}
+    whole, last = told(None, steps=7, **how)
+    before, _ = told(tmp_path, steps=3, **how)
+    after, resumed_last = told(tmp_path, steps=7, **how)
+    assert [*before, *after] == whole
+    assert resumed_last == last
+
+
+@pytest.mark.parametrize("cut", range(1, 7))
+def test_wherever_a_run_is_cut_it_goes_on_to_the_last_bit(tmp_path: Path, cut: int) -> None:
+    def lose_power(step: int) -> None:
+        if step == cut:
+            raise InterruptedError
+
+    whole, last = told(None, steps=7)
+    with pytest.raises(InterruptedError):
+        fit(tmp_path, steps=7, before_step=lose_power)
+    after, resumed_last = told(tmp_path, steps=7)
+    assert after == whole[cut:]
+    assert resumed_last == last
+
+
+def test_different_seeds_would_be_noticed(tmp_path: Path) -> None:
+    records, _ = told(None, steps=2)
+    other, _ = told(None, steps=2, optimizer="adamw")
+    assert records[0]["digest"] != other[0]["digest"]
+    assert records[0]["draws"] != records[1]["draws"]
+
+
+def test_a_finished_run_has_no_steps_left(tmp_path: Path) -> None:
+    assert count_to(3, tmp_path) == [1, 2, 3]
+    assert count_to(3, tmp_path) == []
+    assert count_to(5, tmp_path) == [4, 5]
+
+
+def test_without_a_directory_nothing_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    fit(None, steps=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_checkpoints_are_kept(tmp_path: Path) -> None:
+    count_to(5, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_00000004", "step_00000005"]
+
+
+def test_the_step_after_a_save_does_not_wait_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    trained, real_write = threading.Event(), checkpoint.write
+
+    def slow_write(state: Any, directory: Path) -> None:
+        trained.wait(30)  # the disk is not done before the next step has been trained
+        real_write(state, directory)
+        events.append(f"written {state['step']}")
+
+    monkeypatch.setattr(checkpoint, "write", slow_write)
+    count = Count()
+    with SpotSafe(count=count, steps=2, checkpoint_dir=tmp_path) as run:
+        for step in run.steps():
+            count.value += 1
+            events.append(f"trained {step + 1}")
+            if step == 1:
+                trained.set()
+            run.report(count=count.value)
+    assert events == ["trained 1", "trained 2", "written 1", "written 2"]
+
+
+def test_what_is_written_is_the_state_at_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained, real_write = threading.Event(), checkpoint.write
+
+    def slow_write(state: Any, directory: Path) -> None:
+        trained.wait(30)
+        real_write(state, directory)
+
+    monkeypatch.setattr(checkpoint, "write", slow_write)
+    count = Count()
+    with SpotSafe(count=count, checkpoint_dir=tmp_path) as run:
+        next(run.steps(1))
+        count.value += 1
+        run.report(count=count.value)
+        count.value += 100  # in place, while the disk is slow
+        trained.set()
+    assert count_to(2, tmp_path) == [2]
+
+
+def test_an_error_in_user_code_passes_and_the_last_save_is_complete(tmp_path: Path) -> None:
+    def breaks(step: int) -> None:
+        if step == 1:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fit(tmp_path, before_step=breaks)
+    assert [path.name for path in tmp_path.iterdir()] == ["step_00000001"]
+
+
+def test_without_a_with_block_nothing_is_counted_or_reported(tmp_path: Path) -> None:
+    count_to(2, tmp_path)
+    run = SpotSafe(count=Count(), steps=3, checkpoint_dir=tmp_path)
+    with pytest.raises(RuntimeError, match="with SpotSafe"):
+        run.steps()
+    with pytest.raises(RuntimeError, match="with SpotSafe"):
+        run.report(count=1)
+    with run:
+        assert next(run.steps()) == 2
+        run.report(count=3)
+    with pytest.raises(RuntimeError, match="with SpotSafe"):
+        run.report(count=4)
+
+
+@pytest.mark.parametrize("value", [object(), [1.0], {"a": 1}, torch.zeros(2), 1 + 2j])
+def test_a_script_is_told_what_the_service_would_not_record(value: object) -> None:
+    with SpotSafe(steps=1) as run:
+        next(run.steps())
+        with pytest.raises(MetricsRefused, match="accuracy"):
+            run.report(accuracy=value)
+
+
+def test_a_script_is_told_of_a_report_that_is_too_large() -> None:
+    with SpotSafe(steps=1) as run:
+        next(run.steps())
+        with pytest.raises(MetricsRefused, match="too large"):
+            run.report(text="x" * (1 << 20))
+
+
+def test_reporting_twice_in_a_step_is_refused() -> None:
+    with SpotSafe(steps=2) as run:
+        next(run.steps())
+        run.report(loss=1.0)
+        with pytest.raises(RuntimeError, match="step 1 was reported before"):
+            run.report(accuracy=0.5)
+
+
+def test_a_step_without_a_report_is_refused() -> None:
+    with SpotSafe(steps=2) as run:
+        steps = run.steps()
+        next(steps)
+        with pytest.raises(RuntimeError, match=r"step 1 ended without run\.report"):
+            next(steps)
+
+
+def test_a_script_must_say_how_many_steps_there_are() -> None:
+    with SpotSafe() as run, pytest.raises(ValueError, match=r"run\.steps\(10\)"):
+        next(run.steps())
+
+
+def test_what_has_no_state_is_refused_by_name() -> None:
+    with pytest.raises(TypeError, match="loss cannot be checkpointed"):
+        SpotSafe(loss=torch.nn.functional.mse_loss)  # type: ignore[arg-type]
+
+
+def test_parts_that_are_none_are_left_out(tmp_path: Path) -> None:
+    with SpotSafe(count=Count(), scheduler=None, steps=1, checkpoint_dir=tmp_path) as run:
+        next(run.steps())
+        run.report(count=1)
+    state = torch.load(tmp_path / "step_00000001" / checkpoint.STATE_FILE, weights_only=True)
+    assert set(state["parts"]) == {"count"}
+
+
+SCHEDULERS: list[Callable[[torch.optim.Optimizer], Any]] = [
+    lambda o: torch.optim.lr_scheduler.StepLR(o, 2),
+    lambda o: torch.optim.lr_scheduler.MultiStepLR(o, [2, 3]),
+    lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.9),
+    lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 6),
+    lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=9),
+    lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda epoch: 0.9**epoch),
+    lambda o: torch.optim.lr_scheduler.SequentialLR(
+        o,
+        [
+            torch.optim.lr_scheduler.LinearLR(o, 0.1, total_iters=2),
+            torch.optim.lr_scheduler.ExponentialLR(o, 0.9),
+        ],
+        [2],
+    ),
+]
+
+
+def rates(schedule: Callable[[Any], Any], steps: int, directory: Path | None) -> list[float]:
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    scheduler, seen = schedule(optimizer), []
+    with SpotSafe(optimizer=optimizer, scheduler=scheduler, steps=steps, checkpoint_dir=directory) as run:
+        for _ in run.steps():
+            seen.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            scheduler.step()
+            run.report(rate=seen[-1])
+    return seen
+
+
+@pytest.mark.parametrize("schedule", SCHEDULERS)
+def test_every_common_schedule_goes_on_where_it_was(tmp_path: Path, schedule: Callable[[Any], Any]) -> None:
+    whole = rates(schedule, 7, None)
+    assert rates(schedule, 3, tmp_path) + rates(schedule, 7, tmp_path) == whole
+    assert len(set(whole)) > 1
+
+
+def test_the_order_of_batches_is_part_of_a_checkpoint(tmp_path: Path) -> None:
+    batches = Batches(10, 3, seed=1)
+    with SpotSafe(batches=batches, steps=1, checkpoint_dir=tmp_path) as run:
+        next(run.steps())
+        next(iter(batches))
+        run.report(loss=1.0)
+    left = [batch.tolist() for batch in batches]
+    resumed = Batches(10, 3, seed=1)
+    with SpotSafe(batches=resumed, steps=2, checkpoint_dir=tmp_path):
+        assert [batch.tolist() for batch in resumed] == left

@@ -1,0 +1,202 @@
+"""`SpotSafe` with a supervisor at the other end of its channel: what is told, and what an answer does."""
+
+import json
+import math
+from collections.abc import Iterator
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from tests.training.counting import Count
+from tuner.training import CheckpointUnreadable, MetricsRefused, SpotSafe, StopTraining, channel, checkpoint
+from tuner.training.channel import Begin, begin_message, open_channel, reply_message
+
+
+class Supervisor:
+    """Its answers are given in advance; what it was told is read afterwards."""
+
+    def __init__(self, staging: Path) -> None:
+        self._ours, self._theirs = Pipe()
+        self.staging = staging
+
+    def begin(self, **more: Any) -> None:
+        begin = Begin("trial_1", 1, "module:train", {}, str(self.staging), **more)
+        self._ours.send_bytes(begin_message(begin))
+        open_channel(self._theirs)
+
+    def answers(self, *replies: str) -> None:
+        """Words among `go`, `go and save`, `stop`, `stop and save`."""
+        for reply in replies:
+            self._ours.send_bytes(reply_message(stop="stop" in reply, save="save" in reply))
+
+    def heard(self, kind: str) -> list[dict[str, Any]]:
+        messages = []
+        while self._ours.poll():
+            messages.append(json.loads(self._ours.recv_bytes()))
+        return [message for message in messages if message["type"] == kind]
+
+    def close(self) -> None:
+        for end in (self._ours, self._theirs):
+            assert isinstance(end, Connection)
+            end.close()
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Supervisor]:
+    monkeypatch.setattr(channel, "_current", None)
+    found = Supervisor(tmp_path / "staging")
+    found.staging.mkdir()
+    yield found
+    found.close()
+
+
+def count(run: SpotSafe, counter: Count) -> list[float]:
+    seen = []
+    with run:
+        for _ in run.steps():
+            counter.value += 1
+            seen.append(float(counter.value))
+            run.report(count=counter.value)
+    return seen
+
+
+METRICS = [
+    (float("nan"), "NaN"),
+    (float("inf"), "Infinity"),
+    (-math.inf, "-Infinity"),
+    (torch.tensor(float("nan")), "NaN"),
+    (torch.tensor([[2.5]], requires_grad=True), 2.5),
+    (numpy.float64("inf"), "Infinity"),
+    (numpy.float32(0.5), 0.5),
+    (numpy.int64(3), 3),
+    (torch.tensor(True), True),
+    (7, 7),
+    ("words", "words"),
+    (None, None),
+]
+
+
+@pytest.mark.parametrize(("value", "told"), METRICS, ids=[repr(value) for value, _ in METRICS])
+def test_metrics_arrive_as_plain_values_and_no_nan_is_lost(
+    supervisor: Supervisor, value: object, told: object
+) -> None:
+    supervisor.begin(max_step=1)
+    supervisor.answers("go")
+    with SpotSafe() as run:
+        for _ in run.steps():
+            run.report(metric=value)
+    (report,) = supervisor.heard("report")
+    assert report["metrics"] == {"metric": told}
+    assert type(report["metrics"]["metric"]) is type(told)
+    assert report["resumable"]
+
+
+@pytest.mark.parametrize("value", [object(), [1.0], {"a": 1}, torch.zeros(2), numpy.zeros(3), 1 + 2j])
+def test_what_is_no_metric_is_refused_by_name(supervisor: Supervisor, value: object) -> None:
+    supervisor.begin(max_step=1)
+    with SpotSafe() as run:
+        next(run.steps())
+        with pytest.raises(MetricsRefused, match="accuracy"):
+            run.report(accuracy=value)
+    assert supervisor.heard("report") == []
+
+
+def test_a_huge_report_is_refused(supervisor: Supervisor) -> None:
+    supervisor.begin(max_step=1)
+    with SpotSafe() as run:
+        next(run.steps())
+        with pytest.raises(MetricsRefused, match="too large"):
+            run.report(text="x" * (1 << 20))
+
+
+def test_the_service_says_how_many_steps_there_are(supervisor: Supervisor) -> None:
+    supervisor.begin(max_step=3)
+    supervisor.answers("go", "go", "go")
+    assert count(SpotSafe(steps=99), Count()) == [1, 2, 3]
+
+
+def test_a_stop_ends_the_attempt_without_a_trace_of_an_error(supervisor: Supervisor) -> None:
+    supervisor.begin(max_step=9)
+    supervisor.answers("go", "stop")
+    with pytest.raises(StopTraining) as stopped:
+        count(SpotSafe(), Count())
+    assert stopped.value.code == 0
+    assert not issubclass(StopTraining, Exception)  # `except Exception` in user code lets it pass
+    assert list(supervisor.staging.iterdir()) == []
+
+
+def test_a_stop_that_saves_has_saved_when_it_ends_and_another_attempt_goes_on(supervisor: Supervisor) -> None:
+    supervisor.begin(max_step=9)
+    supervisor.answers("go", "stop and save")
+    counter = Count()
+    with pytest.raises(StopTraining):
+        count(SpotSafe(count=counter), counter)
+    (saved,) = supervisor.heard("saved")
+    assert saved["step"] == 2
+    supervisor.begin(max_step=3, restore=saved["path"], first_step=2)
+    supervisor.answers("go")
+    again = Count()
+    assert count(SpotSafe(count=again), again) == [3]
+    assert [report["step"] for report in supervisor.heard("report")] == [3]
+
+
+def test_a_save_on_the_way_is_complete_when_the_run_ends(supervisor: Supervisor) -> None:
+    supervisor.begin(max_step=2)
+    supervisor.answers("go and save", "go")
+    counter = Count()
+    assert count(SpotSafe(count=counter), counter) == [1, 2]
+    (saved,) = supervisor.heard("saved")
+    state = torch.load(Path(saved["path"]) / checkpoint.STATE_FILE, weights_only=True)
+    assert state["step"] == state["parts"]["count"]["value"].item() == 1
+
+
+def test_a_failed_save_is_told_and_training_goes_on(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(state: object, directory: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "write", full)
+    supervisor.begin(max_step=2)
+    supervisor.answers("go and save", "go")
+    counter = Count()
+    assert count(SpotSafe(count=counter), counter) == [1, 2]
+    (failed,) = supervisor.heard("save_failed")
+    assert "No space left" in failed["detail"]
+
+
+def test_a_save_that_fails_inside_torch_is_told_too(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(state: object, directory: Path) -> None:
+        raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 8384 vs 8278")
+
+    monkeypatch.setattr(checkpoint, "write", full)
+    supervisor.begin(max_step=2)
+    supervisor.answers("go and save", "go")
+    counter = Count()
+    count(SpotSafe(count=counter), counter)
+    (failed,) = supervisor.heard("save_failed")
+    assert failed["step"] == 1
+    assert list(supervisor.staging.iterdir()) == []
+
+
+def test_a_damaged_checkpoint_is_named(supervisor: Supervisor, tmp_path: Path) -> None:
+    (tmp_path / checkpoint.STATE_FILE).write_bytes(b"damaged")
+    supervisor.begin(max_step=9, restore=str(tmp_path), first_step=2)
+    with pytest.raises(CheckpointUnreadable, match=str(tmp_path)), SpotSafe():
+        pass
+
+
+def test_the_time_is_told_apart_by_what_it_was_spent_on(supervisor: Supervisor) -> None:
+    supervisor.begin(max_step=2)
+    supervisor.answers("go and save", "go")
+    counter = Count()
+    count(SpotSafe(count=counter), counter)
+    kinds = [phase["kind"] for phase in supervisor.heard("phase")]
+    assert kinds == ["train", "checkpoint", "train", "train"]

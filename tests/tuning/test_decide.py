@@ -1,0 +1,276 @@
+"""The decisions, told as short stories."""
+
+import math
+
+import pytest
+
+from tuner.domain import commands as do
+from tuner.domain import events as ev
+from tuner.domain.budget import Budget
+from tuner.domain.fidelity import Fidelity
+from tuner.domain.job import Algorithm, JobSpec, Plateau, SchedulerName
+from tuner.domain.money import Money
+from tuner.domain.objective import Objective
+from tuner.domain.space import Float, Space
+from tuner.domain.time import Instant
+from tuner.tuning.decide import decide
+from tuner.tuning.state import State
+
+AT = Instant(0)
+
+
+class Story:
+    """A job whose events are told one by one; suggestions are answered at once."""
+
+    def __init__(
+        self,
+        concurrency: int = 1,
+        scheduler: SchedulerName = "asha",
+        trials: int | None = None,
+        **more: object,
+    ) -> None:
+        self.spec = JobSpec(
+            "a",
+            "m:f",
+            more.pop("objective", Objective("acc")),  # type: ignore[arg-type]
+            Space({"x": Float(0, 1)}),
+            Budget(usd=Money(10**6), trials=trials, on_exhausted=more.pop("on_exhausted", "finish")),  # type: ignore[arg-type]
+            fidelity=more.pop("fidelity", Fidelity(min=1, max=9)),  # type: ignore[arg-type]
+            algorithm=Algorithm(scheduler=scheduler),
+            **more,  # type: ignore[arg-type]
+        )
+        self.state = State.fresh(self.spec, budget=self.spec.budget, concurrency=concurrency)
+        self.orders: list[do.Command] = []
+        self.tell(ev.Launched(AT), ev.Asked(AT, "resume"))
+
+    def tell(self, *events: ev.Event) -> list[do.Command]:
+        """The orders that follow, suggestions left out."""
+        shown: list[do.Command] = []
+        waiting = list(events)
+        while waiting:
+            self.state, orders = decide(self.state, waiting.pop(0))
+            for order in orders:
+                if isinstance(order, do.Suggest):
+                    waiting.insert(0, ev.Suggested(AT, order.trial, {"x": 0.5}))
+                else:
+                    shown.append(order)
+        self.orders += shown
+        return shown
+
+    def report(
+        self, trial: int, step: int, value: float | None, *, resumable: bool = True, spent: int = 0
+    ) -> list[do.Command]:
+        return self.tell(ev.Reported(AT, f"trial_{trial:05d}", step, value, Money(spent), resumable))
+
+    def parked(self, trial: int, step: int) -> list[do.Command]:
+        return self.tell(ev.Parked(AT, f"trial_{trial:05d}", step))
+
+
+def begins(orders: list[do.Command]) -> list[tuple[str, int | None]]:
+    return [(order.trial, order.until) for order in orders if isinstance(order, do.Begin)]
+
+
+def test_a_job_starts_as_many_trials_as_it_may_run_at_once() -> None:
+    assert begins(Story(concurrency=3).orders) == [(f"trial_0000{n}", 1) for n in range(3)]
+
+
+def test_a_trial_below_the_cut_pauses_and_a_new_one_begins() -> None:
+    story = Story()
+    assert story.report(0, 1, 0.5) == [do.Park("trial_00000")]
+    assert begins(story.parked(0, 1)) == [("trial_00001", 1)]
+
+
+def test_the_best_third_of_a_rung_is_promoted() -> None:
+    story = Story()
+    for number, value in enumerate([0.5, 0.9]):
+        story.report(number, 1, value)
+        story.parked(number, 1)
+    story.report(2, 1, 0.1)
+    assert begins(story.parked(2, 1)) == [("trial_00001", 3)]
+
+
+def test_a_trial_that_is_promoted_as_it_reports_goes_on_without_a_pause() -> None:
+    story = Story()
+    for number, value in enumerate([0.1, 0.2]):
+        story.report(number, 1, value)
+        story.parked(number, 1)
+    assert story.report(2, 1, 0.9) == [do.Proceed("trial_00002", 3)]
+
+
+def test_a_report_that_crosses_two_rungs_counts_on_both() -> None:
+    story = Story()
+    story.report(0, 4, 0.5)
+    assert [0 in rung.recorded for rung in story.state.rungs] == [True, True]
+
+
+def test_the_last_step_finishes_the_trial() -> None:
+    story = Story(scheduler="none")
+    assert begins(story.orders) == [("trial_00000", 9)]
+    assert story.report(0, 9, 0.5) == [do.Finish("trial_00000")]
+    story.tell(ev.Completed(AT, "trial_00000"))
+    assert story.state.trial("trial_00000").status == "completed"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_no_number_fails_the_trial_and_not_the_job(value: float) -> None:
+    story = Story()
+    (stop,) = story.report(0, 1, value)
+    assert isinstance(stop, do.Stop)
+    assert begins(story.tell(ev.Stopped(AT, "trial_00000"))) == [("trial_00001", 1)]
+    assert story.state.trial("trial_00000").status == "failed"
+
+
+def test_a_metric_that_is_missing_at_a_rung_fails_the_trial_and_is_named() -> None:
+    story = Story()
+    (stop,) = story.report(0, 1, None)
+    assert isinstance(stop, do.Stop)
+    assert "'acc'" in stop.reason
+
+
+def test_a_metric_reported_now_and_then_is_taken_from_its_last_report() -> None:
+    story = Story(fidelity=Fidelity(min=2, max=8, reduction_factor=2))
+    story.report(0, 1, 0.5)
+    assert story.report(0, 2, None) == [do.Park("trial_00000")]
+    assert story.state.rungs[0].recorded == {0: 0.5}
+
+
+def test_three_alike_failures_at_the_start_end_the_job() -> None:
+    story = Story()
+    for number in range(3):
+        story.tell(ev.Failed(AT, f"trial_{number:05d}", "ValueError: no data"))
+    end = story.orders[-1]
+    assert isinstance(end, do.EndJob)
+    assert (end.state, end.reason) == ("failed", "error")
+    assert "no data" in end.detail
+
+
+def test_a_late_failure_is_the_trials_own() -> None:
+    story = Story()
+    story.report(0, 1, 0.5)
+    story.parked(0, 1)
+    for number in range(1, 9):
+        story.tell(ev.Failed(AT, f"trial_{number:05d}", "ValueError: no data"))
+    assert story.state.ending is None
+
+
+def test_a_target_ends_the_job_with_every_trial_saved() -> None:
+    story = Story(concurrency=2, objective=Objective("acc", target=0.9))
+    orders = story.report(0, 1, 0.95)
+    assert orders == [do.Park("trial_00000"), do.Park("trial_00001")]
+    story.parked(0, 1)
+    assert story.parked(1, 0)[-1] == do.EndJob(
+        "succeeded", "target", "trial_00000 reached acc 0.95 at step 1"
+    )
+
+
+def test_a_plateau_ends_the_job_once_the_patience_is_spent() -> None:
+    story = Story(plateau=Plateau(100, 0.01))
+    story.report(0, 1, 0.5, spent=50)
+    story.parked(0, 1)
+    story.report(1, 1, 0.505, spent=149)
+    story.parked(1, 1)
+    assert story.state.ending is None
+    story.report(2, 1, 0.4, spent=150)
+    assert story.state.ending is not None
+    assert story.state.ending.reason == "plateau"
+
+
+def test_refused_money_ends_the_job_only_when_nothing_runs_that_could_free_some() -> None:
+    story = Story(concurrency=2)
+    assert story.tell(ev.Refused(AT, "trial_00001", "budget_usd")) == []
+    assert story.report(0, 1, 0.5) == [do.Park("trial_00000")]
+    assert begins(story.parked(0, 1))[0] == ("trial_00001", 1)
+    story.tell(ev.Refused(AT, "trial_00002", "budget_usd"))
+    orders = story.tell(ev.Refused(AT, "trial_00001", "budget_usd"))
+    assert orders == [do.EndJob("succeeded", "budget_usd")]
+
+
+def test_a_job_paused_by_its_budget_goes_on_with_what_was_refused() -> None:
+    story = Story(on_exhausted="pause")
+    assert story.tell(ev.Refused(AT, "trial_00000", "budget_usd")) == [do.EndJob("paused", "budget_usd")]
+    story.tell(ev.BudgetChanged(AT, Budget(usd=Money(10**7))), ev.Launched(AT))
+    assert begins(story.tell(ev.Asked(AT, "resume"))) == [("trial_00000", 1)]
+
+
+def test_time_does_not_come_back_so_its_end_is_the_jobs() -> None:
+    story = Story(concurrency=2)
+    assert story.tell(ev.WallClockEnded(AT)) == [do.Park("trial_00000"), do.Park("trial_00001")]
+    story.parked(0, 0)
+    assert story.parked(1, 0) == [do.EndJob("succeeded", "wall_clock")]
+
+
+def test_cancel_stops_what_runs_at_once() -> None:
+    story = Story(concurrency=2)
+    orders = story.tell(ev.Asked(AT, "cancel"))
+    assert [type(order) for order in orders] == [do.Stop, do.Stop]
+    story.tell(ev.Stopped(AT, "trial_00000"))
+    assert story.tell(ev.Stopped(AT, "trial_00001")) == [do.EndJob("cancelled", "cancelled")]
+
+
+def test_when_no_trial_may_begin_the_leader_goes_on_to_the_end() -> None:
+    story = Story(trials=2)
+    story.report(0, 1, 0.5)
+    story.parked(0, 1)
+    assert story.report(1, 1, 0.9) == [do.Proceed("trial_00001", 3)]
+    assert story.report(1, 3, 0.9) == [do.Proceed("trial_00001", 9)]
+    assert story.report(1, 9, 0.9) == [do.Finish("trial_00001")]
+    assert story.tell(ev.Completed(AT, "trial_00001")) == [do.EndJob("succeeded", "trials")]
+
+
+def test_a_lost_worker_costs_its_trial_nothing_but_the_way_back() -> None:
+    story = Story(fidelity=Fidelity(min=3, max=9))
+    story.report(0, 1, 0.5)
+    story.report(0, 2, 0.6)
+    assert begins(story.tell(ev.Lost(AT, "trial_00000", 1, "node gone"))) == [("trial_00000", 3)]
+    assert story.report(0, 2, 0.6) == []
+    assert story.report(0, 3, 0.7) == [do.Park("trial_00000")]
+
+
+def test_a_trial_that_kills_every_worker_fails() -> None:
+    story = Story()
+    for _ in range(5):
+        story.tell(ev.Lost(AT, "trial_00000", 0, "node gone"))
+    assert story.state.trial("trial_00000").status == "failed"
+
+
+def test_a_trial_that_cannot_be_saved_is_judged_at_its_rung() -> None:
+    story = Story()
+    assert story.report(0, 1, 0.9, resumable=False) == [do.Proceed("trial_00000", 3)]
+    story.report(0, 3, 0.9, resumable=False)
+    story.tell(ev.Failed(AT, "trial_00000", "x"))
+    (stop,) = story.report(1, 1, 0.1, resumable=False)
+    assert isinstance(stop, do.Stop)
+
+
+def test_stopping_asha_keeps_the_first_and_stops_what_is_below_the_cut() -> None:
+    story = Story(scheduler="asha_stopping")
+    assert story.report(0, 1, 0.5) == [do.Proceed("trial_00000", 3)]
+    story.report(0, 3, 0.5), story.report(0, 9, 0.5)
+    story.tell(ev.Completed(AT, "trial_00000"))
+    assert isinstance(story.report(1, 1, 0.4)[0], do.Stop)
+
+
+def test_a_driver_that_starts_again_resumes_what_ran_and_forgets_what_it_had_stopped() -> None:
+    story = Story(concurrency=2, fidelity=Fidelity(min=3, max=9))
+    story.report(0, 1, 0.5)
+    story.report(1, 1, math.nan)
+    story.tell(ev.Launched(AT))
+    assert begins(story.tell(ev.Asked(AT, "resume"))) == [("trial_00000", 3), ("trial_00002", 3)]
+    assert story.state.trial("trial_00001").status == "failed"
+
+
+def test_a_model_that_was_not_kept_is_trained_to_its_last_step_again() -> None:
+    story = Story(scheduler="none")
+    story.report(0, 9, 0.5)
+    assert begins(story.tell(ev.Lost(AT, "trial_00000", 6, "node gone"))) == [("trial_00000", 9)]
+    assert story.report(0, 7, 0.5) == []
+    assert story.report(0, 9, 0.5) == [do.Finish("trial_00000")]
+
+
+def test_minimising_ranks_the_other_way() -> None:
+    story = Story(objective=Objective("loss", mode="min"))
+    for number, value in enumerate([0.5, 0.1]):
+        story.report(number, 1, value)
+        story.parked(number, 1)
+    story.report(2, 1, 0.9)
+    assert begins(story.parked(2, 1)) == [("trial_00001", 3)]

@@ -1,0 +1,127 @@
+"""A small GPT-style character model over the sources of Python's own standard library, which every machine has.
+
+Pre-norm transformer blocks with causal attention, learned positions and tied embeddings, as in Radford et al. (2019).
+"""
+
+import math
+import sysconfig
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from tuner.training import SpotSafe, accumulated_step, autocast, grad_scaler
+
+SEARCH_SPACE: dict[str, dict[str, Any]] = {  # what there is to tune, as a job's request has it
+    "learning_rate": {"type": "float", "low": 1e-3, "high": 1e-1, "log": True},
+    "width": {"type": "int", "low": 16, "high": 64, "log": True},
+    "depth": {"type": "int", "low": 1, "high": 3},
+    "batch_size": {"type": "int", "low": 4, "high": 32, "log": True},
+    "dropout": {"type": "float", "low": 0.0, "high": 0.5},
+    "weight_decay": {"type": "float", "low": 1e-6, "high": 1e-1, "log": True},
+    "optimizer": {"type": "categorical", "choices": ["sgd", "adamw"]},
+    "momentum": {"type": "float", "low": 0.0, "high": 0.99, "when": {"optimizer": ["sgd"]}},
+}
+OBJECTIVE = {"metric": "val_loss", "mode": "min"}
+
+FILES = ("argparse.py", "ast.py", "calendar.py", "configparser.py", "csv.py", "dataclasses.py", "difflib.py")
+HELD_OUT = ("textwrap.py", "statistics.py")  # validated on, never trained on
+CONTEXT = 64  # characters that the model sees
+STEPS_AN_EPOCH = 40  # optimizer steps between two reports
+ALPHABET = 128  # ASCII; anything else reads as a space
+
+
+@cache
+def text(files: tuple[str, ...]) -> torch.Tensor:
+    """The files' characters as numbers below 128, shape (n,)."""
+    folder = Path(sysconfig.get_paths()["stdlib"])
+    joined = "\n".join((folder / name).read_text(encoding="utf-8") for name in files)
+    return torch.tensor([ord(c) if ord(c) < ALPHABET else 32 for c in joined])
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, characters, width) to the same."""
+        batch, length, width = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        seen = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.drop(self.out(seen.transpose(1, 2).reshape(batch, length, width)))
+        mixed: torch.Tensor = x + self.drop(self.mlp(self.norm2(x)))
+        return mixed
+
+
+class CharModel(nn.Module):
+    def __init__(self, width: int, depth: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.characters, self.positions = nn.Embedding(ALPHABET, width), nn.Embedding(CONTEXT, width)
+        self.blocks = nn.Sequential(*(Block(width, heads, dropout) for _ in range(depth)))
+        self.norm = nn.LayerNorm(width)
+        for table in (self.characters, self.positions):
+            nn.init.normal_(table.weight, std=0.02)
+
+    def forward(self, seen: torch.Tensor) -> torch.Tensor:
+        """(batch, characters) to logits (batch, characters, 128)."""
+        x = self.characters(seen) + self.positions(torch.arange(seen.shape[1]))
+        logits: torch.Tensor = self.norm(self.blocks(x)) @ self.characters.weight.T
+        return logits
+
+
+def windows(source: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+    """One more character than the model sees, from each start: (n, CONTEXT + 1)."""
+    return source[starts[:, None] + torch.arange(CONTEXT + 1)]
+
+
+def train(config: dict[str, Any]) -> None:
+    """Tunes learning_rate, width, depth, batch_size, dropout, weight_decay, optimizer (sgd, adamw), momentum.
+
+    A width that is no multiple of heads is rounded down to one, at least to heads itself.
+    Constants: heads, precision (fp32, bf16, fp16), accumulate (micro-batches a step), seed.
+    Reports after every 40 optimizer steps: val_loss in nats a character, val_bits_per_char, train_loss.
+    """
+    torch.set_num_threads(1)
+    torch.manual_seed(config.get("seed", 0))
+    learned, held_out = text(FILES), text(HELD_OUT)
+    precision, heads = config.get("precision", "fp32"), config.get("heads", 4)
+    width = max(heads, config.get("width", 64) // heads * heads)
+    model = CharModel(width, config.get("depth", 2), heads, config.get("dropout", 0.0))
+
+    rate, decay = config.get("learning_rate", 3e-3), config.get("weight_decay", 0.01)
+    optimizer: torch.optim.Optimizer
+    if config.get("optimizer", "adamw") == "sgd":
+        momentum = config.get("momentum", 0.9)
+        optimizer = torch.optim.SGD(model.parameters(), rate, momentum=momentum, weight_decay=decay)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), rate, weight_decay=decay)
+    scaler = grad_scaler(precision)
+    validation = windows(held_out, torch.arange(0, len(held_out) - CONTEXT - 1, 4 * CONTEXT))
+
+    def loss_of(batch: torch.Tensor) -> torch.Tensor:
+        with autocast(precision):
+            logits = model(batch[:, :-1])
+            return nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+
+    with SpotSafe(model=model, optimizer=optimizer, scaler=scaler) as run:
+        for _ in run.steps():
+            model.train()
+            losses = []
+            for _ in range(STEPS_AN_EPOCH):
+                starts = torch.randint(len(learned) - CONTEXT - 1, (config.get("batch_size", 16),))
+                parts = config.get("accumulate", 1)
+                batch = windows(learned, starts)
+                losses.append(accumulated_step(batch, parts, loss_of, optimizer=optimizer, scaler=scaler))
+            model.eval()
+            with torch.no_grad():
+                loss = float(loss_of(validation))
+            run.report(
+                val_loss=loss, val_bits_per_char=loss / math.log(2), train_loss=sum(losses) / len(losses)
+            )

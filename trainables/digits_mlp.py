@@ -1,0 +1,80 @@
+"""A small network on scikit-learn's handwritten digits (Alpaydin & Kaynak, 1998): a second or so on one CPU core."""
+
+from functools import cache
+from typing import Any
+
+import torch
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from torch import nn
+
+from tuner.training import Batches, SpotSafe, accumulated_step, autocast, grad_scaler
+
+SEARCH_SPACE: dict[str, dict[str, Any]] = {  # what there is to tune, as a job's request has it
+    "learning_rate": {"type": "float", "low": 1e-3, "high": 3e-1, "log": True},
+    "width": {"type": "int", "low": 16, "high": 128, "log": True},
+    "depth": {"type": "int", "low": 1, "high": 3},
+    "batch_size": {"type": "int", "low": 16, "high": 256, "log": True},
+    "dropout": {"type": "float", "low": 0.0, "high": 0.5},
+    "weight_decay": {"type": "float", "low": 1e-6, "high": 1e-2, "log": True},
+    "optimizer": {"type": "categorical", "choices": ["sgd", "adamw"]},
+    "momentum": {"type": "float", "low": 0.0, "high": 0.99, "when": {"optimizer": ["sgd"]}},
+}
+OBJECTIVE = {"metric": "val_accuracy", "mode": "max"}
+
+
+@cache
+def data() -> list[torch.Tensor]:
+    """Train and validation images (n, 64) in [0, 1], train and validation labels; the same split every time."""
+    images, labels = load_digits(return_X_y=True)
+    parts = train_test_split(images / 16, labels, test_size=0.25, random_state=0, stratify=labels)
+    return [torch.tensor(part, dtype=torch.float32 if i < 2 else torch.long) for i, part in enumerate(parts)]
+
+
+def train(config: dict[str, Any]) -> None:
+    """Tunes learning_rate, width, depth, batch_size, dropout, weight_decay, optimizer (sgd, adamw), momentum.
+
+    Constants: precision (fp32, bf16, fp16), accumulate (micro-batches a step), seed.
+    Reports after each epoch: val_accuracy in [0, 1], val_loss, train_loss.
+    """
+    torch.set_num_threads(1)
+    torch.manual_seed(config.get("seed", 0))
+    x_train, x_val, y_train, y_val = data()
+    width, precision = config.get("width", 64), config.get("precision", "fp32")
+
+    layers: list[nn.Module] = []
+    for depth in range(config.get("depth", 1)):
+        layers += [
+            nn.Linear(width if depth else 64, width),
+            nn.ReLU(),
+            nn.Dropout(config.get("dropout", 0.0)),
+        ]
+    model = nn.Sequential(*layers, nn.Linear(width, 10))
+
+    rate, decay = config.get("learning_rate", 1e-2), config.get("weight_decay", 0.0)
+    optimizer: torch.optim.Optimizer
+    if config.get("optimizer", "adamw") == "sgd":
+        momentum = config.get("momentum", 0.9)
+        optimizer = torch.optim.SGD(model.parameters(), rate, momentum=momentum, weight_decay=decay)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), rate, weight_decay=decay)
+    scaler = grad_scaler(precision)
+    batches = Batches(len(x_train), config.get("batch_size", 64), seed=config.get("seed", 0))
+
+    def loss_of(batch: torch.Tensor) -> torch.Tensor:
+        with autocast(precision):
+            return nn.functional.cross_entropy(model(x_train[batch]), y_train[batch])
+
+    with SpotSafe(model=model, optimizer=optimizer, scaler=scaler, batches=batches) as run:
+        for _ in run.steps():
+            model.train()
+            parts = config.get("accumulate", 1)
+            losses = [
+                accumulated_step(b, parts, loss_of, optimizer=optimizer, scaler=scaler) for b in batches
+            ]
+            model.eval()
+            with torch.no_grad(), autocast(precision):
+                logits = model(x_val)
+                loss = nn.functional.cross_entropy(logits, y_val)
+            accuracy = (logits.argmax(1) == y_val).float().mean()
+            run.report(val_accuracy=accuracy, val_loss=loss, train_loss=sum(losses) / len(losses))

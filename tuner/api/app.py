@@ -1,0 +1,44 @@
+"""The app: routes, problems, metrics, and nothing that decides."""
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter, Depends, FastAPI
+
+from tuner import __version__
+from tuner.api import problems
+from tuner.api.auth import require_key
+from tuner.api.limits import BodyLimit
+from tuner.api.metrics import Latency, Metrics
+from tuner.api.routers import answers, events, health, jobs
+from tuner.schemas.problem import Problem
+from tuner.service.figures import figures
+from tuner.service.wiring import Service
+
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {"model": Problem, "content": {"application/problem+json": {}}}
+    for status in (401, 404, 409, 422, 503)
+}
+
+
+def create_app(service: Service, *, is_ready: Callable[[], bool] = lambda: True) -> FastAPI:
+    """`is_ready` says whether the controller reaches the cluster."""
+    app = FastAPI(
+        title="tuner",
+        version=__version__,
+        summary="Hyperparameter tuning under hard budgets in dollars and GPU-hours",
+        redoc_url=None,
+    )
+    app.state.service = service
+    app.state.api_key = service.settings.api_key()
+    app.state.is_ready = is_ready
+    app.state.metrics = Metrics(lambda: figures(service))
+    problems.install(app)
+    v1 = APIRouter(prefix="/v1", dependencies=[Depends(require_key)], responses=RESPONSES)
+    for part in (jobs, answers, events):
+        v1.include_router(part.router)
+    app.include_router(v1)
+    app.include_router(health.router)
+    app.add_middleware(BodyLimit)
+    app.add_middleware(Latency, metrics=app.state.metrics)
+    return app

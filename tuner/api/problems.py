@@ -1,0 +1,127 @@
+"""Errors become `application/problem+json` (RFC 9457): one table from error class to status."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from tuner.domain import errors
+from tuner.schemas.problem import FieldProblem, Problem
+
+STATUS: dict[type[errors.TunerError], int] = {
+    errors.Invalid: 422,
+    errors.NotFound: 404,
+    errors.NothingAffordable: 404,
+    errors.Conflict: 409,
+    errors.IdempotencyConflict: 409,
+    errors.BudgetRefused: 409,
+    errors.Fenced: 409,
+    errors.Unavailable: 503,
+    errors.TunerError: 500,
+}
+
+
+def status_of(error: errors.TunerError) -> int:
+    return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+
+
+def install(app: FastAPI) -> None:
+    app.add_exception_handler(errors.TunerError, _on_ours)
+    app.add_exception_handler(RequestValidationError, _on_shape)
+    app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(Exception, _on_surprise)
+
+
+def _on_ours(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, errors.TunerError)
+    faults = error.faults if isinstance(error, errors.Invalid) else ()
+    fields = [FieldProblem(pointer=fault.pointer, detail=fault.detail) for fault in faults]
+    kind = re.sub(r"(?<!^)(?=[A-Z])", "-", type(error).__name__).lower()
+    return answer(status_of(error), error.title(), error.detail, kind=kind, fields=fields)
+
+
+def _on_shape(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    fields = [_field(found, error.body) for found in error.errors()]
+    detail = "; ".join(f"{field.pointer or 'body'}: {field.detail}" for field in fields)
+    return answer(422, errors.Invalid.title(), detail, kind="invalid", fields=fields)
+
+
+def _on_http(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    title = {
+        401: "The key is missing or wrong",
+        404: "There is no such path",
+        405: "This method is not allowed here",
+        413: "The body is too large",
+    }
+    response = answer(
+        error.status_code, title.get(error.status_code, "The request was refused"), str(error.detail)
+    )
+    response.headers.update(error.headers or {})
+    return response
+
+
+def _on_surprise(_request: Request, _error: Exception) -> JSONResponse:
+    """The server's log has the traceback; the caller is told nothing of the inside."""
+    return answer(500, "Something went wrong", "an error of the service; its log says more", kind="internal")
+
+
+def answer(
+    status: int, title: str, detail: str, *, kind: str | None = None, fields: Sequence[FieldProblem] = ()
+) -> JSONResponse:
+    problem = Problem(
+        type=f"urn:tuner:problem:{kind}" if kind else "about:blank",
+        title=title,
+        status=status,
+        detail=detail,
+        errors=list(fields),
+    )
+    headers = {"Retry-After": "2"} if status == 503 else {}
+    return JSONResponse(
+        problem.model_dump(), status_code=status, media_type="application/problem+json", headers=headers
+    )
+
+
+def _field(found: dict[str, Any], body: Any) -> FieldProblem:
+    where, *rest = found["loc"]
+    if found["type"] == "json_invalid":
+        return FieldProblem(pointer="", detail=f"is no valid JSON: {found['ctx']['error']}")
+    detail = _mend(found)
+    if where != "body":
+        return FieldProblem(pointer=str(rest[-1]) if rest else str(where), detail=detail)
+    return FieldProblem(pointer=pointer_to(rest, body, missing=found["type"] == "missing"), detail=detail)
+
+
+def pointer_to(path: Iterable[Any], body: Any, *, missing: bool) -> str:
+    """A JSON pointer for a place that pydantic names: names of alternatives, which are not in the body, are left out."""
+    tokens, parts = [], list(path)
+    for index, part in enumerate(parts):
+        last = index == len(parts) - 1
+        if (isinstance(body, dict) and part in body) or (
+            isinstance(body, list) and isinstance(part, int) and part < len(body)
+        ):
+            body = body[part]
+        elif not (last and missing):
+            continue
+        tokens.append(str(part).replace("~", "~0").replace("/", "~1"))
+    return "".join(f"/{token}" for token in tokens)
+
+
+def _mend(found: dict[str, Any]) -> str:
+    match found["type"]:
+        case "missing":
+            return "is required"
+        case "extra_forbidden":
+            return "is not known here; remove it, or look for a misspelling"
+        case "union_tag_not_found" | "union_tag_invalid":
+            return "give a type: float, int or categorical"
+        case "value_error":
+            return str(found["ctx"]["error"])
+        case _:
+            said = str(found["msg"])
+            return said[0].lower() + said[1:]

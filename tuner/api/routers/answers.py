@@ -1,0 +1,144 @@
+"""What was found, and what it cost."""
+
+import csv
+import io
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Header, Query, Response
+from fastapi.responses import StreamingResponse
+
+from tuner.api import present
+from tuner.api.deps import Limit, Svc, cursor_of, read_cursor
+from tuner.domain.errors import Invalid
+from tuner.domain.money import MS_PER_HOUR, Money
+from tuner.domain.time import parse_duration_ns
+from tuner.schemas import answers as show
+from tuner.service import answers, trainables
+from tuner.service.answers import After, Limits, Sort
+from tuner.service.wiring import Service
+
+router = APIRouter(tags=["answers"])
+Usd = Annotated[float | None, Query(ge=0, le=1e9, allow_inf_nan=False)]
+GpuHours = Annotated[float | None, Query(ge=0, le=1e9, allow_inf_nan=False)]
+SortBy = Literal["number", "-number", "metric", "-metric", "cost_usd", "-cost_usd", "steps", "-steps"]
+FIELDS = ("seq", "id", "entry", "kind", "trial", "attempt", "slice", "usd", "gpu_hours", "at")
+
+
+@router.get("/jobs/{job}/trials")
+def list_trials(
+    job: str, service: Svc, sort: SortBy = "number", limit: Limit = 50, cursor: str | None = None
+) -> show.TrialPage:
+    """`sort` with a minus is descending; trials without a metric come last."""
+    by, descending = _sort(sort)
+    place = read_cursor(cursor, int | float, int)
+    after = None if place is None else After(place[0], place[1])
+    found = answers.page_of_trials(service, job, sort=by, descending=descending, after=after, limit=limit + 1)
+    more = None
+    if len(found) > limit:
+        last = found[limit - 1]
+        more = cursor_of(answers.sort_key_of(last, by, descending=descending), last.number)
+    return show.TrialPage(items=[present.trial_of(row) for row in found[:limit]], next_cursor=more)
+
+
+@router.get("/jobs/{job}/trials/{trial}")
+def get_trial(job: str, trial: str, service: Svc) -> show.TrialDetail:
+    """With the learning curve, the bill and every attempt."""
+    return present.trial_detail_of(answers.trial(service, job, trial))
+
+
+@router.get("/jobs/{job}/best")
+def get_best(
+    job: str,
+    service: Svc,
+    max_cost_usd: Usd = None,
+    max_gpu_hours: GpuHours = None,
+    max_duration: str | None = None,
+    market: str | None = None,
+    instance_type: str | None = None,
+) -> show.BestAnswer:
+    """The best configuration that can be trained within these limits, and the next better one with what it would cost."""
+    limits = _limits(max_cost_usd, max_gpu_hours, max_duration)
+    view = answers.best(service, job, limits, market=market, instance_type=instance_type)
+    return present.best_answer_of(view)
+
+
+@router.get("/jobs/{job}/pareto")
+def get_pareto(job: str, service: Svc) -> show.Pareto:
+    """Metric against cost: no point of it is beaten on both."""
+    return present.pareto_of(answers.pareto(service, job))
+
+
+@router.get("/jobs/{job}/bill")
+def get_bill(job: str, service: Svc) -> show.Bill:
+    return present.bill_of(answers.bill(service, job))
+
+
+@router.get("/jobs/{job}/ledger", response_model=show.LedgerPage)
+def get_ledger(
+    job: str,
+    service: Svc,
+    limit: Annotated[int | None, Query(ge=1, le=10_000)] = None,
+    cursor: str | None = None,
+    accept: Annotated[str, Header()] = "",
+) -> Response | show.LedgerPage:
+    """Every entry, oldest first; all of them where no limit is given. `Accept: text/csv` gives a table."""
+    place = read_cursor(cursor, int)
+    after = 0 if place is None else place[0]
+    if "text/csv" in accept:
+        answers.check_exists(service, job)
+        rows = answers.ledger_lines(service, job, after=after, limit=limit)
+        return StreamingResponse(_csv(rows), media_type="text/csv; charset=utf-8")
+    found = list(answers.ledger_lines(service, job, after=after, limit=None if limit is None else limit + 1))
+    more = limit is not None and len(found) > limit
+    shown = found[:limit]
+    return show.LedgerPage(
+        items=[present.entry_of(row) for row in shown],
+        next_cursor=cursor_of(shown[-1].seq) if more else None,
+    )
+
+
+@router.get("/best")
+def get_best_of_all(
+    service: Svc, trainable: str, metric: str, max_cost_usd: Usd = None, max_gpu_hours: GpuHours = None
+) -> show.BestOfAll:
+    """The best configuration that any job found for this trainable and metric."""
+    limits = _limits(max_cost_usd, max_gpu_hours, None)
+    job, point = answers.best_of_all(service, trainable, metric, limits)
+    return present.best_of_all_of(job, point)
+
+
+@router.get("/trainables")
+def list_trainables(service: Svc) -> show.Trainables:
+    """What can be tuned here, with documentation and a search space to begin with."""
+    return show.Trainables(items=[present.trainable_of(found) for found in _listed(service)])
+
+
+def _listed(service: Service) -> list[trainables.Described]:
+    return trainables.listed(service.prober, service.settings.allowed_modules)
+
+
+def _sort(text: SortBy) -> tuple[Sort, bool]:
+    name: Sort = text.removeprefix("-")  # type: ignore[assignment]
+    return name, text.startswith("-")
+
+
+def _limits(usd: float | None, gpu_hours: float | None, duration: str | None) -> Limits:
+    try:
+        duration_ns = None if duration is None else parse_duration_ns(duration)
+    except ValueError as error:
+        raise Invalid.at("max_duration", str(error)) from error
+    return Limits(
+        None if usd is None else Money(int(usd * 1_000_000 + 1e-6)),
+        None if gpu_hours is None else int(gpu_hours * MS_PER_HOUR + 1e-6),
+        duration_ns,
+    )
+
+
+def _csv(rows: Iterator[answers.EntryRow]) -> Iterator[str]:
+    yield ",".join(FIELDS) + "\r\n"
+    for row in rows:
+        line = io.StringIO()
+        shown = present.entry_of(row).model_dump()
+        csv.writer(line).writerow([shown[name] if shown[name] is not None else "" for name in FIELDS])
+        yield line.getvalue()

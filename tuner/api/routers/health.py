@@ -1,0 +1,33 @@
+"""Whether the service lives and is ready, and its figures for Prometheus. Without a key."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from tuner.api.deps import Svc
+from tuner.domain.errors import Unavailable
+from tuner.service import figures
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/healthz")
+def healthz() -> dict[str, str]:
+    """The process answers."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz")
+def readyz(request: Request, service: Svc) -> dict[str, Any]:
+    """The database answers, and the Ray cluster did when the controller last looked."""
+    figures.check_database(service)
+    if not request.app.state.is_ready():
+        raise Unavailable("the Ray cluster is starting, or does not answer")
+    return {"status": "ready"}
+
+
+@router.get("/metrics")
+def metrics(request: Request) -> Response:
+    """Prometheus' text format."""
+    text, kind = request.app.state.metrics.render()
+    return Response(text, media_type=kind)

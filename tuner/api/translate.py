@@ -1,0 +1,115 @@
+"""Words on the wire to domain values, and back. What a value may be is checked in the domain; only shapes change here."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from tuner.domain import space as sp
+from tuner.domain.budget import Budget
+from tuner.domain.errors import Fault, Invalid
+from tuner.domain.fidelity import Fidelity
+from tuner.domain.job import Algorithm, CheckpointPolicy, JobSpec, Plateau, Resources
+from tuner.domain.money import MS_PER_HOUR, Money
+from tuner.domain.objective import Objective
+from tuner.domain.time import parse_duration_ns
+from tuner.schemas import job as wire
+from tuner.service.control import UNSET, BudgetPatch
+
+MAX_GPU_HOURS = 1e9
+T = TypeVar("T")
+
+
+class Reader:
+    """Collects what is wrong, so that all of it is told at once."""
+
+    def __init__(self) -> None:
+        self.faults: list[Fault] = []
+
+    def take(self, pointer: str, read: Callable[[Any], T], value: Any) -> T | None:
+        """None stays None; a value that cannot be read is a fault and None."""
+        if value is None:
+            return None
+        try:
+            return read(value)
+        except ValueError as error:
+            self.faults.append(Fault(pointer, str(error)))
+            return None
+
+    def check(self) -> None:
+        if self.faults:
+            raise Invalid(*self.faults)
+
+
+def spec_of(request: wire.JobRequest) -> JobSpec:
+    """Raises Invalid for amounts and durations that cannot be read."""
+    read = Reader()
+    budget = Budget(
+        usd=read.take("/budget/usd", Money.from_usd, request.budget.usd),
+        gpu_ms=read.take("/budget/gpu_hours", _gpu_ms, request.budget.gpu_hours),
+        wall_clock_ns=read.take("/budget/wall_clock", parse_duration_ns, request.budget.wall_clock),
+        trials=request.budget.trials,
+        on_exhausted=request.budget.on_exhausted,
+    )
+    interval = None if request.checkpoint.interval == "auto" else request.checkpoint.interval
+    spec = JobSpec(
+        name=request.name,
+        trainable=request.trainable,
+        objective=Objective(**request.objective.model_dump()),
+        space=sp.Space({name: _parameter(given) for name, given in request.search_space.items()}),
+        budget=budget,
+        constants=request.constants,
+        fidelity=Fidelity(**request.fidelity.model_dump()),
+        resources=Resources(**request.resources.model_dump()),
+        algorithm=Algorithm(**request.algorithm.model_dump()),
+        plateau=_plateau(read, request.stop.plateau),
+        checkpoint=CheckpointPolicy(
+            interval_ns=read.take("/checkpoint/interval", parse_duration_ns, interval),
+            keep=request.checkpoint.keep,
+        ),
+        warm_start_jobs=tuple(request.warm_start.jobs),
+        window=None if request.window is None else request.window.model_dump(),
+        tags=request.tags,
+    )
+    read.check()
+    return spec
+
+
+def budget_patch_of(change: wire.BudgetChange) -> BudgetPatch:
+    """Only the keys that were sent. Raises Invalid."""
+    read, sent = Reader(), change.model_fields_set
+    readers: dict[str, tuple[str, Callable[[Any], Any]]] = {
+        "usd": ("usd", Money.from_usd),
+        "gpu_hours": ("gpu_ms", _gpu_ms),
+        "wall_clock": ("wall_clock_ns", parse_duration_ns),
+        "trials": ("trials", int),
+    }
+    found = {
+        ours: read.take(f"/budget/{name}", reader, getattr(change, name))
+        for name, (ours, reader) in readers.items()
+        if name in sent
+    }
+    read.check()
+    return BudgetPatch(**found, on_exhausted=change.on_exhausted or UNSET)
+
+
+def _gpu_ms(hours: float) -> int:
+    if not -MAX_GPU_HOURS <= hours <= MAX_GPU_HOURS:
+        raise ValueError(f"must be at most {MAX_GPU_HOURS:g} hours")
+    return round(hours * MS_PER_HOUR)
+
+
+def _plateau(read: Reader, given: wire.Plateau | None) -> Plateau | None:
+    if given is None:
+        return None
+    patience = read.take("/stop/plateau/patience_usd", Money.from_usd, given.patience_usd)
+    return Plateau(patience.micro_usd if patience else 0, given.min_gain)
+
+
+def _parameter(given: wire.FloatParameter | wire.IntParameter | wire.CategoricalParameter) -> sp.Parameter:
+    when = {name: tuple(values) for name, values in given.when.items()}
+    match given:
+        case wire.FloatParameter():
+            return sp.Float(float(given.low), float(given.high), given.log, when)
+        case wire.IntParameter():
+            return sp.Int(given.low, given.high, given.log, when)
+        case wire.CategoricalParameter():
+            return sp.Categorical(tuple(given.choices), when)

@@ -1,0 +1,98 @@
+"""`tuner demo`: from nothing to a bill, on a service of its own."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from tuner.cli import render, watching
+from tuner.client import Client
+from tuner.domain.errors import Unavailable
+from tuner.settings import Settings
+
+START_TIMEOUT_S = 120.0
+
+
+def run(usd: float, trainable: str) -> None:
+    console = Console(highlight=False)
+    home = Settings.from_env().home / "demo"
+    with service(home) as client:
+        described = next((one for one in client.trainables().items if one.trainable == trainable), None)
+        if described is None or described.search_space is None:
+            raise Unavailable(
+                f"{trainable} suggests no search space; name one that `tuner trainables` lists with parameters"
+            )
+        job = client.submit(
+            {
+                "name": "demo",
+                "trainable": trainable,
+                "objective": described.objective,
+                "search_space": described.search_space,
+                "fidelity": {"unit": "epoch", "min": 1, "max": 27, "reduction_factor": 3},
+                "budget": {"usd": usd, "wall_clock": "4m"},
+                "tags": {"project": "demo"},
+            }
+        )
+        price = job.price
+        console.print(f"Tuning {trainable} for {render.usd(usd)}: {job.concurrency} trials at once, each")
+        console.print(f"{render.usd(price.trial_usd_per_hour)} an hour ({price.source}).\n")
+        watching.watch(client, job.id)
+        ended = client.wait(job.id)
+        console.print("\n[bold]The job[/bold]", render.job(ended))
+        console.print("\n[bold]The best configuration[/bold]", render.best(client.best(job.id)))
+        console.print("\n[bold]The bill[/bold]", render.bill(client.bill(job.id)))
+        console.print(
+            f"\nIts record stays in {home}: TUNER_HOME={home} tuner serve, then tuner trials {job.id}"
+        )
+
+
+@contextmanager
+def service(home: Path) -> Iterator[Client]:
+    """A service of its own home on a free port, ended afterwards, and its Ray with it."""
+    home.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "TUNER_HOME": str(home), "TUNER_PORT": "0"}
+    for name in ("TUNER_URL", "TUNER_API_KEY", "TUNER_DATABASE_URL", "TUNER_STORAGE", "TUNER_RAY_ADDRESS"):
+        environment.pop(name, None)
+    with (home / "serve.log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tuner.cli.main", "serve"],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+    try:
+        yield _ready(process, home)
+    finally:
+        process.terminate()
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        subprocess.run(
+            [sys.executable, "-m", "tuner.cli.main", "stop"],
+            env=environment,
+            capture_output=True,
+            check=False,
+        )
+
+
+def _ready(process: subprocess.Popen[str], home: Path) -> Client:
+    assert process.stdout is not None
+    said = process.stdout.readline()
+    if "http://" not in said:
+        raise Unavailable(f"the service did not start; {home / 'serve.log'} says why")
+    url = said.split()[2].rstrip(",")
+    client = Client(url, (home / "api_key").read_text().strip())
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not client.is_ready():
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise Unavailable(f"the service is not ready; {home / 'serve.log'} says why")
+        time.sleep(0.2)
+    return client

@@ -1,0 +1,67 @@
+"""What all commands share: JSON or people's words, and problems on standard error."""
+
+import functools
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import ParamSpec, TypeVar
+
+import typer
+from rich.console import Console, RenderableType
+
+from tuner.client import ApiError
+from tuner.domain.errors import TunerError
+from tuner.schemas.base import Answer
+
+P = ParamSpec("P")
+R = TypeVar("R")
+A = TypeVar("A", bound=Answer)
+WIDTH = 200  # columns where there is no terminal, so that ids stay whole
+
+
+class Frame:
+    """Shows answers on standard output, as JSON or as a renderer makes of them."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self._console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+
+    def show(self, found: A, render: Callable[[A], RenderableType]) -> None:
+        if self._as_json:
+            typer.echo(json.dumps(found.model_dump(), indent=2))
+        else:
+            self._console.print(render(found))
+
+    def show_all(self, found: Sequence[A], render: Callable[[Sequence[A]], RenderableType]) -> None:
+        if self._as_json:
+            typer.echo(
+                json.dumps({"items": [one.model_dump() for one in found], "next_cursor": None}, indent=2)
+            )
+        else:
+            self._console.print(render(found))
+
+
+def with_problems(command: Callable[P, R]) -> Callable[P, R]:
+    """Exit status 1, with title and detail on standard error, for whatever the service refuses."""
+
+    @functools.wraps(command)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except ApiError as error:
+            lines = [f"  {field.pointer or 'body'}: {field.detail}" for field in error.errors]
+            detail = [error.detail] if not lines else []
+            raise _exit("\n".join([f"{error.title}", *detail, *lines])) from error
+        except TunerError as error:
+            raise _exit(f"{error.title()}\n{error.detail}") from error
+        except ValueError as error:
+            if not str(error).startswith("TUNER_"):
+                raise
+            raise _exit(f"A setting is wrong\n{error}") from error
+
+    return call
+
+
+def _exit(text: str) -> typer.Exit:
+    typer.echo(text, err=True)
+    return typer.Exit(1)

@@ -1,0 +1,248 @@
+"""`tuner`: one function a command."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from tuner.cli import render, watching
+from tuner.cli.frame import Frame, with_problems
+from tuner.cli.job_yaml import JobYaml
+from tuner.client import Client
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Hyperparameter tuning under hard budgets in dollars and GPU-hours.",
+)
+Json = Annotated[bool, typer.Option("--json", help="Print what REST answers, as JSON.")]
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="The id of a job: job_…", show_default=False)]
+
+
+@app.command()
+@with_problems
+def serve() -> None:
+    """Start the service: REST and the controller, on a local Ray cluster unless TUNER_RAY_ADDRESS names one."""
+    from tuner.cli.server import run
+
+    run()
+
+
+@app.command()
+@with_problems
+def stop() -> None:
+    """End the local Ray cluster of this home. Jobs that ran go on with the next `tuner serve`."""
+    from tuner.cli.server import stop_cluster
+
+    stop_cluster()
+
+
+@app.command()
+@with_problems
+def demo(
+    usd: Annotated[float, typer.Option(help="The budget, in dollars.")] = 0.003,
+    trainable: Annotated[str, typer.Option(help="What to tune.")] = "trainables.digits_cnn:train",
+) -> None:
+    """Start a service of its own, tune a real model under a real budget, and show the best configuration and the bill."""
+    from tuner.cli.demo import run
+
+    run(usd, trainable)
+
+
+@app.command()
+@with_problems
+def submit(
+    file: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job; - reads standard input.")],
+    wait: Annotated[bool, typer.Option("--wait", help="Show progress until the job ends.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Submit a tuning job."""
+    client = Client()
+    job = client.submit(_read(file))
+    if not wait:
+        Frame(as_json).show(job, render.job)
+        return
+    if not as_json:
+        typer.echo(f"submitted {job.id}")
+        watching.watch(client, job.id)
+    job = client.wait(job.id)
+    Frame(as_json).show(job, render.job)
+    if job.state != "succeeded":
+        raise typer.Exit(1)
+
+
+@app.command()
+@with_problems
+def jobs(
+    state: Annotated[str | None, typer.Option(help="Only jobs in this state.")] = None,
+    tag: Annotated[str | None, typer.Option(help="Only jobs with this tag, as key:value.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List jobs, newest first."""
+    Frame(as_json).show_all(list(Client().jobs(state=state, tag=tag)), render.jobs)
+
+
+@app.command()
+@with_problems
+def job(job: JobId, as_json: Json = False) -> None:
+    """Show one job."""
+    Frame(as_json).show(Client().job(job), render.job)
+
+
+@app.command()
+@with_problems
+def watch(job: JobId, as_json: Json = False) -> None:
+    """Follow a job until it ends. With --json, one event a line."""
+    client = Client()
+    if as_json:
+        watching.print_events(client, job)
+    else:
+        watching.watch(client, job)
+
+
+@app.command()
+@with_problems
+def best(
+    job: JobId,
+    max_cost_usd: Annotated[float | None, typer.Option(help="What training it may cost, in dollars.")] = None,
+    max_gpu_hours: Annotated[float | None, typer.Option(help="GPU-hours that training it may take.")] = None,
+    max_duration: Annotated[
+        str | None, typer.Option(help="Time that training it may take: 90s, 15m.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """The best configuration, within limits on what it costs to train."""
+    found = Client().best(
+        job, max_cost_usd=max_cost_usd, max_gpu_hours=max_gpu_hours, max_duration=max_duration
+    )
+    Frame(as_json).show(found, render.best)
+
+
+@app.command()
+@with_problems
+def pareto(job: JobId, as_json: Json = False) -> None:
+    """Metric against cost: every configuration that no other beats on both."""
+    Frame(as_json).show(Client().pareto(job), render.pareto)
+
+
+@app.command()
+@with_problems
+def trials(
+    job: JobId,
+    sort: Annotated[
+        str, typer.Option(help="number, metric, cost_usd or steps; with a minus, descending.")
+    ] = "number",
+    limit: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List a job's trials."""
+    Frame(as_json).show_all(list(Client().trials(job, sort=sort, limit=limit)), render.trials)
+
+
+@app.command()
+@with_problems
+def trial(job: JobId, trial: Annotated[str, typer.Argument(metavar="TRIAL")], as_json: Json = False) -> None:
+    """Show one trial: its learning curve, its bill, its attempts."""
+    Frame(as_json).show(Client().trial(job, trial), render.trial)
+
+
+@app.command()
+@with_problems
+def bill(job: JobId, as_json: Json = False) -> None:
+    """What a job cost, by kind and trial."""
+    Frame(as_json).show(Client().bill(job), render.bill)
+
+
+@app.command()
+@with_problems
+def ledger(job: JobId, as_json: Json = False) -> None:
+    """Every entry of a job's ledger."""
+    Frame(as_json).show(Client().ledger(job), render.ledger)
+
+
+@app.command()
+@with_problems
+def pause(job: JobId, as_json: Json = False) -> None:
+    """Checkpoint and park every trial."""
+    Frame(as_json).show(Client().pause(job), render.job)
+
+
+@app.command()
+@with_problems
+def resume(job: JobId, as_json: Json = False) -> None:
+    """Go on with a paused job, or with one that ended with its budget, after a top-up."""
+    Frame(as_json).show(Client().resume(job), render.job)
+
+
+@app.command()
+@with_problems
+def cancel(job: JobId, as_json: Json = False) -> None:
+    """Stop a job at once and for good."""
+    Frame(as_json).show(Client().cancel(job), render.job)
+
+
+@app.command()
+@with_problems
+def topup(
+    job: JobId,
+    usd: Annotated[float | None, typer.Option(help="Dollars to add.")] = None,
+    gpu_hours: Annotated[float | None, typer.Option(help="GPU-hours to add.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Add to a job's budget, and let it go on if it had stopped for want of it."""
+    if usd is None and gpu_hours is None:
+        raise typer.BadParameter("give --usd or --gpu-hours")
+    client = Client()
+    before = client.job(job)
+    more = {"usd": usd, "gpu_hours": gpu_hours}
+    change = {
+        name: _plus(before.budget[name], value, name) for name, value in more.items() if value is not None
+    }
+    after = client.patch(job, budget=change)
+    if after.state in ("paused", "succeeded") and str(after.stop_reason).startswith("budget"):
+        after = client.resume(job)
+    Frame(as_json).show(after, render.job)
+
+
+@app.command()
+@with_problems
+def trainables(as_json: Json = False) -> None:
+    """What can be tuned here."""
+    Frame(as_json).show(Client().trainables(), render.trainables)
+
+
+def _plus(before: float | None, more: float, name: str) -> float:
+    if before is None:
+        raise typer.BadParameter(f"the job has no limit on {name}")
+    return round(before + more, 6)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    text = sys.stdin.read() if str(file) == "-" else _text(file)
+    try:
+        found = yaml.load(text, JobYaml)  # noqa: S506  a SafeLoader
+        json.dumps(found)
+    except yaml.YAMLError as error:
+        raise typer.BadParameter(f"{file} is no YAML: {error}") from error
+    except (TypeError, ValueError) as error:
+        raise typer.BadParameter(f"{file}: {error}; put dates and the like into quotes") from error
+    if not isinstance(found, dict):
+        raise typer.BadParameter(
+            f"{file} holds no job: a mapping with name, trainable, objective, search_space, budget"
+        )
+    return found
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"{file} cannot be read: {error}") from error
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,162 @@
+"""Answers as tables for people."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tuner.schemas import answers as show
+from tuner.schemas.job import Best, Job
+
+KINDS = ("setup", "restore", "train", "checkpoint", "lost", "idle")
+
+
+def usd(amount: float | None) -> str:
+    """At least cents; as many decimals as are there, at most six.
+
+    >>> usd(0.5), usd(0.001234)
+    ('$0.50', '$0.001234')
+    """
+    if amount is None:
+        return "-"
+    text = f"{amount:.6f}".rstrip("0")
+    whole, _, decimals = text.partition(".")
+    return f"${whole}.{decimals.ljust(2, '0')}"
+
+
+def number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.5g}"
+
+
+def config(values: Mapping[str, Any]) -> str:
+    return "  ".join(f"{name}={number(v) if isinstance(v, float) else v}" for name, v in values.items())
+
+
+def jobs(found: Sequence[Job]) -> RenderableType:
+    table = _table("job", "name", "state", "why", "spent", "budget", "trials", "best")
+    for one in found:
+        table.add_row(
+            one.id,
+            one.name,
+            one.state,
+            one.stop_reason or "",
+            usd(one.spend.usd),
+            usd(one.budget["usd"]),
+            str(sum(one.progress.trials.values())),
+            number(one.best.metric) if one.best else "-",
+        )
+    return table if found else Text("no jobs")
+
+
+def job(one: Job) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    why = f" ({one.stop_reason})" if one.stop_reason else ""
+    table.add_row("job", f"{one.id}  {one.name}")
+    table.add_row("state", f"{one.state}{why}")
+    if one.detail:
+        table.add_row("", Text(one.detail))
+    held = f", {usd(one.spend.held_usd)} held" if one.spend.held_usd else ""
+    table.add_row("spent", f"{usd(one.spend.usd)} of {usd(one.budget['usd'])}{held}")
+    if one.budget["gpu_hours"] is not None or one.spend.gpu_hours:
+        table.add_row("GPU-hours", f"{one.spend.gpu_hours:g} of {number(one.budget['gpu_hours'])}")
+    states = ", ".join(f"{count} {state}" for state, count in one.progress.trials.items() if count)
+    table.add_row("trials", states or "none yet")
+    if one.best:
+        table.add_row("best", _best_line(one.best, one.objective["metric"]))
+        table.add_row("", config(one.best.config))
+    return table
+
+
+def _best_line(found: Best, metric: str = "metric") -> str:
+    return f"{metric} {number(found.metric)} by {found.trial} at step {found.step}, which costs {usd(found.cost_usd)} to train"
+
+
+def best(found: show.BestAnswer) -> RenderableType:
+    lines: list[RenderableType] = [Text(_best_line(found), style="bold")]
+    table = Table.grid(padding=(0, 2))
+    for name, value in found.config.items():
+        table.add_row(f"  {name}", number(value) if isinstance(value, float) else str(value))
+    lines.append(table)
+    if found.checkpoint:
+        lines.append(Text(f"checkpoint: {found.checkpoint}", no_wrap=True))
+    if found.next_better:
+        lines.append(Text(f"next better: {_best_line(found.next_better)}"))
+    return Group(*lines)
+
+
+def pareto(found: show.Pareto) -> RenderableType:
+    table = _table("cost", "metric", "trial", "step", "configuration")
+    for point in found.items:
+        table.add_row(
+            usd(point.cost_usd), number(point.metric), point.trial, str(point.step), config(point.config)
+        )
+    return table
+
+
+def trials(found: Sequence[show.Trial]) -> RenderableType:
+    table = _table("trial", "state", "steps", "metric", "cost", "attempts", "configuration")
+    for one in found:
+        shown = config(one.config) if not one.reason else f"{config(one.config)}\n{one.reason}"
+        numbers = (str(one.steps), number(one.metric), usd(one.cost_usd), str(one.attempts))
+        table.add_row(one.id, one.state, *numbers, Text(shown))
+    return table if found else Text("no trials")
+
+
+def trial(one: show.TrialDetail) -> RenderableType:
+    curve = _table("step", "metric", "cost so far", "seconds so far")
+    for point in one.curve:
+        cells = (number(point.metric), usd(point.cost_usd), f"{point.duration_seconds:.2f}")
+        curve.add_row(str(point.step), *cells)
+    attempts = _table("attempt", "steps", "end", "why", "cost")
+    for attempt in one.attempt_list:
+        steps = f"{attempt.from_step} to {attempt.to_step}"
+        cost = usd(round(sum(attempt.bill.values()), 6))
+        attempts.add_row(str(attempt.attempt), steps, attempt.end or "running", Text(attempt.reason), cost)
+    details = [Text(attempt.detail) for attempt in one.attempt_list if attempt.detail]
+    return Group(
+        Text(f"{one.id}: {one.state} {one.reason}"), Text(config(one.config)), curve, attempts, *details
+    )
+
+
+def bill(found: show.Bill) -> RenderableType:
+    total = _table("kind", "cost", "share")
+    for kind in KINDS:
+        share = found.by_kind[kind] / found.total_usd if found.total_usd else 0
+        total.add_row(kind, usd(found.by_kind[kind]), f"{share:.1%}")
+    total.add_row("total", usd(found.total_usd), "")
+    lines: list[RenderableType] = [total]
+    saved = found.savings.against_full_fidelity_usd
+    if saved is not None:
+        count, full = len(found.trials), usd(found.savings.full_fidelity_usd)
+        lines.append(Text(f"All {count} trials to the last step would have cost {full}: {usd(saved)} saved."))
+    if found.cost_per_completed_trial_usd is not None:
+        per = usd(found.cost_per_completed_trial_usd)
+        lines.append(Text(f"{found.completed_trials} trials completed, {per} for each."))
+    if found.preemptions:
+        lines.append(Text(f"{found.preemptions} times a worker was lost."))
+    return Group(*lines)
+
+
+def ledger(found: show.LedgerPage) -> RenderableType:
+    table = _table("at", "entry", "kind", "trial", "attempt", "slice", "amount")
+    for one in found.items:
+        where = (one.trial, str(one.attempt), str(one.slice))
+        table.add_row(one.at, one.entry, one.kind or "", *where, usd(one.usd))
+    return table
+
+
+def trainables(found: show.Trainables) -> RenderableType:
+    table = _table("trainable", "parameters", "what it is")
+    for one in found.items:
+        names = ", ".join(one.search_space or {})
+        table.add_row(one.trainable, names, Text(one.error or one.doc))
+    return table
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table

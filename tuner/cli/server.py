@@ -1,0 +1,66 @@
+"""`tuner serve`: the app, the controller, and their end."""
+
+import logging
+import socket
+import sys
+
+import typer
+import uvicorn
+
+from tuner.api.app import create_app
+from tuner.domain.errors import Unavailable
+from tuner.service.controller import Controller
+from tuner.service.figures import has_live_jobs
+from tuner.service.wiring import build
+from tuner.settings import Settings
+
+
+def run() -> None:
+    """Blocks until SIGINT or SIGTERM. Jobs that run then go on without the service; without any, the local Ray ends too."""
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    settings = Settings.from_env()
+    listening = _listen(settings)
+    service = build(settings)
+    controller = Controller(service)
+    app = create_app(service, is_ready=controller.ready.is_set)
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2, server_header=False)
+    controller.start()
+    host, port = listening.getsockname()[:2]
+    typer.echo(f"tuner serves http://{host}:{port}, with the key in {settings.api_key_path}")
+    sys.stdout.flush()
+    try:
+        uvicorn.Server(config).run(sockets=[listening])
+    finally:
+        controller.stop()
+        if has_live_jobs(service):
+            typer.echo("jobs go on without the service; `tuner serve` takes them up again", err=True)
+        else:
+            service.cluster.shut_down()
+        service.database.dispose()
+
+
+def stop_cluster() -> None:
+    settings = Settings.from_env()
+    from tuner.service.cluster import RayCluster
+
+    RayCluster(settings).shut_down()
+    typer.echo("the local Ray cluster has ended")
+
+
+def _listen(settings: Settings) -> socket.socket:
+    """Bound before anything is started, so that a taken port costs nothing."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((settings.host, settings.port))
+    except OSError as error:
+        listening.close()
+        raise Unavailable(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; set TUNER_PORT to another port"
+        ) from error
+    return listening

@@ -1,0 +1,266 @@
+"""The Python client: what REST offers, with types.
+
+from tuner import Client
+
+client = Client()                      # TUNER_URL, and the key from TUNER_API_KEY or $TUNER_HOME/api_key
+job = client.submit({"name": "digits", ...})
+client.wait(job.id)
+print(client.best(job.id, max_cost_usd=0.01))
+"""
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import httpx2
+
+from tuner.schemas import answers as show
+from tuner.schemas.base import Answer
+from tuner.schemas.job import Job, JobPage
+from tuner.schemas.problem import FieldProblem, Problem
+from tuner.settings import Settings
+
+A = TypeVar("A", bound=Answer)
+ENDED = ("succeeded", "cancelled", "failed")
+TRIES = 4
+
+
+class ApiError(Exception):
+    """The service refused, or does not answer (`status` 0). `errors` point at the fields that are wrong."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(f"{problem.title}: {problem.detail}")
+        self.status, self.title, self.detail = problem.status, problem.title, problem.detail
+        self.errors: list[FieldProblem] = problem.errors
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One server-sent event. `id` is None for those that only tell how things stand."""
+
+    type: str
+    data: dict[str, Any]
+    id: int | None = None
+
+
+class Client:
+    """May be shared between threads. Everything raises ApiError. What is safe to repeat is tried again for some seconds when
+    the service does not answer."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        api_key: str | None = None,
+        *,
+        timeout_s: float = 90.0,
+        transport: httpx2.BaseTransport | None = None,
+    ) -> None:
+        settings = Settings.from_env()
+        self.url = (url or settings.url).rstrip("/")
+        key = api_key or settings.given_api_key or _kept_key(settings)
+        self._http = httpx2.Client(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            timeout=timeout_s,
+            transport=transport,
+        )
+
+    def close(self) -> None:
+        self._http.close()
+
+    # Jobs
+
+    def submit(self, job: Mapping[str, Any], *, idempotency_key: str | None = None) -> Job:
+        """`job` as in the YAML file. A key is made where none is given, so that a retry makes no second job."""
+        headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        return self._ask(Job, "POST", "/v1/jobs", body=job, headers=headers, repeat=True)
+
+    def job(self, job: str) -> Job:
+        return self._ask(Job, "GET", f"/v1/jobs/{job}")
+
+    def jobs(self, *, state: str | None = None, tag: str | None = None) -> Iterator[Job]:
+        """Newest first, page by page."""
+        cursor: str | None = None
+        while True:
+            query = {"state": state, "tag": tag, "cursor": cursor, "limit": 100}
+            page = self._ask(JobPage, "GET", "/v1/jobs", query=query)
+            yield from page.items
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    def pause(self, job: str) -> Job:
+        return self._ask(Job, "POST", f"/v1/jobs/{job}/pause", repeat=True)
+
+    def resume(self, job: str) -> Job:
+        return self._ask(Job, "POST", f"/v1/jobs/{job}/resume", repeat=True)
+
+    def cancel(self, job: str) -> Job:
+        return self._ask(Job, "POST", f"/v1/jobs/{job}/cancel", repeat=True)
+
+    def patch(self, job: str, **change: Any) -> Job:
+        """`budget={...}`, `tags={...}`, `priority=1`."""
+        return self._ask(Job, "PATCH", f"/v1/jobs/{job}", body=change, repeat=True)
+
+    def wait(
+        self, job: str, *, timeout_s: float | None = None, until: tuple[str, ...] = (*ENDED, "paused")
+    ) -> Job:
+        """Until the job has ended or is paused. Raises TimeoutError."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while (found := self.job(job)).state not in until:
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError(f"{job} is still {found.state} after {timeout_s:g} s")
+            time.sleep(0.5)
+        return found
+
+    # Answers
+
+    def best(
+        self,
+        job: str,
+        *,
+        max_cost_usd: float | None = None,
+        max_gpu_hours: float | None = None,
+        max_duration: str | float | None = None,
+    ) -> show.BestAnswer:
+        query = {"max_cost_usd": max_cost_usd, "max_gpu_hours": max_gpu_hours, "max_duration": max_duration}
+        return self._ask(show.BestAnswer, "GET", f"/v1/jobs/{job}/best", query=query)
+
+    def pareto(self, job: str) -> show.Pareto:
+        return self._ask(show.Pareto, "GET", f"/v1/jobs/{job}/pareto")
+
+    def bill(self, job: str) -> show.Bill:
+        return self._ask(show.Bill, "GET", f"/v1/jobs/{job}/bill")
+
+    def trials(self, job: str, *, sort: str = "number", limit: int | None = None) -> Iterator[show.Trial]:
+        """Page by page; at most `limit` where it is given."""
+        cursor, left = None, limit
+        while left is None or left > 0:
+            query = {"sort": sort, "cursor": cursor, "limit": min(500, left or 500)}
+            page = self._ask(show.TrialPage, "GET", f"/v1/jobs/{job}/trials", query=query)
+            yield from page.items
+            cursor = page.next_cursor
+            left = None if left is None else left - len(page.items)
+            if cursor is None:
+                return
+
+    def trial(self, job: str, trial: str) -> show.TrialDetail:
+        return self._ask(show.TrialDetail, "GET", f"/v1/jobs/{job}/trials/{trial}")
+
+    def ledger(self, job: str) -> show.LedgerPage:
+        """Every entry, oldest first."""
+        return self._ask(show.LedgerPage, "GET", f"/v1/jobs/{job}/ledger")
+
+    def trainables(self) -> show.Trainables:
+        return self._ask(show.Trainables, "GET", "/v1/trainables")
+
+    def events(self, job: str, *, after: int | None = None) -> Iterator[Event]:
+        """Until the job ends; goes on behind the last event by itself when the connection breaks."""
+        tries = 0
+        while True:
+            headers = {} if after is None else {"Last-Event-ID": str(after)}
+            try:
+                with self._http.stream("GET", f"/v1/jobs/{job}/events", headers=headers) as answer:
+                    if not answer.is_success:
+                        answer.read()
+                        raise ApiError(_problem(answer))
+                    for event in parse_events(answer.iter_lines()):
+                        tries, after = 0, event.id if event.id is not None else after
+                        yield event
+                    return
+            except httpx2.HTTPError as error:
+                tries += 1
+                if tries >= 8 * TRIES:
+                    raise _silent(self.url, error) from error
+                time.sleep(min(2.0, 0.2 * tries))
+
+    def is_ready(self) -> bool:
+        try:
+            return self._http.get("/readyz", timeout=5).is_success
+        except httpx2.HTTPError:
+            return False
+
+    # Plumbing
+
+    def _ask(
+        self,
+        kind: type[A],
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        repeat: bool = False,
+    ) -> A:
+        params = {name: value for name, value in (query or {}).items() if value is not None}
+        answer = self._send(
+            lambda: self._http.request(method, path, params=params, json=body, headers=dict(headers or {})),
+            tries=TRIES if repeat or method == "GET" else 1,
+        )
+        if not answer.is_success:
+            raise ApiError(_problem(answer))
+        try:
+            return kind.model_validate(answer.json())
+        except ValueError as error:
+            detail = f"{self.url}{path} is no answer of this service: {answer.text[:200]}"
+            problem = Problem(
+                title="The service answered strangely", status=answer.status_code, detail=detail
+            )
+            raise ApiError(problem) from error
+
+    def _send(self, send: Callable[[], httpx2.Response], *, tries: int) -> httpx2.Response:
+        for attempt in range(tries):
+            try:
+                answer = send()
+                if answer.status_code != 503 or attempt == tries - 1:
+                    return answer
+            except (TypeError, ValueError) as error:
+                raise ApiError(
+                    Problem(title="The request is not valid", status=422, detail=str(error))
+                ) from error
+            except httpx2.HTTPError as error:
+                if attempt == tries - 1:
+                    raise _silent(self.url, error) from error
+            time.sleep(0.25 * 2**attempt)
+        raise AssertionError("the last try answers or raises")
+
+
+def parse_events(lines: Iterator[str]) -> Iterator[Event]:
+    """Server-sent events, as the HTML standard has them, from lines."""
+    kind, data, number = "message", "", None
+    for line in lines:
+        if line == "":
+            if data:
+                yield Event(kind, json.loads(data), number)
+            kind, data, number = "message", "", None
+        elif line.startswith("event:"):
+            kind = line[6:].strip()
+        elif line.startswith("data:"):
+            data += line[5:].strip()
+        elif line.startswith("id:"):
+            number = int(line[3:].strip())
+
+
+def _kept_key(settings: Settings) -> str | None:
+    try:
+        return settings.api_key_path.read_text().strip()
+    except OSError:
+        return None
+
+
+def _problem(answer: httpx2.Response) -> Problem:
+    try:
+        return Problem.model_validate(answer.json())
+    except ValueError:
+        return Problem(
+            title="The service answered strangely", status=answer.status_code, detail=answer.text[:500]
+        )
+
+
+def _silent(url: str, error: Exception) -> ApiError:
+    detail = f"{url}: {error or type(error).__name__}; start it with `tuner serve`, or set TUNER_URL"
+    return ApiError(Problem(title="The service does not answer", status=0, detail=detail))

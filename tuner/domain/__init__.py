@@ -1,0 +1,1 @@
+"""What things are: frozen values and their rules. The standard library alone."""

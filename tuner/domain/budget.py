@@ -1,0 +1,42 @@
+"""What a job may use: money, GPU-hours, wall clock and trials. Each given limit is hard."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tuner.domain.errors import Fault
+from tuner.domain.money import ZERO, Cost, Money
+
+OnExhausted = Literal["finish", "pause"]
+UNLIMITED_MICRO_USD = 2**62
+UNLIMITED_GPU_MS = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """None means not limited; at least one of `usd` and `gpu_ms` is given. `wall_clock_ns` counts running time only."""
+
+    usd: Money | None = None
+    gpu_ms: int | None = None
+    wall_clock_ns: int | None = None
+    trials: int | None = None
+    on_exhausted: OnExhausted = "finish"
+
+    @property
+    def limit(self) -> Cost:
+        """The ledger's bound, with a number that nothing reaches where there is no limit."""
+        usd = Money(UNLIMITED_MICRO_USD) if self.usd is None else self.usd
+        return Cost(usd, UNLIMITED_GPU_MS if self.gpu_ms is None else self.gpu_ms)
+
+    def faults(self) -> list[Fault]:
+        found = []
+        if self.usd is None and self.gpu_ms is None:
+            found.append(Fault("/budget", "give at least one of usd and gpu_hours"))
+        if self.usd is not None and self.usd <= ZERO:
+            found.append(Fault("/budget/usd", "must be more than 0"))
+        if self.gpu_ms is not None and self.gpu_ms <= 0:
+            found.append(Fault("/budget/gpu_hours", "must be more than 0"))
+        if self.wall_clock_ns is not None and self.wall_clock_ns <= 0:
+            found.append(Fault("/budget/wall_clock", "must be more than 0 seconds"))
+        if self.trials is not None and not 1 <= self.trials <= 1_000_000:
+            found.append(Fault("/budget/trials", "must be between 1 and 1000000"))
+        return found

@@ -1,0 +1,64 @@
+"""What to do next: the closed union of a decision's orders."""
+
+from dataclasses import dataclass
+
+from tuner.domain.job import JobState, StopReason
+from tuner.domain.space import Config
+
+
+@dataclass(frozen=True, slots=True)
+class Suggest:
+    """Ask the sampler for the configuration of the next trial and tell it with `Suggested`."""
+
+    trial: str
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Start or resume the trial on a free worker and let it train to `until` (None: to its end)."""
+
+    trial: str
+    config: Config
+    until: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Proceed:
+    """The trial waits at a rung and may go on to `until`."""
+
+    trial: str
+    until: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """Checkpoint at the next step boundary, end the attempt, tell `Parked`."""
+
+    trial: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The last step is done: keep its model, end the attempt, tell `Completed`."""
+
+    trial: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End the attempt now, saving nothing; tell `Stopped`."""
+
+    trial: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndJob:
+    """Nothing runs any more; the job's state becomes this."""
+
+    state: JobState
+    reason: StopReason | None
+    detail: str = ""
+
+
+Command = Suggest | Begin | Proceed | Park | Finish | Stop | EndJob

@@ -1,0 +1,60 @@
+"""The rule by which time becomes money: nanoseconds by kind, priced cumulatively so that slices add up to the whole."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tuner.domain.money import Cost, Money, Rate
+
+CostKind = Literal["setup", "restore", "train", "checkpoint", "lost", "idle"]
+KINDS: tuple[CostKind, ...] = ("setup", "restore", "train", "checkpoint", "lost", "idle")
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """Nanoseconds of an attempt by kind, counted from its beginning."""
+
+    ns: Mapping[CostKind, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, ns: Mapping[str, int]) -> "Meter":
+        """Reads a worker's figures: unknown kinds and negative times are refused with ValueError."""
+        known: dict[CostKind, int] = {kind: int(ns[kind]) for kind in KINDS if ns.get(kind)}
+        if len(known) != sum(1 for v in ns.values() if v) or any(v < 0 for v in known.values()):
+            raise ValueError(f"not a meter: {dict(ns)!r}")
+        return cls(known)
+
+    @property
+    def total_ns(self) -> int:
+        return sum(self.ns.values())
+
+    @property
+    def busy_ns(self) -> int:
+        return self.total_ns - self.ns.get("idle", 0)
+
+    def minus(self, earlier: "Meter") -> dict[CostKind, int]:
+        """The nanoseconds since an earlier reading. Raises ValueError where a kind went back."""
+        added = {kind: self.ns.get(kind, 0) - earlier.ns.get(kind, 0) for kind in KINDS}
+        if any(ns < 0 for ns in added.values()):
+            raise ValueError(f"the meter went back from {dict(earlier.ns)} to {dict(self.ns)}")
+        return {kind: ns for kind, ns in added.items() if ns}
+
+
+def slice_costs(rate: Rate, elapsed_ns: int, added: Mapping[CostKind, int]) -> dict[CostKind, Cost]:
+    """What `added` time costs, kind by kind, after `elapsed_ns` of the same attempt were paid.
+
+    Each boundary is priced from the attempt's beginning and rounded up there, so that all slices of an attempt together
+    cost exactly what its whole time does, and no slice less than nothing.
+    """
+    found: dict[CostKind, Cost] = {}
+    for kind in KINDS:
+        if added.get(kind):
+            found[kind] = rate.cost(elapsed_ns + added[kind]) - rate.cost(elapsed_ns)
+            elapsed_ns += added[kind]
+    return found
+
+
+def total(costs: Mapping[CostKind, Cost]) -> Cost:
+    return Cost(
+        Money(sum(cost.usd.micro_usd for cost in costs.values())), sum(cost.gpu_ms for cost in costs.values())
+    )

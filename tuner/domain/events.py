@@ -1,0 +1,137 @@
+"""What happened to a job: the only things that a decision may depend on. A closed union, each with its time.
+
+They are recorded in order before they are acted on, and telling them again to `tuner.tuning.decide` gives the same
+commands, which is how a job goes on after any of its processes was killed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tuner.domain.budget import Budget
+from tuner.domain.money import Money
+from tuner.domain.space import Config
+from tuner.domain.time import Instant
+
+Limit = Literal["budget_usd", "budget_gpu_hours", "wall_clock"]
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A driver begins, for the first time or again. What ran before runs no more; `saved` has the step of each such trial's
+    newest checkpoint (0: none)."""
+
+    at: Instant
+    saved: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Suggested:
+    """The sampler proposed the next configuration; None: it has no more."""
+
+    at: Instant
+    trial: str
+    config: Config | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A trial finished a step. `value` None: the metric is missing; `spent` is the job's spend so far, held slices' use included."""
+
+    at: Instant
+    trial: str
+    step: int
+    value: float | None
+    spent: Money
+    resumable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """An attempt ended without an end of the trial; `step` is that of the newest checkpoint (0: none)."""
+
+    at: Instant
+    trial: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The trainable returned, or the last step is done and its model kept."""
+
+    at: Instant
+    trial: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """An attempt was stopped on our order; the trial will not go on."""
+
+    at: Instant
+    trial: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The user's code failed: `reason` is one line that tells like failures apart from others."""
+
+    at: Instant
+    trial: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The worker vanished, through no fault of the trial; `step` is that of the newest checkpoint (0: none)."""
+
+    at: Instant
+    trial: str
+    step: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What the trial needs, to begin or (`running`) to go on, is not left."""
+
+    at: Instant
+    trial: str
+    limit: Limit
+    running: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WallClockEnded:
+    """The job ran for as long as it may."""
+
+    at: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A person asked."""
+
+    at: Instant
+    what: Literal["pause", "resume", "cancel"]
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetChanged:
+    at: Instant
+    budget: Budget
+
+
+Event = (
+    Launched
+    | Suggested
+    | Reported
+    | Parked
+    | Completed
+    | Stopped
+    | Failed
+    | Lost
+    | Refused
+    | WallClockEnded
+    | Asked
+    | BudgetChanged
+)

@@ -1,0 +1,158 @@
+"""A job: one tuning request, its states and the moves between them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tuner.domain.budget import Budget
+from tuner.domain.errors import Conflict, Fault
+from tuner.domain.fidelity import Fidelity
+from tuner.domain.objective import Objective
+from tuner.domain.space import Space, Value
+
+JobState = Literal["queued", "running", "paused", "succeeded", "cancelled", "failed"]
+StopReason = Literal[
+    "budget_usd",
+    "budget_gpu_hours",
+    "wall_clock",
+    "trials",
+    "target",
+    "plateau",
+    "space_exhausted",
+    "cancelled",
+    "error",
+]
+Market = Literal["on_demand", "spot", "spot_with_fallback"]
+SchedulerName = Literal["auto", "asha", "asha_stopping", "none"]
+SamplerName = Literal["auto", "tpe", "random", "gp", "cmaes", "qmc", "grid"]
+
+JOB_STATES: tuple[JobState, ...] = ("queued", "running", "paused", "succeeded", "cancelled", "failed")
+FINAL: frozenset[JobState] = frozenset({"succeeded", "cancelled", "failed"})
+MOVES: Mapping[JobState, frozenset[JobState]] = {
+    "queued": frozenset({"running", "paused", "cancelled", "failed"}),
+    "running": frozenset({"paused", "succeeded", "cancelled", "failed"}),
+    "paused": frozenset({"running", "cancelled", "failed"}),
+    "succeeded": frozenset({"running"}),  # the one way back: a top-up and a resume
+    "cancelled": frozenset(),
+    "failed": frozenset(),
+}
+
+
+def check_move(old: JobState, new: JobState) -> None:
+    """Raises Conflict where a job in `old` cannot become `new`."""
+    if new not in MOVES[old]:
+        raise Conflict(f"a job that is {old} cannot become {new}")
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What each trial takes of a node. `instance_type` and `region` None: whatever the cluster has."""
+
+    cpus: float = 1
+    gpus: float = 0
+    market: Market = "on_demand"
+    instance_type: str | None = None
+    region: str | None = None
+    max_concurrent_trials: int | None = None
+
+    def faults(self) -> list[Fault]:
+        found = []
+        if not 0 < self.cpus <= 10_000:
+            found.append(Fault("/resources/cpus", "must be more than 0 and at most 10000"))
+        if not 0 <= self.gpus <= 1000:
+            found.append(Fault("/resources/gpus", "must be between 0 and 1000"))
+        elif self.gpus > 1 and self.gpus != int(self.gpus):
+            found.append(Fault("/resources/gpus", "must be a whole number, or a fraction below 1"))
+        elif 0 < self.gpus < 0.001:
+            found.append(Fault("/resources/gpus", "must be 0 or at least 0.001"))
+        if self.max_concurrent_trials is not None and not 1 <= self.max_concurrent_trials <= 10_000:
+            found.append(Fault("/resources/max_concurrent_trials", "must be between 1 and 10000"))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    scheduler: SchedulerName = "auto"
+    sampler: SamplerName = "auto"
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plateau:
+    """Stop when `patience_usd` was spent since the best last rose by at least `min_gain`."""
+
+    patience_micro_usd: int
+    min_gain: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPolicy:
+    """`interval_ns` None: chosen by the engine from what a checkpoint costs."""
+
+    interval_ns: int | None = None
+    keep: int = 2
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """What was asked for. Never changes but for the budget and the tags, which are kept beside it."""
+
+    name: str
+    trainable: str
+    objective: Objective
+    space: Space
+    budget: Budget
+    constants: Mapping[str, object] = field(default_factory=dict)
+    fidelity: Fidelity = field(default_factory=Fidelity)
+    resources: Resources = field(default_factory=Resources)
+    algorithm: Algorithm = field(default_factory=Algorithm)
+    plateau: Plateau | None = None
+    checkpoint: CheckpointPolicy = field(default_factory=CheckpointPolicy)
+    warm_start_jobs: tuple[str, ...] = ()
+    window: Mapping[str, str] | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    def faults(self) -> list[Fault]:
+        """Everything wrong with the request that can be known from the request alone."""
+        found = [*_name_faults(self.name), *_entry_faults(self.trainable)]
+        for part in (self.objective, self.space, self.fidelity, self.budget, self.resources):
+            found += part.faults()
+        for clash in sorted(set(self.space.parameters) & set(self.constants)):
+            found.append(Fault("/constants", f"{clash!r} is in the search space too; keep one of the two"))
+        if self.budget.usd is None and self.resources.gpus == 0:
+            found.append(Fault("/budget/usd", "give usd: trials without GPUs never use up gpu_hours"))
+        if not -(2**63) <= self.algorithm.seed < 2**63:
+            found.append(Fault("/algorithm/seed", "must fit into 64 bits"))
+        if not 1 <= self.checkpoint.keep <= 1000:
+            found.append(Fault("/checkpoint/keep", "must be between 1 and 1000"))
+        if self.checkpoint.interval_ns is not None and self.checkpoint.interval_ns <= 0:
+            found.append(Fault("/checkpoint/interval", "must be more than 0 seconds, or auto"))
+        if self.plateau is not None and self.plateau.patience_micro_usd <= 0:
+            found.append(Fault("/stop/plateau/patience_usd", "must be more than 0"))
+        if self.plateau is not None and not 0 <= self.plateau.min_gain < float("inf"):
+            found.append(Fault("/stop/plateau/min_gain", "must be 0 or more"))
+        return found
+
+
+def _name_faults(name: str) -> list[Fault]:
+    allowed = all(c.isalnum() or c in " ._-" for c in name) and name.isascii()
+    if name and name[0].isalnum() and len(name) <= 100 and allowed:
+        return []
+    return [
+        Fault(
+            "/name",
+            "use 1 to 100 letters, digits, spaces, dots, dashes and underscores, a letter or digit first",
+        )
+    ]
+
+
+def _entry_faults(entry: str) -> list[Fault]:
+    module, colon, attribute = entry.partition(":")
+    if colon and len(entry) <= 300 and all(part.isidentifier() for part in [*module.split("."), attribute]):
+        return []
+    return [Fault("/trainable", "name it as module:function, such as trainables.digits_cnn:train")]
+
+
+def config_values(config: Mapping[str, Value], constants: Mapping[str, object]) -> dict[str, object]:
+    """What the trainable is called with: constants, and the configuration over them."""
+    return {**constants, **config}

@@ -1,0 +1,146 @@
+"""Money as integer micro-dollars, prices as micro-dollars an hour; the only arithmetic on either."""
+
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+
+MICRO = 1_000_000
+NS_PER_SECOND = 1_000_000_000
+NS_PER_HOUR = 3600 * NS_PER_SECOND
+MS_PER_HOUR = 3_600_000
+MAX_MICRO_USD = 10**15  # a billion dollars: far inside a 64-bit column, beyond any budget
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Money:
+    """An amount of US dollars, in whole micro-dollars. May be negative where an entry is corrected."""
+
+    micro_usd: int
+
+    @classmethod
+    def from_usd(cls, usd: "Decimal | int | float | str") -> "Money":
+        """The exact amount. Raises ValueError for what is no finite amount, has over six decimals or is too large."""
+        try:
+            exact = Decimal(str(usd))
+        except InvalidOperation as error:
+            raise ValueError(f"{usd!r} is not an amount of dollars") from error
+        if not exact.is_finite():
+            raise ValueError("must be a finite amount of dollars")
+        if abs(exact) * MICRO > MAX_MICRO_USD:
+            raise ValueError("is larger than a billion dollars")
+        micro = exact * MICRO
+        if micro != micro.to_integral_value():
+            raise ValueError("has more than six decimals")
+        return cls(int(micro))
+
+    @property
+    def usd(self) -> float:
+        """For showing and for JSON: exact to the micro-dollar as a decimal of six digits."""
+        return self.micro_usd / MICRO
+
+    def __add__(self, other: "Money") -> "Money":
+        return Money(self.micro_usd + other.micro_usd)
+
+    def __sub__(self, other: "Money") -> "Money":
+        return Money(self.micro_usd - other.micro_usd)
+
+    def __neg__(self) -> "Money":
+        return Money(-self.micro_usd)
+
+    def __str__(self) -> str:
+        return f"${Decimal(self.micro_usd) / MICRO:f}"
+
+
+ZERO = Money(0)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Price:
+    """Micro-dollars an hour."""
+
+    micro_usd_per_hour: int
+
+    @classmethod
+    def from_usd_per_hour(cls, usd: "Decimal | int | float | str") -> "Price":
+        return cls(Money.from_usd(usd).micro_usd)
+
+    @property
+    def usd_per_hour(self) -> float:
+        return self.micro_usd_per_hour / MICRO
+
+    def of(self, elapsed_ns: int) -> Money:
+        """What `elapsed_ns` costs, rounded up: a hold may be too large, never too small."""
+        return Money(-(-elapsed_ns * self.micro_usd_per_hour // NS_PER_HOUR))
+
+    def affords_ns(self, money: Money) -> int:
+        """The longest time whose cost is within `money`, rounded down."""
+        if self.micro_usd_per_hour == 0:
+            return 2**62
+        return max(0, money.micro_usd) * NS_PER_HOUR // self.micro_usd_per_hour
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """What one second of one trial uses up of each budget: its share of the node's price, and its GPUs.
+
+    The share is the larger of the trial's share of the node's CPUs and of its GPUs, since the rest of the node
+    can then not be sold to a like trial.
+    """
+
+    price: Price
+    milli_gpus: int = 0  # thousandths of a GPU
+
+    def cost(self, elapsed_ns: int) -> "Cost":
+        """Both amounts rounded up."""
+        gpu_ms = -(-elapsed_ns * self.milli_gpus // (1000 * 1_000_000))
+        return Cost(self.price.of(elapsed_ns), gpu_ms)
+
+    def affords_ns(self, left: "Cost") -> int:
+        """The longest time whose cost fits into `left` on both counts."""
+        by_money = self.price.affords_ns(left.usd)
+        if self.milli_gpus == 0:
+            return by_money
+        return min(by_money, max(0, left.gpu_ms) * 1000 * 1_000_000 // self.milli_gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What was used or set aside: dollars, and GPU time in milliseconds of one whole GPU."""
+
+    usd: Money = ZERO
+    gpu_ms: int = 0
+
+    @property
+    def gpu_hours(self) -> float:
+        return self.gpu_ms / MS_PER_HOUR
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(self.usd + other.usd, self.gpu_ms + other.gpu_ms)
+
+    def __sub__(self, other: "Cost") -> "Cost":
+        return Cost(self.usd - other.usd, self.gpu_ms - other.gpu_ms)
+
+    def __neg__(self) -> "Cost":
+        return Cost(-self.usd, -self.gpu_ms)
+
+    def fits(self, limit: "Cost") -> bool:
+        return self.usd <= limit.usd and self.gpu_ms <= limit.gpu_ms
+
+    @property
+    def nothing(self) -> bool:
+        return self.usd == ZERO and self.gpu_ms == 0
+
+
+FREE = Cost()
+
+
+def trial_rate(*, node_price: Price, node_cpus: float, node_gpus: float, cpus: float, gpus: float) -> Rate:
+    """The rate of a trial that takes `cpus` and `gpus` of a node at `node_price`.
+
+    >>> trial_rate(node_price=Price(100_000), node_cpus=2, node_gpus=0, cpus=1, gpus=0)
+    Rate(price=Price(micro_usd_per_hour=50000), milli_gpus=0)
+    """
+    shares = [Decimal(str(cpus)) / Decimal(str(node_cpus)) if node_cpus else Decimal(0)]
+    if gpus:
+        shares.append(Decimal(str(gpus)) / Decimal(str(node_gpus)))
+    micro = Decimal(node_price.micro_usd_per_hour) * min(Decimal(1), max(shares))
+    return Rate(Price(int(micro.to_integral_value(rounding="ROUND_CEILING"))), round(gpus * 1000))

@@ -1,0 +1,67 @@
+"""What is written down about attempts, steps and money set aside."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tuner.domain.cost import CostKind
+from tuner.domain.money import Cost
+from tuner.domain.time import Instant
+from tuner.domain.trial import AttemptEnd
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRow:
+    """One finished step. `cost` and `duration_ns` are what training this configuration to this step takes, without
+    interruptions. Unique by (trial, step): the first one stays."""
+
+    trial: str
+    attempt: int
+    step: int
+    at: Instant
+    value: float | None
+    metrics: Mapping[str, object]
+    cost: Cost
+    duration_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRow:
+    """One continuous run of a trial. `ended_at` None: it runs, as far as is known."""
+
+    trial: str
+    attempt: int
+    began_at: Instant
+    ended_at: Instant | None = None
+    end: AttemptEnd | None = None
+    reason: str = ""
+    detail: str = ""
+    node: str = ""
+    from_step: int = 0
+    to_step: int = 0
+    costs: Mapping[CostKind, Cost] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenHold:
+    """Money set aside and not yet posted or released. `placed_at` and `ends_at` bound the time that it can have paid for."""
+
+    id: str
+    trial: str
+    attempt: int
+    slice: int
+    cost: Cost
+    placed_at: Instant
+    ends_at: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    """A durable checkpoint: its files and their manifest lie in the shared storage."""
+
+    trial: str
+    step: int
+    attempt: int
+    uri: str
+    size_bytes: int
+    seconds: float
+    at: Instant

@@ -1,0 +1,219 @@
+"""Search spaces: named parameters, some of them active only when others have certain values."""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from random import Random
+
+from tuner.domain.errors import Fault
+
+Value = float | int | str | bool | None
+Config = dict[str, Value]
+When = Mapping[str, tuple[Value, ...]]
+MAX_PARAMETERS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Float:
+    low: float
+    high: float
+    log: bool = False
+    when: When = field(default_factory=dict)
+
+    def sample(self, rng: Random) -> float:
+        if self.log:
+            drawn = math.exp(rng.uniform(math.log(self.low), math.log(self.high)))
+            return min(self.high, max(self.low, drawn))
+        return rng.uniform(self.low, self.high)
+
+    def grid(self, points: int) -> list[Value]:
+        """`points` values, evenly spaced on the parameter's own scale, ends included."""
+        low, high = (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
+        inner = [low + (high - low) * i / (points - 1) for i in range(1, points - 1)]
+        return [self.low, *(math.exp(x) if self.log else x for x in inner), self.high]
+
+    def contains(self, value: Value) -> bool:
+        return (
+            isinstance(value, float | int) and not isinstance(value, bool) and self.low <= value <= self.high
+        )
+
+    def faults(self, at: str) -> list[Fault]:
+        if not (math.isfinite(self.low) and math.isfinite(self.high)):
+            return [Fault(at, "low and high must be finite")]
+        found = []
+        if self.low >= self.high:
+            found.append(Fault(f"{at}/low", f"must be less than high ({self.high})"))
+        if self.log and self.low <= 0:
+            found.append(Fault(f"{at}/low", "must be more than 0 on a log scale"))
+        if not math.isfinite(self.high - self.low):
+            found.append(Fault(f"{at}/high", "the range is too wide for a floating-point number"))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Int:
+    low: int
+    high: int
+    log: bool = False
+    when: When = field(default_factory=dict)
+
+    def sample(self, rng: Random) -> int:
+        if not self.log:
+            return rng.randint(self.low, self.high)
+        drawn = math.exp(rng.uniform(math.log(self.low - 0.5), math.log(self.high + 0.5)))
+        return min(self.high, max(self.low, round(drawn)))
+
+    def grid(self, points: int) -> list[Value]:
+        continuous = Float(self.low, self.high, self.log).grid(max(2, min(points, self.high - self.low + 1)))
+        return list(dict.fromkeys(round(float(x)) for x in continuous if x is not None))
+
+    def contains(self, value: Value) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and self.low <= value <= self.high
+
+    def faults(self, at: str) -> list[Fault]:
+        found = []
+        if self.low >= self.high:
+            found.append(Fault(f"{at}/low", f"must be less than high ({self.high})"))
+        if self.log and self.low < 1:
+            found.append(Fault(f"{at}/low", "must be at least 1 on a log scale"))
+        if max(abs(self.low), abs(self.high)) > 2**53:
+            found.append(Fault(at, "low and high must be within ±2^53"))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Categorical:
+    choices: tuple[Value, ...]
+    when: When = field(default_factory=dict)
+
+    def sample(self, rng: Random) -> Value:
+        return rng.choice(self.choices)
+
+    def grid(self, points: int) -> list[Value]:
+        return list(self.choices)
+
+    def contains(self, value: Value) -> bool:
+        return any(same(value, choice) for choice in self.choices)
+
+    def faults(self, at: str) -> list[Fault]:
+        found = []
+        if not self.choices:
+            found.append(Fault(f"{at}/choices", "give at least one choice"))
+        if len({(isinstance(choice, bool), choice) for choice in self.choices}) < len(self.choices):
+            found.append(Fault(f"{at}/choices", "each choice may be given once"))
+        if len(self.choices) > 1000:
+            found.append(Fault(f"{at}/choices", "give at most 1000 choices"))
+        if any(isinstance(choice, float) and not math.isfinite(choice) for choice in self.choices):
+            found.append(Fault(f"{at}/choices", "numbers must be finite"))
+        return found
+
+
+Parameter = Float | Int | Categorical
+
+
+def same(a: Value, b: Value) -> bool:
+    """Equal and of the same kind: true is not 1 here, since JSON tells them apart."""
+    return a == b and isinstance(a, bool) == isinstance(b, bool)
+
+
+@dataclass(frozen=True)
+class Space:
+    """Parameters by name. A parameter with `when` is active only if every named parameter is active with a listed value."""
+
+    parameters: Mapping[str, Parameter]
+
+    @cached_property
+    def order(self) -> tuple[str, ...]:
+        """Names, each after those that its `when` names. Those in a cycle, or after an unknown name, are left out
+        (`faults` names them)."""
+        waits = {name: len(parameter.when) for name, parameter in self.parameters.items()}
+        followers: dict[str, list[str]] = {}
+        for name, parameter in self.parameters.items():
+            for other in parameter.when:
+                followers.setdefault(other, []).append(name)
+        ordered = [name for name, count in waits.items() if count == 0]
+        for name in ordered:  # grows meanwhile
+            for follower in followers.get(name, ()):
+                waits[follower] -= 1
+                if waits[follower] == 0:
+                    ordered.append(follower)
+        return tuple(ordered)
+
+    def active(self, name: str, config: Mapping[str, Value]) -> bool:
+        conditions = self.parameters[name].when.items()
+        return all(o in config and any(same(config[o], v) for v in values) for o, values in conditions)
+
+    def sample(self, rng: Random) -> Config:
+        config: Config = {}
+        for name in self.order:
+            if self.active(name, config):
+                config[name] = self.parameters[name].sample(rng)
+        return config
+
+    def grid(self, points: int) -> Iterator[Config]:
+        """Every combination once, numbers at `points` values each; inactive parameters left out."""
+        names = self.order
+        axes = [self.parameters[name].grid(points) for name in names]
+        seen: set[tuple[tuple[str, Value], ...]] = set()
+        for values in itertools.product(*axes):
+            config: Config = {}
+            for name, value in zip(names, values, strict=True):
+                if self.active(name, config):
+                    config[name] = value
+            key = tuple((name, f"{type(value).__name__}:{value}") for name, value in config.items())
+            if key not in seen:
+                seen.add(key)
+                yield config
+
+    def contains(self, config: Mapping[str, Value]) -> bool:
+        expected = {name for name in self.parameters if self.active(name, config)}
+        return expected == set(config) and all(self.parameters[n].contains(v) for n, v in config.items())
+
+    def size(self) -> int | None:
+        """How many configurations there are, at most; None where a parameter is continuous."""
+        total = 1
+        for parameter in self.parameters.values():
+            match parameter:
+                case Float():
+                    return None
+                case Int(low, high):
+                    total *= high - low + 1
+                case Categorical(choices):
+                    total *= len(choices)
+        return total
+
+    def faults(self) -> list[Fault]:
+        if not self.parameters:
+            return [Fault("/search_space", "give at least one parameter")]
+        if len(self.parameters) > MAX_PARAMETERS:
+            return [Fault("/search_space", f"give at most {MAX_PARAMETERS} parameters")]
+        found = []
+        for name, parameter in self.parameters.items():
+            at = f"/search_space/{pointer_token(name)}"
+            found += parameter.faults(at) + self._when_faults(at, parameter.when)
+        cyclic = set(self.parameters) - set(self.order)
+        unknown = {o for p in self.parameters.values() for o in p.when if o not in self.parameters}
+        if cyclic and not unknown:
+            found += [
+                Fault(f"/search_space/{pointer_token(n)}/when", "depends on itself") for n in sorted(cyclic)
+            ]
+        return found
+
+    def _when_faults(self, at: str, when: When) -> list[Fault]:
+        found = []
+        for other, values in when.items():
+            place = f"{at}/when/{pointer_token(other)}"
+            if other not in self.parameters:
+                found.append(Fault(place, f"there is no parameter {other!r} in the search space"))
+            elif not values:
+                found.append(Fault(place, "give at least one value"))
+            elif wrong := [v for v in values if not self.parameters[other].contains(v)]:
+                found.append(Fault(place, f"{other!r} can never be {wrong[0]!r}"))
+        return found
+
+
+def pointer_token(name: str) -> str:
+    """A name as one token of a JSON pointer (RFC 6901)."""
+    return name.replace("~", "~0").replace("/", "~1")

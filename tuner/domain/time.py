@@ -1,0 +1,48 @@
+"""Time as whole nanoseconds. The core is told the time; it never looks."""
+
+import re
+from datetime import UTC, datetime
+from typing import NewType
+
+Instant = NewType("Instant", int)
+"""Nanoseconds since 1970 in UTC."""
+
+NS = 1_000_000_000
+MAX_SECONDS = 30 * 366 * 86400
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
+
+
+def seconds_ns(seconds: float) -> int:
+    return round(seconds * NS)
+
+
+def parse_duration_ns(text: str | int | float) -> int:
+    """`90s`, `15m`, `6h`, `2d` or a number of seconds. Raises ValueError for anything else.
+
+    >>> parse_duration_ns("15m") // NS
+    900
+    """
+    if isinstance(text, bool):
+        raise ValueError("must be a duration such as 90s, 15m, 6h or 2d")
+    match = _DURATION.fullmatch(str(text).strip())
+    if match is None:
+        raise ValueError("must be a duration such as 90s, 15m, 6h or 2d, or a number of seconds")
+    seconds = float(match[1]) * _UNITS[match[2] or "s"]
+    if seconds > MAX_SECONDS:
+        raise ValueError("must be at most 30 years")
+    return seconds_ns(seconds)
+
+
+def rfc3339(at: int) -> str:
+    """The instant in UTC with microseconds, as RFC 3339 writes it."""
+    moment = datetime.fromtimestamp(at // NS, UTC).replace(microsecond=at % NS // 1000)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def parse_rfc3339(text: str) -> Instant:
+    """Raises ValueError for what is no time with an offset."""
+    moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    if moment.tzinfo is None:
+        raise ValueError("give the time with its offset, such as 2026-01-31T12:00:00Z")
+    return Instant(int(moment.timestamp()) * NS + moment.microsecond * 1000)

@@ -1,0 +1,130 @@
+"""The clockwork of money: each running attempt holds a slice ahead of its work, posts what it used, and holds the next."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tuner.domain.cost import CostKind, Meter, slice_costs, total
+from tuner.domain.ids import hold_id
+from tuner.domain.money import FREE, Cost, Money, Rate
+from tuner.domain.records import OpenHold
+from tuner.domain.time import Instant
+from tuner.engine.journal import JournalTx
+from tuner.tuning.guard import fits_deadline, lease_ns
+
+
+@dataclass(slots=True)
+class Purse:
+    """The money of one attempt. `lease_ns` is paid for, counted from the attempt's beginning; `settled` is the reading
+    up to which it was posted; `reported_ns` is the work done up to the last report."""
+
+    trial: str
+    attempt: int
+    began_at: Instant
+    lease_ns: int
+    slice: int
+    held: Cost
+    heard_ns: int
+    until: int | None
+    from_step: int
+    base: tuple[Cost, int] = (FREE, 0)
+    meter: Meter = field(default_factory=Meter)
+    settled: Meter = field(default_factory=Meter)
+    posted: dict[CostKind, Cost] = field(default_factory=dict)
+    trained_ns: dict[int, int] = field(default_factory=dict)
+    last_step: int = 0
+    reported_ns: int = 0
+
+    @property
+    def silent_ns(self) -> int:
+        """Work since the last report, or since the attempt began."""
+        return self.meter.busy_ns - self.reported_ns
+
+    def unposted(self, rate: Rate) -> Money:
+        return rate.cost(self.meter.total_ns).usd - rate.cost(self.settled.total_ns).usd
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How much is asked for: at least `need_ns`; `active` attempts share what is left; `deadline_ns` is left of the wall clock."""
+
+    need_ns: int
+    active: int
+    deadline_ns: int | None
+    at: Instant
+
+
+class Treasury:
+    """Places, renews and settles the holds of one job. Every method belongs to one transaction of its journal."""
+
+    def __init__(self, job: str, rate: Rate, slice_ns: int) -> None:
+        self._job, self.rate, self._slice_ns = job, rate, slice_ns
+
+    def open(self, tx: JournalTx, trial: str, attempt: int, wanted: Wanted) -> tuple[int, Cost] | None:
+        """The first lease and its hold; None where the budget refuses."""
+        lease = self._affordable(tx.account().left, wanted)
+        if not lease:
+            return None
+        cost = self.rate.cost(lease)
+        return (lease, cost) if self._hold(tx, (trial, attempt, 1), cost, lease, wanted.at) else None
+
+    def extend(self, tx: JournalTx, purse: Purse, wanted: Wanted) -> bool:
+        """Posts what was used and holds more. False: the budget refuses, and the present hold stays as it is."""
+        unused = purse.lease_ns - purse.meter.total_ns
+        left = tx.account().left + purse.held - self._used(purse)
+        more = self._affordable(
+            left, Wanted(max(wanted.need_ns, unused), wanted.active, wanted.deadline_ns, wanted.at)
+        )
+        if more <= unused:
+            return False
+        lease = purse.meter.total_ns + more
+        self._settle(tx, purse, purse.meter.minus(purse.settled), wanted.at)
+        purse.slice, purse.lease_ns = purse.slice + 1, lease
+        purse.held = self.rate.cost(lease) - self.rate.cost(purse.meter.total_ns)
+        if not self._hold(tx, (purse.trial, purse.attempt, purse.slice), purse.held, more, wanted.at):
+            raise AssertionError("the account was read in this transaction")
+        return True
+
+    def close(self, tx: JournalTx, purse: Purse, *, lost_ns: int, at: Instant) -> None:
+        """Posts the rest and releases what was not used. `lost_ns` of training have to be done again."""
+        added = purse.meter.minus(purse.settled)
+        here = min(lost_ns, added.get("train", 0))
+        if here:
+            added["train"] -= here
+            added["lost"] = added.get("lost", 0) + here
+        self._settle(tx, purse, added, at)
+        if lost_ns > here:
+            self._lose_posted(tx, purse, lost_ns - here, at)
+
+    def _lose_posted(self, tx: JournalTx, purse: Purse, ns: int, at: Instant) -> None:
+        trained = purse.posted.get("train", FREE)
+        cost = self.rate.cost(ns)
+        lost = Cost(min(cost.usd, trained.usd), min(cost.gpu_ms, trained.gpu_ms))
+        moved: dict[CostKind, Cost] = {"train": -lost, "lost": lost}
+        name = f"{hold_id(self._job, purse.trial, purse.attempt, purse.slice)}/lost"
+        tx.correct(name, trial=purse.trial, attempt=purse.attempt, costs=moved, at=at)
+        _add(purse.posted, moved)
+
+    def _settle(self, tx: JournalTx, purse: Purse, added: Mapping[CostKind, int], at: Instant) -> None:
+        used = slice_costs(self.rate, purse.settled.total_ns, added)
+        tx.settle(hold_id(self._job, purse.trial, purse.attempt, purse.slice), used, at=at)
+        _add(purse.posted, used)
+        purse.settled = purse.meter
+
+    def _used(self, purse: Purse) -> Cost:
+        return total(slice_costs(self.rate, purse.settled.total_ns, purse.meter.minus(purse.settled)))
+
+    def _affordable(self, left: Cost, wanted: Wanted) -> int:
+        lease = lease_ns(
+            left, self.rate, need_ns=wanted.need_ns, active=wanted.active, slice_ns=self._slice_ns
+        )
+        return fits_deadline(lease, need_ns=wanted.need_ns, left_ns=wanted.deadline_ns)
+
+    def _hold(self, tx: JournalTx, where: tuple[str, int, int], cost: Cost, lease: int, at: Instant) -> bool:
+        trial, attempt, number = where
+        name = hold_id(self._job, trial, attempt, number)
+        return tx.hold(OpenHold(name, trial, attempt, number, cost, at, Instant(at + lease)))
+
+
+def _add(sums: dict[CostKind, Cost], more: Mapping[CostKind, Cost]) -> None:
+    for kind, cost in more.items():
+        sums[kind] = sums.get(kind, FREE) + cost

@@ -1,0 +1,57 @@
+"""What the sampler is told of what happened, live and when a job is rebuilt."""
+
+from tuner.domain import events as ev
+from tuner.domain.ids import trial_number
+from tuner.domain.job import JobSpec
+from tuner.domain.space import Config
+from tuner.tuning.samplers import sampler_for
+from tuner.tuning.state import State
+
+
+class Learner:
+    """Tells the sampler each rung that a trial crosses, so that it learns from paused trials too, and each end."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        self._spec = spec
+        self._sampler = sampler_for(spec)
+        self._known = 0
+        self._told: dict[int, int] = {}
+        self._finished: set[int] = set()
+
+    def suggest(self, number: int) -> Config | None:
+        self._known = number + 1
+        return self._sampler.suggest(number)
+
+    def learn(self, state: State, event: ev.Event) -> None:
+        """Called after the decision on `event`. A suggestion that was not asked of this sampler is adopted."""
+        match event:
+            case ev.Suggested(_, trial, config):
+                if trial_number(trial) >= self._known:
+                    self._known = trial_number(trial) + 1
+                    self._sampler.adopt(trial_number(trial), config)
+            case ev.Reported(_, trial):
+                self._on_report(state, trial_number(trial))
+            case ev.Completed(_, trial) | ev.Failed(_, trial) | ev.Stopped(_, trial) | ev.Parked(_, trial):
+                self._on_end(state, trial_number(trial))
+            case _:
+                pass
+
+    def _on_report(self, state: State, number: int) -> None:
+        record = state.trials[number]
+        if record.value is None:
+            return
+        crossed = max((rung.step for rung in state.rungs if rung.step <= record.steps), default=0)
+        if state.max_step is not None and record.steps >= state.max_step:
+            crossed = state.max_step
+        if crossed > self._told.get(number, 0):
+            self._told[number] = crossed
+            self._sampler.tell(number, crossed, self._spec.objective.score(record.value))
+
+    def _on_end(self, state: State, number: int) -> None:
+        record = state.trials[number]
+        if record.status not in ("completed", "failed") or number in self._finished:
+            return
+        self._finished.add(number)
+        if record.value is not None and not self._told.get(number):
+            self._sampler.tell(number, record.steps, self._spec.objective.score(record.value))
+        self._sampler.finish(number, failed=record.status == "failed")

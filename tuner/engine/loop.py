@@ -1,0 +1,348 @@
+"""The loop of one job: what happened is recorded, decided on, recorded, and then carried out.
+
+The same code runs real jobs (`tuner.engine.ray_driver`) and simulated ones (`tuner.engine.simulated`); they differ in
+their journal, world and clock. One thread uses it. An exception out of a turn means that memory and record may differ:
+the process must end and be rebuilt from the record (`tuner.engine.recovery`).
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tuner.domain import commands as do
+from tuner.domain import events as ev
+from tuner.domain.budget import Budget
+from tuner.domain.cost import Meter
+from tuner.domain.ids import trial_number
+from tuner.domain.job import JobSpec
+from tuner.domain.money import FREE, Rate
+from tuner.domain.records import AttemptRow, CheckpointRow, ReportRow
+from tuner.domain.time import Instant
+from tuner.domain.trial import AttemptEnd
+from tuner.engine.holds import Purse, Treasury, Wanted
+from tuner.engine.journal import Journal, JournalTx
+from tuner.engine.learning import Learner
+from tuner.engine.messages import ENDED, Progress, StepReport
+from tuner.engine.pace import Pace
+from tuner.engine.world import Assignment, Clock, World
+from tuner.tuning.decide import decide
+from tuner.tuning.state import PUBLIC, State
+
+ENDS: dict[str, AttemptEnd] = {
+    "paused": "paused",
+    "finished": "completed",
+    "ended": "completed",
+    "stopped": "stopped",
+    "failed": "failed",
+    "lost": "lost",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a job runs under, beside its spec: fixed when its driver starts."""
+
+    job: str
+    rate: Rate
+    concurrency: int
+    slice_ns: int
+
+
+@dataclass(slots=True)
+class Turn:
+    """One transaction, and the orders to send once it is committed."""
+
+    tx: JournalTx
+    at: Instant
+    orders: list[Callable[[], None]] = field(default_factory=list)
+    go: set[str] = field(default_factory=set)
+
+
+class Loop:
+    def __init__(
+        self, spec: JobSpec, budget: Budget, terms: Terms, *, journal: Journal, world: World, clock: Clock
+    ) -> None:
+        self.job = terms.job
+        self.state = State.fresh(spec, budget=budget, concurrency=terms.concurrency)
+        self.learner = Learner(spec)
+        self.pace = Pace()
+        self.treasury = Treasury(terms.job, terms.rate, terms.slice_ns)
+        self.purses: dict[str, Purse] = {}
+        self.attempts: dict[str, int] = {}
+        self.saved: dict[str, int] = {}
+        self.stalled: dict[str, str] = {}
+        self.end: do.EndJob | None = None
+        self.journal, self._world, self._clock = journal, world, clock
+        self._deadline_elapsed: int | None = None
+        self._born_ns = clock.elapsed_ns()
+
+    # What happens to a job
+
+    def start(self, event: ev.Asked) -> None:
+        """Begins after recovery, which told `Launched`: to go on, or to end as asked."""
+        self._set_deadline()
+        with self._turn() as turn:
+            self._tell(turn, event)
+
+    def asked(self, what: ev.Asked) -> None:
+        with self._turn() as turn:
+            self._tell(turn, what)
+
+    def budget_changed(self, budget: Budget) -> None:
+        """Whoever changed the budget has changed the account's bound already."""
+        with self._turn() as turn:
+            self._tell(turn, ev.BudgetChanged(turn.at, budget))
+        self._set_deadline()
+
+    def tick(self) -> None:
+        """Called every second or so: ends a job whose wall clock ran out."""
+        left = self.deadline_left_ns()
+        if left is not None and left <= 0 and self.end is None and self.state.ending is None:
+            with self._turn() as turn:
+                self._tell(turn, ev.WallClockEnded(turn.at))
+
+    def progress(self, progress: Progress) -> None:
+        """A worker's answer. One of an earlier attempt, or with an earlier reading of the meter, is old news and changes nothing."""
+        purse = self.purses.get(progress.trial)
+        if (
+            purse is None
+            or purse.attempt != progress.attempt
+            or progress.meter.total_ns < purse.meter.total_ns
+        ):
+            return
+        with self._turn() as turn:
+            self._read_meter(purse, progress.meter)
+            for saved in progress.checkpoints:
+                self._on_saved(turn, purse, saved.step)
+                size, seconds = saved.size_bytes, saved.seconds
+                row = CheckpointRow(purse.trial, saved.step, purse.attempt, saved.uri, size, seconds, turn.at)
+                turn.tx.put_checkpoint(row)
+            for report in progress.reports:
+                self._on_report(turn, purse, report)
+            if progress.state in ENDED:
+                self._on_end(turn, purse, progress)
+            else:
+                self._keep_going(turn, purse, progress)
+
+    def lost(self, trial: str, attempt: int, reason: str) -> None:
+        """The worker is known to be dead. Its time since it was last heard of is paid as lost, as far as it was held."""
+        purse = self.purses.get(trial)
+        if purse is None or purse.attempt != attempt:
+            return
+        with self._turn() as turn:
+            silent = min(self._clock.elapsed_ns() - purse.heard_ns, purse.lease_ns - purse.meter.total_ns)
+            ns = dict(purse.meter.ns)
+            ns["lost"] = ns.get("lost", 0) + max(0, silent)
+            purse.meter = Meter(ns)
+            self.stalled.pop(trial, None)
+            self._close(turn, purse, "lost", reason=reason)
+            self._tell(turn, ev.Lost(turn.at, trial, self.saved.get(trial, 0), reason))
+
+    def deadline_left_ns(self) -> int | None:
+        """What is left of the wall clock; None where it has no limit."""
+        return None if self._deadline_elapsed is None else self._deadline_elapsed - self._clock.elapsed_ns()
+
+    # One turn
+
+    @contextmanager
+    def _turn(self) -> Iterator[Turn]:
+        with self.journal.transaction() as tx:
+            turn = Turn(tx, self._clock.now())
+            yield turn
+            self.record_touched(tx, turn.at)
+        for order in turn.orders:
+            order()
+
+    def record_touched(self, tx: JournalTx, at: Instant) -> None:
+        """Writes down the trials whose state changed."""
+        for number in sorted(self.state.touched):
+            trial = self.state.trials[number]
+            tx.put_trial(trial.id, PUBLIC[trial.status], at=at, config=trial.config, reason=trial.reason)
+        self.state.touched.clear()
+
+    def _tell(self, turn: Turn, event: ev.Event) -> None:
+        """Records the event and everything that follows from it at once."""
+        waiting = deque([event])
+        while waiting:
+            told = waiting.popleft()
+            turn.tx.append(told)
+            self.state, orders = decide(self.state, told)
+            self.learner.learn(self.state, told)
+            for order in orders:
+                waiting.extend(self._carry_out(turn, order))
+
+    def _carry_out(self, turn: Turn, order: do.Command) -> list[ev.Event]:
+        match order:
+            case do.Suggest(trial):
+                config = self.learner.suggest(trial_number(trial))
+                return [ev.Suggested(turn.at, trial, config)]
+            case do.Begin():
+                return self._begin(turn, order)
+            case do.Proceed(trial, until):
+                self.purses[trial].until = until
+                turn.go.add(trial)
+            case do.Park(trial):
+                turn.orders.append(lambda: self._world.park(trial))
+            case do.Finish(trial):
+                turn.orders.append(lambda: self._world.finish(trial))
+            case do.Stop(trial):
+                turn.orders.append(lambda: self._world.stop(trial))
+            case do.EndJob(state, reason, detail):
+                turn.tx.put_job(state, reason, at=turn.at, detail=detail)
+                self.end = order
+        return []
+
+    def _begin(self, turn: Turn, order: do.Begin) -> list[ev.Event]:
+        trial, attempt = order.trial, self.attempts.get(order.trial, 0) + 1
+        wanted = self._wanted(turn, self.pace.begin_need_ns(trial))
+        opened = self.treasury.open(turn.tx, trial, attempt, wanted)
+        if opened is None:
+            return [self._refused(turn, trial, wanted, running=False)]
+        lease, held = opened
+        step = self.saved.get(trial, 0)
+        purse = Purse(trial, attempt, turn.at, lease, 1, held, self._clock.elapsed_ns(), order.until, step)
+        purse.base = (turn.tx.reached(trial, step) if step else None) or (FREE, 0)
+        self.attempts[trial], self.purses[trial] = attempt, purse
+        turn.tx.put_attempt(AttemptRow(trial, attempt, turn.at, from_step=step, to_step=step))
+        assignment = Assignment(trial, attempt, order.config, order.until, lease, step or None)
+        turn.orders.append(lambda: self._world.begin(assignment))
+        return []
+
+    # What a worker tells
+
+    def _read_meter(self, purse: Purse, meter: Meter) -> None:
+        """A reading beyond the lease is cut to it: nobody is billed for more than was held."""
+        over = meter.total_ns - purse.lease_ns
+        if over > 0:
+            ns = dict(meter.ns)
+            for kind, before in [(kind, purse.settled.ns.get(kind, 0)) for kind in ns]:
+                cut = min(over, ns[kind] - before)
+                ns[kind], over = ns[kind] - cut, over - cut
+            meter = Meter(ns)
+        purse.meter, purse.heard_ns = meter, self._clock.elapsed_ns()
+
+    def _on_saved(self, turn: Turn, purse: Purse, step: int) -> None:
+        self.saved[purse.trial] = max(step, self.saved.get(purse.trial, 0))
+        purse.trained_ns = {s: ns for s, ns in purse.trained_ns.items() if s >= step}
+
+    def _on_report(self, turn: Turn, purse: Purse, report: StepReport) -> None:
+        trained = report.meter.ns.get("train", 0)
+        before = purse.trained_ns.get(purse.last_step, 0)
+        if report.step - purse.last_step:
+            self.pace.stepped(purse.trial, max(0, trained - before))
+        purse.trained_ns[report.step], purse.last_step = trained, report.step
+        purse.reported_ns = report.meter.busy_ns
+        rate = self.treasury.rate
+        useful_ns = trained if purse.from_step else trained + report.meter.ns.get("setup", 0)
+        value = report.value(self.state.spec.objective.metric)
+        cost, duration_ns = purse.base[0] + rate.cost(useful_ns), purse.base[1] + useful_ns
+        turn.tx.put_report(
+            ReportRow(
+                purse.trial, purse.attempt, report.step, report.at, value, report.metrics, cost, duration_ns
+            )
+        )
+        spent = turn.tx.account().posted.usd
+        for other in self.purses.values():
+            spent = spent + other.unposted(rate)
+        self._tell(turn, ev.Reported(report.at, purse.trial, report.step, value, spent, report.resumable))
+
+    def _on_end(self, turn: Turn, purse: Purse, progress: Progress) -> None:
+        trial, trouble = purse.trial, progress.trouble
+        if progress.saved_step:
+            self._on_saved(turn, purse, progress.saved_step)
+        starved = trouble is not None and trouble.kind == "lease" and purse.last_step == 0
+        self.pace.ended(trial, purse.meter, starved=starved)
+        reason = trouble.line if trouble else ""
+        self._close(turn, purse, progress.state, reason=reason, detail=trouble.traceback if trouble else "")
+        self._tell(turn, self._end_event(turn, progress, reason))
+
+    def _end_event(self, turn: Turn, progress: Progress, reason: str) -> ev.Event:
+        stalled = self.stalled.pop(progress.trial, None)
+        if stalled is not None:
+            return ev.Failed(turn.at, progress.trial, stalled)
+        match progress.state:
+            case "finished" | "ended":
+                return ev.Completed(turn.at, progress.trial)
+            case "stopped":
+                return ev.Stopped(turn.at, progress.trial)
+            case "failed":
+                return ev.Failed(turn.at, progress.trial, reason)
+            case _:
+                return ev.Parked(turn.at, progress.trial, self.saved.get(progress.trial, 0))
+
+    def _keep_going(self, turn: Turn, purse: Purse, progress: Progress) -> None:
+        """Renews the lease of a trial that goes on: when it asks, when it was promoted, or when half of it is used up; that
+        of a trial that is to end, too, which may be saving still."""
+        trial = purse.trial
+        status = self.state.trial(trial).status
+        if status not in ("running", "parking", "finishing") or trial in self.stalled:
+            return
+        patience = self.pace.patience_ns(self.treasury.rate.affords_ns(self.state.budget.limit))
+        if progress.state == "running" and purse.silent_ns > patience:
+            self.stalled[trial] = f"did not report for {patience / 1e9:.0f} s of work; it may hang"
+            turn.orders.append(lambda: self._world.stop(trial))
+            return
+        waits = (
+            status == "running" and progress.state == "waiting" and (trial in turn.go or self._earned(purse))
+        )
+        used = purse.meter.total_ns - purse.settled.total_ns
+        low = used * 2 > purse.lease_ns - purse.settled.total_ns
+        if not waits and not low:
+            return
+        unused = purse.lease_ns - purse.meter.total_ns
+        need = max(unused + progress.need_ns, self.pace.step_need_ns(trial)) if progress.need_ns else 0
+        wanted = self._wanted(turn, need)
+        extended = self.treasury.extend(turn.tx, purse, wanted)
+        if extended or (waits and not progress.need_ns):
+            turn.orders.append(lambda: self._world.go(trial, purse.until, purse.lease_ns))
+        elif waits:
+            self._tell(turn, self._refused(turn, trial, wanted, running=True))
+
+    def _earned(self, purse: Purse) -> bool:
+        return purse.until is None or purse.last_step < purse.until
+
+    def _close(self, turn: Turn, purse: Purse, end: str, *, reason: str = "", detail: str = "") -> None:
+        """Settles the attempt's money. Training after the newest checkpoint is lost where the trial has to do it again."""
+        again = ENDS[end] in ("paused", "lost")
+        kept = purse.trained_ns.get(self.saved.get(purse.trial, 0), 0)
+        lost = purse.meter.ns.get("train", 0) - kept if again else 0
+        self.treasury.close(turn.tx, purse, lost_ns=lost, at=turn.at)
+        turn.tx.put_attempt(
+            AttemptRow(
+                purse.trial,
+                purse.attempt,
+                purse.began_at,
+                ended_at=turn.at,
+                end=ENDS[end],
+                reason=reason,
+                detail=detail,
+                from_step=purse.from_step,
+                to_step=max(purse.last_step, purse.from_step),
+                costs=dict(purse.posted),
+            )
+        )
+        del self.purses[purse.trial]
+
+    # Money and time
+
+    def _wanted(self, turn: Turn, need_ns: int) -> Wanted:
+        return Wanted(need_ns, max(1, len(self.state.active)), self.deadline_left_ns(), turn.at)
+
+    def _refused(self, turn: Turn, trial: str, wanted: Wanted, *, running: bool) -> ev.Event:
+        left = wanted.deadline_ns
+        if left is not None and left < wanted.need_ns:
+            return ev.Refused(turn.at, trial, "wall_clock", running)
+        gpu_binds = self.state.budget.gpu_ms is not None and self._gpu_binds(turn)
+        return ev.Refused(turn.at, trial, "budget_gpu_hours" if gpu_binds else "budget_usd", running)
+
+    def _gpu_binds(self, turn: Turn) -> bool:
+        rate, left = self.treasury.rate, turn.tx.account().left
+        return rate.affords_ns(left) < rate.price.affords_ns(left.usd)
+
+    def _set_deadline(self) -> None:
+        limit = self.state.budget.wall_clock_ns
+        if limit is None:
+            self._deadline_elapsed = None
+        else:
+            self._deadline_elapsed = self._born_ns + limit - self.journal.running_ns()

@@ -1,0 +1,58 @@
+"""How long things take, learned from what workers report: how much lease a trial needs to be worth beginning."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from tuner.domain.cost import Meter
+from tuner.tuning.guard import UNKNOWN_NEED_NS
+
+# A trial that says nothing for so long hangs: so many of the slowest steps seen, or where none was seen, this part of what
+# the budget buys. Never less than the floor.
+PATIENCE_STEPS = 20
+PATIENCE_BUDGET = 8
+PATIENCE_FLOOR_NS = 30_000_000_000
+
+_OVERHEAD = ("setup", "restore", "checkpoint")
+
+
+@dataclass(slots=True)
+class Pace:
+    """Steps by trial (the slowest of the last few), and the overhead of the last attempts, whatever their trial.
+
+    Of these the least counts: a cold worker's is a hundred times that of a warm one, and a lease is only as short as it may
+    be when the money ends, where too little asked for costs what could not be spent otherwise.
+    """
+
+    step_ns: dict[str, int] = field(default_factory=dict)
+    any_step_ns: int = 0
+    slowest_ns: int = 0
+    overheads_ns: deque[int] = field(default_factory=lambda: deque(maxlen=8))
+    wanted_ns: dict[str, int] = field(default_factory=dict)
+
+    def stepped(self, trial: str, train_ns: int) -> None:
+        self.step_ns[trial] = max(train_ns, self.step_ns.get(trial, 0) * 3 // 4)
+        self.any_step_ns = max(train_ns, self.any_step_ns * 3 // 4)
+        self.slowest_ns = max(train_ns, self.slowest_ns)
+        self.wanted_ns.pop(trial, None)
+
+    def ended(self, trial: str, meter: Meter, *, starved: bool) -> None:
+        """`starved`: the lease ended before a step did, so that the next attempt needs more for it. What a cold worker took
+        to begin does not count: it is warm now."""
+        overhead = sum(meter.ns.get(kind, 0) for kind in _OVERHEAD)  # type: ignore[call-overload]
+        if overhead:
+            self.overheads_ns.append(overhead)
+        if starved:
+            self.wanted_ns[trial] = min(self.overheads_ns, default=0) + 2 * meter.ns.get("train", 0)
+
+    def begin_need_ns(self, trial: str) -> int:
+        step = self.step_ns.get(trial, self.any_step_ns)
+        known = min(self.overheads_ns, default=0) + step * 5 // 4 if step else UNKNOWN_NEED_NS
+        return max(known, self.wanted_ns.get(trial, 0))
+
+    def patience_ns(self, buys_ns: int) -> int:
+        """How long a trial may work without a report. `buys_ns`: the time of one trial that the whole budget buys."""
+        known = PATIENCE_STEPS * self.slowest_ns if self.slowest_ns else buys_ns // PATIENCE_BUDGET
+        return max(PATIENCE_FLOOR_NS, known)
+
+    def step_need_ns(self, trial: str) -> int:
+        return self.step_ns.get(trial, self.any_step_ns) * 5 // 4

@@ -1,0 +1,23 @@
+"""The Ray cluster that jobs run on: a local head that is kept alive, or one that is already there.
+
+Nothing here imports Ray: the service speaks to a cluster over its dashboard's HTTP, and starts a local one as a process.
+"""
+
+from tuner.engine.ray_cluster.dashboard import Dashboard, RayUnavailable, cluster_token, dashboard_url
+from tuner.engine.ray_cluster.head import Head, LocalHead
+from tuner.engine.ray_cluster.jobs import JobStatus, RayJobs
+from tuner.engine.ray_cluster.nodes import Node, fits, nodes
+
+__all__ = [
+    "Dashboard",
+    "Head",
+    "JobStatus",
+    "LocalHead",
+    "Node",
+    "RayJobs",
+    "RayUnavailable",
+    "cluster_token",
+    "dashboard_url",
+    "fits",
+    "nodes",
+]

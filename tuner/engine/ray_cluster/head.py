@@ -1,0 +1,232 @@
+"""A local Ray head, started for the service and found again by the next one.
+
+    find_or_start() ──▶ state file: a head of ours that answers? ──yes──▶ that one
+                                     │ no
+                                     └──▶ kill what is left of its session, start anew
+
+The head outlives the process that started it, so that a restart of the service interrupts no job.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from tuner.engine.ray_cluster.dashboard import Dashboard, RayUnavailable
+from tuner.engine.ray_cluster.launch import PORTS, Launch, free_ports, tail
+from tuner.engine.ray_cluster.nodes import Node, nodes
+from tuner.engine.ray_cluster.processes import kill_marked, mark_of
+
+START_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 20.0
+# The processes without which a head is none: its control service, its scheduler, its HTTP.
+_PARTS = ("gcs_server", "raylet", "dashboard.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A head as its state file has it. `pids`: `ray start` itself and its parts; empty while it starts."""
+
+    session: str
+    address: str
+    dashboard_url: str
+    pids: tuple[int, ...] = ()
+
+    def lives(self) -> bool:
+        """Whether all its processes do. Takes some 0.3 ms, asks nobody over the network."""
+        return bool(self.pids) and all(mark_of(pid) == self.session for pid in self.pids)
+
+
+class LocalHead:
+    """Keeps one head for a `home` directory. Methods may be called from any thread; a lock file keeps two processes from
+    starting a head each."""
+
+    def __init__(
+        self, home: Path, *, cpus: int | None = None, gpus: int | None = None, ports: range | None = None
+    ) -> None:
+        """`cpus` and `gpus` are logical, None: what the machine has. `ports`: where to look for free ones, None: anywhere."""
+        self._home, self._cpus, self._gpus, self._ports = home.absolute(), cpus, gpus, ports
+        self._state_path = self._home / "ray.json"
+        self._log_path = self._home / "ray.log"
+        self.token_path = self._home / "ray_token"
+        # Short, because Ray puts sockets below it, whose paths may have 107 bytes.
+        self._tag = hashlib.sha256(f"{os.getuid()}:{self._home}".encode()).hexdigest()[:8]
+        self.temp_dir = Path(f"/tmp/tuner-{self._tag}")
+        self._head: Head | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def token(self) -> str:
+        """Made on the first use; only the owner can read it. Whoever has it can run anything on the cluster."""
+        with contextlib.suppress(FileExistsError):
+            descriptor = os.open(self.token_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(secrets.token_hex(32))
+        return self.token_path.read_text()
+
+    def dashboard(self, head: Head) -> Dashboard:
+        """A new connection to the head's HTTP; the caller closes it."""
+        return Dashboard(head.dashboard_url, self.token)
+
+    def find_or_start(self, *, timeout_s: float = START_TIMEOUT_S) -> Head:
+        """The head of this home that answers; blocks for the seconds of a start where there is none. Raises RayUnavailable."""
+        self._home.mkdir(parents=True, exist_ok=True)
+        with self._locked():
+            found = self._read_state()
+            if found and found.lives() and self._answers(found):
+                self._head = found
+                return found
+            deadline = time.monotonic() + timeout_s
+            try:
+                return self._start(deadline)
+            except RayUnavailable:
+                # Somebody may have taken one of the ports that were free; the next ones are others.
+                if time.monotonic() > deadline:
+                    raise
+            return self._start(deadline)
+
+    def alive(self) -> bool:
+        """Whether the head that was found or started last has all its processes. Cheap enough for every second."""
+        if self._process is not None:
+            self._process.poll()
+        return self._head is not None and self._head.lives()
+
+    def stop(self, *, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Ends the head of this home, whoever started it, with all that runs on it, and removes what it left in /tmp."""
+        if not self._home.is_dir():
+            return
+        with self._locked():
+            found = self._read_state()
+            if found and found.pids and mark_of(found.pids[0]) == found.session:
+                _terminate(found.pids[0], timeout_s)
+            self._clear(keep_logs=False)
+            self._state_path.unlink(missing_ok=True)
+            self._head = None
+
+    def local_resources(self) -> Node:
+        """What the head's node has to give. Raises RayUnavailable."""
+        head = self._head or self.find_or_start()
+        with contextlib.closing(self.dashboard(head)) as dashboard:
+            return next(node for node in nodes(dashboard) if node.is_head)
+
+    def _answers(self, head: Head) -> bool:
+        with contextlib.closing(self.dashboard(head)) as dashboard:
+            return _ready(dashboard)
+
+    def _start(self, deadline: float) -> Head:
+        self._clear()
+        self._make_temp_dir()
+        _ = self.token
+        launch = Launch(
+            session=f"{self._tag}-{secrets.token_hex(8)}",
+            temp_dir=self.temp_dir,
+            token_path=self.token_path,
+            ports=free_ports(PORTS, self._ports),
+            cpus=self._cpus,
+            gpus=self._gpus,
+        )
+        head = Head(launch.session, launch.address, launch.dashboard_url)
+        # Written first, so that whoever comes after a crash of this process knows what to clear away.
+        self._write_state(head)
+        with self._log_path.open("wb") as log:
+            process = subprocess.Popen(
+                launch.command(),
+                env=launch.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._process = process
+        self._await(head, process, deadline)
+        self._head = Head(head.session, head.address, head.dashboard_url, (process.pid, *_parts(process.pid)))
+        self._write_state(self._head)
+        return self._head
+
+    def _await(self, head: Head, process: subprocess.Popen[bytes], deadline: float) -> None:
+        with contextlib.closing(Dashboard(head.dashboard_url, self.token, timeout_s=5.0)) as dashboard:
+            while not _ready(dashboard):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    self._clear()
+                    ended = (
+                        f"ended with status {process.returncode}"
+                        if process.returncode
+                        else "is not ready in time"
+                    )
+                    raise RayUnavailable(f"the local Ray head {ended}: {tail(self._log_path)}")
+                time.sleep(0.05)
+
+    def _clear(self, *, keep_logs: bool = True) -> None:
+        """Leaves nothing of the home's former sessions but, in `home`, the logs that may tell why the last one died."""
+        kill_marked(f"{self._tag}-")
+        if self._process is not None:
+            self._process.wait()
+            self._process = None
+        if keep_logs and self.temp_dir.exists():
+            kept = self._home / "ray_logs"
+            shutil.rmtree(kept, ignore_errors=True)
+            with contextlib.suppress(OSError, shutil.Error):
+                shutil.copytree(self.temp_dir / "session_latest" / "logs", kept, symlinks=True)
+        shutil.rmtree(self.temp_dir, ignore_errors=True)
+
+    def _make_temp_dir(self) -> None:
+        """Its name can be guessed and /tmp is everybody's: what is there already must be a directory of ours alone."""
+        self.temp_dir.mkdir(mode=0o700, exist_ok=True)
+        facts = self.temp_dir.lstat()
+        if self.temp_dir.is_symlink() or facts.st_uid != os.getuid() or facts.st_mode & 0o077:
+            raise RayUnavailable(f"{self.temp_dir} belongs to somebody else: remove it")
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        with (self._home / "ray.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _read_state(self) -> Head | None:
+        try:
+            state = json.loads(self._state_path.read_text())
+            return Head(state["session"], state["address"], state["dashboard_url"], tuple(state["pids"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def _write_state(self, head: Head) -> None:
+        draft = self._state_path.with_suffix(".new")
+        draft.write_text(json.dumps(asdict(head)))
+        draft.replace(self._state_path)
+
+
+def _terminate(pid: int, timeout_s: float) -> None:
+    """SIGTERM to `ray start` alone: it ends its parts itself, and hangs where its whole group gets one."""
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout_s)
+
+
+def _ready(dashboard: Dashboard) -> bool:
+    """GCS and dashboard answer, and the raylet has registered its node."""
+    try:
+        return dashboard.answers() and any(node.alive for node in nodes(dashboard))
+    except RayUnavailable:
+        return False
+
+
+def _parts(pid: int) -> list[int]:
+    """Process ids of the head's parts; raises RayUnavailable where one is missing already."""
+    with contextlib.suppress(psutil.Error):
+        commands = {child.pid: child.cmdline()[:3] for child in psutil.Process(pid).children()}
+        found = [pid for pid, words in commands.items() if any(word.endswith(_PARTS) for word in words)]
+        if len(found) == len(_PARTS):
+            return found
+    raise RayUnavailable("the local Ray head has lost a part while it started")

@@ -1,0 +1,81 @@
+"""Ray Jobs: one driver process a tuning job, submitted as often as one likes and started once."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+from urllib.parse import quote
+
+from tuner.engine.ray_cluster.dashboard import Dashboard
+
+JobStatus = Literal["pending", "running", "succeeded", "failed", "stopped", "unknown"]
+
+# What a driver is told when its job is stopped, and how long it may take to end its work, before it is killed.
+STOP_ENV = {"RAY_JOB_STOP_SIGNAL": "SIGINT", "RAY_JOB_STOP_WAIT_TIME_S": "120"}
+_STATUS: dict[str, JobStatus] = {
+    "PENDING": "pending",
+    "RUNNING": "running",
+    "SUCCEEDED": "succeeded",
+    "FAILED": "failed",
+    "STOPPED": "stopped",
+}
+
+
+class RayJobs:
+    """The Jobs API. A status is a hint and no truth: Ray forgets all jobs when its head ends."""
+
+    def __init__(self, dashboard: Dashboard) -> None:
+        self._dashboard = dashboard
+
+    def submit(
+        self,
+        submission_id: str,
+        entrypoint: str,
+        *,
+        env: Mapping[str, str],
+        metadata: Mapping[str, str] | None = None,
+    ) -> bool:
+        """False where there was a job of this id already. Begin `entrypoint` with `exec`, so that signals reach it and
+        no shell. `env` is shown in the dashboard: no secrets. Raises RayUnavailable; then the job may exist or not, and
+        asking again is safe."""
+        body = {
+            "submission_id": submission_id,
+            "entrypoint": entrypoint,
+            "runtime_env": {"env_vars": {**STOP_ENV, **env}},
+            "metadata": dict(metadata or {}),
+        }
+        answer = self._dashboard.call("POST", "/api/jobs/", body)
+        # The dashboard passes on its agent's refusal as an error of its own (500).
+        if not answer.is_success and f"Job with submission_id {submission_id} already exists" in answer.text:
+            return False
+        self._dashboard.json(answer)
+        return True
+
+    def status(self, submission_id: str) -> JobStatus:
+        """ "unknown" where the cluster answers and has no such job."""
+        return _STATUS.get(str(self._info(submission_id).get("status")), "unknown")
+
+    def message(self, submission_id: str) -> str:
+        """Why a job failed, in Ray's words; empty where it says nothing."""
+        return str(self._info(submission_id).get("message") or "")
+
+    def stop(self, submission_id: str) -> bool:
+        """Sends the stop signal and returns at once; False where there was nothing to stop."""
+        answer = self._dashboard.call("POST", f"{_path(submission_id)}/stop", {})
+        return answer.status_code != 404 and bool(self._dashboard.json(answer).get("stopped"))
+
+    def logs(self, submission_id: str) -> str:
+        """All that the driver printed; empty where the job is unknown."""
+        answer = self._dashboard.call("GET", f"{_path(submission_id)}/logs")
+        return "" if answer.status_code == 404 else str(self._dashboard.json(answer).get("logs") or "")
+
+    def delete(self, submission_id: str) -> bool:
+        """Has Ray forget a job that ended; False where there is none. Raises RayUnavailable while it runs."""
+        answer = self._dashboard.call("DELETE", _path(submission_id))
+        return answer.status_code != 404 and bool(self._dashboard.json(answer).get("deleted"))
+
+    def _info(self, submission_id: str) -> dict[str, Any]:
+        answer = self._dashboard.call("GET", _path(submission_id))
+        return {} if answer.status_code == 404 else dict(self._dashboard.json(answer))
+
+
+def _path(submission_id: str) -> str:
+    return f"/api/jobs/{quote(submission_id, safe='')}"

@@ -1,0 +1,120 @@
+"""How a local Ray head is started: its command, its environment, its ports."""
+
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from tuner.engine.ray_cluster.processes import KEEP_ENVIRONMENT, MARK
+
+LOOPBACK = "127.0.0.1"
+OBJECT_STORE_BYTES = 200_000_000
+
+# In the order of `free_ports`. Those not given to Ray would be fixed ones, over which two heads of a machine would fall.
+_PORT_OPTIONS = (
+    "--port",
+    "--dashboard-port",
+    "--dashboard-agent-listen-port",
+    "--dashboard-agent-grpc-port",
+    "--runtime-env-agent-port",
+    "--metrics-export-port",
+    "--node-manager-port",
+    "--object-manager-port",
+)
+PORTS = len(_PORT_OPTIONS) + 1
+
+_ENVIRONMENT = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Ray would kill workers when memory runs short, and Tune dies of the error that this makes; our supervisor does it.
+    "RAY_memory_monitor_refresh_ms": "0",
+    # Ray replaces 127.0.0.1 by the machine's address, and then listens on all of them, unless clusters are "not enabled".
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_START_HOOK": "tuner.engine.ray_cluster.start_hook.without_client_server",
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "5000",
+    "RAY_health_check_failure_threshold": "4",
+    # On SIGTERM nothing is left to drain for: the jobs were stopped before, or are to be taken up after.
+    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+    "RAY_BACKEND_LOG_LEVEL": "warning",
+    "RAY_ROTATION_MAX_BYTES": str(20 << 20),
+    "RAY_ROTATION_BACKUP_COUNT": "1",
+    **KEEP_ENVIRONMENT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What one start of a head is made of."""
+
+    session: str
+    temp_dir: Path
+    token_path: Path
+    ports: tuple[int, ...]
+    cpus: int | None
+    gpus: int | None
+
+    @property
+    def address(self) -> str:
+        return f"{LOOPBACK}:{self.ports[0]}"
+
+    @property
+    def dashboard_url(self) -> str:
+        return f"http://{LOOPBACK}:{self.ports[1]}"
+
+    def command(self) -> list[str]:
+        counts = {"--num-cpus": self.cpus, "--num-gpus": self.gpus}
+        options = {
+            **dict(zip(_PORT_OPTIONS, self.ports, strict=False)),
+            **{name: count for name, count in counts.items() if count is not None},
+            "--node-ip-address": LOOPBACK,
+            "--dashboard-host": LOOPBACK,
+            "--temp-dir": self.temp_dir,
+            "--object-store-memory": OBJECT_STORE_BYTES,
+            # Workers take whatever port the system gives them.
+            "--min-worker-port": 0,
+            "--max-worker-port": 0,
+            "--include-log-monitor": "false",
+        }
+        flags = ["--head", "--block", "--disable-usage-stats", "--no-monitor"]
+        values = [text for name, value in options.items() for text in (name, str(value))]
+        # -P: what lies in the working directory shall not stand in for a module of Ray's.
+        return [sys.executable, "-P", "-m", "ray.scripts.scripts", "start", *flags, *values]
+
+    def environment(self, outside: Mapping[str, str] = os.environ) -> dict[str, str]:
+        """The caller's, without its settings and secrets (`TUNER_*`) and without its directions to another Ray (`RAY_*`)."""
+        kept = {name: value for name, value in outside.items() if not name.startswith(("TUNER_", "RAY_"))}
+        own = {
+            MARK: self.session,
+            "RAY_AUTH_TOKEN_PATH": str(self.token_path),
+            "DASHBOARD_METRIC_PORT": str(self.ports[-1]),
+        }
+        return {**kept, **_ENVIRONMENT, **own}
+
+
+def free_ports(count: int, within: range | None = None) -> tuple[int, ...]:
+    """Ports of the loopback that nobody listens on now; somebody may before they are used. Raises OSError where too few are free."""
+    found = []
+    with ExitStack() as open_sockets:
+        for port in within or (0 for _ in range(count)):
+            trial = open_sockets.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            try:
+                trial.bind((LOOPBACK, port))
+            except OSError:
+                continue
+            found.append(trial.getsockname()[1])
+            if len(found) == count:
+                return tuple(found)
+    raise OSError(f"{count} free ports are needed, {len(found)} found in {within or 'any'}")
+
+
+def tail(path: Path, *, bytes_max: int = 2000) -> str:
+    """The end of a log; empty where there is none."""
+    try:
+        return path.read_bytes()[-bytes_max:].decode(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,50 @@
+"""Which machines a cluster has, so that a request for what no node has is refused before it waits for ever."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tuner.engine.ray_cluster.dashboard import Dashboard
+
+# Ray's state API answers at most so many; a cluster of ours is far smaller.
+NODES_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What a machine has in all, used or not. `memory_bytes` is what Ray may give away of it."""
+
+    id: str
+    cpus: float
+    gpus: float
+    memory_bytes: int
+    labels: Mapping[str, str] = field(default_factory=dict)
+    alive: bool = True
+    is_head: bool = False
+
+
+def nodes(dashboard: Dashboard) -> list[Node]:
+    """All nodes that the cluster remembers, the dead ones too. Raises RayUnavailable."""
+    answer = dashboard.get(f"/api/v0/nodes?detail=1&limit={NODES_MAX}")
+    return [_node(row) for row in answer["data"]["result"]["result"]]
+
+
+def fits(found: Iterable[Node], *, cpus: float, gpus: float, memory_bytes: int = 0) -> bool:
+    """Whether some living node could ever hold a worker of this size."""
+    return any(
+        node.alive and node.cpus >= cpus and node.gpus >= gpus and node.memory_bytes >= memory_bytes
+        for node in found
+    )
+
+
+def _node(row: Mapping[str, Any]) -> Node:
+    total = row.get("resources_total") or {}
+    return Node(
+        id=str(row["node_id"]),
+        cpus=float(total.get("CPU", 0)),
+        gpus=float(total.get("GPU", 0)),
+        memory_bytes=int(total.get("memory", 0)),
+        labels=dict(row.get("labels") or {}),
+        alive=row.get("state") == "ALIVE",
+        is_head=bool(row.get("is_head_node")),
+    )

@@ -1,0 +1,109 @@
+"""Orders of the loop, sent to Tune and to the workers' actors.
+
+A Tune trial is one *attempt* of a trial of ours. An attempt to begin waits in a queue until Tune's searcher asks; its
+worker is told what to do through its actor's mailbox, which Ray empties in order, before Tune calls `train()` on it.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from tuner.domain.cost import Meter
+from tuner.engine.messages import Progress
+from tuner.engine.world import Assignment
+
+Message = dict[str, Any]
+Send = Callable[[Message], None]
+
+
+class Actuator:
+    """Fulfils `World`. One thread."""
+
+    def __init__(self, begin_message: Callable[[Assignment], Message]) -> None:
+        self._begin_message = begin_message
+        self._queue: deque[Assignment] = deque()
+        self._pending: dict[str, Assignment] = {}
+        self._actors: dict[str, Send] = {}
+        self._withdrawn: dict[str, Literal["paused", "stopped"]] = {}
+
+    # Orders of the loop
+
+    def begin(self, assignment: Assignment) -> None:
+        self._queue.append(assignment)
+
+    def go(self, trial: str, until: int | None, lease_ns: int) -> None:
+        self._send(trial, {"order": "go", "until": until, "lease_ns": lease_ns})
+
+    def park(self, trial: str) -> None:
+        if not self._send(trial, {"order": "pause"}):
+            self._call_off(trial, "paused")
+
+    def finish(self, trial: str) -> None:
+        self._send(trial, {"order": "finish"})
+
+    def stop(self, trial: str) -> None:
+        if not self._send(trial, {"order": "stop"}):
+            self._call_off(trial, "stopped")
+
+    def _call_off(self, trial: str, how: Literal["paused", "stopped"]) -> None:
+        """Only what waits can be called off: of a worker that is gone, the loop hears otherwise."""
+        if trial in self._pending or any(one.trial == trial for one in self._queue):
+            self._withdrawn[trial] = how
+
+    def _send(self, trial: str, message: Message) -> bool:
+        """False where the trial has no worker (any more): there is nobody to order."""
+        actor = self._actors.get(trial)
+        if actor is not None:
+            actor(message)
+        return actor is not None
+
+    # What Tune does
+
+    def next_assignment(self) -> Assignment | None:
+        """The next attempt for which Tune should find a worker."""
+        if not self._queue:
+            return None
+        assignment = self._queue.popleft()
+        self._pending[assignment.trial] = assignment
+        return assignment
+
+    def started(self, trial: str, send: Send) -> None:
+        """Tune found a worker for the trial's attempt; called before the first `train()`."""
+        assignment = self._pending.pop(trial)
+        self._actors[trial] = send
+        send(self._begin_message(assignment))
+        if trial in self._withdrawn:
+            send({"order": "pause" if self._withdrawn.pop(trial) == "paused" else "stop"})
+
+    def ended(self, trial: str) -> None:
+        self._actors.pop(trial, None)
+
+    def withdraw_queued(self) -> list[Progress]:
+        """Attempts that were called off before Tune knew of them, as the ends that the loop waits for."""
+        called = [one for one in self._queue if one.trial in self._withdrawn]
+        for assignment in called:
+            self._queue.remove(assignment)
+        return [called_off(one, self._withdrawn.pop(one.trial)) for one in called]
+
+    def withdraw_pending(self) -> list[Progress]:
+        """Those that were called off while Tune looked for a worker; Tune is to be told."""
+        called = [one for one in self._pending.values() if one.trial in self._withdrawn]
+        for assignment in called:
+            self.forget(assignment.trial)
+        return [called_off(one, self._withdrawn.pop(one.trial)) for one in called]
+
+    def forget(self, trial: str) -> None:
+        self._pending.pop(trial, None)
+
+
+def called_off(assignment: Assignment, state: Literal["paused", "stopped"]) -> Progress:
+    return Progress(assignment.trial, assignment.attempt, state, Meter(), saved_step=assignment.restore_step)
+
+
+def actor_sender(actor: Any) -> Send:
+    """Puts a message into an actor's mailbox; a dead actor is noticed elsewhere."""
+
+    def send(message: Mapping[str, Any]) -> None:
+        actor.order.remote(dict(message))
+
+    return send

@@ -1,0 +1,177 @@
+"""The driver of one launch of one job: `python -m tuner.engine.ray_driver.main --job JOB --epoch N`, run as a Ray Job.
+
+It rebuilds the job from the database, runs it under Ray Tune until it ends or pauses, and knows nothing that is not
+recorded: whatever kills it, the next one goes on. Exit status 0: the job's state says how it ended; 1: it did not.
+"""
+
+import argparse
+import logging
+import os
+import sys
+import threading
+import time
+from dataclasses import dataclass
+
+import ray
+
+from tuner.domain.errors import Fenced, TunerError
+from tuner.domain.events import Asked
+from tuner.domain.time import NS, Instant
+from tuner.engine.loop import Loop, Terms
+from tuner.engine.ray_driver.actuator import Actuator
+from tuner.engine.ray_driver.orders import Orders, memory_limit
+from tuner.engine.ray_driver.tuning_run import run_tune
+from tuner.engine.recovery import recover
+from tuner.settings import Settings
+from tuner.store import jobs, launches
+from tuner.store.database import Database
+from tuner.store.jobs import Control, JobRow
+from tuner.store.journal import SqlJournal
+
+BEAT_S = 0.5
+LOOK_S = 0.25
+HANGS_AFTER_S = 60.0
+# How long after its driver's last heartbeat a worker can have lived: one more beat, and Ray's noticing.
+OUTLIVES_NS = 1_500_000_000
+
+log = logging.getLogger("tuner.driver")
+
+
+class SystemClock:
+    def now(self) -> Instant:
+        return Instant(time.time_ns())
+
+    def elapsed_ns(self) -> int:
+        return time.monotonic_ns()
+
+
+@dataclass(frozen=True)
+class Post:
+    """Which launch of which job this process is for."""
+
+    database: Database
+    job: str
+    epoch: int
+
+    def control(self) -> Control:
+        with self.database.read() as db:
+            return jobs.control(db, self.job)
+
+    def beat(self) -> None:
+        """Raises Fenced."""
+        with self.database.write() as db:
+            launches.beat(db, self.job, self.epoch, Instant(time.time_ns()))
+
+
+class Heart(threading.Thread):
+    """Beats while the loop turns. Once there is a later driver, this process ends on the spot, and its workers with it."""
+
+    def __init__(self, post: Post) -> None:
+        super().__init__(name="heart", daemon=True)
+        self._post = post
+        self._over = threading.Event()
+        self.turned_at = time.monotonic()
+
+    def run(self) -> None:
+        while not self._over.wait(BEAT_S):
+            if time.monotonic() - self.turned_at < HANGS_AFTER_S:
+                self._beat()
+
+    def _beat(self) -> None:
+        try:
+            self._post.beat()
+        except Fenced as fenced:
+            with self._post.database.read() as db:
+                launch = launches.get(db, self._post.job)
+            if launch is None or launch.epoch != self._post.epoch:
+                log.error("this driver is over: %s", fenced.detail)
+                os._exit(1)
+            self.stop()  # the job ended by this driver's own hand
+        except TunerError as error:
+            log.warning("a heartbeat was missed: %s", error.detail)
+
+    def stop(self) -> None:
+        self._over.set()
+
+
+class Attention:
+    """Looks, a few times a second, whether somebody wants something else of the job, and lets time pass for the loop."""
+
+    def __init__(self, loop: Loop, post: Post, heart: Heart, budget_version: int) -> None:
+        self._loop, self._post, self._heart = loop, post, heart
+        self._budget_version = budget_version
+        self._wish: str | None = None
+        self._next = 0.0
+
+    def turn(self) -> None:
+        now = self._heart.turned_at = time.monotonic()
+        if now < self._next or self._loop.end is not None:
+            return
+        self._next = now + LOOK_S
+        control = self._post.control()
+        if control.budget_version != self._budget_version:
+            self._budget_version = control.budget_version
+            self._loop.budget_changed(control.budget)
+        if control.wish in ("pause", "cancel") and control.wish != self._wish:
+            self._wish = control.wish
+            self._loop.asked(Asked(Instant(time.time_ns()), control.wish))
+        if self._loop.end is None:
+            self._loop.tick()
+
+
+def rebuild(post: Post, settings: Settings, row: JobRow, *, died_at: Instant | None) -> tuple[Loop, Actuator]:
+    """The job where its record says that it was, and what it wants to begin with."""
+    now = Instant(time.time_ns())
+    journal = SqlJournal(post.database, post.job, row.project, post.epoch, now)
+    mode, size = row.spec.objective.mode, row.spec.resources
+    limit = memory_limit(ray.nodes(), cpus=size.cpus, gpus=size.gpus)
+    orders = Orders(row, settings.storage, limit, lambda trial: journal.best_checkpoint(trial, mode))
+    actuator = Actuator(orders.begin)
+    terms = Terms(
+        row.id, row.offer.rate(cpus=size.cpus, gpus=size.gpus), row.concurrency, round(settings.slice_s * NS)
+    )
+    loop = Loop(row.spec, row.spec.budget, terms, journal=journal, world=actuator, clock=SystemClock())
+    recover(loop, died_at=died_at, now=now)
+    if loop.state.budget != row.budget:
+        loop.budget_changed(row.budget)
+    loop.start(Asked(now, row.wish or "resume"))
+    return loop, actuator
+
+
+def _died_at(post: Post) -> Instant | None:
+    with post.database.read() as db:
+        launch = launches.get(db, post.job)
+    if launch is None or launch.heartbeat_at is None:
+        return None
+    return Instant(launch.heartbeat_at + OUTLIVES_NS)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--job", required=True)
+    parser.add_argument("--epoch", required=True, type=int)
+    args = parser.parse_args()
+    settings = Settings.from_env()
+    post = Post(Database(settings.database_url), args.job, args.epoch)
+    died_at = _died_at(post)
+    try:
+        post.beat()
+    except Fenced as fenced:
+        log.error("nothing to do: %s", fenced.detail)
+        return 1
+    heart = Heart(post)
+    heart.start()
+    ray.init(log_to_driver=False, logging_level=logging.WARNING)
+    with post.database.write() as db:
+        jobs.begin_running(db, post.job, at=Instant(time.time_ns()))
+        row = jobs.get(db, post.job)
+    loop, actuator = rebuild(post, settings, row, died_at=died_at)
+    attention = Attention(loop, post, heart, row.budget_version)
+    if loop.end is None:
+        run_tune(row.spec, loop, actuator, concurrency=row.concurrency, each_turn=attention.turn)
+    heart.stop()
+    return 0 if loop.end is not None else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

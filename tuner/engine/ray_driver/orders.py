@@ -1,0 +1,66 @@
+"""What a worker is told at the beginning of an attempt."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.domain.job import config_values
+from tuner.engine.ray_driver.actuator import Message
+from tuner.engine.world import Assignment
+from tuner.store.jobs import JobRow
+
+# Of a node's memory, what user code may use; the rest is for Ray, our own processes and the system's cache.
+USABLE_MEMORY = 0.9
+
+
+@dataclass(frozen=True)
+class Orders:
+    """`best_checkpoint` answers with value and step of a trial's best checkpoint."""
+
+    row: JobRow
+    storage: str
+    memory_limit_bytes: int | None
+    best_checkpoint: Callable[[str], tuple[float, int] | None]
+
+    def begin(self, assignment: Assignment) -> Message:
+        spec = self.row.spec
+        best = self.best_checkpoint(assignment.trial) if assignment.restore_step else None
+        if best is not None:
+            best = (spec.objective.score(best[0]), best[1])
+        return {
+            "order": "begin",
+            "project": self.row.project,
+            "job": self.row.id,
+            "trial": assignment.trial,
+            "attempt": assignment.attempt,
+            "entry": spec.trainable,
+            "config": config_values(assignment.config, spec.constants),
+            "until": assignment.until,
+            "max_step": spec.fidelity.max,
+            "lease_ns": assignment.lease_ns,
+            "storage": self.storage,
+            "restore_step": assignment.restore_step,
+            "keep": spec.checkpoint.keep,
+            "metric": spec.objective.metric,
+            "mode": spec.objective.mode,
+            "best": best,
+            "checkpoint_interval_ns": spec.checkpoint.interval_ns,
+            "memory_limit_bytes": self.memory_limit_bytes,
+            "resources": {"CPU": spec.resources.cpus, "GPU": spec.resources.gpus},
+        }
+
+
+def memory_limit(nodes: Iterable[Mapping[str, Any]], *, cpus: float, gpus: float) -> int | None:
+    """A trial's share of the largest node that it fits on, as its share of the CPUs or GPUs; None where nothing is known."""
+    found = []
+    for node in nodes:
+        has = node.get("Resources", {})
+        if (
+            node.get("Alive")
+            and has.get("CPU", 0) >= cpus
+            and has.get("GPU", 0) >= gpus
+            and has.get("memory")
+        ):
+            share = max(cpus / has["CPU"] if has.get("CPU") else 0, gpus / has["GPU"] if gpus else 0)
+            found.append(int(has["memory"] * USABLE_MEMORY * min(1, share)))
+    return max(found, default=None)

@@ -1,0 +1,154 @@
+"""Tune's searcher, scheduler and callback, which only pass on what they hear.
+
+Tune's own pausing, restoring and checkpointing are not used. Tune takes an exception in a hook for the failure of a
+trial; here it means that memory and record may differ, so it ends the driver.
+"""
+
+import functools
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+from ray import cloudpickle
+from ray.tune import Callback
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import TrialScheduler
+from ray.tune.search import Searcher
+
+from tuner.engine.loop import Loop
+from tuner.engine.messages import ENDED, Progress
+from tuner.engine.ray_driver.actuator import Actuator, actor_sender
+from tuner.engine.worker.actor import TOLD
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def or_die(hook: Callable[P, R]) -> Callable[P, R]:
+    """The process ends at once where `hook` raises; the next driver goes on from the record."""
+
+    @functools.wraps(hook)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return hook(*args, **kwargs)
+        except Exception:
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
+
+    return call
+
+
+class Unrecorded:
+    """Tune pickles its hooks into snapshots of itself, from which nothing is ever restored."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+class Assigner(Unrecorded, Searcher):
+    """Hands Tune the attempts that the loop wants to begin. `shared` is the same for all."""
+
+    def __init__(
+        self, loop: Loop, actuator: Actuator, shared: dict[str, Any], each_turn: Callable[[], None]
+    ) -> None:
+        super().__init__()
+        self._loop, self._actuator, self._shared, self._each_turn = loop, actuator, shared, each_turn
+
+    @or_die
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        """None for now, or FINISHED for ever. While it is None and nothing runs, Tune calls nothing else, for ten minutes."""
+        self._each_turn()
+        for progress in self._actuator.withdraw_queued():
+            self._loop.progress(progress)
+        assignment = self._actuator.next_assignment()
+        if assignment is not None:
+            return {**self._shared, "trial": assignment.trial, "attempt": assignment.attempt}
+        return None if self._loop.end is None else str(Searcher.FINISHED)
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        pass
+
+    def save(self, checkpoint_path: str) -> None:
+        pass
+
+    def restore(self, checkpoint_path: str) -> None:
+        pass
+
+
+class Messenger(Unrecorded, TrialScheduler):
+    """Tells the loop each result of a worker, and each worker's death."""
+
+    _supports_buffered_results = False
+
+    def __init__(self, loop: Loop, actuator: Actuator, each_turn: Callable[[], None]) -> None:
+        super().__init__()
+        self._loop, self._actuator, self._each_turn = loop, actuator, each_turn
+
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
+        return True
+
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
+        pass
+
+    @or_die
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        progress = Progress.parse(result[TOLD][0])
+        if progress.state in ENDED:
+            self._actuator.ended(progress.trial)
+        self._loop.progress(progress)
+        return str(TrialScheduler.STOP if progress.state in ENDED else TrialScheduler.CONTINUE)
+
+    @or_die
+    def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
+        """The actor is dead: Tune does not retry (`max_failures=0`), the loop decides what becomes of its trial."""
+        name, attempt = trial.config["trial"], trial.config["attempt"]
+        self._actuator.ended(name)
+        self._actuator.forget(name)
+        self._loop.lost(name, attempt, _why(trial))
+
+    def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
+        pass
+
+    def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
+        pass
+
+    @or_die
+    def choose_trial_to_run(self, tune_controller: Any) -> None:
+        """Called at every turn of Tune's loop, ten times a second at least. Pending trials start by themselves."""
+        self._each_turn()
+        for progress in self._actuator.withdraw_queued():
+            self._loop.progress(progress)
+        for progress in self._actuator.withdraw_pending():
+            for trial in tune_controller.get_live_trials():
+                if trial.config["trial"] == progress.trial and trial.config["attempt"] == progress.attempt:
+                    tune_controller.stop_trial(trial)
+            self._loop.progress(progress)
+
+    def debug_string(self) -> str:
+        return "decided by the tuning service"
+
+
+class Greeter(Unrecorded, Callback):
+    """Tells a worker what it is to do, before Tune has it train."""
+
+    def __init__(self, actuator: Actuator) -> None:
+        self._actuator = actuator
+
+    @or_die
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        self._actuator.started(trial.config["trial"], actor_sender(trial.temporary_state.ray_actor))
+
+
+def _why(trial: Trial) -> str:
+    """The error lies in a file by now; Tune's own accessors look for it where it is not yet."""
+    try:
+        with open(trial.pickled_error_file, "rb") as file:
+            error = cloudpickle.load(file)
+    except (OSError, TypeError, ValueError, AttributeError):
+        return "the worker was lost"
+    return f"the worker was lost: {type(error).__name__}: {error}"[:1000]

@@ -1,0 +1,57 @@
+"""One run of Ray Tune that carries out what the loop wants, until the loop is at its end."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+from ray import tune
+from ray.tune.execution.placement_groups import PlacementGroupFactory
+
+from tuner.domain.job import JobSpec
+from tuner.engine.loop import Loop
+from tuner.engine.ray_driver.actuator import Actuator
+from tuner.engine.ray_driver.tune_hooks import Assigner, Greeter, Messenger
+from tuner.engine.worker.actor import Worker
+
+
+def run_tune(
+    spec: JobSpec, loop: Loop, actuator: Actuator, *, concurrency: int, each_turn: Callable[[], None]
+) -> None:
+    """Returns when the loop has ended and all workers are gone."""
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(concurrency)
+    folder = tempfile.mkdtemp(prefix="tuner-tune-")
+    try:
+        tune.Tuner(
+            tune.with_resources(Worker, _placement(spec)),
+            tune_config=tune.TuneConfig(
+                search_alg=Assigner(loop, actuator, {"entry": spec.trainable, "name": spec.name}, each_turn),
+                scheduler=Messenger(loop, actuator, each_turn),
+                num_samples=-1,
+                reuse_actors=True,
+                trial_name_creator=_name,
+                trial_dirname_creator=_name,
+            ),
+            run_config=tune.RunConfig(
+                name="run",
+                storage_path=folder,
+                callbacks=[Greeter(actuator)],
+                failure_config=tune.FailureConfig(max_failures=0),
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+                verbose=0,
+            ),
+        ).fit()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _placement(spec: JobSpec) -> PlacementGroupFactory:
+    bundle: dict[str, float] = {"CPU": spec.resources.cpus}
+    if spec.resources.gpus:
+        bundle["GPU"] = spec.resources.gpus
+    return PlacementGroupFactory([bundle])
+
+
+def _name(trial: Any) -> str:
+    return f"{trial.config['trial']}-a{trial.config['attempt']}"

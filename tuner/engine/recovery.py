@@ -1,0 +1,85 @@
+"""A job rebuilt from its record, after its driver ended in whatever way.
+
+The recorded events are told again to the core and to the sampler, which gives the state in which the job was; nothing is
+asked of the ledger or of a worker meanwhile. Then what the dead driver left open is closed: its holds are settled, its
+attempts ended as lost.
+"""
+
+from tuner.domain import events as ev
+from tuner.domain.cost import CostKind
+from tuner.domain.ids import hold_id
+from tuner.domain.money import FREE, Cost, Rate
+from tuner.domain.records import AttemptRow, OpenHold
+from tuner.domain.time import Instant
+from tuner.engine.journal import JournalTx
+from tuner.engine.loop import Loop
+from tuner.tuning.decide import decide
+
+
+def recover(loop: Loop, *, died_at: Instant | None, now: Instant) -> None:
+    """Brings a fresh loop to where its job is, and tells it `Launched`.
+
+    `died_at` is when the workers of the driver before are known to have stopped, None: now. It only shortens what is
+    billed; their leases bound it in any case.
+    """
+    for event in loop.journal.events():
+        loop.state, _ = decide(loop.state, event)
+        loop.learner.learn(loop.state, event)
+    loop.state.touched.clear()
+    loop.saved.update(loop.journal.newest_checkpoints())
+    attempts = {row.trial: row for row in loop.journal.attempts()}
+    loop.attempts.update({trial: row.attempt for trial, row in attempts.items()})
+    holds = loop.journal.open_holds()
+    with loop.journal.transaction() as tx:
+        for hold in holds:
+            tx.settle(hold.id, lost_of(hold, loop.treasury.rate, died_at or now), at=now)
+        for row in attempts.values():
+            if row.ended_at is None:
+                _end_attempt(loop, tx, row, now)
+        ran = [loop.state.trials[number].id for number in sorted(loop.state.active)]
+        launched = ev.Launched(now, {trial: loop.saved.get(trial, 0) for trial in ran})
+        tx.append(launched)
+        loop.state, _ = decide(loop.state, launched)
+        loop.learner.learn(loop.state, launched)
+        loop.record_touched(tx, now)
+
+
+def lost_of(hold: OpenHold, rate: Rate, died_at: Instant) -> dict[CostKind, Cost]:
+    """What a dead worker used since its last post cannot be known: it is taken to have worked until it died, and to have
+    lost that work."""
+    used_ns = max(0, min(died_at, hold.ends_at) - hold.placed_at)
+    cost = rate.cost(used_ns)
+    lost = Cost(min(cost.usd, hold.cost.usd), min(cost.gpu_ms, hold.cost.gpu_ms))
+    return {} if lost.nothing else {"lost": lost}
+
+
+def _end_attempt(loop: Loop, tx: JournalTx, row: AttemptRow, now: Instant) -> None:
+    """Training after the newest checkpoint has to be done again: its cost moves from train to lost."""
+    trial = loop.state.trial(row.trial)
+    kept = max(loop.saved.get(row.trial, 0), row.from_step)
+    reached = tx.reached(row.trial, trial.steps) if trial.steps > kept else None
+    at_kept = tx.reached(row.trial, kept) if kept else (FREE, 0)
+    if reached is not None and at_kept is not None:
+        trained, again = tx.posted(row.trial, row.attempt).get("train", FREE), reached[0] - at_kept[0]
+        again = Cost(min(again.usd, trained.usd), min(again.gpu_ms, trained.gpu_ms))
+        moved: dict[CostKind, Cost] = {"train": -again, "lost": again}
+        tx.correct(
+            f"{hold_id(loop.job, row.trial, row.attempt, 0)}/driver-lost",
+            trial=row.trial,
+            attempt=row.attempt,
+            costs=moved,
+            at=now,
+        )
+    ended = AttemptRow(
+        row.trial,
+        row.attempt,
+        row.began_at,
+        ended_at=now,
+        end="lost",
+        reason="the job's driver ended",
+        node=row.node,
+        from_step=row.from_step,
+        to_step=max(trial.steps, row.from_step),
+        costs=tx.posted(row.trial, row.attempt),
+    )
+    tx.put_attempt(ended)

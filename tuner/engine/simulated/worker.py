@@ -1,0 +1,208 @@
+"""A simulated attempt: keeps its lease, reports, waits and saves as a real worker does, by the clock it is given."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tuner.domain.cost import CostKind, Meter
+from tuner.domain.space import Config
+from tuner.engine.messages import Progress, Saved, StepReport, Trouble, WorkerState
+from tuner.engine.simulated.clock import SimulatedClock
+from tuner.engine.world import Assignment
+
+HEARTBEAT_NS = 1_000_000_000
+
+
+class Training(Protocol):
+    """What would be trained: time and result of each step, by configuration. Pure."""
+
+    def step_ns(self, config: Config, step: int) -> int: ...
+
+    def value(self, config: Config, step: int) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Overheads:
+    setup_ns: int = 200_000_000
+    restore_ns: int = 100_000_000
+    save_ns: int = 50_000_000
+    resumable: bool = True
+
+
+@dataclass(slots=True)
+class SimulatedAttempt:
+    given: Assignment
+    training: Training
+    overheads: Overheads
+    clock: SimulatedClock
+    tell: Callable[[Progress], None]
+    metric: str
+    max_step: int | None
+    kind: CostKind = "setup"
+    since_ns: int = 0
+    ns: dict[CostKind, int] = field(default_factory=dict)
+    lease_ns: int = 0
+    until: int | None = None
+    step: int = 0
+    saved: int = 0
+    over: bool = False
+    waiting: bool = False
+    parking: bool = False
+    generation: int = 0
+    pending: list[StepReport] = field(default_factory=list)
+    took_ns: int = 0
+
+    def start(self) -> None:
+        self.lease_ns, self.until = self.given.lease_ns, self.given.until
+        self.step = self.saved = self.given.restore_step or 0
+        self.since_ns = self.clock.elapsed_ns()
+        self._later(self.overheads.setup_ns, self._restore if self.step else self._train)
+        self._later(HEARTBEAT_NS, self._beat, keep=True)
+
+    # Orders
+
+    def go(self, until: int | None, lease_ns: int) -> None:
+        self.until, self.lease_ns = until, max(lease_ns, self.lease_ns)
+        if self.waiting and not self.over:
+            self.waiting = False
+            self._next_step()
+
+    def park(self) -> None:
+        self.parking = True
+        if self.waiting and not self.over:
+            self._save_and("paused")
+
+    def finish(self) -> None:
+        if self.waiting and not self.over:
+            self._save_and("finished")
+
+    def stop(self) -> None:
+        self._end("stopped")
+
+    def vanish(self) -> int:
+        """The worker dies without a word. Returns what its meter would say."""
+        self.over = True
+        return self._meter().total_ns
+
+    # What it does by itself
+
+    def _later(self, delay_ns: int, act: Callable[[], None], *, keep: bool = False) -> None:
+        """Acts then, unless the attempt is over by then, or ends with its lease before."""
+        left = self.lease_ns - self._meter().total_ns
+        generation = self.generation
+        if keep:
+            self.clock.after(delay_ns, lambda: None if self.over else act())
+        elif delay_ns > left:
+            self.clock.after(left, lambda: self._lease_ended(generation, delay_ns - left, act))
+        else:
+            self.clock.after(delay_ns, lambda: None if self.over or generation != self.generation else act())
+
+    def _lease_ended(self, generation: int, rest_ns: int, act: Callable[[], None]) -> None:
+        if self.over or generation != self.generation:
+            return
+        if self.lease_ns > self._meter().total_ns:  # it was raised meanwhile
+            self._later(rest_ns, act)
+            return
+        self._end("paused", Trouble("lease", "", "the lease ended before the step did"))
+
+    def _restore(self) -> None:
+        self._switch("restore")
+        self._later(self.overheads.restore_ns, self._train)
+
+    def _train(self) -> None:
+        self._next_step()
+
+    def _next_step(self) -> None:
+        if self.parking:
+            self._save_and("paused")
+            return
+        at_rung = self.until is not None and self.step >= self.until
+        at_end = self.max_step is not None and self.step >= self.max_step
+        left = self.lease_ns - self._meter().total_ns
+        need = self.took_ns + self.overheads.save_ns
+        if at_rung or at_end or (self.took_ns and left < need):
+            self._switch("idle")
+            self.waiting = True
+            self._say("waiting", need_ns=max(0, need - left) if not at_rung and not at_end else 0)
+            return
+        self._switch("train")
+        self.took_ns = self.training.step_ns(self.given.config, self.step + 1)
+        self._later(self.took_ns, self._stepped)
+
+    def _stepped(self) -> None:
+        self.step += 1
+        value = self.training.value(self.given.config, self.step)
+        shown: object = "NaN" if math.isnan(value) else value
+        at = self.clock.now()
+        self.pending.append(
+            StepReport(self.step, {self.metric: shown}, self.overheads.resumable, self._meter(), at)
+        )
+        self._next_step()
+
+    def _save_and(self, state: WorkerState) -> None:
+        self.waiting = False
+        if not self.overheads.resumable or self.step == self.saved:
+            self._end(state)
+            return
+        self._switch("checkpoint")
+        self.generation += 1
+        self._later(self.overheads.save_ns, lambda: self._saved(state))
+
+    def _saved(self, state: WorkerState) -> None:
+        self.saved = self.step
+        self._end(state)
+
+    def _beat(self) -> None:
+        if not self.waiting:
+            self._say("running")
+        self._later(HEARTBEAT_NS, self._beat, keep=True)
+
+    def _end(self, state: WorkerState, trouble: Trouble | None = None) -> None:
+        if self.over:
+            return
+        saved = (
+            (Saved(self.saved, f"sim://{self.given.trial}/{self.saved}", 1, 0.0),)
+            if self._has_new_save()
+            else ()
+        )
+        meter = self._meter()
+        self.over = True
+        self._say(state, checkpoints=saved, trouble=trouble, meter=meter)
+
+    def _has_new_save(self) -> bool:
+        return self.saved > (self.given.restore_step or 0)
+
+    def _say(
+        self,
+        state: WorkerState,
+        *,
+        need_ns: int = 0,
+        checkpoints: tuple[Saved, ...] = (),
+        trouble: Trouble | None = None,
+        meter: Meter | None = None,
+    ) -> None:
+        reports, self.pending = tuple(self.pending), []
+        told = Progress(
+            self.given.trial,
+            self.given.attempt,
+            state,
+            meter or self._meter(),
+            reports,
+            checkpoints,
+            need_ns,
+            self.saved or None,
+            trouble,
+        )
+        self.tell(told)
+
+    def _switch(self, kind: CostKind) -> None:
+        self.ns = dict(self._meter().ns)
+        self.kind, self.since_ns = kind, self.clock.elapsed_ns()
+
+    def _meter(self) -> Meter:
+        """Never beyond the lease: the supervisor kills at its end."""
+        ns = dict(self.ns)
+        room = self.lease_ns - sum(ns.values())
+        ns[self.kind] = ns.get(self.kind, 0) + min(room, self.clock.elapsed_ns() - self.since_ns)
+        return Meter(ns)

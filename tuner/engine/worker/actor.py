@@ -1,0 +1,41 @@
+"""The Ray actor of a worker: a Tune trainable whose `step` is "run until there is something to tell"."""
+
+from typing import Any
+
+from ray import tune
+
+from tuner.engine.worker import BORN_NS
+from tuner.engine.worker.supervisor import Supervisor
+
+TOLD = "told"  # in a list, since Tune flattens the dictionaries of a result
+
+
+class Worker(tune.Trainable):
+    """Reused for attempt after attempt. Orders come through `order`, in the order in which the driver sent them."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        self._supervisor = Supervisor(config["entry"], born_ns=BORN_NS)
+        self._doing = config
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self._doing = new_config
+        return True
+
+    def order(self, message: dict[str, Any]) -> None:
+        self._supervisor.order(message)
+
+    def step(self) -> dict[str, Any]:
+        return {TOLD: [self._supervisor.step()]}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
+        """Tune's own checkpoints are empty: ours are in shared storage."""
+        return {}
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        pass
+
+    def cleanup(self) -> None:
+        self._supervisor.close()
+
+    def __repr__(self) -> str:
+        return f"Worker({self._doing.get('name', '')})"

@@ -1,0 +1,145 @@
+"""One attempt as its supervisor sees it: what the child said, what it may do, and what there is to tell the driver.
+
+Everything here is guarded by the supervisor's lock and does no I/O.
+"""
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tuner.engine.worker.meter import Stopwatch
+
+Wanted = Literal["go", "pause", "finish"]
+MARGIN_NS = 20_000_000
+
+
+@dataclass
+class Attempt:
+    """`held` is the step whose report waits for an answer; `durable` the newest step whose checkpoint is in shared storage."""
+
+    order: dict[str, Any]
+    watch: Stopwatch
+    lease_ns: int
+    until: int | None
+    max_step: int | None
+    restored: int = 0
+    durable: int = 0
+    wanted: Wanted = "go"
+    held: int | None = None
+    resumable: bool = False
+    saving: bool = False
+    closing: bool = False
+    state: str | None = None
+    error: dict[str, str] | None = None
+    step: int = 0
+    reports: list[dict[str, Any]] = field(default_factory=list)
+    checkpoints: list[dict[str, Any]] = field(default_factory=list)
+    step_ns: deque[int] = field(default_factory=lambda: deque(maxlen=3))
+    stepped_at: int = 0
+    save_ns: int = 30_000_000
+    last_save_at: int = field(default_factory=time.monotonic_ns)
+    told_waiting: bool = False
+    scores: dict[int, float] = field(default_factory=dict)
+    best: tuple[float, int] | None = None
+
+    def __post_init__(self) -> None:
+        """`best` is the score and step of the best checkpoint that earlier attempts left."""
+        found = self.order.get("best")
+        self.best = (found[0], found[1]) if found else None
+
+    @property
+    def trial(self) -> str:
+        return str(self.order["trial"])
+
+    @property
+    def number(self) -> int:
+        return int(self.order["attempt"])
+
+    def left_ns(self) -> int:
+        return self.lease_ns - self.watch.total_ns()
+
+    def reported(self, message: dict[str, Any]) -> None:
+        """Notes a report; the child waits from here on."""
+        at, step = int(message["t"]), int(message["step"])
+        if self.stepped_at:
+            self.step_ns.append(at - self.stepped_at)
+        self.watch.switch("idle", at)
+        self.step, self.held, self.resumable = step, step, bool(message["resumable"])
+        value = message["metrics"].get(self.order.get("metric"))
+        if isinstance(value, int | float):
+            self.scores[step] = value if self.order.get("mode") == "max" else -value
+        reading = self.watch.reading(self.lease_ns, at)
+        self.reports.append(
+            {
+                "step": step,
+                "metrics": message["metrics"],
+                "resumable": self.resumable,
+                "meter": reading,
+                "at_ns": time.time_ns(),
+            }
+        )
+
+    def protected(self, step: int) -> frozenset[int]:
+        """Steps whose checkpoints stay, however old: the best one, with that of `step` considered."""
+        score = self.scores.get(step)
+        if score is not None and (self.best is None or score > self.best[0]):
+            self.best = (score, step)
+        self.scores = {s: value for s, value in self.scores.items() if s > step}
+        return frozenset() if self.best is None else frozenset({self.best[1]})
+
+    def need_ns(self) -> int:
+        """The lease that the next step and a save need beyond what is left; 0 where it is enough."""
+        expected = max(self.step_ns, default=0) * 11 // 10
+        return max(0, expected + self.save_ns + MARGIN_NS - self.left_ns()) if self.step_ns else 0
+
+    def at_stop(self) -> bool:
+        """Whether the step that is held is as far as the trial may go."""
+        stops = [stop for stop in (self.until, self.max_step) if stop is not None]
+        return self.held is not None and any(self.held >= stop for stop in stops)
+
+    def answer(self) -> dict[str, bool] | None:
+        """What to reply to the held report now; None: it waits for the driver."""
+        if self.held is None:
+            return None
+        if self.wanted != "go":
+            return {"stop": True, "save": self.resumable and self.held > self.durable}
+        if self.at_stop() or self.need_ns():
+            return None
+        return {"stop": False, "save": self._save_is_due()}
+
+    def _save_is_due(self) -> bool:
+        interval = self.order.get("checkpoint_interval_ns")
+        if not self.resumable or self.saving:
+            return False
+        # A checkpoint at most every 30 s and for at most a twentieth of the time, where nothing else was asked for.
+        due = interval if interval is not None else max(30_000_000_000, 20 * self.save_ns)
+        return time.monotonic_ns() - self.last_save_at >= due
+
+    def answered(self, reply: dict[str, bool]) -> None:
+        self.held, self.told_waiting = None, False
+        self.stepped_at = time.monotonic_ns()
+        self.saving = self.saving or reply["save"]
+        self.watch.switch("checkpoint" if reply["stop"] and reply["save"] else "train")
+        self.closing = reply["stop"]
+
+    def end(self, state: str, error: dict[str, str] | None = None) -> None:
+        """The first end counts."""
+        if self.state is None:
+            self.state, self.error = state, error
+
+    def result(self, state: str) -> dict[str, Any]:
+        """What the driver is told; reports and checkpoints are told once."""
+        reports, self.reports = self.reports, []
+        checkpoints, self.checkpoints = self.checkpoints, []
+        return {
+            "trial": self.trial,
+            "attempt": self.number,
+            "state": state,
+            "reports": reports,
+            "checkpoints": checkpoints,
+            "meter": self.watch.reading(self.lease_ns),
+            "need_ns": self.need_ns() if state == "waiting" and not self.at_stop() else 0,
+            "saved_step": self.durable or None,
+            "error": self.error if state == self.state else None,
+        }

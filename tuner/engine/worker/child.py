@@ -1,0 +1,101 @@
+"""The child: user code, in a session and a directory of its own, with its words for the supervisor."""
+
+import contextlib
+import ctypes
+import importlib
+import os
+import random
+import resource
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
+
+from tuner.engine.worker import tune_compat
+from tuner.training import channel as words
+from tuner.training.channel import Channel, StopTraining
+
+PR_SET_PDEATHSIG = 1
+
+
+class NotTrainable(Exception):
+    """What was named cannot be trained."""
+
+
+def run_child(place: dict[str, Any], channel_fd: int, output_fd: int) -> NoReturn:
+    """Called in the forked process; never returns. `place` has its directory (`cwd`)."""
+    os.setsid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _settle_in(place["cwd"], output_fd)
+    code = 0
+    try:
+        channel = words.open_channel(Connection(channel_fd))
+        _run(channel)
+    except StopTraining:
+        pass
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    with contextlib.suppress(BaseException):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
+
+
+def _settle_in(cwd: str, output_fd: int) -> None:
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    os.dup2(output_fd, 1)
+    os.dup2(output_fd, 2)
+    os.close(output_fd)
+    os.chdir(cwd)
+    os.environ["TMPDIR"] = cwd
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    random.seed()  # a fork shares its server's generator
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")  # where memory runs out, this process goes first
+
+
+def _run(channel: Channel) -> None:
+    try:
+        target = load(channel.begin.entry)
+    except BaseException as error:
+        _fail(channel, error, kind="import")
+        return
+    try:
+        _train(target, channel)
+    except StopTraining:
+        raise
+    except SystemExit as error:
+        os._exit(error.code if isinstance(error.code, int) else int(bool(error.code)))
+    except BaseException as error:
+        _fail(channel, error, kind="metrics" if isinstance(error, words.MetricsRefused) else "raised")
+    else:
+        channel.ended()
+
+
+def load(entry: str) -> Callable[..., Any]:
+    """The function or class that `module:attribute` names."""
+    module, _, attribute = entry.partition(":")
+    found = getattr(importlib.import_module(module), attribute)
+    if not callable(found):
+        raise NotTrainable(f"{entry} is a {type(found).__name__}, not a function or a class")
+    return found  # type: ignore[no-any-return]
+
+
+def _train(target: Callable[..., Any], channel: Channel) -> None:
+    session = tune_compat.install(channel)
+    if isinstance(target, type) and tune_compat.is_trainable_class(target):
+        tune_compat.run_class(target, channel)
+        return
+    channel.phase("train")
+    session.take_output(target(dict(channel.begin.config)))
+
+
+def _fail(channel: Channel, error: BaseException, *, kind: str) -> None:
+    traceback.print_exc()
+    text = "".join(traceback.format_exception(error))
+    channel.failed(type(error).__name__, str(error), text, kind=kind)

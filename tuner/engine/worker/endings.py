@@ -1,0 +1,61 @@
+"""How attempts end otherwise than by order, in words that a user can act on."""
+
+import contextlib
+import os
+import signal
+
+import psutil
+
+Trouble = dict[str, str]
+
+
+def exited(code: int, log: str) -> Trouble:
+    """The child ended without a word: by an exit of its own, or by a signal."""
+    tail = f"the end of what it printed:\n{log}" if log else "it printed nothing"
+    if code >= 0:
+        message = f"user code ended its process with exit status {code}; return from the function instead"
+        return {"kind": "exited", "type": "", "message": message, "traceback": tail}
+    name = signal.Signals(-code).name if -code in signal.valid_signals() else f"signal {-code}"
+    hint = ", perhaps by the kernel because memory ran out" if -code == signal.SIGKILL else ""
+    return {
+        "kind": "killed",
+        "type": "",
+        "message": f"user code's process was killed by {name}{hint}",
+        "traceback": tail,
+    }
+
+
+def lease_ended() -> Trouble:
+    message = "the time that was paid for ended before the step did"
+    return {"kind": "lease", "type": "", "message": message, "traceback": ""}
+
+
+def out_of_memory(used: int, limit: int) -> Trouble:
+    gib = 1 << 30
+    message = (
+        f"used {used / gib:.1f} GiB of memory, more than its share of {limit / gib:.1f} GiB; "
+        "use a smaller batch or model, or ask for more CPUs a trial"
+    )
+    return {"kind": "memory", "type": "MemoryLimit", "message": message, "traceback": ""}
+
+
+def storage_failed(detail: str) -> Trouble:
+    return {"kind": "storage", "type": "StorageFailed", "message": detail, "traceback": ""}
+
+
+def kill_group(pid: int) -> None:
+    """A child and all that is in its process group, if there still is such a group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def memory_bytes(pid: int) -> int:
+    """Resident memory of a process and its descendants; shared pages are counted once, with the process."""
+    total = 0
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        total += process.memory_info().rss
+        for child in process.children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                total += child.memory_info().rss - child.memory_info().shared
+    return total

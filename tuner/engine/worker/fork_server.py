@@ -1,0 +1,131 @@
+"""A warm process that forks children: torch is imported once, and each attempt begins in milliseconds.
+
+`python -m tuner.engine.worker.fork_server FD ENTRY` with one end of a SOCK_SEQPACKET socket as file descriptor FD. It
+is asked for children (`{"fork": …}`, with the child's channel and its output pipe as descriptors), tells how they exited,
+and ends with its socket. Everything that an attempt started is killed with it: children, and by way of being their
+subreaper, whatever they left behind.
+"""
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import inspect
+import json
+import os
+import re
+import select
+import signal
+import socket
+import sys
+import threading
+
+import psutil
+
+from tuner.engine.worker.child import run_child
+
+PR_SET_CHILD_SUBREAPER = 36
+# Trainables of Ray Tune import it, often within the function; half a second that each attempt need not take.
+IMPORTS_RAY = re.compile(r"^\s*(from|import)\s+ray\b", re.MULTILINE)
+MAX_REQUEST = 1 << 16
+
+
+def main(fd: int, entry: str) -> None:
+    control = socket.socket(fileno=fd)
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _preload(entry)
+    gc.collect()
+    gc.freeze()
+    _send(control, {"ready": True})
+    wake, waker = os.pipe()
+    signal.set_wakeup_fd(_nonblocking(waker))
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    while True:
+        ready, _, _ = select.select([control.fileno(), wake], [], [])
+        if wake in ready:
+            os.read(wake, 4096)
+            _reap(control)
+        if control.fileno() in ready and not _serve(control):
+            break
+    kill_descendants()
+
+
+def _nonblocking(fd: int) -> int:
+    os.set_blocking(fd, False)
+    return fd
+
+
+def _preload(entry: str) -> None:
+    """Imports what attempts will need. User code that cannot be imported, or would not survive a fork, is left to the child."""
+    # torch._dynamo: the first optimizer of a process imports it, which takes a second.
+    for name in ("numpy", "torch", "torch._dynamo"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    module = entry.partition(":")[0]
+    if not module:
+        return
+    with contextlib.suppress(BaseException):
+        found = importlib.import_module(module)
+        if IMPORTS_RAY.search(inspect.getsource(found)):
+            importlib.import_module("ray.tune")
+    torch = sys.modules.get("torch")
+    if threading.active_count() > 1 or (torch is not None and torch.cuda.is_initialized()):
+        os.execv(sys.executable, [sys.executable, "-m", __spec__.name, sys.argv[1], ""])
+
+
+def _serve(control: socket.socket) -> bool:
+    """One request. False at the end of the stream: the actor is gone."""
+    data, fds, _, _ = socket.recv_fds(control, MAX_REQUEST, 2)
+    if not data:
+        return False
+    request = json.loads(data)
+    if "fork" in request:
+        channel, output = fds
+        pid = os.fork()
+        if pid == 0:
+            control.close()
+            run_child(request["fork"], channel, output)
+        for descriptor in fds:
+            os.close(descriptor)
+        _send(control, {"pid": pid})
+    else:
+        kill_descendants()
+        _reap(control)
+        _send(control, {"clean": True})
+    return True
+
+
+def _reap(control: socket.socket) -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        _send(control, {"exited": pid, "code": os.waitstatus_to_exitcode(status)})
+
+
+def kill_descendants() -> None:
+    """Until none is left: one that is forking while it is killed leaves another."""
+    for _ in range(50):
+        found = psutil.Process().children(recursive=True)
+        if not found:
+            return
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        psutil.wait_procs(found, timeout=0.02)
+
+
+def _send(control: socket.socket, message: dict[str, object]) -> None:
+    with contextlib.suppress(OSError):
+        control.send(json.dumps(message).encode())
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,31 @@
+"""The time of an attempt by kind, on the monotonic clock, never beyond its lease."""
+
+import time
+
+
+class Stopwatch:
+    """Not thread-safe: its supervisor's lock guards it."""
+
+    def __init__(self, kind: str, began_ns: int) -> None:
+        self._kind, self._since = kind, began_ns
+        self._ns: dict[str, int] = {}
+
+    def switch(self, kind: str, at_ns: int | None = None) -> None:
+        """The time from `at_ns` (now) on is of this kind. An instant before the last switch counts as that switch."""
+        at = max(self._since, time.monotonic_ns() if at_ns is None else min(at_ns, time.monotonic_ns()))
+        self._ns[self._kind] = self._ns.get(self._kind, 0) + at - self._since
+        self._kind, self._since = kind, at
+
+    def reading(self, lease_ns: int, at_ns: int | None = None) -> dict[str, int]:
+        """Nanoseconds by kind; what passes the lease is not counted."""
+        at = max(self._since, time.monotonic_ns() if at_ns is None else at_ns)
+        shown = dict(self._ns)
+        shown[self._kind] = shown.get(self._kind, 0) + at - self._since
+        over = sum(shown.values()) - lease_ns
+        for kind in [self._kind, *shown]:
+            cut = min(max(0, over), shown[kind])
+            shown[kind], over = shown[kind] - cut, over - cut
+        return {kind: ns for kind, ns in shown.items() if ns}
+
+    def total_ns(self) -> int:
+        return sum(self._ns.values()) + max(0, time.monotonic_ns() - self._since)

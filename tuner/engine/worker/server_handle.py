@@ -1,0 +1,145 @@
+"""The supervisor's side of a fork server: started, asked for children, killed and started again."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+
+READY_TIMEOUT_S = 120.0
+ALLOWED_ENV = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "TZ",
+    "TMPDIR",
+    "VIRTUAL_ENV",
+    "LD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "PYTHONHASHSEED",
+)
+ALLOWED_PREFIXES = ("LC_", "NVIDIA_", "TUNER_USER_")
+
+
+def clean_environment(environ: Mapping[str, str], import_path: list[str]) -> dict[str, str]:
+    """What user code may see: no token of Ray's, no database, no credentials of the service or of a cloud."""
+    kept = {k: v for k, v in environ.items() if k in ALLOWED_ENV or k.startswith(ALLOWED_PREFIXES)}
+    kept["PYTHONPATH"] = os.pathsep.join(path for path in import_path if path)
+    kept["PYTHONUNBUFFERED"] = "1"
+    kept["RAY_USAGE_STATS_ENABLED"] = "0"
+    return kept
+
+
+class ForkServer:
+    """`on_exit(pid, code)` is called from this object's thread when a child exits; negative codes are signals."""
+
+    def __init__(self, entry: str, on_exit: Callable[[int, int], None]) -> None:
+        self._on_exit = on_exit
+        self._answers: list[dict[str, int]] = []
+        self._answered = threading.Condition()
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tuner.engine.worker.fork_server", str(theirs.fileno()), entry],
+            pass_fds=[theirs.fileno()],
+            env=clean_environment(os.environ, sys.path),
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+        )
+        theirs.close()
+        threading.Thread(target=self._listen, name="fork-server", daemon=True).start()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has imported what it preloads."""
+        with self._answered:
+            return self._find("ready") is not None
+
+    def fork(
+        self, place: Mapping[str, object], output_fd: int, *, wanted: Callable[[], bool] = lambda: True
+    ) -> tuple[int, Connection]:
+        """A child's pid, and our end of its channel. Raises OSError where the server is gone, not ready in two minutes, or the
+        child is not wanted any more while it gets ready."""
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while not self.ready:
+            if not wanted() or time.monotonic() > deadline:
+                raise OSError("the fork server was not ready in time")
+            with self._answered:
+                self._answered.wait_for(lambda: not self.alive or self._find("ready") is not None, 0.1)
+            if not self.alive:
+                raise OSError("the fork server ended")
+        ours, theirs = socket.socketpair()
+        request = json.dumps({"fork": dict(place)}).encode()
+        socket.send_fds(self._control, [request], [theirs.fileno(), output_fd])
+        theirs.close()
+        pid = self._wait_for("pid", timeout_s=30)
+        return pid, Connection(ours.detach())
+
+    def kill(self) -> None:
+        """At once, whatever it does: it may hang in user code that it imports."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def clean(self) -> None:
+        """Kills everything that attempts left behind. Before it is ready there is nothing."""
+        if not self.ready:
+            return
+        with contextlib.suppress(OSError):
+            self._control.send(json.dumps({"clean": True}).encode())
+            self._wait_for("clean", timeout_s=10)
+
+    def close(self) -> None:
+        """Ends the server, which kills its descendants first."""
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+        try:
+            self._process.wait(timeout=3)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._control.close()
+
+    def _wait_for(self, word: str, *, timeout_s: float) -> int:
+        """The next answer with this word."""
+        with self._answered:
+            found = self._answered.wait_for(lambda: not self.alive or self._find(word) is not None, timeout_s)
+            answer = self._find(word)
+            if not found or answer is None:
+                raise OSError(
+                    "the fork server ended" if not self.alive else "the fork server does not answer"
+                )
+            self._answers.remove(answer)
+            return answer[word]
+
+    def _find(self, word: str) -> dict[str, int] | None:
+        return next((answer for answer in self._answers if word in answer), None)
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                select.select([self._control], [], [])
+                data = self._control.recv(1 << 16)
+            except (OSError, ValueError):
+                data = b""
+            message = json.loads(data) if data else {}
+            if "exited" in message:
+                self._on_exit(message["exited"], message["code"])
+            with self._answered:
+                if message and "exited" not in message:
+                    self._answers.append(message)
+                self._answered.notify_all()
+            if not data:
+                return

@@ -1,0 +1,350 @@
+"""The supervisor of one worker: gives a child its work and its answers, measures it, and ends it when its lease does.
+
+Plain Python, without Ray. `order` and `step` are called by the actor's thread; a reader, a watchdog and a publisher have
+threads of their own, and one lock guards what they share.
+"""
+
+import contextlib
+import json
+import shutil
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from tuner.engine.checkpoints import CheckpointStore, Published
+from tuner.engine.worker import endings
+from tuner.engine.worker.attempt import Attempt
+from tuner.engine.worker.logs import LogPump
+from tuner.engine.worker.meter import Stopwatch
+from tuner.engine.worker.publishing import publish
+from tuner.engine.worker.server_handle import ForkServer
+from tuner.training.channel import MAX_MESSAGE_BYTES, Begin, begin_message, reply_message
+
+HEARTBEAT_S = 1.0
+FLUSH_S = 0.2
+WATCH_S = 0.05
+MEMORY_EVERY = 5  # looks at memory at every fifth look at the lease
+EXIT_GRACE_S = 1.0
+# Beyond these, a worker that waited is nobody's.
+MAX_GAP_NS = 1_000_000_000
+MAX_START_NS = 10_000_000_000
+
+
+class Supervisor:
+    def __init__(self, entry: str, *, born_ns: int | None = None) -> None:
+        """`born_ns`: since when this worker costs money, on the monotonic clock; None: now."""
+        self._entry = entry
+        now = time.monotonic_ns()
+        self._last_end_ns = now if born_ns is None else max(born_ns, now - MAX_START_NS)
+        self._changed = threading.Condition()
+        self._home = Path(tempfile.mkdtemp(prefix="tuner-worker-"))
+        self._exits: dict[int, int] = {}
+        self._server = ForkServer(entry, self._on_exit)
+        self._publisher = ThreadPoolExecutor(1, thread_name_prefix="publisher")
+        self._attempt: Attempt | None = None
+        self._store: CheckpointStore | None = None
+        self._connection: Connection | None = None
+        self._pump: LogPump | None = None
+        self._starter = threading.Thread()
+        self._pid = 0
+        self._told_at = 0.0
+        self._fresh = True
+
+    # Orders of the driver
+
+    def order(self, message: dict[str, Any]) -> None:
+        """One order; those for an attempt that is over change nothing."""
+        if message["order"] == "begin":
+            self._begin(message)
+            return
+        with self._changed:
+            attempt = self._attempt
+            if attempt is None or attempt.state is not None:
+                return
+            match message["order"]:
+                case "go":
+                    attempt.until, attempt.told_waiting = message["until"], False
+                    attempt.lease_ns = max(attempt.lease_ns, message["lease_ns"])
+                case "pause" | "finish":
+                    attempt.wanted = message["order"]
+                case "stop":
+                    attempt.end("stopped")
+                    self._kill()
+                    if not self._server.ready:
+                        self._server.kill()
+                case unknown:
+                    raise ValueError(f"there is no order {unknown!r}")
+            self._reply_if_due(attempt)
+            self._changed.notify_all()
+
+    def _begin(self, order: dict[str, Any]) -> None:
+        now = time.monotonic_ns()
+        gap = min(
+            now - self._last_end_ns, MAX_START_NS if self._fresh else MAX_GAP_NS, order["lease_ns"] // 2
+        )
+        watch = Stopwatch("setup" if self._fresh else "idle", now - gap)
+        self._fresh = False
+        watch.switch("setup")
+        attempt = Attempt(order, watch, order["lease_ns"], order["until"], order["max_step"])
+        self._store = CheckpointStore(order["storage"], order["project"], order["job"])
+        with self._changed:
+            self._attempt = attempt
+        threading.Thread(target=self._watch, args=(attempt,), name="watchdog", daemon=True).start()
+        self._starter = threading.Thread(
+            target=self._start, args=(attempt, self._store), name="starter", daemon=True
+        )
+        self._starter.start()
+
+    def _start(self, attempt: Attempt, store: CheckpointStore) -> None:
+        """In a thread of its own, so that an order to stop is heard while a checkpoint is fetched or user code imported."""
+        try:
+            restored = self._restore(attempt, store)
+            if attempt.state is None:
+                self._start_child(attempt, restored)
+        except OSError as error:
+            with self._changed:
+                attempt.end("failed", endings.storage_failed(f"the attempt could not begin: {error}"))
+                self._changed.notify_all()
+
+    def _restore(self, attempt: Attempt, store: CheckpointStore) -> Path | None:
+        """The newest whole checkpoint up to the step that the driver knows of."""
+        at_most = attempt.order["restore_step"]
+        if not at_most:
+            return None
+        with self._changed:
+            attempt.watch.switch("restore")
+        into = self._home / f"restore-{attempt.trial}-a{attempt.number}"
+        found = store.newest_valid(attempt.trial, into, at_most=at_most)
+        with self._changed:
+            attempt.watch.switch("setup")
+            if found is not None:
+                attempt.restored = attempt.durable = attempt.step = found[0]
+        return found[1] if found else None
+
+    def _start_child(self, attempt: Attempt, restored: Path | None) -> None:
+        cwd, staging = self._home / "cwd", self._home / "staging"
+        for folder in (cwd, staging):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+        if not self._server.alive:
+            self._server = ForkServer(self._entry, self._on_exit)
+        pump = LogPump(self._home / "logs" / f"{attempt.trial}-a{attempt.number}.log")
+        wanted = lambda: attempt.state is None  # noqa: E731
+        pid, connection = self._server.fork({"cwd": str(cwd)}, pump.write_fd, wanted=wanted)
+        pump.started()
+        order = attempt.order
+        begin = Begin(
+            attempt.trial,
+            attempt.number,
+            order["entry"],
+            order["config"],
+            str(staging),
+            restore=str(restored) if restored else None,
+            first_step=attempt.restored,
+            max_step=order["max_step"],
+            resources=order.get("resources", {}),
+        )
+        with self._changed:
+            if attempt.state is not None:  # it was stopped, or its lease ended, while it began
+                endings.kill_group(pid)
+                connection.close()
+                pump.close()
+                return
+            self._pid, self._connection, self._pump = pid, connection, pump
+            connection.send_bytes(begin_message(begin))
+        threading.Thread(target=self._read, args=(attempt, connection), name="reader", daemon=True).start()
+
+    # What the child says
+
+    def _read(self, attempt: Attempt, connection: Connection) -> None:
+        try:
+            while True:
+                message = json.loads(connection.recv_bytes(MAX_MESSAGE_BYTES))
+                with self._changed:
+                    self._hear(attempt, message)
+                    self._changed.notify_all()
+        except (EOFError, OSError, ValueError):
+            self._on_silence(attempt)
+
+    def _hear(self, attempt: Attempt, message: dict[str, Any]) -> None:
+        match message["type"]:
+            case "phase":
+                attempt.watch.switch(message["kind"], message["t"])
+                if message["kind"] == "train" and not attempt.stepped_at:
+                    attempt.stepped_at = message["t"]
+            case "report":
+                attempt.reported(message)
+                self._reply_if_due(attempt)
+            case "saved":
+                path, began = Path(message["path"]), time.monotonic_ns()
+                self._publisher.submit(self._publish, attempt, message["step"], path, began)
+            case "save_failed":
+                attempt.saving = False
+                if attempt.closing:
+                    attempt.end("failed", endings.storage_failed(message["detail"]))
+            case "ended":
+                attempt.end("ended")
+            case "failed":
+                text = {
+                    "type": message["error"],
+                    "message": message["message"],
+                    "traceback": message["traceback"],
+                }
+                attempt.end("failed", {"kind": message["kind"], **text})
+            case _:
+                pass  # a word of a newer child
+
+    def _reply_if_due(self, attempt: Attempt) -> None:
+        reply = attempt.answer()
+        if reply is None or self._connection is None:
+            return
+        attempt.answered(reply)
+        with contextlib.suppress(OSError):
+            self._connection.send_bytes(reply_message(**reply))
+        if reply["stop"] and not reply["save"]:
+            attempt.end("finished" if attempt.wanted == "finish" else "paused")
+
+    def _on_exit(self, pid: int, code: int) -> None:
+        with self._changed:
+            self._exits[pid] = code
+            self._changed.notify_all()
+
+    def _on_silence(self, attempt: Attempt) -> None:
+        """The child closed its channel: it is over, or about to be. One that said nothing of its end exited without a word."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._pid in self._exits, EXIT_GRACE_S)
+            if not (attempt.closing and attempt.saving):
+                code = self._exits.get(self._pid, 0)
+                attempt.end("failed", endings.exited(code, self._pump.last() if self._pump else ""))
+            self._changed.notify_all()
+
+    # Saving
+
+    def _publish(self, attempt: Attempt, step: int, path: Path, began_ns: int) -> None:
+        """Runs in the publisher's thread: a checkpoint is durable when its manifest is."""
+        assert self._store is not None
+        with self._changed:
+            protect = attempt.protected(step)
+        published, problem = publish(self._store, attempt, step, path, protect)
+        with self._changed:
+            self._published(attempt, step, published, problem)
+            attempt.save_ns = max(time.monotonic_ns() - began_ns, attempt.save_ns // 2)
+            self._changed.notify_all()
+
+    def _published(self, attempt: Attempt, step: int, published: Published | None, problem: str) -> None:
+        attempt.saving, attempt.last_save_at = False, time.monotonic_ns()
+        if published is not None:
+            attempt.durable = max(step, attempt.durable)
+            size, seconds = published.size_bytes, published.seconds
+            attempt.checkpoints.append(
+                {"step": step, "uri": published.uri, "bytes": size, "seconds": seconds}
+            )
+        if not attempt.closing or attempt.state is not None:
+            return
+        if published is None:
+            attempt.end(
+                "failed",
+                endings.storage_failed(f"the checkpoint of step {step} could not be stored: {problem}"),
+            )
+        else:
+            attempt.end("finished" if attempt.wanted == "finish" else "paused")
+
+    # Limits
+
+    def _watch(self, attempt: Attempt) -> None:
+        """Ends the child with its lease, whatever else in this process hangs, and when it takes too much memory."""
+        looks = 0
+        limit = attempt.order.get("memory_limit_bytes")
+        while attempt.state is None:
+            left_s = attempt.left_ns() / 1e9
+            if left_s <= 0:
+                self._end_by(attempt, "paused", endings.lease_ended())
+                return
+            looks += 1
+            if (
+                limit
+                and looks % MEMORY_EVERY == 0
+                and self._pid
+                and (used := endings.memory_bytes(self._pid)) > limit
+            ):
+                self._end_by(attempt, "failed", endings.out_of_memory(used, limit))
+                return
+            time.sleep(min(WATCH_S, left_s))
+
+    def _end_by(self, attempt: Attempt, state: str, error: dict[str, str]) -> None:
+        with self._changed:
+            if attempt.left_ns() > 0 and state == "paused":  # it was raised meanwhile
+                threading.Thread(target=self._watch, args=(attempt,), name="watchdog", daemon=True).start()
+                return
+            attempt.end(state, error)
+            self._kill()
+            self._changed.notify_all()
+
+    def _kill(self) -> None:
+        if self._pid and self._pid not in self._exits:
+            endings.kill_group(self._pid)
+
+    # Answers to the driver
+
+    def step(self) -> dict[str, Any]:
+        """Waits until there is something to tell, a second at most. Raises RuntimeError where nothing was begun."""
+        attempt = self._attempt
+        if attempt is None:
+            raise RuntimeError("step without an attempt")
+        with self._changed:
+            self._changed.wait_for(lambda: self._news(attempt), HEARTBEAT_S)
+            if attempt.state is None and attempt.reports:
+                pause = FLUSH_S - (time.monotonic() - self._told_at)
+                self._changed.wait_for(
+                    lambda: attempt.state is not None or attempt.held is not None, max(0, pause)
+                )
+            self._told_at = time.monotonic()
+            if attempt.state is None:
+                waiting = attempt.held is not None
+                attempt.told_waiting = waiting
+                return attempt.result("waiting" if waiting else "running")
+        self._clear(attempt)
+        with self._changed:
+            result = attempt.result(str(attempt.state))
+            self._attempt, self._last_end_ns = None, time.monotonic_ns()
+            return result
+
+    def _news(self, attempt: Attempt) -> bool:
+        return (
+            attempt.state is not None
+            or bool(attempt.reports)
+            or bool(attempt.checkpoints)
+            or (attempt.held is not None and not attempt.told_waiting)
+        )
+
+    def _clear(self, attempt: Attempt) -> None:
+        """Gives a child that ends by itself a moment, kills whatever is left, and waits for saves under way."""
+        self._starter.join(EXIT_GRACE_S)
+        with self._changed:
+            if attempt.error is None and attempt.state != "stopped":
+                self._changed.wait_for(lambda: self._pid in self._exits or not self._pid, EXIT_GRACE_S)
+            self._kill()
+        self._server.clean()
+        self._publisher.submit(lambda: None).result()
+        with self._changed:
+            connection, pump = self._connection, self._pump
+            self._connection, self._pump, self._pid = None, None, 0
+            self._exits.clear()
+        if connection is not None:
+            connection.close()
+        if pump is not None:
+            pump.close()
+
+    def close(self) -> None:
+        """Ends everything: the child, its server, the directory."""
+        with self._changed:
+            if self._attempt is not None:
+                self._attempt.end("stopped")
+            self._kill()
+        self._server.close()
+        self._publisher.shutdown(wait=False, cancel_futures=True)
+        shutil.rmtree(self._home, ignore_errors=True)

@@ -1,0 +1,185 @@
+"""Ray Tune's own trainables, unchanged, in a child without Ray: `tune.report`, `tune.get_checkpoint`, class trainables.
+
+Functions find their session in a global of `ray.train._internal.session`. It is put there as soon as that module is
+imported, by whomever: a trainable that knows nothing of Ray never pays for importing it.
+"""
+
+import importlib.abc
+import importlib.machinery
+import inspect
+import os
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from numbers import Number, Real
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tuner.training import plain
+from tuner.training.channel import Channel, Reply, StopTraining
+
+SESSION_MODULE = "ray.train._internal.session"
+DEFAULT_METRIC = "_metric"
+
+
+class Session:
+    """What Tune's functions ask of a session. Each report is one step."""
+
+    world_rank = None  # says that this is Tune, not Train
+    world_size = local_rank = local_world_size = node_rank = storage = metadata = None
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel, begin = channel, channel.begin
+        self._step = begin.first_step
+        self.trial_id = self.trial_name = begin.trial
+        self.experiment_name = self.run_id = begin.trial
+        self.trial_dir = os.getcwd()
+        self._resources = dict(begin.resources)
+
+    @property
+    def trial_resources(self) -> Any:
+        from ray.tune import PlacementGroupFactory
+
+        return PlacementGroupFactory([self._resources or {"CPU": 1}])
+
+    @property
+    def loaded_checkpoint(self) -> Any:
+        from ray.tune import Checkpoint
+
+        restore = self._channel.begin.restore
+        return Checkpoint.from_directory(restore) if restore else None
+
+    def report(self, metrics: Mapping[str, Any], checkpoint: Any = None) -> None:
+        self._step += 1
+        plain = {name: value for name, value in metrics.items() if not isinstance(value, dict | list | tuple)}
+        reply = self._channel.report(self._step, plain, resumable=checkpoint is not None)
+        if reply.save and checkpoint is not None:
+            with checkpoint.as_directory() as directory:
+                hand_over(self._channel, self._step, Path(directory), reply)
+        if reply.stop:
+            raise StopTraining(0)
+
+    def take_output(self, output: Any) -> None:
+        """What a function returned or yields: dictionaries and numbers are reports, as Tune has it."""
+        for one in output if inspect.isgenerator(output) else [output]:
+            if isinstance(one, dict) and one:
+                self.report(one)
+            elif isinstance(one, Number) and not isinstance(one, bool):
+                self.report({DEFAULT_METRIC: one})
+
+
+def hand_over(channel: Channel, step: int, source: Path, reply: Reply) -> None:
+    """Copies a checkpoint that user code wrote into the staging directory, and says so."""
+    began = time.monotonic()
+    channel.phase("checkpoint")
+    target = Path(channel.begin.staging) / f"step_{step:08d}"
+    shutil.rmtree(target, ignore_errors=True)
+    try:
+        shutil.copytree(source, target)
+    except OSError as error:
+        channel.save_failed(step, f"{type(error).__name__}: {error}")
+    else:
+        channel.saved(step, str(target), time.monotonic() - began)
+    if not reply.stop:
+        channel.phase("train")
+
+
+def install(channel: Channel) -> Session:
+    session = Session(channel)
+    if SESSION_MODULE in sys.modules:
+        _put(sys.modules[SESSION_MODULE], session)
+    else:
+        sys.meta_path.insert(0, _WhenImported(session))
+    return session
+
+
+def _put(module: ModuleType, session: Session) -> None:
+    module._session = session  # type: ignore[attr-defined]
+
+
+class _WhenImported(importlib.abc.MetaPathFinder):
+    """Waits for Ray's session module to be imported, and gives it our session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != SESSION_MODULE:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, self._session)
+        return spec
+
+
+class _Loader(importlib.abc.Loader):
+    def __init__(self, loader: importlib.abc.Loader, session: Session) -> None:
+        self._loader, self._session = loader, session
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        _put(module, self._session)
+
+
+def is_trainable_class(target: type) -> bool:
+    """Whether it is a subclass of `ray.tune.Trainable`; its module has imported Ray in that case."""
+    trainable = sys.modules.get("ray.tune.trainable.trainable")
+    return trainable is not None and issubclass(target, trainable.Trainable)
+
+
+def run_class(target: type, channel: Channel) -> None:
+    """Drives a class trainable step by step, until it says that it is done or is stopped."""
+    begin = channel.begin
+    trainable = target(config=dict(begin.config))
+    if begin.restore:
+        channel.phase("restore")
+        state = Path(begin.restore) / "dict_checkpoint.pt"
+        trainable.load_checkpoint(plain.read(state, device=None) if state.exists() else begin.restore)
+        trainable._iteration = begin.first_step
+    resumable = target.save_checkpoint is not _base().save_checkpoint  # type: ignore[attr-defined]
+    channel.phase("train")
+    for step in _counted_from(begin.first_step + 1):
+        result = trainable.train()
+        shown = {k: v for k, v in result.items() if isinstance(v, Real | str)}
+        reply = channel.report(step, shown, resumable=resumable)
+        if reply.save and resumable:
+            _save_class(trainable, channel, step, reply)
+        if reply.stop or result.get("done"):
+            trainable.cleanup()
+        if reply.stop:
+            raise StopTraining(0)
+        if result.get("done"):
+            return
+
+
+def _counted_from(step: int) -> Any:
+    while True:
+        yield step
+        step += 1
+
+
+def _base() -> Any:
+    return sys.modules["ray.tune.trainable.trainable"].Trainable
+
+
+def _save_class(trainable: Any, channel: Channel, step: int, reply: Reply) -> None:
+    """Raises TypeError where the dictionary that it gives could not be read again."""
+    folder = Path(os.getcwd()) / f"class_step_{step}"
+    folder.mkdir(parents=True, exist_ok=True)
+    found = trainable.save_checkpoint(str(folder))
+    try:
+        if isinstance(found, dict):
+            plain.write(found, folder / "dict_checkpoint.pt", name="save_checkpoint(...)")
+        hand_over(channel, step, folder, reply)
+    except (OSError, RuntimeError) as error:  # PyTorch raises the latter where the disk is full
+        channel.save_failed(step, f"{type(error).__name__}: {error}")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,139 @@
+"""What is shown of trials, money and choices."""
+
+from typing import Any
+
+from tuner.schemas.base import Answer
+from tuner.schemas.job import Best
+
+
+class Trial(Answer):
+    """`metric` is that of the newest step; `preemptions` counts attempts whose worker was lost."""
+
+    id: str
+    config: dict[str, Any]
+    state: str
+    reason: str
+    steps: int
+    metric: float | None
+    cost_usd: float
+    gpu_hours: float
+    attempts: int
+    preemptions: int
+    created_at: str
+    updated_at: str
+
+
+class TrialPage(Answer):
+    items: list[Trial]
+    next_cursor: str | None
+
+
+class CurvePoint(Answer):
+    """`cost_usd` and `duration_seconds` add up from step 0."""
+
+    step: int
+    metric: float | None
+    metrics: dict[str, Any]
+    cost_usd: float
+    gpu_hours: float
+    duration_seconds: float
+    at: str
+
+
+class Attempt(Answer):
+    attempt: int
+    began_at: str
+    ended_at: str | None
+    end: str | None
+    reason: str
+    detail: str
+    from_step: int
+    to_step: int
+    bill: dict[str, float]
+
+
+class TrialDetail(Trial):
+    curve: list[CurvePoint]
+    bill: dict[str, float]
+    attempt_list: list[Attempt]
+
+
+class BestAnswer(Best):
+    """`next_better` is the cheapest point with a better metric, null where there is none."""
+
+    next_better: Best | None
+
+
+class BestOfAll(Best):
+    job: str
+
+
+class Pareto(Answer):
+    items: list[Best]
+
+
+class TrialBill(Answer):
+    trial: str
+    state: str
+    steps: int
+    total_usd: float
+    gpu_hours: float
+    by_kind: dict[str, float]
+
+
+class Savings(Answer):
+    """What the same trials would have cost, each trained to the last step, and what was saved against that. The market's
+    share is 0 where nothing was bought on a spot market."""
+
+    full_fidelity_usd: float | None
+    against_full_fidelity_usd: float | None
+    on_demand_usd: float
+    against_on_demand_usd: float
+
+
+class Bill(Answer):
+    job: str
+    total_usd: float
+    gpu_hours: float
+    held_usd: float
+    by_kind: dict[str, float]
+    trials: list[TrialBill]
+    savings: Savings
+    completed_trials: int
+    cost_per_completed_trial_usd: float | None
+    preemptions: int
+
+
+class LedgerEntry(Answer):
+    """`hold` sets money aside, `post` spends a part of a hold on one kind, `release` gives the rest back, `correct` moves
+    what was posted from one kind to another."""
+
+    seq: int
+    id: str
+    entry: str
+    kind: str | None
+    trial: str
+    attempt: int
+    slice: int
+    usd: float
+    gpu_hours: float
+    at: str
+
+
+class LedgerPage(Answer):
+    items: list[LedgerEntry]
+    next_cursor: str | None
+
+
+class Trainable(Answer):
+    """`search_space` and `objective` are suggestions of its author."""
+
+    trainable: str
+    doc: str
+    search_space: dict[str, Any] | None
+    objective: dict[str, Any] | None
+    error: str | None
+
+
+class Trainables(Answer):
+    items: list[Trainable]

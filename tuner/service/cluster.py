@@ -1,0 +1,126 @@
+"""The Ray cluster as the service needs it: what it has, and drivers that are submitted to it."""
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+from tuner.engine.ray_cluster import (
+    Dashboard,
+    JobStatus,
+    LocalHead,
+    Node,
+    RayJobs,
+    RayUnavailable,
+    cluster_token,
+    dashboard_url,
+    nodes,
+)
+from tuner.engine.ray_driver.environment import DRIVER_ENV
+from tuner.settings import Settings
+
+NODES_FRESH_S = 5.0
+
+
+class Cluster(Protocol):
+    """Methods raise RayUnavailable where the cluster does not answer. May be used from several threads."""
+
+    def ensure(self) -> None:
+        """Starts a cluster that is ours to keep, where it does not run."""
+
+    def nodes(self) -> list[Node]: ...
+
+    def submit(self, submission_id: str, *, job: str, epoch: int, name: str) -> None:
+        """Idempotent."""
+
+    def status(self, submission_id: str) -> JobStatus: ...
+
+    def stop(self, submission_id: str) -> None: ...
+
+    def log_tail(self, submission_id: str) -> str: ...
+
+    @property
+    def dashboard_url(self) -> str | None: ...
+
+    def shut_down(self) -> None:
+        """Ends a cluster that is ours."""
+
+
+class RayCluster:
+    """A local head of ours, or a cluster that is there already."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._head: LocalHead | None = None
+        self._dashboard: Dashboard | None = None
+        self._nodes: tuple[float, list[Node]] = (0.0, [])
+        if settings.ray_address:
+            self._dashboard = Dashboard(dashboard_url(settings.ray_address), cluster_token())
+        else:
+            self._head = LocalHead(settings.home, cpus=settings.local_cpus, gpus=settings.local_gpus)
+
+    def ensure(self) -> None:
+        if self._head is None or self._head.alive():
+            return
+        head = self._head.find_or_start()
+        before, self._dashboard = self._dashboard, self._head.dashboard(head)
+        self._nodes = (0.0, [])
+        if before is not None:
+            before.close()
+
+    def nodes(self) -> list[Node]:
+        at, found = self._nodes
+        if not found or time.monotonic() - at > NODES_FRESH_S:
+            found = [node for node in nodes(self._open()) if node.alive]
+            self._nodes = (time.monotonic(), found)
+        return found
+
+    def submit(self, submission_id: str, *, job: str, epoch: int, name: str) -> None:
+        entrypoint = f"exec {sys.executable} -m tuner.engine.ray_driver.main --job {job} --epoch {epoch}"
+        metadata = {"tuning_job": job, "name": name}
+        RayJobs(self._open()).submit(
+            submission_id, entrypoint, env=driver_env(self._settings), metadata=metadata
+        )
+
+    def status(self, submission_id: str) -> JobStatus:
+        return RayJobs(self._open()).status(submission_id)
+
+    def stop(self, submission_id: str) -> None:
+        RayJobs(self._open()).stop(submission_id)
+
+    def log_tail(self, submission_id: str) -> str:
+        jobs = RayJobs(self._open())
+        return (jobs.logs(submission_id)[-4000:] or jobs.message(submission_id)[-4000:]).strip()
+
+    @property
+    def dashboard_url(self) -> str | None:
+        return None if self._dashboard is None else self._dashboard.url
+
+    def shut_down(self) -> None:
+        if self._head is not None:
+            self._head.stop()
+
+    def _open(self) -> Dashboard:
+        if self._dashboard is None:
+            raise RayUnavailable("the local Ray cluster is starting")
+        return self._dashboard
+
+
+def driver_env(settings: Settings, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What a driver and its workers are given. The dashboard shows it: a database URL with a password goes by a file."""
+    env = {**DRIVER_ENV, "TUNER_HOME": str(settings.home), "TUNER_STORAGE": settings.storage}
+    env["TUNER_SLICE"] = str(settings.slice_s)
+    env["PYTHONPATH"] = os.pathsep.join(import_path(environ))
+    if "@" in settings.database_url:
+        env["TUNER_DATABASE_URL_FILE"] = str(settings.database_url_path)
+    else:
+        env["TUNER_DATABASE_URL"] = settings.database_url
+    passed = {k: v for k, v in environ.items() if k.startswith(("TUNER_USER_", "AWS_", "OMP_"))}
+    return {**env, **{k: v for k, v in passed.items() if "SECRET" not in k and "TOKEN" not in k}}
+
+
+def import_path(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Where trainables are looked for: PYTHONPATH, and the directory in which the service was started."""
+    given = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    return [*given, os.getcwd()]

@@ -1,0 +1,133 @@
+"""Pause, resume, cancel, top up: wishes written down for the driver, or done at once where there is none."""
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+from tuner.domain.budget import Budget
+from tuner.domain.errors import Conflict, Invalid
+from tuner.domain.job import FINAL
+from tuner.service.submit import tag_faults
+from tuner.service.views import JobView, job_view
+from tuner.service.wiring import Service
+from tuner.store import jobs, launches
+from tuner.store.database import Connection
+from tuner.store.jobs import JobRow
+
+Unset = Literal["unset"]
+UNSET: Unset = "unset"
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetPatch:
+    """What is to change of a budget; `UNSET` stays."""
+
+    usd: Any = UNSET
+    gpu_ms: Any = UNSET
+    wall_clock_ns: Any = UNSET
+    trials: Any = UNSET
+    on_exhausted: Any = UNSET
+
+    def applied(self, budget: Budget) -> Budget:
+        given = {f.name: getattr(self, f.name) for f in fields(self)}
+        kept = {f.name: getattr(budget, f.name) for f in fields(budget)}
+        return Budget(**{**kept, **{name: value for name, value in given.items() if value is not UNSET}})
+
+
+def pause(service: Service, job: str) -> JobView:
+    """Every running trial is checkpointed and parked. Raises NotFound, or Conflict for a job that has ended."""
+    with service.database.write() as db:
+        row = jobs.get(db, job, service.project)
+        _refuse_ended(row, "paused")
+        _refuse_cancelled(row)
+        if row.state != "paused" and not _ended_without_driver(db, service, row, "paused"):
+            jobs.set_wish(db, job, "pause")
+    return job_view(service, job)
+
+
+def resume(service: Service, job: str) -> JobView:
+    """A paused job goes on; a succeeded one too, where its budget allows more. Raises NotFound or Conflict."""
+    with service.database.write() as db:
+        row = jobs.get(db, job, service.project)
+        if row.state in ("cancelled", "failed"):
+            raise Conflict(f"a job that is {row.state} stays so; submit it anew")
+        _refuse_cancelled(row)
+        if row.state in ("paused", "succeeded"):
+            jobs.revive(db, job)
+            launches.want(db, job, row.project, service.now())
+        elif row.wish == "pause":
+            jobs.set_wish(db, job, "resume")
+    return job_view(service, job)
+
+
+def cancel(service: Service, job: str) -> JobView:
+    """Everything stops at once; what was reached stays. A cancelled job stays cancelled, however often it is asked."""
+    with service.database.write() as db:
+        row = jobs.get(db, job, service.project)
+        if row.state == "cancelled":
+            return job_view(service, job)
+        _refuse_ended(row, "cancelled")
+        if not _ended_without_driver(db, service, row, "cancelled"):
+            jobs.set_wish(db, job, "cancel")
+    return job_view(service, job)
+
+
+def patch(
+    service: Service,
+    job: str,
+    *,
+    budget: BudgetPatch | None = None,
+    tags: dict[str, str] | None = None,
+    priority: int | None = None,
+) -> JobView:
+    """Changes the budget, never below what is spent and held, and replaces tags. All of it or nothing.
+
+    Raises NotFound, Invalid, or Conflict.
+    """
+    with service.database.write() as db:
+        row = jobs.get(db, job, service.project)
+        if tags is not None:
+            if faults := tag_faults(tags):
+                raise Invalid(*faults)
+            jobs.set_tags(db, job, row.project, tags)
+        if priority is not None:
+            jobs.set_priority(db, job, priority)
+        if budget is not None:
+            _change_budget(db, row, budget.applied(row.budget))
+    return job_view(service, job)
+
+
+def _change_budget(db: Connection, row: JobRow, budget: Budget) -> None:
+    if row.state in ("cancelled", "failed"):
+        raise Conflict(f"a job that is {row.state} spends nothing any more")
+    faults = [
+        fault for fault in replace(row.spec, budget=budget).faults() if fault.pointer.startswith("/budget")
+    ]
+    if faults:
+        raise Invalid(*faults)
+    if budget != row.budget:
+        jobs.set_budget(db, row.id, budget)
+
+
+def _refuse_ended(row: JobRow, wanted: str) -> None:
+    if row.state in FINAL:
+        raise Conflict(f"a job that is {row.state} cannot be {wanted}")
+
+
+def _refuse_cancelled(row: JobRow) -> None:
+    if row.wish == "cancel":
+        raise Conflict("the job is being cancelled")
+
+
+def _ended_without_driver(
+    db: Connection, service: Service, row: JobRow, state: Literal["paused", "cancelled"]
+) -> bool:
+    """Ends a job that has no driver yet, or none any more, and calls off the launch that is ordered. False where a driver has
+    to do it: one that is there, or one that first has to close what a dead one left open."""
+    launch = launches.get(db, row.id)
+    has_driver = launch is not None and launch.state in ("submitted", "running")
+    if has_driver or (row.state == "running" and row.running_since is not None):
+        return False
+    if launch is not None:
+        launches.end(db, row.id, launch.epoch)
+    jobs.move(db, row.id, state, "cancelled" if state == "cancelled" else None, at=service.now())
+    return True

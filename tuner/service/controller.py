@@ -1,0 +1,167 @@
+"""The controller: launches the drivers that jobs want, and launches the next one where a driver died.
+
+A pass reads the launches, looks at the cluster outside of any transaction, and applies what it found under the launch's
+epoch, so that two controllers, or one that was killed half-way, do nothing twice. It may be killed at any moment.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Iterable
+
+from tuner.domain.errors import TunerError
+from tuner.domain.time import NS, Instant
+from tuner.engine.ray_cluster import JobStatus, Node
+from tuner.engine.recovery import lost_of
+from tuner.service.wiring import Service
+from tuner.store import answers, jobs, launches
+from tuner.store.database import Connection
+from tuner.store.jobs import JobRow
+from tuner.store.launches import Launch
+from tuner.store.ledger import open_holds, settle
+
+log = logging.getLogger("tuner.controller")
+
+PASS_S = 0.25
+SILENT_NS = 4 * NS
+HUNG_NS = 90 * NS
+ASK_EVERY_S = 0.5
+QUICK_DEATHS_MAX = 5
+
+
+class Controller(threading.Thread):
+    """One thread, over for good after `stop()`."""
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(name="controller", daemon=True)
+        self._service = service
+        self._over = threading.Event()
+        self._asked_at: dict[str, float] = {}
+        self._trouble = ""
+        self.ready = threading.Event()
+
+    def run(self) -> None:
+        while not self._over.is_set():
+            try:
+                self.one_pass()
+                self._trouble = ""
+                self.ready.set()
+            except TunerError as error:
+                self._note(f"{error.title()}: {error.detail}")
+            except Exception:
+                log.exception("a pass of the controller failed; the next one begins anew")
+            self._over.wait(PASS_S)
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        self._over.set()
+        self.join(timeout_s)
+
+    def one_pass(self) -> None:
+        """Raises Unavailable where the cluster or the database does not answer."""
+        self._service.cluster.ensure()
+        with self._service.database.read() as db:
+            found = [(launch, jobs.get(db, launch.job)) for launch in launches.live(db)]
+        for launch, row in found:
+            if launch.state != "wanted":
+                self._look_after(launch, row)
+        self._launch_wanted(found)
+
+    # Launching
+
+    def _launch_wanted(self, found: list[tuple[Launch, JobRow]]) -> None:
+        under_way = [row for launch, row in found if launch.state != "wanted"]
+        wanted = [(launch, row) for launch, row in found if launch.state == "wanted"]
+        for launch, row in sorted(wanted, key=_turn):
+            if not has_begun(row) and not has_room(self._service.cluster.nodes(), under_way, row):
+                return
+            if launch.not_before <= self._service.now():
+                self._submit(launch, row)
+            under_way.append(row)
+
+    def _submit(self, launch: Launch, row: JobRow) -> None:
+        """Submitted first and noted after: a repeat finds it submitted."""
+        name = row.spec.name
+        self._service.cluster.submit(launch.submission_id, job=launch.job, epoch=launch.epoch, name=name)
+        with self._service.database.write() as db:
+            launches.submitted(db, launch.job, launch.epoch, self._service.now())
+        log.info("launched %s (%s)", launch.submission_id, name)
+
+    # Looking after drivers
+
+    def _look_after(self, launch: Launch, row: JobRow) -> None:
+        heard = max(launch.heartbeat_at or 0, launch.submitted_at or 0)
+        silent_ns = self._service.now() - heard
+        now = time.monotonic()
+        if silent_ns < SILENT_NS and now - self._asked_at.get(launch.submission_id, 0) < ASK_EVERY_S:
+            return
+        self._asked_at[launch.submission_id] = now
+        status = self._service.cluster.status(launch.submission_id)
+        if status in ("failed", "stopped", "succeeded", "unknown"):
+            self._on_dead(launch, status)
+        elif silent_ns > HUNG_NS:
+            log.warning(
+                "%s has not been heard of for %d s and is stopped", launch.submission_id, silent_ns // NS
+            )
+            self._service.cluster.stop(launch.submission_id)
+
+    def _on_dead(self, launch: Launch, status: JobStatus) -> None:
+        """A driver that ended as it should has ended its launch too; this one did not."""
+        service, now = self._service, self._service.now()
+        self._asked_at.pop(launch.submission_id, None)
+        with service.database.read() as db:
+            present = launches.get(db, launch.job)
+            worked = answers.has_reported_since(db, launch.job, launch.submitted_at or now)
+        if present is None or present.epoch != launch.epoch or present.state == "ended":
+            return
+        deaths = 0 if worked or status == "unknown" else launch.quick_deaths + 1
+        if deaths >= QUICK_DEATHS_MAX:
+            self._give_up(present, service.cluster.log_tail(launch.submission_id))
+            return
+        delay_ns = NS * 2 ** (deaths - 2) if deaths > 1 else 0
+        with service.database.write() as db:
+            launches.again(db, present, at=now, not_before=Instant(now + delay_ns), quick_deaths=deaths)
+        log.warning("the driver %s is dead (%s); the next one is launched", launch.submission_id, status)
+
+    def _give_up(self, launch: Launch, said: str) -> None:
+        """Five drivers in a row died before a single report: the job fails, with its money accounted for."""
+        with self._service.database.write() as db:
+            row = jobs.get(db, launch.job)
+            close_books(db, row, Instant(launch.heartbeat_at or self._service.now()), self._service.now())
+            launches.end(db, launch.job, launch.epoch)
+            detail = f"its driver died {QUICK_DEATHS_MAX} times without a report in between; the last one said:\n{said[-2000:]}"
+            jobs.move(db, launch.job, "failed", "error", at=self._service.now(), detail=detail)
+        log.error("%s failed: its driver died %d times in a row", launch.job, QUICK_DEATHS_MAX)
+
+    def _note(self, trouble: str) -> None:
+        """A lasting trouble is logged once."""
+        if trouble != self._trouble:
+            log.warning("%s", trouble)
+        self._trouble = trouble
+
+
+def has_begun(row: JobRow) -> bool:
+    """Whether it lost its driver in mid-run: its room is still its own."""
+    return row.state == "running" and row.running_since is not None
+
+
+def _turn(wanted: tuple[Launch, JobRow]) -> tuple[bool, int, int]:
+    launch, row = wanted
+    return not has_begun(row), -row.priority, launch.wanted_at
+
+
+def has_room(nodes: Iterable[Node], under_way: Iterable[JobRow], row: JobRow) -> bool:
+    """Whether the trials of one more job fit beside those that are under way. The first job always does."""
+    took = [(other.concurrency, other.spec.resources) for other in under_way]
+    if not took:
+        return True
+    wants, found = row.spec.resources, list(nodes)
+    cpus = sum(node.cpus for node in found) - sum(count * r.cpus for count, r in took)
+    gpus = sum(node.gpus for node in found) - sum(count * r.gpus for count, r in took)
+    return cpus >= row.concurrency * wants.cpus and gpus >= row.concurrency * wants.gpus
+
+
+def close_books(db: Connection, row: JobRow, died_at: Instant, now: Instant) -> None:
+    """Settles what a dead driver left open."""
+    rate = row.offer.rate(cpus=row.spec.resources.cpus, gpus=row.spec.resources.gpus)
+    for hold in open_holds(db, row.id):
+        settle(db, row.project, row.id, hold.id, lost_of(hold, rate, died_at), now)

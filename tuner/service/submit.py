@@ -1,0 +1,156 @@
+"""A request becomes a job: everything that can be known to be wrong is refused here, and the job begins to exist in one transaction."""
+
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from tuner.domain.errors import Fault, Invalid, Unavailable
+from tuner.domain.job import JobSpec, Resources
+from tuner.domain.money import NS_PER_SECOND, Price
+from tuner.domain.offer import Offer
+from tuner.engine.ray_cluster import Node
+from tuner.service.trainables import is_allowed
+from tuner.service.views import JobView, job_view
+from tuner.service.wiring import Service
+from tuner.store import jobs
+from tuner.tuning.guard import UNKNOWN_NEED_NS
+
+LABELS = ("node.kubernetes.io/instance-type", "ray.io/instance-type", "instance-type")
+MAX_TAGS = 50
+
+
+def submit(
+    service: Service, spec: JobSpec, *, body: Mapping[str, Any], idempotency_key: str | None = None
+) -> tuple[JobView, bool]:
+    """The job, and whether it is new. Raises Invalid, IdempotencyConflict, or Unavailable where the cluster does not answer."""
+    digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    if idempotency_key is not None:
+        with service.database.write() as db:
+            known = jobs.made_before(db, service.project, idempotency_key, digest, at=service.now())
+        if known is not None:
+            return job_view(service, known), False
+    faults = [
+        *spec.faults(),
+        *tag_faults(spec.tags),
+        *_unbuilt_faults(spec),
+        *_constant_faults(spec.constants),
+    ]
+    if not faults:
+        faults = _trainable_faults(service, spec)
+    if faults:
+        raise Invalid(*faults)
+    offer, concurrency = admit(service, spec)
+    new = jobs.NewJob(
+        f"job_{secrets.token_hex(8)}",
+        service.project,
+        spec,
+        offer,
+        concurrency,
+        service.now(),
+        idempotency_key,
+        digest,
+    )
+    with service.database.write() as db:
+        job = jobs.create(db, new)
+    return job_view(service, job), job == new.id
+
+
+def admit(service: Service, spec: JobSpec) -> tuple[Offer, int]:
+    """The price of the node that trials will run on, and how many run at once. Raises Invalid for what no node has."""
+    wanted = spec.resources
+    found = [
+        node for node in service.cluster.nodes() if node.cpus >= wanted.cpus and node.gpus >= wanted.gpus
+    ]
+    found = [node for node in found if wanted.instance_type in (None, instance_type(node))]
+    if not found:
+        raise Invalid(_no_node(service.cluster.nodes(), wanted))
+    offer = _offer(service, max(found, key=lambda node: (node.cpus, node.gpus)), wanted)
+    rate = offer.rate(cpus=wanted.cpus, gpus=wanted.gpus)
+    affords = rate.affords_ns(spec.budget.limit)
+    if affords < UNKNOWN_NEED_NS:
+        pointer = (
+            "/budget/usd"
+            if rate.price.affords_ns(spec.budget.limit.usd) < UNKNOWN_NEED_NS
+            else "/budget/gpu_hours"
+        )
+        least = rate.cost(UNKNOWN_NEED_NS)
+        detail = (
+            f"buys {affords / NS_PER_SECOND:.3f} s of a trial at ${rate.price.usd_per_hour:g} an hour, less than a step can "
+            f"take; give at least {least.usd} and {least.gpu_hours:.6f} GPU-hours"
+        )
+        raise Invalid(Fault(pointer, detail))
+    room = sum(_fit(node, wanted) for node in found)
+    return offer, min(room, wanted.max_concurrent_trials or room)
+
+
+def instance_type(node: Node) -> str:
+    return next((node.labels[label] for label in LABELS if node.labels.get(label)), "local")
+
+
+def tag_faults(tags: Mapping[str, str]) -> list[Fault]:
+    if len(tags) > MAX_TAGS:
+        return [Fault("/tags", f"give at most {MAX_TAGS} tags")]
+    return [
+        Fault(
+            f"/tags/{key.replace('~', '~0').replace('/', '~1')}",
+            "keys have 1 to 100 letters without a colon, values up to 300",
+        )
+        for key, value in tags.items()
+        if not 1 <= len(key) <= 100 or ":" in key or len(value) > 300 or not (key + value).isprintable()
+    ]
+
+
+def _offer(service: Service, node: Node, wanted: Resources) -> Offer:
+    kind = instance_type(node)
+    usd, source = service.settings.price_of(kind, cpus=node.cpus, gpus=node.gpus)
+    return Offer(
+        kind, Price.from_usd_per_hour(usd), node.cpus, node.gpus, wanted.market, wanted.region, source
+    )
+
+
+def _fit(node: Node, wanted: Resources) -> int:
+    by_cpu = int(node.cpus / wanted.cpus + 1e-9)
+    return min(by_cpu, int(node.gpus / wanted.gpus + 1e-9)) if wanted.gpus else by_cpu
+
+
+def _no_node(nodes: list[Node], wanted: Resources) -> Fault:
+    if not nodes:
+        raise Unavailable("the Ray cluster has no living node")
+    cpus, gpus = max(node.cpus for node in nodes), max(node.gpus for node in nodes)
+    if wanted.cpus > cpus:
+        return Fault("/resources/cpus", f"no node has {wanted.cpus:g} CPUs; the largest has {cpus:g}")
+    if wanted.gpus > gpus:
+        return Fault("/resources/gpus", f"no node has {wanted.gpus:g} GPUs; the largest has {gpus:g}")
+    if wanted.instance_type is not None:
+        kinds = ", ".join(sorted({instance_type(node) for node in nodes}))
+        return Fault("/resources/instance_type", f"no node is a {wanted.instance_type}; there is {kinds}")
+    return Fault("/resources", f"no node has {wanted.cpus:g} CPUs and {wanted.gpus:g} GPUs together")
+
+
+def _trainable_faults(service: Service, spec: JobSpec) -> list[Fault]:
+    allowed = service.settings.allowed_modules
+    if not is_allowed(spec.trainable, allowed):
+        detail = f"modules from {', '.join(allowed)} may be tuned here; TUNER_ALLOWED_MODULES of the service adds others"
+        return [Fault("/trainable", detail)]
+    error = service.prober.describe(spec.trainable).error
+    return [Fault("/trainable", f"cannot be trained: {error}")] if error else []
+
+
+def _unbuilt_faults(spec: JobSpec) -> list[Fault]:
+    """Asked for, and not there yet: refused rather than ignored."""
+    found = []
+    if spec.warm_start_jobs:
+        found.append(Fault("/warm_start/jobs", "warm starts are not available yet; leave it out"))
+    if spec.window is not None:
+        found.append(Fault("/window", "windows are not available yet; leave it out"))
+    return found
+
+
+def _constant_faults(constants: Mapping[str, Any]) -> list[Fault]:
+    try:
+        text = json.dumps(dict(constants), allow_nan=False, ensure_ascii=False).encode()
+    except ValueError:
+        return [Fault("/constants", "numbers must be finite, and text valid Unicode")]
+    return [Fault("/constants", "may have at most 100 kB as JSON")] if len(text) > 100_000 else []

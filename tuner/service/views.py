@@ -1,0 +1,59 @@
+"""A job as it stands: what is recorded of it, read in one view of the database."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tuner.domain.ledger import Account
+from tuner.domain.trial import TrialState
+from tuner.service.wiring import Service
+from tuner.store import answers, jobs, ledger
+from tuner.store.answers import Reached
+from tuner.store.database import Connection
+from tuner.store.jobs import JobRow
+
+
+@dataclass(frozen=True)
+class JobView:
+    row: JobRow
+    account: Account
+    states: Mapping[TrialState, int]
+    steps: int
+    best: Reached | None
+    running_ns: int
+    ray_dashboard: str | None
+
+    @property
+    def budget_used(self) -> float:
+        """The fraction of the limit that is nearest to its end."""
+        budget, posted = self.row.budget, self.account.posted
+        parts = [0.0]
+        if budget.usd is not None:
+            parts.append(posted.usd.micro_usd / budget.usd.micro_usd)
+        if budget.gpu_ms is not None:
+            parts.append(posted.gpu_ms / budget.gpu_ms)
+        if budget.wall_clock_ns is not None:
+            parts.append(self.running_ns / budget.wall_clock_ns)
+        if budget.trials is not None:
+            parts.append(
+                sum(n for state, n in self.states.items() if state in ("completed", "stopped", "failed"))
+                / budget.trials
+            )
+        return min(1.0, max(parts))
+
+
+def job_view(service: Service, job: str) -> JobView:
+    """Raises NotFound."""
+    with service.database.read() as db:
+        return view_of(db, service, jobs.get(db, job, service.project))
+
+
+def view_of(db: Connection, service: Service, row: JobRow) -> JobView:
+    return JobView(
+        row,
+        ledger.account(db, row.id),
+        answers.states(db, row.id),
+        answers.steps_reported(db, row.id),
+        answers.best(db, row.id, row.spec.objective.mode),
+        jobs.running_ns(db, row.id, service.now()),
+        service.cluster.dashboard_url,
+    )

@@ -1,0 +1,40 @@
+"""Settings become everything that is built: the one place where the parts are put together."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tuner.domain.time import Instant
+from tuner.service.cluster import Cluster, RayCluster
+from tuner.service.trainables import Prober, SubprocessProber
+from tuner.settings import Settings, write_private
+from tuner.store.database import Database
+
+PROJECT = "default"
+
+
+def system_now() -> Instant:
+    return Instant(time.time_ns())
+
+
+@dataclass(frozen=True)
+class Service:
+    """What use cases work with."""
+
+    settings: Settings
+    database: Database
+    cluster: Cluster
+    prober: Prober
+    now: Callable[[], Instant] = system_now
+    project: str = PROJECT
+
+
+def build(settings: Settings) -> Service:
+    """The service over a database that is brought up to date. Raises Unavailable where the database does not answer."""
+    settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    database = Database(settings.database_url)
+    database.migrate()
+    if "@" in settings.database_url:
+        settings.database_url_path.unlink(missing_ok=True)
+        write_private(settings.database_url_path, settings.database_url)
+    return Service(settings, database, RayCluster(settings), SubprocessProber())

@@ -1,0 +1,146 @@
+"""Settings from the environment, read once where a process begins, frozen, and passed down."""
+
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# On-demand list prices of us-east-1, read 2026-07-20 from AWS's price list: m7i a vCPU, g6.xlarge (one L4) a GPU.
+LOCAL_USD_PER_CPU_HOUR = 0.0504
+LOCAL_USD_PER_GPU_HOUR = 0.8048
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One field for each `TUNER_*` variable of docs/settings.md. Raises ValueError, naming the variable, for what cannot be."""
+
+    home: Path
+    database_url: str = field(repr=False)
+    storage: str
+    ray_address: str = ""
+    host: str = "127.0.0.1"
+    port: int = 8000
+    url: str = ""
+    allowed_modules: tuple[str, ...] = ("trainables",)
+    node_prices: Mapping[str, float] = field(default_factory=dict)
+    local_cpus: int | None = None
+    local_gpus: int | None = None
+    slice_s: float = 10.0
+    given_api_key: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] = os.environ) -> "Settings":
+        home = Path(environ.get("TUNER_HOME") or "~/.tuner").expanduser().absolute()
+        host, port = (
+            environ.get("TUNER_HOST") or "127.0.0.1",
+            _int(environ, "TUNER_PORT", 8000, 0, 65535) or 0,
+        )
+        return cls(
+            home=home,
+            database_url=_database_url(environ, home),
+            storage=environ.get("TUNER_STORAGE") or str(home / "storage"),
+            ray_address=environ.get("TUNER_RAY_ADDRESS", ""),
+            host=host,
+            port=port,
+            url=environ.get("TUNER_URL") or f"http://{_reachable(host)}:{port}",
+            allowed_modules=_names(environ.get("TUNER_ALLOWED_MODULES") or "trainables"),
+            node_prices=_prices(environ.get("TUNER_NODE_PRICES", "")),
+            local_cpus=_int(environ, "TUNER_LOCAL_CPUS", None, 1, 10_000),
+            local_gpus=_int(environ, "TUNER_LOCAL_GPUS", None, 0, 1000),
+            slice_s=_seconds(environ, "TUNER_SLICE", 10.0),
+            given_api_key=environ.get("TUNER_API_KEY") or None,
+        )
+
+    @property
+    def api_key_path(self) -> Path:
+        return self.home / "api_key"
+
+    @property
+    def database_url_path(self) -> Path:
+        """Where drivers on this machine find a database URL that holds a password."""
+        return self.home / "database_url"
+
+    def api_key(self) -> str:
+        """The key of the API: as given, or as kept in the home, where the first who asks makes it."""
+        if self.given_api_key:
+            return self.given_api_key
+        self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with suppress(FileExistsError):
+            write_private(self.api_key_path, f"tk_{secrets.token_urlsafe(32)}\n")
+        return self.api_key_path.read_text().strip()
+
+    def price_of(self, instance_type: str, *, cpus: float, gpus: float) -> tuple[float, str]:
+        """Dollars an hour for a whole node, and where the figure comes from."""
+        if instance_type in self.node_prices:
+            return self.node_prices[instance_type], "TUNER_NODE_PRICES"
+        usd = cpus * LOCAL_USD_PER_CPU_HOUR + gpus * LOCAL_USD_PER_GPU_HOUR
+        return round(usd, 6), "AWS us-east-1 on demand, m7i a vCPU and g6.xlarge a GPU, 2026-07-20"
+
+
+def write_private(path: Path, text: str) -> None:
+    """Raises FileExistsError where there is such a file; nobody else ever reads a part of it."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    try:
+        os.link(draft, path)
+    finally:
+        draft.unlink()
+
+
+def _database_url(environ: Mapping[str, str], home: Path) -> str:
+    given = environ.get("TUNER_DATABASE_URL")
+    if given:
+        return given
+    if file := environ.get("TUNER_DATABASE_URL_FILE"):
+        return Path(file).read_text().strip()
+    return f"sqlite:///{home}/tuner.db"
+
+
+def _reachable(host: str) -> str:
+    """Where a client on this machine finds a server that listens on `host`."""
+    return "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _prices(text: str) -> dict[str, float]:
+    """`local=0.10,m7i.large=0.1008`: dollars an hour for a whole node of each type."""
+    found = {}
+    for item in _names(text):
+        name, equals, usd = item.partition("=")
+        price = _number(usd)
+        if not equals or price is None or not 0 <= price <= 100_000:
+            raise ValueError(
+                f"TUNER_NODE_PRICES: {item!r} is no price; write type=dollars, such as local=0.10"
+            )
+        found[name.strip()] = price
+    return found
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _int(environ: Mapping[str, str], name: str, default: int | None, low: int, high: int) -> int | None:
+    text = environ.get(name)
+    if not text:
+        return default
+    if not text.isdecimal() or not low <= int(text) <= high:
+        raise ValueError(f"{name}: {text!r} must be a whole number from {low} to {high}")
+    return int(text)
+
+
+def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
+    text = environ.get(name)
+    found = _number(text) if text else default
+    if found is None or not 1 <= found <= 3600:
+        raise ValueError(f"{name}: {text!r} must be a number of seconds from 1 to 3600")
+    return found

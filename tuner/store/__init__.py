@@ -1,0 +1,1 @@
+"""What is remembered: SQLAlchemy tables, the ledger's transactions, answers as queries."""

@@ -1,0 +1,326 @@
+"""Answers as queries over what was recorded: reports, entries, trials. Nothing here is kept up to date by hand."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sqlalchemy import ColumnElement, Connection, Row, Select, case, func, select
+
+from tuner.domain.cost import CostKind
+from tuner.domain.money import FREE, Cost, Money
+from tuner.domain.objective import Mode
+from tuner.domain.records import AttemptRow
+from tuner.domain.space import Config
+from tuner.domain.time import Instant
+from tuner.domain.trial import TrialState
+from tuner.store.journal import attempt_row
+from tuner.store.tables import attempts, checkpoints, entries, events, reports, trials
+
+Sort = Literal["number", "metric", "cost_usd", "steps"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A trial at a step: its metric there, and what training its configuration to there takes."""
+
+    trial: str
+    step: int
+    value: float | None
+    cost: Cost
+    duration_ns: int
+    at: Instant
+    seq: int
+    metrics: Mapping[str, Any]
+    config: Config = field(default_factory=dict)
+    checkpoint_uri: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a configuration may cost to train; None: any amount."""
+
+    usd: Money | None = None
+    gpu_ms: int | None = None
+    duration_ns: int | None = None
+
+    def conditions(self) -> list[ColumnElement[bool]]:
+        r = reports.c
+        found: list[ColumnElement[bool]] = []
+        if self.usd is not None:
+            found.append(r.usd <= self.usd.micro_usd)
+        if self.gpu_ms is not None:
+            found.append(r.gpu_ms <= self.gpu_ms)
+        if self.duration_ns is not None:
+            found.append(r.duration_ns <= self.duration_ns)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRow:
+    trial: str
+    number: int
+    config: Config
+    state: TrialState
+    reason: str
+    steps: int
+    value: float | None
+    cost: Cost
+    attempts: int
+    preemptions: int
+    seq: int
+    created_at: Instant
+    updated_at: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """The place in a listing of trials behind which a page begins."""
+
+    key: float
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What changed behind an event: reports, and trials as they are now. `seq` is the newest event that is told of."""
+
+    seq: int
+    reports: list[Reached]
+    trials: list[TrialRow]
+
+
+def best(db: Connection, job: str, mode: Mode, limits: Limits | None = None) -> Reached | None:
+    """The best metric that a trial reached within the limits; of equal ones the cheapest, then the first."""
+    r = reports.c
+    query = _points(job).where(*(limits or Limits()).conditions())
+    row = db.execute(query.order_by(_better_first(mode), r.usd, r.duration_ns, r.seq).limit(1)).first()
+    return None if row is None else _with_origin(db, job, _reached(row))
+
+
+def next_better(db: Connection, job: str, mode: Mode, than: float) -> Reached | None:
+    """The cheapest point with a better metric than this."""
+    r = reports.c
+    better = r.value > than if mode == "max" else r.value < than
+    query = _points(job).where(better).order_by(r.usd, _better_first(mode), r.seq)
+    row = db.execute(query.limit(1)).first()
+    return None if row is None else _with_origin(db, job, _reached(row))
+
+
+def cheapest(db: Connection, job: str) -> Reached | None:
+    """The point that costs least, of those that have a metric."""
+    r = reports.c
+    row = db.execute(_points(job).order_by(r.usd, r.gpu_ms, r.duration_ns, r.seq).limit(1)).first()
+    return None if row is None else _reached(row)
+
+
+def pareto(db: Connection, job: str, mode: Mode) -> list[Reached]:
+    """Points that no other beats on both dollars and metric, cheapest first."""
+    r = reports.c
+    found: list[Reached] = []
+    last = -math.inf
+    for row in db.execute(_points(job).order_by(r.usd, _better_first(mode), r.seq)).yield_per(1000):
+        score = row.value if mode == "max" else -row.value
+        if score > last:
+            found.append(_reached(row))
+            last = score
+    return [_with_origin(db, job, point) for point in found]
+
+
+def curve(db: Connection, job: str, trial: str) -> list[Row[Any]]:
+    """All reports of a trial by step, those without a metric too."""
+    r = reports.c
+    return list(db.execute(select(reports).where(r.job == job, r.trial == trial).order_by(r.step)))
+
+
+def page_of_trials(
+    db: Connection, job: str, *, sort: Sort, descending: bool, after: After | None, limit: int
+) -> list[TrialRow]:
+    """Trials without a metric come last when sorted by it, whichever way."""
+    costs = _costs_by_trial(job)
+    key = _sort_key(sort, costs.c, descending)
+    t = trials.c
+    query = _trial_rows(job, costs)
+    if after is not None:
+        beyond = key < after.key if descending else key > after.key
+        query = query.where(beyond | ((key == after.key) & (t.number > after.number)))
+    ordered = query.order_by(key.desc() if descending else key, t.number).limit(limit)
+    return [_trial(row) for row in db.execute(ordered)]
+
+
+def sort_key_of(row: TrialRow, sort: Sort, *, descending: bool) -> float:
+    """The key under which a row stands in a listing, as the database computes it."""
+    match sort:
+        case "number":
+            return row.number
+        case "steps":
+            return row.steps
+        case "cost_usd":
+            return row.cost.usd.micro_usd
+        case "metric":
+            return row.value if row.value is not None else _worst(descending)
+
+
+def trial(db: Connection, job: str, name: str) -> TrialRow | None:
+    row = db.execute(_trial_rows(job, _costs_by_trial(job)).where(trials.c.trial == name)).first()
+    return None if row is None else _trial(row)
+
+
+def all_trials(db: Connection, job: str) -> list[TrialRow]:
+    query = _trial_rows(job, _costs_by_trial(job)).order_by(trials.c.number)
+    return [_trial(row) for row in db.execute(query)]
+
+
+def attempts_of(db: Connection, job: str, name: str) -> list[AttemptRow]:
+    a = attempts.c
+    rows = db.execute(select(attempts).where(a.job == job, a.trial == name).order_by(a.attempt))
+    return [attempt_row(dict(row._mapping)) for row in rows]
+
+
+def bill_by_trial(db: Connection, job: str) -> dict[str, dict[CostKind, Cost]]:
+    """Posts and corrections, by trial and kind."""
+    e = entries.c
+    query = (
+        select(e.trial, e.kind, func.sum(e.usd), func.sum(e.gpu_ms))
+        .where(e.job == job, e.kind.is_not(None))
+        .group_by(e.trial, e.kind)
+        .order_by(e.trial)
+    )
+    found: dict[str, dict[CostKind, Cost]] = {}
+    for name, kind, usd, gpu_ms in db.execute(query):
+        found.setdefault(name, {})[kind] = Cost(Money(int(usd)), int(gpu_ms))
+    return found
+
+
+def states(db: Connection, job: str) -> dict[TrialState, int]:
+    t = trials.c
+    rows = db.execute(select(t.state, func.count()).where(t.job == job).group_by(t.state))
+    return {state: count for state, count in rows}
+
+
+def steps_reported(db: Connection, job: str) -> int:
+    return db.execute(select(func.count()).select_from(reports).where(reports.c.job == job)).scalar_one()
+
+
+def has_reported_since(db: Connection, job: str, at: Instant) -> bool:
+    r = reports.c
+    return db.execute(select(r.step).where(r.job == job, r.at >= at).limit(1)).first() is not None
+
+
+def told_after(db: Connection, job: str, seq: int, *, limit: int = 500) -> Told:
+    """What changed after event `seq`, at most `limit` reports of it."""
+    r, t = reports.c, trials.c
+    query = select(reports).where(r.job == job, r.seq > seq).order_by(r.seq, r.step).limit(limit)
+    rows = list(db.execute(query))
+    newest = db.execute(select(func.max(events.c.seq)).where(events.c.job == job)).scalar() or 0
+    upper = rows[-1].seq if len(rows) == limit else newest
+    changed = (
+        _trial_rows(job, _costs_by_trial(job)).where(t.seq > seq, t.seq <= upper).order_by(t.seq, t.number)
+    )
+    return Told(upper, [_reached(row) for row in rows], [_trial(row) for row in db.execute(changed)])
+
+
+def _points(job: str) -> Select[Any]:
+    return select(reports).where(reports.c.job == job, reports.c.value.is_not(None))
+
+
+def _better_first(mode: Mode) -> ColumnElement[Any]:
+    return reports.c.value.desc() if mode == "max" else reports.c.value.asc()
+
+
+def _reached(row: Row[Any]) -> Reached:
+    cost = Cost(Money(row.usd), row.gpu_ms)
+    metrics = json.loads(row.metrics)
+    return Reached(row.trial, row.step, row.value, cost, row.duration_ns, Instant(row.at), row.seq, metrics)
+
+
+def _with_origin(db: Connection, job: str, point: Reached) -> Reached:
+    """With the configuration, and the checkpoint of that very step where it is kept."""
+    t, c = trials.c, checkpoints.c
+    config = db.execute(select(t.config).where(t.job == job, t.trial == point.trial)).scalar_one()
+    where = (c.job == job) & (c.trial == point.trial) & (c.step == point.step)
+    uri = db.execute(select(c.uri).where(where)).scalar()
+    shown = {
+        name: getattr(point, name) for name in Reached.__slots__ if name not in ("config", "checkpoint_uri")
+    }
+    return Reached(**shown, config=json.loads(config), checkpoint_uri=uri)
+
+
+def _costs_by_trial(job: str) -> Any:
+    e = entries.c
+    return (
+        select(e.trial, func.sum(e.usd).label("usd"), func.sum(e.gpu_ms).label("gpu_ms"))
+        .where(e.job == job, e.kind.is_not(None))
+        .group_by(e.trial)
+        .subquery()
+    )
+
+
+def _trial_rows(job: str, costs: Any) -> Select[Any]:
+    t, a = trials.c, attempts.c
+    ran = (
+        select(a.trial, func.count().label("attempts"), func.sum(_lost()).label("preemptions"))
+        .where(a.job == job)
+        .group_by(a.trial)
+        .subquery()
+    )
+    return (
+        select(trials, costs.c.usd, costs.c.gpu_ms, ran.c.attempts, ran.c.preemptions)
+        .outerjoin(costs, costs.c.trial == t.trial)
+        .outerjoin(ran, ran.c.trial == t.trial)
+        .where(t.job == job)
+    )
+
+
+def _lost() -> ColumnElement[int]:
+    return case((attempts.c.end == "lost", 1), else_=0)
+
+
+def _sort_key(sort: Sort, costs: Any, descending: bool) -> ColumnElement[Any]:
+    t = trials.c
+    match sort:
+        case "number":
+            return t.number
+        case "steps":
+            return t.steps
+        case "cost_usd":
+            return func.coalesce(costs.usd, 0)
+        case "metric":
+            return func.coalesce(t.value, _worst(descending))
+
+
+def _worst(descending: bool) -> float:
+    return -1.7e308 if descending else 1.7e308
+
+
+def _trial(row: Row[Any]) -> TrialRow:
+    cost = FREE if row.usd is None else Cost(Money(int(row.usd)), int(row.gpu_ms))
+    return TrialRow(
+        row.trial,
+        row.number,
+        json.loads(row.config),
+        row.state,
+        row.reason,
+        row.steps,
+        row.value,
+        cost,
+        int(row.attempts or 0),
+        int(row.preemptions or 0),
+        row.seq,
+        Instant(row.created_at),
+        Instant(row.updated_at),
+    )
+
+
+def last_reports(db: Connection, job: str) -> Iterator[Row[Any]]:
+    """The last report of each trial: how far it came, and what it took."""
+    r = reports.c
+    last = select(r.trial, func.max(r.step).label("step")).where(r.job == job).group_by(r.trial).subquery()
+    return iter(
+        db.execute(
+            select(reports)
+            .join(last, (r.trial == last.c.trial) & (r.step == last.c.step))
+            .where(r.job == job)
+        )
+    )

@@ -1,0 +1,65 @@
+"""Domain values as versioned JSON: what is frozen and typed in memory is text in a row."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from tuner.domain import budget, commands, events, fidelity, job, money, objective, offer, space
+
+VERSION = 1
+_CLASSES = {
+    name: found
+    for module in (budget, commands, events, fidelity, job, money, objective, offer, space)
+    for name, found in vars(module).items()
+    if isinstance(found, type) and dataclasses.is_dataclass(found)
+}
+_SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def encode(value: object) -> str:
+    return json.dumps({"v": VERSION, "value": _to_json(value)}, separators=(",", ":"), allow_nan=False)
+
+
+def decode(text: str) -> Any:
+    """Raises ValueError for a version that this code does not know."""
+    wrapped = json.loads(text)
+    if wrapped["v"] != VERSION:
+        raise ValueError(
+            f"a row of version {wrapped['v']} was written by a newer release; this one knows {VERSION}"
+        )
+    return _from_json(wrapped["value"])
+
+
+def _to_json(value: object) -> object:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: _to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {"$": type(value).__name__, **fields}
+    if isinstance(value, Mapping):
+        plain = {str(key): _to_json(inner) for key, inner in value.items()}
+        return {"$map": list(plain.items())} if any(key.startswith("$") for key in plain) else plain
+    if isinstance(value, tuple | frozenset):
+        return [_to_json(inner) for inner in value]
+    if isinstance(value, list):
+        return {"$list": [_to_json(inner) for inner in value]}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"$float": "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"}
+    return value
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_from_json(inner) for inner in value)
+    if not isinstance(value, dict):
+        return value
+    if "$" in value:
+        fields = {key: _from_json(inner) for key, inner in value.items() if key != "$"}
+        return _CLASSES[value["$"]](**fields)
+    if "$list" in value:
+        return [_from_json(inner) for inner in value["$list"]]
+    if "$map" in value:
+        return {key: _from_json(inner) for key, inner in value["$map"]}
+    if "$float" in value:
+        return _SPECIAL[value["$float"]]
+    return {key: _from_json(inner) for key, inner in value.items()}

@@ -1,0 +1,80 @@
+"""The database: one engine, read and write transactions, the schema brought up to date.
+
+SQLite is used with a rollback journal: the API and one driver a job write to it from processes of their own, and its
+write-ahead log can be corrupted by that before 3.51.3 (docs/decisions/0001-sqlite-rollback-journal.md).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection as Connection
+from sqlalchemy import Engine, create_engine, event, make_url
+from sqlalchemy.exc import OperationalError
+
+from tuner.domain.errors import Unavailable
+
+BUSY_TIMEOUT_MS = 30_000
+
+
+class Database:
+    """Thread-safe. Every write transaction takes the write lock at its beginning, so that none fails half-way."""
+
+    def __init__(self, url: str) -> None:
+        self.url = make_url(url)
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        if self.is_sqlite and self.url.database:
+            Path(self.url.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.engine = create_engine(self.url, pool_pre_ping=not self.is_sqlite)
+        if self.is_sqlite:
+            _listen_sqlite(self.engine)
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """Commits at the end of the block; an exception undoes all of it. Raises Unavailable where the database does not answer."""
+        try:
+            with self.engine.connect().execution_options(write=True) as connection, connection.begin():
+                yield connection
+        except OperationalError as error:
+            raise Unavailable(f"the database does not answer: {error.orig}") from error
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """One consistent view."""
+        try:
+            with self.engine.connect() as connection, connection.begin():
+                yield connection
+        except OperationalError as error:
+            raise Unavailable(f"the database does not answer: {error.orig}") from error
+
+    def migrate(self) -> None:
+        """Brings the schema up to date. Safe where several processes start at once: one migrates, the others find it done."""
+        with self.write() as connection:
+            config = Config()
+            config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+
+    def dispose(self) -> None:
+        self.engine.dispose()
+
+
+def _listen_sqlite(engine: Engine) -> None:
+    @event.listens_for(engine, "connect")
+    def _on_connect(raw: Any, _record: object) -> None:
+        raw.isolation_level = None  # transactions are begun below, not by the driver's guess
+        for pragma in (
+            "journal_mode = TRUNCATE",
+            "synchronous = FULL",
+            "foreign_keys = ON",
+            f"busy_timeout = {BUSY_TIMEOUT_MS}",
+        ):
+            raw.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def _on_begin(connection: Connection) -> None:
+        immediate = connection.get_execution_options().get("write", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")

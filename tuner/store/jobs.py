@@ -1,0 +1,270 @@
+"""Jobs as rows: created whole in one transaction, read, tagged, wished for, topped up."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlalchemy import Connection, Row, delete, insert, select, tuple_, update
+
+from tuner.domain.budget import Budget
+from tuner.domain.errors import Conflict, IdempotencyConflict, NotFound
+from tuner.domain.job import JobSpec, JobState, StopReason, check_move
+from tuner.domain.offer import Offer
+from tuner.domain.time import NS, Instant
+from tuner.store import launches, ledger
+from tuner.store.codec import decode, encode
+from tuner.store.tables import accounts, idempotency, job_tags, jobs
+
+Wish = Literal["pause", "cancel", "resume"]
+"""`resume` is wished for while a job is being paused: it goes on as soon as it is."""
+IDEMPOTENCY_NS = 24 * 3600 * NS
+
+
+@dataclass(frozen=True)
+class JobRow:
+    id: str
+    project: str
+    spec: JobSpec
+    budget: Budget
+    budget_version: int
+    offer: Offer
+    concurrency: int
+    priority: int
+    state: JobState
+    stop_reason: StopReason | None
+    detail: str
+    wish: Wish | None
+    created_at: Instant
+    started_at: Instant | None
+    ended_at: Instant | None
+    running_since: Instant | None
+    ran_ns: int
+    tags: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class NewJob:
+    """`key` and `body_sha256` make a repeat of the request find the same job."""
+
+    id: str
+    project: str
+    spec: JobSpec
+    offer: Offer
+    concurrency: int
+    at: Instant
+    key: str | None = None
+    body_sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """What people want of a running job, as its driver reads it."""
+
+    wish: Wish | None
+    budget: Budget
+    budget_version: int
+
+
+def create(db: Connection, new: NewJob) -> str:
+    """The job, its account, and the order to launch it. Answers the id of the job that this Idempotency-Key made before, if any."""
+    if (known := made_before(db, new.project, new.key, new.body_sha256, at=new.at)) is not None:
+        return known
+    db.execute(
+        insert(jobs).values(
+            id=new.id,
+            project=new.project,
+            name=new.spec.name,
+            trainable=new.spec.trainable,
+            spec=encode(new.spec),
+            budget=encode(new.spec.budget),
+            budget_version=0,
+            offer=encode(new.offer),
+            concurrency=new.concurrency,
+            priority=0,
+            state="queued",
+            detail="",
+            created_at=new.at,
+            ran_ns=0,
+        )
+    )
+    set_tags(db, new.id, new.project, new.spec.tags)
+    ledger.open_account(db, new.id, new.project, new.spec.budget.limit)
+    launches.want(db, new.id, new.project, new.at)
+    if new.key is not None:
+        row = {"project": new.project, "key": new.key, "job": new.id, "created_at": new.at}
+        db.execute(insert(idempotency).values(**row, body_sha256=new.body_sha256))
+    return new.id
+
+
+def made_before(
+    db: Connection, project: str, key: str | None, body_sha256: str, *, at: Instant
+) -> str | None:
+    """The job that this Idempotency-Key made in the last day, if any. Raises IdempotencyConflict for another body."""
+    i = idempotency.c
+    mine = (i.project == project) & (i.key == key)
+    row = None if key is None else db.execute(select(idempotency).where(mine)).first()
+    if row is None:
+        return None
+    if at - row.created_at > IDEMPOTENCY_NS:
+        db.execute(delete(idempotency).where(mine))
+        return None
+    if row.body_sha256 != body_sha256:
+        raise IdempotencyConflict("this Idempotency-Key was used for another request; use a new key")
+    return str(row.job)
+
+
+def get(db: Connection, job: str, project: str | None = None) -> JobRow:
+    """Raises NotFound, too for a job of another project."""
+    row = db.execute(select(jobs).where(jobs.c.id == job)).first()
+    if row is None or (project is not None and row.project != project):
+        raise NotFound(f"there is no job {job!r}")
+    return _job(row, _tags(db, [job]).get(job, {}))
+
+
+def page(
+    db: Connection,
+    project: str,
+    *,
+    state: JobState | None,
+    tag: tuple[str, str] | None,
+    before: tuple[int, str] | None,
+    limit: int,
+) -> list[JobRow]:
+    """Newest first; `before` is (created_at, id) of the last job of the page before."""
+    j = jobs.c
+    query = select(jobs).where(j.project == project)
+    if state is not None:
+        query = query.where(j.state == state)
+    if tag is not None:
+        tagged = select(job_tags.c.job).where(
+            job_tags.c.project == project, job_tags.c.key == tag[0], job_tags.c.value == tag[1]
+        )
+        query = query.where(j.id.in_(tagged))
+    if before is not None:
+        query = query.where(tuple_(j.created_at, j.id) < before)
+    rows = db.execute(query.order_by(j.created_at.desc(), j.id.desc()).limit(limit)).all()
+    tags = _tags(db, [row.id for row in rows])
+    return [_job(row, tags.get(row.id, {})) for row in rows]
+
+
+def of_trainable(db: Connection, project: str, trainable: str) -> list[JobRow]:
+    """All jobs that tune it, newest first."""
+    mine = (jobs.c.project == project) & (jobs.c.trainable == trainable)
+    rows = db.execute(select(jobs).where(mine).order_by(jobs.c.created_at.desc(), jobs.c.id.desc())).all()
+    return [_job(row, {}) for row in rows]
+
+
+def set_tags(db: Connection, job: str, project: str, tags: Mapping[str, str]) -> None:
+    db.execute(delete(job_tags).where(job_tags.c.job == job))
+    if tags:
+        rows = [{"job": job, "project": project, "key": key, "value": value} for key, value in tags.items()]
+        db.execute(insert(job_tags), rows)
+
+
+def set_priority(db: Connection, job: str, priority: int) -> None:
+    db.execute(update(jobs).where(jobs.c.id == job).values(priority=priority))
+
+
+def set_wish(db: Connection, job: str, wish: Wish | None) -> None:
+    db.execute(update(jobs).where(jobs.c.id == job).values(wish=wish))
+
+
+def set_budget(db: Connection, job: str, budget: Budget) -> None:
+    """Raises Conflict where less is allowed than is spent and held."""
+    a, limit = accounts.c, budget.limit
+    fits = (
+        (a.job == job)
+        & (a.posted_usd + a.held_usd <= limit.usd.micro_usd)
+        & (a.posted_gpu_ms + a.held_gpu_ms <= limit.gpu_ms)
+    )
+    new = {"limit_usd": limit.usd.micro_usd, "limit_gpu_ms": limit.gpu_ms}
+    if db.execute(update(accounts).where(fits).values(new)).rowcount != 1:
+        spent = ledger.account(db, job)
+        used = spent.posted + spent.held
+        raise Conflict(
+            f"{used.usd} and {used.gpu_hours:.6f} GPU-hours are already spent or held; allow at least that"
+        )
+    changed = {"budget": encode(budget), "budget_version": jobs.c.budget_version + 1}
+    db.execute(update(jobs).where(jobs.c.id == job).values(changed))
+
+
+def control(db: Connection, job: str) -> Control:
+    j = jobs.c
+    row = db.execute(select(j.wish, j.budget, j.budget_version).where(j.id == job)).one()
+    return Control(row.wish, decode(row.budget), row.budget_version)
+
+
+def move(
+    db: Connection, job: str, state: JobState, reason: StopReason | None, *, at: Instant, detail: str = ""
+) -> None:
+    """Changes the state, counting the time that the job was running. Raises Conflict for a move that there is not.
+
+    A job that somebody cancelled while it was being paused is cancelled.
+    """
+    j = jobs.c
+    row = db.execute(
+        select(j.state, j.running_since, j.started_at, j.ran_ns, j.wish).where(j.id == job)
+    ).one()
+    if state == "paused" and row.wish == "cancel":
+        state, reason = "cancelled", "cancelled"
+    if row.state != state:
+        check_move(row.state, state)
+    runs = state == "running"
+    was = row.running_since if row.state == "running" else None
+    final = state in ("succeeded", "cancelled", "failed")
+    db.execute(
+        update(jobs)
+        .where(j.id == job)
+        .values(
+            state=state,
+            stop_reason=reason,
+            detail=detail,
+            running_since=(was or at) if runs else None,
+            ran_ns=row.ran_ns + max(0, at - was) if was is not None and not runs else row.ran_ns,
+            started_at=row.started_at or (at if runs else None),
+            ended_at=at if final else None,
+            wish=None if not runs else j.wish,
+        )
+    )
+
+
+def begin_running(db: Connection, job: str, *, at: Instant) -> None:
+    """A driver begins: from here on the job's running time counts."""
+    move(db, job, "running", None, at=at)
+
+
+def revive(db: Connection, job: str) -> None:
+    """A job that is paused, or succeeded, runs again; its time counts once it has a driver. Raises Conflict."""
+    state = db.execute(select(jobs.c.state).where(jobs.c.id == job)).scalar_one()
+    check_move(state, "running")
+    fresh = {
+        "state": "running",
+        "stop_reason": None,
+        "detail": "",
+        "ended_at": None,
+        "running_since": None,
+        "wish": None,
+    }
+    db.execute(update(jobs).where(jobs.c.id == job).values(fresh))
+
+
+def running_ns(db: Connection, job: str, now: Instant) -> int:
+    """How long the job has been running, its present run included."""
+    j = jobs.c
+    row = db.execute(select(j.ran_ns, j.running_since).where(j.id == job)).one()
+    return int(row.ran_ns) + (max(0, now - row.running_since) if row.running_since is not None else 0)
+
+
+def _tags(db: Connection, ids: list[str]) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for row in db.execute(select(job_tags).where(job_tags.c.job.in_(ids)).order_by(job_tags.c.key)):
+        found.setdefault(row.job, {})[row.key] = row.value
+    return found
+
+
+def _job(row: Row[tuple[object, ...]], tags: Mapping[str, str]) -> JobRow:
+    found = dict(row._mapping)
+    del found["name"], found["trainable"]
+    for coded in ("spec", "budget", "offer"):
+        found[coded] = decode(found[coded])
+    return JobRow(**found, tags=tags)

@@ -1,0 +1,246 @@
+"""A job's journal in SQL: what `tuner.engine.journal.Journal` asks for, one database transaction a turn."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, func, insert, select, update
+
+from tuner.domain.budget import Budget
+from tuner.domain.cost import CostKind
+from tuner.domain.events import Event
+from tuner.domain.ids import trial_number
+from tuner.domain.job import JobState, StopReason
+from tuner.domain.ledger import Account
+from tuner.domain.money import Cost, Money
+from tuner.domain.objective import Mode
+from tuner.domain.records import AttemptRow, CheckpointRow, OpenHold, ReportRow
+from tuner.domain.space import Config
+from tuner.domain.time import Instant
+from tuner.domain.trial import TrialState
+from tuner.store import jobs, launches, ledger
+from tuner.store.codec import decode, encode
+from tuner.store.database import Database
+from tuner.store.tables import attempts, checkpoints, events, reports, trials
+
+
+class SqlJournal:
+    """Used by one thread of the driver of launch `epoch`; every transaction raises Fenced once there is a later one."""
+
+    def __init__(self, database: Database, job: str, project: str, epoch: int, now: Instant) -> None:
+        self._database, self._job, self._project, self._epoch = database, job, project, epoch
+        with database.read() as db:
+            self._ran_ns = jobs.running_ns(db, job, now)
+            self._seq = db.execute(select(func.max(events.c.seq)).where(events.c.job == job)).scalar() or 0
+
+    @contextmanager
+    def transaction(self) -> Iterator["SqlTx"]:
+        with self._database.write() as db:
+            launches.check(db, self._job, self._epoch)
+            tx = SqlTx(db, self._job, self._project, self._epoch, self._seq)
+            yield tx
+        self._seq = tx.seq
+
+    def events(self) -> Iterator[Event]:
+        with self._database.read() as db:
+            rows = db.execute(select(events.c.body).where(events.c.job == self._job).order_by(events.c.seq))
+            for row in rows.yield_per(1000):
+                yield decode(row.body)
+
+    def open_holds(self) -> list[OpenHold]:
+        with self._database.read() as db:
+            return ledger.open_holds(db, self._job)
+
+    def attempts(self) -> list[AttemptRow]:
+        a = attempts.c
+        newest = (
+            select(a.trial, func.max(a.attempt).label("attempt")).where(a.job == self._job).group_by(a.trial)
+        )
+        last = newest.subquery()
+        query = select(attempts).join(last, (a.trial == last.c.trial) & (a.attempt == last.c.attempt))
+        with self._database.read() as db:
+            return [attempt_row(dict(row._mapping)) for row in db.execute(query.where(a.job == self._job))]
+
+    def newest_checkpoints(self) -> dict[str, int]:
+        c = checkpoints.c
+        query = select(c.trial, func.max(c.step)).where(c.job == self._job).group_by(c.trial)
+        with self._database.read() as db:
+            return {trial: step for trial, step in db.execute(query)}
+
+    def best_checkpoint(self, trial: str, mode: Mode) -> tuple[float, int] | None:
+        """Value and step of the trial's checkpoint with the best metric; None where there is none with a metric."""
+        c, r = checkpoints.c, reports.c
+        query = (
+            select(r.value, c.step)
+            .join(checkpoints, (c.job == r.job) & (c.trial == r.trial) & (c.step == r.step))
+            .where(r.job == self._job, r.trial == trial, r.value.is_not(None))
+            .order_by(r.value.desc() if mode == "max" else r.value, c.step.desc())
+        )
+        with self._database.read() as db:
+            row = db.execute(query.limit(1)).first()
+            return None if row is None else (row.value, row.step)
+
+    def running_ns(self) -> int:
+        return self._ran_ns
+
+    def account(self) -> Account:
+        with self._database.read() as db:
+            return ledger.account(db, self._job)
+
+
+def attempt_row(found: Mapping[str, Any]) -> AttemptRow:
+    costs = {kind: Cost(Money(usd), gpu_ms) for kind, (usd, gpu_ms) in json.loads(found["costs"]).items()}
+    names = (
+        "trial",
+        "attempt",
+        "began_at",
+        "ended_at",
+        "end",
+        "reason",
+        "detail",
+        "node",
+        "from_step",
+        "to_step",
+    )
+    return AttemptRow(**{name: found[name] for name in names}, costs=costs)
+
+
+class SqlTx:
+    """One turn's records."""
+
+    def __init__(self, db: Connection, job: str, project: str, epoch: int, seq: int) -> None:
+        self._db, self._job, self._project, self._epoch, self.seq = db, job, project, epoch, seq
+
+    def append(self, event: Event) -> int:
+        self.seq += 1
+        row = {"job": self._job, "seq": self.seq, "at": event.at, "type": type(event).__name__}
+        self._db.execute(insert(events).values(**row, body=encode(event), project=self._project))
+        return self.seq
+
+    def hold(self, hold: OpenHold) -> bool:
+        return ledger.place(self._db, self._project, self._job, hold)
+
+    def settle(self, hold_id: str, used: Mapping[CostKind, Cost], *, at: Instant) -> None:
+        ledger.settle(self._db, self._project, self._job, hold_id, used, at)
+
+    def correct(
+        self, correction_id: str, *, trial: str, attempt: int, costs: Mapping[CostKind, Cost], at: Instant
+    ) -> None:
+        where = OpenHold(correction_id, trial, attempt, 0, Cost(), at, at)
+        ledger.correct(self._db, self._project, self._job, where, costs, at)
+
+    def account(self) -> Account:
+        return ledger.account(self._db, self._job)
+
+    def put_trial(
+        self, trial: str, state: TrialState, *, at: Instant, config: Config | None = None, reason: str = ""
+    ) -> None:
+        t = trials.c
+        mine = (t.job == self._job) & (t.trial == trial)
+        changed = update(trials).where(mine).values(state=state, reason=reason, seq=self.seq, updated_at=at)
+        if self._db.execute(changed).rowcount == 0:
+            row = {"job": self._job, "project": self._project, "trial": trial, "number": trial_number(trial)}
+            fresh = {
+                "state": state,
+                "reason": reason,
+                "steps": 0,
+                "seq": self.seq,
+                "created_at": at,
+                "updated_at": at,
+            }
+            self._db.execute(insert(trials).values(**row, **fresh, config=json.dumps(config or {})))
+
+    def put_attempt(self, attempt: AttemptRow) -> None:
+        a = attempts.c
+        key = {"job": self._job, "trial": attempt.trial, "attempt": attempt.attempt}
+        values = {
+            "began_at": attempt.began_at,
+            "ended_at": attempt.ended_at,
+            "end": attempt.end,
+            "reason": attempt.reason,
+            "detail": attempt.detail,
+            "node": attempt.node,
+            "from_step": attempt.from_step,
+            "to_step": attempt.to_step,
+            "costs": json.dumps({kind: (c.usd.micro_usd, c.gpu_ms) for kind, c in attempt.costs.items()}),
+        }
+        mine = (a.job == self._job) & (a.trial == attempt.trial) & (a.attempt == attempt.attempt)
+        if self._db.execute(update(attempts).where(mine).values(values)).rowcount == 0:
+            self._db.execute(insert(attempts).values(**key, **values, project=self._project))
+
+    def put_report(self, report: ReportRow) -> bool:
+        if self.reached(report.trial, report.step) is not None:
+            return False
+        self._db.execute(
+            insert(reports).values(
+                job=self._job,
+                project=self._project,
+                trial=report.trial,
+                step=report.step,
+                attempt=report.attempt,
+                at=report.at,
+                value=_finite(report.value),
+                metrics=_json(report.metrics),
+                usd=report.cost.usd.micro_usd,
+                gpu_ms=report.cost.gpu_ms,
+                duration_ns=report.duration_ns,
+                seq=self.seq + 1,  # that of the `Reported` which its turn appends next
+            )
+        )
+        t = trials.c
+        mine = (t.job == self._job) & (t.trial == report.trial) & (t.steps < report.step)
+        new: dict[str, object] = {"steps": report.step, "updated_at": report.at}
+        if _finite(report.value) is not None:
+            new["value"] = report.value
+        self._db.execute(update(trials).where(mine).values(new))
+        return True
+
+    def reached(self, trial: str, step: int) -> tuple[Cost, int] | None:
+        r = reports.c
+        query = select(r.usd, r.gpu_ms, r.duration_ns).where(
+            r.job == self._job, r.trial == trial, r.step == step
+        )
+        row = self._db.execute(query).first()
+        return None if row is None else (Cost(Money(row.usd), row.gpu_ms), row.duration_ns)
+
+    def posted(self, trial: str, attempt: int) -> dict[CostKind, Cost]:
+        return ledger.posted_by_kind(self._db, self._job, trial, attempt)
+
+    def put_checkpoint(self, checkpoint: CheckpointRow) -> None:
+        c = checkpoints.c
+        mine = (c.job == self._job) & (c.trial == checkpoint.trial) & (c.step == checkpoint.step)
+        values = {
+            name: getattr(checkpoint, name) for name in ("attempt", "uri", "size_bytes", "seconds", "at")
+        }
+        if self._db.execute(update(checkpoints).where(mine).values(values)).rowcount == 0:
+            key = {
+                "job": self._job,
+                "project": self._project,
+                "trial": checkpoint.trial,
+                "step": checkpoint.step,
+            }
+            self._db.execute(insert(checkpoints).values(**key, **values))
+
+    def put_job(self, state: JobState, reason: StopReason | None, *, at: Instant, detail: str = "") -> None:
+        """A job that runs no more needs no driver: its launch ends with it, and this driver can write nothing more."""
+        wish = jobs.control(self._db, self._job).wish
+        jobs.move(self._db, self._job, state, reason, at=at, detail=detail)
+        if state != "running":
+            launches.end(self._db, self._job, self._epoch)
+        if state == "paused" and reason is None and wish == "resume":
+            jobs.revive(self._db, self._job)
+            launches.want(self._db, self._job, self._project, at)
+
+    def set_limit(self, budget: Budget) -> None:
+        jobs.set_budget(self._db, self._job, budget)
+
+
+def _json(metrics: Mapping[str, object]) -> str:
+    """What a worker sends is plain already; a NaN from elsewhere becomes null, since JSON has no word for it."""
+    plain = {k: None if isinstance(v, float) and _finite(v) is None else v for k, v in metrics.items()}
+    return json.dumps(plain, default=str, allow_nan=False)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and value - value == 0 else None

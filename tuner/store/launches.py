@@ -1,0 +1,91 @@
+"""Which driver works on a job: an epoch that only goes up. A driver of an older epoch can write nothing any more."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlalchemy import Connection, Row, insert, select, update
+
+from tuner.domain.errors import Fenced
+from tuner.domain.time import Instant
+from tuner.store.tables import launches
+
+LaunchState = Literal["wanted", "submitted", "running", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """`quick_deaths` counts drivers in a row that died before they brought a report; `not_before` puts off the next."""
+
+    job: str
+    epoch: int
+    state: LaunchState
+    wanted_at: Instant
+    submitted_at: Instant | None
+    heartbeat_at: Instant | None
+    quick_deaths: int
+    not_before: Instant
+
+    @property
+    def submission_id(self) -> str:
+        return f"{self.job}-{self.epoch}"
+
+
+def want(db: Connection, job: str, project: str, at: Instant) -> None:
+    """Orders a launch. One that is ordered or under way stays; one that ended is ordered anew with the next epoch."""
+    row = db.execute(select(launches.c.state).where(launches.c.job == job)).first()
+    if row is None:
+        new = {"job": job, "project": project, "epoch": 1, "state": "wanted", "wanted_at": at}
+        db.execute(insert(launches).values(**new, quick_deaths=0, not_before=0))
+    elif row.state == "ended":
+        again = {"state": "wanted", "epoch": launches.c.epoch + 1, "wanted_at": at, "not_before": 0}
+        db.execute(update(launches).where(launches.c.job == job).values(**again, quick_deaths=0))
+
+
+def again(db: Connection, launch: Launch, *, at: Instant, not_before: Instant, quick_deaths: int) -> bool:
+    """The driver of `launch` is dead: orders the next epoch. False where somebody else has done so."""
+    mine = (launches.c.job == launch.job) & (launches.c.epoch == launch.epoch) & (launches.c.state != "ended")
+    values = {"state": "wanted", "epoch": launch.epoch + 1, "wanted_at": at, "quick_deaths": quick_deaths}
+    done = db.execute(update(launches).where(mine).values(**values, not_before=not_before, submitted_at=None))
+    return done.rowcount == 1
+
+
+def submitted(db: Connection, job: str, epoch: int, at: Instant) -> bool:
+    """False where the launch is no longer wanted."""
+    mine = (launches.c.job == job) & (launches.c.epoch == epoch) & (launches.c.state == "wanted")
+    return db.execute(update(launches).where(mine).values(state="submitted", submitted_at=at)).rowcount == 1
+
+
+def beat(db: Connection, job: str, epoch: int, at: Instant) -> None:
+    """The driver lives. Raises Fenced where it is no longer the job's."""
+    mine = (launches.c.job == job) & (launches.c.epoch == epoch) & (launches.c.state != "ended")
+    if db.execute(update(launches).where(mine).values(state="running", heartbeat_at=at)).rowcount != 1:
+        raise Fenced(f"launch {epoch} of {job} is over")
+
+
+def check(db: Connection, job: str, epoch: int) -> None:
+    """Raises Fenced where another driver has taken over."""
+    row = db.execute(select(launches.c.epoch, launches.c.state).where(launches.c.job == job)).one()
+    if row.epoch != epoch or row.state == "ended":
+        raise Fenced(f"launch {epoch} of {job} is over; the present one is {row.epoch}")
+
+
+def end(db: Connection, job: str, epoch: int) -> None:
+    mine = (launches.c.job == job) & (launches.c.epoch == epoch)
+    db.execute(update(launches).where(mine).values(state="ended"))
+
+
+def get(db: Connection, job: str) -> Launch | None:
+    row = db.execute(select(launches).where(launches.c.job == job)).first()
+    return None if row is None else _launch(row)
+
+
+def live(db: Connection) -> list[Launch]:
+    """Every launch that has not ended, oldest wish first."""
+    query = select(launches).where(launches.c.state != "ended").order_by(launches.c.wanted_at, launches.c.job)
+    return [_launch(row) for row in db.execute(query)]
+
+
+def _launch(row: Row[tuple[object, ...]]) -> Launch:
+    found = dict(row._mapping)
+    del found["project"]
+    return Launch(**found)

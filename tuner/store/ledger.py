@@ -1,0 +1,219 @@
+"""The ledger in SQL: one conditional update places a hold, a CHECK on the row has the last word, entries are only added.
+
+Every function belongs to the caller's transaction. Ids are derived from job, trial, attempt and slice, so that doing
+anything twice changes nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, func, insert, select, update
+
+from tuner.domain.cost import CostKind, total
+from tuner.domain.ids import entry_id
+from tuner.domain.ledger import Account, EntryType
+from tuner.domain.money import FREE, Cost, Money
+from tuner.domain.records import OpenHold
+from tuner.domain.time import Instant
+from tuner.store.tables import accounts, entries, holds
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRow:
+    """One line of the ledger as it was written."""
+
+    seq: int
+    id: str
+    entry: EntryType
+    kind: CostKind | None
+    trial: str
+    attempt: int
+    slice: int
+    cost: Cost
+    at: Instant
+
+
+def open_account(db: Connection, job: str, project: str, limit: Cost) -> None:
+    row = {"job": job, "project": project, "limit_usd": limit.usd.micro_usd, "limit_gpu_ms": limit.gpu_ms}
+    zero = {"posted_usd": 0, "held_usd": 0, "posted_gpu_ms": 0, "held_gpu_ms": 0}
+    db.execute(insert(accounts).values(**row, **zero))
+
+
+def account(db: Connection, job: str) -> Account:
+    a = accounts.c
+    row = db.execute(select(accounts).where(a.job == job)).one()
+    return Account(
+        Cost(Money(row.limit_usd), row.limit_gpu_ms),
+        Cost(Money(row.posted_usd), row.posted_gpu_ms),
+        Cost(Money(row.held_usd), row.held_gpu_ms),
+    )
+
+
+def place(db: Connection, project: str, job: str, hold: OpenHold) -> bool:
+    """False, and nothing changed, where the hold does not fit. A hold that exists is not placed again."""
+    if db.execute(select(holds.c.id).where(holds.c.id == hold.id)).first():
+        return True
+    a, usd, gpu_ms = accounts.c, hold.cost.usd.micro_usd, hold.cost.gpu_ms
+    fits = (
+        (a.job == job)
+        & (a.posted_usd + a.held_usd + usd <= a.limit_usd)
+        & (a.posted_gpu_ms + a.held_gpu_ms + gpu_ms <= a.limit_gpu_ms)
+    )
+    more = {"held_usd": a.held_usd + usd, "held_gpu_ms": a.held_gpu_ms + gpu_ms}
+    if db.execute(update(accounts).where(fits).values(more)).rowcount != 1:
+        return False
+    where = {"trial": hold.trial, "attempt": hold.attempt, "slice": hold.slice, "usd": usd, "gpu_ms": gpu_ms}
+    db.execute(
+        insert(holds).values(
+            id=hold.id,
+            job=job,
+            project=project,
+            placed_at=hold.placed_at,
+            ends_at=hold.ends_at,
+            state="open",
+            **where,
+        )
+    )
+    _enter(
+        db, project, job, [_entry(entry_id(hold.id, "hold"), "hold", None, hold, hold.cost, hold.placed_at)]
+    )
+    return True
+
+
+def settle(
+    db: Connection, project: str, job: str, hold_id: str, used: Mapping[CostKind, Cost], at: Instant
+) -> None:
+    """Posts `used` and releases the rest. Raises ValueError where more was used than held."""
+    row = db.execute(select(holds).where(holds.c.id == hold_id)).one()
+    if row.state == "settled":
+        return
+    hold, spent = _hold(row), total(used)
+    if not spent.fits(hold.cost):
+        raise ValueError(f"{spent} was used in {hold_id}, but only {hold.cost} was held")
+    a = accounts.c
+    db.execute(
+        update(accounts)
+        .where(a.job == job)
+        .values(
+            posted_usd=a.posted_usd + spent.usd.micro_usd,
+            held_usd=a.held_usd - hold.cost.usd.micro_usd,
+            posted_gpu_ms=a.posted_gpu_ms + spent.gpu_ms,
+            held_gpu_ms=a.held_gpu_ms - hold.cost.gpu_ms,
+        )
+    )
+    db.execute(update(holds).where(holds.c.id == hold_id).values(state="settled"))
+    rows = [
+        _entry(entry_id(hold_id, "post", kind), "post", kind, hold, cost, at) for kind, cost in used.items()
+    ]
+    rest = hold.cost - spent
+    if not rest.nothing:
+        rows.append(_entry(entry_id(hold_id, "release"), "release", None, hold, rest, at))
+    _enter(db, project, job, rows)
+
+
+def correct(
+    db: Connection, project: str, job: str, where: OpenHold, costs: Mapping[CostKind, Cost], at: Instant
+) -> None:
+    """Moves posted cost between kinds under the id of `where`. Raises ValueError where it does not add up to nothing."""
+    if not total(costs).nothing:
+        raise ValueError(f"a correction moves cost between kinds; this one adds {total(costs)}")
+    rows = [_entry(entry_id(where.id, "correct", k), "correct", k, where, c, at) for k, c in costs.items()]
+    known = db.execute(select(entries.c.id).where(entries.c.id.in_([row["id"] for row in rows]))).first()
+    if known is None:
+        _enter(db, project, job, [row for row in rows if row["usd"] or row["gpu_ms"]])
+
+
+def open_holds(db: Connection, job: str) -> list[OpenHold]:
+    return [
+        _hold(row) for row in db.execute(select(holds).where(holds.c.job == job, holds.c.state == "open"))
+    ]
+
+
+def posted_by_kind(
+    db: Connection, job: str, trial: str | None = None, attempt: int | None = None
+) -> dict[CostKind, Cost]:
+    """Sums of posts and corrections, kind by kind."""
+    e = entries.c
+    query = select(e.kind, func.sum(e.usd), func.sum(e.gpu_ms)).where(e.job == job, e.kind.is_not(None))
+    if trial is not None:
+        query = query.where(e.trial == trial)
+    if attempt is not None:
+        query = query.where(e.attempt == attempt)
+    return {kind: Cost(Money(int(usd)), int(gpu)) for kind, usd, gpu in db.execute(query.group_by(e.kind))}
+
+
+def lines(db: Connection, job: str, *, after: int = 0, limit: int = 1000) -> list[EntryRow]:
+    """Entries of a job, oldest first, from the one after sequence number `after`."""
+    e = entries.c
+    query = select(entries).where(e.job == job, e.seq > after).order_by(e.seq).limit(limit)
+    return [
+        EntryRow(
+            r.seq,
+            r.id,
+            r.entry,
+            r.kind,
+            r.trial,
+            r.attempt,
+            r.slice,
+            Cost(Money(r.usd), r.gpu_ms),
+            Instant(r.at),
+        )
+        for r in db.execute(query)
+    ]
+
+
+def violations(db: Connection) -> list[str]:
+    """Where the accounts differ from what their entries say; empty when the books are right."""
+    found = []
+    for row in db.execute(select(accounts)):
+        sums = {"hold": FREE, "post": FREE, "release": FREE, "correct": FREE}
+        e = entries.c
+        query = select(e.entry, func.sum(e.usd), func.sum(e.gpu_ms)).where(e.job == row.job).group_by(e.entry)
+        for entry, usd, gpu in db.execute(query):
+            sums[entry] = Cost(Money(int(usd)), int(gpu))
+        posted = sums["post"] + sums["correct"]
+        held = sums["hold"] - sums["post"] - sums["release"]
+        if posted != Cost(Money(row.posted_usd), row.posted_gpu_ms):
+            found.append(f"{row.job}: posted differs from its entries")
+        if held != Cost(Money(row.held_usd), row.held_gpu_ms):
+            found.append(f"{row.job}: held differs from its entries")
+        if (
+            row.posted_usd + row.held_usd > row.limit_usd
+            or row.posted_gpu_ms + row.held_gpu_ms > row.limit_gpu_ms
+        ):
+            found.append(f"{row.job}: more is posted and held than its budget")
+    return found
+
+
+def _hold(row: object) -> OpenHold:
+    r: dict[str, int] = row._mapping  # type: ignore[attr-defined]
+    return OpenHold(
+        str(r["id"]),
+        str(r["trial"]),
+        r["attempt"],
+        r["slice"],
+        Cost(Money(r["usd"]), r["gpu_ms"]),
+        Instant(r["placed_at"]),
+        Instant(r["ends_at"]),
+    )
+
+
+def _entry(
+    name: str, entry: EntryType, kind: CostKind | None, hold: OpenHold, cost: Cost, at: Instant
+) -> dict[str, object]:
+    return {
+        "id": name,
+        "entry": entry,
+        "kind": kind,
+        "trial": hold.trial,
+        "attempt": hold.attempt,
+        "slice": hold.slice,
+        "usd": cost.usd.micro_usd,
+        "gpu_ms": cost.gpu_ms,
+        "at": at,
+    }
+
+
+def _enter(db: Connection, project: str, job: str, rows: list[dict[str, object]]) -> None:
+    if rows:
+        db.execute(insert(entries), [{**row, "job": job, "project": project} for row in rows])

@@ -1,0 +1,11 @@
+"""Alembic's entrance: runs on the connection that `Database.migrate` hands over."""
+
+from alembic import context
+
+from tuner.store.tables import metadata
+
+context.configure(
+    connection=context.config.attributes["connection"], target_metadata=metadata, render_as_batch=True
+)
+with context.begin_transaction():
+    context.run_migrations()

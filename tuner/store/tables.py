@@ -1,0 +1,237 @@
+"""Tables. Times are nanoseconds since 1970, money micro-dollars, GPU time milliseconds of one GPU.
+
+`seq` of a trial or report is the number of the job's event with which it last changed, so that a reader can go on from
+any event. Everything that belongs to somebody has its project. What must hold whatever the code does is a constraint on the row.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _project() -> Column[str]:
+    return Column("project", String(100), nullable=False)
+
+
+def _job(*, primary_key: bool = False) -> Column[str]:
+    return Column("job", String(40), ForeignKey("jobs.id"), primary_key=primary_key, nullable=False)
+
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", String(40), primary_key=True),
+    _project(),
+    Column("name", String(100), nullable=False),
+    Column("trainable", String(300), nullable=False),
+    Column("spec", Text, nullable=False),
+    Column("budget", Text, nullable=False),
+    Column("budget_version", Integer, nullable=False),
+    Column("offer", Text, nullable=False),
+    Column("concurrency", Integer, nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("stop_reason", String(30)),
+    Column("detail", Text, nullable=False),
+    Column("wish", String(10)),
+    Column("created_at", BigInteger, nullable=False),
+    Column("started_at", BigInteger),
+    Column("ended_at", BigInteger),
+    Column("running_since", BigInteger),
+    Column("ran_ns", BigInteger, nullable=False),
+    Index("ix_jobs_listing", "project", "created_at", "id"),
+    Index("ix_jobs_state", "state"),
+    Index("ix_jobs_trainable", "project", "trainable"),
+)
+
+job_tags = Table(
+    "job_tags",
+    metadata,
+    _job(primary_key=True),
+    Column("key", String(100), primary_key=True),
+    Column("value", String(300), nullable=False),
+    _project(),
+    Index("ix_job_tags_value", "project", "key", "value"),
+)
+
+idempotency = Table(
+    "idempotency",
+    metadata,
+    Column("project", String(100), primary_key=True),
+    Column("key", String(255), primary_key=True),
+    Column("body_sha256", String(64), nullable=False),
+    _job(),
+    Column("created_at", BigInteger, nullable=False),
+)
+
+launches = Table(
+    "launches",
+    metadata,
+    _job(primary_key=True),
+    _project(),
+    Column("epoch", Integer, nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("wanted_at", BigInteger, nullable=False),
+    Column("submitted_at", BigInteger),
+    Column("heartbeat_at", BigInteger),
+    Column("quick_deaths", Integer, nullable=False),
+    Column("not_before", BigInteger, nullable=False),
+    Index("ix_launches_state", "state"),
+)
+
+accounts = Table(
+    "accounts",
+    metadata,
+    _job(primary_key=True),
+    _project(),
+    Column("limit_usd", BigInteger, nullable=False),
+    Column("posted_usd", BigInteger, nullable=False),
+    Column("held_usd", BigInteger, nullable=False),
+    Column("limit_gpu_ms", BigInteger, nullable=False),
+    Column("posted_gpu_ms", BigInteger, nullable=False),
+    Column("held_gpu_ms", BigInteger, nullable=False),
+    CheckConstraint("posted_usd >= 0 AND held_usd >= 0", name="no_negative_usd"),
+    CheckConstraint("posted_gpu_ms >= 0 AND held_gpu_ms >= 0", name="no_negative_gpu_ms"),
+    CheckConstraint("posted_usd + held_usd <= limit_usd", name="never_overspent_usd"),
+    CheckConstraint("posted_gpu_ms + held_gpu_ms <= limit_gpu_ms", name="never_overspent_gpu_ms"),
+)
+
+holds = Table(
+    "holds",
+    metadata,
+    Column("id", String(120), primary_key=True),
+    _job(),
+    _project(),
+    Column("trial", String(40), nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("slice", Integer, nullable=False),
+    Column("usd", BigInteger, nullable=False),
+    Column("gpu_ms", BigInteger, nullable=False),
+    Column("placed_at", BigInteger, nullable=False),
+    Column("ends_at", BigInteger, nullable=False),
+    Column("state", String(10), nullable=False),
+    CheckConstraint("usd >= 0 AND gpu_ms >= 0", name="no_negative_hold"),
+    CheckConstraint("state IN ('open', 'settled')", name="hold_state"),
+    Index("ix_holds_open", "job", "state"),
+)
+
+entries = Table(
+    "entries",
+    metadata,
+    Column("seq", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("id", String(160), nullable=False, unique=True),
+    _job(),
+    _project(),
+    Column("entry", String(10), nullable=False),
+    Column("kind", String(12)),
+    Column("trial", String(40), nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("slice", Integer, nullable=False),
+    Column("usd", BigInteger, nullable=False),
+    Column("gpu_ms", BigInteger, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    CheckConstraint("entry = 'correct' OR (usd >= 0 AND gpu_ms >= 0)", name="only_corrections_negative"),
+    Index("ix_entries_job", "job", "seq"),
+    Index("ix_entries_attempt", "job", "trial", "attempt"),
+)
+
+trials = Table(
+    "trials",
+    metadata,
+    _job(primary_key=True),
+    Column("trial", String(40), primary_key=True),
+    _project(),
+    Column("number", Integer, nullable=False),
+    Column("config", Text, nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("steps", Integer, nullable=False),
+    Column("value", Float),
+    Column("seq", Integer, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    Index("ix_trials_number", "job", "number", unique=True),
+    Index("ix_trials_seq", "job", "seq"),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    _job(primary_key=True),
+    Column("trial", String(40), primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    _project(),
+    Column("began_at", BigInteger, nullable=False),
+    Column("ended_at", BigInteger),
+    Column("end", String(20)),
+    Column("reason", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("node", String(100), nullable=False),
+    Column("from_step", Integer, nullable=False),
+    Column("to_step", Integer, nullable=False),
+    Column("costs", Text, nullable=False),
+)
+
+reports = Table(
+    "reports",
+    metadata,
+    _job(primary_key=True),
+    Column("trial", String(40), primary_key=True),
+    Column("step", Integer, primary_key=True),
+    _project(),
+    Column("attempt", Integer, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("value", Float),
+    Column("metrics", Text, nullable=False),
+    Column("usd", BigInteger, nullable=False),
+    Column("gpu_ms", BigInteger, nullable=False),
+    Column("duration_ns", BigInteger, nullable=False),
+    Column("seq", Integer, nullable=False),
+    Index("ix_reports_value", "job", "value"),
+    Index("ix_reports_seq", "job", "seq"),
+)
+
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    _job(primary_key=True),
+    Column("trial", String(40), primary_key=True),
+    Column("step", Integer, primary_key=True),
+    _project(),
+    Column("attempt", Integer, nullable=False),
+    Column("uri", Text, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("seconds", Float, nullable=False),
+    Column("at", BigInteger, nullable=False),
+)
+
+events = Table(
+    "events",
+    metadata,
+    _job(primary_key=True),
+    Column("seq", Integer, primary_key=True),
+    _project(),
+    Column("at", BigInteger, nullable=False),
+    Column("type", String(20), nullable=False),
+    Column("body", Text, nullable=False),
+)

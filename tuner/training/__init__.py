@@ -1,0 +1,43 @@
+"""What a trainable imports: PyTorch, and nothing of Ray or of the service.
+
+Names are loaded when they are first asked for: a worker's supervisor speaks `tuner.training.channel` too, and need not spend
+seconds and memory on torch for it.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tuner.training.accumulation import accumulated_step
+    from tuner.training.channel import MetricsRefused, StopTraining
+    from tuner.training.checkpoint import CheckpointUnreadable
+    from tuner.training.loaders import Batches
+    from tuner.training.precision import autocast, grad_scaler
+    from tuner.training.spot_safe import SpotSafe
+
+__all__ = [
+    "Batches",
+    "CheckpointUnreadable",
+    "MetricsRefused",
+    "SpotSafe",
+    "StopTraining",
+    "accumulated_step",
+    "autocast",
+    "grad_scaler",
+]
+_HOMES = {
+    "Batches": "loaders",
+    "CheckpointUnreadable": "checkpoint",
+    "MetricsRefused": "channel",
+    "SpotSafe": "spot_safe",
+    "StopTraining": "channel",
+    "accumulated_step": "accumulation",
+    "autocast": "precision",
+    "grad_scaler": "precision",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tuner.training' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"tuner.training.{_HOMES[name]}"), name)

@@ -1,0 +1,29 @@
+"""Gradient accumulation: a large batch in parts that fit into memory."""
+
+from collections.abc import Callable
+
+import torch
+
+
+def accumulated_step(
+    batch: torch.Tensor,
+    parts: int,
+    loss_of: Callable[[torch.Tensor], torch.Tensor],
+    *,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+) -> float:
+    """One optimizer step over `batch` (first dimension: examples) in up to `parts` micro-batches; the mean loss.
+
+    `loss_of` gives the mean loss of a micro-batch; each is weighted by its share of the examples, so that the gradient
+    is that of the whole batch whatever `parts` is.
+    """
+    optimizer.zero_grad(set_to_none=True)
+    whole = 0.0
+    for part in batch.chunk(parts):
+        loss = loss_of(part) * (len(part) / len(batch))
+        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        whole += float(loss.detach())
+    scaler.step(optimizer)
+    scaler.update()
+    return whole

@@ -1,0 +1,110 @@
+"""What a checkpoint of a training run holds, and how it is written to and read from a directory.
+
+Everything is plain data, so that it loads with `weights_only=True`: reading a checkpoint can run no code.
+"""
+
+import logging
+import os
+import random
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from tuner.training import plain
+
+STATE_FILE = "state.pt"
+
+
+class Stateful(Protocol):
+    """What can be saved: models, optimizers, schedulers, scalers, samplers."""
+
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state: Any) -> Any: ...
+
+
+class CheckpointUnreadable(RuntimeError):
+    """A checkpoint could not be loaded into what is trained now."""
+
+
+def snapshot(parts: Mapping[str, Stateful], *, step: int) -> dict[str, Any]:
+    """A copy in CPU memory that later training does not touch: the parts' states, and every random generator's.
+
+    Raises TypeError for what could not be read again, with the place of it.
+    """
+    states = {name: plain.packed(part.state_dict(), name, _to_cpu) for name, part in parts.items()}
+    return {"step": step, "parts": states, "random": _random_states()}
+
+
+def write(state: Mapping[str, Any], directory: Path) -> None:
+    """Durable when it returns: file and directory are synced."""
+    directory.mkdir(parents=True)
+    path = directory / STATE_FILE
+    with path.open("wb") as file:
+        torch.save(dict(state), file)
+        file.flush()
+        os.fsync(file.fileno())
+    handle = os.open(directory, os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)
+
+
+def restore(parts: Mapping[str, Stateful], directories: Sequence[Path]) -> int:
+    """Loads the first that is whole of what `write` wrote into the parts and the random generators; answers its step.
+
+    Raises CheckpointUnreadable where every one is damaged, or this one was made by differently built parts.
+    """
+    directory, state = _first_whole(directories)
+    try:
+        missing = sorted(set(parts) ^ set(state["parts"]))
+        if missing:
+            raise ValueError(f"the checkpoint and this run differ in {', '.join(missing)}")
+        for name, part in parts.items():
+            part.load_state_dict(state["parts"][name])
+        _set_random_states(state["random"])
+    except Exception as error:
+        raise CheckpointUnreadable(f"{directory / STATE_FILE}: {error}") from error
+    return int(state["step"])
+
+
+def _first_whole(directories: Sequence[Path]) -> tuple[Path, Any]:
+    errors = []
+    for directory in directories:
+        try:
+            return directory, plain.read(directory / STATE_FILE)
+        except Exception as error:
+            logging.getLogger(__name__).warning("%s cannot be read: %s", directory / STATE_FILE, error)
+            errors.append(error)
+    raise CheckpointUnreadable(f"{directories[0] / STATE_FILE}: {errors[0]}") from errors[0]
+
+
+def _to_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().to("cpu", copy=True)
+
+
+def _random_states() -> dict[str, Any]:
+    version, words, gauss = random.getstate()
+    states: dict[str, Any] = {
+        "python": [version, list(words), gauss],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+    if "numpy" in sys.modules:
+        name, keys, position, has_gauss, cached = sys.modules["numpy"].random.get_state()
+        states["numpy"] = [name, keys.tolist(), position, has_gauss, cached]
+    return states
+
+
+def _set_random_states(states: Mapping[str, Any]) -> None:
+    version, words, gauss = states["python"]
+    random.setstate((version, tuple(words), gauss))
+    torch.set_rng_state(states["torch"])
+    if states["cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(states["cuda"])
+    if "numpy" in states and "numpy" in sys.modules:
+        numpy = sys.modules["numpy"]
+        name, keys, position, has_gauss, cached = states["numpy"]
+        numpy.random.set_state((name, numpy.array(keys, dtype="uint32"), position, has_gauss, cached))

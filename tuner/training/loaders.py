@@ -1,0 +1,35 @@
+"""Batches in an order that survives a restart."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+
+class Batches:
+    """Shuffled index batches over `size` examples, a new order each epoch; its position is part of a checkpoint.
+
+    An order is drawn from the epoch's own generator, so an interrupted epoch is taken up again with the same batches.
+    """
+
+    def __init__(self, size: int, batch_size: int, *, seed: int = 0) -> None:
+        self._size, self._batch, self._seed = size, max(1, min(batch_size, size)), seed
+        self._epoch = self._next = 0
+
+    def __len__(self) -> int:
+        return -(-self._size // self._batch)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        """The batches of this epoch that are left."""
+        generator = torch.Generator().manual_seed(self._seed * 1_000_003 + self._epoch)
+        order = torch.split(torch.randperm(self._size, generator=generator), self._batch)
+        while self._next < len(order):
+            self._next += 1
+            yield order[self._next - 1]
+        self._epoch, self._next = self._epoch + 1, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self._epoch, "next": self._next}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._epoch, self._next = int(state["epoch"]), int(state["next"])

@@ -1,0 +1,1 @@
+"""What to do next: pure. No clock, no network, no global random generator."""

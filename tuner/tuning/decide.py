@@ -1,0 +1,299 @@
+"""`decide(state, event) -> (state, commands)`: the only entrance to the core.
+
+The state handed in is used up. The same events in the same order give the same commands, in a real job, in the simulator
+and when a job is rebuilt from its record.
+"""
+
+from typing import assert_never
+
+from tuner.domain import commands as do
+from tuner.domain import events as ev
+from tuner.domain.commands import Command
+from tuner.domain.events import Event
+from tuner.domain.ids import trial_id
+from tuner.domain.job import StopReason
+from tuner.tuning import stopping
+from tuner.tuning.schedulers import scheduler_for
+from tuner.tuning.schedulers.base import send_on
+from tuner.tuning.state import Ending, State, Status, TrialRecord
+
+LOSSES_WITHOUT_PROGRESS = 5
+
+
+def decide(state: State, event: Event) -> tuple[State, list[Command]]:
+    """One turn: take note of the event, then fill free workers or end the job."""
+    orders = _note(state, event)
+    orders += _fill(state)
+    if state.ending and not state.active and not state.ended and not state.suggesting:
+        state.ended, state.going = True, False
+        orders.append(do.EndJob(state.ending.state, state.ending.reason, state.ending.detail))
+    return state, orders
+
+
+def _note(state: State, event: Event) -> list[Command]:
+    match event:
+        case ev.Launched():
+            return _on_launched(state, event)
+        case ev.Suggested():
+            return _on_suggested(state, event)
+        case ev.Reported():
+            return _on_reported(state, event)
+        case ev.Parked() | ev.Completed() | ev.Stopped() | ev.Failed() | ev.Lost():
+            return _on_attempt_end(state, event)
+        case ev.Refused():
+            return _on_refused(state, event)
+        case ev.WallClockEnded():
+            return _out_of(state, "wall_clock")
+        case ev.Asked():
+            return _on_asked(state, event)
+        case ev.BudgetChanged():
+            state.budget, state.broke = event.budget, None
+            return []
+        case _:
+            assert_never(event)
+
+
+def _on_launched(state: State, event: ev.Launched) -> list[Command]:
+    """Whatever ran before this launch runs no more, and waits to be resumed from its newest checkpoint."""
+    for number in sorted(state.active):
+        trial = state.trials[number]
+        if trial.status == "stopping":
+            state.set(trial, trial.ends_as)
+        else:
+            _interrupt(state, trial, event.saved.get(trial.id, 0))
+    state.going, state.suggesting, state.broke, state.ending, state.ended = False, False, None, None, False
+    return []
+
+
+def _on_suggested(state: State, event: ev.Suggested) -> list[Command]:
+    state.suggesting = False
+    if event.config is None:
+        state.space_exhausted = True
+        return []
+    trial = TrialRecord(len(state.trials), event.config, scheduler_for(state.spec).first_stop(state))
+    assert trial.id == event.trial, f"expected {trial.id}, was told of {event.trial}"
+    state.trials.append(trial)
+    state.set(trial, "new")
+    return []
+
+
+def _on_reported(state: State, event: ev.Reported) -> list[Command]:
+    trial = state.trial(event.trial)
+    if trial.status not in ("running", "parking"):
+        return []
+    trial.resumable, trial.losses = event.resumable, 0
+    if event.step <= trial.steps:
+        return _at_step(state, trial, event.step)
+    if event.value is not None and not stopping.usable(event.value):
+        metric = state.spec.objective.metric
+        return _drop(state, trial, "failed", f"reported {metric} = {event.value} at step {event.step}")
+    if event.value is not None:
+        trial.value = event.value
+    trial.steps = event.step
+    state.touched.add(trial.number)
+    _record_rungs(state, trial)
+    ending = stopping.after_report(state, event) if event.value is not None else None
+    if ending is not None and state.ending is None:
+        return _end(state, ending)
+    return _at_step(state, trial, event.step)
+
+
+def _record_rungs(state: State, trial: TrialRecord) -> None:
+    """A report counts for every rung that it crosses, not only for the highest."""
+    if trial.value is None:
+        return
+    for rung in state.rungs:
+        if rung.step <= trial.steps:
+            rung.record(trial.number, state.spec.objective.score(trial.value))
+
+
+def _at_step(state: State, trial: TrialRecord, step: int) -> list[Command]:
+    """What follows a report of `step`, the first one or a repeated one after a restart."""
+    if trial.status != "running":
+        return []
+    if state.max_step is not None and step >= state.max_step:
+        if trial.value is None:
+            return _drop(state, trial, "failed", _no_metric(state, step))
+        trial.unkept = False
+        state.set(trial, "finishing")
+        return [do.Finish(trial.id)]
+    if trial.until is None or step < trial.until:
+        return []
+    if trial.value is None:
+        return _drop(state, trial, "failed", _no_metric(state, step))
+    return _at_rung(state, trial)
+
+
+def _at_rung(state: State, trial: TrialRecord) -> list[Command]:
+    verdict = scheduler_for(state.spec).at_rung(state, trial)
+    if (
+        verdict == "park"
+        and not _may_suggest(state)
+        and not state.suggesting
+        and state.leader == trial.number
+    ):
+        send_on(state, trial)
+        verdict = "go"
+    if verdict == "go":
+        return [do.Proceed(trial.id, trial.until)]
+    if verdict == "stop":
+        return _drop(state, trial, "stopped", f"below the cut at step {trial.steps}")
+    state.set(trial, "parking")
+    return [do.Park(trial.id)]
+
+
+def _no_metric(state: State, step: int) -> str:
+    return f"did not report the metric {state.spec.objective.metric!r} up to step {step}"
+
+
+def _drop(state: State, trial: TrialRecord, ends_as: Status, reason: str) -> list[Command]:
+    """Stops a running trial for good."""
+    assert ends_as in ("stopped", "failed")
+    trial.ends_as, trial.reason = ends_as, reason
+    state.set(trial, "stopping")
+    return [do.Stop(trial.id, reason)]
+
+
+AttemptEnd = ev.Parked | ev.Completed | ev.Stopped | ev.Failed | ev.Lost
+
+
+def _on_attempt_end(state: State, event: AttemptEnd) -> list[Command]:
+    trial = state.trial(event.trial)
+    if trial.status not in ("running", "parking", "finishing", "stopping"):
+        return []
+    state.broke = None
+    if trial.status == "stopping":
+        return _ended_for_good(state, trial, trial.ends_as, trial.reason)
+    match event:
+        case ev.Parked():
+            return _interrupt(state, trial, event.step)
+        case ev.Completed() if trial.value is None:
+            return _ended_for_good(state, trial, "failed", _no_metric(state, trial.steps))
+        case ev.Completed():
+            return _ended_for_good(state, trial, "completed", "")
+        case ev.Stopped():
+            return _ended_for_good(state, trial, "stopped", "")
+        case ev.Failed():
+            return _ended_for_good(state, trial, "failed", event.reason)
+        case ev.Lost():
+            return _on_lost(state, trial, event)
+
+
+def _on_lost(state: State, trial: TrialRecord, event: ev.Lost) -> list[Command]:
+    trial.losses += 1
+    if trial.losses >= LOSSES_WITHOUT_PROGRESS:
+        reason = f"its worker was lost {trial.losses} times without a new step in between: {event.reason}"
+        return _ended_for_good(state, trial, "failed", reason)
+    return _interrupt(state, trial, event.step)
+
+
+def _interrupt(state: State, trial: TrialRecord, saved: int) -> list[Command]:
+    """Parks a trial whose attempt ended with a checkpoint of step `saved`. One that was about to save its last step is
+    complete if it did, or if it cannot; else it has to do that step again."""
+    finished = state.max_step is not None and trial.steps >= state.max_step
+    trial.unkept = finished and trial.resumable and saved < trial.steps
+    state.set(trial, "completed" if finished and not trial.unkept else "parked")
+    return []
+
+
+def _ended_for_good(state: State, trial: TrialRecord, status: Status, reason: str) -> list[Command]:
+    trial.reason = reason
+    state.set(trial, status)
+    ending = stopping.after_failure(state, reason) if status == "failed" else None
+    return _end(state, ending) if ending is not None and state.ending is None else []
+
+
+def _on_refused(state: State, event: ev.Refused) -> list[Command]:
+    """A trial that runs is parked; one that was to begin waits. Once nothing runs that could free money, the job is out of it.
+
+    Time, unlike money, does not come back.
+    """
+    trial = state.trial(event.trial)
+    orders: list[Command] = []
+    state.broke = event.limit
+    if trial.status == "running" and event.running:
+        state.set(trial, "parking")
+        orders.append(do.Park(trial.id))
+    elif trial.status == "running":
+        state.set(trial, "parked" if trial.steps else "new")
+    return orders if state.active and event.limit != "wall_clock" else orders + _out_of(state, event.limit)
+
+
+def _out_of(state: State, reason: StopReason) -> list[Command]:
+    if state.ending is not None:
+        return []
+    return _end(state, Ending("paused" if state.budget.on_exhausted == "pause" else "succeeded", reason))
+
+
+def _on_asked(state: State, event: ev.Asked) -> list[Command]:
+    match event.what:
+        case "resume":
+            state.going = True
+            return []
+        case "pause":
+            return _end(state, Ending("paused", None))
+        case "cancel":
+            state.ending = None
+            return _end(state, Ending("cancelled", "cancelled"), park=False)
+        case _:
+            assert_never(event.what)
+
+
+def _end(state: State, ending: Ending, *, park: bool = True) -> list[Command]:
+    """Nothing begins from here on; what runs is parked with a checkpoint, or stopped at once."""
+    state.ending = ending
+    orders: list[Command] = []
+    for number in sorted(state.active):
+        trial = state.trials[number]
+        if park and trial.status == "running":
+            state.set(trial, "parking")
+            orders.append(do.Park(trial.id))
+        elif not park and trial.status in ("running", "parking", "finishing"):
+            orders += _drop(state, trial, "stopped", ending.detail or str(ending.reason))
+    return orders
+
+
+def _fill(state: State) -> list[Command]:
+    """Work for free workers: the interrupted first, then promotions, then new configurations, then the leader's last rungs."""
+    orders: list[Command] = []
+    while state.going and not state.ending and not state.broke and len(state.active) < state.concurrency:
+        trial = state.trials[min(state.ready)] if state.ready else scheduler_for(state.spec).promote(state)
+        if trial is None and _may_suggest(state):
+            if not state.suggesting:
+                state.suggesting = True
+                orders.append(do.Suggest(trial_id(len(state.trials))))
+            return orders
+        trial = trial or _leader_unfinished(state)
+        if trial is None:
+            _nothing_left(state)
+            return orders
+        state.set(trial, "running")
+        orders.append(do.Begin(trial.id, trial.config, trial.until))
+    return orders
+
+
+def _may_suggest(state: State) -> bool:
+    within = state.budget.trials is None or len(state.trials) < state.budget.trials
+    return within and not state.space_exhausted
+
+
+def _leader_unfinished(state: State) -> TrialRecord | None:
+    """When no new configuration may begin, the best trial so far goes on to the end, so that the money buys a finished model."""
+    if state.leader is None or not state.rungs:
+        return None
+    leader = state.trials[state.leader]
+    if leader.status != "parked":
+        return None
+    send_on(state, leader)
+    return leader
+
+
+def _nothing_left(state: State) -> None:
+    if state.active:
+        return
+    if state.trials and all(trial.status == "failed" for trial in state.trials):
+        state.ending = Ending(
+            "failed", "error", f"all {len(state.trials)} trials failed, the last with: {state.failures[-1]}"
+        )
+    else:
+        state.ending = Ending("succeeded", "space_exhausted" if state.space_exhausted else "trials")

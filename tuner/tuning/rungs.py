@@ -1,0 +1,33 @@
+"""The ladder of rungs and the ranking of trials on each."""
+
+from bisect import insort
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Rung:
+    """The trials that reached `step`, best first, by (-score, number): ties go to the older trial."""
+
+    step: int
+    ranked: list[tuple[float, int]] = field(default_factory=list)
+    promoted: set[int] = field(default_factory=set)
+    recorded: dict[int, float] = field(default_factory=dict)
+
+    def record(self, number: int, score: float) -> None:
+        """Each trial counts once, with the first score it crossed the rung with."""
+        if number not in self.recorded:
+            self.recorded[number] = score
+            insort(self.ranked, (-score, number))
+
+    def top(self, reduction_factor: int) -> list[int]:
+        """The best 1/η of all that were recorded, rounded down."""
+        return [number for _, number in self.ranked[: len(self.ranked) // reduction_factor]]
+
+    def promotable(self, reduction_factor: int) -> list[int]:
+        return [number for number in self.top(reduction_factor) if number not in self.promoted]
+
+    def keeps(self, number: int, reduction_factor: int) -> bool:
+        """Whether a stopping rule lets the trial go on: it is at or above the (1 - 1/η) quantile of the scores so far."""
+        kept = max(1, -(-len(self.ranked) // reduction_factor))
+        worst_kept = -self.ranked[min(kept, len(self.ranked)) - 1][0]
+        return self.recorded[number] >= worst_kept

@@ -1,0 +1,169 @@
+"""Optuna's samplers by ask and tell: TPE, GP, CMA-ES, QMC. The only module that knows Optuna.
+
+Optuna knows no paused trials: one is either running, so that its values are not learned from, or finished for good. So
+the study's storage is shown with every trial that waits on a rung as *pruned* with the values of the rungs that it
+reached, which the samplers rank by step and then by value; as it goes on, it is shown with more of them.
+"""
+
+import copy
+import warnings
+from collections.abc import Container, Sequence
+from typing import cast
+
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalChoiceType,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, QMCSampler, TPESampler
+from optuna.storages import InMemoryStorage
+from optuna.trial import FrozenTrial, TrialState
+
+from tuner.domain.job import SamplerName
+from tuner.domain.space import Categorical, Config, Float, Int, Parameter, Space, Value
+from tuner.tuning.samplers.base import number_rng
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+STARTUP_TRIALS = 10
+Distributions = dict[str, BaseDistribution]
+
+
+class RungStorage(InMemoryStorage):
+    """Shows trials that have rung values, but are not finished, as pruned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown: dict[int, FrozenTrial] = {}
+
+    def get_all_trials(
+        self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
+    ) -> list[FrozenTrial]:
+        trials = [self._show(trial) for trial in super().get_all_trials(study_id, deepcopy=deepcopy)]
+        return trials if states is None else [trial for trial in trials if trial.state in states]
+
+    def _show(self, trial: FrozenTrial) -> FrozenTrial:
+        if trial.state != TrialState.RUNNING or not trial.intermediate_values:
+            return trial
+        known = self._shown.get(trial.number)
+        if known is None or len(known.intermediate_values) != len(trial.intermediate_values):
+            known = copy.copy(trial)
+            known.intermediate_values = dict(trial.intermediate_values)
+            known.state = TrialState.PRUNED
+            known.value = trial.intermediate_values[max(trial.intermediate_values)]
+            self._shown[trial.number] = known
+        return known
+
+
+class OptunaSampler:
+    """One study in memory. Each suggestion has its own seed, so that suggestion n is the same after any restart."""
+
+    def __init__(self, name: SamplerName, space: Space, seed: int) -> None:
+        self._name, self._space, self._seed = name, space, seed
+        self._order = space.order
+        self._distributions = {name: _distribution(space.parameters[name]) for name in self._order}
+        self._storage = RungStorage()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            self._study = optuna.create_study(
+                storage=self._storage, direction="maximize", sampler=self._sampler(0)
+            )
+        self._trials: dict[int, optuna.Trial] = {}
+        self._last: dict[int, tuple[int, float]] = {}
+
+    def suggest(self, number: int) -> Config:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if self._name != "qmc":  # a QMC sequence has one scramble for the whole job
+                self._study.sampler = self._sampler(number)
+            trial = self._study.ask()
+            assert trial.number == number, f"suggestion {number} was asked for out of turn"
+            self._trials[number] = trial
+            config: Config = {}
+            for name in self._order:
+                if self._space.active(name, config):
+                    config[name] = self._ask(trial, name)
+        return config
+
+    def adopt(self, number: int, config: Config | None) -> None:
+        """CMA-ES and QMC keep their progress inside asked trials, so they are asked again; for the others it is enough to
+        know the parameters."""
+        if config is None:
+            return
+        if self._name in ("cmaes", "qmc"):
+            self.suggest(number)
+            return
+        trial = self._study.ask()
+        assert trial.number == number, f"trial {number} was adopted out of turn"
+        self._trials[number] = trial
+        for name, value in config.items():
+            distribution = self._distributions[name]
+            self._storage.set_trial_param(
+                trial._trial_id, name, distribution.to_internal_repr(value), distribution
+            )
+
+    def tell(self, number: int, step: int, score: float) -> None:
+        trial = self._trials[number]
+        if step not in self._storage.get_trial(trial._trial_id).intermediate_values:
+            self._storage.set_trial_intermediate_value(trial._trial_id, step, score)
+        self._last[number] = (step, score)
+
+    def finish(self, number: int, *, failed: bool) -> None:
+        trial = self._trials[number]
+        if self._storage.get_trial(trial._trial_id).state.is_finished():
+            return
+        if number in self._last and not failed:
+            self._study.tell(trial.number, self._last[number][1])
+        else:
+            self._study.tell(trial.number, state=TrialState.FAIL)
+
+    def _ask(self, trial: optuna.Trial, name: str) -> Value:
+        match self._space.parameters[name]:
+            case Float(low, high, log):
+                return trial.suggest_float(name, low, high, log=log)
+            case Int(low, high, log):
+                return trial.suggest_int(name, low, high, log=log)
+            case Categorical(choices):
+                return trial.suggest_categorical(name, cast(Sequence[CategoricalChoiceType], choices))
+
+    def _sampler(self, number: int) -> BaseSampler:
+        seed = number_rng(self._seed, number).randrange(2**31)
+        independent = TPESampler(seed=seed)
+        match self._name:
+            case "gp":
+                return GPSampler(seed=seed, n_startup_trials=STARTUP_TRIALS, independent_sampler=independent)
+            case "cmaes":
+                return CmaEsSampler(
+                    seed=seed,
+                    n_startup_trials=2,
+                    consider_pruned_trials=True,
+                    warn_independent_sampling=False,
+                )
+            case "qmc":
+                whole_job = number_rng(self._seed, -1).randrange(2**31)
+                return QMCSampler(
+                    seed=whole_job,
+                    scramble=True,
+                    warn_asynchronous_seeding=False,
+                    warn_independent_sampling=False,
+                )
+            case _:
+                return TPESampler(
+                    seed=seed,
+                    n_startup_trials=STARTUP_TRIALS,
+                    multivariate=True,
+                    group=True,
+                    constant_liar=True,
+                )
+
+
+def _distribution(parameter: Parameter) -> BaseDistribution:
+    match parameter:
+        case Float(low, high, log):
+            return FloatDistribution(low, high, log=log)
+        case Int(low, high, log):
+            return IntDistribution(low, high, log=log)
+        case Categorical(choices):
+            return CategoricalDistribution(cast(Sequence[CategoricalChoiceType], choices))

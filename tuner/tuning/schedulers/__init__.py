@@ -1,0 +1,20 @@
+"""Schedulers by name."""
+
+from tuner.domain.job import JobSpec
+from tuner.tuning.schedulers.base import Scheduler
+from tuner.tuning.schedulers.full import FullFidelity
+from tuner.tuning.schedulers.promotion import PromotionAsha
+from tuner.tuning.schedulers.stopping import StoppingAsha
+
+__all__ = ["Scheduler", "scheduler_for"]
+
+
+def scheduler_for(spec: JobSpec) -> Scheduler:
+    """`auto` promotes where there are rungs to promote from."""
+    match spec.algorithm.scheduler:
+        case "none":
+            return FullFidelity()
+        case "asha_stopping":
+            return StoppingAsha()
+        case "auto" | "asha":
+            return PromotionAsha() if spec.fidelity.rungs() else FullFidelity()

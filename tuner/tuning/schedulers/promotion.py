@@ -1,0 +1,43 @@
+"""Asynchronous successive halving by promotion: Li et al., "A System for Massively Parallel Hyperparameter Tuning",
+MLSys 2020 (arXiv:1810.05934), algorithm 2.
+"""
+
+from collections.abc import Iterator
+
+from tuner.tuning.schedulers.base import Verdict, next_stop, send_on
+from tuner.tuning.schedulers.stopping import keeps_going
+from tuner.tuning.state import State, TrialRecord
+
+
+class PromotionAsha:
+    """A trial pauses at each rung until it is among the best 1/η of all that reached it; the highest rung is served first."""
+
+    def first_stop(self, state: State) -> int | None:
+        return next_stop(state, 0)
+
+    def at_rung(self, state: State, trial: TrialRecord) -> Verdict:
+        # One that cannot be checkpointed would begin again from nothing: it is judged at once, as the stopping rule does.
+        earned = (
+            next(_promotable(state, also=trial), None) is trial
+            if trial.resumable
+            else keeps_going(state, trial)
+        )
+        if earned:
+            send_on(state, trial)
+            return "go"
+        return "park" if trial.resumable else "stop"
+
+    def promote(self, state: State) -> TrialRecord | None:
+        trial = next(_promotable(state), None)
+        if trial is not None:
+            send_on(state, trial)
+        return trial
+
+
+def _promotable(state: State, also: TrialRecord | None = None) -> Iterator[TrialRecord]:
+    """Trials that wait on a rung and are among its best 1/η, highest rung first; `also` counts as waiting."""
+    for rung in reversed(state.rungs):
+        for number in rung.promotable(state.spec.fidelity.reduction_factor):
+            trial = state.trials[number]
+            if trial is also or (trial.status == "parked" and not trial.ready):
+                yield trial

@@ -1,0 +1,116 @@
+"""All that a decision may depend on.
+
+A `State` belongs to its loop and is used up by each decision: `decide` changes it in place and hands it back, so that a
+job of ten thousand trials is not copied at every report.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tuner.domain.budget import Budget
+from tuner.domain.ids import trial_id
+from tuner.domain.job import JobSpec, JobState, StopReason
+from tuner.domain.money import ZERO, Money
+from tuner.domain.space import Config
+from tuner.domain.trial import TrialState
+from tuner.tuning.rungs import Rung
+
+Status = Literal[
+    "new", "running", "parking", "finishing", "stopping", "parked", "completed", "stopped", "failed"
+]
+ACTIVE: frozenset[Status] = frozenset({"running", "parking", "finishing", "stopping"})
+PUBLIC: dict[Status, TrialState] = {
+    "new": "pending",
+    "running": "running",
+    "parking": "running",
+    "finishing": "running",
+    "stopping": "running",
+    "parked": "paused",
+    "completed": "completed",
+    "stopped": "stopped",
+    "failed": "failed",
+}
+
+
+@dataclass(slots=True)
+class TrialRecord:
+    """`until` is the step that the trial has earned (None: its end); `steps` the highest that it reported."""
+
+    number: int
+    config: Config
+    until: int | None
+    status: Status = "new"
+    steps: int = 0
+    value: float | None = None
+    resumable: bool = True
+    ends_as: Literal["stopped", "failed"] = "stopped"
+    reason: str = ""
+    losses: int = 0
+    unkept: bool = False
+
+    @property
+    def id(self) -> str:
+        return trial_id(self.number)
+
+    @property
+    def ready(self) -> bool:
+        """Not running, though it has earned more steps than it has done, or has to save its last one again."""
+        if self.status not in ("new", "parked"):
+            return False
+        return self.until is None or self.steps < self.until or self.unkept
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The job is coming to its end: nothing begins any more, and once nothing runs its state becomes `state`."""
+
+    state: JobState
+    reason: StopReason | None
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class State:
+    spec: JobSpec
+    budget: Budget
+    concurrency: int
+    rungs: list[Rung]
+    trials: list[TrialRecord] = field(default_factory=list)
+    active: set[int] = field(default_factory=set)
+    ready: set[int] = field(default_factory=set)
+    touched: set[int] = field(default_factory=set)
+    going: bool = False
+    suggesting: bool = False
+    space_exhausted: bool = False
+    broke: StopReason | None = None
+    ending: Ending | None = None
+    ended: bool = False
+    spent: Money = ZERO
+    leader: int | None = None
+    leader_score: float = float("-inf")
+    plateau_score: float = float("-inf")
+    plateau_spent: Money = ZERO
+    valid_reports: int = 0
+    failures: list[str] = field(default_factory=list)
+
+    @classmethod
+    def fresh(cls, spec: JobSpec, *, budget: Budget, concurrency: int) -> "State":
+        return cls(spec, budget, concurrency, [Rung(step) for step in spec.fidelity.rungs()])
+
+    @property
+    def max_step(self) -> int | None:
+        return self.spec.fidelity.max
+
+    def trial(self, trial: str) -> TrialRecord:
+        return self.trials[int(trial.removeprefix("trial_"))]
+
+    def set(self, record: TrialRecord, status: Status) -> None:
+        """The one place where a trial's status changes; keeps the indexes of active and ready trials."""
+        record.status = status
+        self.touched.add(record.number)
+        self.active.discard(record.number)
+        self.ready.discard(record.number)
+        if status in ACTIVE:
+            self.active.add(record.number)
+        elif record.ready:
+            self.ready.add(record.number)

@@ -1,0 +1,60 @@
+"""Rules that end a job: target, plateau, a start that only fails."""
+
+import math
+from collections import Counter
+
+from tuner.domain.events import Reported
+from tuner.domain.money import Money
+from tuner.tuning.state import Ending, State
+
+ALIKE_FAILURES = 3
+FAILURES_WITHOUT_SUCCESS = 10
+
+
+def usable(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+def after_report(state: State, event: Reported) -> Ending | None:
+    """Notes the best value and says whether the job has what it was asked for. `event.value` is usable."""
+    assert event.value is not None
+    objective, score = state.spec.objective, state.spec.objective.score(event.value)
+    state.spent = max(state.spent, event.spent)
+    state.valid_reports += 1
+    if score > state.leader_score:
+        state.leader_score, state.leader = score, state.trial(event.trial).number
+    if objective.reached(event.value):
+        return Ending(
+            "succeeded",
+            "target",
+            f"{event.trial} reached {objective.metric} {event.value:g} at step {event.step}",
+        )
+    return _plateau(state, score)
+
+
+def _plateau(state: State, score: float) -> Ending | None:
+    plateau = state.spec.plateau
+    if plateau is None:
+        return None
+    if score > state.plateau_score and score >= state.plateau_score + plateau.min_gain:
+        state.plateau_score, state.plateau_spent = score, state.spent
+        return None
+    since = state.spent - state.plateau_spent
+    if since < Money(plateau.patience_micro_usd):
+        return None
+    return Ending("succeeded", "plateau", f"{since} was spent without a gain of {plateau.min_gain:g}")
+
+
+def after_failure(state: State, reason: str) -> Ending | None:
+    """A job whose first trials all fail ends early: at three alike failures, or ten of any kind, without one good report."""
+    state.failures.append(reason)
+    if state.valid_reports:
+        return None
+    alike, count = Counter(state.failures).most_common(1)[0]
+    if count >= ALIKE_FAILURES:
+        return Ending("failed", "error", f"the first {count} trials failed in the same way: {alike}")
+    if len(state.failures) >= FAILURES_WITHOUT_SUCCESS:
+        return Ending(
+            "failed", "error", f"the first {len(state.failures)} trials all failed, the last with: {reason}"
+        )
+    return None
