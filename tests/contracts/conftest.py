@@ -5,7 +5,6 @@ import pytest
 from tests.contracts.turns import in_memory, in_sql
 from tests.store.builders import budget
 from tuner.engine.journal import Journal
-from tuner.engine.simulated.journal import MemoryJournal
 from tuner.store.database import Database
 
 
@@ -16,12 +15,3 @@ def journal(request: pytest.FixtureRequest) -> Journal:
         return in_memory(budget(100, 100))
     database: Database = request.getfixturevalue("database")
     return in_sql(database, budget(100, 100))
-
-
-@pytest.fixture
-def undoing(request: pytest.FixtureRequest, journal: Journal) -> Journal:
-    """A journal of which a turn that fails is undone."""
-    if isinstance(journal, MemoryJournal):
-        reason = "kept as it is: a simulated run ends with an exception"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
-    return journal

@@ -188,34 +188,34 @@ def fail(journal: Journal) -> None:
         raise ZeroDivisionError
 
 
-def test_an_exception_inside_a_turn_undoes_everything(undoing: Journal) -> None:
-    place(undoing, hold(1, cost(30, 30)))
-    before = seen(undoing)
+def test_an_exception_inside_a_turn_undoes_everything(journal: Journal) -> None:
+    place(journal, hold(1, cost(30, 30)))
+    before = seen(journal)
     with pytest.raises(ZeroDivisionError):
-        fail(undoing)
-    assert seen(undoing) == before
-    assert posted(undoing) == {}
-    with undoing.transaction() as tx:
+        fail(journal)
+    assert seen(journal) == before
+    assert posted(journal) == {}
+    with journal.transaction() as tx:
         assert tx.reached(FIRST, 1) is None
 
 
-def test_a_turn_that_was_undone_can_be_done_again_with_the_same_numbers(undoing: Journal) -> None:
-    place(undoing, hold(1, cost(30, 30)))
-    append(undoing, EVENTS[3])
+def test_a_turn_that_was_undone_can_be_done_again_with_the_same_numbers(journal: Journal) -> None:
+    place(journal, hold(1, cost(30, 30)))
+    append(journal, EVENTS[3])
     with pytest.raises(ZeroDivisionError):
-        fail(undoing)
-    with undoing.transaction() as tx:
+        fail(journal)
+    with journal.transaction() as tx:
         turn(tx)
-    assert list(undoing.events()) == [EVENTS[3], EVENTS[0]]
-    assert undoing.account() == Account(cost(90, 90), posted=cost(5, 5), held=cost(10, 10))
+    assert list(journal.events()) == [EVENTS[3], EVENTS[0]]
+    assert journal.account() == Account(cost(90, 90), posted=cost(5, 5), held=cost(10, 10))
 
 
-def test_nothing_of_a_turn_is_visible_before_its_end(undoing: Journal) -> None:
-    place(undoing, hold(1, cost(30, 30)))
-    before = seen(undoing)
-    with undoing.transaction() as tx:
+def test_nothing_of_a_turn_is_visible_before_its_end(journal: Journal) -> None:
+    place(journal, hold(1, cost(30, 30)))
+    before = seen(journal)
+    with journal.transaction() as tx:
         tx.append(EVENTS[0])
         assert tx.hold(hold(2, cost(10, 10)))
         assert tx.account().held == cost(40, 40)
-        assert seen(undoing) == before
-    assert undoing.account().held == cost(40, 40)
+        assert seen(journal) == before
+    assert journal.account().held == cost(40, 40)

@@ -1,8 +1,10 @@
 """The journal in memory: the rules of `tuner.domain.ledger`, for one simulated run."""
 
-from collections.abc import Iterator, Mapping
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from tuner.domain.budget import Budget
 from tuner.domain.cost import CostKind, total
@@ -23,12 +25,15 @@ class Tables:
     account: Account
     job: tuple[JobState, StopReason | None, str] = ("running", None, "")
     events: list[Event] = field(default_factory=list)
-    holds: dict[str, tuple[OpenHold, bool]] = field(default_factory=dict)
-    entries: dict[str, Entry] = field(default_factory=dict)
-    trials: dict[str, tuple[TrialState, Config | None, str]] = field(default_factory=dict)
-    attempts: dict[tuple[str, int], AttemptRow] = field(default_factory=dict)
-    reports: dict[tuple[str, int], ReportRow] = field(default_factory=dict)
-    checkpoints: dict[tuple[str, int], str] = field(default_factory=dict)
+    holds: MutableMapping[str, tuple[OpenHold, bool]] = field(default_factory=dict)
+    entries: MutableMapping[str, Entry] = field(default_factory=dict)
+    trials: MutableMapping[str, tuple[TrialState, Config | None, str]] = field(default_factory=dict)
+    attempts: MutableMapping[tuple[str, int], AttemptRow] = field(default_factory=dict)
+    reports: MutableMapping[tuple[str, int], ReportRow] = field(default_factory=dict)
+    checkpoints: MutableMapping[tuple[str, int], str] = field(default_factory=dict)
+
+
+KEYED = ("holds", "entries", "trials", "attempts", "reports", "checkpoints")
 
 
 class MemoryJournal:
@@ -41,8 +46,15 @@ class MemoryJournal:
 
     @contextmanager
     def transaction(self) -> Iterator["MemoryTx"]:
-        """Not undone on an exception: a simulated run ends with it."""
-        yield MemoryTx(self.tables)
+        """What it writes lies above the tables, and becomes part of them at its end."""
+        base = self.tables
+        above: dict[str, Any] = {name: ChainMap({}, getattr(base, name)) for name in KEYED}
+        written = Tables(base.account, base.job, **above)
+        yield MemoryTx(written, first_number=len(base.events) + 1)
+        base.account, base.job = written.account, written.job
+        base.events += written.events
+        for name, table in above.items():
+            getattr(base, name).update(table.maps[0])
 
     def events(self) -> list[Event]:
         return list(self.tables.events)
@@ -71,12 +83,13 @@ class MemoryJournal:
 
 
 class MemoryTx:
-    def __init__(self, tables: Tables) -> None:
-        self._t = tables
+    def __init__(self, tables: Tables, *, first_number: int) -> None:
+        self._t, self._number = tables, first_number
 
     def append(self, event: Event) -> int:
         self._t.events.append(event)
-        return len(self._t.events)
+        self._number += 1
+        return self._number - 1
 
     def hold(self, hold: OpenHold) -> bool:
         if hold.id in self._t.holds:
