@@ -150,3 +150,15 @@ def tune_checkpoints(config: dict[str, Any]) -> None:
             tune.report(
                 {"acc": step + 1, "nested": {"a": 1}}, checkpoint=tune.Checkpoint.from_directory(directory)
             )
+
+
+class DiesSaving(Counter):
+    def state_dict(self) -> dict[str, Any]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return {}
+
+
+def dies_saving(config: dict[str, Any]) -> None:
+    with SpotSafe(counter=DiesSaving()) as run:
+        for _ in run.steps():
+            run.report(acc=1.0)

@@ -1,29 +1,12 @@
 """Class trainables of plain Ray Tune whose `save_checkpoint` returns a dictionary, over a pause."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.engine.test_supervisor import Driver
-
-
-@pytest.fixture
-def drive(tmp_path: Path) -> Iterator[Any]:
-    drivers: list[Driver] = []
-
-    def start(case: str) -> Driver:
-        drivers.append(Driver(tmp_path / "storage", case, "tests.engine.tune_class"))
-        return drivers[-1]
-
-    yield start
-    for driver in drivers:
-        driver.supervisor.close()
+MODULE = "tests.engine.tune_class"
 
 
 def test_numpys_values_survive_a_pause(drive: Any) -> None:
-    driver = drive("ArraySteps")
+    driver = drive("ArraySteps", MODULE)
     driver.begin(until=2)
     driver.until_state("waiting")
     driver.order("pause")
@@ -35,7 +18,7 @@ def test_numpys_values_survive_a_pause(drive: Any) -> None:
 
 
 def test_what_could_not_be_resumed_from_fails_when_it_is_saved_and_is_named(drive: Any) -> None:
-    driver = drive("Unsaveable")
+    driver = drive("Unsaveable", MODULE)
     driver.begin(until=1)
     driver.until_state("waiting")
     driver.order("pause")

@@ -1,81 +1,13 @@
 """A worker's supervisor with its real fork server and real children; no Ray cluster."""
 
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from tests.engine.driving import SECOND
 from tuner.engine.checkpoints import CheckpointStore
-from tuner.engine.worker.supervisor import Supervisor
-
-SECOND = 1_000_000_000
-
-
-class Driver:
-    """Gives orders and collects what comes back."""
-
-    def __init__(self, storage: Path, case: str, module: str = "tests.engine.cases") -> None:
-        self.entry, self.storage = f"{module}:{case}", storage
-        self.supervisor = Supervisor(self.entry)
-        self.reports: list[dict[str, Any]] = []
-        self.attempt = 0
-
-    def begin(
-        self, *, until: int | None = 3, lease_s: float = 60, restore: int | None = None, **more: Any
-    ) -> None:
-        self.attempt += 1
-        order = {
-            "order": "begin",
-            "project": "default",
-            "job": "job_1",
-            "trial": "trial_00000",
-            "attempt": self.attempt,
-            "entry": self.entry,
-            "config": {"x": 2},
-            "until": until,
-            "max_step": 9,
-            "lease_ns": int(lease_s * SECOND),
-            "storage": str(self.storage),
-            "restore_step": restore,
-            "keep": 2,
-        }
-        self.supervisor.order({**order, **more})
-
-    def order(self, word: str, **more: Any) -> None:
-        self.supervisor.order({"order": word, **more})
-
-    def until_state(self, *states: str) -> dict[str, Any]:
-        """Steps until the worker is in one of the states; every meter on the way stays within the lease."""
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            result = self.supervisor.step()
-            self.reports += result["reports"]
-            if result["state"] in states:
-                return result
-            assert result["state"] in ("running", "waiting"), result
-        raise AssertionError(f"not {states} within a minute")
-
-
-@pytest.fixture
-def drive(tmp_path: Path) -> Iterator[Any]:
-    drivers = []
-    before = children()
-
-    def start(case: str, module: str = "tests.engine.cases") -> Driver:
-        drivers.append(Driver(tmp_path / "storage", case, module))
-        return drivers[-1]
-
-    yield start
-    for driver in drivers:
-        driver.supervisor.close()
-    assert children() <= before
-
-
-def children() -> set[int]:
-    return {process.pid for process in psutil.Process().children(recursive=True)}
 
 
 def test_a_trial_stops_at_its_rung_pauses_and_goes_on_elsewhere(drive: Any) -> None:
@@ -297,7 +229,7 @@ def test_the_actors_death_takes_the_child_with_it(tmp_path: Path) -> None:
     import sys
 
     code = (
-        "from tests.engine.test_supervisor import Driver; from pathlib import Path; import os, time\n"
+        "from tests.engine.driving import Driver; from pathlib import Path; import os, time\n"
         f"d = Driver(Path({str(tmp_path)!r}), 'counts'); d.begin(until=1); d.until_state('waiting')\n"
         "print(d.supervisor._pid, d.supervisor._server._process.pid, flush=True); time.sleep(100)"
     )

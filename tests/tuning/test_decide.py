@@ -233,6 +233,25 @@ def test_a_trial_that_kills_every_worker_fails() -> None:
     assert story.state.trial("trial_00000").status == "failed"
 
 
+def test_a_trial_that_kills_its_worker_at_the_same_step_each_time_fails() -> None:
+    story = Story(fidelity=Fidelity(min=9, max=9))
+    for _ in range(5):
+        assert story.state.trial("trial_00000").status == "running"
+        story.report(0, 1, 0.5)
+        story.report(0, 2, 0.5)
+        story.tell(ev.Lost(AT, "trial_00000", 0, "node gone"))
+    assert story.state.trial("trial_00000").status == "failed"
+
+
+def test_a_trial_whose_workers_are_lost_here_and_there_goes_on() -> None:
+    story = Story(fidelity=Fidelity(min=9, max=9))
+    story.report(0, 4, 0.5)
+    for step in (1, 2, 3, 1, 2, 3, 1, 2):
+        story.tell(ev.Lost(AT, "trial_00000", 0, "node gone"))
+        assert story.state.trial("trial_00000").status == "running"
+        story.report(0, step, 0.5)
+
+
 def test_a_trial_that_cannot_be_saved_is_judged_at_its_rung() -> None:
     story = Story()
     assert story.report(0, 1, 0.9, resumable=False) == [do.Proceed("trial_00000", 3)]

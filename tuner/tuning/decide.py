@@ -81,9 +81,10 @@ def _on_reported(state: State, event: ev.Reported) -> list[Command]:
     trial = state.trial(event.trial)
     if trial.status not in ("running", "parking"):
         return []
-    trial.resumable, trial.losses = event.resumable, 0
+    trial.resumable, trial.replayed = event.resumable, event.step
     if event.step <= trial.steps:
         return _at_step(state, trial, event.step)
+    trial.losses = 0
     if event.value is not None and not stopping.usable(event.value):
         metric = state.spec.objective.metric
         return _drop(state, trial, "failed", f"reported {metric} = {event.value} at step {event.step}")
@@ -180,7 +181,8 @@ def _on_attempt_end(state: State, event: AttemptEnd) -> list[Command]:
 
 
 def _on_lost(state: State, trial: TrialRecord, event: ev.Lost) -> list[Command]:
-    trial.losses += 1
+    brought_nothing = trial.replayed is None or trial.replayed >= trial.steps
+    trial.losses = trial.losses + 1 if brought_nothing else 0
     if trial.losses >= LOSSES_WITHOUT_PROGRESS:
         reason = f"its worker was lost {trial.losses} times without a new step in between: {event.reason}"
         return _ended_for_good(state, trial, "failed", reason)
@@ -268,6 +270,7 @@ def _fill(state: State) -> list[Command]:
             _nothing_left(state)
             return orders
         state.set(trial, "running")
+        trial.replayed = None
         orders.append(do.Begin(trial.id, trial.config, trial.until))
     return orders
 

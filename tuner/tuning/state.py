@@ -34,7 +34,9 @@ PUBLIC: dict[Status, TrialState] = {
 
 @dataclass(slots=True)
 class TrialRecord:
-    """`until` is the step that the trial has earned (None: its end); `steps` the highest that it reported."""
+    """`until` is the step that the trial has earned (None: its end); `steps` the highest that it reported; `replayed` the one
+    that its present attempt reported last. `losses` counts workers lost in a row that brought nothing new: at the very step
+    where the one before was lost, or before their first report."""
 
     number: int
     config: Config
@@ -46,6 +48,7 @@ class TrialRecord:
     ends_as: Literal["stopped", "failed"] = "stopped"
     reason: str = ""
     losses: int = 0
+    replayed: int | None = None
     unkept: bool = False
 
     @property

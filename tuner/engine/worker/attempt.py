@@ -6,9 +6,11 @@ Everything here is guarded by the supervisor's lock and does no I/O.
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from tuner.engine.worker.meter import Stopwatch
+from tuner.training.channel import Begin
 
 Wanted = Literal["go", "pause", "finish"]
 MARGIN_NS = 20_000_000
@@ -16,7 +18,8 @@ MARGIN_NS = 20_000_000
 
 @dataclass
 class Attempt:
-    """`held` is the step whose report waits for an answer; `durable` the newest step whose checkpoint is in shared storage."""
+    """`held` is the step whose report waits for an answer; `saved_step` the newest that the child wrote a checkpoint of, and
+    `durable` the newest whose checkpoint is in shared storage."""
 
     order: dict[str, Any]
     watch: Stopwatch
@@ -29,6 +32,7 @@ class Attempt:
     held: int | None = None
     resumable: bool = False
     saving: bool = False
+    saved_step: int = 0
     closing: bool = False
     state: str | None = None
     error: dict[str, str] | None = None
@@ -55,6 +59,20 @@ class Attempt:
     @property
     def number(self) -> int:
         return int(self.order["attempt"])
+
+    def begin(self, staging: Path, restored: Path | None) -> Begin:
+        """What the child is told to do."""
+        return Begin(
+            self.trial,
+            self.number,
+            self.order["entry"],
+            self.order["config"],
+            str(staging),
+            restore=str(restored) if restored else None,
+            first_step=self.restored,
+            max_step=self.order["max_step"],
+            resources=self.order.get("resources", {}),
+        )
 
     def left_ns(self) -> int:
         return self.lease_ns - self.watch.total_ns()
@@ -97,6 +115,10 @@ class Attempt:
         """Whether the step that is held is as far as the trial may go."""
         stops = [stop for stop in (self.until, self.max_step) if stop is not None]
         return self.held is not None and any(self.held >= stop for stop in stops)
+
+    def closed_by(self, step: int) -> bool:
+        """Whether the checkpoint of `step` is the one that the attempt is to end with."""
+        return self.closing and step >= self.step
 
     def answer(self) -> dict[str, bool] | None:
         """What to reply to the held report now; None: it waits for the driver."""

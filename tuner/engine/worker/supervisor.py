@@ -10,7 +10,6 @@ import shutil
 import tempfile
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -20,15 +19,16 @@ from tuner.engine.worker import endings
 from tuner.engine.worker.attempt import Attempt
 from tuner.engine.worker.logs import LogPump
 from tuner.engine.worker.meter import Stopwatch
-from tuner.engine.worker.publishing import publish
+from tuner.engine.worker.publishing import Publisher, background, publish
 from tuner.engine.worker.server_handle import ForkServer
-from tuner.training.channel import MAX_MESSAGE_BYTES, Begin, begin_message, reply_message
+from tuner.training.channel import MAX_MESSAGE_BYTES, begin_message, reply_message
 
 HEARTBEAT_S = 1.0
 FLUSH_S = 0.2
 WATCH_S = 0.05
 MEMORY_EVERY = 5  # looks at memory at every fifth look at the lease
 EXIT_GRACE_S = 1.0
+SAVE_GRACE_S = 30.0
 # Beyond these, a worker that waited is nobody's.
 MAX_GAP_NS = 1_000_000_000
 MAX_START_NS = 10_000_000_000
@@ -44,12 +44,12 @@ class Supervisor:
         self._home = Path(tempfile.mkdtemp(prefix="tuner-worker-"))
         self._exits: dict[int, int] = {}
         self._server = ForkServer(entry, self._on_exit)
-        self._publisher = ThreadPoolExecutor(1, thread_name_prefix="publisher")
         self._attempt: Attempt | None = None
         self._store: CheckpointStore | None = None
         self._connection: Connection | None = None
         self._pump: LogPump | None = None
-        self._starter = threading.Thread()
+        self._publisher = Publisher()
+        self._starter = threading.Thread(name="nothing yet")
         self._pid = 0
         self._told_at = 0.0
         self._fresh = True
@@ -93,11 +93,8 @@ class Supervisor:
         self._store = CheckpointStore(order["storage"], order["project"], order["job"])
         with self._changed:
             self._attempt = attempt
-        threading.Thread(target=self._watch, args=(attempt,), name="watchdog", daemon=True).start()
-        self._starter = threading.Thread(
-            target=self._start, args=(attempt, self._store), name="starter", daemon=True
-        )
-        self._starter.start()
+        background("watchdog", self._watch, attempt)
+        self._starter = background("starter", self._start, attempt, self._store)
 
     def _start(self, attempt: Attempt, store: CheckpointStore) -> None:
         """In a thread of its own, so that an order to stop is heard while a checkpoint is fetched or user code imported."""
@@ -105,7 +102,7 @@ class Supervisor:
             restored = self._restore(attempt, store)
             if attempt.state is None:
                 self._start_child(attempt, restored)
-        except OSError as error:
+        except Exception as error:  # each kind of storage has errors of its own
             with self._changed:
                 attempt.end("failed", endings.storage_failed(f"the attempt could not begin: {error}"))
                 self._changed.notify_all()
@@ -117,13 +114,15 @@ class Supervisor:
             return None
         with self._changed:
             attempt.watch.switch("restore")
-        into = self._home / f"restore-{attempt.trial}-a{attempt.number}"
-        found = store.newest_valid(attempt.trial, into, at_most=at_most)
+        found = store.newest_valid(attempt.trial, self._restore_dir(attempt), at_most=at_most)
         with self._changed:
             attempt.watch.switch("setup")
             if found is not None:
                 attempt.restored = attempt.durable = attempt.step = found[0]
         return found[1] if found else None
+
+    def _restore_dir(self, attempt: Attempt) -> Path:
+        return self._home / f"restore-{attempt.trial}-a{attempt.number}"
 
     def _start_child(self, attempt: Attempt, restored: Path | None) -> None:
         cwd, staging = self._home / "cwd", self._home / "staging"
@@ -133,21 +132,14 @@ class Supervisor:
         if not self._server.alive:
             self._server = ForkServer(self._entry, self._on_exit)
         pump = LogPump(self._home / "logs" / f"{attempt.trial}-a{attempt.number}.log")
-        wanted = lambda: attempt.state is None  # noqa: E731
-        pid, connection = self._server.fork({"cwd": str(cwd)}, pump.write_fd, wanted=wanted)
+        place = {"cwd": str(cwd)}
+        try:
+            pid, connection = self._server.fork(place, pump.write_fd, wanted=lambda: attempt.state is None)
+        except BaseException:
+            pump.started()
+            pump.close()
+            raise
         pump.started()
-        order = attempt.order
-        begin = Begin(
-            attempt.trial,
-            attempt.number,
-            order["entry"],
-            order["config"],
-            str(staging),
-            restore=str(restored) if restored else None,
-            first_step=attempt.restored,
-            max_step=order["max_step"],
-            resources=order.get("resources", {}),
-        )
         with self._changed:
             if attempt.state is not None:  # it was stopped, or its lease ended, while it began
                 endings.kill_group(pid)
@@ -155,8 +147,8 @@ class Supervisor:
                 pump.close()
                 return
             self._pid, self._connection, self._pump = pid, connection, pump
-            connection.send_bytes(begin_message(begin))
-        threading.Thread(target=self._read, args=(attempt, connection), name="reader", daemon=True).start()
+            connection.send_bytes(begin_message(attempt.begin(staging, restored)))
+        background("reader", self._read, attempt, connection)
 
     # What the child says
 
@@ -180,11 +172,12 @@ class Supervisor:
                 attempt.reported(message)
                 self._reply_if_due(attempt)
             case "saved":
+                attempt.saved_step = message["step"]
                 path, began = Path(message["path"]), time.monotonic_ns()
                 self._publisher.submit(self._publish, attempt, message["step"], path, began)
             case "save_failed":
                 attempt.saving = False
-                if attempt.closing:
+                if attempt.closed_by(message["step"]):
                     attempt.end("failed", endings.storage_failed(message["detail"]))
             case "ended":
                 attempt.end("ended")
@@ -217,7 +210,7 @@ class Supervisor:
         """The child closed its channel: it is over, or about to be. One that said nothing of its end exited without a word."""
         with self._changed:
             self._changed.wait_for(lambda: self._pid in self._exits, EXIT_GRACE_S)
-            if not (attempt.closing and attempt.saving):
+            if not attempt.closed_by(attempt.saved_step):  # else its last checkpoint is on its way
                 code = self._exits.get(self._pid, 0)
                 attempt.end("failed", endings.exited(code, self._pump.last() if self._pump else ""))
             self._changed.notify_all()
@@ -243,7 +236,7 @@ class Supervisor:
             attempt.checkpoints.append(
                 {"step": step, "uri": published.uri, "bytes": size, "seconds": seconds}
             )
-        if not attempt.closing or attempt.state is not None:
+        if attempt.state is not None or not attempt.closed_by(step):
             return
         if published is None:
             attempt.end(
@@ -278,7 +271,7 @@ class Supervisor:
     def _end_by(self, attempt: Attempt, state: str, error: dict[str, str]) -> None:
         with self._changed:
             if attempt.left_ns() > 0 and state == "paused":  # it was raised meanwhile
-                threading.Thread(target=self._watch, args=(attempt,), name="watchdog", daemon=True).start()
+                background("watchdog", self._watch, attempt)
                 return
             attempt.end(state, error)
             self._kill()
@@ -322,14 +315,17 @@ class Supervisor:
         )
 
     def _clear(self, attempt: Attempt) -> None:
-        """Gives a child that ends by itself a moment, kills whatever is left, and waits for saves under way."""
+        """Gives a child that ends by itself a moment, kills whatever is left, and waits for saves under way, as long as they
+        are paid for and not for ever."""
         self._starter.join(EXIT_GRACE_S)
         with self._changed:
             if attempt.error is None and attempt.state != "stopped":
                 self._changed.wait_for(lambda: self._pid in self._exits or not self._pid, EXIT_GRACE_S)
             self._kill()
         self._server.clean()
-        self._publisher.submit(lambda: None).result()
+        paid_s = 0.0 if attempt.state == "stopped" else attempt.left_ns() / 1e9
+        self._publisher.settle(max(EXIT_GRACE_S, min(paid_s, SAVE_GRACE_S)))
+        shutil.rmtree(self._restore_dir(attempt), ignore_errors=True)
         with self._changed:
             connection, pump = self._connection, self._pump
             self._connection, self._pump, self._pid = None, None, 0
@@ -346,5 +342,4 @@ class Supervisor:
                 self._attempt.end("stopped")
             self._kill()
         self._server.close()
-        self._publisher.shutdown(wait=False, cancel_futures=True)
         shutil.rmtree(self._home, ignore_errors=True)

@@ -1,0 +1,119 @@
+"""Storage that fails or hangs, and children that die while they save: each costs its own attempt and no more."""
+
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.engine.driving import SECOND
+from tuner.engine.checkpoints import CheckpointStore, Published
+from tuner.engine.worker.server_handle import ForkServer
+
+
+def test_storage_that_fails_in_its_own_way_fails_the_attempt_and_is_named(
+    drive: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> Published:
+        raise RuntimeError("the bucket is gone")
+
+    monkeypatch.setattr(CheckpointStore, "publish", refuse)
+    driver = drive("counts")
+    driver.begin(until=1)
+    driver.until_state("waiting")
+    driver.order("pause")
+    failed = driver.until_state("failed")
+    assert failed["error"]["kind"] == "storage"
+    assert "the bucket is gone" in failed["error"]["message"]
+
+
+def test_storage_that_cannot_be_read_fails_the_attempt(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("the bucket is gone")
+
+    monkeypatch.setattr(CheckpointStore, "newest_valid", refuse)
+    driver = drive("counts")
+    driver.begin(restore=1)
+    assert "the bucket is gone" in driver.until_state("failed")["error"]["message"]
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """The first publication hangs until the end of the test; set once it does."""
+    hangs, over = threading.Event(), threading.Event()
+    real = CheckpointStore.publish
+
+    def publish(self: CheckpointStore, *args: Any) -> Published:
+        if not hangs.is_set():
+            hangs.set()
+            over.wait()
+        return real(self, *args)
+
+    monkeypatch.setattr(CheckpointStore, "publish", publish)
+    yield hangs
+    over.set()
+    for thread in threading.enumerate():
+        if thread.name == "publisher":
+            thread.join()
+
+
+def test_an_attempt_whose_save_hangs_can_be_stopped_and_the_next_one_saves(
+    drive: Any, hanging: threading.Event
+) -> None:
+    driver = drive("counts")
+    driver.begin(until=1)
+    driver.until_state("waiting")
+    driver.order("pause")
+    assert driver.supervisor.step()["state"] == "running"
+    assert hanging.wait(30)
+    driver.order("stop")
+    driver.until_state("stopped")
+    driver.begin(until=1)
+    driver.until_state("waiting")
+    driver.order("pause")
+    assert driver.until_state("paused")["saved_step"] == 1
+
+
+def test_a_hanging_save_ends_with_the_lease(drive: Any, hanging: threading.Event) -> None:
+    driver = drive("counts")
+    driver.begin(until=1, lease_s=20)
+    driver.until_state("waiting")
+    driver.order("pause")
+    ended = driver.until_state("paused")
+    assert ended["error"]["kind"] == "lease"
+    assert ended["saved_step"] is None
+    assert sum(ended["meter"].values()) == 20 * SECOND
+
+
+def test_a_child_that_dies_while_it_saves_for_its_pause_ends_its_attempt_at_once(drive: Any) -> None:
+    driver = drive("dies_saving")
+    driver.begin(until=1)
+    driver.until_state("waiting")
+    driver.order("pause")
+    failed = driver.until_state("failed")
+    assert failed["error"]["kind"] == "killed"
+    assert sum(failed["meter"].values()) < 60 * SECOND
+
+
+def test_a_fork_that_fails_leaves_no_descriptor_open(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = drive("counts")
+    driver.begin(until=1)
+    driver.until_state("waiting")
+    driver.order("stop")
+    driver.until_state("stopped")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("out of processes")
+
+    before = open_descriptors()
+    with monkeypatch.context() as patch:
+        patch.setattr(ForkServer, "fork", refuse)
+        for _ in range(3):
+            driver.begin(until=1)
+            assert "out of processes" in driver.until_state("failed")["error"]["message"]
+    assert open_descriptors() <= before
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
