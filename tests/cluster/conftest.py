@@ -1,4 +1,4 @@
-"""One real Ray head for all tests of a cluster that leave it as it was."""
+"""One real Ray head for all tests of a module that leave it as it was."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ import pytest
 from tuner.engine.ray_cluster import Dashboard, LocalHead
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def local_head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalHead]:
     head = LocalHead(tmp_path_factory.mktemp("home"), cpus=2, gpus=3)
     head.find_or_start()
@@ -15,7 +15,7 @@ def local_head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalHead]:
     head.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def dashboard(local_head: LocalHead) -> Iterator[Dashboard]:
     found = local_head.dashboard(local_head.find_or_start())
     yield found

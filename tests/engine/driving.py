@@ -12,9 +12,10 @@ SECOND = 1_000_000_000
 class Driver:
     """Gives orders and collects what comes back."""
 
-    def __init__(self, storage: Path, case: str, module: str = "tests.engine.cases") -> None:
-        self.entry, self.storage = f"{module}:{case}", storage
-        self.supervisor = Supervisor(self.entry)
+    def __init__(self, storage: Path, entry: str, supervisor: Supervisor | None = None) -> None:
+        """With a supervisor of its own where none is given."""
+        self.entry, self.storage = entry, storage
+        self.supervisor = supervisor or Supervisor(entry)
         self.reports: list[dict[str, Any]] = []
         self.attempt = 0
 
@@ -52,3 +53,10 @@ class Driver:
                 return result
             assert result["state"] in ("running", "waiting"), result
         raise AssertionError(f"not {states} within a minute")
+
+    def let_go(self) -> None:
+        """Ends an attempt that is still under way."""
+        if self.supervisor._attempt is not None:
+            self.order("stop")
+            while self.supervisor.step()["state"] in ("running", "waiting"):
+                pass

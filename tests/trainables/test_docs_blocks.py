@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.test_supervisor import Driver
+from tests.engine.driving import Driver
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "trainables.md"
 BLOCKS = {
@@ -73,7 +73,7 @@ def test_a_trainable_of_the_guide_runs_under_a_supervisor_and_goes_on_after_a_pa
     folder: Path, drivers: list[Driver], module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(folder))
-    driver = Driver(folder / "storage", "train", module)
+    driver = Driver(folder / "storage", f"{module}:train")
     drivers.append(driver)
     driver.begin(until=2, config=CONFIG)
     waiting: dict[str, Any] = driver.until_state("waiting")

@@ -8,8 +8,6 @@ from tuner.engine.ray_cluster.dashboard import Dashboard
 
 JobStatus = Literal["pending", "running", "succeeded", "failed", "stopped", "unknown"]
 
-# What a driver is told when its job is stopped, and how long it may take to end its work, before it is killed.
-STOP_ENV = {"RAY_JOB_STOP_SIGNAL": "SIGINT", "RAY_JOB_STOP_WAIT_TIME_S": "120"}
 _STATUS: dict[str, JobStatus] = {
     "PENDING": "pending",
     "RUNNING": "running",
@@ -39,7 +37,7 @@ class RayJobs:
         body = {
             "submission_id": submission_id,
             "entrypoint": entrypoint,
-            "runtime_env": {"env_vars": {**STOP_ENV, **env}},
+            "runtime_env": {"env_vars": dict(env)},
             "metadata": dict(metadata or {}),
         }
         answer = self._dashboard.call("POST", "/api/jobs/", body)
@@ -58,7 +56,7 @@ class RayJobs:
         return str(self._info(submission_id).get("message") or "")
 
     def stop(self, submission_id: str) -> bool:
-        """Sends the stop signal and returns at once; False where there was nothing to stop."""
+        """Has Ray end the driver, with SIGTERM and soon after with SIGKILL; returns at once. False where there was nothing to stop."""
         answer = self._dashboard.call("POST", f"{_path(submission_id)}/stop", {})
         return answer.status_code != 404 and bool(self._dashboard.json(answer).get("stopped"))
 
