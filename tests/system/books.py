@@ -14,7 +14,8 @@ def check(client: Client, job: str) -> dict[str, int]:
     """Asserts that the books are right; answers spend by kind in micro-dollars."""
     shown, bill = client.job(job), client.bill(job)
     entries = [one.model_dump() for one in client.ledger(job).items]
-    limit = max_budget(shown.budget["usd"], entries)
+    budget = shown.budget["usd"]
+    limit = 2**62 if budget is None else micro(budget)
     by_kind = _walk(entries, limit)
     assert len({one["id"] for one in entries}) == len(entries)
     assert sum(by_kind.values()) == micro(shown.spend.usd) == micro(bill.total_usd)
@@ -24,10 +25,6 @@ def check(client: Client, job: str) -> dict[str, int]:
     assert micro(bill.total_usd) == sum(micro(trial.total_usd) for trial in bill.trials)
     assert micro(shown.spend.usd) + micro(shown.spend.held_usd) <= limit
     return by_kind
-
-
-def max_budget(usd: float | None, _entries: list[dict[str, Any]]) -> int:
-    return 2**62 if usd is None else micro(usd)
 
 
 def _walk(entries: list[dict[str, Any]], limit: int) -> dict[str, int]:
