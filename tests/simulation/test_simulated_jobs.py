@@ -35,6 +35,13 @@ class Curves:
         return 1 - abs(math.log10(rate) + 2) / 4 - 0.5 / step
 
 
+class QuickCurves(Curves):
+    """Steps of 50 to 150 ms."""
+
+    def step_ns(self, config: Config, step: int) -> int:
+        return super().step_ns(config, step) // 10
+
+
 def spec(usd: str = "0.02", *, scheduler: SchedulerName = "asha", seed: int = 0, **budget: object) -> JobSpec:
     limits = Budget(usd=Money.from_usd(usd), **budget)  # type: ignore[arg-type]
     algorithm = Algorithm(scheduler=scheduler, sampler="random", seed=seed)
@@ -102,6 +109,14 @@ def test_a_budget_that_binds_is_used(concurrency: int) -> None:
     run = SimulatedRun(spec("0.05"), terms(concurrency), Curves())
     run.run()
     assert run.journal.tables.account.posted.usd.micro_usd >= 0.97 * 50_000
+
+
+def test_what_a_cold_worker_took_to_begin_does_not_keep_the_rest_of_the_money_from_being_used() -> None:
+    """$0.0005 buy 18 s; the worker warms up for 12 of them."""
+    cold = Overheads(warming_ns=12 * 10**9)
+    run = SimulatedRun(spec("0.0005"), terms(1), QuickCurves(), overheads=cold)
+    run.run()
+    assert run.journal.tables.account.posted.usd.micro_usd >= 0.97 * 500
 
 
 def test_gpu_hours_bind_as_money_does() -> None:

@@ -121,8 +121,17 @@ class Served:
         for process in until("the job has a driver", lambda: self.drivers(job)):
             kill(process)
 
-    def kill_worker(self) -> None:
-        kill(until("there is a worker", self.workers)[0])
+    def kill_worker(self, job: str) -> None:
+        """Of a job whose trainable reports which `fork_server` it comes from."""
+        kill(until("the job has a worker", lambda: self._worker(job)))
+
+    def _worker(self, job: str) -> psutil.Process | None:
+        running = (trial.id for trial in self.client.trials(job) if trial.state == "running")
+        for trial in running:
+            for point in self.client.trial(job, trial).curve[-1:]:
+                with contextlib.suppress(psutil.Error):
+                    return psutil.Process(point.metrics["fork_server"]).parent()
+        return None
 
     def kill_head(self) -> None:
         """The whole cluster, as if the machine had lost its power."""
@@ -139,7 +148,13 @@ class Served:
         return self.client.wait(job, timeout_s=TIMEOUT_S)
 
     def reports_at_least(self, job: str, count: int) -> None:
-        until(f"{count} reports", lambda: self.client.job(job).progress.steps >= count)
+        until(f"{count} reports", lambda: self.has_reported(job, count))
+
+    def has_reported(self, job: str, count: int) -> bool:
+        """Of a job that is under way."""
+        shown = self.client.job(job)
+        assert shown.state in ("queued", "running"), shown
+        return shown.progress.steps >= count
 
 
 def job(trainable: str, **changes: Any) -> dict[str, Any]:

@@ -252,7 +252,7 @@ class Loop:
         if progress.saved_step:
             self._on_saved(turn, purse, progress.saved_step)
         starved = trouble is not None and trouble.kind == "lease" and purse.last_step == 0
-        self.pace.ended(trial, purse.meter, starved=starved)
+        self.pace.ended(trial, purse.meter, warming_ns=progress.warming_ns, starved=starved)
         reason = trouble.line if trouble else ""
         self._close(turn, purse, progress.state, reason=reason, detail=trouble.traceback if trouble else "")
         self._tell(turn, self._end_event(turn, progress, reason))

@@ -59,7 +59,8 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One answer of a worker. `saved_step` is that of the newest durable checkpoint, `need_ns` the lease wanted beyond the present one."""
+    """One answer of a worker. `saved_step` is that of the newest durable checkpoint, `need_ns` the lease wanted beyond the
+    present one; `warming_ns` of the attempt's setup went into the worker itself, and is not needed for another attempt."""
 
     trial: str
     attempt: int
@@ -70,6 +71,7 @@ class Progress:
     need_ns: int = 0
     saved_step: int | None = None
     trouble: Trouble | None = None
+    warming_ns: int = 0
 
     @classmethod
     def parse(cls, result: Mapping[str, Any]) -> "Progress":
@@ -88,6 +90,7 @@ class Progress:
             ),
             need_ns=result.get("need_ns") or 0,
             saved_step=result.get("saved_step"),
+            warming_ns=result.get("warming_ns", 0),
             trouble=Trouble(error["kind"], error["type"], error["message"], error.get("traceback", ""))
             if error
             else None,

@@ -17,35 +17,36 @@ _OVERHEAD = ("setup", "restore", "checkpoint")
 
 @dataclass(slots=True)
 class Pace:
-    """Steps by trial (the slowest of the last few), and the overhead of the last attempts, whatever their trial.
+    """Steps by trial (the slowest of the last few), the fastest and the slowest step of all, and the overhead of the last
+    attempts, whatever their trial.
 
-    Of these the least counts: a cold worker's is a hundred times that of a warm one, and a lease is only as short as it may
-    be when the money ends, where too little asked for costs what could not be spent otherwise.
+    For a new trial the least of what was seen is asked for: a lease is only that short when the money ends, where what
+    was too little costs no more than what could not be spent otherwise.
     """
 
     step_ns: dict[str, int] = field(default_factory=dict)
-    any_step_ns: int = 0
+    fastest_ns: int = 0
     slowest_ns: int = 0
     overheads_ns: deque[int] = field(default_factory=lambda: deque(maxlen=8))
     wanted_ns: dict[str, int] = field(default_factory=dict)
 
     def stepped(self, trial: str, train_ns: int) -> None:
         self.step_ns[trial] = max(train_ns, self.step_ns.get(trial, 0) * 3 // 4)
-        self.any_step_ns = max(train_ns, self.any_step_ns * 3 // 4)
+        self.fastest_ns = min(train_ns, self.fastest_ns) or max(train_ns, self.fastest_ns)
         self.slowest_ns = max(train_ns, self.slowest_ns)
         self.wanted_ns.pop(trial, None)
 
-    def ended(self, trial: str, meter: Meter, *, starved: bool) -> None:
+    def ended(self, trial: str, meter: Meter, *, warming_ns: int, starved: bool) -> None:
         """`starved`: the lease ended before a step did, so that the next attempt needs more for it. What a cold worker took
-        to begin does not count: it is warm now."""
-        overhead = sum(meter.ns.get(kind, 0) for kind in _OVERHEAD)  # type: ignore[call-overload]
-        if overhead:
+        to warm up does not count: it is a hundred times what a warm one takes, and it is warm now."""
+        overhead = sum(meter.ns.get(kind, 0) for kind in _OVERHEAD) - warming_ns  # type: ignore[call-overload]
+        if overhead > 0:
             self.overheads_ns.append(overhead)
         if starved:
             self.wanted_ns[trial] = min(self.overheads_ns, default=0) + 2 * meter.ns.get("train", 0)
 
     def begin_need_ns(self, trial: str) -> int:
-        step = self.step_ns.get(trial, self.any_step_ns)
+        step = self.step_ns.get(trial, self.fastest_ns)
         known = min(self.overheads_ns, default=0) + step * 5 // 4 if step else UNKNOWN_NEED_NS
         return max(known, self.wanted_ns.get(trial, 0))
 
@@ -55,4 +56,4 @@ class Pace:
         return max(PATIENCE_FLOOR_NS, known)
 
     def step_need_ns(self, trial: str) -> int:
-        return self.step_ns.get(trial, self.any_step_ns) * 5 // 4
+        return self.step_ns.get(trial, 0) * 5 // 4

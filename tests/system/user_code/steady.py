@@ -30,7 +30,7 @@ def train(config: dict[str, Any]) -> None:
             time.sleep(config.get("step_s", 0.05))
             counter.count += 1
             assert int(counter.count) == step + 1, "a checkpoint was not that of its step"
-            run.report(score=config["x"] * (1 - 0.9 ** (step + 1)), pid=os.getpid())
+            run.report(score=config["x"] * (1 - 0.9 ** (step + 1)), fork_server=os.getppid())
 
 
 def hangs_when_large(config: dict[str, Any]) -> None:

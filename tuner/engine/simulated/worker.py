@@ -24,6 +24,9 @@ class Training(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
+    """`warming_ns`: what the first attempt of each worker takes beyond `setup_ns`."""
+
+    warming_ns: int = 0
     setup_ns: int = 200_000_000
     restore_ns: int = 100_000_000
     save_ns: int = 50_000_000
@@ -39,6 +42,7 @@ class SimulatedAttempt:
     tell: Callable[[Progress], None]
     metric: str
     max_step: int | None
+    warming_ns: int = 0
     kind: CostKind = "setup"
     since_ns: int = 0
     ns: dict[CostKind, int] = field(default_factory=dict)
@@ -57,7 +61,7 @@ class SimulatedAttempt:
         self.lease_ns, self.until = self.given.lease_ns, self.given.until
         self.step = self.saved = self.given.restore_step or 0
         self.since_ns = self.clock.elapsed_ns()
-        self._later(self.overheads.setup_ns, self._restore if self.step else self._train)
+        self._later(self.warming_ns + self.overheads.setup_ns, self._restore if self.step else self._train)
         self._later(HEARTBEAT_NS, self._beat, keep=True)
 
     # Orders
@@ -193,6 +197,7 @@ class SimulatedAttempt:
             need_ns,
             self.saved or None,
             trouble,
+            self.warming_ns,
         )
         self.tell(told)
 

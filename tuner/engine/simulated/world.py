@@ -39,6 +39,7 @@ class SimulatedWorld:
     def __init__(self, run: "SimulatedRun") -> None:
         self._run = run
         self.attempts: dict[str, SimulatedAttempt] = {}
+        self.cold = run.terms.concurrency
 
     def begin(self, assignment: Assignment) -> None:
         run = self._run
@@ -50,7 +51,9 @@ class SimulatedWorld:
             run.hear,
             run.spec.objective.metric,
             run.spec.fidelity.max,
+            run.overheads.warming_ns if self.cold else 0,
         )
+        self.cold = max(0, self.cold - 1)
         self.attempts[assignment.trial] = attempt
         attempt.start()
 
@@ -150,6 +153,7 @@ class SimulatedRun:
     def _crash(self, world: SimulatedWorld, loop: Loop, progress: Progress) -> None:
         self.crashes += 1
         world.attempts[progress.trial].vanish()
+        world.cold += 1
         self.clock.after(2_000_000_000, lambda: self._notice(loop, progress))
 
     def _notice(self, loop: Loop, progress: Progress) -> None:

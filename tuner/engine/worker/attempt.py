@@ -27,6 +27,7 @@ class Attempt:
     until: int | None
     max_step: int | None
     restored: int = 0
+    warming_ns: int = 0
     durable: int = 0
     wanted: Wanted = "go"
     held: int | None = None
@@ -73,6 +74,10 @@ class Attempt:
             max_step=self.order["max_step"],
             resources=self.order.get("resources", {}),
         )
+
+    def forked(self) -> None:
+        """The worker was warm enough for the attempt to have a process."""
+        self.warming_ns = self.watch.reading(self.lease_ns).get("setup", 0)
 
     def left_ns(self) -> int:
         return self.lease_ns - self.watch.total_ns()
@@ -163,5 +168,6 @@ class Attempt:
             "meter": self.watch.reading(self.lease_ns),
             "need_ns": self.need_ns() if state == "waiting" and not self.at_stop() else 0,
             "saved_step": self.durable or None,
+            "warming_ns": self.warming_ns,
             "error": self.error if state == self.state else None,
         }

@@ -146,6 +146,7 @@ class Supervisor:
                 connection.close()
                 pump.close()
                 return
+            attempt.forked()
             self._pid, self._connection, self._pump = pid, connection, pump
             connection.send_bytes(begin_message(attempt.begin(staging, restored)))
         background("reader", self._read, attempt, connection)
