@@ -77,13 +77,13 @@ def test_an_attempt_whose_save_hangs_can_be_stopped_and_the_next_one_saves(
 
 def test_a_hanging_save_ends_with_the_lease(drive: Any, hanging: threading.Event) -> None:
     driver = drive("counts")
-    driver.begin(until=1, lease_s=20)
+    driver.begin(until=1, lease_s=8)
     driver.until_state("waiting")
     driver.order("pause")
     ended = driver.until_state("paused")
     assert ended["error"]["kind"] == "lease"
     assert ended["saved_step"] is None
-    assert sum(ended["meter"].values()) == 20 * SECOND
+    assert sum(ended["meter"].values()) == 8 * SECOND
 
 
 def test_a_child_that_dies_while_it_saves_for_its_pause_ends_its_attempt_at_once(drive: Any) -> None:

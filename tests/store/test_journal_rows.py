@@ -10,6 +10,7 @@ from sqlalchemy import Row, Table, select
 
 from tests.store.builders import JOB, PROJECT, budget, cost, create, hold, new_job
 from tuner.domain.events import Completed
+from tuner.domain.job import StopReason
 from tuner.domain.money import FREE
 from tuner.domain.objective import Mode
 from tuner.domain.records import AttemptRow, CheckpointRow, ReportRow
@@ -152,3 +153,43 @@ def test_the_launch_of_a_job_that_runs_no_more_ends_with_it(journal: SqlJournal,
         row = jobs.get(db, JOB)
     ended = (row.state, row.stop_reason, row.detail, row.ended_at, row.ran_ns)
     assert ended == ("succeeded", "trials", "all trials are done", AT, 4)
+
+
+@pytest.mark.parametrize(
+    ("reason", "goes_on"), [("budget_usd", True), ("wall_clock", True), ("target", False)]
+)
+def test_a_job_that_was_topped_up_unheard_just_as_it_ended_gets_another_driver(
+    journal: SqlJournal, database: Database, reason: StopReason, goes_on: bool
+) -> None:
+    with database.write() as db:
+        jobs.set_budget(db, JOB, budget(200))
+    with journal.transaction() as tx:
+        tx.put_job("succeeded", reason, at=AT)
+    found = only(database, launches)
+    with database.read() as db:
+        state = jobs.get(db, JOB).state
+    assert (state, found.state, found.epoch) == (
+        ("running", "wanted", 2) if goes_on else ("succeeded", "ended", 1)
+    )
+
+
+def test_a_top_up_that_the_driver_heard_of_changes_nothing_about_its_end(
+    journal: SqlJournal, database: Database
+) -> None:
+    with database.write() as db:
+        jobs.set_budget(db, JOB, budget(200))
+        journal.budget_version = jobs.control(db, JOB).budget_version
+    with journal.transaction() as tx:
+        tx.put_job("paused", "budget_usd", at=AT)
+    assert only(database, launches).state == "ended"
+
+
+def test_a_job_that_was_to_be_paused_stays_paused_when_it_is_topped_up_unheard(
+    journal: SqlJournal, database: Database
+) -> None:
+    with database.write() as db:
+        jobs.set_wish(db, JOB, "pause")
+        jobs.set_budget(db, JOB, budget(200))
+    with journal.transaction() as tx:
+        tx.put_job("paused", "budget_usd", at=AT)
+    assert only(database, launches).state == "ended"

@@ -9,6 +9,19 @@ from tests.system.serving import Served, job
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def hanging(served: Served) -> str:
+    """A job of which one trial hangs: half a minute is waited for it, so it is submitted before all others."""
+    asked = job(
+        "steady:hangs_when_large",
+        search_space={"x": {"type": "categorical", "choices": [0.1, 0.9, 0.2]}},
+        algorithm={"sampler": "grid", "scheduler": "none"},
+        fidelity={"min": 1, "max": 3},
+        budget={"usd": 0.01},
+    )
+    return served.client.submit(asked).id
+
+
 def test_each_kind_of_misbehaviour_costs_that_trial_alone(served: Served) -> None:
     manners = ["well", "nan", "raise", "exit", "killed", "print", "fork"]
     asked = job(
@@ -67,15 +80,8 @@ def test_a_job_whose_first_trials_fail_alike_stops_early_and_says_why(
     books.check(served.client, ended.id)
 
 
-def test_a_trial_that_hangs_is_ended_and_the_others_go_on(served: Served) -> None:
-    asked = job(
-        "steady:hangs_when_large",
-        search_space={"x": {"type": "categorical", "choices": [0.1, 0.9, 0.2]}},
-        algorithm={"sampler": "grid", "scheduler": "none"},
-        fidelity={"min": 1, "max": 3},
-        budget={"usd": 0.01},
-    )
-    ended = served.finished(served.client.submit(asked).id)
+def test_a_trial_that_hangs_is_ended_and_the_others_go_on(served: Served, hanging: str) -> None:
+    ended = served.finished(hanging)
     trials = {trial.config["x"]: trial for trial in served.client.trials(ended.id)}
     assert {x: trial.state for x, trial in trials.items()} == {
         0.1: "completed",

@@ -94,7 +94,6 @@ def _outcome(served: Served, job: str) -> dict[str, Any]:
         trial.id: (trial.config, trial.state, trial.steps, trial.metric)
         for trial in served.client.trials(job)
     }
-    print(job, ended.spend.usd, ended.progress.steps)
     return {"trials": trials, "best": (best.trial, best.step, best.metric, best.config)}
 
 

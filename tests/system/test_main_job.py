@@ -9,12 +9,12 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
 
 def test_a_job_spends_its_budget_and_not_a_micro_dollar_more(served: Served) -> None:
-    asked = job("steady:train", budget={"usd": 0.0006}, constants={"step_s": 0.1})
+    asked = job("steady:train", budget={"usd": 0.0004}, constants={"step_s": 0.1})
     submitted = served.client.submit(asked, idempotency_key="once")
     assert served.client.submit(asked, idempotency_key="once").id == submitted.id
     ended = served.finished(submitted.id)
     assert (ended.state, ended.stop_reason) == ("succeeded", "budget_usd"), ended.detail
-    assert 0.97 * 600 <= books.micro(ended.spend.usd) <= 600
+    assert 0.97 * 400 <= books.micro(ended.spend.usd) <= 400
     books.check(served.client, submitted.id)
 
     best = served.client.best(submitted.id)

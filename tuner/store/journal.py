@@ -24,21 +24,27 @@ from tuner.store.codec import decode, encode
 from tuner.store.database import Database
 from tuner.store.tables import attempts, checkpoints, events, reports, trials
 
+# What a job ends for that a change of its budget might mend.
+LIMITS = ("budget_usd", "budget_gpu_hours", "wall_clock", "trials")
+
 
 class SqlJournal:
-    """Used by one thread of the driver of launch `epoch`; every transaction raises Fenced once there is a later one."""
+    """Used by one thread of the driver of launch `epoch`; every transaction raises Fenced once there is a later one.
+
+    `budget_version` is that of the budget which the driver knows of: it has to be kept up to date."""
 
     def __init__(self, database: Database, job: str, project: str, epoch: int, now: Instant) -> None:
         self._database, self._job, self._project, self._epoch = database, job, project, epoch
         with database.read() as db:
             self._ran_ns = jobs.running_ns(db, job, now)
+            self.budget_version = jobs.control(db, job).budget_version
             self._seq = db.execute(select(func.max(events.c.seq)).where(events.c.job == job)).scalar() or 0
 
     @contextmanager
     def transaction(self) -> Iterator["SqlTx"]:
         with self._database.write() as db:
             launches.check(db, self._job, self._epoch)
-            tx = SqlTx(db, self._job, self._project, self._epoch, self._seq)
+            tx = SqlTx(db, self._job, self._project, self._epoch, self._seq, self.budget_version)
             yield tx
         self._seq = tx.seq
 
@@ -109,8 +115,11 @@ def attempt_row(found: Mapping[str, Any]) -> AttemptRow:
 class SqlTx:
     """One turn's records."""
 
-    def __init__(self, db: Connection, job: str, project: str, epoch: int, seq: int) -> None:
+    def __init__(
+        self, db: Connection, job: str, project: str, epoch: int, seq: int, budget_version: int
+    ) -> None:
         self._db, self._job, self._project, self._epoch, self.seq = db, job, project, epoch, seq
+        self._budget_version = budget_version
 
     def append(self, event: Event) -> int:
         self.seq += 1
@@ -223,12 +232,15 @@ class SqlTx:
             self._db.execute(insert(checkpoints).values(**key, **values))
 
     def put_job(self, state: JobState, reason: StopReason | None, *, at: Instant, detail: str = "") -> None:
-        """A job that runs no more needs no driver: its launch ends with it, and this driver can write nothing more."""
-        wish = jobs.control(self._db, self._job).wish
+        """A job that runs no more needs no driver: its launch ends with it, and this driver can write nothing more. One that
+        was resumed or topped up in the very moment in which it came to its end gets another driver."""
+        control = jobs.control(self._db, self._job)
+        resumed = state == "paused" and reason is None and control.wish == "resume"
+        unheard = control.budget_version != self._budget_version and control.wish not in ("pause", "cancel")
         jobs.move(self._db, self._job, state, reason, at=at, detail=detail)
         if state != "running":
             launches.end(self._db, self._job, self._epoch)
-        if state == "paused" and reason is None and wish == "resume":
+        if resumed or (unheard and reason in LIMITS):
             jobs.revive(self._db, self._job)
             launches.want(self._db, self._job, self._project, at)
 

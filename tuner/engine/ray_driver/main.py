@@ -97,9 +97,8 @@ class Heart(threading.Thread):
 class Attention:
     """Looks, a few times a second, whether somebody wants something else of the job, and lets time pass for the loop."""
 
-    def __init__(self, loop: Loop, post: Post, heart: Heart, budget_version: int) -> None:
-        self._loop, self._post, self._heart = loop, post, heart
-        self._budget_version = budget_version
+    def __init__(self, loop: Loop, journal: SqlJournal, post: Post, heart: Heart) -> None:
+        self._loop, self._journal, self._post, self._heart = loop, journal, post, heart
         self._wish: str | None = None
         self._next = 0.0
 
@@ -109,8 +108,8 @@ class Attention:
             return
         self._next = now + LOOK_S
         control = self._post.control()
-        if control.budget_version != self._budget_version:
-            self._budget_version = control.budget_version
+        if control.budget_version != self._journal.budget_version:
+            self._journal.budget_version = control.budget_version
             self._loop.budget_changed(control.budget)
         if control.wish in ("pause", "cancel") and control.wish != self._wish:
             self._wish = control.wish
@@ -119,10 +118,13 @@ class Attention:
             self._loop.tick()
 
 
-def rebuild(post: Post, settings: Settings, row: JobRow, *, died_at: Instant | None) -> tuple[Loop, Actuator]:
+def rebuild(
+    post: Post, settings: Settings, row: JobRow, *, died_at: Instant | None
+) -> tuple[Loop, SqlJournal, Actuator]:
     """The job where its record says that it was, and what it wants to begin with."""
     now = Instant(time.time_ns())
     journal = SqlJournal(post.database, post.job, row.project, post.epoch, now)
+    journal.budget_version = row.budget_version
     mode, size = row.spec.objective.mode, row.spec.resources
     limit = memory_limit(ray.nodes(), cpus=size.cpus, gpus=size.gpus)
     orders = Orders(row, settings.storage, limit, lambda trial: journal.best_checkpoint(trial, mode))
@@ -135,7 +137,7 @@ def rebuild(post: Post, settings: Settings, row: JobRow, *, died_at: Instant | N
     if loop.state.budget != row.budget:
         loop.budget_changed(row.budget)
     loop.start(Asked(now, row.wish or "resume"))
-    return loop, actuator
+    return loop, journal, actuator
 
 
 def _died_at(post: Post) -> Instant | None:
@@ -165,8 +167,8 @@ def main() -> int:
     with post.database.write() as db:
         jobs.begin_running(db, post.job, at=Instant(time.time_ns()))
         row = jobs.get(db, post.job)
-    loop, actuator = rebuild(post, settings, row, died_at=died_at)
-    attention = Attention(loop, post, heart, row.budget_version)
+    loop, journal, actuator = rebuild(post, settings, row, died_at=died_at)
+    attention = Attention(loop, journal, post, heart)
     if loop.end is None:
         run_tune(row.spec, loop, actuator, concurrency=row.concurrency, each_turn=attention.turn)
     heart.stop()
