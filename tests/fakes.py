@@ -2,14 +2,15 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import patch
 
+import pytest
 from fastapi import FastAPI
 from sqlalchemy import event
 from starlette.testclient import TestClient
@@ -176,6 +177,22 @@ def client_of(
     headers = {"Authorization": f"Bearer {KEY}"} if with_key else {}
     app = create_app(service) if own else SharedApp(service)
     return TestClient(app, headers=headers, raise_server_exceptions=raises)
+
+
+def fixtures(scope: Literal["function", "module"]) -> tuple[Any, Any]:
+    """A service and its client, for a module to name `service` and as it likes."""
+
+    @pytest.fixture(scope=scope)
+    def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeService]:
+        made = service_in(tmp_path_factory.mktemp("home"))
+        yield made
+        made.database.dispose()
+
+    @pytest.fixture(scope=scope)
+    def client(service: FakeService) -> TestClient:
+        return client_of(service)
+
+    return service, client
 
 
 def body(**changes: Any) -> dict[str, Any]:

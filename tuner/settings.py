@@ -66,10 +66,14 @@ class Settings:
         """The key of the API: as given, or as kept in the home, where the first who asks makes it."""
         if self.given_api_key:
             return self.given_api_key
-        self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.make_home()
         with suppress(FileExistsError):
             write_private(self.api_key_path, f"tk_{secrets.token_urlsafe(32)}\n")
         return self.api_key_path.read_text().strip()
+
+    def make_home(self) -> None:
+        """Its owner's alone; one that is there already stays as it is."""
+        self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def price_of(self, instance_type: str, *, cpus: float, gpus: float) -> tuple[float, str]:
         """Dollars an hour for a whole node, and where the figure comes from."""
@@ -101,7 +105,9 @@ def _database_url(environ: Mapping[str, str], home: Path) -> str:
 
 def _reachable(host: str) -> str:
     """Where a client on this machine finds a server that listens on `host`."""
-    return "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
+    if host in ("0.0.0.0", "::", ""):
+        return "127.0.0.1"
+    return f"[{host}]" if ":" in host else host
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -121,6 +121,8 @@ BAD: dict[str, tuple[Changes, str]] = {
         resources(instance_type="p5.48xlarge"),
         "/resources/instance_type",
     ),
+    "a region that is not there": (resources(region="mars-1"), "/resources/region"),
+    "hardly a CPU": (resources(cpus=1e-300), "/resources/cpus"),
     "no CPU": (resources(cpus=0), "/resources/cpus"),
     "CPUs below 0": (resources(cpus=-1), "/resources/cpus"),
     "one and a half GPUs": (resources(gpus=1.5), "/resources/gpus"),

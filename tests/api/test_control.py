@@ -155,6 +155,16 @@ def test_a_budget_may_be_what_is_spent_and_held_and_no_less(client: TestClient, 
     assert patch(client, spending, budget={"usd": used}).json()["budget"]["usd"] == used
 
 
+def test_trials_and_time_that_are_used_are_not_taken_back(client: TestClient, service: FakeService) -> None:
+    job = fakes.submit(client, budget={"usd": 1, "trials": 8, "wall_clock": "1h"})
+    fakes.simulate(service, job, messages=60)
+    begun = sum(client.get(f"/v1/jobs/{job}").json()["progress"]["trials"].values())
+    assert begun > 1
+    check_problem(patch(client, job, budget={"trials": begun - 1}), 409)
+    check_problem(patch(client, job, budget={"wall_clock": 0.001}), 409)
+    assert patch(client, job, budget={"trials": begun}).status_code == 200
+
+
 def test_a_top_up_changes_what_it_names_and_nothing_else(client: TestClient, spending: str) -> None:
     before = client.get(f"/v1/jobs/{spending}").json()["budget"]
     changes: list[tuple[dict[str, Any], dict[str, Any]]] = [

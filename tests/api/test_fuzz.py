@@ -2,7 +2,6 @@
 
 import base64
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from starlette.testclient import TestClient
 
 from tests import fakes
 from tests.api.conftest import Finished
-from tests.fakes import FakeService, body
+from tests.fakes import body
 
 KEYS = st.sampled_from(
     [
@@ -75,16 +74,7 @@ VALUES = st.recursive(
 HEADERS = {"Content-Type": "application/json"}
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeService]:
-    made = fakes.service_in(tmp_path_factory.mktemp("fuzzed"))
-    yield made
-    made.database.dispose()
-
-
-@pytest.fixture(scope="module")
-def client(service: FakeService) -> TestClient:
-    return fakes.client_of(service)
+service, client = fakes.fixtures("module")
 
 
 @pytest.fixture(scope="module")

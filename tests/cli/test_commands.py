@@ -1,7 +1,7 @@
 """Every command over the real app: what it prints as JSON is what REST answers, and what it refuses it says."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,7 @@ from tuner.client import Client
 Tuner = Callable[..., Result]
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeService]:
-    made = fakes.service_in(tmp_path_factory.mktemp("home"))
-    yield made
-    made.database.dispose()
-
-
-@pytest.fixture(scope="module")
-def rest(service: FakeService) -> TestClient:
-    return fakes.client_of(service)
+service, rest = fakes.fixtures("module")
 
 
 @pytest.fixture(scope="module")

@@ -142,12 +142,12 @@ def test_an_answer_that_is_not_the_service_s_is_an_error_of_ours(content: bytes)
         Server(httpx2.Response(200, content=content)).client().trainables()
 
 
-def test_numbers_that_json_does_not_have_are_refused_before_they_are_sent() -> None:
+def test_numbers_that_json_does_not_have_are_for_the_service_to_refuse_by_name() -> None:
     server = Server(problem(422))
     with pytest.raises(ApiError) as caught:
         server.client().submit({"budget": {"usd": float("nan")}})
     assert caught.value.status == 422
-    assert server.requests == []
+    assert server.requests[0].content == b'{"budget": {"usd": NaN}}'
 
 
 def test_values_that_json_does_not_have_are_refused_before_they_are_sent() -> None:

@@ -9,22 +9,10 @@ from typing import Any
 
 import torch
 
+from tests.system.user_code.steady import Counter
 from tuner.training import SpotSafe
 
 not_callable = 3
-
-
-class Counter:
-    """Something to checkpoint."""
-
-    def __init__(self) -> None:
-        self.count = torch.zeros(1)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"count": self.count}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.count = state["count"]
 
 
 def counts(config: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from tests import fakes
+from tuner.domain.money import FREE
 from tuner.service.figures import check_database, figures, has_live_jobs
 
 
@@ -12,5 +13,5 @@ def test_figures_of_an_empty_service_are_nothing(tmp_path: Path) -> None:
     check_database(service)
     assert not has_live_jobs(service)
     found = figures(service)
-    assert (found.jobs, found.trials, found.posted_by_kind) == ({}, {}, {})
-    assert (found.posted_usd, found.held_usd, found.gpu_hours, found.started) == (0, 0, 0, 0)
+    assert (found.jobs, found.trials, found.by_kind) == ({}, {}, {})
+    assert (found.posted, found.held, found.started) == (FREE, FREE, 0)

@@ -22,6 +22,25 @@ def test_what_is_wrong_with_a_module_is_told(modules: Path) -> None:
     assert "nowhere_at_all" in str(prober.describe("nowhere_at_all:train").error)
     assert "train" in str(prober.describe("probed_wrong:train").error)
     assert "status 3" in str(prober.describe("probed_deadly:train").error)
+    (modules / "probed_strange.py").write_text("import os\nos.write(1, b'\\xff\\n5\\n')\nos._exit(0)\n")
+    assert "status 0" in str(prober.describe("probed_strange:train").error)
+
+
+def test_a_module_may_print_whatever_it_likes_whenever_it_likes(modules: Path) -> None:
+    (modules / "probed_loud.py").write_text(
+        "import atexit, os\natexit.register(print, 'bye')\nos.write(1, b'\\xff\\xfe')\ndef train(config): ...\n"
+    )
+    assert SubprocessProber().describe("probed_loud:train").error is None
+
+
+def test_a_module_sees_what_a_worker_would_see(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_USER_DATA", "here")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    (modules / "probed_reading.py").write_text(
+        "import os\nassert os.environ['TUNER_USER_DATA'] == 'here'\n"
+        "assert 'AWS_SECRET_ACCESS_KEY' not in os.environ\ndef train(config): ...\n"
+    )
+    assert SubprocessProber().describe("probed_reading:train").error is None
 
 
 def test_a_trainable_is_described_and_seen_anew_when_its_file_changes(modules: Path) -> None:

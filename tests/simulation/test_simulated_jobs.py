@@ -156,15 +156,17 @@ def test_trials_bind_and_the_leader_is_finished() -> None:
 def test_a_job_topped_up_ends_as_one_that_had_the_money_from_the_start(
     seed: int, scheduler: SchedulerName, tops: list[int]
 ) -> None:
-    whole = SimulatedRun(spec("1", scheduler=scheduler, seed=seed, trials=25), terms(1), Curves())
+    def pausing(usd: str) -> JobSpec:
+        return spec(usd, scheduler=scheduler, seed=seed, trials=25, on_exhausted="pause")
+
+    whole = SimulatedRun(pausing("1"), terms(1), Curves())
     whole.run()
-    first = replace(spec("0.0005", scheduler=scheduler, seed=seed, trials=25))
-    first = replace(first, budget=replace(first.budget, on_exhausted="pause"))
+    first = pausing("0.0005")
     run = SimulatedRun(first, terms(1), Curves())
     run.run()
     limit = 500
     for more in [*tops, 10**6]:
-        if run.loop.end is not None and run.loop.end.state != "paused":
+        if run.loop.end is not None and run.loop.end.reason != "budget_usd":
             break
         limit += more
         run.top_up(replace(first.budget, usd=Money(limit)))

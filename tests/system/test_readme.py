@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
-STARTS = ("make demo", "make serve")  # what the service of these tests stands in for
+STARTS = ("make demo", "make serve", "source .venv/bin/activate")  # what these tests have done by themselves
 
 
 def blocks(language: str) -> list[str]:

@@ -217,6 +217,15 @@ def test_when_no_trial_may_begin_the_leader_goes_on_to_the_end() -> None:
     assert story.tell(ev.Completed(AT, "trial_00001")) == [do.EndJob("succeeded", "trials")]
 
 
+def test_a_job_that_has_begun_all_its_trials_pauses_where_that_was_asked_for_and_goes_on_with_more() -> None:
+    story = Story(scheduler="none", trials=1, on_exhausted="pause")
+    story.report(0, 9, 0.5)
+    assert story.tell(ev.Completed(AT, "trial_00000")) == [do.EndJob("paused", "trials")]
+    story.tell(ev.BudgetChanged(AT, Budget(usd=Money(10**6), trials=2, on_exhausted="pause")))
+    story.tell(ev.Launched(AT))
+    assert begins(story.tell(ev.Asked(AT, "resume"))) == [("trial_00001", 9)]
+
+
 def test_a_lost_worker_costs_its_trial_nothing_but_the_way_back() -> None:
     story = Story(fidelity=Fidelity(min=3, max=9))
     story.report(0, 1, 0.5)

@@ -86,6 +86,10 @@ def test_a_finite_space_is_proposed_once_each_and_then_ends(name: SamplerName) -
     assert sampler.suggest(6) is None
 
 
+def test_a_huge_finite_space_is_not_listed() -> None:
+    assert build("random", Space({"seed": Int(0, 2**52), "other": Int(1, 9)})).suggest(0) is not None
+
+
 def test_tpe_learns_from_paused_trials() -> None:
     """Told first-rung values alone, it proposes nearer to the best: a uniform proposal is 1.0 away on average."""
     tpe, distance = build("tpe"), []

@@ -9,7 +9,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tuner.service.figures import Figures
+from tuner.service.figures import Totals
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -19,7 +19,7 @@ JOB_STATES = ("queued", "running", "paused", "succeeded", "cancelled", "failed")
 class Metrics:
     """One registry an app."""
 
-    def __init__(self, read: Callable[[], Figures]) -> None:
+    def __init__(self, read: Callable[[], Totals]) -> None:
         self._registry = CollectorRegistry()
         self.latency = Histogram(
             "tuner_http_request_seconds",
@@ -35,7 +35,7 @@ class Metrics:
 
 
 class _Recorded(Collector):
-    def __init__(self, read: Callable[[], Figures]) -> None:
+    def __init__(self, read: Callable[[], Totals]) -> None:
         self._read = read
 
     def describe(self) -> Iterator[Metric]:
@@ -53,16 +53,16 @@ class _Recorded(Collector):
             trials.add_metric([state], count)
         yield trials
         spend = CounterMetricFamily("tuner_spend_usd", "Dollars posted, by kind of cost", labels=["kind"])
-        for kind, usd in sorted(found.posted_by_kind.items()):
-            spend.add_metric([kind], usd)
+        for kind, cost in sorted(found.by_kind.items()):
+            spend.add_metric([kind], cost.usd.usd)
         yield spend
-        yield CounterMetricFamily("tuner_gpu_hours", "GPU-hours posted", value=found.gpu_hours)
-        yield GaugeMetricFamily("tuner_held_usd", "Dollars held for work under way", value=found.held_usd)
+        yield CounterMetricFamily("tuner_gpu_hours", "GPU-hours posted", value=found.posted.gpu_hours)
+        yield GaugeMetricFamily("tuner_held_usd", "Dollars held for work under way", value=found.held.usd.usd)
         yield SummaryMetricFamily(
             "tuner_queue_wait_seconds",
             "Time from a job's submission to its first driver",
             count_value=found.started,
-            sum_value=found.queue_wait_s,
+            sum_value=found.queue_wait_ns / 1e9,
         )
 
 

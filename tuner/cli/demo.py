@@ -47,14 +47,19 @@ def run(usd: float, trainable: str) -> None:
         console.print("\n[bold]The best configuration[/bold]", render.best(client.best(job.id)))
         console.print("\n[bold]The bill[/bold]", render.bill(client.bill(job.id)))
         console.print(
-            f"\nIts record stays in {home}: TUNER_HOME={home} tuner serve, then tuner trials {job.id}"
+            f"\nIts record stays in {home}. To look at it again:\n"
+            f"  export TUNER_HOME={home} PATH={Path(sys.executable).parent}:$PATH\n"
+            f"  tuner serve &\n"
+            f"  tuner trials {job.id}",
+            soft_wrap=True,
         )
 
 
 @contextmanager
 def service(home: Path) -> Iterator[Client]:
     """A service of its own home on a free port, ended afterwards, and its Ray with it."""
-    home.mkdir(parents=True, exist_ok=True)
+    for folder in (home.parent, home):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     environment = {**os.environ, "TUNER_HOME": str(home), "TUNER_PORT": "0"}
     for name in ("TUNER_URL", "TUNER_API_KEY", "TUNER_DATABASE_URL", "TUNER_STORAGE", "TUNER_RAY_ADDRESS"):
         environment.pop(name, None)

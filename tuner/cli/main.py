@@ -72,6 +72,7 @@ def submit(
     job = client.wait(job.id)
     Frame(as_json).show(job, render.job)
     if job.state != "succeeded":
+        typer.echo(f"The job is {job.state}\n{job.detail or job.stop_reason or ''}".rstrip(), err=True)
         raise typer.Exit(1)
 
 

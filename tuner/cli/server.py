@@ -9,6 +9,7 @@ import uvicorn
 
 from tuner.api.app import create_app
 from tuner.domain.errors import Unavailable
+from tuner.service.cluster import RayCluster
 from tuner.service.controller import Controller
 from tuner.service.figures import has_live_jobs
 from tuner.service.wiring import build
@@ -30,7 +31,8 @@ def run() -> None:
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2, server_header=False)
     controller.start()
     host, port = listening.getsockname()[:2]
-    typer.echo(f"tuner serves http://{host}:{port}, with the key in {settings.api_key_path}")
+    key = "TUNER_API_KEY" if settings.given_api_key else settings.api_key_path
+    typer.echo(f"tuner serves http://{f'[{host}]' if ':' in host else host}:{port}, with the key in {key}")
     sys.stdout.flush()
     try:
         uvicorn.Server(config).run(sockets=[listening])
@@ -45,10 +47,11 @@ def run() -> None:
 
 def stop_cluster() -> None:
     settings = Settings.from_env()
-    from tuner.service.cluster import RayCluster
-
+    if settings.ray_address:
+        typer.echo("the cluster of TUNER_RAY_ADDRESS is not this service's to end")
+        return
     RayCluster(settings).shut_down()
-    typer.echo("the local Ray cluster has ended")
+    typer.echo("the local Ray cluster has ended; a service that runs would start it again")
 
 
 def _listen(settings: Settings) -> socket.socket:

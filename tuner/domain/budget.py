@@ -27,6 +27,11 @@ class Budget:
         usd = Money(UNLIMITED_MICRO_USD) if self.usd is None else self.usd
         return Cost(usd, UNLIMITED_GPU_MS if self.gpu_ms is None else self.gpu_ms)
 
+    @property
+    def bound_by_gpus_alone(self) -> bool:
+        others = (self.usd, self.wall_clock_ns, self.trials)
+        return self.gpu_ms is not None and all(limit is None for limit in others)
+
     def faults(self) -> list[Fault]:
         found = []
         if self.usd is None and self.gpu_ms is None:

@@ -57,8 +57,8 @@ class Resources:
 
     def faults(self) -> list[Fault]:
         found = []
-        if not 0 < self.cpus <= 10_000:
-            found.append(Fault("/resources/cpus", "must be more than 0 and at most 10000"))
+        if not 0.001 <= self.cpus <= 10_000:
+            found.append(Fault("/resources/cpus", "must be between 0.001 and 10000"))
         if not 0 <= self.gpus <= 1000:
             found.append(Fault("/resources/gpus", "must be between 0 and 1000"))
         elif self.gpus > 1 and self.gpus != int(self.gpus):
@@ -119,7 +119,7 @@ class JobSpec:
             found += part.faults()
         for clash in sorted(set(self.space.parameters) & set(self.constants)):
             found.append(Fault("/constants", f"{clash!r} is in the search space too; keep one of the two"))
-        if self.budget.usd is None and self.resources.gpus == 0:
+        if self.resources.gpus == 0 and self.budget.bound_by_gpus_alone:
             found.append(Fault("/budget/usd", "give usd: trials without GPUs never use up gpu_hours"))
         if not -(2**63) <= self.algorithm.seed < 2**63:
             found.append(Fault("/algorithm/seed", "must fit into 64 bits"))

@@ -115,7 +115,10 @@ def best_of_all(service: Service, trainable: str, metric: str, limits: Limits) -
         found = [(row.id, answers.best(db, row.id, objective.mode, limits)) for row in rows]
         reached = [(job, point) for job, point in found if point is not None and point.value is not None]
         if not reached:
-            raise NothingAffordable(f"no trial of {len(rows)} jobs reported {metric!r} within these limits")
+            points = ((answers.cheapest(db, row.id), row) for row in rows)
+            known = [(point, row) for point, row in points if point is not None]
+            cheapest = min(known, key=lambda pair: pair[0].cost.usd, default=(None, rows[0]))
+            raise NothingAffordable(_nothing(*cheapest))
         return max(reached, key=lambda pair: objective.score(pair[1].value or 0.0))
 
 

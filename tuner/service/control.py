@@ -6,10 +6,11 @@ from typing import Any, Literal
 from tuner.domain.budget import Budget
 from tuner.domain.errors import Conflict, Invalid
 from tuner.domain.job import FINAL
+from tuner.domain.time import NS, Instant
 from tuner.service.submit import tag_faults
 from tuner.service.views import JobView, job_view
 from tuner.service.wiring import Service
-from tuner.store import jobs, launches
+from tuner.store import answers, jobs, launches
 from tuner.store.database import Connection
 from tuner.store.jobs import JobRow
 
@@ -92,11 +93,11 @@ def patch(
         if priority is not None:
             jobs.set_priority(db, job, priority)
         if budget is not None:
-            _change_budget(db, row, budget.applied(row.budget))
+            _change_budget(db, row, budget.applied(row.budget), service.now())
     return job_view(service, job)
 
 
-def _change_budget(db: Connection, row: JobRow, budget: Budget) -> None:
+def _change_budget(db: Connection, row: JobRow, budget: Budget, now: Instant) -> None:
     if row.state in ("cancelled", "failed"):
         raise Conflict(f"a job that is {row.state} spends nothing any more")
     faults = [
@@ -104,6 +105,12 @@ def _change_budget(db: Connection, row: JobRow, budget: Budget) -> None:
     ]
     if faults:
         raise Invalid(*faults)
+    begun, ran_ns = sum(answers.states(db, row.id).values()), jobs.running_ns(db, row.id, now)
+    if budget.trials is not None and budget.trials < begun:
+        raise Conflict(f"{begun} trials have begun already; allow at least that many")
+    changed = budget.wall_clock_ns != row.budget.wall_clock_ns
+    if budget.wall_clock_ns is not None and changed and budget.wall_clock_ns < ran_ns:
+        raise Conflict(f"the job has run for {ran_ns / NS:.0f} s already; allow at least that")
     if budget != row.budget:
         jobs.set_budget(db, row.id, budget)
 

@@ -18,7 +18,9 @@ from tuner.store import jobs
 from tuner.tuning.guard import UNKNOWN_NEED_NS
 
 LABELS = ("node.kubernetes.io/instance-type", "ray.io/instance-type", "instance-type")
+REGION_LABELS = ("topology.kubernetes.io/region", "ray.io/region", "region")
 MAX_TAGS = 50
+MAX_CONCURRENCY = 10_000
 
 
 def submit(
@@ -64,6 +66,7 @@ def admit(service: Service, spec: JobSpec) -> tuple[Offer, int]:
         node for node in service.cluster.nodes() if node.cpus >= wanted.cpus and node.gpus >= wanted.gpus
     ]
     found = [node for node in found if wanted.instance_type in (None, instance_type(node))]
+    found = [node for node in found if wanted.region in (None, _region(node))]
     if not found:
         raise Invalid(_no_node(service.cluster.nodes(), wanted))
     offer = _offer(service, max(found, key=lambda node: (node.cpus, node.gpus)), wanted)
@@ -81,12 +84,16 @@ def admit(service: Service, spec: JobSpec) -> tuple[Offer, int]:
             f"take; give at least {least.usd} and {least.gpu_hours:.6f} GPU-hours"
         )
         raise Invalid(Fault(pointer, detail))
-    room = sum(_fit(node, wanted) for node in found)
+    room = min(MAX_CONCURRENCY, sum(_fit(node, wanted) for node in found))
     return offer, min(room, wanted.max_concurrent_trials or room)
 
 
 def instance_type(node: Node) -> str:
     return next((node.labels[label] for label in LABELS if node.labels.get(label)), "local")
+
+
+def _region(node: Node) -> str | None:
+    return next((node.labels[label] for label in REGION_LABELS if node.labels.get(label)), None)
 
 
 def tag_faults(tags: Mapping[str, str]) -> list[Fault]:
@@ -126,6 +133,13 @@ def _no_node(nodes: list[Node], wanted: Resources) -> Fault:
     if wanted.instance_type is not None:
         kinds = ", ".join(sorted({instance_type(node) for node in nodes}))
         return Fault("/resources/instance_type", f"no node is a {wanted.instance_type}; there is {kinds}")
+    if wanted.region is not None:
+        known = (
+            ", ".join(sorted({region for node in nodes if (region := _region(node))})) or "none that is known"
+        )
+        return Fault(
+            "/resources/region", f"no such node is in {wanted.region}; of the nodes' regions there is {known}"
+        )
     return Fault("/resources", f"no node has {wanted.cpus:g} CPUs and {wanted.gpus:g} GPUs together")
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from tuner.engine.worker.server_handle import clean_environment
 from tuner.service.cluster import import_path
 
 PROBE_TIMEOUT_S = 60.0
@@ -53,8 +54,7 @@ class SubprocessProber:
 
 
 def _probe(entry: str) -> Described:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("TUNER_", "RAY_"))}
-    environment["PYTHONPATH"] = os.pathsep.join(import_path())
+    environment = clean_environment(os.environ, import_path())
     command = [sys.executable, "-m", "tuner.engine.worker.probe", entry]
     try:
         done = subprocess.run(
@@ -62,19 +62,20 @@ def _probe(entry: str) -> Described:
             env=environment,
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=PROBE_TIMEOUT_S,
             stdin=subprocess.DEVNULL,
             check=False,
         )
-        found = json.loads(done.stdout.rstrip().rpartition("\n")[2])
+        found = Described(entry, **json.loads(done.stdout.rstrip().rpartition("\n")[2]))
     except subprocess.TimeoutExpired:
         return Described(entry, error=f"importing it takes more than {PROBE_TIMEOUT_S:.0f} s")
-    except ValueError:
+    except (ValueError, TypeError):
         tail = (done.stderr.strip() or "it said nothing").splitlines()[-1]
         return Described(
             entry, error=f"importing it ended the process with status {done.returncode}: {tail}"[:2000]
         )
-    return Described(entry, **found)
+    return found
 
 
 def source_of(module: str) -> Path | None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tuner.domain.time import Instant
+from tuner.engine.storage import Storage
 from tuner.service.cluster import Cluster, RayCluster
 from tuner.service.trainables import Prober, SubprocessProber
 from tuner.settings import Settings, write_private
@@ -30,8 +31,13 @@ class Service:
 
 
 def build(settings: Settings) -> Service:
-    """The service over a database that is brought up to date. Raises Unavailable where the database does not answer."""
-    settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """The service over a database that is brought up to date. Raises Unavailable where the database does not answer, and
+    ValueError for a storage that there is not."""
+    settings.make_home()
+    try:
+        Storage(settings.storage)
+    except (ImportError, ValueError) as error:
+        raise ValueError(f"TUNER_STORAGE: {settings.storage!r} cannot be used: {error}") from error
     database = Database(settings.database_url)
     database.migrate()
     if "@" in settings.database_url:

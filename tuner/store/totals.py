@@ -12,6 +12,8 @@ from tuner.store.tables import accounts, entries, jobs, trials
 
 @dataclass(frozen=True, slots=True)
 class Totals:
+    """Counts by state; `queue_wait_ns` is the sum over `started` jobs of the time from submission to the first driver."""
+
     jobs: Mapping[str, int]
     trials: Mapping[str, int]
     posted: Cost

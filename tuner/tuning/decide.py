@@ -224,7 +224,11 @@ def _on_refused(state: State, event: ev.Refused) -> list[Command]:
 def _out_of(state: State, reason: StopReason) -> list[Command]:
     if state.ending is not None:
         return []
-    return _end(state, Ending("paused" if state.budget.on_exhausted == "pause" else "succeeded", reason))
+    return _end(state, _exhausted(state, reason))
+
+
+def _exhausted(state: State, reason: StopReason) -> Ending:
+    return Ending("paused" if state.budget.on_exhausted == "pause" else "succeeded", reason)
 
 
 def _on_asked(state: State, event: ev.Asked) -> list[Command]:
@@ -298,5 +302,7 @@ def _nothing_left(state: State) -> None:
         state.ending = Ending(
             "failed", "error", f"all {len(state.trials)} trials failed, the last with: {state.failures[-1]}"
         )
+    elif state.space_exhausted:
+        state.ending = Ending("succeeded", "space_exhausted")
     else:
-        state.ending = Ending("succeeded", "space_exhausted" if state.space_exhausted else "trials")
+        state.ending = _exhausted(state, "trials")

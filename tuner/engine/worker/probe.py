@@ -5,6 +5,7 @@ import importlib
 import inspect
 import io
 import json
+import os
 import sys
 from typing import Any
 
@@ -40,6 +41,8 @@ def main() -> None:
     with contextlib.redirect_stdout(io.StringIO()):
         found = describe(sys.argv[1])
     sys.stdout.write("\n" + json.dumps(found) + "\n")
+    sys.stdout.flush()
+    os._exit(0)  # before what the module wants done at the end, which may print
 
 
 if __name__ == "__main__":

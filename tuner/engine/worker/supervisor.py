@@ -90,16 +90,17 @@ class Supervisor:
         self._fresh = False
         watch.switch("setup")
         attempt = Attempt(order, watch, order["lease_ns"], order["until"], order["max_step"])
-        self._store = CheckpointStore(order["storage"], order["project"], order["job"])
         with self._changed:
             self._attempt = attempt
         background("watchdog", self._watch, attempt)
-        self._starter = background("starter", self._start, attempt, self._store)
+        self._starter = background("starter", self._start, attempt)
 
-    def _start(self, attempt: Attempt, store: CheckpointStore) -> None:
+    def _start(self, attempt: Attempt) -> None:
         """In a thread of its own, so that an order to stop is heard while a checkpoint is fetched or user code imported."""
         try:
-            restored = self._restore(attempt, store)
+            order = attempt.order
+            self._store = CheckpointStore(order["storage"], order["project"], order["job"])
+            restored = self._restore(attempt, self._store)
             if attempt.state is None:
                 self._start_child(attempt, restored)
         except Exception as error:  # each kind of storage has errors of its own

@@ -29,7 +29,8 @@ class RandomSampler(Oblivious):
     def __init__(self, space: Space, seed: int) -> None:
         self._space, self._seed = space, seed
         size = space.size()
-        self._distinct = None if size is None else sum(1 for _ in islice(space.grid(size), 10_001))
+        countable = size is not None and size <= 100_000
+        self._distinct = sum(1 for _ in islice(space.grid(size), 10_001)) if size and countable else None
         self._seen: set[str] = set()
 
     def suggest(self, number: int) -> Config | None:
