@@ -1,5 +1,6 @@
 """Trainables that behave badly, well, and as Ray Tune's examples do."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import time
 from typing import Any
 
+import numpy
 import torch
 
 from tests.system.user_code.steady import Counter
@@ -40,6 +42,12 @@ def hangs(config: dict[str, Any]) -> None:
 def exits(config: dict[str, Any]) -> None:
     print("about to leave")
     sys.stdout.flush()
+    os._exit(3)
+
+
+def forks_and_exits(config: dict[str, Any]) -> None:
+    """Its child has its channel, and outlives it."""
+    multiprocessing.get_context("fork").Process(target=time.sleep, args=(1000,)).start()
     os._exit(3)
 
 
@@ -136,7 +144,8 @@ def tune_checkpoints(config: dict[str, Any]) -> None:
         with tempfile.TemporaryDirectory() as directory:
             (Path(directory) / "step.txt").write_text(str(step + 1))
             tune.report(
-                {"acc": step + 1, "nested": {"a": 1}}, checkpoint=tune.Checkpoint.from_directory(directory)
+                {"acc": step + 1, "nested": {"a": 1}, "confusion": numpy.eye(2), "labels": ["cat", "dog"]},
+                checkpoint=tune.Checkpoint.from_directory(directory),
             )
 
 

@@ -3,12 +3,15 @@
 import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.engine.driving import SECOND
 from tuner.engine.checkpoints import CheckpointStore, Published
+from tuner.engine.messages import Progress
+from tuner.engine.storage import PARTIAL
 from tuner.engine.worker.server_handle import ForkServer
 
 
@@ -26,6 +29,9 @@ def test_storage_that_fails_in_its_own_way_fails_the_attempt_and_is_named(
     failed = driver.until_state("failed")
     assert failed["error"]["kind"] == "storage"
     assert "the bucket is gone" in failed["error"]["message"]
+    trouble = Progress.parse(failed).trouble
+    assert trouble is not None
+    assert trouble.no_fault
 
 
 def test_storage_that_cannot_be_read_fails_the_attempt(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,6 +90,31 @@ def test_a_hanging_save_ends_with_the_lease(drive: Any, hanging: threading.Event
     assert ended["error"]["kind"] == "lease"
     assert ended["saved_step"] is None
     assert sum(ended["meter"].values()) == 8 * SECOND
+
+
+def save(driver: Any, *, until: int, restore: int | None) -> None:
+    driver.begin(until=until, restore=restore, keep=1)
+    driver.until_state("waiting")
+    driver.order("pause")
+    assert driver.until_state("paused")["saved_step"] == until
+
+
+def test_what_a_driver_has_not_recorded_replaces_nothing(drive: Any, tmp_path: Path) -> None:
+    """It died while step 4 was saved, and the next one goes on from step 2."""
+    driver, folder = drive("counts"), tmp_path / "storage/default/job_1/trial_00000"
+    save(driver, until=2, restore=None)
+    save(driver, until=4, restore=2)
+    save(driver, until=3, restore=2)
+    assert [report["metrics"]["acc"] for report in driver.reports] == [1, 2, 3, 4, 3]
+    assert sorted(path.name for path in folder.iterdir()) == ["step_00000002-a1", "step_00000003-a3"]
+
+
+def test_half_a_checkpoint_goes_with_the_next_whole_one(drive: Any, tmp_path: Path) -> None:
+    driver, folder = drive("counts"), tmp_path / "storage/default/job_1/trial_00000"
+    (folder / f"{PARTIAL}step_00000001-a1.77").mkdir(parents=True)
+    (folder / "step_00000001-a9").mkdir()
+    save(driver, until=2, restore=None)
+    assert [path.name for path in folder.iterdir()] == ["step_00000002-a1"]
 
 
 def test_a_child_that_dies_while_it_saves_for_its_pause_ends_its_attempt_at_once(drive: Any) -> None:

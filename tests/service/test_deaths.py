@@ -118,6 +118,11 @@ def test_a_job_that_is_given_up_has_its_books_closed(service: FakeService, clien
     assert row_of(service, job).state == "failed"
     assert account.held.nothing
     assert before.posted.usd <= account.posted.usd <= before.posted.usd + before.held.usd
+    trials = client.get(f"/v1/jobs/{job}/trials").json()["items"]
+    assert {trial["state"] for trial in trials} <= {"paused", "completed", "stopped", "failed"}
+    for trial in trials:
+        found = client.get(f"/v1/jobs/{job}/trials/{trial['id']}").json()["attempt_list"]
+        assert all(attempt["ended_at"] for attempt in found)
     assert violations(service) == []
 
 

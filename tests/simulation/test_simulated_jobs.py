@@ -104,6 +104,23 @@ def test_no_fault_makes_a_job_spend_more_than_its_budget(seed: int) -> None:
     assert run.loop.end.reason == "budget_usd"
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_slow_sampler_suggests_the_same_outside_of_a_transaction(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = SimulatedRun(spec(seed=seed), terms(), Curves(), seed=seed)
+    quick.run()
+    monkeypatch.setattr("tuner.engine.loop.SLOW_SUGGESTION_NS", -1)
+    slow = SimulatedRun(spec(seed=seed), terms(), Curves(), faults=Faults(driver_restart=0.01), seed=seed)
+    slow.run()
+    assert [trial.config for trial in slow.loop.state.trials[:50]] == [
+        trial.config for trial in quick.loop.state.trials[:50]
+    ]
+    slow = SimulatedRun(spec(seed=seed), terms(), Curves(), seed=seed)
+    slow.run()
+    assert outcome(slow) == outcome(quick)
+
+
 @pytest.mark.parametrize("concurrency", [1, 2, 4, 16])
 def test_a_budget_that_binds_is_used(concurrency: int) -> None:
     run = SimulatedRun(spec("0.05"), terms(concurrency), Curves())

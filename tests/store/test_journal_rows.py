@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Row, Table, select
 
 from tests.store.builders import JOB, PROJECT, budget, cost, create, hold, new_job
-from tuner.domain.events import Completed
+from tuner.domain.events import Completed, WallClockEnded
 from tuner.domain.job import StopReason
 from tuner.domain.money import FREE
 from tuner.domain.objective import Mode
@@ -18,7 +18,7 @@ from tuner.domain.time import Instant
 from tuner.store import jobs
 from tuner.store.database import Database
 from tuner.store.journal import SqlJournal
-from tuner.store.tables import launches, reports, trials
+from tuner.store.tables import checkpoints, launches, reports, trials
 
 AT = Instant(5)
 TRIAL = "trial_00003"
@@ -102,6 +102,29 @@ def test_the_best_checkpoint_is_that_of_the_best_reported_step_that_was_saved(
         save(journal, step)
     assert journal.best_checkpoint(TRIAL, mode) == best
     assert journal.best_checkpoint("trial_00001", mode) is None
+
+
+@pytest.mark.parametrize(("mode", "kept"), [("max", [2, 5, 6]), ("min", [1, 5, 6])])
+def test_checkpoints_that_a_worker_removes_are_forgotten(
+    journal: SqlJournal, database: Database, mode: Mode, kept: list[int]
+) -> None:
+    for step, value in enumerate([0.1, 0.9, None, 0.3, 0.2, 0.2], start=1):
+        put_report(journal, step, value, {})
+        save(journal, step)
+        with journal.transaction() as tx:
+            tx.keep_checkpoints(TRIAL, keep=2, mode=mode)
+    with database.read() as db:
+        assert list(db.execute(select(checkpoints.c.step).order_by(checkpoints.c.step)).scalars()) == kept
+
+
+def test_events_are_read_page_by_page(journal: SqlJournal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.store.journal.EVENTS_PAGE", 3)
+    before = list(journal.events())
+    told = [WallClockEnded(Instant(at)) for at in range(7)]
+    with journal.transaction() as tx:
+        for event in told:
+            tx.append(event)
+    assert list(journal.events()) == [*before, *told]
 
 
 def test_running_time_is_that_of_before_the_launch(journal: SqlJournal) -> None:

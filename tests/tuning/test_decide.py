@@ -185,6 +185,58 @@ def test_refused_money_ends_the_job_only_when_nothing_runs_that_could_free_some(
     assert orders == [do.EndJob("succeeded", "budget_usd")]
 
 
+def test_a_dear_trial_is_passed_over_for_a_cheap_one_at_the_end_of_the_money() -> None:
+    story = Story(trials=2)
+    story.report(0, 1, 0.5)
+    assert begins(story.parked(0, 1)) == [("trial_00001", 1)]
+    story.report(1, 1, 0.4)
+    assert begins(story.parked(1, 1)) == [("trial_00000", 3)], "the leader goes on"
+    story.state.budget = Budget(usd=Money(10**6), trials=3)
+    assert begins(story.tell(ev.Refused(AT, "trial_00000", "budget_usd"))) == [("trial_00002", 1)]
+    story.report(2, 1, 0.1)
+    assert begins(story.parked(2, 1)) == [("trial_00000", 3)], "the money that came back may be enough"
+    assert story.tell(ev.Refused(AT, "trial_00000", "budget_usd")) == [do.EndJob("succeeded", "budget_usd")]
+
+
+def test_a_job_that_is_to_go_on_as_if_it_had_never_stopped_passes_nothing_over() -> None:
+    story = Story(trials=1, on_exhausted="pause")
+    story.report(0, 1, 0.5)
+    assert begins(story.parked(0, 1)) == [("trial_00000", 3)]
+    story.state.budget = Budget(usd=Money(10**6), trials=2, on_exhausted="pause")
+    assert story.tell(ev.Refused(AT, "trial_00000", "budget_usd")) == [do.EndJob("paused", "budget_usd")]
+
+
+def test_a_trial_for_which_there_is_no_time_ends_no_other() -> None:
+    story = Story(concurrency=2)
+    assert story.tell(ev.Refused(AT, "trial_00001", "wall_clock")) == []
+    assert story.state.trial("trial_00000").status == "running"
+
+
+def test_a_target_that_was_reached_stays_reached_whatever_dies_and_whoever_asks() -> None:
+    story = Story(concurrency=2, objective=Objective("acc", target=0.9))
+    story.report(0, 1, 0.95)
+    story.tell(ev.Launched(AT, {"trial_00000": 1}))
+    ended = story.tell(ev.Asked(AT, "pause"))
+    assert [(order.state, order.reason) for order in ended if isinstance(order, do.EndJob)] == [
+        ("succeeded", "target")
+    ]
+
+
+def test_a_target_that_is_reached_on_the_way_to_a_pause_ends_the_job() -> None:
+    story = Story(objective=Objective("acc", target=0.9))
+    story.tell(ev.Asked(AT, "pause"))
+    story.report(0, 1, 0.95)
+    assert [order.reason for order in story.parked(0, 1) if isinstance(order, do.EndJob)] == ["target"]
+
+
+def test_a_failure_counts_though_the_driver_died_before_it_was_over() -> None:
+    story = Story(trials=1)
+    story.report(0, 1, math.nan)
+    story.tell(ev.Launched(AT))
+    ended = story.tell(ev.Asked(AT, "resume"))
+    assert [order.state for order in ended if isinstance(order, do.EndJob)] == ["failed"]
+
+
 def test_a_job_paused_by_its_budget_goes_on_with_what_was_refused() -> None:
     story = Story(on_exhausted="pause")
     assert story.tell(ev.Refused(AT, "trial_00000", "budget_usd")) == [do.EndJob("paused", "budget_usd")]

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.engine.storage import Storage
+from tuner.engine.storage import PARTIAL, Storage
 
 MANIFEST = "MANIFEST.json"
 _NAME = re.compile(r"step_(\d{8})-a(\d+)")
@@ -66,9 +66,7 @@ class CheckpointStore:
 
     def found(self, trial: str) -> list[Found]:
         """Newest first."""
-        names = self._storage.names(self._project, self._job, trial)
-        matches = [match for name in names if (match := _NAME.fullmatch(name))]
-        return sorted((Found(int(m[1]), int(m[2]), m[0]) for m in matches), reverse=True)
+        return _found(self._storage.names(self._project, self._job, trial))
 
     def fetch(self, trial: str, found: Found, into: Path) -> Path:
         """The verified files on this machine. Raises CheckpointDamaged."""
@@ -96,11 +94,27 @@ class CheckpointStore:
                     continue
         return None
 
-    def prune(self, trial: str, *, keep: int, protect: frozenset[int] = frozenset()) -> None:
-        """Removes all but the `keep` newest and those of protected steps."""
-        for found in self.found(trial)[keep:]:
-            if found.step not in protect:
+    def prune(self, trial: str, *, newest: int, keep: int, protect: frozenset[int] = frozenset()) -> None:
+        """Removes all but the `keep` newest whole ones up to step `newest`, and those of protected steps. Beyond `newest` lies
+        what an attempt saved whose driver died before it knew; half a checkpoint is left by a worker that died."""
+        names, kept = self._storage.names(self._project, self._job, trial), 0
+        for found in _found(names):
+            whole = found.step <= newest and self._has_manifest(trial, found)
+            if whole and (kept < keep or found.step in protect):
+                kept += 1
+            else:
                 self._storage.remove(self._project, self._job, trial, found.name)
+        for name in names:
+            if name.startswith(PARTIAL):
+                self._storage.remove(self._project, self._job, trial, name)
+
+    def _has_manifest(self, trial: str, found: Found) -> bool:
+        return MANIFEST in self._storage.names(self._project, self._job, trial, found.name)
+
+
+def _found(names: list[str]) -> list[Found]:
+    matches = [match for name in names if (match := _NAME.fullmatch(name))]
+    return sorted((Found(int(m[1]), int(m[2]), m[0]) for m in matches), reverse=True)
 
 
 def _describe(root: Path, file: Path) -> dict[str, object]:

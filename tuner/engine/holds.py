@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from tuner.domain.cost import CostKind, Meter, slice_costs, total
 from tuner.domain.ids import hold_id
 from tuner.domain.money import FREE, Cost, Money, Rate
-from tuner.domain.records import OpenHold
+from tuner.domain.records import AttemptRow, OpenHold
 from tuner.domain.time import Instant
+from tuner.domain.trial import AttemptEnd
 from tuner.engine.journal import JournalTx
 from tuner.tuning.guard import fits_deadline, lease_ns
 
@@ -15,7 +16,7 @@ from tuner.tuning.guard import fits_deadline, lease_ns
 @dataclass(slots=True)
 class Purse:
     """The money of one attempt. `lease_ns` is paid for, counted from the attempt's beginning; `settled` is the reading
-    up to which it was posted; `reported_ns` is the work done up to the last report."""
+    up to which it was posted, `reported` that of the last report."""
 
     trial: str
     attempt: int
@@ -32,12 +33,37 @@ class Purse:
     posted: dict[CostKind, Cost] = field(default_factory=dict)
     trained_ns: dict[int, int] = field(default_factory=dict)
     last_step: int = 0
-    reported_ns: int = 0
+    reported: Meter = field(default_factory=Meter)
 
-    @property
-    def silent_ns(self) -> int:
-        """Work since the last report, or since the attempt began."""
-        return self.meter.busy_ns - self.reported_ns
+    def since_report_ns(self, *kinds: CostKind) -> int:
+        """Time of these kinds since the last report, or since the attempt began."""
+        return sum(self.meter.ns.get(kind, 0) - self.reported.ns.get(kind, 0) for kind in kinds)
+
+    def read(self, meter: Meter, *, heard_ns: int) -> None:
+        """A reading beyond the lease is cut to it: nobody is billed for more than was held."""
+        over = meter.total_ns - self.lease_ns
+        if over > 0:
+            ns = dict(meter.ns)
+            for kind, before in [(kind, self.settled.ns.get(kind, 0)) for kind in ns]:
+                cut = min(over, ns[kind] - before)
+                ns[kind], over = ns[kind] - cut, over - cut
+            meter = Meter(ns)
+        self.meter, self.heard_ns = meter, heard_ns
+
+    def ended(self, end: AttemptEnd, at: Instant, *, reason: str, detail: str) -> AttemptRow:
+        """Its attempt for the record."""
+        return AttemptRow(
+            self.trial,
+            self.attempt,
+            self.began_at,
+            ended_at=at,
+            end=end,
+            reason=reason,
+            detail=detail,
+            from_step=self.from_step,
+            to_step=max(self.last_step, self.from_step),
+            costs=dict(self.posted),
+        )
 
     def unposted(self, rate: Rate) -> Money:
         return rate.cost(self.meter.total_ns).usd - rate.cost(self.settled.total_ns).usd

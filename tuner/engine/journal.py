@@ -14,6 +14,7 @@ from tuner.domain.events import Event
 from tuner.domain.job import JobState, StopReason
 from tuner.domain.ledger import Account
 from tuner.domain.money import Cost
+from tuner.domain.objective import Mode
 from tuner.domain.records import AttemptRow, CheckpointRow, OpenHold, ReportRow
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
@@ -60,7 +61,11 @@ class JournalTx(Protocol):
     def posted(self, trial: str, attempt: int) -> dict[CostKind, Cost]:
         """What the attempt's slices were billed so far, kind by kind, corrections included."""
 
-    def put_checkpoint(self, checkpoint: CheckpointRow) -> None: ...
+    def put_checkpoint(self, checkpoint: CheckpointRow) -> None:
+        """Creates or replaces."""
+
+    def keep_checkpoints(self, trial: str, *, keep: int, mode: Mode) -> None:
+        """Forgets all but the trial's `keep` newest and that of the best reported step, as its worker removes them."""
 
     def put_job(self, state: JobState, reason: StopReason | None, *, at: Instant, detail: str = "") -> None:
         """Moves the job; a move that `tuner.domain.job.MOVES` does not have raises Conflict."""

@@ -31,8 +31,17 @@ class Learner:
                     self._sampler.adopt(trial_number(trial), config)
             case ev.Reported(_, trial):
                 self._on_report(state, trial_number(trial))
-            case ev.Completed(_, trial) | ev.Failed(_, trial) | ev.Stopped(_, trial) | ev.Parked(_, trial):
+            case (
+                ev.Completed(_, trial)
+                | ev.Failed(_, trial)
+                | ev.Stopped(_, trial)
+                | ev.Parked(_, trial)
+                | ev.Lost(_, trial)
+            ):
                 self._on_end(state, trial_number(trial))
+            case ev.Launched():  # what was about to end when the driver died has ended with it
+                for number in range(len(state.trials)):
+                    self._on_end(state, number)
             case _:
                 pass
 

@@ -18,17 +18,20 @@ from tuner.domain.ids import trial_number
 from tuner.domain.job import JobSpec
 from tuner.domain.money import FREE, Rate
 from tuner.domain.records import AttemptRow, CheckpointRow, ReportRow
+from tuner.domain.space import Config
 from tuner.domain.time import Instant
 from tuner.domain.trial import AttemptEnd
 from tuner.engine.holds import Purse, Treasury, Wanted
 from tuner.engine.journal import Journal, JournalTx
 from tuner.engine.learning import Learner
 from tuner.engine.messages import ENDED, Progress, StepReport
-from tuner.engine.pace import Pace
+from tuner.engine.pace import OVERHEAD, Pace
 from tuner.engine.world import Assignment, Clock, World
 from tuner.tuning.decide import decide
 from tuner.tuning.state import PUBLIC, State
 
+# A sampler that took longer for its last suggestion makes the next one outside of a transaction.
+SLOW_SUGGESTION_NS = 50_000_000
 ENDS: dict[str, AttemptEnd] = {
     "paused": "paused",
     "finished": "completed",
@@ -57,6 +60,7 @@ class Turn:
     at: Instant
     orders: list[Callable[[], None]] = field(default_factory=list)
     go: set[str] = field(default_factory=set)
+    suggest: str | None = None
 
 
 class Loop:
@@ -75,6 +79,7 @@ class Loop:
         self.end: do.EndJob | None = None
         self.journal, self._world, self._clock = journal, world, clock
         self._deadline_elapsed: int | None = None
+        self._suggestion_ns = 0
         self._born_ns = clock.elapsed_ns()
 
     # What happens to a job
@@ -112,12 +117,14 @@ class Loop:
         ):
             return
         with self._turn() as turn:
-            self._read_meter(purse, progress.meter)
+            purse.read(progress.meter, heard_ns=self._clock.elapsed_ns())
             for saved in progress.checkpoints:
                 self._on_saved(turn, purse, saved.step)
                 size, seconds = saved.size_bytes, saved.seconds
                 row = CheckpointRow(purse.trial, saved.step, purse.attempt, saved.uri, size, seconds, turn.at)
                 turn.tx.put_checkpoint(row)
+                spec = self.state.spec
+                turn.tx.keep_checkpoints(purse.trial, keep=spec.checkpoint.keep, mode=spec.objective.mode)
             for report in progress.reports:
                 self._on_report(turn, purse, report)
             if progress.state in ENDED:
@@ -153,6 +160,16 @@ class Loop:
             self.record_touched(tx, turn.at)
         for order in turn.orders:
             order()
+        if turn.suggest is not None:
+            config = self._suggest(turn.suggest)
+            with self._turn() as following:
+                self._tell(following, ev.Suggested(following.at, turn.suggest, config))
+
+    def _suggest(self, trial: str) -> Config | None:
+        began = self._clock.elapsed_ns()
+        config = self.learner.suggest(trial_number(trial))
+        self._suggestion_ns = self._clock.elapsed_ns() - began
+        return config
 
     def record_touched(self, tx: JournalTx, at: Instant) -> None:
         """Writes down the trials whose state changed."""
@@ -174,9 +191,10 @@ class Loop:
 
     def _carry_out(self, turn: Turn, order: do.Command) -> list[ev.Event]:
         match order:
+            case do.Suggest(trial) if self._suggestion_ns > SLOW_SUGGESTION_NS:
+                turn.suggest = trial  # nobody should wait for the database meanwhile
             case do.Suggest(trial):
-                config = self.learner.suggest(trial_number(trial))
-                return [ev.Suggested(turn.at, trial, config)]
+                return [ev.Suggested(turn.at, trial, self._suggest(trial))]
             case do.Begin():
                 return self._begin(turn, order)
             case do.Proceed(trial, until):
@@ -211,17 +229,6 @@ class Loop:
 
     # What a worker tells
 
-    def _read_meter(self, purse: Purse, meter: Meter) -> None:
-        """A reading beyond the lease is cut to it: nobody is billed for more than was held."""
-        over = meter.total_ns - purse.lease_ns
-        if over > 0:
-            ns = dict(meter.ns)
-            for kind, before in [(kind, purse.settled.ns.get(kind, 0)) for kind in ns]:
-                cut = min(over, ns[kind] - before)
-                ns[kind], over = ns[kind] - cut, over - cut
-            meter = Meter(ns)
-        purse.meter, purse.heard_ns = meter, self._clock.elapsed_ns()
-
     def _on_saved(self, turn: Turn, purse: Purse, step: int) -> None:
         self.saved[purse.trial] = max(step, self.saved.get(purse.trial, 0))
         purse.trained_ns = {s: ns for s, ns in purse.trained_ns.items() if s >= step}
@@ -232,7 +239,7 @@ class Loop:
         if report.step - purse.last_step:
             self.pace.stepped(purse.trial, max(0, trained - before))
         purse.trained_ns[report.step], purse.last_step = trained, report.step
-        purse.reported_ns = report.meter.busy_ns
+        purse.reported = report.meter
         rate = self.treasury.rate
         useful_ns = trained if purse.from_step else trained + report.meter.ns.get("setup", 0)
         value = report.value(self.state.spec.objective.metric)
@@ -254,22 +261,26 @@ class Loop:
         starved = trouble is not None and trouble.kind == "lease" and purse.last_step == 0
         self.pace.ended(trial, purse.meter, warming_ns=progress.warming_ns, starved=starved)
         reason = trouble.line if trouble else ""
-        self._close(turn, purse, progress.state, reason=reason, detail=trouble.traceback if trouble else "")
-        self._tell(turn, self._end_event(turn, progress, reason))
+        lost = progress.state == "failed" and trouble is not None and trouble.no_fault
+        end = "lost" if lost and trial not in self.stalled else progress.state
+        self._close(turn, purse, end, reason=reason, detail=trouble.traceback if trouble else "")
+        self._tell(turn, self._end_event(turn, trial, end, reason))
 
-    def _end_event(self, turn: Turn, progress: Progress, reason: str) -> ev.Event:
-        stalled = self.stalled.pop(progress.trial, None)
+    def _end_event(self, turn: Turn, trial: str, end: str, reason: str) -> ev.Event:
+        stalled = self.stalled.pop(trial, None)
         if stalled is not None:
-            return ev.Failed(turn.at, progress.trial, stalled)
-        match progress.state:
+            return ev.Failed(turn.at, trial, stalled)
+        match end:
             case "finished" | "ended":
-                return ev.Completed(turn.at, progress.trial)
+                return ev.Completed(turn.at, trial)
             case "stopped":
-                return ev.Stopped(turn.at, progress.trial)
+                return ev.Stopped(turn.at, trial)
             case "failed":
-                return ev.Failed(turn.at, progress.trial, reason)
+                return ev.Failed(turn.at, trial, reason)
+            case "lost":
+                return ev.Lost(turn.at, trial, self.saved.get(trial, 0), reason)
             case _:
-                return ev.Parked(turn.at, progress.trial, self.saved.get(progress.trial, 0))
+                return ev.Parked(turn.at, trial, self.saved.get(trial, 0))
 
     def _keep_going(self, turn: Turn, purse: Purse, progress: Progress) -> None:
         """Renews the lease of a trial that goes on: when it asks, when it was promoted, or when half of it is used up; that
@@ -278,9 +289,13 @@ class Loop:
         status = self.state.trial(trial).status
         if status not in ("running", "parking", "finishing") or trial in self.stalled:
             return
-        patience = self.pace.patience_ns(self.treasury.rate.affords_ns(self.state.budget.limit))
-        if progress.state == "running" and purse.silent_ns > patience:
-            self.stalled[trial] = f"did not report for {patience / 1e9:.0f} s of work; it may hang"
+        hangs = self.pace.hangs(
+            trained_ns=purse.since_report_ns("train"),
+            overhead_ns=purse.since_report_ns(*OVERHEAD),
+            buys_ns=self.treasury.rate.affords_ns(self.state.budget.limit),
+        )
+        if progress.state == "running" and hangs:
+            self.stalled[trial] = hangs
             turn.orders.append(lambda: self._world.stop(trial))
             return
         waits = (
@@ -308,20 +323,7 @@ class Loop:
         kept = purse.trained_ns.get(self.saved.get(purse.trial, 0), 0)
         lost = purse.meter.ns.get("train", 0) - kept if again else 0
         self.treasury.close(turn.tx, purse, lost_ns=lost, at=turn.at)
-        turn.tx.put_attempt(
-            AttemptRow(
-                purse.trial,
-                purse.attempt,
-                purse.began_at,
-                ended_at=turn.at,
-                end=ENDS[end],
-                reason=reason,
-                detail=detail,
-                from_step=purse.from_step,
-                to_step=max(purse.last_step, purse.from_step),
-                costs=dict(purse.posted),
-            )
-        )
+        turn.tx.put_attempt(purse.ended(ENDS[end], turn.at, reason=reason, detail=detail))
         del self.purses[purse.trial]
 
     # Money and time

@@ -3,13 +3,15 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from tuner.domain.cost import Meter
 from tuner.domain.time import Instant
 
+T = TypeVar("T")
 WorkerState = Literal["running", "waiting", "paused", "finished", "stopped", "ended", "failed", "parked"]
 ENDED: frozenset[WorkerState] = frozenset({"paused", "finished", "stopped", "ended", "failed"})
+TROUBLE = ("kind", "type", "message", "traceback")
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -28,7 +30,12 @@ class StepReport:
         found = self.metrics.get(metric)
         if isinstance(found, str):
             return _SPECIAL.get(found)
-        return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
+        if isinstance(found, bool) or not isinstance(found, int | float):
+            return None
+        try:
+            return float(found)
+        except OverflowError:  # an integer beyond what a float holds
+            return math.inf if found > 0 else -math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,11 @@ class Trouble:
     type: str
     message: str
     traceback: str = ""
+
+    @property
+    def no_fault(self) -> bool:
+        """Whether it lies in storage or the worker, not in the trial."""
+        return self.kind == "storage"
 
     @property
     def line(self) -> str:
@@ -82,7 +94,13 @@ class Progress:
             state=result["state"],
             meter=Meter.of(result["meter"]),
             reports=tuple(
-                StepReport(r["step"], r["metrics"], r["resumable"], Meter.of(r["meter"]), Instant(r["at_ns"]))
+                StepReport(
+                    r["step"],
+                    {_text(name): _text(value) for name, value in r["metrics"].items()},
+                    r["resumable"],
+                    Meter.of(r["meter"]),
+                    Instant(r["at_ns"]),
+                )
                 for r in result["reports"]
             ),
             checkpoints=tuple(
@@ -91,7 +109,12 @@ class Progress:
             need_ns=result.get("need_ns") or 0,
             saved_step=result.get("saved_step"),
             warming_ns=result.get("warming_ns", 0),
-            trouble=Trouble(error["kind"], error["type"], error["message"], error.get("traceback", ""))
-            if error
-            else None,
+            trouble=Trouble(**{name: _text(error.get(name, "")) for name in TROUBLE}) if error else None,
         )
+
+
+def _text(value: T) -> T:
+    """What user code said, as a database takes it: without lone surrogates (of file names that are no UTF-8) and NULs."""
+    if not isinstance(value, str):
+        return value
+    return value.encode("utf-8", "replace").decode().replace("\0", "")  # type: ignore[return-value]

@@ -3,16 +3,17 @@
 from collections import deque
 from dataclasses import dataclass, field
 
-from tuner.domain.cost import Meter
+from tuner.domain.cost import CostKind, Meter
 from tuner.tuning.guard import UNKNOWN_NEED_NS
 
-# A trial that says nothing for so long hangs: so many of the slowest steps seen, or where none was seen, this part of what
-# the budget buys. Never less than the floor.
-PATIENCE_STEPS = 20
+# A trial that trains for so long without a report hangs: so many of the slowest steps seen, or where none was seen, this part
+# of what the budget buys. Never less than the floor. The same for the time around training: setting up, loading, saving.
+PATIENCE_TIMES = 20
 PATIENCE_BUDGET = 8
-PATIENCE_FLOOR_NS = 30_000_000_000
+STEP_FLOOR_NS = 30_000_000_000
+OVERHEAD_FLOOR_NS = 120_000_000_000
 
-_OVERHEAD = ("setup", "restore", "checkpoint")
+OVERHEAD: tuple[CostKind, ...] = ("setup", "restore", "checkpoint")
 
 
 @dataclass(slots=True)
@@ -27,6 +28,7 @@ class Pace:
     step_ns: dict[str, int] = field(default_factory=dict)
     fastest_ns: int = 0
     slowest_ns: int = 0
+    longest_overhead_ns: int = 0
     overheads_ns: deque[int] = field(default_factory=lambda: deque(maxlen=8))
     wanted_ns: dict[str, int] = field(default_factory=dict)
 
@@ -39,7 +41,9 @@ class Pace:
     def ended(self, trial: str, meter: Meter, *, warming_ns: int, starved: bool) -> None:
         """`starved`: the lease ended before a step did, so that the next attempt needs more for it. What a cold worker took
         to warm up does not count: it is a hundred times what a warm one takes, and it is warm now."""
-        overhead = sum(meter.ns.get(kind, 0) for kind in _OVERHEAD) - warming_ns  # type: ignore[call-overload]
+        overhead = sum(meter.ns.get(kind, 0) for kind in OVERHEAD)
+        self.longest_overhead_ns = max(overhead, self.longest_overhead_ns)
+        overhead -= warming_ns
         if overhead > 0:
             self.overheads_ns.append(overhead)
         if starved:
@@ -50,10 +54,17 @@ class Pace:
         known = min(self.overheads_ns, default=0) + step * 5 // 4 if step else UNKNOWN_NEED_NS
         return max(known, self.wanted_ns.get(trial, 0))
 
-    def patience_ns(self, buys_ns: int) -> int:
-        """How long a trial may work without a report. `buys_ns`: the time of one trial that the whole budget buys."""
-        known = PATIENCE_STEPS * self.slowest_ns if self.slowest_ns else buys_ns // PATIENCE_BUDGET
-        return max(PATIENCE_FLOOR_NS, known)
+    def hangs(self, *, trained_ns: int, overhead_ns: int, buys_ns: int) -> str:
+        """Why a trial with so much time since its last report is taken to hang, or "" where it is not. `buys_ns`: the time of
+        one trial that the whole budget buys."""
+        for ns, seen, floor, where in (
+            (trained_ns, self.slowest_ns, STEP_FLOOR_NS, "training"),
+            (overhead_ns, self.longest_overhead_ns, OVERHEAD_FLOOR_NS, "setting up, loading or saving"),
+        ):
+            patience = max(floor, PATIENCE_TIMES * seen if seen else buys_ns // PATIENCE_BUDGET)
+            if ns > patience:
+                return f"did not report for {patience / 1e9:.0f} s of {where}; it may hang"
+        return ""
 
     def step_need_ns(self, trial: str) -> int:
         return self.step_ns.get(trial, 0) * 5 // 4

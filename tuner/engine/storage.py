@@ -7,6 +7,8 @@ from typing import Any
 
 import fsspec
 
+PARTIAL = ".partial-"  # begins the name of a directory that is not complete yet
+
 
 class Storage:
     """Directories of files under one root. A directory of the local file system appears whole or not at all."""
@@ -68,7 +70,7 @@ class Storage:
 def _put_local(source: Path, target: Path) -> None:
     """Synced, then renamed into place: a reader sees nothing or everything."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    beside = target.parent / f".{target.name}.{os.getpid()}"
+    beside = target.parent / f"{PARTIAL}{target.name}.{os.getpid()}"
     shutil.rmtree(beside, ignore_errors=True)
     shutil.move(source, beside)
     for file in beside.rglob("*"):

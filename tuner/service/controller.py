@@ -17,6 +17,7 @@ from tuner.service.wiring import Service
 from tuner.store import answers, jobs, launches
 from tuner.store.database import Connection
 from tuner.store.jobs import JobRow
+from tuner.store.journal import end_open
 from tuner.store.launches import Launch
 from tuner.store.ledger import open_holds, settle
 
@@ -161,7 +162,8 @@ def has_room(nodes: Iterable[Node], under_way: Iterable[JobRow], row: JobRow) ->
 
 
 def close_books(db: Connection, row: JobRow, died_at: Instant, now: Instant) -> None:
-    """Settles what a dead driver left open."""
+    """Settles and ends what a dead driver left open, of a job that nobody goes on with."""
     rate = row.offer.rate(cpus=row.spec.resources.cpus, gpus=row.spec.resources.gpus)
     for hold in open_holds(db, row.id):
         settle(db, row.project, row.id, hold.id, lost_of(hold, rate, died_at), now)
+    end_open(db, row.id, now)

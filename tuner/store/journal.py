@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from tuner.domain.budget import Budget
 from tuner.domain.cost import CostKind
@@ -24,6 +24,7 @@ from tuner.store.codec import decode, encode
 from tuner.store.database import Database
 from tuner.store.tables import attempts, checkpoints, events, reports, trials
 
+EVENTS_PAGE = 1000
 # What a job ends for that a change of its budget might mend.
 LIMITS = ("budget_usd", "budget_gpu_hours", "wall_clock", "trials")
 
@@ -49,10 +50,17 @@ class SqlJournal:
         self._seq = tx.seq
 
     def events(self) -> Iterator[Event]:
-        with self._database.read() as db:
-            rows = db.execute(select(events.c.body).where(events.c.job == self._job).order_by(events.c.seq))
-            for row in rows.yield_per(1000):
+        """By pages: with a rollback journal nobody can commit while somebody reads."""
+        e, last = events.c, 0
+        page = select(e.seq, e.body).where(e.job == self._job).order_by(e.seq).limit(EVENTS_PAGE)
+        while True:
+            with self._database.read() as db:
+                rows = db.execute(page.where(e.seq > last)).all()
+            if not rows:
+                return
+            for row in rows:
                 yield decode(row.body)
+            last = rows[-1].seq
 
     def open_holds(self) -> list[OpenHold]:
         with self._database.read() as db:
@@ -76,16 +84,8 @@ class SqlJournal:
 
     def best_checkpoint(self, trial: str, mode: Mode) -> tuple[float, int] | None:
         """Value and step of the trial's checkpoint with the best metric; None where there is none with a metric."""
-        c, r = checkpoints.c, reports.c
-        query = (
-            select(r.value, c.step)
-            .join(checkpoints, (c.job == r.job) & (c.trial == r.trial) & (c.step == r.step))
-            .where(r.job == self._job, r.trial == trial, r.value.is_not(None))
-            .order_by(r.value.desc() if mode == "max" else r.value, c.step.desc())
-        )
         with self._database.read() as db:
-            row = db.execute(query.limit(1)).first()
-            return None if row is None else (row.value, row.step)
+            return _best_checkpoint(db, self._job, trial, mode)
 
     def running_ns(self) -> int:
         return self._ran_ns
@@ -93,6 +93,19 @@ class SqlJournal:
     def account(self) -> Account:
         with self._database.read() as db:
             return ledger.account(db, self._job)
+
+
+def _best_checkpoint(db: Connection, job: str, trial: str, mode: Mode) -> tuple[float, int] | None:
+    """Of equal ones the newest."""
+    c, r = checkpoints.c, reports.c
+    query = (
+        select(r.value, c.step)
+        .join(checkpoints, (c.job == r.job) & (c.trial == r.trial) & (c.step == r.step))
+        .where(r.job == job, r.trial == trial, r.value.is_not(None))
+        .order_by(r.value.desc() if mode == "max" else r.value, c.step.desc())
+    )
+    row = db.execute(query.limit(1)).first()
+    return None if row is None else (row.value, row.step)
 
 
 def attempt_row(found: Mapping[str, Any]) -> AttemptRow:
@@ -172,7 +185,7 @@ class SqlTx:
             "node": attempt.node,
             "from_step": attempt.from_step,
             "to_step": attempt.to_step,
-            "costs": json.dumps({kind: (c.usd.micro_usd, c.gpu_ms) for kind, c in attempt.costs.items()}),
+            "costs": _costs(attempt.costs),
         }
         mine = (a.job == self._job) & (a.trial == attempt.trial) & (a.attempt == attempt.attempt)
         if self._db.execute(update(attempts).where(mine).values(values)).rowcount == 0:
@@ -231,6 +244,15 @@ class SqlTx:
             }
             self._db.execute(insert(checkpoints).values(**key, **values))
 
+    def keep_checkpoints(self, trial: str, *, keep: int, mode: Mode) -> None:
+        c = checkpoints.c
+        mine = (c.job == self._job) & (c.trial == trial)
+        found = list(self._db.execute(select(c.step).where(mine).order_by(c.step.desc())).scalars())
+        best = _best_checkpoint(self._db, self._job, trial, mode) if len(found) > keep else None
+        gone = [step for step in found[keep:] if best is None or step != best[1]]
+        if gone:
+            self._db.execute(delete(checkpoints).where(mine, c.step.in_(gone)))
+
     def put_job(self, state: JobState, reason: StopReason | None, *, at: Instant, detail: str = "") -> None:
         """A job that runs no more needs no driver: its launch ends with it, and this driver can write nothing more. One that
         was resumed or topped up in the very moment in which it came to its end gets another driver."""
@@ -246,6 +268,23 @@ class SqlTx:
 
     def set_limit(self, budget: Budget) -> None:
         jobs.set_budget(self._db, self._job, budget)
+
+
+def end_open(db: Connection, job: str, at: Instant) -> None:
+    """Ends the attempts and trials of a job whose driver is dead and has no successor."""
+    a, t, why = attempts.c, trials.c, "the job's driver ended"
+    open_ones = (a.job == job) & a.ended_at.is_(None)
+    for trial, attempt in db.execute(select(a.trial, a.attempt).where(open_ones)).all():
+        ended = {"ended_at": at, "end": "lost", "reason": why}
+        posted = ledger.posted_by_kind(db, job, trial, attempt)
+        mine = (a.job == job) & (a.trial == trial) & (a.attempt == attempt)
+        db.execute(update(attempts).where(mine).values(**ended, costs=_costs(posted)))
+    live = (t.job == job) & t.state.in_(("running", "pending"))
+    db.execute(update(trials).where(live).values(state="stopped", reason=why, updated_at=at))
+
+
+def _costs(costs: Mapping[CostKind, Cost]) -> str:
+    return json.dumps({kind: (cost.usd.micro_usd, cost.gpu_ms) for kind, cost in costs.items()})
 
 
 def _json(metrics: Mapping[str, object]) -> str:

@@ -24,7 +24,8 @@ def decide(state: State, event: Event) -> tuple[State, list[Command]]:
     """One turn: take note of the event, then fill free workers or end the job."""
     orders = _note(state, event)
     orders += _fill(state)
-    if state.ending and not state.active and not state.ended and not state.suggesting:
+    idle = not state.active and not state.suggesting and not isinstance(event, ev.Launched)
+    if state.ending and not state.ended and idle:
         state.ended, state.going = True, False
         orders.append(do.EndJob(state.ending.state, state.ending.reason, state.ending.detail))
     return state, orders
@@ -47,7 +48,8 @@ def _note(state: State, event: Event) -> list[Command]:
         case ev.Asked():
             return _on_asked(state, event)
         case ev.BudgetChanged():
-            state.budget, state.broke = event.budget, None
+            state.budget = event.budget
+            _money_moved(state)
             return []
         case _:
             assert_never(event)
@@ -55,14 +57,22 @@ def _note(state: State, event: Event) -> list[Command]:
 
 def _on_launched(state: State, event: ev.Launched) -> list[Command]:
     """Whatever ran before this launch runs no more, and waits to be resumed from its newest checkpoint."""
+    if state.ended or (state.ending and not state.ending.found):
+        state.ending = None
+    state.going, state.suggesting, state.ended = False, False, False
+    _money_moved(state)
     for number in sorted(state.active):
         trial = state.trials[number]
         if trial.status == "stopping":
-            state.set(trial, trial.ends_as)
+            _ended_for_good(state, trial, trial.ends_as, trial.reason)
         else:
             _interrupt(state, trial, event.saved.get(trial.id, 0))
-    state.going, state.suggesting, state.broke, state.ending, state.ended = False, False, None, None, False
     return []
+
+
+def _money_moved(state: State) -> None:
+    """What was refused before may be affordable now."""
+    state.broke, state.passed = None, {}
 
 
 def _on_suggested(state: State, event: ev.Suggested) -> list[Command]:
@@ -94,7 +104,7 @@ def _on_reported(state: State, event: ev.Reported) -> list[Command]:
     state.touched.add(trial.number)
     _record_rungs(state, trial)
     ending = stopping.after_report(state, event) if event.value is not None else None
-    if ending is not None and state.ending is None:
+    if ending is not None and (state.ending is None or state.ending.state == "paused"):
         return _end(state, ending)
     return _at_step(state, trial, event.step)
 
@@ -162,7 +172,7 @@ def _on_attempt_end(state: State, event: AttemptEnd) -> list[Command]:
     trial = state.trial(event.trial)
     if trial.status not in ("running", "parking", "finishing", "stopping"):
         return []
-    state.broke = None
+    _money_moved(state)
     if trial.status == "stopping":
         return _ended_for_good(state, trial, trial.ends_as, trial.reason)
     match event:
@@ -184,7 +194,7 @@ def _on_lost(state: State, trial: TrialRecord, event: ev.Lost) -> list[Command]:
     brought_nothing = trial.replayed is None or trial.replayed >= trial.steps
     trial.losses = trial.losses + 1 if brought_nothing else 0
     if trial.losses >= LOSSES_WITHOUT_PROGRESS:
-        reason = f"its worker was lost {trial.losses} times without a new step in between: {event.reason}"
+        reason = f"{trial.losses} attempts were lost without a new step in between: {event.reason}"
         return _ended_for_good(state, trial, "failed", reason)
     return _interrupt(state, trial, event.step)
 
@@ -206,19 +216,20 @@ def _ended_for_good(state: State, trial: TrialRecord, status: Status, reason: st
 
 
 def _on_refused(state: State, event: ev.Refused) -> list[Command]:
-    """A trial that runs is parked; one that was to begin waits. Once nothing runs that could free money, the job is out of it.
-
-    Time, unlike money, does not come back.
-    """
+    """A trial that runs is parked; one that was to begin waits. Once nothing runs that could free money, the job is out of it,
+    or where it need not go on later exactly as it stands, passes that trial over for a cheaper one."""
     trial = state.trial(event.trial)
-    orders: list[Command] = []
-    state.broke = event.limit
     if trial.status == "running" and event.running:
+        state.broke = event.limit
         state.set(trial, "parking")
-        orders.append(do.Park(trial.id))
-    elif trial.status == "running":
+        return [do.Park(trial.id)]
+    if trial.status == "running":
         state.set(trial, "parked" if trial.steps else "new")
-    return orders if state.active and event.limit != "wall_clock" else orders + _out_of(state, event.limit)
+    if trial.steps and not state.active and state.budget.on_exhausted == "finish":
+        state.passed[trial.number], state.broke = event.limit, None
+        return []
+    state.broke = event.limit
+    return [] if state.active else _out_of(state, event.limit)
 
 
 def _out_of(state: State, reason: StopReason) -> list[Command]:
@@ -237,7 +248,8 @@ def _on_asked(state: State, event: ev.Asked) -> list[Command]:
             state.going = True
             return []
         case "pause":
-            return _end(state, Ending("paused", None))
+            state.going = True
+            return [] if state.ending and state.ending.found else _end(state, Ending("paused", None))
         case "cancel":
             state.ending = None
             return _end(state, Ending("cancelled", "cancelled"), park=False)
@@ -263,7 +275,7 @@ def _fill(state: State) -> list[Command]:
     """Work for free workers: the interrupted first, then promotions, then new configurations, then the leader's last rungs."""
     orders: list[Command] = []
     while state.going and not state.ending and not state.broke and len(state.active) < state.concurrency:
-        trial = state.trials[min(state.ready)] if state.ready else scheduler_for(state.spec).promote(state)
+        trial = _earned_more(state)
         if trial is None and _may_suggest(state):
             if not state.suggesting:
                 state.suggesting = True
@@ -279,6 +291,15 @@ def _fill(state: State) -> list[Command]:
     return orders
 
 
+def _earned_more(state: State) -> TrialRecord | None:
+    """The next trial to go on: one that waits, or one to promote. Those that were passed over wait for money, and nothing is
+    promoted before them."""
+    waiting = [number for number in state.ready if number not in state.passed]
+    if waiting:
+        return state.trials[min(waiting)]
+    return None if state.passed else scheduler_for(state.spec).promote(state)
+
+
 def _may_suggest(state: State) -> bool:
     within = state.budget.trials is None or len(state.trials) < state.budget.trials
     return within and not state.space_exhausted
@@ -286,7 +307,7 @@ def _may_suggest(state: State) -> bool:
 
 def _leader_unfinished(state: State) -> TrialRecord | None:
     """When no new configuration may begin, the best trial so far goes on to the end, so that the money buys a finished model."""
-    if state.leader is None or not state.rungs:
+    if state.leader is None or not state.rungs or state.passed:
         return None
     leader = state.trials[state.leader]
     if leader.status != "parked":
@@ -298,7 +319,9 @@ def _leader_unfinished(state: State) -> TrialRecord | None:
 def _nothing_left(state: State) -> None:
     if state.active:
         return
-    if state.trials and all(trial.status == "failed" for trial in state.trials):
+    if state.passed:
+        state.ending = _exhausted(state, next(iter(state.passed.values())))
+    elif state.trials and all(trial.status == "failed" for trial in state.trials):
         state.ending = Ending(
             "failed", "error", f"all {len(state.trials)} trials failed, the last with: {state.failures[-1]}"
         )

@@ -71,6 +71,11 @@ class Ending:
     reason: StopReason | None
     detail: str = ""
 
+    @property
+    def found(self) -> bool:
+        """Whether it follows from what was reported, which no later wish and no restart makes undone."""
+        return self.reason in ("target", "plateau", "error")
+
 
 @dataclass(slots=True)
 class State:
@@ -86,6 +91,7 @@ class State:
     suggesting: bool = False
     space_exhausted: bool = False
     broke: StopReason | None = None
+    passed: dict[int, StopReason] = field(default_factory=dict)
     ending: Ending | None = None
     ended: bool = False
     spent: Money = ZERO

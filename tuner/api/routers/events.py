@@ -81,9 +81,9 @@ class _Standing:
 
 
 def told(changes: Changes) -> list[str]:
-    """Messages in the order of their events."""
-    found = [(point.seq, 0, "report", _report(point)) for point in changes.told.reports]
-    found += [(row.seq, 1, "trial", present.trial_of(row).model_dump()) for row in changes.told.trials]
+    """Messages in the order of their events; a report comes last, with its number, so that it is told once."""
+    found = [(point.seq, 1, "report", _report(point)) for point in changes.told.reports]
+    found += [(row.seq, 0, "trial", present.trial_of(row).model_dump()) for row in changes.told.trials]
     found.sort(key=lambda one: one[:2])
     numbers = [seq for seq, *_ in found] + [None]
     return [

@@ -1,8 +1,6 @@
 """One run of Ray Tune that carries out what the loop wants, until the loop is at its end."""
 
 import os
-import shutil
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +11,7 @@ from tuner.domain.job import JobSpec
 from tuner.engine.loop import Loop
 from tuner.engine.ray_driver.actuator import Actuator
 from tuner.engine.ray_driver.tune_hooks import Assigner, Greeter, Messenger
+from tuner.engine.scratch import Scratch
 from tuner.engine.worker.actor import Worker
 
 
@@ -21,7 +20,7 @@ def run_tune(
 ) -> None:
     """Returns when the loop has ended and all workers are gone."""
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(concurrency)
-    folder = tempfile.mkdtemp(prefix="tuner-tune-")
+    folder = Scratch("tune")
     try:
         tune.Tuner(
             tune.with_resources(Worker, _placement(spec)),
@@ -35,7 +34,7 @@ def run_tune(
             ),
             run_config=tune.RunConfig(
                 name="run",
-                storage_path=folder,
+                storage_path=str(folder.path),
                 callbacks=[Greeter(actuator)],
                 failure_config=tune.FailureConfig(max_failures=0),
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
@@ -43,7 +42,7 @@ def run_tune(
             ),
         ).fit()
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        folder.close()
 
 
 def _placement(spec: JobSpec) -> PlacementGroupFactory:

@@ -14,6 +14,7 @@ from tuner.domain.ids import entry_id
 from tuner.domain.job import JobState, StopReason, check_move
 from tuner.domain.ledger import Account, Entry
 from tuner.domain.money import FREE, Cost
+from tuner.domain.objective import Mode
 from tuner.domain.records import AttemptRow, CheckpointRow, OpenHold, ReportRow
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
@@ -160,6 +161,9 @@ class MemoryTx:
 
     def put_checkpoint(self, checkpoint: CheckpointRow) -> None:
         self._t.checkpoints[checkpoint.trial, checkpoint.step] = checkpoint.uri
+
+    def keep_checkpoints(self, trial: str, *, keep: int, mode: Mode) -> None:
+        """Only the newest is asked for here, which always stays."""
 
     def put_job(self, state: JobState, reason: StopReason | None, *, at: Instant, detail: str = "") -> None:
         if state != self._t.job[0]:

@@ -18,8 +18,8 @@ MARGIN_NS = 20_000_000
 
 @dataclass
 class Attempt:
-    """`held` is the step whose report waits for an answer; `saved_step` the newest that the child wrote a checkpoint of, and
-    `durable` the newest whose checkpoint is in shared storage."""
+    """`held` is the step whose report waits for an answer; `saved_step` the newest that the child wrote a checkpoint of,
+    `durable` the newest whose checkpoint is in shared storage, and `recorded` the newest of those that the driver recorded."""
 
     order: dict[str, Any]
     watch: Stopwatch
@@ -29,6 +29,8 @@ class Attempt:
     restored: int = 0
     warming_ns: int = 0
     durable: int = 0
+    told: int = 0
+    recorded: int = 0
     wanted: Wanted = "go"
     held: int | None = None
     resumable: bool = False
@@ -104,12 +106,13 @@ class Attempt:
         )
 
     def protected(self, step: int) -> frozenset[int]:
-        """Steps whose checkpoints stay, however old: the best one, with that of `step` considered."""
+        """Steps whose checkpoints stay, however old: the best one, with that of `step` considered, and the one from which the
+        trial would go on if its driver died now."""
         score = self.scores.get(step)
-        if score is not None and (self.best is None or score > self.best[0]):
+        if score is not None and (self.best is None or score >= self.best[0]):
             self.best = (score, step)
         self.scores = {s: value for s, value in self.scores.items() if s > step}
-        return frozenset() if self.best is None else frozenset({self.best[1]})
+        return frozenset({self.recorded} if self.best is None else {self.recorded, self.best[1]})
 
     def need_ns(self) -> int:
         """The lease that the next step and a save need beyond what is left; 0 where it is enough."""
@@ -157,6 +160,7 @@ class Attempt:
 
     def result(self, state: str) -> dict[str, Any]:
         """What the driver is told; reports and checkpoints are told once."""
+        self.told, self.recorded = self.durable, self.told  # who asks again has recorded what was told before
         reports, self.reports = self.reports, []
         checkpoints, self.checkpoints = self.checkpoints, []
         return {

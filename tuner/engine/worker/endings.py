@@ -39,8 +39,20 @@ def out_of_memory(used: int, limit: int) -> Trouble:
     return {"kind": "memory", "type": "MemoryLimit", "message": message, "traceback": ""}
 
 
-def storage_failed(detail: str) -> Trouble:
-    return {"kind": "storage", "type": "StorageFailed", "message": detail, "traceback": ""}
+def not_stored(step: int, problem: str) -> Trouble:
+    message = f"the checkpoint of step {step} could not be stored: {problem}"
+    return {"kind": "storage", "type": "StorageFailed", "message": message, "traceback": ""}
+
+
+def not_begun(error: Exception) -> Trouble:
+    """Its checkpoint could not be read, or it got no process."""
+    message = f"the attempt could not begin: {error}"
+    return {"kind": "storage", "type": "StartFailed", "message": message, "traceback": ""}
+
+
+def not_written(detail: str) -> Trouble:
+    """By user code's own process, on its own machine."""
+    return {"kind": "saving", "type": "SaveFailed", "message": detail, "traceback": ""}
 
 
 def kill_group(pid: int) -> None:

@@ -3,17 +3,15 @@
 import os
 import select
 import threading
-from pathlib import Path
 
 HEAD_BYTES = 256 * 1024
 TAIL_BYTES = 256 * 1024
 
 
 class LogPump:
-    """Drains the child's standard output and error as fast as they come, so that it never blocks and never fills a disk."""
+    """Drains the child's standard output and error as fast as they come, so that it never blocks."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self) -> None:
         self._read, self.write_fd = os.pipe()
         self._head, self._tail, self._seen = bytearray(), bytearray(), 0
         self._stop = threading.Event()
@@ -25,12 +23,9 @@ class LogPump:
         os.close(self.write_fd)
 
     def close(self) -> None:
-        """Writes the file."""
         self._stop.set()
         self._thread.join()
         os.close(self._read)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_bytes(self.text())
 
     def text(self) -> bytes:
         left_out = self._seen - len(self._head) - len(self._tail)

@@ -4,27 +4,31 @@ import time
 
 
 class Stopwatch:
-    """Not thread-safe: its supervisor's lock guards it."""
+    """No kind ever goes back from what was shown once. Not thread-safe: its supervisor's lock guards it."""
 
     def __init__(self, kind: str, began_ns: int) -> None:
         self._kind, self._since = kind, began_ns
         self._ns: dict[str, int] = {}
+        self._shown: dict[str, int] = {}
+        self._shown_at = began_ns
 
     def switch(self, kind: str, at_ns: int | None = None) -> None:
-        """The time from `at_ns` (now) on is of this kind. An instant before the last switch counts as that switch."""
-        at = max(self._since, time.monotonic_ns() if at_ns is None else min(at_ns, time.monotonic_ns()))
+        """The time from `at_ns` (now) on is of this kind. An instant before the last switch or reading counts as that one."""
+        now = time.monotonic_ns()
+        at = max(self._since, self._shown_at, now if at_ns is None else min(at_ns, now))
         self._ns[self._kind] = self._ns.get(self._kind, 0) + at - self._since
         self._kind, self._since = kind, at
 
     def reading(self, lease_ns: int, at_ns: int | None = None) -> dict[str, int]:
         """Nanoseconds by kind; what passes the lease is not counted."""
-        at = max(self._since, time.monotonic_ns() if at_ns is None else at_ns)
+        at = max(self._since, self._shown_at, time.monotonic_ns() if at_ns is None else at_ns)
         shown = dict(self._ns)
         shown[self._kind] = shown.get(self._kind, 0) + at - self._since
         over = sum(shown.values()) - lease_ns
         for kind in [self._kind, *shown]:
-            cut = min(max(0, over), shown[kind])
+            cut = min(max(0, over), shown[kind] - self._shown.get(kind, 0))
             shown[kind], over = shown[kind] - cut, over - cut
+        self._shown, self._shown_at = shown, at
         return {kind: ns for kind, ns in shown.items() if ns}
 
     def total_ns(self) -> int:

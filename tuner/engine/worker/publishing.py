@@ -9,7 +9,7 @@ from pathlib import Path
 from tuner.engine.checkpoints import CheckpointStore, Published
 from tuner.engine.worker.attempt import Attempt
 
-TRIES = 3
+TRIES = 5  # over 17 s
 
 
 def background(name: str, work: Callable[..., None], *args: object) -> threading.Thread:
@@ -51,9 +51,11 @@ def publish(
             published = store.publish(attempt.trial, attempt.number, step, path)
         except Exception as error:  # each kind of storage has errors of its own
             problem = f"{type(error).__name__}: {error}"
+            if tried + 1 == TRIES or attempt.state == "stopped" or attempt.left_ns() <= 0:
+                break
             time.sleep(0.2 * 4**tried)
             continue
         with contextlib.suppress(Exception):  # what is not removed now is with the next one
-            store.prune(attempt.trial, keep=attempt.order["keep"], protect=protect)
+            store.prune(attempt.trial, newest=step, keep=attempt.order["keep"], protect=protect)
         return published, ""
     return None, problem

@@ -75,6 +75,8 @@ class ForkServer:
         child is not wanted any more while it gets ready."""
         deadline = time.monotonic() + READY_TIMEOUT_S
         while not self.ready:
+            if time.monotonic() > deadline:
+                self.kill()
             if not wanted() or time.monotonic() > deadline:
                 raise OSError("the fork server was not ready in time")
             with self._answered:

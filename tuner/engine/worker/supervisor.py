@@ -7,7 +7,6 @@ threads of their own, and one lock guards what they share.
 import contextlib
 import json
 import shutil
-import tempfile
 import threading
 import time
 from multiprocessing.connection import Connection
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.engine.checkpoints import CheckpointStore, Published
+from tuner.engine.scratch import Scratch
 from tuner.engine.worker import endings
 from tuner.engine.worker.attempt import Attempt
 from tuner.engine.worker.logs import LogPump
@@ -41,7 +41,8 @@ class Supervisor:
         now = time.monotonic_ns()
         self._last_end_ns = now if born_ns is None else max(born_ns, now - MAX_START_NS)
         self._changed = threading.Condition()
-        self._home = Path(tempfile.mkdtemp(prefix="tuner-worker-"))
+        self._scratch = Scratch("worker")
+        self._home = self._scratch.path
         self._exits: dict[int, int] = {}
         self._server = ForkServer(entry, self._on_exit)
         self._attempt: Attempt | None = None
@@ -105,7 +106,7 @@ class Supervisor:
                 self._start_child(attempt, restored)
         except Exception as error:  # each kind of storage has errors of its own
             with self._changed:
-                attempt.end("failed", endings.storage_failed(f"the attempt could not begin: {error}"))
+                attempt.end("failed", endings.not_begun(error))
                 self._changed.notify_all()
 
     def _restore(self, attempt: Attempt, store: CheckpointStore) -> Path | None:
@@ -119,7 +120,7 @@ class Supervisor:
         with self._changed:
             attempt.watch.switch("setup")
             if found is not None:
-                attempt.restored = attempt.durable = attempt.step = found[0]
+                attempt.restored = attempt.durable = attempt.told = attempt.recorded = attempt.step = found[0]
         return found[1] if found else None
 
     def _restore_dir(self, attempt: Attempt) -> Path:
@@ -131,8 +132,9 @@ class Supervisor:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
         if not self._server.alive:
-            self._server = ForkServer(self._entry, self._on_exit)
-        pump = LogPump(self._home / "logs" / f"{attempt.trial}-a{attempt.number}.log")
+            # One that died before it was ready may have been killed by what it imports: that is left to the child.
+            self._server = ForkServer(self._entry if self._server.ready else "", self._on_exit)
+        pump = LogPump()
         place = {"cwd": str(cwd)}
         try:
             pid, connection = self._server.fork(place, pump.write_fd, wanted=lambda: attempt.state is None)
@@ -180,7 +182,7 @@ class Supervisor:
             case "save_failed":
                 attempt.saving = False
                 if attempt.closed_by(message["step"]):
-                    attempt.end("failed", endings.storage_failed(message["detail"]))
+                    attempt.end("failed", endings.not_written(message["detail"]))
             case "ended":
                 attempt.end("ended")
             case "failed":
@@ -206,11 +208,15 @@ class Supervisor:
     def _on_exit(self, pid: int, code: int) -> None:
         with self._changed:
             self._exits[pid] = code
+            attempt = self._attempt if pid == self._pid else None
             self._changed.notify_all()
+        if attempt is not None:  # what it left behind may hold its channel open
+            background("mourner", self._on_silence, attempt, EXIT_GRACE_S)
 
-    def _on_silence(self, attempt: Attempt) -> None:
+    def _on_silence(self, attempt: Attempt, last_words_s: float = 0.0) -> None:
         """The child closed its channel: it is over, or about to be. One that said nothing of its end exited without a word."""
         with self._changed:
+            self._changed.wait_for(lambda: attempt.state is not None, last_words_s)
             self._changed.wait_for(lambda: self._pid in self._exits, EXIT_GRACE_S)
             if not attempt.closed_by(attempt.saved_step):  # else its last checkpoint is on its way
                 code = self._exits.get(self._pid, 0)
@@ -241,10 +247,7 @@ class Supervisor:
         if attempt.state is not None or not attempt.closed_by(step):
             return
         if published is None:
-            attempt.end(
-                "failed",
-                endings.storage_failed(f"the checkpoint of step {step} could not be stored: {problem}"),
-            )
+            attempt.end("failed", endings.not_stored(step, problem))
         else:
             attempt.end("finished" if attempt.wanted == "finish" else "paused")
 
@@ -344,4 +347,4 @@ class Supervisor:
                 self._attempt.end("stopped")
             self._kill()
         self._server.close()
-        shutil.rmtree(self._home, ignore_errors=True)
+        self._scratch.close()

@@ -4,21 +4,23 @@ Functions find their session in a global of `ray.train._internal.session`. It is
 imported, by whomever: a trainable that knows nothing of Ray never pays for importing it.
 """
 
+import contextlib
 import importlib.abc
 import importlib.machinery
 import inspect
+import itertools
 import os
 import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from numbers import Number, Real
+from numbers import Number
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from tuner.training import plain
-from tuner.training.channel import Channel, Reply, StopTraining
+from tuner.training.channel import Channel, Metric, MetricsRefused, Reply, StopTraining, plain_metrics
 
 SESSION_MODULE = "ray.train._internal.session"
 DEFAULT_METRIC = "_metric"
@@ -53,8 +55,7 @@ class Session:
 
     def report(self, metrics: Mapping[str, Any], checkpoint: Any = None) -> None:
         self._step += 1
-        plain = {name: value for name, value in metrics.items() if not isinstance(value, dict | list | tuple)}
-        reply = self._channel.report(self._step, plain, resumable=checkpoint is not None)
+        reply = self._channel.report(self._step, scalars(metrics), resumable=checkpoint is not None)
         if reply.save and checkpoint is not None:
             with checkpoint.as_directory() as directory:
                 hand_over(self._channel, self._step, Path(directory), reply)
@@ -68,6 +69,18 @@ class Session:
                 self.report(one)
             elif isinstance(one, Number) and not isinstance(one, bool):
                 self.report({DEFAULT_METRIC: one})
+
+
+def scalars(metrics: Mapping[str, Any]) -> dict[str, Metric]:
+    """What of a report is a metric; Tune takes anything, and names what is nested `a/b`."""
+    found: dict[str, Metric] = {}
+    for name, value in metrics.items():
+        if isinstance(value, Mapping):
+            found |= {f"{name}/{inner}": metric for inner, metric in scalars(value).items()}
+        else:
+            with contextlib.suppress(MetricsRefused):
+                found |= plain_metrics({name: value})
+    return found
 
 
 def hand_over(channel: Channel, step: int, source: Path, reply: Reply) -> None:
@@ -138,36 +151,35 @@ def is_trainable_class(target: type) -> bool:
 def run_class(target: type, channel: Channel) -> None:
     """Drives a class trainable step by step, until it says that it is done or is stopped."""
     begin = channel.begin
+    _module().DEFAULT_STORAGE_PATH = os.getcwd()  # its directory for results goes with the attempt
     trainable = target(config=dict(begin.config))
     if begin.restore:
         channel.phase("restore")
         state = Path(begin.restore) / "dict_checkpoint.pt"
         trainable.load_checkpoint(plain.read(state, device=None) if state.exists() else begin.restore)
         trainable._iteration = begin.first_step
-    resumable = target.save_checkpoint is not _base().save_checkpoint  # type: ignore[attr-defined]
+    resumable = target.save_checkpoint is not _module().Trainable.save_checkpoint  # type: ignore[attr-defined]
     channel.phase("train")
-    for step in _counted_from(begin.first_step + 1):
-        result = trainable.train()
-        shown = {k: v for k, v in result.items() if isinstance(v, Real | str)}
-        reply = channel.report(step, shown, resumable=resumable)
-        if reply.save and resumable:
-            _save_class(trainable, channel, step, reply)
-        if reply.stop or result.get("done"):
-            trainable.cleanup()
-        if reply.stop:
-            raise StopTraining(0)
-        if result.get("done"):
-            return
+    try:
+        for step in itertools.count(begin.first_step + 1):
+            result = trainable.train()
+            reply = channel.report(step, scalars(_without_config(result)), resumable=resumable)
+            if reply.save and resumable:
+                _save_class(trainable, channel, step, reply)
+            if reply.stop:
+                raise StopTraining(0)
+            if result.get("done"):
+                return
+    finally:
+        trainable.cleanup()
 
 
-def _counted_from(step: int) -> Any:
-    while True:
-        yield step
-        step += 1
+def _without_config(result: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in result.items() if name != "config"}
 
 
-def _base() -> Any:
-    return sys.modules["ray.tune.trainable.trainable"].Trainable
+def _module() -> Any:
+    return sys.modules["ray.tune.trainable.trainable"]
 
 
 def _save_class(trainable: Any, channel: Channel, step: int, reply: Reply) -> None:

@@ -1,0 +1,5 @@
+"""Takes its process with it when it is imported."""
+
+import os
+
+os._exit(3)

@@ -1,0 +1,46 @@
+"""What user code says may be anything: what is recorded of it is what every database takes."""
+
+import math
+
+import pytest
+
+from tuner.engine.messages import Progress
+
+REPORT = {"step": 1, "resumable": True, "meter": {}, "at_ns": 0}
+
+
+def parse(**more: object) -> Progress:
+    said = {
+        "trial": "trial_00000",
+        "attempt": 1,
+        "state": "running",
+        "meter": {},
+        "reports": [],
+        "checkpoints": [],
+    }
+    return Progress.parse({**said, **more})
+
+
+@pytest.mark.parametrize(
+    ("said", "value"),
+    [
+        (0.5, 0.5),
+        (10**400, math.inf),
+        (-(10**400), -math.inf),
+        ("Infinity", math.inf),
+        ("high", None),
+        (True, None),
+    ],
+)
+def test_an_objective_is_a_number_or_nothing(said: object, value: float | None) -> None:
+    (report,) = parse(reports=[{**REPORT, "metrics": {"acc": said}}]).reports
+    assert report.value("acc") == value
+
+
+def test_text_that_is_none_is_mended() -> None:
+    broken = "caf\udce9\0"
+    error = {"kind": "raised", "type": "OSError", "message": broken, "traceback": broken}
+    found = parse(reports=[{**REPORT, "metrics": {broken: broken}}], error=error)
+    assert found.reports[0].metrics == {"caf?": "caf?"}
+    assert found.trouble is not None
+    assert (found.trouble.message, found.trouble.traceback) == ("caf?", "caf?")

@@ -1,0 +1,31 @@
+"""The stopwatch of an attempt, with hypothesis: what was shown once is never taken back."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuner.engine.worker.meter import Stopwatch
+
+KINDS = st.sampled_from(["setup", "train", "checkpoint", "idle"])
+INSTANTS = st.integers(0, 1000)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("switch"), KINDS, INSTANTS),
+            st.tuples(st.just("read"), st.integers(0, 50), INSTANTS),
+        )
+    )
+)
+def test_no_kind_ever_goes_back_and_no_lease_is_passed(happened: list[tuple[str, object, int]]) -> None:
+    """Messages are late, and arrive after a reading of a later instant; leases only grow."""
+    watch, lease, before = Stopwatch("setup", 0), 100, dict[str, int]()
+    for what, value, at in happened:
+        if what == "switch":
+            watch.switch(str(value), at)
+            continue
+        lease += int(str(value))
+        shown = watch.reading(lease, at)
+        assert sum(shown.values()) <= lease
+        assert all(shown.get(kind, 0) >= ns for kind, ns in before.items())
+        before = shown

@@ -1,0 +1,34 @@
+"""When a trial that says nothing is taken to hang."""
+
+from tuner.domain.cost import Meter
+from tuner.engine.pace import Pace
+
+S = 1_000_000_000
+
+
+def hangs(pace: Pace, *, trained_s: int = 0, overhead_s: int = 0, buys_s: int = 3600) -> str:
+    return pace.hangs(trained_ns=trained_s * S, overhead_ns=overhead_s * S, buys_ns=buys_s * S)
+
+
+def test_before_anything_was_seen_an_eighth_of_the_budget_is_waited_for() -> None:
+    assert not hangs(Pace(), trained_s=450, overhead_s=450)
+    assert "450 s of training" in hangs(Pace(), trained_s=451)
+    assert "450 s of setting up" in hangs(Pace(), overhead_s=451)
+
+
+def test_twenty_of_the_slowest_steps_are_waited_for() -> None:
+    pace = Pace()
+    for seconds in (3, 5, 2):
+        pace.stepped("trial_00000", seconds * S)
+    assert not hangs(pace, trained_s=100)
+    assert hangs(pace, trained_s=101)
+
+
+def test_quick_steps_say_nothing_of_a_long_setup() -> None:
+    pace = Pace()
+    pace.stepped("trial_00000", S // 10)
+    assert hangs(pace, trained_s=31)
+    assert not hangs(pace, overhead_s=100)
+    pace.ended("trial_00000", Meter({"setup": 60 * S}), warming_ns=0, starved=False)
+    assert not hangs(pace, overhead_s=1200)
+    assert hangs(pace, overhead_s=1201)

@@ -1,0 +1,31 @@
+"""Directories of processes that were killed."""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tuner.engine.scratch import Scratch
+
+
+def test_the_next_one_removes_what_a_killed_one_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = (
+        "import tempfile, time; from tuner.engine.scratch import Scratch\n"
+        f"tempfile.tempdir = {str(tmp_path)!r}; one = Scratch('worker'); print(one.path, flush=True); time.sleep(1000)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    theirs = Path(process.stdout.readline().strip())
+    while_it_lives = Scratch("worker")
+    assert theirs.exists()
+    process.kill()
+    process.wait()
+    after = Scratch("worker")
+    assert not theirs.exists()
+    assert while_it_lives.path.exists()
+    for one in (while_it_lives, after):
+        one.close()
+    assert list(tmp_path.iterdir()) == []
