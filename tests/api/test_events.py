@@ -87,6 +87,11 @@ def test_ids_rise_and_the_last_message_of_each_event_has_one(finished: Finished)
     assert messages[-1].id == ids[-1]
 
 
+def test_a_report_has_its_id_so_that_who_has_read_it_is_not_told_again(finished: Finished) -> None:
+    told = [message for message in stream(finished.client, finished.troubled) if message.kind == "report"]
+    assert [message.id for message in told] == [message.data["seq"] for message in told]
+
+
 def test_money_and_job_are_told_as_they_stand(finished: Finished) -> None:
     for job in finished.ended:
         messages = stream(finished.client, job)
