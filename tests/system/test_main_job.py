@@ -9,12 +9,12 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
 
 def test_a_job_spends_its_budget_and_not_a_micro_dollar_more(served: Served) -> None:
-    asked = job("steady:train", budget={"usd": 0.0004}, constants={"step_s": 0.1})
+    asked = job("steady:train", budget={"usd": 0.0006}, constants={"step_s": 0.1})
     submitted = served.client.submit(asked, idempotency_key="once")
     assert served.client.submit(asked, idempotency_key="once").id == submitted.id
     ended = served.finished(submitted.id)
     assert (ended.state, ended.stop_reason) == ("succeeded", "budget_usd"), ended.detail
-    assert 0.97 * 400 <= books.micro(ended.spend.usd) <= 400
+    assert 0.97 * 600 <= books.micro(ended.spend.usd) <= 600
     books.check(served.client, submitted.id)
 
     best = served.client.best(submitted.id)
@@ -54,13 +54,13 @@ def test_gpu_hours_bind_as_dollars_do(served: Served) -> None:
     """Logical GPUs: 1.5 of them for two trials of three quarters each."""
     asked = job(
         "steady:train",
-        budget={"gpu_hours": 0.002, "usd": 1},
+        budget={"gpu_hours": 0.003, "usd": 1},
         constants={"step_s": 0.05},
         resources={"cpus": 0.5, "gpus": 0.5, "max_concurrent_trials": 2},
     )
     ended = served.finished(served.client.submit(asked).id)
     assert ended.stop_reason == "budget_gpu_hours"
-    assert 0.97 * 0.002 <= ended.spend.gpu_hours <= 0.002
+    assert 0.97 * 0.003 <= ended.spend.gpu_hours <= 0.003
     books.check(served.client, ended.id)
 
 
