@@ -79,7 +79,7 @@ def main() -> None:
     print(
         f"Ray Tune, reuse_actors=True:   {reused:.3f} s a trial; ours takes {here / reused:.2f} x", flush=True
     )
-    default = peer(trials, "default")
+    default = peer(args.default_trials, "default")
     print(
         f"Ray Tune, its defaults:        {default:.3f} s a trial; ours takes 1/{default / here:.1f}",
         flush=True,

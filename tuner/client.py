@@ -26,6 +26,7 @@ from tuner.settings import Settings
 A = TypeVar("A", bound=Answer)
 ENDED = ("succeeded", "cancelled", "failed")
 TRIES = 4
+RESTART_S = 120.0  # who follows a job outlasts a restart of the service
 
 
 class ApiError(Exception):
@@ -61,12 +62,13 @@ class Client:
         settings = Settings.from_env()
         self.url = (url or settings.url).rstrip("/")
         key = api_key or settings.given_api_key or _kept_key(settings)
-        self._http = httpx2.Client(
-            base_url=self.url,
-            headers={"Authorization": f"Bearer {key}"} if key else {},
-            timeout=timeout_s,
-            transport=transport,
-        )
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        try:
+            self._http = httpx2.Client(
+                base_url=self.url, headers=headers, timeout=timeout_s, transport=transport
+            )
+        except httpx2.InvalidURL as error:
+            raise _silent(self.url, error) from error
 
     def close(self) -> None:
         self._http.close()
@@ -109,12 +111,19 @@ class Client:
         self, job: str, *, timeout_s: float | None = None, until: tuple[str, ...] = (*ENDED, "paused")
     ) -> Job:
         """Until the job has ended or is paused. Raises TimeoutError."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while (found := self.job(job)).state not in until:
-            if deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError(f"{job} is still {found.state} after {timeout_s:g} s")
+        began, patience, state = time.monotonic(), _Patience(), "unknown"
+        while True:
+            try:
+                found = self.job(job)
+                patience.heard()
+                state = found.state
+                if state in until:
+                    return found
+            except ApiError as error:
+                patience.bear(error)
+            if timeout_s is not None and time.monotonic() - began > timeout_s:
+                raise TimeoutError(f"{job} is still {state} after {timeout_s:g} s")
             time.sleep(0.5)
-        return found
 
     # Answers
 
@@ -159,7 +168,7 @@ class Client:
 
     def events(self, job: str, *, after: int | None = None) -> Iterator[Event]:
         """Until the job ends; goes on behind the last event by itself when the connection breaks."""
-        tries = 0
+        patience = _Patience()
         while True:
             headers = {} if after is None else {"Last-Event-ID": str(after)}
             try:
@@ -168,14 +177,16 @@ class Client:
                         answer.read()
                         raise ApiError(_problem(answer))
                     for event in parse_events(answer.iter_lines()):
-                        tries, after = 0, event.id if event.id is not None else after
+                        after = event.id if event.id is not None else after
+                        patience.heard()
                         yield event
-                    return
+                        if event.type == "job" and event.data["state"] in ENDED:
+                            return
             except httpx2.HTTPError as error:
-                tries += 1
-                if tries >= 8 * TRIES:
-                    raise _silent(self.url, error) from error
-                time.sleep(min(2.0, 0.2 * tries))
+                patience.bear(_silent(self.url, error))
+            except ApiError as error:
+                patience.bear(error)
+            time.sleep(0.5)
 
     def is_ready(self) -> bool:
         try:
@@ -227,6 +238,22 @@ class Client:
                     raise _silent(self.url, error) from error
             time.sleep(0.25 * 2**attempt)
         raise AssertionError("the last try answers or raises")
+
+
+class _Patience:
+    """Of one who follows a job, once it was heard of."""
+
+    def __init__(self) -> None:
+        self._heard_at = -RESTART_S
+
+    def heard(self) -> None:
+        self._heard_at = time.monotonic()
+
+    def bear(self, error: ApiError) -> None:
+        """Raises what will not pass, or has lasted too long: the service, or something before it, does not answer."""
+        silent_s = time.monotonic() - self._heard_at
+        if 0 < error.status < 500 or silent_s > RESTART_S:
+            raise error
 
 
 def _content(body: Mapping[str, Any] | None, headers: Mapping[str, str]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class Settings:
         return cls(
             home=home,
             database_url=_database_url(environ, home),
-            storage=environ.get("TUNER_STORAGE") or str(home / "storage"),
+            storage=_storage(environ.get("TUNER_STORAGE") or str(home / "storage")),
             ray_address=environ.get("TUNER_RAY_ADDRESS", ""),
             host=host,
             port=port,
@@ -92,6 +92,11 @@ def write_private(path: Path, text: str) -> None:
         os.link(draft, path)
     finally:
         draft.unlink()
+
+
+def _storage(url: str) -> str:
+    """A path is the same for every process, wherever it was started."""
+    return url if "://" in url else str(Path(url).expanduser().absolute())
 
 
 def _database_url(environ: Mapping[str, str], home: Path) -> str:

@@ -176,6 +176,9 @@ def frame(number: int | None, **data: Any) -> bytes:
     return head + b"event: report\ndata: " + json.dumps(data).encode() + b"\n\n"
 
 
+ENDED = b'event: job\ndata: {"state": "succeeded"}\n\n'
+
+
 class Broken(httpx2.SyncByteStream):
     """Parts of a stream, then a connection that breaks, or the end."""
 
@@ -193,16 +196,18 @@ def test_a_stream_that_breaks_goes_on_behind_the_last_whole_event() -> None:
         httpx2.Response(200, stream=Broken(frame(3, n=1), frame(None, n=2), b"id: 9\ndata: {", breaks=True)),
         SILENCE,
         httpx2.Response(200, stream=Broken(frame(5, n=3), breaks=False)),
+        problem(502),
+        httpx2.Response(200, stream=Broken(ENDED, breaks=False)),
     )
     found = list(server.client().events("job_1"))
-    assert [event.data["n"] for event in found] == [1, 2, 3]
+    assert [event.data.get("n") for event in found] == [1, 2, 3, None]
     told = [request.headers.get("Last-Event-ID") for request in server.requests]
-    assert told == [None, "3", "3"]
+    assert told == [None, "3", "3", "5", "5"], "an end that is not the job's is a break"
 
 
 def test_events_begin_where_one_asks() -> None:
-    server = Server(httpx2.Response(200, stream=Broken(breaks=False)))
-    assert list(server.client().events("job_1", after=7)) == []
+    server = Server(httpx2.Response(200, stream=Broken(ENDED, breaks=False)))
+    assert len(list(server.client().events("job_1", after=7))) == 1
     assert server.requests[0].headers["Last-Event-ID"] == "7"
 
 

@@ -55,3 +55,7 @@ def test_a_wrong_space_is_refused_with_the_field_named(
 def test_true_is_not_one() -> None:
     assert not Categorical((1, 0)).contains(True)
     assert Categorical((True, 1)).faults("/x") == []
+
+
+def test_a_grid_with_a_point_for_each_integer_has_them_all() -> None:
+    assert Int(8, 64, log=True).grid(57) == list(range(8, 65))

@@ -12,7 +12,13 @@ from tests.engine.driving import SECOND
 from tuner.engine.checkpoints import CheckpointStore, Published
 from tuner.engine.messages import Progress
 from tuner.engine.storage import PARTIAL
+from tuner.engine.worker import publishing
 from tuner.engine.worker.server_handle import ForkServer
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "WAITS_S", (0.01,) * 4)
 
 
 def test_storage_that_fails_in_its_own_way_fails_the_attempt_and_is_named(
@@ -32,6 +38,28 @@ def test_storage_that_fails_in_its_own_way_fails_the_attempt_and_is_named(
     trouble = Progress.parse(failed).trouble
     assert trouble is not None
     assert trouble.no_fault
+
+
+def test_storage_that_falters_costs_some_time(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    troubles = [OSError("busy"), RuntimeError("still busy")]
+    read, write = CheckpointStore.newest_valid, CheckpointStore.publish
+
+    def faltering(work: Any) -> Any:
+        def call(*args: Any, **more: Any) -> Any:
+            if troubles:
+                raise troubles.pop()
+            return work(*args, **more)
+
+        return call
+
+    monkeypatch.setattr(CheckpointStore, "publish", faltering(write))
+    monkeypatch.setattr(CheckpointStore, "newest_valid", faltering(read))
+    driver = drive("counts")
+    save(driver, until=2, restore=None)
+    assert not troubles
+    troubles += [OSError("busy")]
+    save(driver, until=3, restore=2)
+    assert [report["metrics"]["acc"] for report in driver.reports] == [1, 2, 3]
 
 
 def test_storage_that_cannot_be_read_fails_the_attempt(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,10 +139,19 @@ def test_what_a_driver_has_not_recorded_replaces_nothing(drive: Any, tmp_path: P
 
 def test_half_a_checkpoint_goes_with_the_next_whole_one(drive: Any, tmp_path: Path) -> None:
     driver, folder = drive("counts"), tmp_path / "storage/default/job_1/trial_00000"
-    (folder / f"{PARTIAL}step_00000001-a1.77").mkdir(parents=True)
-    (folder / "step_00000001-a9").mkdir()
+    driver.attempt = 3
+    for name in (
+        f"{PARTIAL}step_00000001-a1.77",
+        "step_00000001-a2",
+        f"{PARTIAL}step_00000009-a9.77",
+        "step_00000009-a9",
+    ):
+        (folder / name).mkdir(parents=True)
     save(driver, until=2, restore=None)
-    assert [path.name for path in folder.iterdir()] == ["step_00000002-a1"]
+    left = sorted(path.name for path in folder.iterdir())
+    assert left == [f"{PARTIAL}step_00000009-a9.77", "step_00000002-a4", "step_00000009-a9"], (
+        "a later attempt's stays"
+    )
 
 
 def test_a_child_that_dies_while_it_saves_for_its_pause_ends_its_attempt_at_once(drive: Any) -> None:

@@ -45,6 +45,14 @@ def test_a_promoted_trial_goes_on_without_a_pause_and_its_last_model_is_kept(
     assert found[0] == 9
 
 
+def test_what_comes_before_the_first_step_is_no_training(drive: Any) -> None:
+    driver = drive("loads_first")
+    driver.begin(until=1)
+    waits = driver.until_state("waiting")
+    assert waits["meter"]["setup"] > SECOND // 2
+    assert waits["meter"].get("train", 0) < SECOND // 2
+
+
 def test_a_hanging_trial_is_stopped_at_once(drive: Any) -> None:
     driver = drive("hangs")
     driver.begin()

@@ -155,6 +155,36 @@ def test_a_save_on_the_way_is_complete_when_the_run_ends(supervisor: Supervisor)
     assert state["step"] == state["parts"]["count"]["value"].item() == 1
 
 
+@pytest.mark.parametrize(("replies", "steps"), [(["go", "go"], [2]), (["go", "go and save"], [2])])
+def test_a_run_that_ends_by_itself_leaves_its_last_model(
+    supervisor: Supervisor, replies: list[str], steps: list[int]
+) -> None:
+    supervisor.begin()
+    supervisor.answers(*replies)
+    counter = Count()
+    with SpotSafe(count=counter) as run:
+        for step in run.steps():
+            counter.value += 1
+            run.report(count=counter.value)
+            if step == 1:
+                break
+    saved = supervisor.heard("saved")
+    assert [message["step"] for message in saved] == steps
+    state = torch.load(Path(saved[0]["path"]) / checkpoint.STATE_FILE, weights_only=True)
+    assert state["parts"]["count"]["value"].item() == 2
+
+
+def test_a_run_that_is_left_in_the_middle_of_a_step_saves_nothing(supervisor: Supervisor) -> None:
+    supervisor.begin()
+    supervisor.answers("go")
+    with SpotSafe(count=Count()) as run:
+        for step in run.steps():
+            if step == 1:
+                break
+            run.report(count=1)
+    assert supervisor.heard("saved") == []
+
+
 def test_a_failed_save_is_told_and_training_goes_on(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

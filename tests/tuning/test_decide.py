@@ -251,6 +251,13 @@ def test_time_does_not_come_back_so_its_end_is_the_jobs() -> None:
     assert story.parked(1, 0) == [do.EndJob("succeeded", "wall_clock")]
 
 
+def test_more_time_that_comes_while_a_job_winds_down_calls_its_end_off() -> None:
+    story = Story()
+    assert story.tell(ev.WallClockEnded(AT)) == [do.Park("trial_00000")]
+    story.tell(ev.BudgetChanged(AT, Budget(usd=Money(10**7))))
+    assert begins(story.parked(0, 0)) == [("trial_00000", 1)]
+
+
 def test_cancel_stops_what_runs_at_once() -> None:
     story = Story(concurrency=2)
     orders = story.tell(ev.Asked(AT, "cancel"))

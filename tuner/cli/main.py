@@ -223,7 +223,7 @@ def _plus(before: float | None, more: float, name: str) -> float:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    text = sys.stdin.read() if str(file) == "-" else _text(file)
+    text = _text(file)
     try:
         found = yaml.load(text, JobYaml)  # noqa: S506  a SafeLoader
         json.dumps(found)
@@ -240,7 +240,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text()
+        return sys.stdin.read() if str(file) == "-" else file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise typer.BadParameter(f"{file} cannot be read: {error}") from error
 

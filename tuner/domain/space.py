@@ -66,7 +66,9 @@ class Int:
         return min(self.high, max(self.low, round(drawn)))
 
     def grid(self, points: int) -> list[Value]:
-        continuous = Float(self.low, self.high, self.log).grid(max(2, min(points, self.high - self.low + 1)))
+        if points > self.high - self.low:
+            return list(range(self.low, self.high + 1))
+        continuous = Float(self.low, self.high, self.log).grid(max(2, points))
         return list(dict.fromkeys(round(float(x)) for x in continuous if x is not None))
 
     def contains(self, value: Value) -> bool:

@@ -14,6 +14,7 @@ from tuner.engine.storage import PARTIAL, Storage
 
 MANIFEST = "MANIFEST.json"
 _NAME = re.compile(r"step_(\d{8})-a(\d+)")
+_PARTIAL = re.compile(re.escape(PARTIAL) + r"step_\d{8}-a(\d+)\.")
 
 
 class CheckpointDamaged(Exception):
@@ -94,18 +95,24 @@ class CheckpointStore:
                     continue
         return None
 
-    def prune(self, trial: str, *, newest: int, keep: int, protect: frozenset[int] = frozenset()) -> None:
-        """Removes all but the `keep` newest whole ones up to step `newest`, and those of protected steps. Beyond `newest` lies
-        what an attempt saved whose driver died before it knew; half a checkpoint is left by a worker that died."""
+    def prune(
+        self, trial: str, attempt: int, *, newest: int, keep: int, protect: frozenset[int] = frozenset()
+    ) -> None:
+        """Removes all but the `keep` newest whole ones up to step `newest`, and those of protected steps. Beyond it lies what
+        an earlier attempt saved whose driver died before it knew; half a checkpoint is left by a worker that died. What
+        later attempts than `attempt` wrote stays."""
         names, kept = self._storage.names(self._project, self._job, trial), 0
         for found in _found(names):
-            whole = found.step <= newest and self._has_manifest(trial, found)
-            if whole and (kept < keep or found.step in protect):
+            if found.attempt > attempt:
+                continue
+            known = found.step <= newest or found.step in protect
+            if known and self._has_manifest(trial, found) and (kept < keep or found.step in protect):
                 kept += 1
             else:
                 self._storage.remove(self._project, self._job, trial, found.name)
         for name in names:
-            if name.startswith(PARTIAL):
+            match = _PARTIAL.match(name)
+            if match and int(match[1]) < attempt:
                 self._storage.remove(self._project, self._job, trial, name)
 
     def _has_manifest(self, trial: str, found: Found) -> bool:

@@ -107,6 +107,9 @@ class RayCluster:
         return self._dashboard
 
 
+CREDENTIALS = ("SECRET", "TOKEN", "AWS_ACCESS_KEY_ID")
+
+
 def driver_env(settings: Settings, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """What a driver and its workers are given. The dashboard shows it: a database URL with a password goes by a file."""
     env = {**DRIVER_ENV, "TUNER_HOME": str(settings.home), "TUNER_STORAGE": settings.storage}
@@ -117,7 +120,8 @@ def driver_env(settings: Settings, environ: Mapping[str, str] = os.environ) -> d
     else:
         env["TUNER_DATABASE_URL"] = settings.database_url
     passed = {k: v for k, v in environ.items() if k.startswith(("TUNER_USER_", "AWS_", "OMP_"))}
-    return {**env, **{k: v for k, v in passed.items() if "SECRET" not in k and "TOKEN" not in k}}
+    # Half of a cloud's key is worse than none: without one, the node's own role is used.
+    return {**env, **{k: v for k, v in passed.items() if not any(word in k for word in CREDENTIALS)}}
 
 
 def import_path(environ: Mapping[str, str] = os.environ) -> list[str]:

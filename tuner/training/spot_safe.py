@@ -11,7 +11,7 @@ from typing import Any, Self
 from tuner.training import checkpoint
 from tuner.training.channel import StopTraining
 from tuner.training.checkpoint import Stateful
-from tuner.training.homes import Alone, PlainTune, find_home
+from tuner.training.homes import Alone, PlainTune, Supervised, find_home
 
 
 class SpotSafe:
@@ -35,7 +35,7 @@ class SpotSafe:
                 raise TypeError(f"{name} cannot be checkpointed: it has no state_dict and load_state_dict")
         self._home = find_home(steps, checkpoint_dir)
         self._step = self._home.first_step
-        self._open = self._reported = False
+        self._open = self._reported = self._saved = False
         self._writing: threading.Thread | None = None
         self._save_error: Exception | None = None
 
@@ -53,10 +53,17 @@ class SpotSafe:
     ) -> None:
         self._open = False
         try:
+            if error is None and self._ended_by_itself():
+                self._save(now=True)
             self._wait()
         except Exception:
             if error is None:  # else that is the one to be told
                 raise
+
+    def _ended_by_itself(self) -> bool:
+        """Whether the service, which says what to save up to its maximum, has not got the last model."""
+        early = isinstance(self._home, Supervised) and self._step != self._home.max_step
+        return early and self._reported and not self._saved
 
     def steps(self, total: int | None = None) -> Iterator[int]:
         """The steps that are left, counted from 0 as `range` does. Ends at the service's maximum, or at `total` in a script."""
@@ -95,6 +102,7 @@ class SpotSafe:
         self._reported = True
         self._step += 1
         reply = self._home.report(self._step, metrics)
+        self._saved = reply.save
         if reply.save:
             self._save(now=reply.stop or isinstance(self._home, PlainTune))
         if reply.stop:

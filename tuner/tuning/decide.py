@@ -48,9 +48,7 @@ def _note(state: State, event: Event) -> list[Command]:
         case ev.Asked():
             return _on_asked(state, event)
         case ev.BudgetChanged():
-            state.budget = event.budget
-            _money_moved(state)
-            return []
+            return _on_budget_changed(state, event)
         case _:
             assert_never(event)
 
@@ -240,6 +238,15 @@ def _out_of(state: State, reason: StopReason) -> list[Command]:
 
 def _exhausted(state: State, reason: StopReason) -> Ending:
     return Ending("paused" if state.budget.on_exhausted == "pause" else "succeeded", reason)
+
+
+def _on_budget_changed(state: State, event: ev.BudgetChanged) -> list[Command]:
+    """An end that came of the old budget is called off; where it holds for the new one too, it will be found again."""
+    state.budget = event.budget
+    _money_moved(state)
+    if not state.ended and state.ending and state.ending.limit:
+        state.ending = None
+    return []
 
 
 def _on_asked(state: State, event: ev.Asked) -> list[Command]:

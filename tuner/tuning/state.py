@@ -76,6 +76,11 @@ class Ending:
         """Whether it follows from what was reported, which no later wish and no restart makes undone."""
         return self.reason in ("target", "plateau", "error")
 
+    @property
+    def limit(self) -> bool:
+        """Whether it follows from the budget, and another budget undoes it."""
+        return self.reason in ("budget_usd", "budget_gpu_hours", "wall_clock", "trials")
+
 
 @dataclass(slots=True)
 class State:

@@ -136,7 +136,8 @@ def rebuild(
     recover(loop, died_at=died_at, now=now)
     if loop.state.budget != row.budget:
         loop.budget_changed(row.budget)
-    loop.start(Asked(now, row.wish or "resume"))
+    if loop.end is None:
+        loop.start(Asked(now, row.wish or "resume"))
     return loop, journal, actuator
 
 

@@ -91,7 +91,8 @@ def _train(target: Callable[..., Any], channel: Channel) -> None:
     if isinstance(target, type) and tune_compat.is_trainable_class(target):
         tune_compat.run_class(target, channel)
         return
-    channel.phase("train")
+    # `SpotSafe.steps` says when training begins; what comes before it loads data and builds the model.
+    channel.phase("setup" if "tuner.training.spot_safe" in sys.modules else "train")
     session.take_output(target(dict(channel.begin.config)))
 
 

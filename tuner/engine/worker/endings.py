@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+from multiprocessing.connection import Connection
 
 import psutil
 
@@ -30,8 +31,11 @@ def lease_ended() -> Trouble:
     return {"kind": "lease", "type": "", "message": message, "traceback": ""}
 
 
-def out_of_memory(used: int, limit: int) -> Trouble:
-    gib = 1 << 30
+def out_of_memory(pid: int, limit: int | None) -> Trouble | None:
+    """None where a process and its descendants, if there is one, take no more than `limit` bytes."""
+    used, gib = memory_bytes(pid) if pid and limit is not None else 0, 1 << 30
+    if limit is None or used <= limit:
+        return None
     message = (
         f"used {used / gib:.1f} GiB of memory, more than its share of {limit / gib:.1f} GiB; "
         "use a smaller batch or model, or ask for more CPUs a trial"
@@ -53,6 +57,13 @@ def not_begun(error: Exception) -> Trouble:
 def not_written(detail: str) -> Trouble:
     """By user code's own process, on its own machine."""
     return {"kind": "saving", "type": "SaveFailed", "message": detail, "traceback": ""}
+
+
+def unread(connection: Connection | None) -> bool:
+    """Whether a child said something that was not read yet, or closed its channel."""
+    with contextlib.suppress(OSError):
+        return connection is not None and connection.poll(0)
+    return False
 
 
 def kill_group(pid: int) -> None:

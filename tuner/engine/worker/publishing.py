@@ -5,15 +5,17 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from tuner.engine.checkpoints import CheckpointStore, Published
 from tuner.engine.worker.attempt import Attempt
 
-TRIES = 5  # over 17 s
+WAITS_S = (0.2, 0.8, 3.2, 12.8)
+T = TypeVar("T")
 
 
-def background(name: str, work: Callable[..., None], *args: object) -> threading.Thread:
-    thread = threading.Thread(target=work, args=args, name=name, daemon=True)
+def background(name: str, work: Callable[..., None], *args: object, **more: object) -> threading.Thread:
+    thread = threading.Thread(target=work, args=args, kwargs=more, name=name, daemon=True)
     thread.start()
     return thread
 
@@ -41,21 +43,27 @@ class Publisher:
             last.join(timeout_s)
 
 
+def tried(attempt: Attempt, work: Callable[[], T]) -> T:
+    """What `work` gives, tried again while the attempt is paid for. Raises what the storage raised last."""
+    for wait_s in WAITS_S:
+        try:
+            return work()
+        except Exception:  # each kind of storage has errors of its own
+            if attempt.state == "stopped" or attempt.left_ns() <= 0:
+                raise
+            time.sleep(wait_s)
+    return work()
+
+
 def publish(
     store: CheckpointStore, attempt: Attempt, step: int, path: Path, protect: frozenset[int]
 ) -> tuple[Published | None, str]:
     """The durable checkpoint, older ones pruned; or None, and what the storage said last."""
-    problem = ""
-    for tried in range(TRIES):
-        try:
-            published = store.publish(attempt.trial, attempt.number, step, path)
-        except Exception as error:  # each kind of storage has errors of its own
-            problem = f"{type(error).__name__}: {error}"
-            if tried + 1 == TRIES or attempt.state == "stopped" or attempt.left_ns() <= 0:
-                break
-            time.sleep(0.2 * 4**tried)
-            continue
-        with contextlib.suppress(Exception):  # what is not removed now is with the next one
-            store.prune(attempt.trial, newest=step, keep=attempt.order["keep"], protect=protect)
-        return published, ""
-    return None, problem
+    try:
+        published = tried(attempt, lambda: store.publish(attempt.trial, attempt.number, step, path))
+    except Exception as error:
+        return None, f"{type(error).__name__}: {error}"
+    with contextlib.suppress(Exception):  # what is not removed now is with the next one
+        keep = attempt.order["keep"]
+        store.prune(attempt.trial, attempt.number, newest=step, keep=keep, protect=protect)
+    return published, ""

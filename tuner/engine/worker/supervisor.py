@@ -19,7 +19,7 @@ from tuner.engine.worker import endings
 from tuner.engine.worker.attempt import Attempt
 from tuner.engine.worker.logs import LogPump
 from tuner.engine.worker.meter import Stopwatch
-from tuner.engine.worker.publishing import Publisher, background, publish
+from tuner.engine.worker.publishing import Publisher, background, publish, tried
 from tuner.engine.worker.server_handle import ForkServer
 from tuner.training.channel import MAX_MESSAGE_BYTES, begin_message, reply_message
 
@@ -116,7 +116,8 @@ class Supervisor:
             return None
         with self._changed:
             attempt.watch.switch("restore")
-        found = store.newest_valid(attempt.trial, self._restore_dir(attempt), at_most=at_most)
+        into = self._restore_dir(attempt)
+        found = tried(attempt, lambda: store.newest_valid(attempt.trial, into, at_most=at_most))
         with self._changed:
             attempt.watch.switch("setup")
             if found is not None:
@@ -211,12 +212,15 @@ class Supervisor:
             attempt = self._attempt if pid == self._pid else None
             self._changed.notify_all()
         if attempt is not None:  # what it left behind may hold its channel open
-            background("mourner", self._on_silence, attempt, EXIT_GRACE_S)
+            background("mourner", self._on_silence, attempt, last_words=5)
 
-    def _on_silence(self, attempt: Attempt, last_words_s: float = 0.0) -> None:
+    def _on_silence(self, attempt: Attempt, last_words: int = 0) -> None:
         """The child closed its channel: it is over, or about to be. One that said nothing of its end exited without a word."""
         with self._changed:
-            self._changed.wait_for(lambda: attempt.state is not None, last_words_s)
+            for _ in range(last_words):
+                over = self._changed.wait_for(lambda: attempt.state is not None, EXIT_GRACE_S)
+                if over or not endings.unread(self._connection):
+                    break
             self._changed.wait_for(lambda: self._pid in self._exits, EXIT_GRACE_S)
             if not attempt.closed_by(attempt.saved_step):  # else its last checkpoint is on its way
                 code = self._exits.get(self._pid, 0)
@@ -263,13 +267,8 @@ class Supervisor:
                 self._end_by(attempt, "paused", endings.lease_ended())
                 return
             looks += 1
-            if (
-                limit
-                and looks % MEMORY_EVERY == 0
-                and self._pid
-                and (used := endings.memory_bytes(self._pid)) > limit
-            ):
-                self._end_by(attempt, "failed", endings.out_of_memory(used, limit))
+            if looks % MEMORY_EVERY == 0 and (too_much := endings.out_of_memory(self._pid, limit)):
+                self._end_by(attempt, "failed", too_much)
                 return
             time.sleep(min(WATCH_S, left_s))
 
