@@ -1,5 +1,6 @@
 """A service without Ray: a cluster, a prober and a clock that do as they are told, and jobs filled by the simulator."""
 
+import atexit
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -125,9 +126,15 @@ class FakeService(Service):
     now: FakeClock = field(default_factory=FakeClock)
 
 
+def _folder_of_this_run() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="tuner-tests-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 @cache
 def _empty_database() -> Path:
-    path = Path(tempfile.mkdtemp(prefix="tuner-tests-")) / "tuner.db"
+    path = _folder_of_this_run() / "tuner.db"
     database = Database(f"sqlite:///{path}")
     database.migrate()
     database.dispose()
@@ -167,7 +174,7 @@ class SharedApp:
 
 @cache
 def shared_app() -> FastAPI:
-    return create_app(service_in(Path(tempfile.mkdtemp(prefix="tuner-tests-"))))
+    return create_app(service_in(_folder_of_this_run()))
 
 
 def client_of(
