@@ -92,11 +92,11 @@ def test_two_services_that_start_at_once_share_one_head(home: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["gcs_server", "raylet", "dashboard", "ray start"])
-def test_a_killed_part_is_noticed_and_the_head_replaced(home: Path, part: str) -> None:
+def test_a_killed_part_is_noticed_within_two_seconds_and_the_head_replaced(home: Path, part: str) -> None:
     keeper = LocalHead(home, cpus=1, gpus=0)
     head = keeper.find_or_start()
     os.kill(pid_of(head, part), signal.SIGKILL)
-    print(f"{part}: noticed after {until(lambda: not keeper.alive(), seconds=15):.2f} s")
+    assert until(lambda: not keeper.alive(), seconds=2.0) < 2.0
     successor = keeper.find_or_start()
     assert successor.session != head.session
     assert not list(marked(head.session))

@@ -24,6 +24,16 @@ def test_twenty_of_the_slowest_steps_are_waited_for() -> None:
     assert hangs(pace, trained_s=101)
 
 
+def test_a_trial_that_begins_asks_for_the_least_that_was_seen() -> None:
+    """However busy the machine was since, and however soon an attempt was stopped."""
+    pace = Pace()
+    pace.stepped("trial_00000", 4 * S)
+    for setup_s, train_s in ((2, 4), *[(9, 4)] * 20, (1, 0)):
+        meter = Meter({"setup": setup_s * S, "train": train_s * S})
+        pace.ended("trial_00000", meter, warming_ns=0, starved=False)
+    assert pace.begin_need_ns("trial_00001") == (2 + 5) * S
+
+
 def test_quick_steps_say_nothing_of_a_long_setup() -> None:
     pace = Pace()
     pace.stepped("trial_00000", S // 10)

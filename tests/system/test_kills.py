@@ -36,8 +36,7 @@ def test_twelve_tiny_budgets_with_a_kill_in_each_are_never_overspent(fragile: Se
     for job in jobs:
         ended = fragile.finished(job)
         assert (ended.state, ended.stop_reason) == ("succeeded", "budget_usd"), ended.detail
-        assert ended.spend.usd <= usd
-        assert usd - ended.spend.usd < 0.00004, "three more seconds of a trial were affordable"
+        assert 0.97 * usd <= ended.spend.usd <= usd
         books.check(fragile.client, job)
         no_report_is_lost_or_doubled(fragile, job)
         ends = [

@@ -54,13 +54,13 @@ def test_gpu_hours_bind_as_dollars_do(served: Served) -> None:
     """Logical GPUs: 1.5 of them for two trials of three quarters each."""
     asked = job(
         "steady:train",
-        budget={"gpu_hours": 0.003, "usd": 1},
+        budget={"gpu_hours": 0.002, "usd": 1},
         constants={"step_s": 0.05},
         resources={"cpus": 0.5, "gpus": 0.5, "max_concurrent_trials": 2},
     )
     ended = served.finished(served.client.submit(asked).id)
     assert ended.stop_reason == "budget_gpu_hours"
-    assert 0.97 * 0.003 <= ended.spend.gpu_hours <= 0.003
+    assert 0.97 * 0.002 <= ended.spend.gpu_hours <= 0.002
     books.check(served.client, ended.id)
 
 

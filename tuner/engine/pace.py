@@ -1,6 +1,5 @@
 """How long things take, learned from what workers report: how much lease a trial needs to be worth beginning."""
 
-from collections import deque
 from dataclasses import dataclass, field
 
 from tuner.domain.cost import CostKind, Meter
@@ -18,8 +17,8 @@ OVERHEAD: tuple[CostKind, ...] = ("setup", "restore", "checkpoint")
 
 @dataclass(slots=True)
 class Pace:
-    """Steps by trial (the slowest of the last few), the fastest and the slowest step of all, and the overhead of the last
-    attempts, whatever their trial.
+    """Steps by trial (the slowest of the last few), the fastest and the slowest step of all, and the least and the longest
+    overhead of an attempt.
 
     For a new trial the least of what was seen is asked for: a lease is only that short when the money ends, where what
     was too little costs no more than what could not be spent otherwise.
@@ -29,7 +28,7 @@ class Pace:
     fastest_ns: int = 0
     slowest_ns: int = 0
     longest_overhead_ns: int = 0
-    overheads_ns: deque[int] = field(default_factory=lambda: deque(maxlen=8))
+    least_overhead_ns: int = 0
     wanted_ns: dict[str, int] = field(default_factory=dict)
 
     def stepped(self, trial: str, train_ns: int) -> None:
@@ -44,14 +43,15 @@ class Pace:
         overhead = sum(meter.ns.get(kind, 0) for kind in OVERHEAD)
         self.longest_overhead_ns = max(overhead, self.longest_overhead_ns)
         overhead -= warming_ns
-        if overhead > 0:
-            self.overheads_ns.append(overhead)
+        trained = meter.ns.get("train", 0)
+        if overhead > 0 and trained:  # else it may have ended in the middle of its setup
+            self.least_overhead_ns = min(overhead, self.least_overhead_ns) or overhead
         if starved:
-            self.wanted_ns[trial] = min(self.overheads_ns, default=0) + 2 * meter.ns.get("train", 0)
+            self.wanted_ns[trial] = self.least_overhead_ns + 2 * trained
 
     def begin_need_ns(self, trial: str) -> int:
         step = self.step_ns.get(trial, self.fastest_ns)
-        known = min(self.overheads_ns, default=0) + step * 5 // 4 if step else UNKNOWN_NEED_NS
+        known = self.least_overhead_ns + step * 5 // 4 if step else UNKNOWN_NEED_NS
         return max(known, self.wanted_ns.get(trial, 0))
 
     def hangs(self, *, trained_ns: int, overhead_ns: int, buys_ns: int) -> str:
