@@ -37,9 +37,9 @@ def score(config: Config) -> float:
 
 
 def hear_of(sampler: Sampler, number: int, config: Config) -> None:
-    sampler.tell(number, 1, score(config))
+    sampler.tell(number, 1, score(config), 0)
     if number % 3 == 0:
-        sampler.tell(number, 3, score(config))
+        sampler.tell(number, 3, score(config), 0)
     if number % 6 == 0:
         sampler.finish(number, failed=False)
     if number % 7 == 1:
@@ -74,7 +74,7 @@ def test_suggestions_are_inside_any_space(name: SamplerName, space: Space, seed:
         if config is None:
             break
         assert space.contains(config)
-        sampler.tell(number, 1, float(number))
+        sampler.tell(number, 1, float(number), 0)
 
 
 @pytest.mark.parametrize("name", ["random", "grid"])
@@ -96,6 +96,6 @@ def test_tpe_learns_from_paused_trials() -> None:
     for number in range(80):
         config = tpe.suggest(number)
         assert config is not None
-        tpe.tell(number, 1, score(config))
+        tpe.tell(number, 1, score(config), 0)
         distance.append(-score(config))
     assert sum(distance[50:]) / 30 < 0.6

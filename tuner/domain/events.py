@@ -36,7 +36,8 @@ class Suggested:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """A trial finished a step. `value` None: the metric is missing; `spent` is the job's spend so far, held slices' use included."""
+    """A trial finished a step. `value` None: the metric is missing; `spent` is the job's spend so far, held slices' use included;
+    `train_ns` what was trained since the report before."""
 
     at: Instant
     trial: str
@@ -44,6 +45,7 @@ class Reported:
     value: float | None
     spent: Money
     resumable: bool = True
+    train_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

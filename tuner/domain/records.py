@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from tuner.domain.cost import CostKind
 from tuner.domain.money import Cost
+from tuner.domain.space import Config
 from tuner.domain.time import Instant
 from tuner.domain.trial import AttemptEnd
 
@@ -65,3 +66,12 @@ class CheckpointRow:
     size_bytes: int
     seconds: float
     at: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class PastTrial:
+    """A trial of an earlier job, from which a new one learns. `curve`: (step, score, nanoseconds of training up to it),
+    ascending by step; a higher score is better."""
+
+    config: Config
+    curve: tuple[tuple[int, float, int], ...]

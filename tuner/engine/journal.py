@@ -4,8 +4,9 @@ Fulfilled by `tuner.store.journal.SqlJournal` for real jobs and by `tuner.engine
 simulated ones; one suite of tests holds for both.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from tuner.domain.budget import Budget
@@ -72,6 +73,17 @@ class JournalTx(Protocol):
 
     def set_limit(self, budget: Budget) -> None:
         """The account's new bound, and the job's new budget. Raises Conflict or BudgetRefused below what is posted and held."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """One transaction, and the orders to send once it is committed."""
+
+    tx: JournalTx
+    at: Instant
+    orders: list[Callable[[], None]] = field(default_factory=list)
+    go: set[str] = field(default_factory=set)
+    suggest: str | None = None
 
 
 class Journal(Protocol):

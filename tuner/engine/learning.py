@@ -4,16 +4,16 @@ from tuner.domain import events as ev
 from tuner.domain.ids import trial_number
 from tuner.domain.job import JobSpec
 from tuner.domain.space import Config
-from tuner.tuning.samplers import sampler_for
-from tuner.tuning.state import State
+from tuner.tuning.samplers import Sampler
+from tuner.tuning.state import State, TrialRecord
 
 
 class Learner:
     """Tells the sampler each rung that a trial crosses, so that it learns from paused trials too, and each end."""
 
-    def __init__(self, spec: JobSpec) -> None:
+    def __init__(self, spec: JobSpec, sampler: Sampler) -> None:
         self._spec = spec
-        self._sampler = sampler_for(spec)
+        self._sampler = sampler
         self._known = 0
         self._told: dict[int, int] = {}
         self._finished: set[int] = set()
@@ -54,7 +54,7 @@ class Learner:
             crossed = state.max_step
         if crossed > self._told.get(number, 0):
             self._told[number] = crossed
-            self._sampler.tell(number, crossed, self._spec.objective.score(record.value))
+            self._tell(record, crossed)
 
     def _on_end(self, state: State, number: int) -> None:
         record = state.trials[number]
@@ -62,5 +62,10 @@ class Learner:
             return
         self._finished.add(number)
         if record.value is not None and not self._told.get(number):
-            self._sampler.tell(number, record.steps, self._spec.objective.score(record.value))
+            self._tell(record, record.steps)
         self._sampler.finish(number, failed=record.status == "failed")
+
+    def _tell(self, record: TrialRecord, step: int) -> None:
+        assert record.value is not None
+        score = self._spec.objective.score(record.value)
+        self._sampler.tell(record.number, step, score, record.trained_ns)

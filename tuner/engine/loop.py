@@ -6,9 +6,9 @@ the process must end and be rebuilt from the record (`tuner.engine.recovery`).
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tuner.domain import commands as do
 from tuner.domain import events as ev
@@ -22,12 +22,13 @@ from tuner.domain.space import Config
 from tuner.domain.time import Instant
 from tuner.domain.trial import AttemptEnd
 from tuner.engine.holds import Purse, Treasury, Wanted
-from tuner.engine.journal import Journal, JournalTx
+from tuner.engine.journal import Journal, JournalTx, Turn
 from tuner.engine.learning import Learner
 from tuner.engine.messages import ENDED, Progress, StepReport
 from tuner.engine.pace import OVERHEAD, Pace
 from tuner.engine.world import Assignment, Clock, World
 from tuner.tuning.decide import decide
+from tuner.tuning.samplers import Sampler
 from tuner.tuning.state import PUBLIC, State
 
 # A sampler that took longer for its last suggestion makes the next one outside of a transaction.
@@ -52,24 +53,20 @@ class Terms:
     slice_ns: int
 
 
-@dataclass(slots=True)
-class Turn:
-    """One transaction, and the orders to send once it is committed."""
-
-    tx: JournalTx
-    at: Instant
-    orders: list[Callable[[], None]] = field(default_factory=list)
-    go: set[str] = field(default_factory=set)
-    suggest: str | None = None
-
-
 class Loop:
     def __init__(
-        self, spec: JobSpec, budget: Budget, terms: Terms, *, journal: Journal, world: World, clock: Clock
+        self,
+        spec: JobSpec,
+        terms: Terms,
+        *,
+        sampler: Sampler,
+        journal: Journal,
+        world: World,
+        clock: Clock,
     ) -> None:
         self.job = terms.job
-        self.state = State.fresh(spec, budget=budget, concurrency=terms.concurrency)
-        self.learner = Learner(spec)
+        self.state = State.fresh(spec, budget=spec.budget, concurrency=terms.concurrency)
+        self.learner = Learner(spec, sampler)
         self.pace = Pace()
         self.treasury = Treasury(terms.job, terms.rate, terms.slice_ns)
         self.purses: dict[str, Purse] = {}
@@ -235,9 +232,9 @@ class Loop:
 
     def _on_report(self, turn: Turn, purse: Purse, report: StepReport) -> None:
         trained = report.meter.ns.get("train", 0)
-        before = purse.trained_ns.get(purse.last_step, 0)
+        train_ns = max(0, trained - purse.trained_ns.get(purse.last_step, 0))
         if report.step - purse.last_step:
-            self.pace.stepped(purse.trial, max(0, trained - before))
+            self.pace.stepped(purse.trial, train_ns)
         purse.trained_ns[report.step], purse.last_step = trained, report.step
         purse.reported = report.meter
         rate = self.treasury.rate
@@ -252,7 +249,8 @@ class Loop:
         spent = turn.tx.account().posted.usd
         for other in self.purses.values():
             spent = spent + other.unposted(rate)
-        self._tell(turn, ev.Reported(report.at, purse.trial, report.step, value, spent, report.resumable))
+        told = ev.Reported(report.at, purse.trial, report.step, value, spent, report.resumable, train_ns)
+        self._tell(turn, told)
 
     def _on_end(self, turn: Turn, purse: Purse, progress: Progress) -> None:
         trial, trouble = purse.trial, progress.trouble

@@ -99,6 +99,7 @@ def _on_reported(state: State, event: ev.Reported) -> list[Command]:
     if event.value is not None:
         trial.value = event.value
     trial.steps = event.step
+    trial.trained_ns += event.train_ns
     state.touched.add(trial.number)
     _record_rungs(state, trial)
     ending = stopping.after_report(state, event) if event.value is not None else None

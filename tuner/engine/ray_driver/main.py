@@ -27,6 +27,7 @@ from tuner.store import jobs, launches
 from tuner.store.database import Database
 from tuner.store.jobs import Control, JobRow
 from tuner.store.journal import SqlJournal
+from tuner.tuning.samplers import sampler_for
 
 BEAT_S = 0.5
 LOOK_S = 0.25
@@ -132,7 +133,8 @@ def rebuild(
     terms = Terms(
         row.id, row.offer.rate(cpus=size.cpus, gpus=size.gpus), row.concurrency, round(settings.slice_s * NS)
     )
-    loop = Loop(row.spec, row.spec.budget, terms, journal=journal, world=actuator, clock=SystemClock())
+    sampler = sampler_for(row.spec)
+    loop = Loop(row.spec, terms, sampler=sampler, journal=journal, world=actuator, clock=SystemClock())
     recover(loop, died_at=died_at, now=now)
     if loop.state.budget != row.budget:
         loop.budget_changed(row.budget)

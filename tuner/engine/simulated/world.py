@@ -14,6 +14,7 @@ from tuner.engine.simulated.clock import SimulatedClock
 from tuner.engine.simulated.journal import MemoryJournal
 from tuner.engine.simulated.worker import Overheads, SimulatedAttempt, Training
 from tuner.engine.world import Assignment
+from tuner.tuning.samplers import Sampler, sampler_for
 
 MESSAGE_NS = 2_000_000
 
@@ -86,7 +87,9 @@ class SimulatedRun:
         overheads: Overheads = NORMAL,
         faults: Faults = NONE,
         seed: int = 0,
+        sampler: Callable[[], Sampler] | None = None,
     ) -> None:
+        self.sampler = sampler or (lambda: sampler_for(spec))
         self.spec, self.terms, self.training, self.overheads = spec, terms, training, overheads
         self.faults, self._rng = faults, Random(f"faults/{seed}")
         self.clock = SimulatedClock()
@@ -121,7 +124,12 @@ class SimulatedRun:
         self._driver_started_ns = self.clock.elapsed_ns()
         self.world = SimulatedWorld(self)
         self.loop = Loop(
-            self.spec, self.spec.budget, self.terms, journal=self.journal, world=self.world, clock=self.clock
+            self.spec,
+            self.terms,
+            sampler=self.sampler(),
+            journal=self.journal,
+            world=self.world,
+            clock=self.clock,
         )
         recover(self.loop, died_at=None, now=self.clock.now())
         self.loop.start(asked)

@@ -18,8 +18,8 @@ class Sampler(Protocol):
     def adopt(self, number: int, config: Config | None) -> None:
         """What `suggest(number)` answered before a restart. Cheaper than asking again where that is possible."""
 
-    def tell(self, number: int, step: int, score: float) -> None:
-        """Trial `number` reached a rung, or reported its best known step; higher is better."""
+    def tell(self, number: int, step: int, score: float, trained_ns: int) -> None:
+        """Trial `number` reached a rung, or ended, at `step`; a higher score is better. `trained_ns`: what its steps so far took."""
 
     def finish(self, number: int, *, failed: bool) -> None:
         """Trial `number` will not go on."""

@@ -104,7 +104,7 @@ class OptunaSampler:
                 trial._trial_id, name, distribution.to_internal_repr(value), distribution
             )
 
-    def tell(self, number: int, step: int, score: float) -> None:
+    def tell(self, number: int, step: int, score: float, trained_ns: int) -> None:
         trial = self._trials[number]
         if step not in self._storage.get_trial(trial._trial_id).intermediate_values:
             self._storage.set_trial_intermediate_value(trial._trial_id, step, score)

@@ -12,7 +12,7 @@ GRID_POINTS = 5  # values a numeric parameter has on the grid
 class Oblivious:
     """Shared by samplers that do not look at results."""
 
-    def tell(self, number: int, step: int, score: float) -> None:
+    def tell(self, number: int, step: int, score: float, trained_ns: int) -> None:
         pass
 
     def finish(self, number: int, *, failed: bool) -> None:
