@@ -68,7 +68,7 @@ class MemoryJournal:
         self.job = job
         self.tables = Tables(Account(budget.limit))
         self.ran_ns = 0
-        self.watchers: list[Callable[[Committed], None]] = []
+        self.watchers: list[Callable[[Tables, Committed], None]] = []
 
     @contextmanager
     def transaction(self) -> Iterator["MemoryTx"]:
@@ -76,7 +76,7 @@ class MemoryJournal:
         yield tx
         tx.commit()
         for watch in self.watchers:
-            watch(tx.committed)
+            watch(self.tables, tx.committed)
 
     def events(self) -> list[Event]:
         return list(self.tables.events)

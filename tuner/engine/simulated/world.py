@@ -1,6 +1,6 @@
 """Simulated workers under the real loop, with faults drawn from one seed."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -12,7 +12,7 @@ from tuner.engine.messages import Progress
 from tuner.engine.recovery import recover
 from tuner.engine.simulated.clock import SimulatedClock
 from tuner.engine.simulated.fleet import Fleet
-from tuner.engine.simulated.journal import MemoryJournal
+from tuner.engine.simulated.journal import Committed, MemoryJournal, Tables
 from tuner.engine.simulated.traces import UpTimes
 from tuner.engine.simulated.worker import HEARTBEAT_NS, Overheads, SimulatedAttempt, Training
 from tuner.engine.world import Assignment
@@ -77,7 +77,8 @@ class SimulatedWorld:
 
 class SimulatedRun:
     """One job from its start to its end, through any number of drivers. `up_times`: when each worker is there, with
-    `notice_ns` before it goes (None: without); all of them always where it is not given."""
+    `notice_ns` before it goes (None: without); all of them always where it is not given. `watchers` are told of each
+    transaction."""
 
     def __init__(
         self,
@@ -92,12 +93,15 @@ class SimulatedRun:
         heartbeat_ns: int = HEARTBEAT_NS,
         up_times: list[Iterator[UpTimes]] | None = None,
         notice_ns: int | None = None,
+        watchers: Sequence[Callable[[Tables, Committed], None]] = (),
     ) -> None:
         self.sampler = sampler or (lambda: sampler_for(spec))
         self.spec, self.terms, self.training, self.overheads = spec, terms, training, overheads
         self.faults, self._rng, self.heartbeat_ns = faults, Random(f"faults/{seed}"), heartbeat_ns
         self.clock = SimulatedClock()
         self.journal = MemoryJournal(terms.job, spec.budget)
+        if watchers:
+            self.journal.watchers += watchers
         self.budget = spec.budget
         self.on_turn: Callable[[], None] = lambda: None
         self.restarts = self.crashes = 0
