@@ -6,13 +6,15 @@ from hypothesis import strategies as st
 from tuner.cli.sketch import HEIGHT, LABEL, WIDTH, columns, curve
 from tuner.schemas.answers import SpentPoint
 
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+
 
 @st.composite
 def rising(draw: st.DrawFn) -> list[SpentPoint]:
     """Values of a metric that is maximised, or minimised."""
     count = draw(st.integers(1, 10))
     spends = sorted(draw(st.lists(st.integers(0, 10**6), min_size=count, max_size=count)))
-    values = sorted(draw(st.lists(st.floats(-1e6, 1e6), min_size=count, max_size=count, unique=True)))
+    values = sorted(draw(st.lists(FINITE, min_size=count, max_size=count, unique=True)))
     if draw(st.booleans()):
         values.reverse()
     return [
@@ -44,6 +46,6 @@ def test_what_is_better_is_higher_and_names_are_those_of_the_first_and_the_best(
         SpentPoint(spent_usd=spent, value=value, trial="t", step=1) for spent, value in ((0, 9), (1, 3))
     ]
     lines = curve(points, 2)
-    assert lines[0].startswith("          3 │")
-    assert lines[HEIGHT - 1].startswith("          9 │•")
+    assert lines[0].startswith("           3 │")
+    assert lines[HEIGHT - 1].startswith("           9 │•")
     assert lines[-1].endswith("$2.00")

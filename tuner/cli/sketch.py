@@ -1,5 +1,6 @@
 """A job's report for people: its best by what was spent as a sketch, and the estimates beside it."""
 
+import math
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
@@ -9,7 +10,7 @@ from rich.text import Text
 from tuner.cli.render import config, number, usd
 from tuner.schemas import answers as show
 
-WIDTH, HEIGHT, LABEL = 60, 8, 11
+WIDTH, HEIGHT, LABEL = 60, 8, 12  # the longest number is -1.2345e-123
 NAMES = {"random_search": "random search, every trial in full", "stopping_asha": "ASHA that only stops"}
 
 
@@ -52,7 +53,9 @@ def columns(points: Sequence[show.SpentPoint], whole_usd: float) -> list[float |
 
 
 def _level(value: float, first: float, last: float) -> int:
-    return round((value - first) / (last - first) * (HEIGHT - 1)) if last != first else HEIGHT - 1
+    span = last - first
+    flat = span == 0 or not math.isfinite(span)
+    return HEIGHT - 1 if flat else round((value - first) / span * (HEIGHT - 1))
 
 
 def _estimates(found: Sequence[show.PeerEstimate]) -> Table:

@@ -54,10 +54,10 @@ def last_step_of(trials: Sequence[Seen], max_step: int | None) -> int | None:
 
 
 class Paths:
-    """The ways of a job's trials to `last_step`."""
+    """The ways of a job's trials to `last_step`, which lies above all rungs."""
 
     def __init__(self, trials: Sequence[Seen], *, rungs: Sequence[int], last_step: int, goal: float) -> None:
-        self._rungs, self._last, self._goal = [step for step in rungs if step < last_step], last_step, goal
+        self._rungs, self._last, self._goal = rungs, last_step, goal
         self._bests = [_Best(trial) for trial in trials]
         self._gains: dict[tuple[int, int], float] = {}
         self.cut = sum(1 for trial in trials if not self._is_whole(trial))

@@ -7,12 +7,12 @@ ones are better than random draws, so the peer would need more than is estimated
 
 import math
 from bisect import insort
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from tuner.domain.fidelity import Fidelity
+from tuner.domain.fidelity import MAX_STEPS, Fidelity
 from tuner.domain.money import Money
 from tuner.planning.paths import Path, Paths, Seen, last_step_of
 
@@ -56,6 +56,13 @@ def estimates(evidence: Evidence | None) -> list[Estimate]:
     if evidence is None or why_not is not None:
         return [Estimate(method, "not_enough_data", why_not or "") for method in METHODS]
     return [_estimate(method, evidence) for method in METHODS]
+
+
+def rungs_of(fidelity: Fidelity) -> tuple[int, ...]:
+    """The steps at which a peer that stops trials looks at them."""
+    return Fidelity(
+        min=fidelity.min, max=fidelity.max or MAX_STEPS, reduction_factor=REDUCTION_FACTOR
+    ).rungs()
 
 
 def random_search(order: Iterable[Path]) -> float:
@@ -103,18 +110,23 @@ PEERS: dict[Method, Callable[[Iterable[Path]], float]] = {
 
 def spending(method: Method, paths: Sequence[Path], *, seed: int, orders: int = ORDERS) -> list[float]:
     """What the method spends until the goal in each of so many random orders, ascending."""
-    found = []
-    for number in range(orders):
-        order = list(paths)
-        Random(f"{method}/{seed}/{number}").shuffle(order)
-        found.append(PEERS[method](order))
-    return sorted(found)
+    stories = (drawn(paths, Random(f"{method}/{seed}/{number}")) for number in range(orders))
+    return sorted(map(PEERS[method], stories))
+
+
+def drawn(paths: Sequence[Path], rng: Random) -> Iterator[Path]:
+    """Each once, in random order, drawn when it is asked for: most stories end before the last."""
+    left = list(paths)
+    while left:
+        chosen = int(rng.random() * len(left))
+        left[chosen], left[-1] = left[-1], left[chosen]
+        yield left.pop()
 
 
 def _estimate(method: Method, evidence: Evidence) -> Estimate:
     last = last_step_of(evidence.trials, evidence.fidelity.max)
     assert last is not None
-    rungs = Fidelity(min=evidence.fidelity.min, max=last, reduction_factor=REDUCTION_FACTOR).rungs()
+    rungs = [step for step in rungs_of(evidence.fidelity) if step < last]
     paths = Paths(evidence.trials, rungs=rungs, last_step=last, goal=evidence.goal)
     spent = spending(method, paths.all, seed=evidence.seed)
     low, usd, high = (_money(_rank(spent, share)) for share in (0.05, 0.5, 0.95))

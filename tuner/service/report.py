@@ -7,7 +7,7 @@ from tuner.domain.money import Money
 from tuner.domain.objective import Objective
 from tuner.planning.paths import End, Point, Seen
 from tuner.planning.replay import Estimate as Estimate
-from tuner.planning.replay import Evidence, estimates
+from tuner.planning.replay import Evidence, estimates, rungs_of
 from tuner.service.wiring import Service
 from tuner.store import answers, curves, jobs, ledger
 from tuner.store.answers import Reached
@@ -46,18 +46,19 @@ def report(service: Service, job: str) -> ReportView:
     """Raises NotFound."""
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
-        objective, until = row.spec.objective, curves.newest_event(db, job)
+        objective = row.spec.objective
         spent = ledger.account(db, job).posted.usd
         best = answers.best(db, job, objective.mode)
         curve = curves.improvements(db, job, objective.mode)
-    trials = curves.trained(service.database, job, until_seq=until)
-    evidence = _evidence(row, trials, curve[-1].value) if curve else None
-    return ReportView(row, spent, best, curve, len(trials), estimates(evidence))
+    evidence = _evidence(service, row, curve[-1].value) if curve else None
+    trials = len(evidence.trials) if evidence is not None else 0
+    return ReportView(row, spent, best, curve, trials, estimates(evidence))
 
 
-def _evidence(row: JobRow, trials: Sequence[Trained], best: float) -> Evidence:
+def _evidence(service: Service, row: JobRow, best: float) -> Evidence:
     spec = row.spec
-    seen = [_seen(trial, spec.objective) for trial in trials]
+    trained = curves.trained(service.database, row.id, spec.objective.mode, rungs_of(spec.fidelity))
+    seen = [_seen(trial, spec.objective) for trial in trained]
     learned = spec.algorithm.sampler not in OBLIVIOUS
     return Evidence(seen, spec.objective.score(best), spec.fidelity, learned, spec.algorithm.seed)
 

@@ -1,11 +1,11 @@
 """How a job's best rose with its spend, and how far each of its trials came for how much."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Connection, func, select, tuple_
+from sqlalchemy import Connection, Select, and_, func, or_, select
 
 from tuner.domain.events import Reported
 from tuner.domain.money import Money
@@ -15,7 +15,7 @@ from tuner.store.codec import decode
 from tuner.store.database import Database
 from tuner.store.tables import entries, events, reports, trials
 
-PAGE = 10_000
+TRIALS_PAGE = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +30,12 @@ class Improvement:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A trial's reports with a metric, ascending by step: (step, value, micro-dollars up to it). `setup` is what of these was spent
-    before the first step."""
+    """A trial's reports with a metric, ascending by step: (step, value, micro-dollars up to it), those alone that are its first or
+    last, better than all before, or the first at or after a rung. `setup` is what was spent before the first step."""
 
     state: TrialState
     setup: int
     curve: tuple[tuple[int, float, int], ...]
-
-
-def newest_event(db: Connection, job: str) -> int:
-    return db.execute(select(func.max(events.c.seq)).where(events.c.job == job)).scalar() or 0
 
 
 def improvements(db: Connection, job: str, mode: Mode) -> list[Improvement]:
@@ -69,8 +65,8 @@ def improvements(db: Connection, job: str, mode: Mode) -> list[Improvement]:
     return found
 
 
-def trained(database: Database, job: str, *, until_seq: int) -> list[Trained]:
-    """Every trial that had reported a metric by event `until_seq`, by number.
+def trained(database: Database, job: str, mode: Mode, rungs: Sequence[int]) -> Iterator[Trained]:
+    """Every trial that has reported a metric.
 
     Read by pages, since with a rollback journal nobody can commit while somebody reads.
     """
@@ -82,27 +78,43 @@ def trained(database: Database, job: str, *, until_seq: int) -> list[Trained]:
     )
     with database.read() as db:
         setup = {(row.trial, row.attempt): int(row.usd) for row in db.execute(setups)}
-        known = db.execute(select(t.trial, t.number, t.state).where(t.job == job)).all()
-    found = {}
-    for trial, rows in groupby(_reports(database, job, until_seq), key=lambda row: str(row.trial)):
-        curve = list(rows)
-        begun = min(setup.get((trial, curve[0].attempt), 0), curve[0].usd)
-        found[trial] = begun, tuple((row.step, row.value, row.usd) for row in curve)
-    ordered = sorted((row.number, row.state, row.trial) for row in known if row.trial in found)
-    return [Trained(state, *found[trial]) for _, state, trial in ordered]
-
-
-def _reports(database: Database, job: str, until_seq: int) -> Iterator[Any]:
-    """With a metric, by trial and step."""
-    r = reports.c
-    counts = (r.job == job) & (r.seq <= until_seq) & r.value.is_not(None)
-    query = select(r.trial, r.step, r.attempt, r.value, r.usd).where(counts).order_by(r.trial, r.step)
-    last: tuple[str, int] | None = None
-    while True:
-        page = query if last is None else query.where(tuple_(r.trial, r.step) > last)
+        state_of = {row.trial: row.state for row in db.execute(select(t.trial, t.state).where(t.job == job))}
+    names = sorted(state_of)
+    for first in range(0, len(names), TRIALS_PAGE):
+        query = _telling(job, names[first : first + TRIALS_PAGE], mode, rungs)
         with database.read() as db:
-            rows = db.execute(page.limit(PAGE)).all()
-        yield from rows
-        if len(rows) < PAGE:
-            return
-        last = (rows[-1].trial, rows[-1].step)
+            rows = db.execute(query).all()
+        for trial, found in groupby(rows, key=lambda row: str(row.trial)):
+            curve = list(found)
+            begun = min(setup.get((trial, curve[0].attempt), 0), curve[0].usd)
+            points = tuple((row.step, row.value, row.usd) for row in curve)
+            yield Trained(state_of[trial], begun, points)
+
+
+def _telling(job: str, names: Sequence[str], mode: Mode, rungs: Sequence[int]) -> Select[Any]:
+    """Of these trials' reports with a metric, by trial and step, those that say something that the ones before did not."""
+    r = reports.c
+    of_trial: dict[str, Any] = {"partition_by": r.trial, "order_by": r.step}
+    best = func.max(r.value) if mode == "max" else func.min(r.value)
+    window = (
+        select(
+            r.trial,
+            r.step,
+            r.attempt,
+            r.value,
+            r.usd,
+            best.over(**of_trial, rows=(None, -1)).label("before"),
+            func.lag(r.step).over(**of_trial).label("from_step"),
+            func.lead(r.step).over(**of_trial).label("to_step"),
+        )
+        .where(r.job == job, r.trial.in_(names), r.value.is_not(None))
+        .subquery()
+    )
+    w = window.c
+    better = w.value > w.before if mode == "max" else w.value < w.before
+    crosses = (and_(w.from_step < rung, w.step >= rung) for rung in rungs)
+    return (
+        select(w.trial, w.step, w.attempt, w.value, w.usd)
+        .where(or_(w.before.is_(None), better, w.to_step.is_(None), *crosses))
+        .order_by(w.trial, w.step)
+    )

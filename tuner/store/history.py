@@ -99,9 +99,11 @@ def _curves(
     database: Database, mark: Mark, names: Sequence[str], objective: Objective
 ) -> Iterator[tuple[str, Curve]]:
     r = reports.c
-    counts = (r.job == mark.source) & (r.seq <= mark.until_seq) & r.value.is_not(None) & r.trial.in_(names)
-    query = select(r.trial, r.step, r.value, r.duration_ns).where(counts).order_by(r.trial, r.step)
+    theirs = (r.job == mark.source) & r.trial.in_(names) & r.value.is_not(None)
+    query = select(r.trial, r.step, r.value, r.duration_ns, r.seq).where(theirs).order_by(r.trial, r.step)
     with database.read() as db:
         rows = db.execute(query).all()
-    for trial, found in groupby(rows, key=lambda row: str(row.trial)):
+    # Asked about seq too, SQLite reads all reports of the job for each page.
+    counted = (row for row in rows if row.seq <= mark.until_seq)
+    for trial, found in groupby(counted, key=lambda row: str(row.trial)):
         yield trial, tuple((row.step, objective.score(row.value), row.duration_ns) for row in found)
