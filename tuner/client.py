@@ -144,6 +144,10 @@ class Client:
     def bill(self, job: str) -> show.Bill:
         return self._ask(show.Bill, "GET", f"/v1/jobs/{job}/bill")
 
+    def report(self, job: str) -> show.JobReport:
+        """What the money bought, and estimates of what other ways to search would have spent for it."""
+        return self._ask(show.JobReport, "GET", f"/v1/jobs/{job}/report")
+
     def trials(self, job: str, *, sort: str = "number", limit: int | None = None) -> Iterator[show.Trial]:
         """Page by page; at most `limit` where it is given."""
         cursor, left = None, limit

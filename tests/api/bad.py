@@ -153,7 +153,10 @@ BAD: dict[str, tuple[Changes, str]] = {
     "an interval of words": ({"checkpoint": {"interval": "often"}}, "/checkpoint/interval"),
     "an interval of 0": ({"checkpoint": {"interval": 0}}, "/checkpoint/interval"),
     "no patience": ({"stop": {"plateau": {"patience_usd": 0}}}, "/stop/plateau/patience_usd"),
-    "a warm start": ({"warm_start": {"jobs": ["job_1"]}}, "/warm_start/jobs"),
+    "a warm start from a job that is not there": (
+        {"warm_start": {"jobs": ["job_1"]}},
+        "/warm_start/jobs/0",
+    ),
     "a window": ({"window": {"start": "22:00", "end": "06:00"}}, "/window"),
     "a tag with a colon in its key": ({"tags": {"a:b": "c"}}, "/tags/a:b"),
     "a tag without a key": ({"tags": {"": "c"}}, "/tags/"),

@@ -89,6 +89,7 @@ ASKING: dict[str, tuple[list[str], str, dict[str, Any]]] = {
     ),
     "trial": (["trial", "JOB", "trial_00000"], "/v1/jobs/JOB/trials/trial_00000", {}),
     "bill": (["bill", "JOB"], "/v1/jobs/JOB/bill", {}),
+    "report": (["report", "JOB"], "/v1/jobs/JOB/report", {}),
     "ledger": (["ledger", "JOB"], "/v1/jobs/JOB/ledger", {}),
     "trainables": (["trainables"], "/v1/trainables", {}),
 }
@@ -124,6 +125,19 @@ def test_a_bill_shows_its_total_and_every_kind(tuner: Tuner, rest: TestClient, d
     shown = tuner("bill", done).stdout
     for kind in get(rest, f"/v1/jobs/{done}/bill")["by_kind"]:
         assert kind in shown
+
+
+def test_a_report_shows_the_best_its_price_and_both_estimates(
+    tuner: Tuner, rest: TestClient, done: str
+) -> None:
+    shown, found = tuner("report", done).stdout, get(rest, f"/v1/jobs/{done}/report")
+    for word in (found["best"]["trial"], "random search", "ASHA that only stops", "estimated", "•"):
+        assert word in shown
+    assert all(one["note"].split(".")[0] in " ".join(shown.split()) for one in found["estimates"])
+
+
+def test_a_report_of_a_job_that_waits_says_that_there_is_nothing_yet(tuner: Tuner, waiting: str) -> None:
+    assert "no trial has reported acc yet" in tuner("report", waiting).stdout
 
 
 def test_a_job_that_ended_is_watched_to_its_end(tuner: Tuner, rest: TestClient, done: str) -> None:

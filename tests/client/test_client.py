@@ -55,6 +55,7 @@ SAFE: dict[str, Callable[[Client], object]] = {
     "trainables": lambda client: client.trainables(),
     "job": lambda client: client.job("job_1"),
     "bill": lambda client: client.bill("job_1"),
+    "report": lambda client: client.report("job_1"),
     "submit": lambda client: client.submit({}),
     "pause": lambda client: client.pause("job_1"),
     "resume": lambda client: client.resume("job_1"),

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, inspect
 from tests.store import hammer
 from tests.store.builders import JOB, create, new_job
 from tests.store.crowd import crowd
-from tuner.store import jobs, migrations
+from tuner.store import history, jobs, migrations
 from tuner.store.database import Database
 from tuner.store.tables import metadata
 
@@ -78,6 +78,21 @@ def test_migrating_again_changes_nothing(database: Database) -> None:
     assert schema(database) == before
     with database.read() as db:
         assert jobs.get(db, JOB).id == JOB
+
+
+def test_a_database_of_the_first_release_is_brought_up_to_date_with_all_that_it_holds(
+    database: Database,
+) -> None:
+    create(database, new_job())
+    newest = schema(database)
+    with database.write() as db:
+        db.exec_driver_sql("DROP TABLE warm_starts")
+        db.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
+    database.migrate()
+    assert schema(database) == newest
+    with database.read() as db:
+        assert jobs.get(db, JOB).id == JOB
+        assert history.marks(db, JOB) == []
 
 
 def test_several_processes_that_migrate_at_once_all_find_it_done(

@@ -14,6 +14,7 @@ from tuner.domain.time import NS, rfc3339
 from tuner.schemas import answers as show
 from tuner.schemas import job as wire
 from tuner.service.answers import BestView, BillView, EntryRow, Reached, TrialRow, TrialView
+from tuner.service.report import Estimate, ReportView
 from tuner.service.trainables import Described
 from tuner.service.views import JobView
 
@@ -229,6 +230,38 @@ def _trial_bill(row: TrialRow, kinds: Mapping[CostKind, Cost]) -> show.TrialBill
     )
 
 
+def report_of(view: ReportView) -> show.JobReport:
+    objective = view.job.spec.objective
+    return show.JobReport(
+        job=view.job.id,
+        metric=objective.metric,
+        mode=objective.mode,
+        spent_usd=view.spent.usd,
+        best_spent_usd=_usd(view.best_spent),
+        best=None if view.best is None else best_of(view.best),
+        best_curve=[
+            show.SpentPoint(spent_usd=one.spent.usd, value=one.value, trial=one.trial, step=one.step)
+            for one in view.curve
+        ],
+        trials=view.trials,
+        estimates=[_peer(view, one) for one in view.estimates],
+    )
+
+
+def _peer(view: ReportView, one: Estimate) -> show.PeerEstimate:
+    return show.PeerEstimate(
+        method=one.method,
+        status=one.status,
+        usd=_usd(one.usd),
+        low_usd=_usd(one.low),
+        high_usd=_usd(one.high),
+        saved_usd=_usd(view.saved(one)),
+        estimate=True,
+        is_lower_bound=one.is_lower_bound,
+        note=one.note,
+    )
+
+
 def entry_of(row: EntryRow) -> show.LedgerEntry:
     return show.LedgerEntry(
         seq=row.seq,
@@ -256,6 +289,10 @@ def _kinds(costs: Mapping[CostKind, Cost]) -> dict[str, float]:
     """All six kinds, in dollars."""
     zero: dict[str, float] = dict.fromkeys(("setup", "restore", "train", "checkpoint", "lost", "idle"), 0.0)
     return {**zero, **{kind: cost.usd.usd for kind, cost in costs.items()}}
+
+
+def _usd(amount: Money | None) -> float | None:
+    return None if amount is None else amount.usd
 
 
 def _hours(cost: Cost) -> float:

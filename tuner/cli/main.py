@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from tuner.cli import render, watching
+from tuner.cli import render, sketch, watching
 from tuner.cli.frame import Frame, with_problems
 from tuner.cli.job_yaml import JobYaml
 from tuner.cli.simulate import simulate
@@ -157,6 +157,13 @@ def trial(job: JobId, trial: Annotated[str, typer.Argument(metavar="TRIAL")], as
 def bill(job: JobId, as_json: Json = False) -> None:
     """What a job cost, by kind and trial."""
     Frame(as_json).show(Client().bill(job), render.bill)
+
+
+@app.command()
+@with_problems
+def report(job: JobId, as_json: Json = False) -> None:
+    """What the money bought, and what other ways to search would have spent for it."""
+    Frame(as_json).show(Client().report(job), sketch.report)
 
 
 @app.command()

@@ -125,6 +125,51 @@ class LedgerPage(Answer):
     next_cursor: str | None
 
 
+class SpentPoint(Answer):
+    """A report that was better than all before it, and what the job had spent by then."""
+
+    spent_usd: float
+    value: float
+    trial: str
+    step: int
+
+
+class PeerEstimate(Answer):
+    """What another way to search would have spent until this job's best: an estimate, replayed on the job's own learning curves
+    in random orders. `method` is `random_search` (every trial trained to the last step) or `stopping_asha` (as Ray Tune's
+    AsyncHyperBandScheduler decides, reduction factor 3). `status` is `estimated`, `unreached` (it would have missed that best in
+    at least half of the orders) or `not_enough_data`.
+
+    `usd` is the median over the orders, `low_usd` and `high_usd` their 5th and 95th percentile, null where so many did not reach it;
+    `saved_usd` is `usd` less `best_spent_usd` of the report, negative where the other way would have been cheaper.
+    `is_lower_bound`: what is assumed favours the other way. `note` says how it was made, what was assumed, what is missing."""
+
+    method: str
+    status: str
+    usd: float | None
+    low_usd: float | None
+    high_usd: float | None
+    saved_usd: float | None
+    estimate: bool
+    is_lower_bound: bool
+    note: str
+
+
+class JobReport(Answer):
+    """What the money bought. `best_curve` has each report that was better than all before it, in order; `best_spent_usd` is what had
+    been spent when a metric as good as the best was first reported; `trials` counts those that reported the metric."""
+
+    job: str
+    metric: str
+    mode: str
+    spent_usd: float
+    best_spent_usd: float | None
+    best: Best | None
+    best_curve: list[SpentPoint]
+    trials: int
+    estimates: list[PeerEstimate]
+
+
 class Trainable(Answer):
     """`search_space` and `objective` are suggestions of its author."""
 

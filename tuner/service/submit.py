@@ -13,6 +13,7 @@ from tuner.domain.offer import Offer
 from tuner.engine.ray_cluster import Node
 from tuner.service.trainables import is_allowed
 from tuner.service.views import JobView, job_view
+from tuner.service.warm_start import warm_start_faults
 from tuner.service.wiring import Service
 from tuner.store import jobs
 from tuner.tuning.guard import UNKNOWN_NEED_NS
@@ -40,7 +41,7 @@ def submit(
         *_constant_faults(spec.constants),
     ]
     if not faults:
-        faults = _trainable_faults(service, spec)
+        faults = [*warm_start_faults(service, spec), *_trainable_faults(service, spec)]
     if faults:
         raise Invalid(*faults)
     offer, concurrency = admit(service, spec)
@@ -154,12 +155,9 @@ def _trainable_faults(service: Service, spec: JobSpec) -> list[Fault]:
 
 def _unbuilt_faults(spec: JobSpec) -> list[Fault]:
     """Asked for, and not there yet: refused rather than ignored."""
-    found = []
-    if spec.warm_start_jobs:
-        found.append(Fault("/warm_start/jobs", "warm starts are not available yet; leave it out"))
     if spec.window is not None:
-        found.append(Fault("/window", "windows are not available yet; leave it out"))
-    return found
+        return [Fault("/window", "windows are not available yet; leave it out")]
+    return []
 
 
 def _constant_faults(constants: Mapping[str, Any]) -> list[Fault]:

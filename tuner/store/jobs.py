@@ -11,7 +11,7 @@ from tuner.domain.errors import Conflict, IdempotencyConflict, NotFound
 from tuner.domain.job import JobSpec, JobState, StopReason, check_move
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
-from tuner.store import launches, ledger
+from tuner.store import history, launches, ledger
 from tuner.store.codec import decode, encode
 from tuner.store.tables import accounts, idempotency, job_tags, jobs
 
@@ -66,7 +66,7 @@ class Control:
 
 
 def create(db: Connection, new: NewJob) -> str:
-    """The job, its account, and the order to launch it. Answers the id of the job that this Idempotency-Key made before, if any."""
+    """The job, its account, how far the jobs that it learns from count, and the order to launch it. Answers the id of the job that this Idempotency-Key made before, if any."""
     if (known := made_before(db, new.project, new.key, new.body_sha256, at=new.at)) is not None:
         return known
     db.execute(
@@ -89,6 +89,7 @@ def create(db: Connection, new: NewJob) -> str:
     )
     set_tags(db, new.id, new.project, new.spec.tags)
     ledger.open_account(db, new.id, new.project, new.spec.budget.limit)
+    history.note(db, new.id, new.project, new.spec.warm_start_jobs)
     launches.want(db, new.id, new.project, new.at)
     if new.key is not None:
         row = {"project": new.project, "key": new.key, "job": new.id, "created_at": new.at}

@@ -235,3 +235,13 @@ events = Table(
     Column("type", String(20), nullable=False),
     Column("body", Text, nullable=False),
 )
+
+warm_starts = Table(
+    "warm_starts",
+    metadata,
+    _job(primary_key=True),
+    Column("source", String(40), ForeignKey("jobs.id"), primary_key=True),
+    _project(),
+    Column("number", Integer, nullable=False),
+    Column("until_seq", Integer, nullable=False),
+)

@@ -16,6 +16,7 @@ from tuner.domain.time import parse_duration_ns
 from tuner.schemas import answers as show
 from tuner.service import answers, trainables
 from tuner.service.answers import After, Limits, Sort
+from tuner.service.report import report
 from tuner.service.wiring import Service
 
 router = APIRouter(tags=["answers"])
@@ -72,6 +73,12 @@ def get_pareto(job: str, service: Svc) -> show.Pareto:
 @router.get("/jobs/{job}/bill")
 def get_bill(job: str, service: Svc) -> show.Bill:
     return present.bill_of(answers.bill(service, job))
+
+
+@router.get("/jobs/{job}/report")
+def get_report(job: str, service: Svc) -> show.JobReport:
+    """What the money bought: the best by what was spent, and estimates of what other ways to search would have spent for it."""
+    return present.report_of(report(service, job))
 
 
 @router.get("/jobs/{job}/ledger", response_model=show.LedgerPage)

@@ -25,6 +25,7 @@ from tuner.engine.recovery import recover
 from tuner.settings import Settings
 from tuner.store import jobs, launches
 from tuner.store.database import Database
+from tuner.store.history import past_trials
 from tuner.store.jobs import Control, JobRow
 from tuner.store.journal import SqlJournal
 from tuner.tuning.samplers import sampler_for
@@ -133,7 +134,7 @@ def rebuild(
     terms = Terms(
         row.id, row.offer.rate(cpus=size.cpus, gpus=size.gpus), row.concurrency, round(settings.slice_s * NS)
     )
-    sampler = sampler_for(row.spec)
+    sampler = sampler_for(row.spec, past_trials(post.database, row.id, row.spec))
     loop = Loop(row.spec, terms, sampler=sampler, journal=journal, world=actuator, clock=SystemClock())
     recover(loop, died_at=died_at, now=now)
     if loop.state.budget != row.budget:

@@ -1,0 +1,142 @@
+"""What the money bought: the best by what was spent is what the record says, and estimates are told as what they are."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.api.conftest import Finished
+from tests.api.points import points
+from tests.api.test_answers import ROWS, reported
+from tests.api.test_bad_bodies import check_problem
+from tests.fakes import FakeService
+from tuner.domain.money import Money
+from tuner.store.codec import decode
+from tuner.store.tables import events
+
+METHODS = ["random_search", "stopping_asha"]
+
+
+def report(client: TestClient, job: str) -> dict[str, Any]:
+    answer = client.get(f"/v1/jobs/{job}/report")
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def risen(service: FakeService, job: str, mode: str) -> list[tuple[float, float, str, int]]:
+    """Spend, value, trial and step of each report that was better than all before it, counted by hand."""
+    found: list[tuple[float, float, str, int]] = []
+    best, spent = float("-inf"), Money(0)
+    sign = 1 if mode == "max" else -1
+    for point in sorted(points(service, job, mode), key=lambda point: point.seq):
+        if point.score > best:
+            best = point.score
+            with service.database.read() as db:
+                mine = (events.c.job == job) & (events.c.seq == point.seq)
+                spent = max(spent, decode(db.execute(select(events.c.body).where(mine)).scalar_one()).spent)
+            found.append((spent.usd, sign * best, point.trial, point.step))
+    return found
+
+
+def shown(found: dict[str, Any]) -> list[tuple[float, float, str, int]]:
+    return [(one["spent_usd"], one["value"], one["trial"], one["step"]) for one in found["best_curve"]]
+
+
+def test_the_curve_has_each_report_that_was_better_than_all_before(finished: Finished) -> None:
+    for job in (*finished.ended, finished.under_way):
+        mode = "min" if job == finished.lowest else "max"
+        found = report(finished.client, job)
+        assert shown(found) == risen(finished.service, job, mode) != []
+        spends = [spent for spent, *_ in shown(found)]
+        assert spends == sorted(spends)
+        assert job == finished.under_way or spends[-1] <= found["spent_usd"]
+
+
+@settings(deadline=None, max_examples=30, derandomize=True)
+@given(rows=ROWS, mode=st.sampled_from(["max", "min"]))
+def test_the_curve_of_any_reports_is_right(finished: Finished, rows: list[Any], mode: str) -> None:
+    many = reported(finished, rows, mode)
+    found = report(finished.client, many.job)
+    assert shown(found) == risen(finished.service, many.job, mode)
+    assert found["trials"] == len({point.trial for point in many.points})
+
+
+def test_the_best_and_the_spend_are_those_of_the_job(finished: Finished) -> None:
+    for job in finished.ended:
+        found, told = report(finished.client, job), finished.client.get(f"/v1/jobs/{job}").json()
+        assert (found["job"], found["best"]) == (job, told["best"])
+        assert found["spent_usd"] == told["spend"]["usd"]
+        assert found["best_curve"][-1]["value"] == found["best"]["metric"]
+        assert found["best_curve"][-1]["spent_usd"] == found["best_spent_usd"]
+        assert (found["metric"], found["mode"]) == ("acc", told["objective"]["mode"])
+
+
+def test_estimates_are_marked_as_such_and_say_how_they_were_made(finished: Finished) -> None:
+    for job in finished.ended:
+        found = report(finished.client, job)
+        assert [one["method"] for one in found["estimates"]] == METHODS
+        for one in found["estimates"]:
+            assert one["estimate"] is True
+            assert f"{found['trials']} trials" in one["note"]
+            check_figures(one, found["best_spent_usd"])
+
+
+def check_figures(one: dict[str, Any], best_spent_usd: float) -> None:
+    known = [one[name] for name in ("low_usd", "usd", "high_usd") if one[name] is not None]
+    assert known == sorted(known)
+    assert (one["status"] == "estimated") == (one["usd"] is not None) == (one["saved_usd"] is not None)
+    if one["usd"] is not None:
+        assert one["saved_usd"] == pytest.approx(one["usd"] - best_spent_usd, abs=1e-9)
+
+
+def test_asking_again_answers_the_same(finished: Finished) -> None:
+    assert report(finished.client, finished.plain) == report(finished.client, finished.plain)
+
+
+def test_a_random_search_in_full_is_estimated_within_what_it_spent(
+    client: TestClient, service: FakeService
+) -> None:
+    job = fakes.submit(client, algorithm={"scheduler": "none", "sampler": "random", "seed": 1})
+    fakes.simulate(service, job)
+    found = report(client, job)
+    random, _ = found["estimates"]
+    assert random["status"] == "estimated"
+    assert 0 < random["low_usd"] <= random["usd"] <= random["high_usd"] <= found["spent_usd"]
+
+
+@pytest.mark.parametrize(("sampler", "learns"), [("random", False), ("tpe", True)])
+def test_a_sampler_that_learns_makes_every_estimate_a_lower_bound(
+    client: TestClient, service: FakeService, sampler: str, learns: bool
+) -> None:
+    job = fakes.submit(client, algorithm={"scheduler": "asha_stopping", "sampler": sampler})
+    fakes.simulate(service, job)
+    for one in report(client, job)["estimates"]:
+        assert one["is_lower_bound"] or not learns
+        assert ("the true figure is higher" in one["note"]) == learns
+
+
+def test_a_job_without_reports_has_an_empty_curve_and_no_estimates(finished: Finished) -> None:
+    found = report(finished.client, finished.waiting)
+    assert (found["best"], found["best_curve"], found["best_spent_usd"]) == (None, [], None)
+    assert (found["spent_usd"], found["trials"]) == (0, 0)
+    for one in found["estimates"]:
+        assert (one["status"], one["usd"], one["saved_usd"]) == ("not_enough_data", None, None)
+        assert "no trial has reported" in one["note"]
+
+
+def test_a_job_that_has_only_begun_says_what_is_missing(client: TestClient, service: FakeService) -> None:
+    job = fakes.submit(client)
+    fakes.simulate(service, job, messages=12)
+    found = report(client, job)
+    assert found["best_curve"]
+    assert {one["status"] for one in found["estimates"]} == {"not_enough_data"}
+    assert all(one["note"] for one in found["estimates"])
+
+
+def test_a_job_that_is_not_there_has_no_report(client: TestClient) -> None:
+    check_problem(client.get("/v1/jobs/job_0/report"), 404)

@@ -1,0 +1,206 @@
+"""Estimates of what other searches would have spent: never too little for what they count, and right where that is known."""
+
+import math
+from dataclasses import replace
+from random import Random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ray.tune.schedulers import AsyncHyperBandScheduler, TrialScheduler
+
+from tuner.domain.fidelity import Fidelity
+from tuner.planning.paths import Path, Paths, Point, Seen
+from tuner.planning.replay import (
+    METHODS,
+    MIN_TRIALS,
+    PEERS,
+    UNREACHED,
+    Evidence,
+    Method,
+    estimates,
+    quantile_between,
+    random_search,
+    spending,
+    stopping_asha,
+)
+
+LAST = 9
+FIDELITY = Fidelity(min=1, max=LAST, reduction_factor=3)
+SCORES = st.integers(-20, 20).map(lambda eighths: eighths / 8)  # sums of them are exact
+
+
+def seen(scores: list[float], *, step_cost: int = 10, start: int = 0) -> Seen:
+    """Reports after each step."""
+    curve = [Point(i, score, start + i * step_cost) for i, score in enumerate(scores, 1)]
+    return Seen(tuple(curve), start, "completed" if len(scores) == LAST else "cut")
+
+
+@st.composite
+def trials(draw: st.DrawFn, *, whole: bool = False) -> list[Seen]:
+    """Some cut short, at least one of them not."""
+    found = []
+    for number in range(draw(st.integers(MIN_TRIALS, 12))):
+        steps = LAST if whole or number == 0 else draw(st.integers(1, LAST))
+        scores = draw(st.lists(SCORES, min_size=steps, max_size=steps))
+        found.append(seen(scores, step_cost=draw(st.integers(1, 50)), start=draw(st.integers(0, 20))))
+    return found
+
+
+def goal_of(found: list[Seen]) -> float:
+    return max(point.score for trial in found for point in trial.curve)
+
+
+def evidence(found: list[Seen], **changes: object) -> Evidence:
+    return replace(Evidence(found, goal_of(found), FIDELITY, False), **changes)  # type: ignore[arg-type]
+
+
+def paths(found: list[Seen]) -> list[Path]:
+    return Paths(found, rungs=FIDELITY.rungs(), last_step=LAST, goal=goal_of(found)).all
+
+
+@given(trials(), st.sampled_from(METHODS), st.integers())
+def test_nobody_spends_less_than_the_cheapest_trial_that_reaches_the_goal_nor_more_than_all(
+    found: list[Seen], method: Method, seed: int
+) -> None:
+    ways = paths(found)
+    least = min(path.goal.cost for path in ways if path.goal is not None)
+    most = sum(path.cost for path in ways)
+    for spent in spending(method, ways, seed=seed, orders=5):
+        assert least <= spent <= most or spent == UNREACHED
+    assert method == "stopping_asha" or UNREACHED not in spending(method, ways, seed=seed, orders=5)
+
+
+@given(trials(), st.integers())
+def test_estimates_are_within_what_their_orders_spent_and_repeatable(found: list[Seen], seed: int) -> None:
+    asked = evidence(found, seed=seed)
+    answered = estimates(asked)
+    assert answered == estimates(asked)
+    for one in answered:
+        known = [money.micro_usd for money in (one.low, one.usd, one.high) if money is not None]
+        assert known == sorted(known)
+        assert set(known) <= set(spending(one.method, paths(found), seed=seed))
+        assert (one.status == "unreached") == (one.usd is None)
+
+
+@settings(derandomize=True, max_examples=50)
+@given(st.integers(5, 60), st.integers(0, 3))
+def test_a_random_search_that_was_one_is_estimated_at_what_it_would_spend_on_average(
+    count: int, seed: int
+) -> None:
+    rng = Random(count)
+    found = [seen([rng.random() for _ in range(LAST)], step_cost=rng.randint(5, 15)) for _ in range(count)]
+    ways = paths(found)
+    spent = spending("random_search", ways, seed=seed)
+    others = sum(path.cost for path in ways if path.goal is None)
+    (winner,) = (path.goal for path in ways if path.goal is not None)
+    expected = winner.cost + others / 2
+    assert abs(sum(spent) / len(spent) - expected) < 0.1 * sum(path.cost for path in ways)
+
+
+@given(trials(whole=True))
+def test_in_its_own_order_a_random_search_spends_what_it_spent(found: list[Seen]) -> None:
+    spent, goal = 0, goal_of(found)
+    for trial in found:
+        reached = next((point for point in trial.curve if point.score >= goal), None)
+        if reached is not None:
+            assert random_search(paths(found)) == spent + reached.cost
+            return
+        spent += trial.last.cost
+
+
+@given(trials(whole=True), st.integers(1, LAST - 1))
+def test_a_trial_that_was_cut_short_is_taken_to_do_as_well_as_it_would_have_done(
+    found: list[Seen], kept: int
+) -> None:
+    cut = [Seen(trial.curve[:kept], trial.start) for trial in found]
+    together = Paths([*found, *cut], rungs=FIDELITY.rungs(), last_step=LAST, goal=goal_of(found))
+    assert together.cut == len(cut)
+    for truth, taken in zip(together.all[: len(found)], together.all[len(found) :], strict=True):
+        assert taken.cost == truth.cost
+        assert len(taken.rungs) == len(truth.rungs)
+        assert taken.goal is not None or truth.goal is None
+
+
+def test_a_trial_that_ended_by_itself_or_failed_goes_no_further() -> None:
+    whole, short = seen([0.1] * LAST), seen([0.1, 0.2])
+    for end in ("completed", "failed"):
+        path = paths([whole, replace(short, end=end)])[1]  # type: ignore[arg-type]
+        assert (path.cost, [point.step for point in path.rungs]) == (20, [1])
+    path = paths([whole, short])[1]
+    assert (path.cost, [point.step for point in path.rungs]) == (90, [1, 3])
+
+
+@given(st.lists(SCORES, min_size=1, max_size=30), st.floats(0, 1))
+def test_quantiles_are_those_of_numpy(scores: list[float], share: float) -> None:
+    expected = float(np.percentile(scores, share * 100))
+    assert quantile_between(sorted(scores), share) == pytest.approx(expected, abs=1e-9)
+
+
+def rays_choice(found: list[Seen]) -> list[int]:
+    """The step at which Ray Tune's own scheduler ends each trial, one after the other."""
+    scheduler = AsyncHyperBandScheduler(
+        time_attr="step", metric="score", mode="max", max_t=LAST, grace_period=1, reduction_factor=3
+    )
+    ended = []
+    for number, trial in enumerate(found):
+        shown = SimpleNamespace(trial_id=str(number))
+        scheduler.on_trial_add(None, shown)
+        for point in trial.curve:
+            result = {"step": point.step, "score": point.score}
+            if scheduler.on_trial_result(None, shown, result) == TrialScheduler.STOP:
+                ended.append(point.step)
+                break
+    return ended
+
+
+@settings(deadline=None)
+@given(trials(whole=True))
+def test_trials_are_stopped_where_ray_tune_stops_them(found: list[Seen]) -> None:
+    expected = sum(trial.curve[step - 1].cost for trial, step in zip(found, rays_choice(found), strict=True))
+    never = Paths(found, rungs=FIDELITY.rungs(), last_step=LAST, goal=math.inf).all
+    spent = [stopping_asha([*never, Path((), 0, Point(1, 0, 0))])]
+    assert spent == [expected]
+
+
+@pytest.mark.parametrize(
+    ("asked", "word"),
+    [
+        (None, "no trial has reported"),
+        (evidence([seen([0.1] * LAST)] * (MIN_TRIALS - 1)), f"it takes {MIN_TRIALS}"),
+        (evidence([seen([0.1])] * MIN_TRIALS), "trained to the last step"),
+    ],
+    ids=["no report", "few trials", "none finished"],
+)
+def test_where_there_is_not_enough_to_go_by_that_is_said(asked: Evidence | None, word: str) -> None:
+    for one in estimates(asked):
+        assert (one.status, one.usd, one.low, one.high) == ("not_enough_data", None, None, None)
+        assert word in one.note
+
+
+def test_a_winner_that_starts_badly_is_seldom_found_by_stopping() -> None:
+    late = seen([0.0] * (LAST - 1) + [1.0])
+    early = [seen([0.5] * LAST) for _ in range(20)]
+    random, stopping = estimates(evidence([late, *early]))
+    assert (random.status, stopping.status) == ("estimated", "unreached")
+    assert stopping.high is None
+    assert "stops every trial that would have come so far" in stopping.note
+
+
+def test_a_sampler_that_learns_is_said_to_bias_every_estimate() -> None:
+    found = [seen([0.1 * i] * LAST) for i in range(6)]
+    for one, other in zip(estimates(evidence(found)), estimates(evidence(found, learned=True)), strict=True):
+        assert (one.is_lower_bound, other.is_lower_bound) == (False, True)
+        assert "the true figure is higher" in other.note
+        assert (one.usd, one.high) == (other.usd, other.high)
+
+
+def test_without_a_last_step_the_longest_that_ended_counts() -> None:
+    found = [seen([0.1 * i] * LAST) for i in range(6)]
+    assert estimates(evidence(found, fidelity=Fidelity())) == estimates(evidence(found))
+
+
+def test_every_method_has_its_peer() -> None:
+    assert tuple(PEERS) == METHODS

@@ -1,0 +1,60 @@
+"""Each driver of a warm job hands its sampler the same history, whatever the jobs that it learns from do meanwhile."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests import fakes
+from tests.fakes import FakeService
+from tuner.domain.job import JobSpec
+from tuner.domain.records import PastTrial
+from tuner.engine.ray_driver import main
+from tuner.store import jobs, launches
+from tuner.tuning.samplers import Sampler, sampler_for
+
+
+class Heard(list[Sequence[PastTrial]]):
+    """Makes the sampler that it is asked for, and remembers what history it was given."""
+
+    def __call__(self, spec: JobSpec, history: Sequence[PastTrial] = ()) -> Sampler:
+        self.append(history)
+        return sampler_for(spec, history)
+
+
+def start_driver(service: FakeService, job: str) -> None:
+    """As `main` does, up to the first orders for Ray."""
+    with service.database.write() as db:
+        launch = launches.get(db, job)
+        assert launch is not None
+        launches.beat(db, job, launch.epoch, service.now())
+        jobs.begin_running(db, job, at=service.now())
+        row = jobs.get(db, job)
+    post = main.Post(service.database, job, launch.epoch)
+    main.rebuild(post, service.settings, row, died_at=None)
+
+
+def test_every_driver_of_a_job_hands_on_the_same_history(
+    service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = Heard()
+    monkeypatch.setattr(main, "sampler_for", heard)
+    monkeypatch.setattr(main.ray, "nodes", list)
+    client = fakes.client_of(service)
+    source = fakes.submit(client)
+    run = fakes.simulate(service, source, messages=60)
+    job = fakes.submit(client, warm_start={"jobs": [source]})
+    start_driver(service, job)
+    run.run()
+    start_driver(service, job)
+    assert len(heard) == 2
+    assert heard[0] == heard[1] != []
+
+
+def test_a_job_that_names_no_other_hands_on_none(
+    service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = Heard()
+    monkeypatch.setattr(main, "sampler_for", heard)
+    monkeypatch.setattr(main.ray, "nodes", list)
+    start_driver(service, fakes.submit(fakes.client_of(service)))
+    assert heard == [[]]

@@ -1,0 +1,113 @@
+"""What a report reads of a job's trials: less than everything, and nothing less than it needs."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from sqlalchemy import select
+
+from tests.store.builders import JOB, PROJECT, budget, cost, create, hold, new_job
+from tuner.domain.events import Reported
+from tuner.domain.fidelity import Fidelity
+from tuner.domain.objective import Objective
+from tuner.domain.records import ReportRow
+from tuner.domain.time import Instant
+from tuner.planning.paths import End, Point, Seen
+from tuner.planning.replay import Evidence, estimates, rungs_of
+from tuner.store import curves
+from tuner.store.curves import Trained
+from tuner.store.database import Database
+from tuner.store.journal import SqlJournal
+from tuner.store.tables import reports
+
+AT = Instant(0)
+FIDELITY = Fidelity(min=2, max=20)
+RUNGS = rungs_of(FIDELITY)
+
+
+@pytest.fixture
+def journal(database: Database) -> SqlJournal:
+    create(database, new_job(limits=budget(10**9)))
+    return SqlJournal(database, JOB, PROJECT, 1, AT)
+
+
+def report(
+    journal: SqlJournal, number: int, step: int, value: float | None, *, usd: int, attempt: int = 1
+) -> None:
+    trial = f"trial_{number:05d}"
+    with journal.transaction() as tx:
+        tx.put_trial(trial, "completed" if step == FIDELITY.max else "running", at=AT, config={"lr": 0.5})
+        tx.put_report(ReportRow(trial, attempt, step, AT, value, {}, cost(usd), 0))
+        tx.append(Reported(AT, trial, step, value, cost(usd).usd))
+
+
+def read(database: Database, objective: Objective) -> list[Trained]:
+    return list(curves.trained(database, JOB, objective.mode, RUNGS))
+
+
+def whole(database: Database) -> list[tuple[tuple[int, float, int], ...]]:
+    """Every curve with all of its reports."""
+    r = reports.c
+    found: dict[str, list[tuple[int, float, int]]] = {}
+    with database.read() as db:
+        for row in db.execute(select(reports).where(r.value.is_not(None)).order_by(r.trial, r.step)):
+            found.setdefault(row.trial, []).append((row.step, row.value, row.usd))
+    return [tuple(curve) for curve in found.values()]
+
+
+def evidence(curves_of: list[tuple[tuple[int, float, int], ...]], objective: Objective) -> Evidence:
+    seen = []
+    for curve in curves_of:
+        points = tuple(Point(step, objective.score(value), usd) for step, value, usd in curve)
+        end: End = "completed" if points[-1].step == FIDELITY.max else "cut"
+        seen.append(Seen(points, 0, end))
+    goal = max(point.score for trial in seen for point in trial.curve)
+    return Evidence(seen, goal, FIDELITY, False)
+
+
+@pytest.mark.parametrize("mode", ["max", "min"])
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_left_out_changes_no_estimate(
+    database: Database, journal: SqlJournal, mode: str, seed: int
+) -> None:
+    rng, objective = Random(seed), Objective("acc", "max" if mode == "max" else "min")
+    for number in range(12):
+        for step in range(1, rng.choice([3, 7, 20, 20]) + 1):
+            if rng.random() < 0.8 or step == FIDELITY.max:
+                report(journal, number, step, round(rng.random(), 1), usd=step * 10)
+    found = read(database, objective)
+    full = whole(database)
+    assert sum(len(trial.curve) for trial in found) < sum(map(len, full))
+    assert all(set(trial.curve) <= set(curve) for trial, curve in zip(found, full, strict=True))
+    thin = evidence([trial.curve for trial in found], objective)
+    assert estimates(thin) == estimates(evidence(full, objective))
+    assert estimates(thin)[0].status == "estimated"
+
+
+def test_trials_on_several_pages_are_each_read_once(database: Database, journal: SqlJournal) -> None:
+    count = curves.TRIALS_PAGE + 3
+    for number in range(count):
+        report(journal, number, 1, 0.5, usd=number)
+    assert [trial.curve for trial in read(database, Objective("acc"))] == [
+        ((1, 0.5, number),) for number in range(count)
+    ]
+
+
+def test_setup_is_that_of_the_attempt_which_reported_first(database: Database, journal: SqlJournal) -> None:
+    for attempt, usd in ((1, 7), (2, 5), (3, 3)):
+        held = hold(1, cost(10), attempt=attempt)
+        with journal.transaction() as tx:
+            assert tx.hold(held)
+            tx.settle(held.id, {"setup": cost(usd), "train": cost(1)}, at=AT)
+    report(journal, 0, 1, 0.5, usd=9, attempt=2)
+    report(journal, 0, 2, 0.6, usd=12, attempt=3)
+    assert [trial.setup for trial in read(database, Objective("acc"))] == [5]
+
+
+def test_a_trial_without_a_metric_is_left_out(database: Database, journal: SqlJournal) -> None:
+    report(journal, 0, 1, None, usd=1)
+    assert read(database, Objective("acc")) == []
+    report(journal, 0, 2, 0.5, usd=2)
+    assert [replace(one, setup=0) for one in read(database, Objective("acc"))] == [
+        Trained("running", 0, ((2, 0.5, 2),))
+    ]

@@ -1,0 +1,121 @@
+"""What a job that starts warm reads of others: the same at every start, whatever they report later."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from tests.store.builders import JOB, OFFER, PROJECT, budget, create, new_job, spec
+from tuner.domain.events import Reported
+from tuner.domain.job import JobSpec
+from tuner.domain.money import FREE, ZERO
+from tuner.domain.objective import Objective
+from tuner.domain.records import PastTrial, ReportRow
+from tuner.domain.space import Float, Space
+from tuner.domain.time import Instant
+from tuner.store import history, jobs
+from tuner.store.database import Database
+from tuner.store.journal import SqlJournal
+
+SECOND, NEW = "job_0000000000000002", "job_0000000000000003"
+
+
+class Source:
+    """A job that reports."""
+
+    def __init__(self, database: Database, job: str = JOB) -> None:
+        create(database, new_job(job))
+        self._journal = SqlJournal(database, job, PROJECT, 1, Instant(0))
+
+    def report(self, number: int, step: int, value: float | None, *, lr: float = 0.5) -> None:
+        trial = f"trial_{number:05d}"
+        with self._journal.transaction() as tx:
+            tx.put_trial(trial, "running", at=Instant(0), config={"lr": lr})
+            tx.put_report(ReportRow(trial, 1, step, Instant(0), value, {}, FREE, step * 10))
+            tx.append(Reported(Instant(0), trial, step, value, ZERO))
+
+
+def warm(*sources: str, **changes: object) -> JobSpec:
+    return replace(spec(budget()), warm_start_jobs=sources, **changes)  # type: ignore[arg-type]
+
+
+def submit(database: Database, new: JobSpec) -> None:
+    create(database, jobs.NewJob(NEW, PROJECT, new, OFFER, 1, Instant(9)))
+
+
+def read(database: Database, new: JobSpec, *, limit: int = 1000) -> list[PastTrial]:
+    return history.past_trials(database, NEW, new, limit=limit)
+
+
+def past(*curve: tuple[int, float, int], lr: float = 0.5) -> PastTrial:
+    return PastTrial({"lr": lr}, curve)
+
+
+def test_every_trial_with_its_curve_is_read_in_the_order_of_jobs_and_numbers(database: Database) -> None:
+    first, second = Source(database), Source(database, SECOND)
+    first.report(1, 1, 0.3)
+    first.report(0, 1, 0.1, lr=0.25)
+    first.report(0, 3, 0.2, lr=0.25)
+    second.report(0, 2, 0.9)
+    new = warm(SECOND, JOB)
+    submit(database, new)
+    expected = [past((2, 0.9, 20)), past((1, 0.1, 10), (3, 0.2, 30), lr=0.25), past((1, 0.3, 10))]
+    assert read(database, new) == expected
+
+
+def test_what_is_reported_after_the_submission_is_never_seen(database: Database) -> None:
+    source = Source(database)
+    source.report(0, 1, 0.1)
+    new = warm(JOB)
+    submit(database, new)
+    source.report(0, 2, 0.9)
+    source.report(1, 1, 0.9)
+    assert read(database, new) == [past((1, 0.1, 10))]
+
+
+def test_a_job_that_has_not_reported_yet_teaches_nothing_then_or_later(database: Database) -> None:
+    source, new = Source(database), warm(JOB)
+    submit(database, new)
+    source.report(0, 1, 0.9)
+    assert read(database, new) == []
+
+
+def test_a_job_that_names_no_other_reads_nothing(database: Database) -> None:
+    Source(database).report(0, 1, 0.9)
+    submit(database, warm())
+    assert read(database, warm()) == []
+
+
+@pytest.mark.parametrize("value", [None, math.nan, math.inf, -math.inf])
+def test_a_report_without_a_finite_metric_does_not_count(database: Database, value: float | None) -> None:
+    source, new = Source(database), warm(JOB)
+    source.report(0, 1, 0.1)
+    source.report(0, 2, value)
+    source.report(1, 1, value)
+    submit(database, new)
+    assert read(database, new) == [past((1, 0.1, 10))]
+
+
+def test_of_a_metric_that_is_minimised_the_lower_has_the_higher_score(database: Database) -> None:
+    source, new = Source(database), warm(JOB, objective=Objective("acc", "min"))
+    source.report(0, 1, 0.25)
+    submit(database, new)
+    assert read(database, new) == [past((1, -0.25, 10))]
+
+
+def test_a_trial_whose_configuration_the_new_space_has_not_is_left_out(database: Database) -> None:
+    source, new = Source(database), warm(JOB, space=Space({"lr": Float(0, 0.3)}))
+    source.report(0, 1, 0.9, lr=0.5)
+    source.report(1, 1, 0.1, lr=0.25)
+    submit(database, new)
+    assert read(database, new) == [past((1, 0.1, 10), lr=0.25)]
+
+
+def test_of_many_trials_the_best_and_the_most_trained_are_read(database: Database) -> None:
+    source, new = Source(database), warm(JOB)
+    for number in range(history.TRIALS_PAGE + 20):
+        source.report(number, 1, number / 1000)
+    source.report(7, 2, 0.0)
+    submit(database, new)
+    assert [len(trial.curve) for trial in read(database, new, limit=2)] == [2, 1]
+    assert len(read(database, new)) == history.TRIALS_PAGE + 20

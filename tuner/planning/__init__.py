@@ -1,0 +1,1 @@
+"""What things would cost, said before money is spent or after: pure."""

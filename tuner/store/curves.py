@@ -1,0 +1,120 @@
+"""How a job's best rose with its spend, and how far each of its trials came for how much."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from sqlalchemy import Connection, Select, and_, func, or_, select
+
+from tuner.domain.events import Reported
+from tuner.domain.money import Money
+from tuner.domain.objective import Mode
+from tuner.domain.trial import TrialState
+from tuner.store.codec import decode
+from tuner.store.database import Database
+from tuner.store.tables import entries, events, reports, trials
+
+TRIALS_PAGE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Improvement:
+    """A report that was better than all before it; `spent` is what the job had spent by then."""
+
+    spent: Money
+    value: float
+    trial: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A trial's reports with a metric, ascending by step: (step, value, micro-dollars up to it), those alone that are its first or
+    last, better than all before, or the first at or after a rung. `setup` is what was spent before the first step."""
+
+    state: TrialState
+    setup: int
+    curve: tuple[tuple[int, float, int], ...]
+
+
+def improvements(db: Connection, job: str, mode: Mode) -> list[Improvement]:
+    """In the order in which they were reported; `spent` never falls."""
+    r, e = reports.c, events.c
+    best = func.max(r.value) if mode == "max" else func.min(r.value)
+    before = best.over(order_by=(r.seq, r.step), rows=(None, -1))
+    ranked = (
+        select(r.trial, r.step, r.value, r.seq, before.label("before"))
+        .where(r.job == job, r.value.is_not(None))
+        .subquery()
+    )
+    n = ranked.c
+    better = n.value > n.before if mode == "max" else n.value < n.before
+    query = (
+        select(n.trial, n.step, n.value, e.body)
+        .join(events, (e.job == job) & (e.seq == n.seq))
+        .where(n.before.is_(None) | better)
+        .order_by(n.seq, n.step)
+    )
+    found: list[Improvement] = []
+    for row in db.execute(query):
+        event = decode(row.body)
+        assert isinstance(event, Reported)
+        spent = max(event.spent, found[-1].spent) if found else event.spent
+        found.append(Improvement(spent, row.value, row.trial, row.step))
+    return found
+
+
+def trained(database: Database, job: str, mode: Mode, rungs: Sequence[int]) -> Iterator[Trained]:
+    """Every trial that has reported a metric.
+
+    Read by pages, since with a rollback journal nobody can commit while somebody reads.
+    """
+    e, t = entries.c, trials.c
+    setups = (
+        select(e.trial, e.attempt, func.sum(e.usd).label("usd"))
+        .where(e.job == job, e.kind == "setup")
+        .group_by(e.trial, e.attempt)
+    )
+    with database.read() as db:
+        setup = {(row.trial, row.attempt): int(row.usd) for row in db.execute(setups)}
+        state_of = {row.trial: row.state for row in db.execute(select(t.trial, t.state).where(t.job == job))}
+    names = sorted(state_of)
+    for first in range(0, len(names), TRIALS_PAGE):
+        query = _telling(job, names[first : first + TRIALS_PAGE], mode, rungs)
+        with database.read() as db:
+            rows = db.execute(query).all()
+        for trial, found in groupby(rows, key=lambda row: str(row.trial)):
+            curve = list(found)
+            begun = min(setup.get((trial, curve[0].attempt), 0), curve[0].usd)
+            points = tuple((row.step, row.value, row.usd) for row in curve)
+            yield Trained(state_of[trial], begun, points)
+
+
+def _telling(job: str, names: Sequence[str], mode: Mode, rungs: Sequence[int]) -> Select[Any]:
+    """Of these trials' reports with a metric, by trial and step, those that say something that the ones before did not."""
+    r = reports.c
+    of_trial: dict[str, Any] = {"partition_by": r.trial, "order_by": r.step}
+    best = func.max(r.value) if mode == "max" else func.min(r.value)
+    window = (
+        select(
+            r.trial,
+            r.step,
+            r.attempt,
+            r.value,
+            r.usd,
+            best.over(**of_trial, rows=(None, -1)).label("before"),
+            func.lag(r.step).over(**of_trial).label("from_step"),
+            func.lead(r.step).over(**of_trial).label("to_step"),
+        )
+        .where(r.job == job, r.trial.in_(names), r.value.is_not(None))
+        .subquery()
+    )
+    w = window.c
+    better = w.value > w.before if mode == "max" else w.value < w.before
+    crosses = (and_(w.from_step < rung, w.step >= rung) for rung in rungs)
+    return (
+        select(w.trial, w.step, w.attempt, w.value, w.usd)
+        .where(or_(w.before.is_(None), better, w.to_step.is_(None), *crosses))
+        .order_by(w.trial, w.step)
+    )

@@ -1,0 +1,109 @@
+"""Trials of earlier jobs for a job that starts warm: how far their records count for it, and what they say up to there."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from sqlalchemy import Connection, func, insert, select
+
+from tuner.domain.history import MAX_TRIALS, most_telling, transferred
+from tuner.domain.job import JobSpec
+from tuner.domain.objective import Objective
+from tuner.domain.records import PastTrial
+from tuner.domain.space import Config, Space
+from tuner.store.database import Database
+from tuner.store.tables import events, reports, trials, warm_starts
+
+TRIALS_PAGE = 100
+
+Curve = tuple[tuple[int, float, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Of `source` counts what was reported up to its event `until_seq`."""
+
+    source: str
+    until_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """A trial's last report with a metric, as far as its job's record counts."""
+
+    mark: Mark
+    trial: str
+    config: Config
+    score: float
+    step: int
+
+
+def note(db: Connection, job: str, project: str, sources: Sequence[str]) -> None:
+    """Writes down how far each source's record counts: to where it is now. What comes later is not seen, so that the job's
+    decisions are the same however often its driver starts."""
+    e = events.c
+    for number, source in enumerate(sources):
+        newest = select(func.coalesce(func.max(e.seq), 0)).where(e.job == source).scalar_subquery()
+        row = {"job": job, "source": source, "project": project, "number": number}
+        db.execute(insert(warm_starts).values(**row, until_seq=newest))
+
+
+def marks(db: Connection, job: str) -> list[Mark]:
+    """In the order in which the job names them."""
+    w = warm_starts.c
+    rows = db.execute(select(w.source, w.until_seq).where(w.job == job).order_by(w.number))
+    return [Mark(row.source, row.until_seq) for row in rows]
+
+
+def past_trials(database: Database, job: str, spec: JobSpec, *, limit: int = MAX_TRIALS) -> list[PastTrial]:
+    """What the job learns from: by source as it names them, then by number. The same list at every call.
+
+    Read by pages, since with a rollback journal nobody can commit while somebody reads; nothing that counts changes meanwhile.
+    """
+    with database.read() as db:
+        counted = marks(db, job)
+    ends = [end for mark in counted for end in _ends(database, mark, spec.space, spec.objective)]
+    chosen = [ends[i] for i in most_telling([(end.score, end.step) for end in ends], limit)]
+    curves: dict[tuple[str, str], Curve] = {}
+    for mark in counted:
+        names = [end.trial for end in chosen if end.mark is mark]
+        for first in range(0, len(names), TRIALS_PAGE):
+            page = names[first : first + TRIALS_PAGE]
+            for trial, curve in _curves(database, mark, page, spec.objective):
+                curves[mark.source, trial] = curve
+    return [PastTrial(end.config, curves[end.mark.source, end.trial]) for end in chosen]
+
+
+def _ends(database: Database, mark: Mark, space: Space, objective: Objective) -> Iterator[_End]:
+    """Of the trials whose configuration is one of `space`, by number."""
+    r, t = reports.c, trials.c
+    counts = (r.job == mark.source) & (r.seq <= mark.until_seq) & r.value.is_not(None)
+    last = select(r.trial, func.max(r.step).label("step")).where(counts).group_by(r.trial).subquery()
+    query = (
+        select(r.trial, r.step, r.value, t.config)
+        .join(last, (r.trial == last.c.trial) & (r.step == last.c.step))
+        .join(trials, (t.job == r.job) & (t.trial == r.trial))
+        .where(r.job == mark.source)
+        .order_by(t.number)
+    )
+    with database.read() as db:
+        rows = db.execute(query).all()
+    for row in rows:
+        config = transferred(space, json.loads(row.config))
+        if config is not None:
+            yield _End(mark, row.trial, config, objective.score(row.value), row.step)
+
+
+def _curves(
+    database: Database, mark: Mark, names: Sequence[str], objective: Objective
+) -> Iterator[tuple[str, Curve]]:
+    r = reports.c
+    theirs = (r.job == mark.source) & r.trial.in_(names) & r.value.is_not(None)
+    query = select(r.trial, r.step, r.value, r.duration_ns, r.seq).where(theirs).order_by(r.trial, r.step)
+    with database.read() as db:
+        rows = db.execute(query).all()
+    # Asked about seq too, SQLite reads all reports of the job for each page.
+    counted = (row for row in rows if row.seq <= mark.until_seq)
+    for trial, found in groupby(counted, key=lambda row: str(row.trial)):
+        yield trial, tuple((row.step, objective.score(row.value), row.duration_ns) for row in found)
