@@ -9,7 +9,7 @@ from tuner.domain import events as ev
 from tuner.domain.budget import Budget
 from tuner.domain.fidelity import Fidelity
 from tuner.domain.job import Algorithm, JobSpec, Plateau, SchedulerName
-from tuner.domain.money import Money
+from tuner.domain.money import Money, Price, Rate
 from tuner.domain.objective import Objective
 from tuner.domain.space import Float, Space
 from tuner.domain.time import Instant
@@ -39,7 +39,7 @@ class Story:
             algorithm=Algorithm(scheduler=scheduler),
             **more,  # type: ignore[arg-type]
         )
-        self.state = State.fresh(self.spec, budget=self.spec.budget, concurrency=concurrency)
+        self.state = State.fresh(self.spec, concurrency=concurrency, rate=Rate(Price(3_600_000)))
         self.orders: list[do.Command] = []
         self.tell(ev.Launched(AT), ev.Asked(AT, "resume"))
 

@@ -8,7 +8,15 @@ from tuner.domain.space import Config
 
 @dataclass(frozen=True, slots=True)
 class Suggest:
-    """Ask the sampler for the configuration of the next trial and tell it with `Suggested`."""
+    """A worker is free: ask for the configuration of the next trial and tell it with `Suggested`, or where another one should
+    rather go on, with `Advised`."""
+
+    trial: str
+
+
+@dataclass(frozen=True, slots=True)
+class Consult:
+    """The trial waits at a rung: ask whether it should go on, and tell it with `Advised`."""
 
     trial: str
 
@@ -61,4 +69,4 @@ class EndJob:
     detail: str = ""
 
 
-Command = Suggest | Begin | Proceed | Park | Finish | Stop | EndJob
+Command = Suggest | Consult | Begin | Proceed | Park | Finish | Stop | EndJob

@@ -35,6 +35,16 @@ class Suggested:
 
 
 @dataclass(frozen=True, slots=True)
+class Advised:
+    """By what the sampler's model foretells, the trial should go on to its next rung, or (`go` false) wait. `trial` None: what is
+    left of the money brings no other trial to its end."""
+
+    at: Instant
+    trial: str | None
+    go: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Reported:
     """A trial finished a step. `value` None: the metric is missing; `spent` is the job's spend so far, held slices' use included;
     `train_ns` what was trained since the report before."""
@@ -126,6 +136,7 @@ class BudgetChanged:
 Event = (
     Launched
     | Suggested
+    | Advised
     | Reported
     | Parked
     | Completed

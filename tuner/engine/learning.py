@@ -4,7 +4,9 @@ from tuner.domain import events as ev
 from tuner.domain.ids import trial_number
 from tuner.domain.job import JobSpec
 from tuner.domain.space import Config
+from tuner.tuning import reserve
 from tuner.tuning.samplers import Sampler
+from tuner.tuning.schedulers.forecast import earned
 from tuner.tuning.state import State, TrialRecord
 
 
@@ -16,11 +18,22 @@ class Learner:
         self._sampler = sampler
         self._known = 0
         self._told: dict[int, int] = {}
+        self._heard: dict[int, int] = {}
         self._finished: set[int] = set()
 
     def suggest(self, number: int) -> Config | None:
         self._known = number + 1
         return self._sampler.suggest(number)
+
+    def earned(self, state: State, also: TrialRecord | None = None) -> TrialRecord | None:
+        """The trial that the scheduler of `auto` would promote; `also` is running, and waits at a rung."""
+        if self._spec.algorithm.scheduler != "auto" or not state.rungs:
+            return None
+        return earned(state, self._sampler.forecast(), also)
+
+    def is_done(self, state: State) -> bool:
+        """Whether no new trial should begin, for want of the money to finish it."""
+        return bool(state.rungs) and reserve.is_due(state)
 
     def learn(self, state: State, event: ev.Event) -> None:
         """Called after the decision on `event`. A suggestion that was not asked of this sampler is adopted."""
@@ -47,14 +60,16 @@ class Learner:
 
     def _on_report(self, state: State, number: int) -> None:
         record = state.trials[number]
-        if record.value is None:
+        if record.value is None or record.steps <= self._heard.get(number, 0):
             return
+        self._heard[number] = record.steps
         crossed = max((rung.step for rung in state.rungs if rung.step <= record.steps), default=0)
         if state.max_step is not None and record.steps >= state.max_step:
             crossed = state.max_step
-        if crossed > self._told.get(number, 0):
+        at_rung = crossed > self._told.get(number, 0)
+        if at_rung:
             self._told[number] = crossed
-            self._tell(record, crossed)
+        self._tell(record, crossed if at_rung else record.steps, at_rung=at_rung)
 
     def _on_end(self, state: State, number: int) -> None:
         record = state.trials[number]
@@ -62,10 +77,10 @@ class Learner:
             return
         self._finished.add(number)
         if record.value is not None and not self._told.get(number):
-            self._tell(record, record.steps)
+            self._tell(record, record.steps, at_rung=True)
         self._sampler.finish(number, failed=record.status == "failed")
 
-    def _tell(self, record: TrialRecord, step: int) -> None:
+    def _tell(self, record: TrialRecord, step: int, *, at_rung: bool) -> None:
         assert record.value is not None
         score = self._spec.objective.score(record.value)
-        self._sampler.tell(record.number, step, score, record.trained_ns)
+        self._sampler.tell(record.number, step, score, record.trained_ns, at_rung=at_rung)

@@ -18,7 +18,6 @@ from tuner.domain.ids import trial_number
 from tuner.domain.job import JobSpec
 from tuner.domain.money import FREE, Rate
 from tuner.domain.records import AttemptRow, CheckpointRow, ReportRow
-from tuner.domain.space import Config
 from tuner.domain.time import Instant
 from tuner.domain.trial import AttemptEnd
 from tuner.engine.holds import Purse, Treasury, Wanted
@@ -65,7 +64,7 @@ class Loop:
         clock: Clock,
     ) -> None:
         self.job = terms.job
-        self.state = State.fresh(spec, budget=spec.budget, concurrency=terms.concurrency)
+        self.state = State.fresh(spec, concurrency=terms.concurrency, rate=terms.rate)
         self.learner = Learner(spec, sampler)
         self.pace = Pace()
         self.treasury = Treasury(terms.job, terms.rate, terms.slice_ns)
@@ -158,15 +157,22 @@ class Loop:
         for order in turn.orders:
             order()
         if turn.suggest is not None:
-            config = self._suggest(turn.suggest)
+            answer = self._suggest(turn.suggest)
             with self._turn() as following:
-                self._tell(following, ev.Suggested(following.at, turn.suggest, config))
+                self._tell(following, answer)
 
-    def _suggest(self, trial: str) -> Config | None:
+    def _suggest(self, trial: str) -> ev.Suggested | ev.Advised:
         began = self._clock.elapsed_ns()
+        earned = self.learner.earned(self.state)
+        if earned is not None or self.learner.is_done(self.state):
+            return ev.Advised(self._clock.now(), earned.id if earned else None, go=earned is not None)
         config = self.learner.suggest(trial_number(trial))
         self._suggestion_ns = self._clock.elapsed_ns() - began
-        return config
+        return ev.Suggested(self._clock.now(), trial, config)
+
+    def _advise(self, trial: str) -> ev.Advised:
+        waits = self.state.trial(trial)
+        return ev.Advised(self._clock.now(), trial, self.learner.earned(self.state, waits) is waits)
 
     def record_touched(self, tx: JournalTx, at: Instant) -> None:
         """Writes down the trials whose state changed."""
@@ -191,7 +197,9 @@ class Loop:
             case do.Suggest(trial) if self._suggestion_ns > SLOW_SUGGESTION_NS:
                 turn.suggest = trial  # nobody should wait for the database meanwhile
             case do.Suggest(trial):
-                return [ev.Suggested(turn.at, trial, self._suggest(trial))]
+                return [self._suggest(trial)]
+            case do.Consult(trial):
+                return [self._advise(trial)]
             case do.Begin():
                 return self._begin(turn, order)
             case do.Proceed(trial, until):

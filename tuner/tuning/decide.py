@@ -12,7 +12,7 @@ from tuner.domain.commands import Command
 from tuner.domain.events import Event
 from tuner.domain.ids import trial_id
 from tuner.domain.job import StopReason
-from tuner.tuning import stopping
+from tuner.tuning import reserve, stopping
 from tuner.tuning.schedulers import scheduler_for
 from tuner.tuning.schedulers.base import send_on
 from tuner.tuning.state import Ending, State, Status, TrialRecord
@@ -37,6 +37,8 @@ def _note(state: State, event: Event) -> list[Command]:
             return _on_launched(state, event)
         case ev.Suggested():
             return _on_suggested(state, event)
+        case ev.Advised():
+            return _on_advised(state, event)
         case ev.Reported():
             return _on_reported(state, event)
         case ev.Parked() | ev.Completed() | ev.Stopped() | ev.Failed() | ev.Lost():
@@ -85,11 +87,27 @@ def _on_suggested(state: State, event: ev.Suggested) -> list[Command]:
     return []
 
 
+def _on_advised(state: State, event: ev.Advised) -> list[Command]:
+    if event.trial is None:
+        state.suggesting = False
+        state.broke = "budget_gpu_hours" if state.budget.usd is None else "budget_usd"
+        return [] if state.active else _out_of(state, state.broke)
+    trial = state.trial(event.trial)
+    if trial.status == "running":
+        return _go_on(state, trial) if event.go else _park_at_rung(state, trial)
+    state.suggesting = False
+    if event.go and trial.status == "parked":
+        send_on(state, trial)
+        state.set(trial, "parked")
+    return []
+
+
 def _on_reported(state: State, event: ev.Reported) -> list[Command]:
     trial = state.trial(event.trial)
     if trial.status not in ("running", "parking"):
         return []
     trial.resumable, trial.replayed = event.resumable, event.step
+    state.trained_ns, state.reported = state.trained_ns + event.train_ns, state.reported + 1
     if event.step <= trial.steps:
         return _at_step(state, trial, event.step)
     trial.losses = 0
@@ -105,7 +123,18 @@ def _on_reported(state: State, event: ev.Reported) -> list[Command]:
     ending = stopping.after_report(state, event) if event.value is not None else None
     if ending is not None and (state.ending is None or state.ending.state == "paused"):
         return _end(state, ending)
-    return _at_step(state, trial, event.step)
+    return _make_room(state) + _at_step(state, trial, event.step)
+
+
+def _make_room(state: State) -> list[Command]:
+    """Parks all but the leader, where what is left of the money is just enough to finish that one."""
+    if not reserve.is_urgent(state):
+        return []
+    others = [state.trials[n] for n in sorted(state.active) if n != state.leader]
+    running = [trial for trial in others if trial.status == "running" and trial.resumable]
+    for trial in running:
+        state.set(trial, "parking")
+    return [do.Park(trial.id) for trial in running]
 
 
 def _record_rungs(state: State, trial: TrialRecord) -> None:
@@ -135,19 +164,29 @@ def _at_step(state: State, trial: TrialRecord, step: int) -> list[Command]:
 
 
 def _at_rung(state: State, trial: TrialRecord) -> list[Command]:
-    verdict = scheduler_for(state.spec).at_rung(state, trial)
-    if (
-        verdict == "park"
-        and not _may_suggest(state)
-        and not state.suggesting
-        and state.leader == trial.number
-    ):
-        send_on(state, trial)
-        verdict = "go"
-    if verdict == "go":
-        return [do.Proceed(trial.id, trial.until)]
-    if verdict == "stop":
-        return _drop(state, trial, "stopped", f"below the cut at step {trial.steps}")
+    match scheduler_for(state.spec).at_rung(state, trial):
+        case "consult":
+            return [do.Consult(trial.id)]
+        case "go":
+            return [do.Proceed(trial.id, trial.until)]
+        case "stop":
+            return _drop(state, trial, "stopped", f"below the cut at step {trial.steps}")
+        case "park":
+            return _park_at_rung(state, trial)
+
+
+def _go_on(state: State, trial: TrialRecord) -> list[Command]:
+    send_on(state, trial)
+    return [do.Proceed(trial.id, trial.until)]
+
+
+def _park_at_rung(state: State, trial: TrialRecord) -> list[Command]:
+    if not state.may_suggest and not state.suggesting and state.leader == trial.number:
+        return _go_on(state, trial)
+    return _park(state, trial)
+
+
+def _park(state: State, trial: TrialRecord) -> list[Command]:
     state.set(trial, "parking")
     return [do.Park(trial.id)]
 
@@ -284,7 +323,7 @@ def _fill(state: State) -> list[Command]:
     orders: list[Command] = []
     while state.going and not state.ending and not state.broke and len(state.active) < state.concurrency:
         trial = _earned_more(state)
-        if trial is None and _may_suggest(state):
+        if trial is None and state.may_suggest:
             if not state.suggesting:
                 state.suggesting = True
                 orders.append(do.Suggest(trial_id(len(state.trials))))
@@ -295,6 +334,7 @@ def _fill(state: State) -> list[Command]:
             return orders
         state.set(trial, "running")
         trial.replayed = None
+        state.begun += 1
         orders.append(do.Begin(trial.id, trial.config, trial.until))
     return orders
 
@@ -306,11 +346,6 @@ def _earned_more(state: State) -> TrialRecord | None:
     if waiting:
         return state.trials[min(waiting)]
     return None if state.passed else scheduler_for(state.spec).promote(state)
-
-
-def _may_suggest(state: State) -> bool:
-    within = state.budget.trials is None or len(state.trials) < state.budget.trials
-    return within and not state.space_exhausted
 
 
 def _leader_unfinished(state: State) -> TrialRecord | None:

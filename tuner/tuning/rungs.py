@@ -3,6 +3,22 @@
 from bisect import insort
 from dataclasses import dataclass, field
 
+from tuner.domain.fidelity import Fidelity
+from tuner.domain.job import JobSpec
+
+# The ladder of `auto`: the first rung at a twelfth of the whole, each next one four times as high (benchmarks/README.md).
+AUTO_FIRST = 12
+AUTO_FACTOR = 4
+
+
+def ladder(spec: JobSpec) -> Fidelity:
+    """The fidelity as the scheduler climbs it: `auto` chooses its own rungs, from `min` on."""
+    fidelity = spec.fidelity
+    if spec.algorithm.scheduler != "auto" or fidelity.max is None:
+        return fidelity
+    first = max(fidelity.min, round(fidelity.max / AUTO_FIRST))
+    return Fidelity(fidelity.unit, first, fidelity.max, AUTO_FACTOR)
+
 
 @dataclass(slots=True)
 class Rung:

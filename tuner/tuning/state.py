@@ -10,10 +10,10 @@ from typing import Literal
 from tuner.domain.budget import Budget
 from tuner.domain.ids import trial_id
 from tuner.domain.job import JobSpec, JobState, StopReason
-from tuner.domain.money import ZERO, Money
+from tuner.domain.money import ZERO, Money, Rate
 from tuner.domain.space import Config
 from tuner.domain.trial import TrialState
-from tuner.tuning.rungs import Rung
+from tuner.tuning.rungs import Rung, ladder
 
 Status = Literal[
     "new", "running", "parking", "finishing", "stopping", "parked", "completed", "stopped", "failed"
@@ -88,7 +88,9 @@ class State:
     spec: JobSpec
     budget: Budget
     concurrency: int
+    rate: Rate
     rungs: list[Rung]
+    reduction_factor: int
     trials: list[TrialRecord] = field(default_factory=list)
     active: set[int] = field(default_factory=set)
     ready: set[int] = field(default_factory=set)
@@ -107,14 +109,24 @@ class State:
     plateau_spent: Money = ZERO
     valid_reports: int = 0
     failures: list[str] = field(default_factory=list)
+    begun: int = 0
+    reported: int = 0
+    trained_ns: int = 0
 
     @classmethod
-    def fresh(cls, spec: JobSpec, *, budget: Budget, concurrency: int) -> "State":
-        return cls(spec, budget, concurrency, [Rung(step) for step in spec.fidelity.rungs()])
+    def fresh(cls, spec: JobSpec, *, concurrency: int, rate: Rate) -> "State":
+        fidelity = ladder(spec)
+        rungs = [Rung(step) for step in fidelity.rungs()]
+        return cls(spec, spec.budget, concurrency, rate, rungs, fidelity.reduction_factor)
 
     @property
     def max_step(self) -> int | None:
         return self.spec.fidelity.max
+
+    @property
+    def may_suggest(self) -> bool:
+        within = self.budget.trials is None or len(self.trials) < self.budget.trials
+        return within and not self.space_exhausted
 
     def trial(self, trial: str) -> TrialRecord:
         return self.trials[int(trial.removeprefix("trial_"))]

@@ -167,7 +167,7 @@ class Invariants:
 
 def rebuilt(loop: Loop, run: SimulatedRun) -> State:
     """The state by the recorded events alone."""
-    state = State.fresh(run.spec, budget=run.spec.budget, concurrency=run.terms.concurrency)
+    state = State.fresh(run.spec, concurrency=run.terms.concurrency, rate=run.terms.rate)
     for event in loop.journal.events():
         state, _ = decide(state, event)
     return state

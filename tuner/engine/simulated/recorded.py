@@ -19,6 +19,7 @@ import numpy.typing as npt
 from tuner.domain.space import Categorical, Config, Float, Int, Parameter, Space, Value
 from tuner.domain.time import NS
 from tuner.tuning.samplers import Sampler
+from tuner.tuning.samplers.base import Forecast
 
 COMPLEMENT = "1-"
 Floats = npt.NDArray[np.float64]
@@ -139,8 +140,11 @@ class RowsSampler:
             self._use(row)
         self._inner.adopt(number, config)
 
-    def tell(self, number: int, step: int, score: float, trained_ns: int) -> None:
-        self._inner.tell(number, step, score, trained_ns)
+    def tell(self, number: int, step: int, score: float, trained_ns: int, *, at_rung: bool) -> None:
+        self._inner.tell(number, step, score, trained_ns, at_rung=at_rung)
+
+    def forecast(self) -> Mapping[int, Forecast] | None:
+        return self._inner.forecast()
 
     def finish(self, number: int, *, failed: bool) -> None:
         self._inner.finish(number, failed=failed)

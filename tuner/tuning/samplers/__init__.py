@@ -4,22 +4,35 @@ from collections.abc import Sequence
 
 from tuner.domain.job import JobSpec
 from tuner.domain.records import PastTrial
+from tuner.tuning.rungs import ladder
 from tuner.tuning.samplers.base import Sampler
+from tuner.tuning.samplers.encoding import UnitCube
 from tuner.tuning.samplers.simple import GridSampler, RandomSampler
 
 __all__ = ["Sampler", "sampler_for"]
 
 
+MODEL_DIMENSIONS = 40  # beyond it, a model of so few trials knows nothing
+
+
 def sampler_for(spec: JobSpec, history: Sequence[PastTrial] = ()) -> Sampler:
-    """`auto` is TPE (Bergstra et al., NeurIPS 2011). `history`: trials of earlier jobs of the same trainable."""
+    """`auto` is our model of learning curves (`model.py`), or TPE in spaces of very many dimensions. `history`: trials of earlier
+    jobs of the same trainable, from which it learns."""
     seed = spec.algorithm.seed
     match spec.algorithm.sampler:
         case "random":
             return RandomSampler(spec.space, seed)
         case "grid":
             return GridSampler(spec.space, seed)
+        case "auto" if UnitCube(spec.space).dimensions <= MODEL_DIMENSIONS:
+            from tuner.tuning.samplers.model import ModelSampler
+
+            fidelity = ladder(spec)
+            steps = [] if fidelity.max is None else [*fidelity.rungs(), fidelity.max]
+            return ModelSampler(spec.space, seed, steps, history)
         case "auto" | "tpe" | "gp" | "cmaes" | "qmc":
             # Optuna takes a second to import, which random and grid jobs need not pay.
             from tuner.tuning.samplers.optuna import OptunaSampler
 
-            return OptunaSampler(spec.algorithm.sampler, spec.space, seed)
+            name = spec.algorithm.sampler
+            return OptunaSampler("tpe" if name == "auto" else name, spec.space, seed)

@@ -1,9 +1,13 @@
 """What a sampler is asked and told."""
 
+from collections.abc import Mapping
 from random import Random
 from typing import Protocol
 
 from tuner.domain.space import Config
+
+# Mean and standard deviation of the score at the last step, on a scale of the model's own.
+Forecast = tuple[float, float]
 
 
 class Sampler(Protocol):
@@ -19,11 +23,15 @@ class Sampler(Protocol):
         """What trial `number` really is: what `suggest(number)` answered before a restart (cheaper than asking again, where that
         is possible), or what was made of it just now."""
 
-    def tell(self, number: int, step: int, score: float, trained_ns: int) -> None:
-        """Trial `number` reached a rung, or ended, at `step`; a higher score is better. `trained_ns`: what its steps so far took."""
+    def tell(self, number: int, step: int, score: float, trained_ns: int, *, at_rung: bool) -> None:
+        """Trial `number` reported a new step, a rung or its last where `at_rung`; a higher score is better. `trained_ns`: what
+        its steps so far took."""
 
     def finish(self, number: int, *, failed: bool) -> None:
         """Trial `number` will not go on."""
+
+    def forecast(self) -> Mapping[int, Forecast] | None:
+        """Where the most promising trials would end; None from samplers that foretell nothing, or nothing yet."""
 
 
 def number_rng(seed: int, number: int) -> Random:

@@ -105,7 +105,9 @@ class OptunaSampler:
                 trial._trial_id, name, distribution.to_internal_repr(value), distribution
             )
 
-    def tell(self, number: int, step: int, score: float, trained_ns: int) -> None:
+    def tell(self, number: int, step: int, score: float, trained_ns: int, *, at_rung: bool) -> None:
+        if not at_rung:
+            return
         trial = self._trials[number]
         if step not in self._storage.get_trial(trial._trial_id).intermediate_values:
             self._storage.set_trial_intermediate_value(trial._trial_id, step, score)
@@ -119,6 +121,9 @@ class OptunaSampler:
             self._study.tell(trial.number, self._last[number][1])
         else:
             self._study.tell(trial.number, state=TrialState.FAIL)
+
+    def forecast(self) -> None:
+        return None
 
     def _ask(self, trial: optuna.Trial, name: str) -> Value:
         match self._space.parameters[name]:

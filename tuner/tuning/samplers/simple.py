@@ -12,7 +12,7 @@ GRID_POINTS = 5  # values a numeric parameter has on the grid
 class Oblivious:
     """Shared by samplers that do not look at results."""
 
-    def tell(self, number: int, step: int, score: float, trained_ns: int) -> None:
+    def tell(self, number: int, step: int, score: float, trained_ns: int, *, at_rung: bool) -> None:
         pass
 
     def finish(self, number: int, *, failed: bool) -> None:
@@ -20,6 +20,9 @@ class Oblivious:
 
     def adopt(self, number: int, config: Config | None) -> None:
         pass
+
+    def forecast(self) -> None:
+        return None
 
 
 class RandomSampler(Oblivious):
@@ -39,14 +42,22 @@ class RandomSampler(Oblivious):
         if len(self._seen) >= self._distinct:
             return None
         rng = number_rng(self._seed, number)
-        while (config := self._space.sample(rng)) and str(sorted(config.items(), key=str)) in self._seen:
+        while not self.is_new(config := self._space.sample(rng)):
             pass
         self.adopt(number, config)
         return config
 
+    def is_new(self, config: Config) -> bool:
+        """Whether a small finite space still has it to give; always true of larger ones."""
+        return self._distinct is None or self._distinct > 10_000 or _key(config) not in self._seen
+
     def adopt(self, number: int, config: Config | None) -> None:
         if config is not None:
-            self._seen.add(str(sorted(config.items(), key=str)))
+            self._seen.add(_key(config))
+
+
+def _key(config: Config) -> str:
+    return str(sorted(config.items(), key=str))
 
 
 class GridSampler(Oblivious):

@@ -2,6 +2,7 @@
 
 from tuner.domain.job import JobSpec
 from tuner.tuning.schedulers.base import Scheduler
+from tuner.tuning.schedulers.forecast import ForecastPromotion
 from tuner.tuning.schedulers.full import FullFidelity
 from tuner.tuning.schedulers.promotion import PromotionAsha
 from tuner.tuning.schedulers.stopping import StoppingAsha
@@ -10,11 +11,13 @@ __all__ = ["Scheduler", "scheduler_for"]
 
 
 def scheduler_for(spec: JobSpec) -> Scheduler:
-    """`auto` promotes where there are rungs to promote from."""
+    """`auto` promotes by forecasts, where there are rungs to promote from."""
     match spec.algorithm.scheduler:
         case "none":
             return FullFidelity()
         case "asha_stopping":
             return StoppingAsha()
-        case "auto" | "asha":
+        case "auto":
+            return ForecastPromotion() if spec.fidelity.rungs() else FullFidelity()
+        case "asha":
             return PromotionAsha() if spec.fidelity.rungs() else FullFidelity()

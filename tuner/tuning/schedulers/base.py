@@ -4,7 +4,7 @@ from typing import Literal, Protocol
 
 from tuner.tuning.state import State, TrialRecord
 
-Verdict = Literal["go", "park", "stop"]
+Verdict = Literal["go", "park", "stop", "consult"]
 
 
 class Scheduler(Protocol):

@@ -37,7 +37,7 @@ class PromotionAsha:
 def _promotable(state: State, also: TrialRecord | None = None) -> Iterator[TrialRecord]:
     """Trials that wait on a rung and are among its best 1/η, highest rung first; `also` counts as waiting."""
     for rung in reversed(state.rungs):
-        for number in rung.promotable(state.spec.fidelity.reduction_factor):
+        for number in rung.promotable(state.reduction_factor):
             trial = state.trials[number]
             if trial is also or (trial.status == "parked" and not trial.ready):
                 yield trial

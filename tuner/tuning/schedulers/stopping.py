@@ -23,4 +23,4 @@ class StoppingAsha:
 def keeps_going(state: State, trial: TrialRecord) -> bool:
     """Whether the trial is among the best at the highest rung that it crossed."""
     rung = next(r for r in reversed(state.rungs) if trial.number in r.recorded)
-    return rung.keeps(trial.number, state.spec.fidelity.reduction_factor)
+    return rung.keeps(trial.number, state.reduction_factor)

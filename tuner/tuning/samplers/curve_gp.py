@@ -1,0 +1,120 @@
+"""A Gaussian process over configurations and steps, for learning curves.
+
+k((x, t), (x', t')) = m(x, x') · (a² + b² · m(log t, log t')), m the Matérn-5/2 kernel, with a length scale for each
+dimension of x: what is common to all steps of a configuration, and what changes along its curve. Such products are the
+kernels of freeze-thaw Bayesian optimisation (Swersky, Snoek & Adams, arXiv:1406.3896) and of FABOLAS (Klein et al., 2017).
+Hyperparameters maximise the marginal likelihood with log-normal priors (Rasmussen & Williams, 2006, chapter 5).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import cho_solve, solve_triangular
+from scipy.optimize import minimize
+
+Floats = npt.NDArray[np.float64]
+# Of the logarithms of a, b, the length along log t, and the noise; before them, that of each dimension.
+PRIOR = np.log([0.7, 0.4, 1.0, 0.03])
+PRIOR_LENGTH = float(np.log(0.6))
+BOUNDS = [(-3.0, 1.1), (-3.0, 1.1), (-2.3, 2.3), (-5.8, -0.7)]
+BOUNDS_LENGTH = (-3.0, 3.0)
+JITTER = 1e-8
+ITERATIONS = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """`x` (n, d) in the unit cube, `t` (n,) logarithms of steps, `y` (n,) of unit scale."""
+
+    x: Floats
+    t: Floats
+    y: Floats
+
+
+class CurveGP:
+    """Fitted, then conditioned on data, then asked. Everything it says is a function of these calls."""
+
+    def __init__(self, dimensions: int) -> None:
+        self._d = dimensions
+        self._prior = np.concatenate([np.full(dimensions, PRIOR_LENGTH), PRIOR])
+        self._theta = self._prior.copy()
+
+    def fit(self, data: Data) -> None:
+        """Goes on from the hyperparameters of the fit before. O(n³) for each of a few iterations."""
+        bounds = [BOUNDS_LENGTH] * self._d + BOUNDS
+        centred = Data(data.x, data.t, data.y - data.y.mean())
+        options = {"maxiter": ITERATIONS}
+        found = minimize(
+            self._objective, self._theta, (centred,), "L-BFGS-B", jac=True, bounds=bounds, options=options
+        )
+        self._theta = found.x
+
+    def condition(self, data: Data) -> None:
+        self._data, self._mean = data, float(data.y.mean())
+        k = self._kernel(data.x, data.t)
+        k[np.diag_indices_from(k)] += np.exp(2 * self._theta[-1]) + JITTER
+        self._chol = np.linalg.cholesky(k)
+        self._weights = cho_solve((self._chol, True), data.y - self._mean, check_finite=False)
+
+    def predict(self, x: Floats, t: float) -> tuple[Floats, Floats]:
+        """Mean and standard deviation, each (n,), without noise, at the step of logarithm `t`."""
+        k = self._kernel(x, np.full(len(x), t))
+        v = solve_triangular(self._chol, k.T, lower=True, check_finite=False)
+        a, b = np.exp(2 * self._theta[self._d : self._d + 2])
+        variance = a + b - np.einsum("ij,ij->j", v, v)
+        return self._mean + k @ self._weights, np.sqrt(np.maximum(variance, 1e-10))
+
+    def _kernel(self, x: Floats, t: Floats) -> Floats:
+        """Between (x, t) and the data, or among the data themselves."""
+        lengths = np.exp(self._theta[: self._d])
+        a, b = np.exp(2 * self._theta[self._d : self._d + 2])
+        over_x, _ = _matern(_distances(x / lengths, self._data.x / lengths))
+        over_t, _ = _matern((t[:, None] - self._data.t) ** 2 / np.exp(2 * self._theta[self._d + 2]))
+        return over_x * (a + b * over_t)
+
+    def _objective(self, theta: Floats, data: Data) -> tuple[float, Floats]:
+        """Negative log posterior of the hyperparameters, and its gradient."""
+        d, n = self._d, len(data.y)
+        lengths = np.exp(theta[:d])
+        a, b = np.exp(2 * theta[d : d + 2])
+        scaled = data.x / lengths
+        over_x, slope_x = _matern(_distances(scaled, scaled))
+        squares_t = (data.t[:, None] - data.t) ** 2 / np.exp(2 * theta[d + 2])
+        over_t, slope_t = _matern(squares_t)
+        along = a + b * over_t
+        noise = np.exp(2 * theta[-1])
+        k = over_x * along
+        k[np.diag_indices_from(k)] += noise + JITTER
+        try:
+            chol = np.linalg.cholesky(k)
+        except np.linalg.LinAlgError:
+            return 1e10, np.zeros_like(theta)
+        inverse = cho_solve((chol, True), np.eye(n), check_finite=False)
+        weights = inverse @ data.y
+        value = 0.5 * data.y @ weights + np.log(np.diag(chol)).sum()
+        w = inverse - np.outer(weights, weights)
+        gradient = np.empty_like(theta)
+        by_distance = slope_x * along * w
+        # Σ_ij B_ij (x_i - x_j)² for symmetric B, without the n × n × d differences.
+        sums = by_distance.sum(axis=1)
+        gradient[:d] = -2 * (sums @ scaled**2 - np.einsum("id,id->d", scaled, by_distance @ scaled))
+        gradient[d] = (w * over_x).sum() * a
+        gradient[d + 1] = (w * over_x * over_t).sum() * b
+        gradient[d + 2] = -(w * over_x * b * slope_t * squares_t).sum()
+        gradient[d + 3] = np.trace(w) * noise
+        off = theta - self._prior
+        return float(value + 0.5 * off @ off), gradient + off
+
+
+def _distances(x: Floats, y: Floats) -> Floats:
+    """Squared, between the rows of x and y."""
+    squares = np.einsum("ij,ij->i", x, x)[:, None] + np.einsum("ij,ij->i", y, y) - 2 * x @ y.T
+    return np.maximum(squares, 0.0)
+
+
+def _matern(squares: Floats) -> tuple[Floats, Floats]:
+    """Matérn-5/2 of squared distances, and its derivative by them."""
+    r = np.sqrt(5 * squares)
+    decay = np.exp(-r)
+    return (1 + r + r * r / 3) * decay, -(5 / 6) * (1 + r) * decay

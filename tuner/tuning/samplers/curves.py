@@ -1,0 +1,161 @@
+"""What is known of learning curves, ready for a model: configurations, and scores at a few steps of each."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from tuner.domain.records import PastTrial
+from tuner.domain.space import Config
+from tuner.domain.time import NS
+from tuner.tuning.samplers.encoding import UnitCube
+
+Floats = npt.NDArray[np.float64]
+FLOOR = -1.0  # on a scale where the median is 0 and the best 1: how bad a bad trial is teaches nothing
+SHRINKS = 0.6  # an unknown gain of the mean curve against the one before it
+
+
+@dataclass(slots=True)
+class _Trial:
+    """`scores` by level. A failed trial has the floor."""
+
+    number: int
+    point: Floats
+    features: Floats
+    scores: dict[int, float] = field(default_factory=dict)
+    steps: int = 0
+    trained_ns: int = 0
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """`features` (n, d), `t` (n,) logarithms of steps, `z` (n,): scores lifted to the last step, median 0, best 1."""
+
+    features: Floats
+    t: Floats
+    z: Floats
+
+
+class Curves:
+    """Scores are kept at levels: the rungs, the steps 1, 2, 4, …, and the last; each has the first score from there on.
+
+    `told` counts the rungs and ends that were told of, which is when a model is worth renewing.
+    """
+
+    def __init__(self, cube: UnitCube, steps: Sequence[int], history: Sequence[PastTrial] = ()) -> None:
+        """`steps`: the rungs and the last step, ascending; empty where trials end as they like, and only their last score
+        counts."""
+        self._cube = cube
+        self._levels = _levels(steps)
+        self._t = np.log(np.array(self._levels, dtype=np.float64))
+        self.last_t = float(self._t[-1])
+        self._trials: dict[int, _Trial] = {}
+        self.told = 0
+        for index, past in enumerate(history):  # numbers below 0 are no trials of this job
+            self.add(-1 - index, past.config)
+            for step, score, trained_ns in past.curve:
+                self.tell(-1 - index, step, score, trained_ns, at_rung=False)
+            self.told += 1
+
+    @property
+    def trials_told(self) -> int:
+        return sum(1 for trial in self._trials.values() if trial.scores or trial.failed)
+
+    def add(self, number: int, config: Config) -> None:
+        point = self._cube.point(config)
+        self._trials[number] = _Trial(number, point, self._cube.features(point[None])[0])
+
+    def tell(self, number: int, step: int, score: float, trained_ns: int, *, at_rung: bool) -> None:
+        trial = self._trials[number]
+        level = bisect_right(self._levels, step) - 1
+        if level not in trial.scores or level == len(self._levels) - 1:
+            trial.scores[max(0, level)] = score
+        trial.steps, trial.trained_ns = step, trained_ns
+        self.told += at_rung
+
+    def finish(self, number: int, *, failed: bool) -> None:
+        self._trials[number].failed = failed
+        self.told += failed
+
+    def points(self, numbers: Sequence[int]) -> Floats:
+        return np.array([self._trials[number].point for number in numbers])
+
+    def features(self, numbers: Sequence[int]) -> Floats:
+        return np.array([self._trials[number].features for number in numbers])
+
+    def step_seconds(self) -> tuple[Floats, Floats]:
+        """Features, and mean seconds of a step, of the trials whose steps took time."""
+        timed = [t for t in self._trials.values() if t.trained_ns and t.steps]
+        seconds = np.array([t.trained_ns / t.steps / NS for t in timed])
+        return np.array([t.features for t in timed]).reshape(len(timed), self._cube.dimensions), seconds
+
+    def best_numbers(self, count: int) -> list[int]:
+        """The trials with scores, the best by their lifted newest score first."""
+        lifts = self._lifts()
+        newest = {t.number: self._newest(t, lifts) for t in self._sound()}
+        return sorted(newest, key=lambda n: (-newest[n], n))[:count]
+
+    def _sound(self) -> list[_Trial]:
+        return [trial for trial in self._trials.values() if trial.scores and not trial.failed]
+
+    def known(self, count: int) -> Known:
+        """At most so many scores: of the best trials all, of the others the newest, as far as there is room."""
+        lifts = self._lifts()
+        newest = [self._newest(t, lifts) for t in self._sound()] or [0.0]
+        middle = float(np.median(newest))
+        scale = max(max(newest) - middle, 1e-9)
+        rows: list[tuple[float, int, int, float]] = []
+        for trial in self._trials.values():
+            rows += self._rows(trial, lifts, middle, scale)
+        if len(rows) > count:
+            rows = sorted(rows, key=lambda row: (-row[0], row[1], row[2]))[:count]
+        numbers = [number for _, number, _, _ in rows]
+        levels = np.array([level for _, _, level, _ in rows])
+        return Known(self.features(numbers), self._t[levels], np.array([z for _, _, _, z in rows]))
+
+    def _rows(
+        self, trial: _Trial, lifts: Floats, middle: float, scale: float
+    ) -> list[tuple[float, int, int, float]]:
+        """(priority, number, level, z) of each score."""
+        if trial.failed:
+            return [(FLOOR + 0.5, trial.number, max(trial.scores, default=0), FLOOR)]
+        if not trial.scores:
+            return []
+        last, end = max(trial.scores), (self._newest(trial, lifts) - middle) / scale
+        # A golden-ratio sequence spreads what is kept of equals over all of them, the same way each time.
+        spread = 0.3 * ((trial.number * 0.6180339887498949) % 1.0)
+        return [
+            (
+                end + spread + 0.5 * (level == last),
+                trial.number,
+                level,
+                max(FLOOR, (score + lifts[level] - middle) / scale),
+            )
+            for level, score in trial.scores.items()
+        ]
+
+    def _newest(self, trial: _Trial, lifts: Floats) -> float:
+        level = max(trial.scores)
+        return float(trial.scores[level] + lifts[level])
+
+    def _lifts(self) -> Floats:
+        """What the mean curve gains from each level to the last: sums of the median gains of trials that have both levels."""
+        gains: list[float] = []
+        for level in range(len(self._levels) - 1):
+            both = [
+                t.scores[level + 1] - t.scores[level]
+                for t in self._trials.values()
+                if level in t.scores and level + 1 in t.scores
+            ]
+            before = gains[-1] if gains else 0.0
+            gains.append(float(np.median(both)) if len(both) >= 2 else SHRINKS * before)
+        return np.append(np.cumsum(gains[::-1])[::-1], 0.0)
+
+
+def _levels(steps: Sequence[int]) -> list[int]:
+    if not steps:
+        return [1]
+    return sorted({*steps, *(1 << k for k in range(steps[-1].bit_length()) if 1 << k < steps[-1])})

@@ -1,0 +1,118 @@
+"""Configurations as points of a unit cube, each parameter evenly on its own scale, for models that need numbers."""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from tuner.domain.space import Categorical, Config, Float, Int, Parameter, Space, Value, same
+
+Floats = npt.NDArray[np.float64]
+CHOICE_WIDTH = 0.7  # two choices are as far apart as the ends of a numeric parameter: 0.7·√2
+
+
+class UnitCube:
+    """A point has a number in [0, 1] for each parameter, in the order of `space.order`; a choice is the middle of its share.
+
+    `features` is what models see: choices one-hot, inactive parameters in the middle.
+    """
+
+    def __init__(self, space: Space) -> None:
+        self._space, self._order = space, space.order
+        self._parameters = [space.parameters[name] for name in self._order]
+        self.parameters = len(self._order)
+        self._widths = [len(p.choices) if isinstance(p, Categorical) else 1 for p in self._parameters]
+        self.dimensions = sum(self._widths)
+        self._conditional = any(p.when for p in self._parameters)
+
+    def point(self, config: Mapping[str, Value]) -> Floats:
+        """Inactive parameters are in the middle."""
+        values = [
+            _place(p, config[name]) if name in config else 0.5
+            for name, p in zip(self._order, self._parameters, strict=True)
+        ]
+        return np.array(values, dtype=np.float64)
+
+    def config(self, point: Floats) -> Config:
+        config: Config = {}
+        for name, parameter, u in zip(self._order, self._parameters, point.tolist(), strict=True):
+            if self._space.active(name, config):
+                config[name] = _value(parameter, u)
+        return config
+
+    def features(self, points: Floats) -> Floats:
+        """(n, parameters) to (n, dimensions)."""
+        on = self._active(points)
+        columns = []
+        for i, parameter in enumerate(self._parameters):
+            u = points[:, i]
+            if isinstance(parameter, Categorical):
+                picked = _index(u, len(parameter.choices))[:, None] == np.arange(len(parameter.choices))
+                columns.append(np.where(picked & on[:, i : i + 1], CHOICE_WIDTH, 0.0))
+            else:
+                columns.append(np.where(on[:, i], _on_grid(parameter, u), 0.5)[:, None])
+        return np.hstack(columns)
+
+    def _active(self, points: Floats) -> npt.NDArray[np.bool_]:
+        on = np.ones(points.shape, dtype=np.bool_)
+        if not self._conditional:
+            return on
+        for i, parameter in enumerate(self._parameters):
+            for other, values in parameter.when.items():
+                j = self._order.index(other)
+                on[:, i] &= on[:, j] & self._among(j, points[:, j], values)
+        return on
+
+    def _among(self, j: int, column: Floats, values: tuple[Value, ...]) -> npt.NDArray[np.bool_]:
+        parameter = self._parameters[j]
+        if isinstance(parameter, Categorical):
+            allowed = np.array([any(same(c, v) for v in values) for c in parameter.choices])
+            return np.asarray(allowed[_index(column, len(parameter.choices))], dtype=np.bool_)
+        return np.array([any(same(_value(parameter, u), v) for v in values) for u in column.tolist()])
+
+
+def _index(u: Floats, count: int) -> npt.NDArray[np.int64]:
+    return np.minimum((u * count).astype(np.int64), count - 1)
+
+
+def _ends(parameter: Float | Int) -> tuple[float, float]:
+    """The ends of its scale; an integer takes up the width of one around it."""
+    half = 0.5 if isinstance(parameter, Int) else 0.0
+    low, high = parameter.low - half, parameter.high + half
+    return (math.log(low), math.log(high)) if parameter.log else (low, high)
+
+
+def _place(parameter: Parameter, value: Value) -> float:
+    if isinstance(parameter, Categorical):
+        index = next(i for i, choice in enumerate(parameter.choices) if same(choice, value))
+        return (index + 0.5) / len(parameter.choices)
+    low, high = _ends(parameter)
+    number = float(str(value))
+    return ((math.log(number) if parameter.log else number) - low) / (high - low)
+
+
+def _value(parameter: Parameter, u: float) -> Value:
+    match parameter:
+        case Categorical(choices):
+            return choices[min(int(u * len(choices)), len(choices) - 1)]
+        case Float(low, high, log):
+            first, last = _ends(parameter)
+            found = first + u * (last - first)
+            return min(high, max(low, math.exp(found) if log else found))
+        case Int(low, high, log):
+            first, last = _ends(parameter)
+            found = first + u * (last - first)
+            return min(high, max(low, round(math.exp(found) if log else found)))
+
+
+def _on_grid(parameter: Float | Int, u: Floats) -> Floats:
+    """Where the values are that the points stand for: those of integers have steps."""
+    if isinstance(parameter, Float):
+        return u
+    first, last = _ends(parameter)
+    found = first + u * (last - first)
+    whole = np.clip(np.round(np.exp(found) if parameter.log else found), parameter.low, parameter.high)
+    return np.asarray(
+        ((np.log(whole) if parameter.log else whole) - first) / (last - first), dtype=np.float64
+    )

@@ -1,0 +1,164 @@
+"""The sampler of `auto`: a Gaussian process over configurations and steps, learned from every rung of every trial.
+
+What it adds to the model (`curve_gp`): scores of early steps are first lifted by the mean learning curve, so that a trial
+is not thought worse for being younger; a proposal is the point of greatest expected improvement at the last step for its
+cost, which a linear model of the logarithm of the time of a step foretells; a share of the proposals is drawn at random,
+as no model is right about everything. Its forecasts of where trials would end decide about promotions.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import log_ndtr
+from threadpoolctl import ThreadpoolController
+
+from tuner.domain.records import PastTrial
+from tuner.domain.space import Config, Space
+from tuner.tuning.samplers.base import Forecast, number_rng
+from tuner.tuning.samplers.curve_gp import CurveGP, Data
+from tuner.tuning.samplers.curves import Curves, Known
+from tuner.tuning.samplers.encoding import UnitCube
+from tuner.tuning.samplers.simple import RandomSampler
+
+Floats = npt.NDArray[np.float64]
+RANDOM_SHARE = 0.15
+FIRST_RANDOM = 8
+CANDIDATES = 1000
+LOCAL_SHARE = 0.2  # of the candidates, around the best
+LOCAL_STEPS = (0.1, 0.2, 0.3)
+LOCAL_AROUND = 8
+COST_POWER = 0.5  # improvement is divided by the cost to this power
+POINTS = 200  # that the model is conditioned on
+FIT_POINTS = 120
+REFIT_AT = 1.3  # times the rungs told at the last fit
+FORECASTS = 400  # trials that are foretold at once, the best first
+
+# A few threads more make small matrices slower, and the last digit depend on their number.
+_THREADS = ThreadpoolController()
+
+
+@dataclass(slots=True)
+class _Model:
+    """As of so many tellings. `forecast` has the trials of earlier jobs, too."""
+
+    told: int
+    gp: CurveGP
+    cost_weights: Floats
+    forecast: dict[int, Forecast] = field(default_factory=dict)
+
+
+class ModelSampler:
+    """`steps`: the rungs and the last step; empty where trials end as they like."""
+
+    def __init__(
+        self, space: Space, seed: int, steps: Sequence[int], history: Sequence[PastTrial] = ()
+    ) -> None:
+        self._space, self._seed = space, seed
+        self._cube = UnitCube(space)
+        self._random = RandomSampler(space, seed)
+        self._curves = Curves(self._cube, steps, history)
+        self._gp = CurveGP(self._cube.dimensions)
+        self._fits: list[Data] = []
+        self._fitted_at = 0
+        self._model: _Model | None = None
+
+    def suggest(self, number: int) -> Config | None:
+        rng = number_rng(self._seed, number)
+        config = None
+        if rng.random() >= RANDOM_SHARE and self._knows_enough:
+            with _THREADS.limit(limits=1):
+                config = self._best_candidate(np.random.default_rng(rng.randrange(2**63)))
+        if config is None or not self._random.is_new(config):
+            config = self._random.suggest(number)
+        self.adopt(number, config)
+        return config
+
+    def adopt(self, number: int, config: Config | None) -> None:
+        if config is not None:
+            self._random.adopt(number, config)
+            self._curves.add(number, config)
+
+    def tell(self, number: int, step: int, score: float, trained_ns: int, *, at_rung: bool) -> None:
+        self._curves.tell(number, step, score, trained_ns, at_rung=at_rung)
+        self._note_fit()
+
+    def finish(self, number: int, *, failed: bool) -> None:
+        self._curves.finish(number, failed=failed)
+        self._note_fit()
+
+    def forecast(self) -> Mapping[int, Forecast] | None:
+        if not self._knows_enough:
+            return None
+        with _THREADS.limit(limits=1):
+            return {number: f for number, f in self._fresh().forecast.items() if number >= 0}
+
+    @property
+    def _knows_enough(self) -> bool:
+        return self._curves.trials_told >= FIRST_RANDOM
+
+    def _note_fit(self) -> None:
+        """What a fit is made of is settled when it falls due, not when it is first needed: a sampler that was rebuilt makes the
+        same fits, however many suggestions it was asked for."""
+        if self._knows_enough and self._curves.told >= REFIT_AT * self._fitted_at:
+            self._fitted_at = self._curves.told
+            self._fits.append(self._data(self._curves.known(FIT_POINTS)))
+
+    def _fresh(self) -> _Model:
+        if self._model is not None and self._model.told == self._curves.told:
+            return self._model
+        for data in self._fits:
+            self._gp.fit(data)
+        self._fits.clear()
+        known = self._curves.known(POINTS)
+        self._gp.condition(self._data(known))
+        self._model = _Model(self._curves.told, self._gp, self._cost_weights())
+        numbers = self._curves.best_numbers(FORECASTS)
+        mean, deviation = self._gp.predict(self._curves.features(numbers), self._curves.last_t)
+        pairs = zip(numbers, mean.tolist(), deviation.tolist(), strict=True)
+        self._model.forecast = {number: (m, s) for number, m, s in pairs}
+        return self._model
+
+    def _data(self, known: Known) -> Data:
+        return Data(known.features, known.t, known.z)
+
+    def _cost_weights(self) -> Floats:
+        """Of a ridge regression of the logarithm of a step's time on the configuration."""
+        features, seconds = self._curves.step_seconds()
+        if not len(seconds):
+            return np.zeros(self._cube.dimensions + 1)
+        design = np.hstack([np.ones((len(features), 1)), features])
+        return np.asarray(
+            np.linalg.solve(design.T @ design + 0.1 * np.eye(design.shape[1]), design.T @ np.log(seconds)),
+            dtype=np.float64,
+        )
+
+    def _best_candidate(self, rng: np.random.Generator) -> Config:
+        model = self._fresh()
+        points = self._candidates(model, rng)
+        features = self._cube.features(points)
+        mean, deviation = model.gp.predict(features, self._curves.last_t)
+        best = max((m for number, (m, _) in model.forecast.items() if number >= 0), default=0.0)
+        worth = log_expected_improvement((mean - best) / deviation) + np.log(deviation)
+        cost = features @ model.cost_weights[1:]
+        return self._cube.config(points[np.argmax(worth - COST_POWER * cost)])
+
+    def _candidates(self, model: _Model, rng: np.random.Generator) -> Floats:
+        """Most of them from anywhere, some around the trials with the best forecasts."""
+        local, p = int(LOCAL_SHARE * CANDIDATES), self._cube.parameters
+        anywhere = rng.random((CANDIDATES - local, p))
+        ranked = sorted(model.forecast, key=lambda number: -model.forecast[number][0])[:LOCAL_AROUND]
+        around = self._curves.points(ranked)[rng.integers(len(ranked), size=local)]
+        moved = rng.normal(size=(local, p)) * rng.choice(LOCAL_STEPS, size=(local, 1))
+        moved *= rng.random((local, p)) < max(0.5, 2 / p)
+        return np.vstack([anywhere, np.clip(around + moved, 0.0, 1.0)])
+
+
+def log_expected_improvement(u: Floats) -> Floats:
+    """log(u·Φ(u) + φ(u)), also far below zero, where the two cancel (Ament et al., NeurIPS 2023, arXiv:2310.20708)."""
+    log_density = -0.5 * u * u - 0.5 * np.log(2 * np.pi)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        near = np.log(u * np.exp(log_ndtr(u)) + np.exp(log_density))
+        far = log_density - 2 * np.log(np.abs(u))
+    return np.where(u > -10, near, far)

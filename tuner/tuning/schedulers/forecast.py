@@ -1,0 +1,65 @@
+"""Promotion by where trials would end, as the sampler's model foretells it, not by where they stand.
+
+A trial goes on from a rung if it is among the best 1/η of that rung by forecast, and if the best of all is within its reach.
+Without a forecast this is promotion ASHA (`promotion.py`).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from tuner.tuning import reserve
+from tuner.tuning.rungs import Rung
+from tuner.tuning.samplers.base import Forecast
+from tuner.tuning.schedulers.base import Verdict
+from tuner.tuning.schedulers.promotion import PromotionAsha
+from tuner.tuning.state import State, TrialRecord
+
+REACH = 1.0  # standard deviations
+
+
+class ForecastPromotion(PromotionAsha):
+    """Asks where it has a choice. When no new configuration may begin, there is nobody to ask, and ranks decide."""
+
+    def at_rung(self, state: State, trial: TrialRecord) -> Verdict:
+        return "consult" if trial.resumable else super().at_rung(state, trial)
+
+    def promote(self, state: State) -> TrialRecord | None:
+        return None if state.may_suggest else super().promote(state)
+
+
+def earned(
+    state: State, forecasts: Mapping[int, Forecast] | None, also: TrialRecord | None = None
+) -> TrialRecord | None:
+    """The trial that should go on next, the highest rung first; `also`, which is running, counts as one that waits.
+
+    When the money ends, the best by forecast of all that can still be finished, the leader before them.
+    """
+    if reserve.is_due(state):
+        leader = reserve.unfinished_leader(state)
+        order = sorted(forecasts or {}, key=lambda n: (-(forecasts or {})[n][0], n))
+        last = [leader.number, *order] if leader is not None else order
+        return _first_waiting(state, last, also)
+    for rung in reversed(state.rungs):
+        found = _first_waiting(state, _best_first(rung, state.reduction_factor, forecasts), also)
+        if found is not None:
+            return found
+    return None
+
+
+def _first_waiting(state: State, numbers: Iterable[int], also: TrialRecord | None) -> TrialRecord | None:
+    for number in numbers:
+        trial = state.trials[number]
+        waits = trial is also or (trial.status == "parked" and not trial.ready)
+        if waits and number not in state.passed and reserve.can_finish(state, trial):
+            return trial
+    return None
+
+
+def _best_first(rung: Rung, reduction_factor: int, forecasts: Mapping[int, Forecast] | None) -> Iterator[int]:
+    if forecasts is None:
+        yield from rung.promotable(reduction_factor)
+        return
+    best = max((mean for mean, _ in forecasts.values()), default=0.0)
+    known = sorted((-forecasts[number][0], number) for number in rung.recorded if number in forecasts)
+    for mean, number in known[: len(rung.recorded) // reduction_factor]:
+        if number not in rung.promoted and -mean + REACH * forecasts[number][1] >= best:
+            yield number
