@@ -7,9 +7,7 @@ only where an exhausted budget ends the job: one that is to be topped up goes on
 from tuner.tuning.state import State, TrialRecord
 
 MARGIN = 1.1  # steps differ in length
-import os
-
-NEW = float(os.environ.get("X_NEW", "1"))
+NEW = 0.4  # of a mean training: what a new trial is thought to take, many being cheaper and stopped early
 
 
 def left_ns(state: State) -> int:
@@ -28,7 +26,8 @@ def can_finish(state: State, trial: TrialRecord) -> bool:
         return True
     leader = unfinished_leader(state)
     reserved = 0 if leader is None or leader is trial else finishing_ns(state, leader)
-    return finishing_ns(state, trial) + reserved <= left_ns(state) - _committed_ns(state, trial, leader)
+    committed = _committed_ns(state, trial, leader, to_end=is_due(state))
+    return finishing_ns(state, trial) + reserved <= left_ns(state) - committed
 
 
 def unfinished_leader(state: State) -> TrialRecord | None:
@@ -68,11 +67,11 @@ def _spent_ns(state: State) -> int:
     return state.rate.price.affords_ns(state.spent) if state.spent.micro_usd else 0
 
 
-def _committed_ns(state: State, *but: TrialRecord | None) -> int:
-    """What the others that run take to where they were sent."""
+def _committed_ns(state: State, *but: TrialRecord | None, to_end: bool = False) -> int:
+    """What the others that run take to where they were sent, or `to_end`."""
     running = (state.trials[n] for n in state.active)
     others = (trial for trial in running if trial.status == "running" and not any(trial is b for b in but))
-    return sum(_reaching_ns(state, trial, trial.until) for trial in others)
+    return sum(_reaching_ns(state, t, state.max_step if to_end else t.until) for t in others)
 
 
 def _reaching_ns(state: State, trial: TrialRecord, step: int | None) -> int:

@@ -14,6 +14,9 @@ from tuner.tuning.samplers.encoding import UnitCube
 
 Floats = npt.NDArray[np.float64]
 FLOOR = -1.0  # on a scale where the median is 0 and the best 1: how bad a bad trial is teaches nothing
+Lifts = list[tuple[float, float]]  # slope and offset by level
+SLOPE_WEIGHT = 3  # pairs of scores that the slope 1 is worth
+SLOPES = (0.3, 3.0)
 SHRINKS = 0.6  # an unknown gain of the mean curve against the one before it
 
 
@@ -40,7 +43,7 @@ class Known:
 
 
 class Curves:
-    """Scores are kept at levels: the rungs, the steps 1, 2, 4, …, and the last; each has the first score from there on.
+    """Scores are kept at levels, the rungs and the last step; each has the first score from there on.
 
     `told` counts the rungs and ends that were told of, which is when a model is worth renewing.
     """
@@ -49,7 +52,7 @@ class Curves:
         """`steps`: the rungs and the last step, ascending; empty where trials end as they like, and only their last score
         counts."""
         self._cube = cube
-        self._levels = _levels(steps)
+        self._levels = list(steps) or [1]
         self._t = np.log(np.array(self._levels, dtype=np.float64))
         self.last_t = float(self._t[-1])
         self._trials: dict[int, _Trial] = {}
@@ -117,7 +120,7 @@ class Curves:
         return Known(self.features(numbers), self._t[levels], np.array([z for _, _, _, z in rows]))
 
     def _rows(
-        self, trial: _Trial, lifts: Floats, middle: float, scale: float
+        self, trial: _Trial, lifts: Lifts, middle: float, scale: float
     ) -> list[tuple[float, int, int, float]]:
         """(priority, number, level, z) of each score."""
         if trial.failed:
@@ -132,30 +135,40 @@ class Curves:
                 end + spread + 0.5 * (level == last),
                 trial.number,
                 level,
-                max(FLOOR, (score + lifts[level] - middle) / scale),
+                max(FLOOR, (lifts[level][0] * score + lifts[level][1] - middle) / scale),
             )
             for level, score in trial.scores.items()
         ]
 
-    def _newest(self, trial: _Trial, lifts: Floats) -> float:
+    def _newest(self, trial: _Trial, lifts: Lifts) -> float:
         level = max(trial.scores)
-        return float(trial.scores[level] + lifts[level])
+        return lifts[level][0] * trial.scores[level] + lifts[level][1]
 
-    def _lifts(self) -> Floats:
-        """What the mean curve gains from each level to the last: sums of the median gains of trials that have both levels."""
-        gains: list[float] = []
+    def _lifts(self) -> Lifts:
+        """What a score at each level becomes at the last: the composition of one straight line from each level to the next, fitted
+        to the trials that have both, its slope drawn towards 1."""
+        maps: list[tuple[float, float]] = []
+        gain = 0.0
         for level in range(len(self._levels) - 1):
-            both = [
-                t.scores[level + 1] - t.scores[level]
+            pairs = [
+                (t.scores[level], t.scores[level + 1])
                 for t in self._trials.values()
                 if level in t.scores and level + 1 in t.scores
             ]
-            before = gains[-1] if gains else 0.0
-            gains.append(float(np.median(both)) if len(both) >= 2 else SHRINKS * before)
-        return np.append(np.cumsum(gains[::-1])[::-1], 0.0)
-
-
-def _levels(steps: Sequence[int]) -> list[int]:
-    if not steps:
-        return [1]
-    return sorted({*steps, *(1 << k for k in range(steps[-1].bit_length()) if 1 << k < steps[-1])})
+            if len(pairs) < 2:
+                gain *= SHRINKS
+                maps.append((1.0, gain))
+                continue
+            before, after = np.array(pairs).T
+            x, y = float(np.median(before)), float(np.median(after))
+            spread = float(((before - before.mean()) ** 2).sum())
+            own = float(((before - before.mean()) * (after - after.mean())).sum()) / spread if spread else 1.0
+            slope = (len(pairs) * own + SLOPE_WEIGHT) / (len(pairs) + SLOPE_WEIGHT)
+            slope = min(SLOPES[1], max(SLOPES[0], slope))
+            gain = float(np.median(after - before))
+            maps.append((slope, y - slope * x))
+        lifts = [(1.0, 0.0)]
+        for slope, offset in reversed(maps):
+            a, b = lifts[-1]
+            lifts.append((a * slope, a * offset + b))
+        return lifts[::-1]

@@ -13,7 +13,7 @@ from tuner.tuning.schedulers.base import Verdict
 from tuner.tuning.schedulers.promotion import PromotionAsha
 from tuner.tuning.state import State, TrialRecord
 
-REACH = 1.0  # standard deviations
+REACH = 0.5  # standard deviations
 
 
 class ForecastPromotion(PromotionAsha):
