@@ -55,6 +55,17 @@ COMMANDS = {
     "cancel": {"--json"},
     "topup": {"--usd", "--json"},
     "demo": set[str](),
+    "simulate": {
+        "--table",
+        "--budget-trainings",
+        "--workers",
+        "--seed",
+        "--scheduler",
+        "--sampler",
+        "--startup-steps",
+        "--preemptions",
+        "--json",
+    },
 }
 JOB = ["id", "state", "stop_reason", "spend", "budget", "progress", "best", "links"]
 TRIAL = ["id", "config", "state", "steps", "metric", "cost_usd", "gpu_hours", "attempts", "preemptions"]

@@ -176,7 +176,7 @@ def test_a_job_topped_up_ends_as_one_that_had_the_money_from_the_start(
 def test_restarted_drivers_and_lost_workers_change_no_decision(seed: int, scheduler: SchedulerName) -> None:
     calm = SimulatedRun(spec("1", scheduler=scheduler, seed=seed, trials=20), terms(1), Curves())
     calm.run()
-    faults = Faults(crash=0.03, repeat=0.2, driver_restart=0.03, clock_jump=0.1)
+    faults = Faults(crash=0.02, repeat=0.2, driver_restart=0.02, clock_jump=0.1, loss=0.1)
     rough = SimulatedRun(
         spec("1", scheduler=scheduler, seed=seed, trials=20), terms(1), Curves(), faults=faults, seed=seed
     )

@@ -17,6 +17,7 @@ from tests.simulation.made_tables import SPACE, arrays, table, written
 from tests.tuning.test_samplers import build
 from tuner.domain.job import SamplerName
 from tuner.engine.simulated.tables import RowsSampler, TableError, TableTraining, load_table
+from tuner.tuning.samplers.optuna import OptunaSampler
 from tuner.tuning.samplers.simple import RandomSampler
 
 NAMES: list[SamplerName] = ["tpe", "random", "gp", "cmaes", "qmc", "grid"]
@@ -135,6 +136,7 @@ BAD: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "a parameter of two words": (lambda: parameter(["lr", 1e-4]), "meta"),
     "a parameter that is a number": (lambda: parameter(3), "meta"),
     "bounds that are words": (lambda: parameter(["lr", "a", "b", "log", "float"]), "bounds"),
+    "a name that is kept": (lambda: parameter(["1-lr", 1e-4, 1, "log", "float"]), "lin1m"),
     "bounds turned round": (lambda: parameter(["lr", 1, 1e-4, "lin", "float"]), "low"),
     "a log scale from 0": (lambda: parameter(["lr", 0, 1, "log", "float"]), "log"),
     "lin1m up to 1": (lambda: meta(lambda s: [s[0], s[1], ["momentum", 0, 1, "lin1m", "float"]]), "log"),
@@ -249,3 +251,14 @@ def test_tpe_learns_what_the_row_was_and_not_what_it_proposed(tmp_path: Path) ->
         sampler.tell(number, 1, training.value(config, 1), 0)
         distance.append(abs(np.log10(float(str(config["lr"]))) + 2))
     assert np.mean(distance[40:]) < 0.6
+
+
+@pytest.mark.parametrize("name", ["tpe", "gp", "cmaes", "qmc"])
+def test_what_was_made_of_a_suggestion_is_what_optuna_knows(tmp_path: Path, name: SamplerName) -> None:
+    found = table(tmp_path)
+    sampler = build(name, found.space)
+    assert isinstance(sampler, OptunaSampler)
+    proposed = sampler.suggest(0)
+    assert proposed not in found.configs
+    sampler.adopt(0, found.configs[5])
+    assert [trial.params for trial in sampler._study.trials] == [found.configs[5]]

@@ -13,7 +13,6 @@ from tuner.cli import render
 from tuner.cli.frame import Frame, with_problems
 from tuner.domain.errors import Fault, Invalid
 from tuner.schemas.simulation import Simulation
-from tuner.service import simulation
 
 FAULTS = "Faults"
 Rate = "a chance per message of a worker, of which there is about one a step"
@@ -63,6 +62,10 @@ def simulate(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Try scheduler, sampler and budget on recorded learning curves, by the very code of a real job."""
+    from tuner.service import (
+        simulation,  # numpy takes a moment to import, which other commands need not wait for
+    )
+
     request = simulation.Request(
         table,
         budget_trainings,

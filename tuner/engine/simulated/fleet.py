@@ -106,7 +106,8 @@ class Fleet:
             worker.up, worker.leaving, worker.cold = True, False, True
             if span.end_ns is not None:
                 left_ns = start_ns + span.end_ns - self._clock.elapsed_ns()
-                if notice_ns is not None:
+                worker.leaving = notice_ns is not None and left_ns <= notice_ns
+                if notice_ns is not None and not worker.leaving:
                     self._clock.after(left_ns - notice_ns, lambda: self._notice(worker))
                 self._clock.after(left_ns, go)
             self.place()

@@ -1,5 +1,6 @@
 """The journal in memory: the rules of `tuner.domain.ledger`, for one simulated run."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,19 +19,6 @@ from tuner.domain.records import AttemptRow, CheckpointRow, OpenHold, ReportRow
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
 from tuner.domain.trial import TrialState
-
-KEYED = (
-    "holds",
-    "entries",
-    "trials",
-    "attempts",
-    "reports",
-    "checkpoints",
-    "open",
-    "bills",
-    "newest_attempt",
-    "newest_checkpoint",
-)
 
 
 @dataclass
@@ -103,7 +91,7 @@ class MemoryTx:
     def __init__(self, tables: Tables) -> None:
         self._t = tables
         self._account, self._job = tables.account, tables.job
-        self._above: dict[str, dict[Any, Any]] = {name: {} for name in KEYED}
+        self._above: defaultdict[str, dict[Any, Any]] = defaultdict(dict)
         self.committed = Committed([], [], [])
 
     def commit(self) -> None:
@@ -111,15 +99,14 @@ class MemoryTx:
         self._t.account, self._t.job = self._account, self._job
         self._t.events += self.committed.events
         for name, written in self._above.items():
-            if written:
-                getattr(self._t, name).update(written)
-        for hold_id, (_, is_open) in self._above["holds"].items():
+            getattr(self._t, name).update(written)
+        for hold_id, (_, is_open) in self._above.get("holds", {}).items():
             if not is_open:
                 del self._t.open[hold_id]
 
     def _get(self, table: str, key: object) -> Any:
-        above = self._above[table]
-        return above[key] if key in above else getattr(self._t, table).get(key)
+        above = self._above.get(table, ())
+        return self._above[table][key] if key in above else getattr(self._t, table).get(key)
 
     def append(self, event: Event) -> int:
         self.committed.events.append(event)

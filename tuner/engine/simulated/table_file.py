@@ -165,6 +165,8 @@ def _parameter(row: object) -> tuple[str, Parameter]:
         name, low, high, scale, kind = cast(list[Any], row)
         if not isinstance(name, str) or not name or not all(map(_is_number, (low, high))):
             raise ValueError("a name and two finite bounds are needed")
+        if name.startswith(COMPLEMENT):
+            raise ValueError(f"names do not begin with {COMPLEMENT!r}, which is kept for lin1m")
         shown = f"{COMPLEMENT}{name}" if scale == "lin1m" else name
         return shown, parameter_of(low, high, scale, kind)
     except (TypeError, ValueError) as error:

@@ -24,7 +24,7 @@ from tuner.tuning.samplers import sampler_for
 
 METRIC = "metric"
 SLICE_STEPS = 8
-HEARTBEAT_STEPS = 2
+HEARTBEAT_STEPS = 4
 HEARTBEAT_MIN_NS = NS
 SAVE_EVERY_NS = 30 * NS  # as a real worker
 NOTICE_NS = 120 * NS

@@ -1,0 +1,111 @@
+"""Workers that come and go: what waits for one costs nothing, what has its notice is saved."""
+
+from collections.abc import Iterator
+
+from tests.simulation.test_simulated_jobs import Curves, spec, terms
+from tests.simulation.watched import watched
+from tuner.domain import events as ev
+from tuner.domain.money import Cost
+from tuner.domain.time import NS
+from tuner.engine.simulated.traces import UpTimes
+from tuner.engine.simulated.worker import Overheads
+from tuner.engine.simulated.world import SimulatedRun
+
+EVEN = Overheads(setup_ns=0, restore_ns=0, save_ns=0)
+
+
+def up(*spans: tuple[float, float | None]) -> Iterator[UpTimes]:
+    return iter([UpTimes(round(a * NS), None if b is None else round(b * NS)) for a, b in spans])
+
+
+def run_with(*up_times: Iterator[UpTimes], notice_s: float | None = None, **budget: object) -> SimulatedRun:
+    run = SimulatedRun(
+        spec("1", scheduler="none", **budget),
+        terms(len(up_times)),
+        Curves(),
+        overheads=EVEN,
+        up_times=list(up_times),
+        notice_ns=None if notice_s is None else round(notice_s * NS),
+    )
+    watched(run)
+    return run
+
+
+def bill_of(run: SimulatedRun, trial: str) -> Cost:
+    costs = [
+        cost
+        for (name, _), bill in run.journal.tables.bills.items()
+        if name == trial
+        for cost in bill.values()
+    ]
+    return sum(costs, Cost())
+
+
+def test_what_waits_for_a_worker_costs_nothing_and_is_called_off_at_the_end() -> None:
+    """One of three workers is there; the wall clock ends the job."""
+    run = run_with(up((0, None)), up(), up(), wall_clock_ns=8 * NS)
+    run.run()
+    assert run.loop.end is not None
+    assert run.loop.end.reason == "wall_clock"
+    waited = [trial for trial in run.loop.state.trials if trial.steps == 0]
+    assert waited
+    for trial in waited:
+        assert trial.status == "parked"
+        assert bill_of(run, trial.id).nothing
+    assert run.journal.account().held == Cost()
+
+
+def test_what_waits_is_cancelled_with_the_job() -> None:
+    run = run_with(up((0, None)), up(), up())
+    run.clock.after(5 * NS, lambda: run.loop.asked(ev.Asked(run.clock.now(), "cancel")))
+    run.run()
+    assert [trial.status for trial in run.loop.state.trials] == ["stopped"] * 3
+    assert run.journal.account().held == Cost()
+
+
+def test_a_meter_starts_with_its_worker() -> None:
+    run = run_with(up((100, None)), trials=1)
+    run.run()
+    assert run.clock.elapsed_ns() > 100 * NS
+    trained = sum(Curves().step_ns(run.loop.state.trials[0].config, step) for step in range(1, 28))
+    paid = run.terms.rate.cost(trained + NS)
+    assert bill_of(run, "trial_00000").fits(paid)
+
+
+def test_with_a_notice_the_trial_is_parked_and_goes_on_where_it_was() -> None:
+    run = run_with(up((0, 20), (30, None)), notice_s=5, trials=1)
+    run.run()
+    attempts = list(run.journal.tables.attempts.values())
+    assert [(row.end, row.from_step > 0) for row in attempts] == [("paused", False), ("completed", True)]
+    assert attempts[0].to_step == attempts[1].from_step
+    assert run.fleet.preemptions == 1
+    assert sum(e.cost.usd.micro_usd for e in run.journal.tables.entries.values() if e.kind == "lost") == 0
+
+
+def test_without_one_the_trial_is_lost_and_begins_again() -> None:
+    run = run_with(up((0, 20), (30, None)), trials=1)
+    run.run()
+    attempts = list(run.journal.tables.attempts.values())
+    assert [(row.end, row.from_step) for row in attempts] == [("lost", 0), ("completed", 0)]
+    assert run.fleet.preemptions == 1
+    assert sum(e.cost.usd.micro_usd for e in run.journal.tables.entries.values() if e.kind == "lost") > 0
+
+
+def test_a_worker_that_is_about_to_go_is_given_nothing() -> None:
+    """Its second time is no longer than the notice."""
+    run = run_with(up((0, 10), (12, 16), (40, None)), notice_s=5, trials=1)
+    run.run()
+    begun = [row.began_at - run.clock.offset_ns for row in run.journal.tables.attempts.values()]
+    assert len(begun) == 2
+    assert run.fleet.preemptions == 1
+    assert run.clock.elapsed_ns() > 40 * NS
+
+
+def test_crashed_workers_are_replaced_by_cold_ones() -> None:
+    run = run_with(up((0, None)), trials=1)
+    run.clock.run_next()
+    attempt = run.fleet.workers[0].busy
+    assert attempt is not None
+    run.fleet.crashed(attempt)
+    assert run.fleet.workers[0].cold
+    assert run.fleet.workers[0].free
