@@ -110,14 +110,14 @@ def test_a_random_search_in_full_is_estimated_within_what_it_spent(
 
 
 @pytest.mark.parametrize(("sampler", "learns"), [("random", False), ("tpe", True)])
-def test_a_sampler_that_learns_makes_every_estimate_a_lower_bound(
+def test_a_sampler_that_learns_is_said_to_make_every_estimate_too_low(
     client: TestClient, service: FakeService, sampler: str, learns: bool
 ) -> None:
     job = fakes.submit(client, algorithm={"scheduler": "asha_stopping", "sampler": sampler})
     fakes.simulate(service, job)
     for one in report(client, job)["estimates"]:
-        assert one["is_lower_bound"] or not learns
-        assert ("the true figure is higher" in one["note"]) == learns
+        assert one["is_biased_low"] or not learns
+        assert ("the true figure should be higher" in one["note"]) == learns
 
 
 def test_a_job_without_reports_has_an_empty_curve_and_no_estimates(finished: Finished) -> None:

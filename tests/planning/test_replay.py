@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from ray.tune.schedulers import AsyncHyperBandScheduler, TrialScheduler
 
@@ -17,6 +17,7 @@ from tuner.planning.replay import (
     METHODS,
     MIN_TRIALS,
     PEERS,
+    REDUCTION_FACTOR,
     UNREACHED,
     Evidence,
     Method,
@@ -133,10 +134,11 @@ def test_a_trial_that_ended_by_itself_or_failed_goes_no_further() -> None:
     assert (path.cost, [point.step for point in path.rungs]) == (90, [1, 3])
 
 
-@given(st.lists(SCORES, min_size=1, max_size=30), st.floats(0, 1))
-def test_quantiles_are_those_of_numpy(scores: list[float], share: float) -> None:
-    expected = float(np.percentile(scores, share * 100))
-    assert quantile_between(sorted(scores), share) == pytest.approx(expected, abs=1e-9)
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30))
+@example([-0.25, 0.125])
+def test_the_cut_of_a_rung_is_that_of_numpy_to_the_last_bit(scores: list[float]) -> None:
+    cut = quantile_between(sorted(scores), 1 - 1 / REDUCTION_FACTOR)
+    assert cut == float(np.percentile(scores, (1 - 1 / REDUCTION_FACTOR) * 100))
 
 
 def rays_choice(found: list[Seen]) -> list[int]:
@@ -192,8 +194,8 @@ def test_a_winner_that_starts_badly_is_seldom_found_by_stopping() -> None:
 def test_a_sampler_that_learns_is_said_to_bias_every_estimate() -> None:
     found = [seen([0.1 * i] * LAST) for i in range(6)]
     for one, other in zip(estimates(evidence(found)), estimates(evidence(found, learned=True)), strict=True):
-        assert (one.is_lower_bound, other.is_lower_bound) == (False, True)
-        assert "the true figure is higher" in other.note
+        assert (one.is_biased_low, other.is_biased_low) == (False, True)
+        assert "the true figure should be higher" in other.note
         assert (one.usd, one.high) == (other.usd, other.high)
 
 

@@ -50,6 +50,19 @@ def test_a_real_model_is_tuned(served: Served) -> None:
     books.check(served.client, ended.id)
 
 
+def test_a_job_learns_from_another_and_tells_what_its_money_bought(served: Served) -> None:
+    limits = {"usd": 0.01, "trials": 6}
+    first = served.finished(served.submit("steady:train", budget=limits, constants={"step_s": 0.01}).id)
+    again = job("steady:train", budget=limits, constants={"step_s": 0.01}, warm_start={"jobs": [first.id]})
+    ended = served.finished(served.client.submit(again).id)
+    assert (ended.state, ended.stop_reason) == ("succeeded", "trials"), ended.detail
+    report = served.client.report(ended.id)
+    assert report.best == ended.best
+    assert 0 < (report.best_spent_usd or 0) <= report.spent_usd == ended.spend.usd
+    assert [one.method for one in report.estimates] == ["random_search", "stopping_asha"]
+    books.check(served.client, ended.id)
+
+
 def test_gpu_hours_bind_as_dollars_do(served: Served) -> None:
     """Logical GPUs: 1.5 of them for two trials of three quarters each."""
     asked = job(

@@ -257,7 +257,7 @@ def _peer(view: ReportView, one: Estimate) -> show.PeerEstimate:
         high_usd=_usd(one.high),
         saved_usd=_usd(view.saved(one)),
         estimate=True,
-        is_lower_bound=one.is_lower_bound,
+        is_biased_low=one.is_biased_low,
         note=one.note,
     )
 

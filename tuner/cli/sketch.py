@@ -75,8 +75,8 @@ def _figures(one: show.PeerEstimate) -> tuple[str, str, str]:
     if one.usd is None or one.saved_usd is None:
         return "would have missed it", f"{low} to {high}", ""
     sign = "-" if one.saved_usd < 0 else ""
-    bound = "at least " if one.is_lower_bound else ""
-    return f"{bound}{usd(one.usd)}", f"{low} to {high}", f"{sign}{usd(abs(one.saved_usd))}"
+    bias = ", likely more" if one.is_biased_low else ""
+    return f"{usd(one.usd)}{bias}", f"{low} to {high}", f"{sign}{usd(abs(one.saved_usd))}"
 
 
 def _name(one: show.PeerEstimate) -> str:

@@ -1,7 +1,7 @@
-"""Learning curves read to their end: those that were cut short go on as is best for whoever is to be compared with us.
+"""Learning curves read to their end: those that were cut short go on in favour of whoever is to be compared with us.
 
 A cut trial is taken to cost as much a step as before, and to gain as much as any trial of its job gained from there on. So
-what a peer is estimated to need for a result is too little rather than too much.
+what a peer is estimated to need for a result is rather too little than too much.
 """
 
 from bisect import bisect_left, bisect_right

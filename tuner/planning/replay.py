@@ -28,7 +28,8 @@ UNREACHED = math.inf
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """`usd` is the median over the orders, `low` and `high` their 5th and 95th percentile; None: the goal was not reached in so
-    many of them. `is_lower_bound`: what is assumed favours the peer. `note` says it in words."""
+    many of them. `is_biased_low`: what is assumed favours the peer, so that on average over jobs it would need more; one
+    estimate may still be too high by chance. `note` says it in words."""
 
     method: Method
     status: Status
@@ -36,7 +37,7 @@ class Estimate:
     usd: Money | None = None
     low: Money | None = None
     high: Money | None = None
-    is_lower_bound: bool = False
+    is_biased_low: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,11 +96,11 @@ def _falls(recorded: list[float], score: float) -> bool:
 
 
 def quantile_between(ordered: Sequence[float], share: float) -> float:
-    """As numpy's percentile: linear between neighbours."""
+    """As numpy's percentile, to the last bit, since scores are compared with it: linear between neighbours, from the nearer one."""
     place = share * (len(ordered) - 1)
     below = math.floor(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+    low, high, part = ordered[below], ordered[min(below + 1, len(ordered) - 1)], place - below
+    return low + (high - low) * part if part < 0.5 else high - (high - low) * (1 - part)
 
 
 PEERS: dict[Method, Callable[[Iterable[Path]], float]] = {
@@ -171,7 +172,7 @@ def _method_words(method: Method, rungs: Sequence[int], last: int) -> str:
 def _cut_words(method: Method, cut: int) -> str:
     if not cut:
         return ""
-    favours = ", which is the best case for random search" if method == "random_search" else ""
+    favours = ", which favours random search" if method == "random_search" else ""
     return (
         f"{cut} of them were cut short: from there on a step is taken to cost what theirs did, and the gain to be the largest "
         f"of any trial of this job{favours}."
@@ -181,7 +182,7 @@ def _cut_words(method: Method, cut: int) -> str:
 def _learned_words(learned: bool) -> str:
     if not learned:
         return ""
-    return "Biased: this job's sampler learns, so its proposals are better than random ones and the true figure is higher."
+    return "Biased: this job's sampler learns, so its proposals are better than random ones and the true figure should be higher."
 
 
 def _rank(ordered: Sequence[float], share: float) -> float:

@@ -142,7 +142,8 @@ class PeerEstimate(Answer):
 
     `usd` is the median over the orders, `low_usd` and `high_usd` their 5th and 95th percentile, null where so many did not reach it;
     `saved_usd` is `usd` less `best_spent_usd` of the report, negative where the other way would have been cheaper.
-    `is_lower_bound`: what is assumed favours the other way. `note` says how it was made, what was assumed, what is missing."""
+    `is_biased_low`: what is assumed favours the other way, so that it should need more; the figure may still be too high by
+    chance. `note` says how it was made, what was assumed, what is missing."""
 
     method: str
     status: str
@@ -151,7 +152,7 @@ class PeerEstimate(Answer):
     high_usd: float | None
     saved_usd: float | None
     estimate: bool
-    is_lower_bound: bool
+    is_biased_low: bool
     note: str
 
 
