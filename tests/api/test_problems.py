@@ -25,6 +25,7 @@ EXPECTED = {
     "Conflict": 409,
     "IdempotencyConflict": 409,
     "BudgetRefused": 409,
+    "BadFile": 422,
     "Fenced": 409,
     "Unavailable": 503,
 }

@@ -19,6 +19,7 @@ STATUS: dict[type[errors.TunerError], int] = {
     errors.Conflict: 409,
     errors.IdempotencyConflict: 409,
     errors.BudgetRefused: 409,
+    errors.BadFile: 422,
     errors.Fenced: 409,
     errors.Unavailable: 503,
     errors.TunerError: 500,

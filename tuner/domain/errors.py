@@ -5,6 +5,7 @@
     ├── NotFound           there is no such thing
     ├── Conflict           the request is fine, the moment is not
     ├── BudgetRefused      the money is spent or held
+    ├── BadFile            a file that was named is not what it should be
     ├── Fenced             somebody else owns this job now
     └── Unavailable        a part that the service needs does not answer
 
@@ -64,6 +65,10 @@ class BudgetRefused(TunerError):
 
 class NothingAffordable(NotFound):
     """No configuration was reached within these limits."""
+
+
+class BadFile(TunerError, ValueError):
+    """The file cannot be used."""
 
 
 class Fenced(TunerError):

@@ -16,7 +16,8 @@ class Sampler(Protocol):
         """The configuration of trial `number`, the next one; None: there are no more, ever."""
 
     def adopt(self, number: int, config: Config | None) -> None:
-        """What `suggest(number)` answered before a restart. Cheaper than asking again where that is possible."""
+        """What trial `number` really is: what `suggest(number)` answered before a restart (cheaper than asking again, where that
+        is possible), or what was made of it just now."""
 
     def tell(self, number: int, step: int, score: float, trained_ns: int) -> None:
         """Trial `number` reached a rung, or ended, at `step`; a higher score is better. `trained_ns`: what its steps so far took."""

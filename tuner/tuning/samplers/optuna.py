@@ -88,16 +88,17 @@ class OptunaSampler:
         return config
 
     def adopt(self, number: int, config: Config | None) -> None:
-        """CMA-ES and QMC keep their progress inside asked trials, so they are asked again; for the others it is enough to
-        know the parameters."""
+        """CMA-ES and QMC keep their progress inside asked trials, so they are asked again, unless they just were; for the
+        others it is enough to know the parameters."""
         if config is None:
             return
-        if self._name in ("cmaes", "qmc"):
-            self.suggest(number)
-            return
-        trial = self._study.ask()
+        if number not in self._trials:
+            if self._name in ("cmaes", "qmc"):
+                self.suggest(number)
+            else:
+                self._trials[number] = self._study.ask()
+        trial = self._trials[number]
         assert trial.number == number, f"trial {number} was adopted out of turn"
-        self._trials[number] = trial
         for name, value in config.items():
             distribution = self._distributions[name]
             self._storage.set_trial_param(

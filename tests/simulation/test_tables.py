@@ -1,0 +1,251 @@
+"""Tables of recorded curves: what is read is what was written, and whatever cannot be used is refused by name."""
+
+import contextlib
+import json
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.simulation.made_tables import SPACE, arrays, table, written
+from tests.tuning.test_samplers import build
+from tuner.domain.job import SamplerName
+from tuner.engine.simulated.tables import RowsSampler, TableError, TableTraining, load_table
+from tuner.tuning.samplers.simple import RandomSampler
+
+NAMES: list[SamplerName] = ["tpe", "random", "gp", "cmaes", "qmc", "grid"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return written(tmp_path_factory.mktemp("tables") / "whole.npz").read_bytes()
+
+
+def test_what_was_written_is_looked_up(tmp_path: Path) -> None:
+    given_arrays = arrays()
+    found = load_table(written(tmp_path / "t.npz", given_arrays))
+    training = TableTraining(found)
+    assert (found.name, found.steps, len(found.configs)) == ("t", 9, 40)
+    assert list(found.space.parameters) == ["lr", "width", "1-momentum"]
+    for row, config in enumerate(found.configs):
+        assert found.space.contains(config)
+        shown = found.shown(config)
+        assert list(shown) == ["lr", "width", "momentum"]
+        assert list(shown.values()) == pytest.approx(list(given_arrays["X"][row]))
+        assert found.unit_of(config) == pytest.approx(found.unit[row])
+        for step in (1, 9):
+            assert training.value(config, step) == given_arrays["metric"][row, step - 1]
+            assert training.step_ns(config, step) == round(given_arrays["time"][row, step - 1] * 1e9)
+    assert ((found.unit >= -1e-12) & (found.unit <= 1 + 1e-12)).all()
+
+
+def test_one_training_is_the_mean_row_and_regret_goes_from_the_median_to_the_best(tmp_path: Path) -> None:
+    given_arrays = arrays()
+    found = load_table(written(tmp_path / "t.npz", given_arrays))
+    bests = given_arrays["metric"].max(axis=1)
+    assert found.full_s == pytest.approx(given_arrays["time"].sum(axis=1).mean())
+    assert found.mean_step_s == pytest.approx(given_arrays["time"].mean())
+    assert found.normalised_regret(bests.max()) == 0
+    assert found.normalised_regret(float(np.median(bests))) == pytest.approx(1)
+
+
+def test_codes_of_16_bits_are_decoded(tmp_path: Path) -> None:
+    plain, coded = arrays(), arrays()
+    coded["metric_aff"] = np.array([1e-4, -1.0])
+    coded["metric"] = np.rint((plain["metric"] + 1) / 1e-4).astype(np.uint16)
+    coded["time_aff"] = np.array([2e-4, 0.0], dtype=np.float32)
+    coded["time"] = np.rint(np.log(plain["time"]) / coded["time_aff"][0]).astype(np.uint16)
+    found = load_table(written(tmp_path / "t.npz", coded))
+    assert found.metric == pytest.approx(plain["metric"], abs=1e-4)
+    assert found.step_s == pytest.approx(plain["time"], rel=1e-3)
+
+
+def test_of_rows_with_one_configuration_the_first_stays(tmp_path: Path) -> None:
+    twice = arrays()
+    twice["X"][7] = twice["X"][3]
+    found = load_table(written(tmp_path / "t.npz", twice))
+    assert len(found.configs) == 39
+    assert TableTraining(found).value(found.configs[3], 9) == twice["metric"][3, 8]
+
+
+# What is refused
+
+
+def changed(name: str, change: Callable[[Any], Any]) -> dict[str, Any]:
+    found = arrays()
+    found[name] = change(found[name])
+    return found
+
+
+def put(value: float) -> Callable[[Any], Any]:
+    def change(array: Any) -> Any:
+        array = array.copy()
+        array[2, 1] = value
+        return array
+
+    return change
+
+
+def meta(change: Callable[[list[list[object]]], object]) -> dict[str, Any]:
+    space: Any = json.loads(json.dumps(SPACE))
+    return arrays() | {"meta": np.array(json.dumps({"space": change(space) or space}))}
+
+
+def parameter(row: object) -> dict[str, Any]:
+    return meta(lambda space: [row, *space[1:]])
+
+
+BAD: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
+    "no metric": (lambda: {k: v for k, v in arrays().items() if k != "metric"}, "metric"),
+    "no meta": (lambda: {k: v for k, v in arrays().items() if k != "meta"}, "meta"),
+    "NaN in X": (lambda: changed("X", put(np.nan)), "X"),
+    "infinity in the metric": (lambda: changed("metric", put(np.inf)), "metric"),
+    "NaN in time": (lambda: changed("time", put(np.nan)), "time"),
+    "a step for nothing": (lambda: changed("time", put(0)), "time"),
+    "costs that fall": (lambda: changed("time", put(-1)), "time"),
+    "a century": (lambda: changed("time", put(4e9)), "time"),
+    "a flat metric": (lambda: changed("metric", lambda m: m * 0 + 0.5), "metric"),
+    "text in X": (lambda: changed("X", lambda x: x.astype(str)), "X"),
+    "complex numbers": (lambda: changed("metric", lambda m: m + 1j), "metric"),
+    "objects": (lambda: changed("metric", lambda m: m.astype(object)), "pickle"),
+    "one dimension": (lambda: changed("metric", lambda m: m.ravel()), "metric"),
+    "no steps": (lambda: changed("metric", lambda m: m[:, :0]), "metric"),
+    "fewer steps than times": (lambda: changed("metric", lambda m: m[:, :5]), "fit"),
+    "fewer rows than configurations": (lambda: changed("X", lambda x: x[:9]), "fit"),
+    "one row": (lambda: {k: v[:1] if v.ndim else v for k, v in arrays().items()}, "at least 2"),
+    "beyond a bound": (lambda: changed("X", lambda x: x * [2, 1, 1]), "lr"),
+    "half a unit": (lambda: changed("X", put(9.5)), "width"),
+    "a long code": (lambda: arrays() | {"metric_aff": np.array([1.0, 2.0, 3.0])}, "metric_aff"),
+    "an overflowing code": (lambda: arrays() | {"time_aff": np.array([1e9, 0.0])}, "time_aff"),
+    "meta that is no JSON": (lambda: arrays() | {"meta": np.array("{")}, "meta"),
+    "deep meta": (lambda: arrays() | {"meta": np.array("[" * 10**5)}, "meta"),
+    "meta without a space": (lambda: arrays() | {"meta": np.array("[]")}, "meta"),
+    "meta that is a number": (lambda: arrays() | {"meta": np.array(3)}, "meta"),
+    "a space that is a word": (lambda: arrays() | {"meta": np.array('{"space": "lr"}')}, "meta"),
+    "too few parameters": (lambda: meta(lambda space: space[:2]), "meta"),
+    "a name twice": (lambda: meta(lambda space: [space[0], space[1], space[0]]), "name"),
+    "an unknown scale": (lambda: parameter(["lr", 1e-4, 1, "cubic", "float"]), "scale"),
+    "an unknown type": (lambda: parameter(["lr", 1e-4, 1, "log", "complex"]), "type"),
+    "a parameter of two words": (lambda: parameter(["lr", 1e-4]), "meta"),
+    "a parameter that is a number": (lambda: parameter(3), "meta"),
+    "bounds that are words": (lambda: parameter(["lr", "a", "b", "log", "float"]), "bounds"),
+    "bounds turned round": (lambda: parameter(["lr", 1, 1e-4, "lin", "float"]), "low"),
+    "a log scale from 0": (lambda: parameter(["lr", 0, 1, "log", "float"]), "log"),
+    "lin1m up to 1": (lambda: meta(lambda s: [s[0], s[1], ["momentum", 0, 1, "lin1m", "float"]]), "log"),
+    "an int of lin1m": (lambda: meta(lambda s: [s[0], ["width", 8, 64, "lin1m", "int"], s[2]]), "int"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_table_is_refused_by_file_and_place(tmp_path: Path, name: str) -> None:
+    make, place = BAD[name]
+    path = written(tmp_path / "bad.npz", make())
+    with pytest.raises(TableError) as refused:
+        load_table(path)
+    assert str(path) in refused.value.detail
+    assert place in refused.value.detail
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(at=st.integers(0, 10**9))
+def test_a_truncated_file_is_refused(tmp_path: Path, whole: bytes, at: int) -> None:
+    path = tmp_path / "cut.npz"
+    path.write_bytes(whole[: at % len(whole)])
+    with pytest.raises(TableError, match=r"cut\.npz"):
+        load_table(path)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(at=st.integers(0, 10**9), byte=st.integers(0, 255))
+def test_a_damaged_file_is_refused_or_is_a_table(tmp_path: Path, whole: bytes, at: int, byte: int) -> None:
+    path = tmp_path / "damaged.npz"
+    damaged = bytearray(whole)
+    damaged[at % len(whole)] = byte
+    path.write_bytes(damaged)
+    with contextlib.suppress(TableError):
+        assert len(load_table(path).configs) >= 2
+
+
+class Trap:
+    """Unpickling it would leave a file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return (open, (self.path, "w"))
+
+
+def test_nothing_is_unpickled(tmp_path: Path) -> None:
+    trap = pickle.dumps(Trap(str(tmp_path / "sprung")))
+    (tmp_path / "plain.npz").write_bytes(trap)
+    np.savez(tmp_path / "inside.npz", **(arrays() | {"X": np.array([Trap(str(tmp_path / "sprung"))])}))
+    np.save(tmp_path / "one.npy", arrays()["X"])
+    (tmp_path / "text.npz").write_text("lr,acc\n1,2\n")
+    for name in ("plain.npz", "inside.npz", "one.npy", "text.npz", "none.npz", "."):
+        with pytest.raises(TableError):
+            load_table(tmp_path / name)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_an_archive_of_something_else_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "t.npz", "w") as archive:
+        for name in ("X", "metric", "time", "meta"):
+            archive.writestr(f"{name}.npy", b"no array")
+    with pytest.raises(TableError):
+        load_table(tmp_path / "t.npz")
+
+
+# Rows for proposals
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_row_is_used_once_and_a_restart_changes_nothing(tmp_path: Path, name: SamplerName) -> None:
+    found = table(tmp_path)
+
+    def sampler() -> RowsSampler:
+        return RowsSampler(found, build(name, found.space))
+
+    training, first = TableTraining(found), sampler()
+    log = []
+    for number in range(40):
+        config = first.suggest(number)
+        assert config in found.configs
+        log.append(config)
+        first.tell(number, 1, training.value(config, 1), 0)
+    assert len({str(config) for config in log}) == 40
+    assert first.suggest(40) is None
+    again = sampler()
+    for number in range(20):
+        again.adopt(number, log[number])
+        again.tell(number, 1, training.value(log[number], 1), 0)
+    for number in range(20, 30):
+        assert again.suggest(number) == log[number]
+        again.tell(number, 1, training.value(log[number], 1), 0)
+
+
+def test_a_proposal_is_answered_by_the_nearest_row(tmp_path: Path) -> None:
+    found = table(tmp_path)
+    plain, rows = RandomSampler(found.space, 3), RowsSampler(found, RandomSampler(found.space, 3))
+    proposed = plain.suggest(0)
+    distances = np.linalg.norm(found.unit - found.unit_of(proposed or {}), axis=1)
+    assert rows.suggest(0) == found.configs[int(np.argmin(distances))]
+
+
+def test_tpe_learns_what_the_row_was_and_not_what_it_proposed(tmp_path: Path) -> None:
+    """Over 400 rows, of which it is told the first steps, it finds the good learning rates: the mean row is 1.0 away."""
+    found = table(tmp_path, rows=400)
+    training, sampler = TableTraining(found), RowsSampler(found, build("tpe", found.space))
+    distance = []
+    for number in range(60):
+        config = sampler.suggest(number)
+        assert config is not None
+        sampler.tell(number, 1, training.value(config, 1), 0)
+        distance.append(abs(np.log10(float(str(config["lr"]))) + 2))
+    assert np.mean(distance[40:]) < 0.6

@@ -1,0 +1,161 @@
+"""Recorded learning curves as something to tune: a table of configurations, with metric and seconds of each step.
+
+Budgets over a table are counted in trainings: 1 is the mean cost of training one row to its last step. A proposal that
+is not in the table is answered by the nearest row that was not used yet, in the unit cube of the search space.
+
+A `lin1m` parameter x, of which small distances from one matter, is searched as the parameter `1-x` on a log scale; what
+is shown to people (`RecordedTable.shown`) has the table's own names and values.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tuner.domain.space import Categorical, Config, Float, Int, Parameter, Space, Value
+from tuner.domain.time import NS
+from tuner.tuning.samplers import Sampler
+
+COMPLEMENT = "1-"
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedTable:
+    """`unit` (n, d): each row's place in the unit cube; `metric` (n, steps): higher is better; `step_s` (n, steps): seconds of
+    each step. No two rows have the same configuration."""
+
+    name: str
+    space: Space
+    unit: Floats
+    metric: Floats
+    step_s: Floats
+    configs: list[Config]
+
+    @property
+    def steps(self) -> int:
+        return int(self.metric.shape[1])
+
+    @cached_property
+    def full_s(self) -> float:
+        """Seconds of one worker that training a row to its last step takes on average: a budget of 1."""
+        return float(self.step_s.sum(axis=1).mean())
+
+    @cached_property
+    def mean_step_s(self) -> float:
+        return float(self.step_s.mean())
+
+    @cached_property
+    def best(self) -> float:
+        return float(self.metric.max())
+
+    @cached_property
+    def median(self) -> float:
+        """Of the rows' best values: what one random configuration, trained in full, reaches."""
+        return float(np.median(self.metric.max(axis=1)))
+
+    def normalised_regret(self, value: float) -> float:
+        """0 at the best value of the table, 1 at `median`."""
+        return (self.best - value) / (self.best - self.median)
+
+    def unit_of(self, config: Mapping[str, Value]) -> Floats:
+        """The configuration's place in the unit cube."""
+        return np.array([scale(config[name]) for name, scale in self._scales])
+
+    @cached_property
+    def _scales(self) -> list[tuple[str, Callable[[Any], float]]]:
+        return [(name, place(parameter, math.log)) for name, parameter in self.space.parameters.items()]
+
+    def shown(self, config: Mapping[str, Value]) -> Config:
+        """The configuration by the table's own names."""
+        return {
+            name.removeprefix(COMPLEMENT): 1 - value
+            if name.startswith(COMPLEMENT) and isinstance(value, float)
+            else value
+            for name, value in config.items()
+        }
+
+
+def place(parameter: Parameter, log: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Maps values of the parameter to [0, 1], evenly on its own scale; `log` is `math.log`, or `numpy.log` for arrays."""
+    assert not isinstance(parameter, Categorical), "tables have numbers only"
+    if not parameter.log:
+        low, width = parameter.low, parameter.high - parameter.low
+        return lambda value: (value - low) / width
+    low, width = math.log(parameter.low), math.log(parameter.high) - math.log(parameter.low)
+    return lambda value: (log(value) - low) / width
+
+
+def parameter_of(low: float, high: float, scale: str, kind: str) -> Parameter:
+    """Raises ValueError for a scale or type that there is not."""
+    if scale not in ("lin", "log", "lin1m"):
+        raise ValueError(f"{scale!r} is no scale: write lin, log or lin1m")
+    if kind not in ("float", "int"):
+        raise ValueError(f"{kind!r} is no type: write float or int")
+    if kind == "int":
+        if scale == "lin1m" or low != int(low) or high != int(high):
+            raise ValueError("an int needs whole bounds, and the scale lin or log")
+        return Int(int(low), int(high), log=scale == "log")
+    if scale == "lin1m":
+        return Float(1 - high, 1 - low, log=True)
+    return Float(float(low), float(high), log=scale == "log")
+
+
+class RowsSampler:
+    """Any sampler over the rows of a table: what it proposes becomes the nearest row that no trial has yet, and it is told so."""
+
+    def __init__(self, table: RecordedTable, inner: Sampler) -> None:
+        self._table, self._inner = table, inner
+        self._rows = {_key(config): row for row, config in enumerate(table.configs)}
+        # |row - proposal|² without |proposal|², which is the same for all: infinite once a row is used.
+        self._squares = np.einsum("ij,ij->i", table.unit, table.unit)
+        self._left = len(table.configs)
+
+    def suggest(self, number: int) -> Config | None:
+        """None once every row has its trial, or where the inner sampler has no more."""
+        proposed = self._inner.suggest(number) if self._left else None
+        if proposed is None:
+            return None
+        row = int(np.argmin(self._squares - 2 * (self._table.unit @ self._table.unit_of(proposed))))
+        config = self._table.configs[row]
+        self._use(row)
+        self._inner.adopt(number, config)
+        return config
+
+    def adopt(self, number: int, config: Config | None) -> None:
+        row = None if config is None else self._rows.get(_key(config))
+        if row is not None:
+            self._use(row)
+        self._inner.adopt(number, config)
+
+    def tell(self, number: int, step: int, score: float, trained_ns: int) -> None:
+        self._inner.tell(number, step, score, trained_ns)
+
+    def finish(self, number: int, *, failed: bool) -> None:
+        self._inner.finish(number, failed=failed)
+
+    def _use(self, row: int) -> None:
+        self._left -= int(self._squares[row] < np.inf)
+        self._squares[row] = np.inf
+
+
+class TableTraining:
+    """Fulfils `Training`: what the table has for exactly this configuration. Raises KeyError for one that is no row."""
+
+    def __init__(self, table: RecordedTable) -> None:
+        self._table = table
+        self._rows = {_key(config): row for row, config in enumerate(table.configs)}
+
+    def step_ns(self, config: Config, step: int) -> int:
+        return max(1, round(float(self._table.step_s[self._rows[_key(config)], step - 1]) * NS))
+
+    def value(self, config: Config, step: int) -> float:
+        return float(self._table.metric[self._rows[_key(config)], step - 1])
+
+
+def _key(config: Mapping[str, Value]) -> tuple[tuple[str, Value], ...]:
+    return tuple(sorted(config.items()))
