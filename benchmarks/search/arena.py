@@ -78,7 +78,9 @@ class _Trial:
 class Arena:
     """One run of one policy on one table."""
 
-    def __init__(self, table: Table, policy: Policy, *, budget: float, workers: int, startup: float = 1.0) -> None:
+    def __init__(
+        self, table: Table, policy: Policy, *, budget: float, workers: int, startup: float = 1.0
+    ) -> None:
         self.table, self.policy = table, policy
         self.startup_s = startup * table.mean_step_s
         self.end_s = budget * table.full_s / workers

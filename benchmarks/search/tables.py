@@ -1,7 +1,5 @@
 """Recorded learning curves: one row a configuration, one column a training step."""
 
-import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -61,29 +59,21 @@ class Table:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """From an `.npz` without pickles; 16-bit codes, where `metric_aff` or `time_aff` is given, are undone."""
-        with np.load(path, allow_pickle=False) as file:
-            arrays = dict(file)
-        space = json.loads(str(arrays["meta"]))["space"]
-        metric, time = arrays["metric"].astype(float), arrays["time"].astype(float)
-        if "metric_aff" in arrays:
-            a, b = arrays["metric_aff"].astype(float)
-            metric = metric * a + b
-        if "time_aff" in arrays:
-            a, b = arrays["time_aff"].astype(float)
-            time = np.exp(time * a + b)
-        return cls(path.stem, to_unit(arrays["X"].astype(float), space), metric, time)
+        """As the product reads it."""
+        from tuner.engine.simulated.tables import load_table
 
+        found = load_table(path)
+        return cls(found.name, found.unit, found.metric, found.step_s)
 
-def to_unit(configs: Array, space: Sequence[Sequence[Any]]) -> Array:
-    """Each axis on its own scale, 0 its lower end, 1 its upper."""
-    scales = {"log": np.log, "lin": np.asarray, "lin1m": lambda x: np.log(1 - x)}
-    unit = np.empty_like(configs)
-    for axis, (_, low, high, scale, _) in enumerate(space):
-        on_scale = scales[scale]
-        low, high = on_scale(low), on_scale(high)
-        unit[:, axis] = (on_scale(configs[:, axis]) - low) / (high - low)
-    return np.clip(unit, 0, 1)
+    def write(self, folder: Path) -> Path:
+        """For `read`, under an interpreter that has NumPy only."""
+        np.savez(path := folder / f"{self.name}.npz", unit=self.unit, metric=self.metric, step_s=self.step_s)
+        return path
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        with np.load(path, allow_pickle=False) as found:
+            return cls(path.stem, found["unit"], found["metric"], found["step_s"])
 
 
 def find(folder: Path, pattern: str) -> list[Path]:

@@ -54,7 +54,9 @@ class Kde:
 
     def _bandwidth(self, points: Array) -> Array:
         """Scott's rule."""
-        return np.asarray(np.maximum(points.std(axis=0) * len(points) ** (-1 / (self.dims + 4)), BANDWIDTH_MIN))
+        return np.asarray(
+            np.maximum(points.std(axis=0) * len(points) ** (-1 / (self.dims + 4)), BANDWIDTH_MIN)
+        )
 
 
 class Uniform:

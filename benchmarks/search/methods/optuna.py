@@ -34,7 +34,9 @@ def trained(trial: optuna.Trial, point: Array) -> None:
 class Tpe:
     """TPE with its defaults; a pruner may stop trials."""
 
-    def __init__(self, problem: Problem, pruner: Callable[[Problem], optuna.pruners.BasePruner] | None = None) -> None:
+    def __init__(
+        self, problem: Problem, pruner: Callable[[Problem], optuna.pruners.BasePruner] | None = None
+    ) -> None:
         self.problem = problem
         self.study = optuna.create_study(
             study_name=f"seed-{problem.seed}",  # HyperbandPruner draws brackets from this name

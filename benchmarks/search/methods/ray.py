@@ -1,11 +1,9 @@
 """Ray Tune's own schedulers and its OptunaSearch, called in the order of its controller, without a cluster."""
 
-import os
+import logging
 from collections.abc import Callable
 from itertools import count
 from typing import Any, Protocol
-
-os.environ.setdefault("RAY_DISABLE_IMPORT_WARNING", "1")
 
 from ray.tune.schedulers import AsyncHyperBandScheduler, HyperBandScheduler, TrialScheduler
 from ray.tune.search.optuna import OptunaSearch
@@ -14,6 +12,8 @@ from benchmarks.search.arena import Decision, Problem, Resume, Start
 from benchmarks.search.methods.kde import Sampler
 from benchmarks.search.methods.optuna import axes, point_of, trained
 from benchmarks.search.tables import Array
+
+logging.getLogger("ray.tune").setLevel(logging.WARNING)
 
 METRIC, STEP = "value", "training_iteration"
 PENDING_MAX = 200  # trials that Ray Tune keeps waiting where the search space is sampled at random

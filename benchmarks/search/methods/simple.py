@@ -7,7 +7,7 @@ import numpy as np
 from benchmarks.search.arena import Decision, Problem, Resume, Start
 from benchmarks.search.tables import Array
 
-LEVELS = 3  # of a grid's axis: low, middle, high
+LEVELS = (1 / 6, 1 / 2, 5 / 6)  # of a grid's axis
 
 
 class Random:
@@ -32,7 +32,7 @@ class Grid(Random):
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
-        points = np.array(list(product(np.linspace(0, 1, LEVELS), repeat=problem.dims)))
+        points = np.array(list(product(LEVELS, repeat=problem.dims)))
         self.points = iter(points[self.rng.permutation(len(points))])
 
     def next(self, may_start: bool) -> Start | Resume | None:
