@@ -11,6 +11,7 @@ import yaml
 from tuner.cli import render, watching
 from tuner.cli.frame import Frame, with_problems
 from tuner.cli.job_yaml import JobYaml
+from tuner.cli.simulate import simulate
 from tuner.client import Client
 
 app = typer.Typer(
@@ -214,6 +215,9 @@ def topup(
 def trainables(as_json: Json = False) -> None:
     """What can be tuned here."""
     Frame(as_json).show(Client().trainables(), render.trainables)
+
+
+app.command()(simulate)
 
 
 def _plus(before: float | None, more: float, name: str) -> float:

@@ -1,7 +1,6 @@
 """The journal in memory: the rules of `tuner.domain.ledger`, for one simulated run."""
 
-from collections import ChainMap
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,61 +19,76 @@ from tuner.domain.space import Config
 from tuner.domain.time import Instant
 from tuner.domain.trial import TrialState
 
+KEYED = (
+    "holds",
+    "entries",
+    "trials",
+    "attempts",
+    "reports",
+    "checkpoints",
+    "open",
+    "bills",
+    "newest_attempt",
+    "newest_checkpoint",
+)
+
 
 @dataclass
 class Tables:
+    """The last four are indexes of the others: open holds, what each attempt was billed, the newest of each trial."""
+
     account: Account
     job: tuple[JobState, StopReason | None, str] = ("running", None, "")
     events: list[Event] = field(default_factory=list)
-    holds: MutableMapping[str, tuple[OpenHold, bool]] = field(default_factory=dict)
-    entries: MutableMapping[str, Entry] = field(default_factory=dict)
-    trials: MutableMapping[str, tuple[TrialState, Config | None, str]] = field(default_factory=dict)
-    attempts: MutableMapping[tuple[str, int], AttemptRow] = field(default_factory=dict)
-    reports: MutableMapping[tuple[str, int], ReportRow] = field(default_factory=dict)
-    checkpoints: MutableMapping[tuple[str, int], str] = field(default_factory=dict)
+    holds: dict[str, tuple[OpenHold, bool]] = field(default_factory=dict)
+    entries: dict[str, Entry] = field(default_factory=dict)
+    trials: dict[str, tuple[TrialState, Config | None, str]] = field(default_factory=dict)
+    attempts: dict[tuple[str, int], AttemptRow] = field(default_factory=dict)
+    reports: dict[tuple[str, int], ReportRow] = field(default_factory=dict)
+    checkpoints: dict[tuple[str, int], str] = field(default_factory=dict)
+    open: dict[str, OpenHold] = field(default_factory=dict)
+    bills: dict[tuple[str, int], dict[CostKind, Cost]] = field(default_factory=dict)
+    newest_attempt: dict[str, AttemptRow] = field(default_factory=dict)
+    newest_checkpoint: dict[str, int] = field(default_factory=dict)
 
 
-KEYED = ("holds", "entries", "trials", "attempts", "reports", "checkpoints")
+@dataclass(slots=True)
+class Committed:
+    """What one transaction recorded."""
+
+    events: list[Event]
+    entries: list[Entry]
+    attempts: list[AttemptRow]
 
 
 class MemoryJournal:
-    """One job. `running_ns` is kept by the world, whose clock it is."""
+    """One job. `ran_ns` is kept by the world, whose clock it is; `watchers` are told of each transaction once it is over."""
 
     def __init__(self, job: str, budget: Budget) -> None:
         self.job = job
         self.tables = Tables(Account(budget.limit))
         self.ran_ns = 0
+        self.watchers: list[Callable[[Tables, Committed], None]] = []
 
     @contextmanager
     def transaction(self) -> Iterator["MemoryTx"]:
-        """What it writes lies above the tables, and becomes part of them at its end."""
-        base = self.tables
-        above: dict[str, Any] = {name: ChainMap({}, getattr(base, name)) for name in KEYED}
-        written = Tables(base.account, base.job, **above)
-        yield MemoryTx(written, first_number=len(base.events) + 1)
-        base.account, base.job = written.account, written.job
-        base.events += written.events
-        for name, table in above.items():
-            getattr(base, name).update(table.maps[0])
+        tx = MemoryTx(self.tables)
+        yield tx
+        tx.commit()
+        for watch in self.watchers:
+            watch(self.tables, tx.committed)
 
     def events(self) -> list[Event]:
         return list(self.tables.events)
 
     def open_holds(self) -> list[OpenHold]:
-        return [hold for hold, is_open in self.tables.holds.values() if is_open]
+        return list(self.tables.open.values())
 
     def attempts(self) -> list[AttemptRow]:
-        newest: dict[str, AttemptRow] = {}
-        for row in self.tables.attempts.values():
-            if row.trial not in newest or newest[row.trial].attempt < row.attempt:
-                newest[row.trial] = row
-        return list(newest.values())
+        return list(self.tables.newest_attempt.values())
 
     def newest_checkpoints(self) -> dict[str, int]:
-        newest: dict[str, int] = {}
-        for trial, step in self.tables.checkpoints:
-            newest[trial] = max(step, newest.get(trial, 0))
-        return newest
+        return dict(self.tables.newest_checkpoint)
 
     def running_ns(self) -> int:
         return self.ran_ns
@@ -84,33 +98,56 @@ class MemoryJournal:
 
 
 class MemoryTx:
-    def __init__(self, tables: Tables, *, first_number: int) -> None:
-        self._t, self._number = tables, first_number
+    """What it writes lies above the tables, and becomes part of them at its end."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._t = tables
+        self._account, self._job = tables.account, tables.job
+        self._above: dict[str, dict[Any, Any]] = {name: {} for name in KEYED}
+        self.committed = Committed([], [], [])
+
+    def commit(self) -> None:
+        """Called once, at the end of the turn."""
+        self._t.account, self._t.job = self._account, self._job
+        self._t.events += self.committed.events
+        for name, written in self._above.items():
+            if written:
+                getattr(self._t, name).update(written)
+        for hold_id, (_, is_open) in self._above["holds"].items():
+            if not is_open:
+                del self._t.open[hold_id]
+
+    def _get(self, table: str, key: object) -> Any:
+        above = self._above[table]
+        return above[key] if key in above else getattr(self._t, table).get(key)
 
     def append(self, event: Event) -> int:
-        self._t.events.append(event)
-        self._number += 1
-        return self._number - 1
+        self.committed.events.append(event)
+        return len(self._t.events) + len(self.committed.events)
 
     def hold(self, hold: OpenHold) -> bool:
-        if hold.id in self._t.holds:
+        if self._get("holds", hold.id) is not None:
             return True
         try:
-            self._t.account = self._t.account.hold(hold.cost)
+            self._account = self._account.hold(hold.cost)
         except BudgetRefused:
             return False
-        self._t.holds[hold.id] = (hold, True)
+        self._above["holds"][hold.id] = (hold, True)
+        self._above["open"][hold.id] = hold
         where = (hold.trial, hold.attempt, hold.slice)
         self._enter(Entry(entry_id(hold.id, "hold"), "hold", None, *where, hold.cost, hold.placed_at))
         return True
 
     def settle(self, hold_id: str, used: Mapping[CostKind, Cost], *, at: Instant) -> None:
-        hold, is_open = self._t.holds[hold_id]
+        found = self._get("holds", hold_id)
+        if found is None:
+            raise KeyError(hold_id)
+        hold, is_open = found
         if not is_open:
             return
         spent = total(used)
-        self._t.account = self._t.account.settle(held=hold.cost, used=spent)
-        self._t.holds[hold_id] = (hold, False)
+        self._account = self._account.settle(held=hold.cost, used=spent)
+        self._above["holds"][hold_id] = (hold, False)
         where = (hold.trial, hold.attempt, hold.slice)
         for kind, cost in used.items():
             self._enter(Entry(entry_id(hold_id, "post", kind), "post", kind, *where, cost, at))
@@ -128,47 +165,57 @@ class MemoryTx:
             self._enter(Entry(name, "correct", kind, trial, attempt, 0, cost, at))
 
     def _enter(self, entry: Entry) -> None:
-        self._t.entries.setdefault(entry.id, entry)
+        if self._get("entries", entry.id) is not None:
+            return
+        self._above["entries"][entry.id] = entry
+        self.committed.entries.append(entry)
+        if entry.kind is not None:
+            where = (entry.trial, entry.attempt)
+            bill = self._get("bills", where) or {}
+            self._above["bills"][where] = bill | {entry.kind: bill.get(entry.kind, FREE) + entry.cost}
 
     def account(self) -> Account:
-        return self._t.account
+        return self._account
 
     def put_trial(
         self, trial: str, state: TrialState, *, at: Instant, config: Config | None = None, reason: str = ""
     ) -> None:
-        known = self._t.trials.get(trial)
-        self._t.trials[trial] = (state, config if known is None else known[1], reason)
+        known = self._get("trials", trial)
+        self._above["trials"][trial] = (state, config if known is None else known[1], reason)
 
     def put_attempt(self, attempt: AttemptRow) -> None:
-        self._t.attempts[attempt.trial, attempt.attempt] = attempt
+        self._above["attempts"][attempt.trial, attempt.attempt] = attempt
+        newest = self._get("newest_attempt", attempt.trial)
+        if newest is None or newest.attempt <= attempt.attempt:
+            self._above["newest_attempt"][attempt.trial] = attempt
+        self.committed.attempts.append(attempt)
 
     def put_report(self, report: ReportRow) -> bool:
-        is_new = (report.trial, report.step) not in self._t.reports
+        key = (report.trial, report.step)
+        is_new = self._get("reports", key) is None
         if is_new:
-            self._t.reports[report.trial, report.step] = report
+            self._above["reports"][key] = report
         return is_new
 
     def reached(self, trial: str, step: int) -> tuple[Cost, int] | None:
-        row = self._t.reports.get((trial, step))
+        row = self._get("reports", (trial, step))
         return None if row is None else (row.cost, row.duration_ns)
 
     def posted(self, trial: str, attempt: int) -> dict[CostKind, Cost]:
-        sums: dict[CostKind, Cost] = {}
-        for entry in self._t.entries.values():
-            if (entry.trial, entry.attempt) == (trial, attempt) and entry.kind is not None:
-                sums[entry.kind] = sums.get(entry.kind, FREE) + entry.cost
-        return sums
+        return dict(self._get("bills", (trial, attempt)) or {})
 
     def put_checkpoint(self, checkpoint: CheckpointRow) -> None:
-        self._t.checkpoints[checkpoint.trial, checkpoint.step] = checkpoint.uri
+        trial, step = checkpoint.trial, checkpoint.step
+        self._above["checkpoints"][trial, step] = checkpoint.uri
+        self._above["newest_checkpoint"][trial] = max(step, self._get("newest_checkpoint", trial) or 0)
 
     def keep_checkpoints(self, trial: str, *, keep: int, mode: Mode) -> None:
         """Only the newest is asked for here, which always stays."""
 
     def put_job(self, state: JobState, reason: StopReason | None, *, at: Instant, detail: str = "") -> None:
-        if state != self._t.job[0]:
-            check_move(self._t.job[0], state)
-        self._t.job = (state, reason, detail)
+        if state != self._job[0]:
+            check_move(self._job[0], state)
+        self._job = (state, reason, detail)
 
     def set_limit(self, budget: Budget) -> None:
-        self._t.account = self._t.account.with_limit(budget.limit)
+        self._account = self._account.with_limit(budget.limit)

@@ -12,6 +12,7 @@ from tuner.engine.simulated.clock import SimulatedClock
 from tuner.engine.world import Assignment
 
 HEARTBEAT_NS = 1_000_000_000
+FLUSH_NS = 200_000_000  # reports are told at most so often, unless the worker waits for an answer
 
 
 class Training(Protocol):
@@ -24,13 +25,18 @@ class Training(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """`warming_ns`: what the first attempt of each worker takes beyond `setup_ns`."""
+    """`warming_ns`: what the first attempt of each worker takes beyond `setup_ns`; `resumed_setup_ns`: the setup of an attempt
+    that then restores (None: as any)."""
 
     warming_ns: int = 0
     setup_ns: int = 200_000_000
+    resumed_setup_ns: int | None = None
     restore_ns: int = 100_000_000
     save_ns: int = 50_000_000
     resumable: bool = True
+
+    def before_ns(self, *, resumed: bool) -> int:
+        return self.resumed_setup_ns if resumed and self.resumed_setup_ns is not None else self.setup_ns
 
 
 @dataclass(slots=True)
@@ -39,10 +45,11 @@ class SimulatedAttempt:
     training: Training
     overheads: Overheads
     clock: SimulatedClock
-    tell: Callable[[Progress], None]
+    tell: Callable[["SimulatedAttempt", Progress], None]
     metric: str
     max_step: int | None
     warming_ns: int = 0
+    heartbeat_ns: int = HEARTBEAT_NS
     kind: CostKind = "setup"
     since_ns: int = 0
     ns: dict[CostKind, int] = field(default_factory=dict)
@@ -52,17 +59,22 @@ class SimulatedAttempt:
     saved: int = 0
     over: bool = False
     waiting: bool = False
+    need_ns: int = 0
     parking: bool = False
     generation: int = 0
     pending: list[StepReport] = field(default_factory=list)
     took_ns: int = 0
+    told_ns: int = 0
+    flushing: bool = False
+    line_ns: int = 0
 
     def start(self) -> None:
         self.lease_ns, self.until = self.given.lease_ns, self.given.until
         self.step = self.saved = self.given.restore_step or 0
-        self.since_ns = self.clock.elapsed_ns()
-        self._later(self.warming_ns + self.overheads.setup_ns, self._restore if self.step else self._train)
-        self._later(HEARTBEAT_NS, self._beat, keep=True)
+        self.since_ns = self.told_ns = self.clock.elapsed_ns()
+        setup_ns = self.warming_ns + self.overheads.before_ns(resumed=self.step > 0)
+        self._later(setup_ns, self._restore if self.step else self._train)
+        self._later(self.heartbeat_ns, self._beat, keep=True)
 
     # Orders
 
@@ -84,16 +96,15 @@ class SimulatedAttempt:
     def stop(self) -> None:
         self._end("stopped")
 
-    def vanish(self) -> int:
-        """The worker dies without a word. Returns what its meter would say."""
+    def vanish(self) -> None:
+        """The worker dies without a word."""
         self.over = True
-        return self._meter().total_ns
 
     # What it does by itself
 
     def _later(self, delay_ns: int, act: Callable[[], None], *, keep: bool = False) -> None:
         """Acts then, unless the attempt is over by then, or ends with its lease before."""
-        left = self.lease_ns - self._meter().total_ns
+        left = self.lease_ns - self.meter().total_ns
         generation = self.generation
         if keep:
             self.clock.after(delay_ns, lambda: None if self.over else act())
@@ -105,7 +116,7 @@ class SimulatedAttempt:
     def _lease_ended(self, generation: int, rest_ns: int, act: Callable[[], None]) -> None:
         if self.over or generation != self.generation:
             return
-        if self.lease_ns > self._meter().total_ns:  # it was raised meanwhile
+        if self.lease_ns > self.meter().total_ns:  # it was raised meanwhile
             self._later(rest_ns, act)
             return
         self._end("paused", Trouble("lease", "", "the lease ended before the step did"))
@@ -123,13 +134,15 @@ class SimulatedAttempt:
             return
         at_rung = self.until is not None and self.step >= self.until
         at_end = self.max_step is not None and self.step >= self.max_step
-        left = self.lease_ns - self._meter().total_ns
+        left = self.lease_ns - self.meter().total_ns
         need = self.took_ns + self.overheads.save_ns
         if at_rung or at_end or (self.took_ns and left < need):
             self._switch("idle")
             self.waiting = True
-            self._say("waiting", need_ns=max(0, need - left) if not at_rung and not at_end else 0)
+            self.need_ns = max(0, need - left) if not at_rung and not at_end else 0
+            self._say("waiting")
             return
+        self._flush()
         self._switch("train")
         self.took_ns = self.training.step_ns(self.given.config, self.step + 1)
         self._later(self.took_ns, self._stepped)
@@ -140,7 +153,7 @@ class SimulatedAttempt:
         shown: object = "NaN" if math.isnan(value) else value
         at = self.clock.now()
         self.pending.append(
-            StepReport(self.step, {self.metric: shown}, self.overheads.resumable, self._meter(), at)
+            StepReport(self.step, {self.metric: shown}, self.overheads.resumable, self.meter(), at)
         )
         self._next_step()
 
@@ -158,9 +171,28 @@ class SimulatedAttempt:
         self._end(state)
 
     def _beat(self) -> None:
-        if not self.waiting:
+        """Something is said at least every heartbeat, so that leases are renewed within long steps, too."""
+        silent_ns = self.clock.elapsed_ns() - self.told_ns
+        if silent_ns >= self.heartbeat_ns:
+            self._say("waiting" if self.waiting else "running")
+            silent_ns = 0
+        self._later(self.heartbeat_ns - silent_ns, self._beat, keep=True)
+
+    def _flush(self) -> None:
+        """Tells the reports that there are, now or soon."""
+        if not self.pending or self.flushing:
+            return
+        wait_ns = self.told_ns + FLUSH_NS - self.clock.elapsed_ns()
+        if wait_ns <= 0:
             self._say("running")
-        self._later(HEARTBEAT_NS, self._beat, keep=True)
+            return
+        self.flushing = True
+        self._later(wait_ns, self._flushed, keep=True)
+
+    def _flushed(self) -> None:
+        self.flushing = False
+        if self.pending and not self.waiting:
+            self._say("running")
 
     def _end(self, state: WorkerState, trouble: Trouble | None = None) -> None:
         if self.over:
@@ -170,7 +202,7 @@ class SimulatedAttempt:
             if self._has_new_save()
             else ()
         )
-        meter = self._meter()
+        meter = self.meter()
         self.over = True
         self._say(state, checkpoints=saved, trouble=trouble, meter=meter)
 
@@ -181,7 +213,6 @@ class SimulatedAttempt:
         self,
         state: WorkerState,
         *,
-        need_ns: int = 0,
         checkpoints: tuple[Saved, ...] = (),
         trouble: Trouble | None = None,
         meter: Meter | None = None,
@@ -191,21 +222,22 @@ class SimulatedAttempt:
             self.given.trial,
             self.given.attempt,
             state,
-            meter or self._meter(),
+            meter or self.meter(),
             reports,
             checkpoints,
-            need_ns,
+            self.need_ns if state == "waiting" else 0,
             self.saved or None,
             trouble,
             self.warming_ns,
         )
-        self.tell(told)
+        self.told_ns = self.clock.elapsed_ns()
+        self.tell(self, told)
 
     def _switch(self, kind: CostKind) -> None:
-        self.ns = dict(self._meter().ns)
+        self.ns = dict(self.meter().ns)
         self.kind, self.since_ns = kind, self.clock.elapsed_ns()
 
-    def _meter(self) -> Meter:
+    def meter(self) -> Meter:
         """Never beyond the lease: the supervisor kills at its end."""
         ns = dict(self.ns)
         room = self.lease_ns - sum(ns.values())

@@ -1,6 +1,6 @@
 """Simulated workers under the real loop, with faults drawn from one seed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -11,23 +11,29 @@ from tuner.engine.loop import Loop, Terms
 from tuner.engine.messages import Progress
 from tuner.engine.recovery import recover
 from tuner.engine.simulated.clock import SimulatedClock
-from tuner.engine.simulated.journal import MemoryJournal
-from tuner.engine.simulated.worker import Overheads, SimulatedAttempt, Training
+from tuner.engine.simulated.fleet import Fleet
+from tuner.engine.simulated.journal import Committed, MemoryJournal, Tables
+from tuner.engine.simulated.traces import UpTimes
+from tuner.engine.simulated.worker import HEARTBEAT_NS, Overheads, SimulatedAttempt, Training
 from tuner.engine.world import Assignment
 from tuner.tuning.samplers import Sampler, sampler_for
 
 MESSAGE_NS = 2_000_000
+NOTICED_NS = 2_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Chances, each per message of a worker; `clock_jump_ns` is the largest jump of the wall clock, either way."""
+    """Chances, each per message of a worker, of which there is about one a step. A lost message is sent again after a heartbeat
+    until it arrives, and those after it wait, as for a real worker, which is asked for its next answer once the one before
+    was heard; a repeated one arrives once more, late. `clock_jump_ns` is the largest jump of the wall clock, either way."""
 
     crash: float = 0.0
     repeat: float = 0.0
     driver_restart: float = 0.0
     clock_jump: float = 0.0
     clock_jump_ns: int = 86_400_000_000_000
+    loss: float = 0.0
 
 
 NONE = Faults()
@@ -35,48 +41,44 @@ NORMAL = Overheads()
 
 
 class SimulatedWorld:
-    """Fulfils `World`. Messages take time both ways; a crashed worker is noticed two seconds later."""
+    """Fulfils `World` for one driver. Messages take time both ways; a dead worker is noticed two seconds later."""
 
     def __init__(self, run: "SimulatedRun") -> None:
         self._run = run
         self.attempts: dict[str, SimulatedAttempt] = {}
-        self.cold = run.terms.concurrency
 
     def begin(self, assignment: Assignment) -> None:
-        run = self._run
-        attempt = SimulatedAttempt(
-            assignment,
-            run.training,
-            run.overheads,
-            run.clock,
-            run.hear,
-            run.spec.objective.metric,
-            run.spec.fidelity.max,
-            run.overheads.warming_ns if self.cold else 0,
-        )
-        self.cold = max(0, self.cold - 1)
-        self.attempts[assignment.trial] = attempt
-        attempt.start()
+        self._run.fleet.begin(assignment)
 
     def go(self, trial: str, until: int | None, lease_ns: int) -> None:
         self._send(trial, lambda attempt: attempt.go(until, lease_ns))
 
     def park(self, trial: str) -> None:
-        self._send(trial, lambda attempt: attempt.park())
+        called_off = self._run.fleet.call_off(trial, "paused")
+        if called_off is None:
+            self._send(trial, lambda attempt: attempt.park())
+        else:
+            self._run.answer(called_off)
 
     def finish(self, trial: str) -> None:
         self._send(trial, lambda attempt: attempt.finish())
 
     def stop(self, trial: str) -> None:
-        self._send(trial, lambda attempt: attempt.stop())
+        called_off = self._run.fleet.call_off(trial, "stopped")
+        if called_off is None:
+            self._send(trial, lambda attempt: attempt.stop())
+        else:
+            self._run.answer(called_off)
 
     def _send(self, trial: str, order: Callable[[SimulatedAttempt], None]) -> None:
         attempt = self.attempts[trial]
-        self._run.clock.after(MESSAGE_NS, lambda: None if attempt.over else order(attempt))
+        self._run.clock.after(self._run.transit_ns(), lambda: None if attempt.over else order(attempt))
 
 
 class SimulatedRun:
-    """One job from its start to its end, through any number of drivers."""
+    """One job from its start to its end, through any number of drivers. `up_times`: when each worker is there, with
+    `notice_ns` before it goes (None: without); all of them always where it is not given. `watchers` are told of each
+    transaction."""
 
     def __init__(
         self,
@@ -88,15 +90,24 @@ class SimulatedRun:
         faults: Faults = NONE,
         seed: int = 0,
         sampler: Callable[[], Sampler] | None = None,
+        heartbeat_ns: int = HEARTBEAT_NS,
+        up_times: list[Iterator[UpTimes]] | None = None,
+        notice_ns: int | None = None,
+        watchers: Sequence[Callable[[Tables, Committed], None]] = (),
     ) -> None:
         self.sampler = sampler or (lambda: sampler_for(spec))
         self.spec, self.terms, self.training, self.overheads = spec, terms, training, overheads
-        self.faults, self._rng = faults, Random(f"faults/{seed}")
+        self.faults, self._rng, self.heartbeat_ns = faults, Random(f"faults/{seed}"), heartbeat_ns
         self.clock = SimulatedClock()
         self.journal = MemoryJournal(terms.job, spec.budget)
+        if watchers:
+            self.journal.watchers += watchers
         self.budget = spec.budget
         self.on_turn: Callable[[], None] = lambda: None
         self.restarts = self.crashes = 0
+        self.fleet = Fleet(self.clock, terms.concurrency, make=self._attempt, taken=self._taken)
+        if up_times is not None:
+            self.fleet.follow(up_times, notice_ns=notice_ns)
         self._driver_started_ns = 0
         self._launch(ev.Asked(self.clock.now(), "resume"))
 
@@ -122,6 +133,7 @@ class SimulatedRun:
             with self.journal.transaction() as tx:
                 tx.put_job("running", None, at=self.clock.now())
         self._driver_started_ns = self.clock.elapsed_ns()
+        self.fleet.end_all()
         self.world = SimulatedWorld(self)
         self.loop = Loop(
             self.spec,
@@ -133,40 +145,77 @@ class SimulatedRun:
         )
         recover(self.loop, died_at=None, now=self.clock.now())
         self.loop.start(asked)
-        self._tick(self.loop)
+        if self.budget.wall_clock_ns is not None:
+            self._tick(self.loop)
 
     def _tick(self, loop: Loop) -> None:
         if loop is self.loop and loop.end is None:
             loop.tick()
             self.on_turn()
-            self.clock.after(1_000_000_000, lambda: self._tick(loop))
+            self.clock.after(self.heartbeat_ns, lambda: self._tick(loop))
 
-    def hear(self, progress: Progress) -> None:
+    # Workers
+
+    def _attempt(self, assignment: Assignment, cold: bool) -> SimulatedAttempt:
+        attempt = SimulatedAttempt(
+            assignment,
+            self.training,
+            self.overheads,
+            self.clock,
+            self.hear,
+            self.spec.objective.metric,
+            self.spec.fidelity.max,
+            self.overheads.warming_ns if cold else 0,
+            self.heartbeat_ns,
+        )
+        self.world.attempts[assignment.trial] = attempt
+        return attempt
+
+    def transit_ns(self) -> int:
+        """How long a message is under way: one that is lost is sent again after a heartbeat."""
+        ns = MESSAGE_NS
+        while self._chance(self.faults.loss):
+            ns += self.heartbeat_ns
+        return ns
+
+    def hear(self, attempt: SimulatedAttempt, progress: Progress) -> None:
         """A worker said something: it arrives a little later, perhaps twice; perhaps somebody dies of it."""
-        world, loop = self.world, self.loop
-        for delay in (1, 3) if self._chance(self.faults.repeat) else (1,):
-            self.clock.after(delay * MESSAGE_NS, lambda: self._arrive(loop, progress))
+        loop, now = self.loop, self.clock.elapsed_ns()
+        attempt.line_ns = max(attempt.line_ns, now + self.transit_ns())
+        for late_ns in (0, 2 * MESSAGE_NS) if self._chance(self.faults.repeat) else (0,):
+            self.clock.after(attempt.line_ns + late_ns - now, lambda: self._arrive(loop, progress))
         if self._chance(self.faults.clock_jump):
             self.clock.offset_ns += round(self._rng.uniform(-1, 1) * self.faults.clock_jump_ns)
-        if self._chance(self.faults.crash) and not world.attempts[progress.trial].over:
-            self._crash(world, loop, progress)
+        if self._chance(self.faults.crash) and not attempt.over:
+            self.clock.after(self._rng.randrange(self.heartbeat_ns), lambda: self._crash(attempt))
         if self._chance(self.faults.driver_restart):
             self.clock.after(MESSAGE_NS // 2, lambda: self._restart(loop))
+        if attempt.over:
+            self.fleet.place()
+
+    def answer(self, progress: Progress) -> None:
+        """What the driver's own side says of an attempt that has no worker."""
+        loop = self.loop
+        self.clock.after(MESSAGE_NS, lambda: self._arrive(loop, progress))
 
     def _arrive(self, loop: Loop, progress: Progress) -> None:
         if loop is self.loop and loop.end is None:
             loop.progress(progress)
             self.on_turn()
 
-    def _crash(self, world: SimulatedWorld, loop: Loop, progress: Progress) -> None:
-        self.crashes += 1
-        world.attempts[progress.trial].vanish()
-        world.cold += 1
-        self.clock.after(2_000_000_000, lambda: self._notice(loop, progress))
+    def _crash(self, attempt: SimulatedAttempt) -> None:
+        if not attempt.over:
+            self.crashes += 1
+            self.fleet.crashed(attempt)
+            self._taken(attempt)
 
-    def _notice(self, loop: Loop, progress: Progress) -> None:
+    def _taken(self, attempt: SimulatedAttempt) -> None:
+        loop = self.loop
+        self.clock.after(NOTICED_NS, lambda: self._notice_death(loop, attempt.given))
+
+    def _notice_death(self, loop: Loop, given: Assignment) -> None:
         if loop is self.loop and loop.end is None:
-            loop.lost(progress.trial, progress.attempt, "the worker died")
+            loop.lost(given.trial, given.attempt, "the worker died")
             self.on_turn()
 
     def _restart(self, loop: Loop) -> None:
@@ -175,8 +224,6 @@ class SimulatedRun:
             return
         self.restarts += 1
         self.journal.ran_ns += self.clock.elapsed_ns() - self._driver_started_ns
-        for attempt in self.world.attempts.values():
-            attempt.over = True
         self._launch(ev.Asked(self.clock.now(), "resume"))
         self.on_turn()
 

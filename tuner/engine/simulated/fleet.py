@@ -1,0 +1,132 @@
+"""The simulated workers: who is up, who is about to be taken away, and which attempts wait for one.
+
+An attempt that begins while no worker is up waits in a queue, as it waits for Ray to find it a node: nothing is billed,
+its meter starts with its worker. A worker that is to be taken away with a notice is given nothing new, and what it
+trains is parked; what is not saved by then is lost with it.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from tuner.domain.cost import Meter
+from tuner.engine.messages import Progress
+from tuner.engine.simulated.clock import SimulatedClock
+from tuner.engine.simulated.traces import UpTimes
+from tuner.engine.simulated.worker import SimulatedAttempt
+from tuner.engine.world import Assignment
+
+
+@dataclass(slots=True)
+class Worker:
+    """`leaving`: it had its notice. A worker that comes back is a new one, and cold."""
+
+    up: bool = True
+    leaving: bool = False
+    cold: bool = True
+    attempt: SimulatedAttempt | None = None
+
+    @property
+    def busy(self) -> SimulatedAttempt | None:
+        return self.attempt if self.attempt is not None and not self.attempt.over else None
+
+    @property
+    def free(self) -> bool:
+        return self.up and not self.leaving and self.busy is None
+
+
+class Fleet:
+    """`make` starts an attempt on a worker, cold or not; `taken` is told of each one that a worker took with it."""
+
+    def __init__(
+        self,
+        clock: SimulatedClock,
+        workers: int,
+        *,
+        make: Callable[[Assignment, bool], SimulatedAttempt],
+        taken: Callable[[SimulatedAttempt], None],
+    ) -> None:
+        self.workers = [Worker() for _ in range(workers)]
+        self.preemptions = 0
+        self._clock, self._make, self._taken = clock, make, taken
+        self._queue: deque[Assignment] = deque()
+
+    def follow(self, up_times: list[Iterator[UpTimes]], *, notice_ns: int | None) -> None:
+        """Workers come and go by these times from now on. `notice_ns` None: without a word."""
+        for worker, times in zip(self.workers, up_times, strict=True):
+            worker.up = False
+            self._next_up(worker, times, self._clock.elapsed_ns(), notice_ns)
+
+    def begin(self, assignment: Assignment) -> None:
+        self._queue.append(assignment)
+        self.place()
+
+    def place(self) -> None:
+        """Waiting attempts onto free workers, first come, first served."""
+        while self._queue and (worker := next((one for one in self.workers if one.free), None)):
+            worker.attempt = self._make(self._queue.popleft(), worker.cold)
+            worker.cold = False
+            worker.attempt.start()
+
+    def call_off(self, trial: str, state: Literal["paused", "stopped"]) -> Progress | None:
+        """Takes an attempt that has no worker out of the queue: the end that its loop waits for."""
+        for assignment in self._queue:
+            if assignment.trial == trial:
+                self._queue.remove(assignment)
+                restored = assignment.restore_step
+                return Progress(trial, assignment.attempt, state, Meter(), saved_step=restored)
+        return None
+
+    def crashed(self, attempt: SimulatedAttempt) -> None:
+        """The worker of this attempt dies, and another one takes its place."""
+        attempt.vanish()
+        for worker in self.workers:
+            if worker.attempt is attempt:
+                worker.cold = True
+
+    def end_all(self) -> None:
+        """The driver died, and what it had begun ends with it."""
+        self._queue.clear()
+        for worker in self.workers:
+            if worker.attempt is not None:
+                worker.attempt.over = True
+            worker.attempt, worker.cold = None, True
+
+    # One worker's time: up, a notice, down, up again
+
+    def _next_up(
+        self, worker: Worker, times: Iterator[UpTimes], start_ns: int, notice_ns: int | None
+    ) -> None:
+        span = next(times, None)
+        if span is None:
+            return
+
+        def come() -> None:
+            worker.up, worker.leaving, worker.cold = True, False, True
+            if span.end_ns is not None:
+                left_ns = start_ns + span.end_ns - self._clock.elapsed_ns()
+                if notice_ns is not None:
+                    self._clock.after(left_ns - notice_ns, lambda: self._notice(worker))
+                self._clock.after(left_ns, go)
+            self.place()
+
+        def go() -> None:
+            self._take_away(worker)
+            self._next_up(worker, times, start_ns, notice_ns)
+
+        self._clock.after(start_ns + span.begin_ns - self._clock.elapsed_ns(), come)
+
+    def _notice(self, worker: Worker) -> None:
+        worker.leaving = True
+        if worker.busy is not None:
+            self.preemptions += 1
+            worker.busy.park()
+
+    def _take_away(self, worker: Worker) -> None:
+        attempt = worker.busy
+        noticed, worker.up, worker.leaving, worker.attempt = worker.leaving, False, False, None
+        if attempt is not None:
+            self.preemptions += 0 if noticed else 1
+            attempt.vanish()
+            self._taken(attempt)

@@ -1,0 +1,62 @@
+"""What a simulated job is worth, noted while it runs: the best value against the money spent, and the trace."""
+
+import math
+from dataclasses import dataclass, field
+from typing import TextIO
+
+from tuner.domain import events as ev
+from tuner.domain.ids import trial_number
+from tuner.domain.money import ZERO, Money
+from tuner.engine.simulated.journal import Committed, Tables
+from tuner.engine.simulated.world import SimulatedRun
+from tuner.store.codec import encode
+
+
+@dataclass
+class BestCurve:
+    """The best value of any report at any step, against what the whole job had spent by then, idle time left out.
+
+    Give `recorded` to the run as a watcher, and the run to `follow` at once: it knows what is spent and not yet posted.
+    """
+
+    points: list[tuple[Money, float]] = field(default_factory=list)
+    best: float = -math.inf
+    best_trial: int | None = None
+    best_step: int = 0
+    _busy_posted: Money = ZERO
+    _run: SimulatedRun | None = None
+
+    def follow(self, run: SimulatedRun) -> None:
+        self._run = run
+
+    def recorded(self, tables: Tables, committed: Committed) -> None:
+        for entry in committed.entries:
+            if entry.kind is not None and entry.kind != "idle":
+                self._busy_posted = self._busy_posted + entry.cost.usd
+        for event in committed.events:
+            if isinstance(event, ev.Reported) and event.value is not None and event.value > self.best:
+                self.best, self.best_step = event.value, event.step
+                self.best_trial = trial_number(event.trial)
+                self.points.append((self._busy_posted + self._unposted(), event.value))
+
+    def _unposted(self) -> Money:
+        """What those at work have used of their present slices, to the nanosecond."""
+        if self._run is None:
+            return ZERO
+        price, spent = self._run.terms.rate.price, ZERO
+        for purse in self._run.loop.purses.values():
+            attempt = self._run.world.attempts.get(purse.trial)
+            if attempt is not None and attempt.given.attempt == purse.attempt:
+                spent = spent + price.of(max(0, attempt.meter().busy_ns - purse.settled.busy_ns))
+        return spent
+
+
+class TraceWriter:
+    """Every recorded event and ledger entry, one JSON value a line. The same seed writes the same bytes."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def recorded(self, tables: Tables, committed: Committed) -> None:
+        for value in (*committed.events, *committed.entries):
+            self._file.write(f"{encode(value)}\n")
