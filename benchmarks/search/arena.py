@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from benchmarks.search.tables import Array, Table
+from benchmarks.search.tables import Array, Curve, Table
 
 
 class Decision(Enum):
@@ -73,6 +73,7 @@ class Run:
 class _Trial:
     row: int
     steps: int = 0
+    paused: bool = False
 
 
 class Arena:
@@ -114,6 +115,7 @@ class Arena:
         if decision is Decision.GO_ON and trial.steps < self.table.steps:
             self._train(number, now, setup_s=0.0)
         else:
+            trial.paused = decision is Decision.PAUSE and trial.steps < self.table.steps
             self._free_since.append(now)
 
     def _dispatch(self, now: float) -> None:
@@ -122,6 +124,8 @@ class Arena:
                 case Start(point):
                     number = self._start(point)
                 case Resume(number):
+                    assert self._trials[number].paused, f"trial {number} is not paused"
+                    self._trials[number].paused = False
                     self.result.resumes += 1
                 case None:
                     return
@@ -145,7 +149,6 @@ class Arena:
         heapq.heappush(self._events, (done, self._ties, number))
 
 
-def regret_curve(table: Table, run: Run, workers: int) -> list[tuple[float, float]]:
-    """(money spent in mean trainings, normalised regret) from the start on, where the worst row counts as found."""
-    found = [(workers * at / table.full_s, value) for at, value in run.curve if value > table.worst]
-    return [(spent, table.normalised_regret(value)) for spent, value in [(0.0, table.worst), *found]]
+def spent(table: Table, run: Run, workers: int) -> Curve:
+    """The run's curve with money, in mean trainings, for time."""
+    return [(workers * at / table.full_s, value) for at, value in run.curve]

@@ -68,6 +68,8 @@ def _saving(cells: Cells, method: str, budget: float) -> str:
     if set(runs) != set(random):
         return ""
     saved = statistics.saving(runs, random, budget)
+    if saved.unreached and any(run.task.budget < budget for of in runs.values() for run in of):
+        return ""
     missed = f", {saved.unreached} not reached" if saved.unreached else ""
     return _text(saved.factor, 1) + missed
 

@@ -16,11 +16,9 @@ from typing import IO, Any, Self
 
 from threadpoolctl import threadpool_limits
 
-from benchmarks.search.arena import Arena, Problem, regret_curve
+from benchmarks.search.arena import Arena, Problem, spent
 from benchmarks.search.methods import METHODS
-from benchmarks.search.tables import Table
-
-Curve = list[tuple[float, float]]
+from benchmarks.search.tables import Curve, Table, regrets_of
 
 
 @dataclass(frozen=True)
@@ -64,16 +62,19 @@ def compete(table: Table, task: Task) -> Result:
     run = Arena(table, policy, budget=task.budget, workers=task.workers, startup=task.startup).run()
     idle = run.idle_s / (run.idle_s + run.busy_s)
     seconds = time.perf_counter() - began
-    return Result(task, regret_curve(table, run, task.workers), run.trials, idle, seconds)
+    return Result(task, regrets_of(table, spent(table, run, task.workers)), run.trials, idle, seconds)
 
 
-def ours(table: Path, task: Task) -> Result:
+def ours(path: Path, task: Task) -> Result:
     """One run of the product."""
-    from benchmarks.search.ours import run_ours
+    from benchmarks.search.ours import ALGORITHMS, run_ours
 
     began = time.perf_counter()
-    curve, trials, idle = run_ours(table, task)
-    return Result(task, curve, trials, idle, time.perf_counter() - began)
+    table = _table_of(path)
+    curve, trials, idle = run_ours(
+        path, task.budget, task.workers, task.seed, task.startup, *ALGORITHMS[task.method]
+    )
+    return Result(task, regrets_of(table, curve), trials, idle, time.perf_counter() - began)
 
 
 class Peer:
@@ -108,6 +109,7 @@ def serve(tasks: IO[str], results: IO[str]) -> None:
 
 
 _table = cache(Table.read)
+_table_of = cache(Table.load)
 _peer = cache(Peer)
 
 

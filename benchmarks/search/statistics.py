@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.search.runner import Curve, Result
-from benchmarks.search.tables import Array
+from benchmarks.search.runner import Result
+from benchmarks.search.tables import Array, Curve
 
 RESAMPLES = 2000
 Cell = tuple[str, str, int]  # method, table, workers

@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
+Curve = list[tuple[float, float]]  # money in mean trainings, and what it found
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,12 @@ class Table:
     def read(cls, path: Path) -> Self:
         with np.load(path, allow_pickle=False) as found:
             return cls(path.stem, found["unit"], found["metric"], found["step_s"])
+
+
+def regrets_of(table: Table, values: Curve) -> Curve:
+    """Best values as normalised regret, from the start on, where the worst row counts as found."""
+    better = [(spent, value) for spent, value in values if value > table.worst]
+    return [(spent, table.normalised_regret(value)) for spent, value in [(0.0, table.worst), *better]]
 
 
 def find(folder: Path, pattern: str) -> list[Path]:
