@@ -86,7 +86,8 @@ class Arena:
         self.startup_s = startup * table.mean_step_s
         self.end_s = budget * table.full_s / workers
         self.result = Run()
-        self._unused = np.ones(table.configs, dtype=bool)
+        # |row - point|² without |point|², which is the same for all: infinite once a row is used.
+        self._squares = np.einsum("ij,ij->i", table.unit, table.unit)
         self._trials: list[_Trial] = []
         self._free_since = [0.0] * workers  # of each free worker
         self._events: list[tuple[float, int, int]] = []  # (seconds, tie, trial)
@@ -120,7 +121,7 @@ class Arena:
 
     def _dispatch(self, now: float) -> None:
         while self._free_since:
-            match self.policy.next(may_start=bool(self._unused.any())):
+            match self.policy.next(may_start=len(self._trials) < self.table.configs):
                 case Start(point):
                     number = self._start(point)
                 case Resume(number):
@@ -133,9 +134,8 @@ class Arena:
             self._train(number, now, setup_s=self.startup_s)
 
     def _start(self, point: Array) -> int:
-        rows = np.flatnonzero(self._unused)
-        row = int(rows[np.argmin(((self.table.unit[rows] - point) ** 2).sum(axis=1))])
-        self._unused[row] = False
+        row = int(np.argmin(self._squares - 2 * (self.table.unit @ point)))
+        self._squares[row] = np.inf
         self._trials.append(_Trial(row))
         self.result.trials += 1
         self.policy.started(len(self._trials) - 1, self.table.unit[row])

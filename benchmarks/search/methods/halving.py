@@ -1,9 +1,11 @@
 """Our own references: promotion ASHA, synchronous Hyperband, and both with BOHB's sampler."""
 
 import math
+from bisect import insort
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from benchmarks.search.arena import Decision, Problem, Resume, Start
 from benchmarks.search.methods.kde import Sampler
@@ -27,7 +29,7 @@ class PromotionAsha:
     def __init__(self, problem: Problem, sampler: Callable[[Problem], Sampler]) -> None:
         self.rungs = rungs(problem.steps)
         self.sampler = sampler(problem)
-        self.results: list[dict[int, float]] = [{} for _ in self.rungs]
+        self.ranked: list[list[tuple[float, int]]] = [[] for _ in self.rungs]  # (-value, trial), best first
         self.promoted: list[set[int]] = [set() for _ in self.rungs]
 
     def next(self, may_start: bool) -> Start | Resume | None:
@@ -45,7 +47,7 @@ class PromotionAsha:
         if step not in self.rungs:
             return Decision.GO_ON
         rung = self.rungs.index(step)
-        self.results[rung][trial] = value
+        insort(self.ranked[rung], (-value, trial))
         self.sampler.tell(trial, step, value)
         if step == self.rungs[-1]:
             return Decision.STOP
@@ -57,9 +59,8 @@ class PromotionAsha:
     def _candidate(self) -> tuple[int, int] | None:
         """The rung and trial to promote next."""
         for rung in range(len(self.rungs) - 2, -1, -1):
-            results = self.results[rung]
-            top = sorted(results, key=lambda t: -results[t])[: len(results) // ETA]
-            waiting = (trial for trial in top if trial not in self.promoted[rung])
+            top = islice(self.ranked[rung], len(self.ranked[rung]) // ETA)
+            waiting = (trial for _, trial in top if trial not in self.promoted[rung])
             if (trial := next(waiting, None)) is not None:
                 return rung, trial
         return None
