@@ -50,6 +50,7 @@ bench: install
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.turnaround
 	$(BIN)/python -m benchmarks.long_job
+	$(BIN)/python -m benchmarks.decisions
 
 chaos: install
 	$(BIN)/python -m benchmarks.chaos --minutes 10

@@ -84,26 +84,6 @@ def outcome(run: SimulatedRun) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("seed", range(240))
-def test_no_fault_makes_a_job_spend_more_than_its_budget(seed: int) -> None:
-    faults = Faults(crash=0.02, repeat=0.2, driver_restart=0.01, clock_jump=0.05)
-    scheduler: SchedulerName = ("asha", "asha_stopping", "none")[seed % 3]  # type: ignore[assignment]
-    run = SimulatedRun(
-        spec(f"0.00{seed % 9 + 1}", scheduler=scheduler, seed=seed),
-        terms(concurrency=seed % 5 + 1),
-        Curves(),
-        overheads=Overheads(resumable=seed % 4 != 0),
-        faults=faults,
-        seed=seed,
-    )
-    run.on_turn = lambda: check_books(run)
-    run.run()
-    check_books(run)
-    assert run.journal.tables.account.held == Cost()
-    assert run.loop.end is not None
-    assert run.loop.end.reason == "budget_usd"
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_a_slow_sampler_suggests_the_same_outside_of_a_transaction(
     seed: int, monkeypatch: pytest.MonkeyPatch

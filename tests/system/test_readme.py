@@ -48,6 +48,7 @@ def command(line: str, served: Served) -> str:
     """The line with the newest job for JOB, and this service for the usual one."""
     newest = next(iter(served.client.jobs()), None)
     line = line.replace("JOB", newest.id if newest else "JOB")
+    line = line.replace("benchmarks/data", str(ROOT / "benchmarks" / "data"))
     return line.replace("http://127.0.0.1:8000", served.client.url).replace("~/.tuner", str(served.home))
 
 

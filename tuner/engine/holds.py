@@ -66,7 +66,7 @@ class Purse:
         )
 
     def unposted(self, rate: Rate) -> Money:
-        return rate.cost(self.meter.total_ns).usd - rate.cost(self.settled.total_ns).usd
+        return rate.price.of(self.meter.total_ns) - rate.price.of(self.settled.total_ns)
 
 
 @dataclass(frozen=True, slots=True)

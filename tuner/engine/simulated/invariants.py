@@ -119,10 +119,10 @@ class Invariants:
         purses = {(purse.trial, purse.attempt, purse.slice) for purse in loop.purses.values()}
         if purses != set(self._open):
             _broken("I6", f"held are {sorted(self._open)}, attempts there are {sorted(purses)}")
-        for attempt in run.world.attempts.values():
+        for attempt in filter(None, (worker.busy for worker in run.fleet.workers)):
             purse = loop.purses.get(attempt.given.trial)
-            covered = purse is not None and purse.attempt == attempt.given.attempt
-            if not attempt.over and not (covered and purse and attempt.lease_ns <= purse.lease_ns):
+            mine = purse is not None and purse.attempt == attempt.given.attempt
+            if purse is None or not mine or attempt.lease_ns > purse.lease_ns:
                 _broken("I6", f"attempt {attempt.given.attempt} of {attempt.given.trial} runs without a hold")
         if loop.end is not None and self._open:
             _broken("I9", f"the job ended, and {sorted(self._open)} is held")

@@ -70,6 +70,14 @@ class RecordedTable:
     def _scales(self) -> list[tuple[str, Callable[[Any], float]]]:
         return [(name, place(parameter, math.log)) for name, parameter in self.space.parameters.items()]
 
+    def row(self, config: Mapping[str, Value]) -> int | None:
+        """The row of exactly this configuration."""
+        return self._rows.get(tuple(map(config.get, self.space.parameters)))
+
+    @cached_property
+    def _rows(self) -> dict[tuple[Value, ...], int]:
+        return {tuple(config.values()): row for row, config in enumerate(self.configs)}
+
     def shown(self, config: Mapping[str, Value]) -> Config:
         """The configuration by the table's own names."""
         return {
@@ -110,7 +118,6 @@ class RowsSampler:
 
     def __init__(self, table: RecordedTable, inner: Sampler) -> None:
         self._table, self._inner = table, inner
-        self._rows = {_key(config): row for row, config in enumerate(table.configs)}
         # |row - proposal|² without |proposal|², which is the same for all: infinite once a row is used.
         self._squares = np.einsum("ij,ij->i", table.unit, table.unit)
         self._left = len(table.configs)
@@ -127,7 +134,7 @@ class RowsSampler:
         return config
 
     def adopt(self, number: int, config: Config | None) -> None:
-        row = None if config is None else self._rows.get(_key(config))
+        row = None if config is None else self._table.row(config)
         if row is not None:
             self._use(row)
         self._inner.adopt(number, config)
@@ -148,14 +155,15 @@ class TableTraining:
 
     def __init__(self, table: RecordedTable) -> None:
         self._table = table
-        self._rows = {_key(config): row for row, config in enumerate(table.configs)}
 
     def step_ns(self, config: Config, step: int) -> int:
-        return max(1, round(float(self._table.step_s[self._rows[_key(config)], step - 1]) * NS))
+        return max(1, round(float(self._table.step_s[self._row(config), step - 1]) * NS))
 
     def value(self, config: Config, step: int) -> float:
-        return float(self._table.metric[self._rows[_key(config)], step - 1])
+        return float(self._table.metric[self._row(config), step - 1])
 
-
-def _key(config: Mapping[str, Value]) -> tuple[tuple[str, Value], ...]:
-    return tuple(sorted(config.items()))
+    def _row(self, config: Config) -> int:
+        row = self._table.row(config)
+        if row is None:
+            raise KeyError(f"{config} is no row of the table")
+        return row

@@ -24,7 +24,9 @@ from tuner.tuning.samplers import sampler_for
 
 METRIC = "metric"
 SLICE_STEPS = 8
+HEARTBEAT_STEPS = 2
 HEARTBEAT_MIN_NS = NS
+SAVE_EVERY_NS = 30 * NS  # as a real worker
 NOTICE_NS = 120 * NS
 
 
@@ -88,11 +90,17 @@ def table_run(
         spec,
         Terms("job_simulated", Rate(price_of(table)), workers, max(NS, round(SLICE_STEPS * step_ns))),
         TableTraining(table),
-        overheads=Overheads(setup_ns=startup_ns, resumed_setup_ns=0, restore_ns=startup_ns, save_ns=0),
+        overheads=Overheads(
+            setup_ns=startup_ns,
+            resumed_setup_ns=0,
+            restore_ns=startup_ns,
+            save_ns=0,
+            save_every_ns=SAVE_EVERY_NS,
+        ),
         faults=faults,
         seed=algorithm.seed,
         sampler=lambda: RowsSampler(table, sampler_for(spec)),
-        heartbeat_ns=max(HEARTBEAT_MIN_NS, round(step_ns)),
+        heartbeat_ns=max(HEARTBEAT_MIN_NS, round(HEARTBEAT_STEPS * step_ns)),
         up_times=up_times,
         notice_ns=notice_ns,
         watchers=watchers,

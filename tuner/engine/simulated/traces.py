@@ -11,6 +11,7 @@ Where a trace ends it begins again.
 """
 
 import csv
+import io
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -144,7 +145,7 @@ class _Wrong(ValueError):
 
 
 def _traces(text: str) -> list[Trace]:
-    reader = csv.DictReader(text.splitlines(), strict=True)
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     header = reader.fieldnames or []
     read = _form(list(header))
     groups: dict[str, list[tuple[int, Row]]] = {}
@@ -154,7 +155,7 @@ def _traces(text: str) -> list[Trace]:
                 raise _Wrong(f"line {reader.line_num}: has not as many fields as the header")
             groups.setdefault(row.get("trace_id", row.get("log", "")), []).append((reader.line_num, row))
     except csv.Error as error:
-        raise _Wrong(f"line {reader.line_num}: {error}") from error
+        raise _Wrong(f"line {reader.line_num} or the one after: {error}") from error
     if not groups:
         raise _Wrong("line 1: has a header, but no rows")
     return [Trace(name, tuple(_gapless(read(rows)))) for name, rows in groups.items()]

@@ -26,13 +26,15 @@ class Training(Protocol):
 @dataclass(frozen=True, slots=True)
 class Overheads:
     """`warming_ns`: what the first attempt of each worker takes beyond `setup_ns`; `resumed_setup_ns`: the setup of an attempt
-    that then restores (None: as any)."""
+    that then restores (None: as any). Beside that at its end, a checkpoint is saved in the background when `save_every_ns`
+    have passed since the last (None: never); `save_ns` is what the one at the end takes."""
 
     warming_ns: int = 0
     setup_ns: int = 200_000_000
     resumed_setup_ns: int | None = None
     restore_ns: int = 100_000_000
     save_ns: int = 50_000_000
+    save_every_ns: int | None = None
     resumable: bool = True
 
     def before_ns(self, *, resumed: bool) -> int:
@@ -52,6 +54,7 @@ class SimulatedAttempt:
     heartbeat_ns: int = HEARTBEAT_NS
     kind: CostKind = "setup"
     since_ns: int = 0
+    before_ns: int = 0
     ns: dict[CostKind, int] = field(default_factory=dict)
     lease_ns: int = 0
     until: int | None = None
@@ -67,14 +70,16 @@ class SimulatedAttempt:
     told_ns: int = 0
     flushing: bool = False
     line_ns: int = 0
+    told_saved: int = 0
+    saved_ns: int = 0
 
     def start(self) -> None:
         self.lease_ns, self.until = self.given.lease_ns, self.given.until
-        self.step = self.saved = self.given.restore_step or 0
-        self.since_ns = self.told_ns = self.clock.elapsed_ns()
+        self.step = self.saved = self.told_saved = self.given.restore_step or 0
+        self.since_ns = self.told_ns = self.saved_ns = self.clock.elapsed_ns()
         setup_ns = self.warming_ns + self.overheads.before_ns(resumed=self.step > 0)
         self._later(setup_ns, self._restore if self.step else self._train)
-        self._later(self.heartbeat_ns, self._beat, keep=True)
+        self._later(self._beat_ns(), self._beat, keep=True)
 
     # Orders
 
@@ -104,7 +109,7 @@ class SimulatedAttempt:
 
     def _later(self, delay_ns: int, act: Callable[[], None], *, keep: bool = False) -> None:
         """Acts then, unless the attempt is over by then, or ends with its lease before."""
-        left = self.lease_ns - self.meter().total_ns
+        left = self.lease_ns - self._used_ns()
         generation = self.generation
         if keep:
             self.clock.after(delay_ns, lambda: None if self.over else act())
@@ -116,7 +121,7 @@ class SimulatedAttempt:
     def _lease_ended(self, generation: int, rest_ns: int, act: Callable[[], None]) -> None:
         if self.over or generation != self.generation:
             return
-        if self.lease_ns > self.meter().total_ns:  # it was raised meanwhile
+        if self.lease_ns > self._used_ns():  # it was raised meanwhile
             self._later(rest_ns, act)
             return
         self._end("paused", Trouble("lease", "", "the lease ended before the step did"))
@@ -134,7 +139,7 @@ class SimulatedAttempt:
             return
         at_rung = self.until is not None and self.step >= self.until
         at_end = self.max_step is not None and self.step >= self.max_step
-        left = self.lease_ns - self.meter().total_ns
+        left = self.lease_ns - self._used_ns()
         need = self.took_ns + self.overheads.save_ns
         if at_rung or at_end or (self.took_ns and left < need):
             self._switch("idle")
@@ -152,10 +157,20 @@ class SimulatedAttempt:
         value = self.training.value(self.given.config, self.step)
         shown: object = "NaN" if math.isnan(value) else value
         at = self.clock.now()
+        self._save_if_due()
         self.pending.append(
             StepReport(self.step, {self.metric: shown}, self.overheads.resumable, self.meter(), at)
         )
         self._next_step()
+
+    def _save_if_due(self) -> None:
+        every = self.overheads.save_every_ns
+        if (
+            every is not None
+            and self.overheads.resumable
+            and self.clock.elapsed_ns() - self.saved_ns >= every
+        ):
+            self.saved, self.saved_ns = self.step, self.clock.elapsed_ns()
 
     def _save_and(self, state: WorkerState) -> None:
         self.waiting = False
@@ -171,12 +186,17 @@ class SimulatedAttempt:
         self._end(state)
 
     def _beat(self) -> None:
-        """Something is said at least every heartbeat, so that leases are renewed within long steps, too."""
+        """Something is said at least every heartbeat, and in time for the lease to be renewed within long steps."""
         silent_ns = self.clock.elapsed_ns() - self.told_ns
-        if silent_ns >= self.heartbeat_ns:
+        if silent_ns >= self._beat_ns():
             self._say("waiting" if self.waiting else "running")
             silent_ns = 0
-        self._later(self.heartbeat_ns - silent_ns, self._beat, keep=True)
+        self._later(self._beat_ns() - silent_ns, self._beat, keep=True)
+
+    def _beat_ns(self) -> int:
+        """Leases are renewed once half of them is used. Every second would do for that, but costs more to simulate."""
+        soon_ns = (self.lease_ns - self._used_ns()) * 5 // 8
+        return min(self.heartbeat_ns, max(HEARTBEAT_NS, soon_ns))
 
     def _flush(self) -> None:
         """Tells the reports that there are, now or soon."""
@@ -197,27 +217,21 @@ class SimulatedAttempt:
     def _end(self, state: WorkerState, trouble: Trouble | None = None) -> None:
         if self.over:
             return
-        saved = (
-            (Saved(self.saved, f"sim://{self.given.trial}/{self.saved}", 1, 0.0),)
-            if self._has_new_save()
-            else ()
-        )
         meter = self.meter()
         self.over = True
-        self._say(state, checkpoints=saved, trouble=trouble, meter=meter)
-
-    def _has_new_save(self) -> bool:
-        return self.saved > (self.given.restore_step or 0)
+        self._say(state, trouble=trouble, meter=meter)
 
     def _say(
         self,
         state: WorkerState,
         *,
-        checkpoints: tuple[Saved, ...] = (),
         trouble: Trouble | None = None,
         meter: Meter | None = None,
     ) -> None:
         reports, self.pending = tuple(self.pending), []
+        new = (Saved(self.saved, f"sim://{self.given.trial}/{self.saved}", 1, 0.0),)
+        checkpoints = new if self.saved > self.told_saved else ()
+        self.told_saved = self.saved
         told = Progress(
             self.given.trial,
             self.given.attempt,
@@ -235,11 +249,14 @@ class SimulatedAttempt:
 
     def _switch(self, kind: CostKind) -> None:
         self.ns = dict(self.meter().ns)
+        self.before_ns = sum(self.ns.values())
         self.kind, self.since_ns = kind, self.clock.elapsed_ns()
 
-    def meter(self) -> Meter:
+    def _used_ns(self) -> int:
         """Never beyond the lease: the supervisor kills at its end."""
+        return min(self.lease_ns, self.before_ns + self.clock.elapsed_ns() - self.since_ns)
+
+    def meter(self) -> Meter:
         ns = dict(self.ns)
-        room = self.lease_ns - sum(ns.values())
-        ns[self.kind] = ns.get(self.kind, 0) + min(room, self.clock.elapsed_ns() - self.since_ns)
+        ns[self.kind] = ns.get(self.kind, 0) + self._used_ns() - self.before_ns
         return Meter(ns)

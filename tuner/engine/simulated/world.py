@@ -19,14 +19,15 @@ from tuner.engine.world import Assignment
 from tuner.tuning.samplers import Sampler, sampler_for
 
 MESSAGE_NS = 2_000_000
+RETRY_NS = 1_000_000_000
 NOTICED_NS = 2_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Chances, each per message of a worker, of which there is about one a step. A lost message is sent again after a heartbeat
-    until it arrives, and those after it wait, as for a real worker, which is asked for its next answer once the one before
-    was heard; a repeated one arrives once more, late. `clock_jump_ns` is the largest jump of the wall clock, either way."""
+    """Chances, each per message of a worker, of which there is about one a step. A lost message, either way, is sent again every
+    second until it arrives, and a worker's next ones wait for it, as a real worker is asked for its next answer once the one
+    before was heard; a repeated one arrives once more, late. `clock_jump_ns` is the largest jump of the wall clock, either way."""
 
     crash: float = 0.0
     repeat: float = 0.0
@@ -104,7 +105,7 @@ class SimulatedRun:
             self.journal.watchers += watchers
         self.budget = spec.budget
         self.on_turn: Callable[[], None] = lambda: None
-        self.restarts = self.crashes = 0
+        self.restarts = self.crashes = self.resent = self.repeated = self.clock_jumps = 0
         self.fleet = Fleet(self.clock, terms.concurrency, make=self._attempt, taken=self._taken)
         if up_times is not None:
             self.fleet.follow(up_times, notice_ns=notice_ns)
@@ -172,19 +173,24 @@ class SimulatedRun:
         return attempt
 
     def transit_ns(self) -> int:
-        """How long a message is under way: one that is lost is sent again after a heartbeat."""
+        """How long a message is under way until it arrives."""
         ns = MESSAGE_NS
         while self._chance(self.faults.loss):
-            ns += self.heartbeat_ns
+            self.resent += 1
+            ns += RETRY_NS
         return ns
 
     def hear(self, attempt: SimulatedAttempt, progress: Progress) -> None:
         """A worker said something: it arrives a little later, perhaps twice; perhaps somebody dies of it."""
         loop, now = self.loop, self.clock.elapsed_ns()
         attempt.line_ns = max(attempt.line_ns, now + self.transit_ns())
-        for late_ns in (0, 2 * MESSAGE_NS) if self._chance(self.faults.repeat) else (0,):
-            self.clock.after(attempt.line_ns + late_ns - now, lambda: self._arrive(loop, progress))
+        self.clock.after(attempt.line_ns - now, lambda: self._arrive(loop, progress))
+        if self._chance(self.faults.repeat):
+            self.repeated += 1
+            late_ns = attempt.line_ns + 2 * MESSAGE_NS
+            self.clock.after(late_ns - now, lambda: self._arrive(loop, progress))
         if self._chance(self.faults.clock_jump):
+            self.clock_jumps += 1
             self.clock.offset_ns += round(self._rng.uniform(-1, 1) * self.faults.clock_jump_ns)
         if self._chance(self.faults.crash) and not attempt.over:
             self.clock.after(self._rng.randrange(self.heartbeat_ns), lambda: self._crash(attempt))

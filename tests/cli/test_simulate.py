@@ -1,0 +1,121 @@
+"""`tuner simulate`: what it prints, and what it refuses, naming the file and the place."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests.simulation.made_tables import arrays, written
+from tests.simulation.test_traces import COUNTS, count
+from tests.simulation.test_traces import file as trace_file
+from tuner.cli.main import app
+
+ROOT = Path(__file__).parents[2]
+NUMBERS = ("best", "spent", "budget", "trials", "steps", "resumes", "preemptions", "crashes", "restarts")
+
+
+def tuner(*words: object) -> Result:
+    return CliRunner().invoke(app, ["simulate", *map(str, words)], terminal_width=200)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("tables") / "made.npz", arrays(rows=100))
+
+
+def test_json_has_what_was_reached_and_what_it_cost(table: Path) -> None:
+    done = tuner("--table", table, "--budget-trainings", 5, "--sampler", "random", "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert all(isinstance(found[name], int | float) for name in NUMBERS)
+    assert found["budget"] == 5
+    assert 4.5 <= found["spent"] <= 5
+    assert found["overspend_usd"] == 0
+    assert found["best_curve"][-1][1] == found["best"]
+    assert set(found["best_config"]) == {"lr", "width", "momentum"}
+    assert found["finished"] in (True, False)
+
+
+def test_it_prints_the_same_again_and_other_words_for_people(table: Path) -> None:
+    words = ("--table", table, "--budget-trainings", 3, "--workers", 2, "--seed", 7)
+    assert tuner(*words).stdout == tuner(*words).stdout
+    shown = tuner(*words).stdout
+    for word in ("made", "of 3.00 trainings", "lr=", "setup", "train", "budget_usd"):
+        assert word in shown
+
+
+def test_faults_of_every_kind_can_be_asked_for(table: Path, tmp_path: Path) -> None:
+    path = trace_file(tmp_path, COUNTS, *(count(400 * i, 4 - 2 * (i % 2)) for i in range(9)))
+    rates = ["--crash-rate", 0.05, "--loss-rate", 0.1, "--repeat-rate", 0.1, "--restart-rate", 0.02]
+    more = ["--clock-jump-rate", 0.05, "--preemptions", path, "--trace-id", "a", "--noticeless"]
+    words = ["--table", table, "--budget-trainings", 40, "--sampler", "random", *rates, *more]
+    done = tuner(*words, "--trace", tmp_path / "t.jsonl", "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert min(found["crashes"], found["restarts"], found["preemptions"], found["resumes"]) > 0
+    lines = (tmp_path / "t.jsonl").read_text().splitlines()
+    assert {json.loads(line)["value"]["$"] for line in lines} >= {
+        "Launched",
+        "Suggested",
+        "Reported",
+        "Entry",
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--budget-trainings", "0"], "--budget-trainings"),
+        (["--budget-trainings=-3"], "--budget-trainings"),
+        (["--budget-trainings", "nan"], "--budget-trainings"),
+        (["--budget-trainings", "1", "--workers", "0"], "--workers"),
+        (["--budget-trainings", "1", "--sampler", "luck"], "--sampler"),
+        (["--budget-trainings", "1", "--crash-rate", "2"], "--crash-rate"),
+        (["--budget-trainings", "1", "--preemptions", "no.csv"], "no.csv"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_option(table: Path, words: list[str], named: str) -> None:
+    done = tuner("--table", table, *words)
+    assert done.exit_code == 1
+    assert done.stdout == ""
+    assert named in done.stderr
+
+
+def test_bad_files_are_refused_by_file_and_place(tmp_path: Path) -> None:
+    bad = written(tmp_path / "bad.npz", arrays() | {"time": arrays()["time"] * -1})
+    done = tuner("--table", bad, "--budget-trainings", 1)
+    assert done.exit_code == 1
+    title, detail = done.stderr.splitlines()[0], done.stderr
+    assert title == "The table cannot be used"
+    assert str(bad) in detail
+    assert "time[0, 0]" in detail
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n")
+    good = written(tmp_path / "good.npz")
+    done = tuner("--table", good, "--budget-trainings", 1, "--preemptions", tmp_path / "t.csv")
+    assert done.exit_code == 1
+    assert done.stderr.splitlines()[0] == "The trace cannot be used"
+    assert "line 1" in done.stderr
+
+
+def documented() -> list[str]:
+    pages = [ROOT / "README.md", ROOT / "docs" / "simulator.md"]
+    blocks = [
+        block for page in pages for block in re.findall(r"```console\n(.*?)```", page.read_text(), re.DOTALL)
+    ]
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    return [line for line in lines if line.startswith("tuner simulate")]
+
+
+@pytest.mark.parametrize("line", documented())
+def test_documented_commands_run(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    done = tuner(*shlex.split(line)[2:])
+    assert done.exit_code == 0, done.output
+    assert "trainings" in done.stdout or json.loads(done.stdout)["best"]
+
+
+def test_commands_are_documented() -> None:
+    assert len(documented()) >= 3

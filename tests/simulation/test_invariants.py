@@ -1,0 +1,227 @@
+"""Each invariant can fail: a ledger or a job that breaks it is caught by its name."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.simulation.test_simulated_jobs import Curves, spec, terms
+from tests.simulation.watched import run_watched, watched
+from tuner.domain.budget import Budget
+from tuner.domain.ledger import Account, Entry
+from tuner.domain.money import FREE, Cost, Money
+from tuner.domain.records import AttemptRow, OpenHold
+from tuner.domain.time import Instant
+from tuner.engine.simulated.invariants import InvariantBroken, Invariants
+from tuner.engine.simulated.journal import Committed, MemoryJournal, MemoryTx, Tables
+from tuner.engine.simulated.world import Faults, SimulatedRun
+
+TRIAL = "trial_00000"
+AT = Instant(5)
+
+
+def usd(micro: int) -> Cost:
+    return Cost(Money(micro))
+
+
+def hold(number: int = 1, micro: int = 10) -> OpenHold:
+    return OpenHold(f"job/{TRIAL}/a1/s{number}", TRIAL, 1, number, usd(micro), AT, Instant(9))
+
+
+def books(*acts: Callable[[MemoryTx], object]) -> Invariants:
+    """Each act in a transaction of its own, on a budget of 100 micro-dollars."""
+    journal, invariants = MemoryJournal("job", Budget(usd=Money(100))), Invariants()
+    journal.watchers.append(invariants.recorded)
+    for act in acts:
+        with journal.transaction() as tx:
+            act(tx)
+    return invariants
+
+
+def entry(kind: str, number: int, micro: int, name: str = "odd") -> Entry:
+    return Entry(name, kind, None, TRIAL, 1, number, usd(micro), AT)  # type: ignore[arg-type]
+
+
+def account(**changed: Cost) -> Callable[[MemoryTx], None]:
+    """The account says something else than the entries."""
+
+    def act(tx: MemoryTx) -> None:
+        tx._account = replace(tx._account, **changed)
+
+    return act
+
+
+def enter(made: Entry) -> Callable[[MemoryTx], None]:
+    return lambda tx: tx._enter(made)
+
+
+def both(*acts: Callable[[MemoryTx], object]) -> Callable[[MemoryTx], None]:
+    def act(tx: MemoryTx) -> None:
+        for one in acts:
+            one(tx)
+
+    return act
+
+
+def placed(tx: MemoryTx) -> None:
+    assert tx.hold(hold())
+
+
+def settled(tx: MemoryTx) -> None:
+    tx.settle(hold().id, {"train": usd(4)}, at=AT)
+
+
+LEDGERS: dict[str, tuple[str, list[Callable[[MemoryTx], object]]]] = {
+    "money from nowhere": ("I1", [placed, account(held=usd(11))]),
+    "a lost post": ("I1", [placed, settled, account(posted=usd(3))]),
+    "a correction that adds": (
+        "I1",
+        [placed, settled, enter(Entry("c", "correct", "lost", TRIAL, 1, 0, usd(1), AT))],
+    ),
+    "more held than there is": ("I2", [both(placed, account(limit=usd(9)))]),
+    "two resolutions": ("I4", [placed, settled, enter(entry("release", 1, 1))]),
+    "a release of what was never held": ("I4", [enter(entry("release", 1, 1))]),
+    "more posted than held": ("I4", [placed, enter(entry("post", 1, 11))]),
+    "half a resolution": ("I4", [placed, enter(entry("release", 1, 4))]),
+    "an attempt that ends while it holds": (
+        "I4",
+        [placed, lambda tx: tx.put_attempt(AttemptRow(TRIAL, 1, AT, ended_at=AT, end="paused"))],
+    ),
+    "two slices at once": ("I5", [placed, lambda tx: tx.hold(hold(2))]),
+    "a slice left out": ("I5", [placed, settled, lambda tx: tx.hold(hold(3))]),
+    "a negative hold": ("I11", [enter(entry("hold", 1, -1))]),
+    "a negative account": ("I11", [enter(entry("hold", 1, -1))]),
+    "an overflow": ("I11", [enter(entry("hold", 1, 2**63))]),
+}
+
+
+@pytest.mark.parametrize("name", LEDGERS)
+def test_a_ledger_that_cannot_be_is_caught(name: str) -> None:
+    broken, acts = LEDGERS[name]
+    with pytest.raises(InvariantBroken) as found:
+        books(*acts)
+    assert found.value.name == broken
+
+
+def test_a_ledger_that_is_right_passes() -> None:
+    assert books(placed, settled, lambda tx: tx.hold(hold(2))).transactions == 3
+
+
+def test_what_is_posted_cannot_fall() -> None:
+    """Entries alone cannot bring it about: only a release beyond its hold, which I4 has caught by then."""
+    invariants = Invariants()
+    journal = MemoryJournal("job", Budget(usd=Money(100)))
+    journal.watchers.append(invariants.recorded)
+    for act in (placed, settled):
+        with journal.transaction() as tx:
+            act(tx)
+    invariants._posted = FREE
+    before = usd(4)
+    with pytest.raises(InvariantBroken, match="I3"):
+        invariants._check_account(Tables(Account(usd(100))), before)
+
+
+# Jobs
+
+
+def part_way(turns: int = 60) -> tuple[SimulatedRun, Invariants]:
+    run = SimulatedRun(spec("0.01"), terms(2), Curves())
+    invariants = watched(run)
+    for _ in range(turns):
+        run.clock.run_next()
+    invariants.after_turn(run)
+    assert run.loop.purses
+    return run, invariants
+
+
+def ended() -> tuple[SimulatedRun, Invariants]:
+    run = SimulatedRun(spec("0.001"), terms(2), Curves(), faults=Faults(crash=0.02, driver_restart=0.01))
+    invariants = watched(run)
+    run.run()
+    invariants.at_end(run)
+    return run, invariants
+
+
+def test_work_that_nobody_holds_money_for_is_caught() -> None:
+    run, invariants = part_way()
+    run.loop.purses.popitem()
+    with pytest.raises(InvariantBroken, match="I6"):
+        invariants.after_turn(run)
+
+
+def test_a_worker_with_a_longer_lease_than_was_held_is_caught() -> None:
+    run, invariants = part_way()
+    busy = next(worker.busy for worker in run.fleet.workers if worker.busy)
+    busy.lease_ns *= 2
+    with pytest.raises(InvariantBroken, match="I6"):
+        invariants.after_turn(run)
+
+
+def test_a_job_that_ends_with_money_held_is_caught() -> None:
+    run, invariants = part_way()
+    done, _ = ended()
+    run.loop.end = done.loop.end
+    with pytest.raises(InvariantBroken, match="I9"):
+        invariants.after_turn(run)
+
+
+def test_more_posted_than_the_workers_time_costs_is_caught() -> None:
+    run, invariants = part_way()
+    invariants._posted = usd(10**6)
+    with pytest.raises(InvariantBroken, match="I5"):
+        invariants.after_turn(run)
+
+
+def test_a_repeated_hold_that_counts_twice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, invariants = ended()
+
+    def count_twice(tx: MemoryTx, hold: OpenHold) -> bool:
+        tx._account = Account(tx._account.limit, tx._account.posted, tx._account.held + hold.cost)
+        return True
+
+    monkeypatch.setattr(MemoryTx, "hold", count_twice)
+    with pytest.raises(InvariantBroken, match="I7"):
+        invariants._check_repeats(run)
+
+
+def test_a_state_that_its_events_do_not_give_is_caught() -> None:
+    run, invariants = ended()
+    run.loop.state.trials[0].steps += 1
+    with pytest.raises(InvariantBroken, match=r"I8: state\.trials"):
+        invariants.at_end(run)
+
+
+def test_an_entry_that_is_gone_is_caught_at_the_end() -> None:
+    run, invariants = ended()
+    tables = run.journal.tables
+    del tables.entries[next(name for name, one in tables.entries.items() if one.entry == "post")]
+    with pytest.raises(InvariantBroken, match="I1"):
+        invariants.at_end(run)
+
+
+def test_an_attempt_whose_row_disagrees_with_its_entries_is_caught_at_the_end() -> None:
+    run, invariants = ended()
+    where, row = next(iter(run.journal.tables.attempts.items()))
+    run.journal.tables.attempts[where] = replace(row, costs={"train": usd(1)})
+    with pytest.raises(InvariantBroken, match="I1"):
+        invariants.at_end(run)
+
+
+def test_a_job_without_faults_passes_whatever_its_end() -> None:
+    for limits in (spec("0.002"), spec("1", trials=5), spec("1", wall_clock_ns=20 * 10**9)):
+        assert run_watched(SimulatedRun(limits, terms(3), Curves())).loop.end is not None
+
+
+def test_no_watcher_hears_of_a_turn_that_failed() -> None:
+    heard: list[Committed] = []
+    journal = MemoryJournal("job", Budget(usd=Money(100)))
+    journal.watchers.append(lambda tables, committed: heard.append(committed))
+
+    def fail() -> None:
+        with journal.transaction() as tx:
+            tx.hold(hold())
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        fail()
+    assert heard == []

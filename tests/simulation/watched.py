@@ -1,0 +1,22 @@
+"""Runs with every invariant checked after every transaction and turn."""
+
+from tuner.engine.simulated.invariants import Invariants
+from tuner.engine.simulated.journal import Committed
+from tuner.engine.simulated.world import SimulatedRun
+
+
+def watched(run: SimulatedRun) -> Invariants:
+    """From the next transaction on; what was recorded before is folded first."""
+    invariants = Invariants()
+    tables = run.journal.tables
+    invariants.recorded(tables, Committed([], list(tables.entries.values()), list(tables.attempts.values())))
+    run.journal.watchers.append(invariants.recorded)
+    run.on_turn = lambda: invariants.after_turn(run)
+    return invariants
+
+
+def run_watched(run: SimulatedRun) -> SimulatedRun:
+    invariants = watched(run)
+    run.run()
+    invariants.at_end(run)
+    return run
