@@ -13,6 +13,7 @@ from benchmarks.search.runner import Result
 from benchmarks.search.tables import family
 
 POINTS = 120
+TICKS = [2, 5, 10, 20, 50, 100]
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999")
 DASHES = ("-", "--", ":", "-.")
 
@@ -36,7 +37,7 @@ def plot(results: Sequence[Result], methods: Mapping[str, Method], folder: Path)
     for axis, (workers, group) in zip(axes[0], panels, strict=True):
         here = [r for r in results if r.task.workers == workers and family(r.task.table) == group]
         _panel(axis, here, methods)
-        axis.set(title=f"{group}, {workers} workers", xlabel="dollars, in mean full trainings", xscale="log")
+        axis.set(title=f"{group}, {workers} workers", xlabel="dollars, in mean full trainings")
     axes[0][0].set_ylabel("mean normalised regret")
     figure.legend(
         *axes[0][-1].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False
@@ -67,5 +68,7 @@ def _panel(axis: Any, results: Sequence[Result], methods: Mapping[str, Method]) 
         mean = np.mean([c.mean(axis=0) for c in curves], axis=0)
         axis.plot(grid, mean, dash, color=colour, label=method.title, lw=2.4 if name == "ours" else 1.1)
         axis.fill_between(grid, low, high, color=colour, alpha=0.15, lw=0)
-    axis.set_ylim(0, 0.8)
+    axis.set(ylim=(0, 0.8), xscale="log")
+    axis.set_xticks(TICKS, [str(tick) for tick in TICKS])
+    axis.minorticks_off()
     axis.grid(alpha=0.3, lw=0.5)
