@@ -1,0 +1,78 @@
+"""`python -m benchmarks.search --tables DIR`: regret against money, of this project and of its peers.
+
+Money is counted in mean full trainings. Peers run once, to the largest budget: their curve has the smaller ones. Ours runs
+once for each budget, for it is told its budget. Results are kept in OUT/results.jsonl; a second call runs what is missing.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.search import tables
+from benchmarks.search.methods import METHODS
+from benchmarks.search.plot import plot
+from benchmarks.search.report import report
+from benchmarks.search.runner import Task, read, run_all
+
+
+def arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.search", description=__doc__)
+    add = parser.add_argument
+    add("--tables", type=Path, required=True, help="folder of .npz files")
+    add("--names", default="*", help="glob of the tables' names")
+    add("--seeds", type=int, default=20)
+    add("--workers", type=int, nargs="+", default=[4, 16])
+    add("--budgets", type=float, nargs="+", default=[5, 10, 20, 50, 100], help="in mean trainings")
+    add("--startup", type=float, default=1.0, help="mean steps that starting or resuming a trial takes")
+    add("--methods", nargs="+", choices=METHODS, metavar="METHOD", help=f"of {', '.join(METHODS)}")
+    add("--peers-python", help="interpreter with requirements-peers.txt; without it Syne Tune is left out")
+    add("--jobs", type=int, default=2)
+    add("--out", type=Path, default=Path("search-results"))
+    add("--report", action="store_true", help="run nothing, report what is there")
+    return parser.parse_args(argv)
+
+
+def chosen(args: argparse.Namespace) -> list[str]:
+    """The methods that can run here, in the order of the command line."""
+    able = [name for name, method in METHODS.items() if args.peers_python or not method.peers]
+    return [name for name in args.methods or able if name in able]
+
+
+def tasks(args: argparse.Namespace) -> Iterator[Task]:
+    """Method by method, seed by seed, so that what is there of an unfinished run can be compared."""
+    names = [path.stem for path in tables.find(args.tables, args.names)]
+    for workers in args.workers:
+        for method in chosen(args):
+            budgets = args.budgets if METHODS[method].ours else [max(args.budgets)]
+            for seed in range(args.seeds):
+                for name in names:
+                    yield from (Task(name, method, workers, seed, b, args.startup) for b in budgets)
+
+
+def main() -> None:
+    args = arguments()
+    paths = tables.find(args.tables, args.names)
+    if not paths:
+        sys.exit(f"no tables {args.names}.npz in {args.tables}")
+    args.out.mkdir(parents=True, exist_ok=True)
+    file = args.out / "results.jsonl"
+    if not args.report:
+        wanted = list(tasks(args))
+        for done, result in enumerate(
+            run_all(paths, wanted, file, peers_python=args.peers_python, jobs=args.jobs), 1
+        ):
+            task = result.task
+            print(
+                f"{done}: {task.method} {task.table} {task.workers} workers seed {task.seed}", file=sys.stderr
+            )
+    wanted_methods = args.methods or list(METHODS)
+    results = [r for r in read(file) if r.task.method in wanted_methods and r.task.startup == args.startup]
+    results = [r for r in results if r.task.table in {path.stem for path in paths}]
+    for line in report(results, args.budgets, METHODS):
+        print(line)
+    print(plot(results, METHODS, args.out))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""The product itself: `tuner simulate`, the code of a real job with its own workers, clock, ledger and budget."""
+
+from pathlib import Path
+
+from benchmarks.search.tables import Curve
+from tuner.service.simulation import Request, simulate
+
+# Scheduler and sampler of each method.
+ALGORITHMS = {
+    "ours": ("auto", "auto"),
+    "ours_asha_random": ("asha", "random"),
+    "ours_asha_stopping_random": ("asha_stopping", "random"),
+    "ours_asha_tpe": ("asha", "tpe"),
+}
+
+
+def run_ours(
+    table: Path,
+    budget: float,
+    workers: int,
+    seed: int,
+    startup: float,
+    scheduler: str = "auto",
+    sampler: str = "auto",
+) -> tuple[Curve, int, float]:
+    """(mean trainings paid, best value) at each improvement; the number of trials; the share of the bill that idled."""
+    found = simulate(Request(table, budget, workers, seed, scheduler, sampler, startup))
+    if found.overspend_usd > 0:
+        raise AssertionError(f"{found.overspend_usd} dollars too much were spent")
+    idle = found.bill_usd["idle"] / sum(found.bill_usd.values())
+    # The simulator leaves idle time out of its curve; here it is paid as it comes, evenly.
+    return [(spent / (1 - idle), value) for spent, value in found.best_curve], found.trials, idle

@@ -1,0 +1,167 @@
+"""Runs of methods on tables in processes of their own; each result is a line of a file, and what is there is not run again."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import IO, Any, Self
+
+from threadpoolctl import threadpool_limits
+
+from benchmarks.search.arena import Arena, Problem, spent
+from benchmarks.search.methods import METHODS
+from benchmarks.search.tables import Curve, Table, regrets_of
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run, to `budget` mean trainings."""
+
+    table: str
+    method: str
+    workers: int
+    seed: int
+    budget: float
+    startup: float = 1.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """`curve`: (mean trainings paid, normalised regret) at each improvement. `seconds`: what computing it took."""
+
+    task: Task
+    curve: Curve
+    trials: int
+    idle_share: float
+    seconds: float
+
+    def line(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of(cls, line: str) -> Self:
+        found = json.loads(line)
+        curve = [(float(spent), float(regret)) for spent, regret in found["curve"]]
+        return cls(**{**found, "task": Task(**found["task"]), "curve": curve})
+
+
+def compete(table: Table, task: Task) -> Result:
+    """One run of a peer in the arena."""
+    began = time.perf_counter()
+    make = METHODS[task.method].make
+    assert make is not None, f"{task.method} runs in its own simulator"
+    policy = make(Problem(table.dims, table.steps, task.workers, task.seed))
+    run = Arena(table, policy, budget=task.budget, workers=task.workers, startup=task.startup).run()
+    idle = run.idle_s / (run.idle_s + run.busy_s)
+    seconds = time.perf_counter() - began
+    return Result(task, regrets_of(table, spent(table, run, task.workers)), run.trials, idle, seconds)
+
+
+def ours(path: Path, task: Task) -> Result:
+    """One run of the product."""
+    from benchmarks.search.ours import ALGORITHMS, run_ours
+
+    began = time.perf_counter()
+    table = _table_of(path)
+    curve, trials, idle = run_ours(
+        path, task.budget, task.workers, task.seed, task.startup, *ALGORITHMS[task.method]
+    )
+    return Result(task, regrets_of(table, curve), trials, idle, time.perf_counter() - began)
+
+
+class Peer:
+    """The same benchmark under another interpreter: tasks go to its standard input, results come from its output."""
+
+    def __init__(self, python: str) -> None:
+        self._process = subprocess.Popen(
+            [python, "-W", "ignore", "-m", "benchmarks.search.runner"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"},
+        )
+
+    def compete(self, table: Path, task: Task) -> Result:
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write(json.dumps([str(table), asdict(task)]) + "\n")
+        stdin.flush()
+        answer = stdout.readline()
+        if not answer:
+            raise RuntimeError(f"the peers' interpreter ended in the middle of {task}")
+        return Result.of(answer)
+
+
+def serve(tasks: IO[str], results: IO[str]) -> None:
+    """The other end of `Peer`."""
+    for line in tasks:
+        path, task = json.loads(line)
+        print(compete(Table.read(Path(path)), Task(**task)).line(), file=results, flush=True)
+
+
+_table = cache(Table.read)
+_table_of = cache(Table.load)
+_peer = cache(Peer)
+
+
+def run_one(path: Path, arrays: Path, task: Task, peers_python: str | None) -> Result:
+    """`path`: the table as the product reads it; `arrays`: the same for everybody else."""
+    method = METHODS[task.method]
+    if method.ours:
+        return ours(path, task)
+    if not method.peers:
+        return compete(_table(arrays), task)
+    assert peers_python is not None, f"{task.method} needs the peers' interpreter"
+    return _peer(peers_python).compete(arrays, task)
+
+
+def read(file: Path) -> list[Result]:
+    return [Result.of(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def run_all(
+    paths: Iterable[Path], tasks: Iterable[Task], file: Path, *, peers_python: str | None, jobs: int
+) -> Iterator[Result]:
+    """Appends to the file what it does not have yet, and yields it."""
+    there = {result.task for result in read(file)}
+    missing = [task for task in tasks if task not in there]
+    needed = {task.table for task in missing}
+    by_name = {path.stem: path for path in paths if path.stem in needed}
+    with (
+        tempfile.TemporaryDirectory(prefix="search-") as folder,
+        ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_one_thread) as pool,
+        file.open("a") as lines,
+    ):
+        arrays = {name: Table.load(path).write(Path(folder)) for name, path in by_name.items()}
+        for done in as_completed(
+            pool.submit(run_one, by_name[task.table], arrays[task.table], task, peers_python)
+            for task in missing
+        ):
+            result = done.result()
+            print(result.line(), file=lines, flush=True)
+            yield result
+
+
+def _one_thread() -> None:
+    """Runs are many and small."""
+    threadpool_limits(1)
+
+
+def main() -> None:
+    """Standard output is for results only; whatever a library prints goes to standard error."""
+    results: IO[Any] = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    serve(sys.stdin, results)
+
+
+if __name__ == "__main__":
+    main()

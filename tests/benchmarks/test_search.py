@@ -1,0 +1,183 @@
+"""The search benchmark says what it claims: regret, money, and the same again from the same seed."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ray.tune.schedulers import MedianStoppingRule, TrialScheduler
+
+from benchmarks.search import statistics
+from benchmarks.search.arena import Arena, Decision, Problem, Resume, Start, spent
+from benchmarks.search.methods import METHODS
+from benchmarks.search.methods.halving import rungs
+from benchmarks.search.methods.ray import METRIC, STEP, Trial
+from benchmarks.search.methods.simple import MedianStopping
+from benchmarks.search.plot import plot
+from benchmarks.search.report import report
+from benchmarks.search.runner import Result, Task, compete, read, run_all
+from benchmarks.search.tables import Array, Table, regrets_of
+from tests.simulation.made_tables import written
+from tuner.engine.simulated.tables import load_table
+
+IN_ARENA = [name for name, method in METHODS.items() if method.make and not method.peers]
+
+
+def made(rows: int = 60, steps: int = 9, seed: int = 0) -> Table:
+    rng = np.random.default_rng(seed)
+    unit = rng.random((rows, 2))
+    ends = 1 - ((unit - 0.3) ** 2).sum(axis=1)
+    metric = ends[:, None] - rng.random((rows, 1)) / np.arange(1, steps + 1)
+    return Table("made_table", unit, metric, rng.uniform(0.5, 2, (rows, steps)))
+
+
+class Anything:
+    """Decides by chance; resumes what it paused."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.paused: list[int] = []
+
+    def next(self, may_start: bool) -> Start | Resume | None:
+        if self.paused and self.rng.random() < 0.5:
+            return Resume(self.paused.pop())
+        return Start(self.rng.random(2)) if may_start and self.rng.random() < 0.7 else None
+
+    def started(self, trial: int, point: Array) -> None:
+        pass
+
+    def report(self, trial: int, step: int, value: float) -> Decision:
+        decision = Decision(int(self.rng.integers(1, 4)))
+        if decision is Decision.PAUSE and step < 9:
+            self.paused.append(trial)
+        return decision
+
+
+@given(st.integers(0, 1000), st.floats(0.1, 100), st.integers(1, 8), st.floats(0, 5))
+@settings(max_examples=50, deadline=None)
+def test_every_second_of_every_worker_is_paid_and_no_more_than_the_budget(
+    seed: int, budget: float, workers: int, startup: float
+) -> None:
+    table = made()
+    run = Arena(table, Anything(seed), budget=budget, workers=workers, startup=startup).run()
+    assert run.busy_s + run.idle_s == pytest.approx(budget * table.full_s)
+    assert run.busy_s >= 0
+    assert run.idle_s >= 0
+    assert all(0 < money <= budget * (1 + 1e-9) for money, _ in spent(table, run, workers))
+    assert run.trials <= table.configs
+
+
+class Once:
+    """One trial, paused after its first step if told so, and nothing else."""
+
+    def __init__(self, pause: bool) -> None:
+        self.pause = pause
+        self.orders: list[Start | Resume] = [Start(np.zeros(1))]
+
+    def next(self, may_start: bool) -> Start | Resume | None:
+        return self.orders.pop() if self.orders else None
+
+    def started(self, trial: int, point: Array) -> None:
+        pass
+
+    def report(self, trial: int, step: int, value: float) -> Decision:
+        if not self.pause or step > 1:
+            return Decision.GO_ON
+        self.orders.append(Resume(trial))
+        return Decision.PAUSE
+
+
+@pytest.mark.parametrize(("pause", "times"), [(False, [1.5, 2.5, 3.5]), (True, [1.5, 3.0, 4.0])])
+def test_starting_and_resuming_take_half_a_step_each(pause: bool, times: list[float]) -> None:
+    table = Table("one", np.zeros((1, 1)), np.array([[1.0, 2.0, 3.0]]), np.ones((1, 3)))
+    run = Arena(table, Once(pause), budget=4, workers=2, startup=0.5).run()
+    assert run.curve == list(zip(times, [1.0, 2.0, 3.0], strict=True))
+    assert run.busy_s == times[-1]
+    assert run.idle_s == 2 * 6 - times[-1]
+    assert spent(table, run, workers=2)[0] == (1.0, 1.0)
+
+
+def test_regret_is_0_at_the_best_and_1_at_the_median_of_the_rows_best_values() -> None:
+    metric = np.array([[0.1, 0.5], [0.9, 0.7], [0.2, 0.3], [0.6, 0.6], [0.4, 0.2]])
+    table = Table("five", np.zeros((5, 1)), metric, np.ones((5, 2)))
+    assert (table.best, table.median, table.worst) == (0.9, 0.5, 0.3)
+    assert table.normalised_regret(0.8) == pytest.approx(0.25)
+    curve = regrets_of(table, [(0.5, 0.2), (1.0, 0.7), (3.0, 0.9)])
+    assert curve == [(0.0, pytest.approx(1.5)), (1.0, pytest.approx(0.5)), (3.0, 0.0)]
+    assert statistics.at(curve, [0.9, 1.0, 2.9, 100]).tolist() == pytest.approx([1.5, 0.5, 0.5, 0.0])
+
+
+def test_a_table_is_the_product_s(tmp_path: Path) -> None:
+    path = written(tmp_path / "made.npz")
+    product, table = load_table(path), Table.load(path)
+    assert (table.best, table.median, table.full_s) == (product.best, product.median, product.full_s)
+    assert table.normalised_regret(0.3) == product.normalised_regret(0.3)
+    assert np.array_equal(Table.read(table.write(tmp_path)).metric, product.metric)
+
+
+@pytest.mark.parametrize("name", IN_ARENA)
+def test_a_method_finds_something_and_the_same_again(name: str) -> None:
+    table, task = made(), Task("made_table", name, workers=3, seed=1, budget=8)
+    first, second = (compete(table, task) for _ in range(2))
+    assert replace(first, seconds=0) == replace(second, seconds=0)
+    assert first.curve[-1][1] < first.curve[0][1]
+    assert first.trials >= 8
+
+
+def test_median_stopping_decides_as_ray_tune_s() -> None:
+    rng = np.random.default_rng(0)
+    mine = MedianStopping(Problem(dims=1, steps=8, workers=1, seed=0))
+    rays = MedianStoppingRule(time_attr=STEP, metric=METRIC, mode="max", grace_period=1)
+    nothing_waits = SimpleNamespace(get_live_trials=list)
+    stopped = 0
+    for number in range(30):
+        trial, drift = Trial(number), rng.normal()
+        mine.started(number, np.zeros(1))
+        for step in range(1, 9):
+            value = drift + rng.normal()
+            theirs = rays.on_trial_result(nothing_waits, trial, {METRIC: value, STEP: step})
+            decided = mine.report(number, step, value)
+            assert (decided is Decision.STOP) == (theirs == TrialScheduler.STOP)
+            if decided is Decision.STOP:
+                stopped += 1
+                break
+    assert 0 < stopped < 30
+
+
+def test_rungs_end_at_the_last_step() -> None:
+    assert rungs(51) == [1, 3, 9, 27, 51]
+
+
+def made_results() -> list[Result]:
+    """Random search gets to regret 0.5 with 100, asha with 10."""
+    tasks = (Task("made_table", method, 4, seed, 100) for method in ("random", "asha") for seed in range(3))
+    reached = {"random": 100.0, "asha": 10.0}
+    return [Result(t, [(0.0, 2.0), (reached[t.method], 0.5)], 1, 0.0, 1.0) for t in tasks]
+
+
+def test_a_tenth_of_the_dollars_is_a_saving_of_ten() -> None:
+    cells = statistics.by_cell(made_results())
+    random, asha = ({"made_table": cells[name, "made_table", 4]} for name in ("random", "asha"))
+    assert statistics.saving(asha, random, 100).factor.mean == pytest.approx(10, rel=0.01)
+    assert statistics.saving(random, random, 100).factor.mean == pytest.approx(1)
+    worse = statistics.difference(
+        statistics.regrets(random["made_table"], 50), statistics.regrets(asha["made_table"], 50)
+    )
+    assert asdict(worse) == {"mean": 1.5, "low": 1.5, "high": 1.5}
+
+
+def test_results_are_complete_kept_and_reported(tmp_path: Path) -> None:
+    paths = [written(tmp_path / "made_small.npz")]
+    tasks = [Task("made_small", m, 2, s, 6) for m in ("random", "asha", "ours_asha_random") for s in (0, 1)]
+    file = tmp_path / "results.jsonl"
+    ran = list(run_all(paths, tasks, file, peers_python=None, jobs=1))
+    assert {result.task for result in ran} == set(tasks)
+    assert read(file) == ran
+    assert list(run_all(paths, tasks, file, peers_python=None, jobs=1)) == []
+    text = "\n".join(report(read(file), [3, 6], METHODS))
+    for task in tasks:
+        assert f"| {METHODS[task.method].title} | 2 |" in text
+    assert "plot" in plot(ran, METHODS, tmp_path).lower()
