@@ -147,7 +147,7 @@ def test_trials_bind_and_the_leader_is_finished() -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 10**6),
-    scheduler=st.sampled_from(["asha", "asha_stopping", "none"]),
+    scheduler=st.sampled_from(["auto", "asha", "asha_stopping", "none"]),
     tops=st.lists(st.integers(500, 30_000), min_size=1, max_size=4),
 )
 def test_a_job_topped_up_ends_as_one_that_had_the_money_from_the_start(
@@ -172,16 +172,54 @@ def test_a_job_topped_up_ends_as_one_that_had_the_money_from_the_start(
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(seed=st.integers(0, 10**6), scheduler=st.sampled_from(["asha", "asha_stopping", "none"]))
+@given(seed=st.integers(0, 10**6), scheduler=st.sampled_from(["auto", "asha", "asha_stopping", "none"]))
 def test_restarted_drivers_and_lost_workers_change_no_decision(seed: int, scheduler: SchedulerName) -> None:
     calm = SimulatedRun(spec("1", scheduler=scheduler, seed=seed, trials=20), terms(1), Curves())
     calm.run()
-    faults = Faults(crash=0.02, repeat=0.2, driver_restart=0.02, clock_jump=0.1, loss=0.1)
+    faults = Faults(crash=0.03, repeat=0.2, driver_restart=0.03, clock_jump=0.1, loss=0.1)
     rough = SimulatedRun(
         spec("1", scheduler=scheduler, seed=seed, trials=20), terms(1), Curves(), faults=faults, seed=seed
     )
     rough.run()
     assert outcome(rough) == outcome(calm)
+
+
+def learning(usd: str, seed: int, **budget: object) -> JobSpec:
+    """Both scheduler and sampler are ours."""
+    return replace(spec(usd, **budget), algorithm=Algorithm(scheduler="auto", sampler="auto", seed=seed))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_restarts_change_no_decision_of_the_model_either(seed: int) -> None:
+    calm = SimulatedRun(learning("1", seed, trials=40), terms(1), Curves())
+    calm.run()
+    faults = Faults(crash=0.01, repeat=0.2, driver_restart=0.02, clock_jump=0.1, loss=0.1)
+    rough = SimulatedRun(learning("1", seed, trials=40), terms(1), Curves(), faults=faults, seed=seed)
+    rough.run()
+    assert rough.restarts > 0
+    assert outcome(rough) == outcome(calm)
+
+
+def test_the_best_trial_reaches_its_last_step_within_the_budget() -> None:
+    """In at least 95 % of runs, of which none spends more than it has."""
+    finished = []
+    for seed in range(40):
+        run = SimulatedRun(learning("0.03", seed), terms(2), Curves(), seed=seed)
+        run.run()
+        check_books(run)
+        state = run.loop.state
+        assert state.leader is not None
+        finished.append(state.trials[state.leader].steps == 27)
+    assert sum(finished) >= 38
+
+
+def test_money_for_a_finish_is_no_excuse_to_spend_nothing() -> None:
+    """A budget far too small to finish one trial is used all the same: what is left buys no further step."""
+    run = SimulatedRun(learning("0.0005", 0), terms(2), Curves())
+    run.run()
+    assert run.loop.end is not None
+    assert run.loop.end.reason == "budget_usd"
+    assert Money(500) - run.journal.tables.account.posted.usd < PRICE.of(1_700_000_000)
 
 
 def test_the_same_seed_is_the_same_run_to_the_last_event() -> None:

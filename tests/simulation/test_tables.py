@@ -220,16 +220,16 @@ def test_each_row_is_used_once_and_a_restart_changes_nothing(tmp_path: Path, nam
         config = first.suggest(number)
         assert config in found.configs
         log.append(config)
-        first.tell(number, 1, training.value(config, 1), 0)
+        first.tell(number, 1, training.value(config, 1), 0, at_rung=True)
     assert len({str(config) for config in log}) == 40
     assert first.suggest(40) is None
     again = sampler()
     for number in range(20):
         again.adopt(number, log[number])
-        again.tell(number, 1, training.value(log[number], 1), 0)
+        again.tell(number, 1, training.value(log[number], 1), 0, at_rung=True)
     for number in range(20, 30):
         assert again.suggest(number) == log[number]
-        again.tell(number, 1, training.value(log[number], 1), 0)
+        again.tell(number, 1, training.value(log[number], 1), 0, at_rung=True)
 
 
 def test_a_proposal_is_answered_by_the_nearest_row(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_tpe_learns_what_the_row_was_and_not_what_it_proposed(tmp_path: Path) ->
     for number in range(60):
         config = sampler.suggest(number)
         assert config is not None
-        sampler.tell(number, 1, training.value(config, 1), 0)
+        sampler.tell(number, 1, training.value(config, 1), 0, at_rung=True)
         distance.append(abs(np.log10(float(str(config["lr"]))) + 2))
     assert np.mean(distance[40:]) < 0.6
 

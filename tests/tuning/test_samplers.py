@@ -14,7 +14,7 @@ from tuner.domain.objective import Objective
 from tuner.domain.space import Categorical, Config, Float, Int, Space
 from tuner.tuning.samplers import Sampler, sampler_for
 
-NAMES: list[SamplerName] = ["tpe", "random", "gp", "cmaes", "qmc", "grid"]
+NAMES: list[SamplerName] = ["auto", "tpe", "random", "gp", "cmaes", "qmc", "grid"]
 SPACE = Space(
     {
         "lr": Float(1e-4, 1, log=True),
@@ -37,9 +37,9 @@ def score(config: Config) -> float:
 
 
 def hear_of(sampler: Sampler, number: int, config: Config) -> None:
-    sampler.tell(number, 1, score(config), 0)
+    sampler.tell(number, 1, score(config), 0, at_rung=True)
     if number % 3 == 0:
-        sampler.tell(number, 3, score(config), 0)
+        sampler.tell(number, 3, score(config), 0, at_rung=True)
     if number % 6 == 0:
         sampler.finish(number, failed=False)
     if number % 7 == 1:
@@ -74,10 +74,10 @@ def test_suggestions_are_inside_any_space(name: SamplerName, space: Space, seed:
         if config is None:
             break
         assert space.contains(config)
-        sampler.tell(number, 1, float(number), 0)
+        sampler.tell(number, 1, float(number), 0, at_rung=True)
 
 
-@pytest.mark.parametrize("name", ["random", "grid"])
+@pytest.mark.parametrize("name", ["auto", "random", "grid"])
 def test_a_finite_space_is_proposed_once_each_and_then_ends(name: SamplerName) -> None:
     space = Space({"a": Int(1, 3), "b": Categorical(("x", "y"))})
     sampler = build(name, space)
@@ -96,6 +96,6 @@ def test_tpe_learns_from_paused_trials() -> None:
     for number in range(80):
         config = tpe.suggest(number)
         assert config is not None
-        tpe.tell(number, 1, score(config), 0)
+        tpe.tell(number, 1, score(config), 0, at_rung=True)
         distance.append(-score(config))
     assert sum(distance[50:]) / 30 < 0.6

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tuner.domain.budget import Budget
+from tuner.domain.commands import Suggest
 from tuner.domain.cost import CostKind
 from tuner.domain.events import Event
 from tuner.domain.job import JobState, StopReason
@@ -83,7 +84,7 @@ class Turn:
     at: Instant
     orders: list[Callable[[], None]] = field(default_factory=list)
     go: set[str] = field(default_factory=set)
-    suggest: str | None = None
+    suggest: Suggest | None = None
 
 
 class Journal(Protocol):

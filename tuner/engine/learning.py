@@ -3,7 +3,7 @@
 from tuner.domain import events as ev
 from tuner.domain.ids import trial_number
 from tuner.domain.job import JobSpec
-from tuner.domain.space import Config
+from tuner.domain.time import Instant
 from tuner.tuning import reserve
 from tuner.tuning.samplers import Sampler
 from tuner.tuning.schedulers.forecast import earned
@@ -21,19 +21,27 @@ class Learner:
         self._heard: dict[int, int] = {}
         self._finished: set[int] = set()
 
-    def suggest(self, number: int) -> Config | None:
+    def next(self, state: State, trial: str, at: Instant) -> ev.Suggested | ev.Advised:
+        """For a free worker: a trial that has earned more, or else a new configuration for `trial`, or nobody where the money would
+        finish neither."""
+        promoted = self._earned(state)
+        if promoted is not None:
+            return ev.Advised(at, promoted.id, go=True)
+        if state.rungs and reserve.is_due(state):
+            return ev.Advised(at, None, go=False)
+        number = trial_number(trial)
         self._known = number + 1
-        return self._sampler.suggest(number)
+        return ev.Suggested(at, trial, self._sampler.suggest(number))
 
-    def earned(self, state: State, also: TrialRecord | None = None) -> TrialRecord | None:
-        """The trial that the scheduler of `auto` would promote; `also` is running, and waits at a rung."""
+    def advise(self, state: State, trial: str, at: Instant) -> ev.Advised:
+        """Whether a trial that waits at a rung goes on."""
+        waits = state.trial(trial)
+        return ev.Advised(at, trial, go=self._earned(state, waits) is waits)
+
+    def _earned(self, state: State, also: TrialRecord | None = None) -> TrialRecord | None:
         if self._spec.algorithm.scheduler != "auto" or not state.rungs:
             return None
         return earned(state, self._sampler.forecast(), also)
-
-    def is_done(self, state: State) -> bool:
-        """Whether no new trial should begin, for want of the money to finish it."""
-        return bool(state.rungs) and reserve.is_due(state)
 
     def learn(self, state: State, event: ev.Event) -> None:
         """Called after the decision on `event`. A suggestion that was not asked of this sampler is adopted."""

@@ -14,7 +14,6 @@ from tuner.domain import commands as do
 from tuner.domain import events as ev
 from tuner.domain.budget import Budget
 from tuner.domain.cost import Meter
-from tuner.domain.ids import trial_number
 from tuner.domain.job import JobSpec
 from tuner.domain.money import FREE, Rate
 from tuner.domain.records import AttemptRow, CheckpointRow, ReportRow
@@ -157,22 +156,17 @@ class Loop:
         for order in turn.orders:
             order()
         if turn.suggest is not None:
-            answer = self._suggest(turn.suggest)
+            answer = self._ask(turn.suggest)
             with self._turn() as following:
                 self._tell(following, answer)
 
-    def _suggest(self, trial: str) -> ev.Suggested | ev.Advised:
+    def _ask(self, order: do.Suggest | do.Consult) -> ev.Event:
+        if isinstance(order, do.Consult):
+            return self.learner.advise(self.state, order.trial, self._clock.now())
         began = self._clock.elapsed_ns()
-        earned = self.learner.earned(self.state)
-        if earned is not None or self.learner.is_done(self.state):
-            return ev.Advised(self._clock.now(), earned.id if earned else None, go=earned is not None)
-        config = self.learner.suggest(trial_number(trial))
+        answer = self.learner.next(self.state, order.trial, self._clock.now())
         self._suggestion_ns = self._clock.elapsed_ns() - began
-        return ev.Suggested(self._clock.now(), trial, config)
-
-    def _advise(self, trial: str) -> ev.Advised:
-        waits = self.state.trial(trial)
-        return ev.Advised(self._clock.now(), trial, self.learner.earned(self.state, waits) is waits)
+        return answer
 
     def record_touched(self, tx: JournalTx, at: Instant) -> None:
         """Writes down the trials whose state changed."""
@@ -194,12 +188,10 @@ class Loop:
 
     def _carry_out(self, turn: Turn, order: do.Command) -> list[ev.Event]:
         match order:
-            case do.Suggest(trial) if self._suggestion_ns > SLOW_SUGGESTION_NS:
-                turn.suggest = trial  # nobody should wait for the database meanwhile
-            case do.Suggest(trial):
-                return [self._suggest(trial)]
-            case do.Consult(trial):
-                return [self._advise(trial)]
+            case do.Suggest() if self._suggestion_ns > SLOW_SUGGESTION_NS:
+                turn.suggest = order  # nobody should wait for the database meanwhile
+            case do.Suggest() | do.Consult():
+                return [self._ask(order)]
             case do.Begin():
                 return self._begin(turn, order)
             case do.Proceed(trial, until):

@@ -12,10 +12,11 @@ from tuner.domain.commands import Command
 from tuner.domain.events import Event
 from tuner.domain.ids import trial_id
 from tuner.domain.job import StopReason
-from tuner.tuning import reserve, stopping
+from tuner.tuning import stopping
 from tuner.tuning.schedulers import scheduler_for
 from tuner.tuning.schedulers.base import send_on
 from tuner.tuning.state import Ending, State, Status, TrialRecord
+from tuner.tuning.steps import at_step, drop, go_on, make_room, no_metric, park_at_rung, record_rungs
 
 LOSSES_WITHOUT_PROGRESS = 5
 
@@ -35,10 +36,8 @@ def _note(state: State, event: Event) -> list[Command]:
     match event:
         case ev.Launched():
             return _on_launched(state, event)
-        case ev.Suggested():
-            return _on_suggested(state, event)
-        case ev.Advised():
-            return _on_advised(state, event)
+        case ev.Suggested() | ev.Advised():
+            return _on_answer(state, event)
         case ev.Reported():
             return _on_reported(state, event)
         case ev.Parked() | ev.Completed() | ev.Stopped() | ev.Failed() | ev.Lost():
@@ -87,6 +86,10 @@ def _on_suggested(state: State, event: ev.Suggested) -> list[Command]:
     return []
 
 
+def _on_answer(state: State, event: ev.Suggested | ev.Advised) -> list[Command]:
+    return _on_suggested(state, event) if isinstance(event, ev.Suggested) else _on_advised(state, event)
+
+
 def _on_advised(state: State, event: ev.Advised) -> list[Command]:
     if event.trial is None:
         state.suggesting = False
@@ -94,7 +97,7 @@ def _on_advised(state: State, event: ev.Advised) -> list[Command]:
         return [] if state.active else _out_of(state, state.broke)
     trial = state.trial(event.trial)
     if trial.status == "running":
-        return _go_on(state, trial) if event.go else _park_at_rung(state, trial)
+        return go_on(state, trial) if event.go else park_at_rung(state, trial)
     state.suggesting = False
     if event.go and trial.status == "parked":
         send_on(state, trial)
@@ -107,100 +110,25 @@ def _on_reported(state: State, event: ev.Reported) -> list[Command]:
     if trial.status not in ("running", "parking"):
         return []
     trial.resumable, trial.replayed = event.resumable, event.step
-    state.trained_ns, state.reported = state.trained_ns + event.train_ns, state.reported + 1
     if event.step <= trial.steps:
-        return _at_step(state, trial, event.step)
+        return at_step(state, trial, event.step)
     trial.losses = 0
     if event.value is not None and not stopping.usable(event.value):
         metric = state.spec.objective.metric
-        return _drop(state, trial, "failed", f"reported {metric} = {event.value} at step {event.step}")
+        return drop(state, trial, "failed", f"reported {metric} = {event.value} at step {event.step}")
     if event.value is not None:
         trial.value = event.value
-    trial.steps = event.step
-    trial.trained_ns += event.train_ns
+    state.steps, trial.steps = state.steps + event.step - trial.steps, event.step
+    state.trained_ns, trial.trained_ns = (
+        state.trained_ns + event.train_ns,
+        trial.trained_ns + event.train_ns,
+    )
     state.touched.add(trial.number)
-    _record_rungs(state, trial)
+    record_rungs(state, trial)
     ending = stopping.after_report(state, event) if event.value is not None else None
     if ending is not None and (state.ending is None or state.ending.state == "paused"):
         return _end(state, ending)
-    return _make_room(state) + _at_step(state, trial, event.step)
-
-
-def _make_room(state: State) -> list[Command]:
-    """Parks all but the leader, where what is left of the money is just enough to finish that one."""
-    if not reserve.is_urgent(state):
-        return []
-    others = [state.trials[n] for n in sorted(state.active) if n != state.leader]
-    running = [trial for trial in others if trial.status == "running" and trial.resumable]
-    for trial in running:
-        state.set(trial, "parking")
-    return [do.Park(trial.id) for trial in running]
-
-
-def _record_rungs(state: State, trial: TrialRecord) -> None:
-    """A report counts for every rung that it crosses, not only for the highest."""
-    if trial.value is None:
-        return
-    for rung in state.rungs:
-        if rung.step <= trial.steps:
-            rung.record(trial.number, state.spec.objective.score(trial.value))
-
-
-def _at_step(state: State, trial: TrialRecord, step: int) -> list[Command]:
-    """What follows a report of `step`, the first one or a repeated one after a restart."""
-    if trial.status != "running":
-        return []
-    if state.max_step is not None and step >= state.max_step:
-        if trial.value is None:
-            return _drop(state, trial, "failed", _no_metric(state, step))
-        trial.unkept = False
-        state.set(trial, "finishing")
-        return [do.Finish(trial.id)]
-    if trial.until is None or step < trial.until:
-        return []
-    if trial.value is None:
-        return _drop(state, trial, "failed", _no_metric(state, step))
-    return _at_rung(state, trial)
-
-
-def _at_rung(state: State, trial: TrialRecord) -> list[Command]:
-    match scheduler_for(state.spec).at_rung(state, trial):
-        case "consult":
-            return [do.Consult(trial.id)]
-        case "go":
-            return [do.Proceed(trial.id, trial.until)]
-        case "stop":
-            return _drop(state, trial, "stopped", f"below the cut at step {trial.steps}")
-        case "park":
-            return _park_at_rung(state, trial)
-
-
-def _go_on(state: State, trial: TrialRecord) -> list[Command]:
-    send_on(state, trial)
-    return [do.Proceed(trial.id, trial.until)]
-
-
-def _park_at_rung(state: State, trial: TrialRecord) -> list[Command]:
-    if not state.may_suggest and not state.suggesting and state.leader == trial.number:
-        return _go_on(state, trial)
-    return _park(state, trial)
-
-
-def _park(state: State, trial: TrialRecord) -> list[Command]:
-    state.set(trial, "parking")
-    return [do.Park(trial.id)]
-
-
-def _no_metric(state: State, step: int) -> str:
-    return f"did not report the metric {state.spec.objective.metric!r} up to step {step}"
-
-
-def _drop(state: State, trial: TrialRecord, ends_as: Status, reason: str) -> list[Command]:
-    """Stops a running trial for good."""
-    assert ends_as in ("stopped", "failed")
-    trial.ends_as, trial.reason = ends_as, reason
-    state.set(trial, "stopping")
-    return [do.Stop(trial.id, reason)]
+    return make_room(state) + at_step(state, trial, event.step)
 
 
 AttemptEnd = ev.Parked | ev.Completed | ev.Stopped | ev.Failed | ev.Lost
@@ -217,7 +145,7 @@ def _on_attempt_end(state: State, event: AttemptEnd) -> list[Command]:
         case ev.Parked():
             return _interrupt(state, trial, event.step)
         case ev.Completed() if trial.value is None:
-            return _ended_for_good(state, trial, "failed", _no_metric(state, trial.steps))
+            return _ended_for_good(state, trial, "failed", no_metric(state, trial.steps))
         case ev.Completed():
             return _ended_for_good(state, trial, "completed", "")
         case ev.Stopped():
@@ -314,7 +242,7 @@ def _end(state: State, ending: Ending, *, park: bool = True) -> list[Command]:
             state.set(trial, "parking")
             orders.append(do.Park(trial.id))
         elif not park and trial.status in ("running", "parking", "finishing"):
-            orders += _drop(state, trial, "stopped", ending.detail or str(ending.reason))
+            orders += drop(state, trial, "stopped", ending.detail or str(ending.reason))
     return orders
 
 

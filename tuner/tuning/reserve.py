@@ -40,11 +40,14 @@ def unfinished_leader(state: State) -> TrialRecord | None:
 
 
 def is_due(state: State) -> bool:
-    """Whether what is left should finish what was begun: a new trial could not be trained to its end any more."""
-    if not _keeps(state):
+    """Whether what is left should finish what was begun: a new trial could not be trained to its end any more. Where not even
+    the leader can be finished there is nothing to keep money for."""
+    if not _keeps(state) or state.leader is None:
         return False
     leader = unfinished_leader(state)
     reserved = 0 if leader is None else finishing_ns(state, leader)
+    if reserved > left_ns(state):
+        return False
     new = _overhead_ns(state) + round(NEW * _step_ns(state) * (state.max_step or 0))
     return reserved + new > left_ns(state) - _committed_ns(state, leader)
 
@@ -55,7 +58,8 @@ def is_urgent(state: State) -> bool:
     if leader is None:
         return False
     others = [state.trials[n] for n in state.active if n != leader.number]
-    return finishing_ns(state, leader) + sum(2 * _step_ns(state, t) for t in others) > left_ns(state)
+    stopping_ns = sum(2 * _step_ns(state, trial) for trial in others)
+    return 0 <= left_ns(state) - finishing_ns(state, leader) < stopping_ns
 
 
 def _keeps(state: State) -> bool:
@@ -84,7 +88,7 @@ def _step_ns(state: State, trial: TrialRecord | None = None) -> int:
     """Of this trial so far, or of all."""
     if trial is not None and trial.steps and trial.trained_ns:
         return trial.trained_ns // trial.steps
-    return state.trained_ns // max(1, state.reported)
+    return state.trained_ns // max(1, state.steps)
 
 
 def _overhead_ns(state: State) -> int:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from tuner.domain.fidelity import Fidelity
 from tuner.domain.job import JobSpec
 
-# The ladder of `auto`: the first rung at a twelfth of the whole, each next one twice as high (benchmarks/README.md).
+# The ladder of `auto`: the first rung at a twelfth of the whole, each next one four times as high (benchmarks/README.md).
 AUTO_FIRST = 12
-AUTO_FACTOR = 2
+AUTO_FACTOR = 4
 
 
 def ladder(spec: JobSpec) -> Fidelity:

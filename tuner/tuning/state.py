@@ -110,7 +110,7 @@ class State:
     valid_reports: int = 0
     failures: list[str] = field(default_factory=list)
     begun: int = 0
-    reported: int = 0
+    steps: int = 0
     trained_ns: int = 0
 
     @classmethod

@@ -71,7 +71,7 @@ class CurveGP:
         a, b = np.exp(2 * self._theta[self._d : self._d + 2])
         over_x, _ = _matern(_distances(x / lengths, self._data.x / lengths))
         over_t, _ = _matern((t[:, None] - self._data.t) ** 2 / np.exp(2 * self._theta[self._d + 2]))
-        return over_x * (a + b * over_t)
+        return np.asarray(over_x * (a + b * over_t), dtype=np.float64)
 
     def _objective(self, theta: Floats, data: Data) -> tuple[float, Floats]:
         """Negative log posterior of the hyperparameters, and its gradient."""
@@ -110,7 +110,7 @@ class CurveGP:
 def _distances(x: Floats, y: Floats) -> Floats:
     """Squared, between the rows of x and y."""
     squares = np.einsum("ij,ij->i", x, x)[:, None] + np.einsum("ij,ij->i", y, y) - 2 * x @ y.T
-    return np.maximum(squares, 0.0)
+    return np.asarray(np.maximum(squares, 0.0), dtype=np.float64)
 
 
 def _matern(squares: Floats) -> tuple[Floats, Floats]:

@@ -101,6 +101,10 @@ class Curves:
         newest = {t.number: self._newest(t, lifts) for t in self._sound()}
         return sorted(newest, key=lambda n: (-newest[n], n))[:count]
 
+    def best_past(self, count: int) -> list[int]:
+        """The best trials of earlier jobs, by their lifted newest score."""
+        return [number for number in self.best_numbers(len(self._trials)) if number < 0][:count]
+
     def _sound(self) -> list[_Trial]:
         return [trial for trial in self._trials.values() if trial.scores and not trial.failed]
 

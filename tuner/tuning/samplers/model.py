@@ -23,12 +23,10 @@ from tuner.tuning.samplers.encoding import UnitCube
 from tuner.tuning.samplers.simple import RandomSampler
 
 Floats = npt.NDArray[np.float64]
-RANDOM_SHARE = 0.15
+RANDOM_SHARE = 0.1
 FIRST_RANDOM = 8
 CANDIDATES = 1000
-LOCAL_SHARE = 0.05  # of the candidates, around the best
-LOCAL_STEPS = (0.1, 0.2, 0.3)
-LOCAL_AROUND = 8
+PAST_CANDIDATES = 10
 COST_POWER = 0.5  # improvement is divided by the cost to this power
 POINTS = 200  # that the model is conditioned on
 FIT_POINTS = 120
@@ -136,7 +134,7 @@ class ModelSampler:
 
     def _best_candidate(self, rng: np.random.Generator) -> Config:
         model = self._fresh()
-        points = self._candidates(model, rng)
+        points = self._candidates(rng)
         features = self._cube.features(points)
         mean, deviation = model.gp.predict(features, self._curves.last_t)
         best = max((m for number, (m, _) in model.forecast.items() if number >= 0), default=0.0)
@@ -144,15 +142,11 @@ class ModelSampler:
         cost = features @ model.cost_weights[1:]
         return self._cube.config(points[np.argmax(worth - COST_POWER * cost)])
 
-    def _candidates(self, model: _Model, rng: np.random.Generator) -> Floats:
-        """Most of them from anywhere, some around the trials with the best forecasts."""
-        local, p = int(LOCAL_SHARE * CANDIDATES), self._cube.parameters
-        anywhere = rng.random((CANDIDATES - local, p))
-        ranked = sorted(model.forecast, key=lambda number: -model.forecast[number][0])[:LOCAL_AROUND]
-        around = self._curves.points(ranked)[rng.integers(len(ranked), size=local)]
-        moved = rng.normal(size=(local, p)) * rng.choice(LOCAL_STEPS, size=(local, 1))
-        moved *= rng.random((local, p)) < max(0.5, 2 / p)
-        return np.vstack([anywhere, np.clip(around + moved, 0.0, 1.0)])
+    def _candidates(self, rng: np.random.Generator) -> Floats:
+        """From anywhere; and the best trials of earlier jobs as they were."""
+        anywhere = rng.random((CANDIDATES, self._cube.parameters))
+        past = self._curves.best_past(PAST_CANDIDATES)
+        return np.vstack([anywhere, self._curves.points(past)]) if past else anywhere
 
 
 def log_expected_improvement(u: Floats) -> Floats:
@@ -161,4 +155,4 @@ def log_expected_improvement(u: Floats) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         near = np.log(u * np.exp(log_ndtr(u)) + np.exp(log_density))
         far = log_density - 2 * np.log(np.abs(u))
-    return np.where(u > -10, near, far)
+    return np.asarray(np.where(u > -10, near, far), dtype=np.float64)

@@ -1,6 +1,7 @@
 """Promotion by where trials would end, as the sampler's model foretells it, not by where they stand.
 
-A trial goes on from a rung if it is among the best 1/η of that rung by forecast, and if the best of all is within its reach.
+A trial goes on from a rung if it is among the best 1/η of that rung by forecast, and if the best of all is within its reach:
+so many standard deviations of its own forecast.
 Without a forecast this is promotion ASHA (`promotion.py`).
 """
 
@@ -13,7 +14,9 @@ from tuner.tuning.schedulers.base import Verdict
 from tuner.tuning.schedulers.promotion import PromotionAsha
 from tuner.tuning.state import State, TrialRecord
 
-REACH = 0.5  # standard deviations
+# Standard deviations: little at first, when more is to be learned from new trials, and more as the money spent grows.
+REACH = 0.5
+REACH_TRAININGS = 5  # so many mean trainings' worth of steps, from which on it grows in proportion
 
 
 class ForecastPromotion(PromotionAsha):
@@ -38,8 +41,9 @@ def earned(
         order = sorted(forecasts or {}, key=lambda n: (-(forecasts or {})[n][0], n))
         last = [leader.number, *order] if leader is not None else order
         return _first_waiting(state, last, also)
+    reach = REACH * max(1.0, state.steps / (REACH_TRAININGS * (state.max_step or 1)))
     for rung in reversed(state.rungs):
-        found = _first_waiting(state, _best_first(rung, state.reduction_factor, forecasts), also)
+        found = _first_waiting(state, _best_first(rung, state.reduction_factor, forecasts, reach), also)
         if found is not None:
             return found
     return None
@@ -54,12 +58,14 @@ def _first_waiting(state: State, numbers: Iterable[int], also: TrialRecord | Non
     return None
 
 
-def _best_first(rung: Rung, reduction_factor: int, forecasts: Mapping[int, Forecast] | None) -> Iterator[int]:
+def _best_first(
+    rung: Rung, reduction_factor: int, forecasts: Mapping[int, Forecast] | None, reach: float
+) -> Iterator[int]:
     if forecasts is None:
         yield from rung.promotable(reduction_factor)
         return
     best = max((mean for mean, _ in forecasts.values()), default=0.0)
     known = sorted((-forecasts[number][0], number) for number in rung.recorded if number in forecasts)
     for mean, number in known[: len(rung.recorded) // reduction_factor]:
-        if number not in rung.promoted and -mean + REACH * forecasts[number][1] >= best:
+        if number not in rung.promoted and -mean + reach * forecasts[number][1] >= best:
             yield number

@@ -1,0 +1,170 @@
+"""The model behind `auto`: its encoding, its Gaussian process, what it makes of curves, and what it proposes."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+from tests.strategies import spaces
+from tuner.domain.records import PastTrial
+from tuner.domain.space import Categorical, Config, Float, Int, Space
+from tuner.tuning.samplers.curve_gp import CurveGP, Data
+from tuner.tuning.samplers.curves import FLOOR, Curves
+from tuner.tuning.samplers.encoding import UnitCube
+from tuner.tuning.samplers.model import FIRST_RANDOM, ModelSampler, log_expected_improvement
+from tuner.tuning.samplers.simple import RandomSampler
+
+PLANE = Space({"lr": Float(1e-4, 1, log=True), "width": Int(8, 64, log=True)})
+STEPS = (4, 8, 16)
+
+
+def height(config: Config, step: int) -> float:
+    """Best at lr = 0.01 and width = 32; rises with the steps."""
+    lr, width = float(str(config["lr"])), float(str(config["width"]))
+    return 1 - abs(math.log10(lr) + 2) / 4 - abs(math.log2(width / 32)) / 8 - 1 / step
+
+
+def taught(sampler: ModelSampler, trials: int) -> list[Config]:
+    """Every trial reaches the first rung, every third the last."""
+    configs = []
+    for number in range(trials):
+        config = sampler.suggest(number)
+        assert config is not None
+        configs.append(config)
+        for step in STEPS if number % 3 == 0 else STEPS[:1]:
+            sampler.tell(number, step, height(config, step), step * 10**9, at_rung=True)
+    return configs
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(space=spaces(), seed=st.integers(0, 2**32))
+def test_a_configuration_is_its_point_and_its_features_are_in_the_unit_cube(space: Space, seed: int) -> None:
+    cube = UnitCube(space)
+    rng = np.random.default_rng(seed)
+    for point in rng.random((3, cube.parameters)):
+        config = cube.config(point)
+        assert space.contains(config)
+        again = cube.config(cube.point(config))
+        assert set(again) == set(config)
+        for name, value in config.items():
+            numeric = isinstance(space.parameters[name], Float)
+            assert again[name] == (pytest.approx(value, rel=1e-6, abs=1e-6) if numeric else value)
+        features = cube.features(point[None])
+        assert features.shape == (1, cube.dimensions)
+        assert np.all((features >= -1e-9) & (features <= 1 + 1e-9))
+
+
+def test_what_an_inactive_parameter_would_be_changes_no_feature() -> None:
+    cube = UnitCube(Space({"o": Categorical(("sgd", "adamw")), "m": Float(0, 1, when={"o": ("sgd",)})}))
+    inactive, active = np.array([[0.9, 0.1], [0.9, 0.7]]), np.array([[0.1, 0.1], [0.1, 0.7]])
+    assert np.array_equal(*cube.features(inactive))
+    assert not np.array_equal(*cube.features(active))
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_the_gradient_of_the_likelihood_is_that_of_finite_differences(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x, t = rng.random((30, 3)), np.log(rng.integers(1, 50, 30))
+    data = Data(x, t, rng.normal(size=30))
+    gp = CurveGP(3)
+    theta = gp._prior + 0.3 * rng.normal(size=7)
+    _, gradient = gp._objective(theta, data)
+    for i in range(7):
+        off = np.eye(7)[i] * 1e-5
+        slope = (gp._objective(theta + off, data)[0] - gp._objective(theta - off, data)[0]) / 2e-5
+        assert gradient[i] == pytest.approx(slope, rel=1e-3, abs=1e-3)
+
+
+def test_the_process_passes_through_its_data_and_knows_least_far_from_them() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.random((40, 2)) * 0.5
+    data = Data(x, np.full(40, 1.0), np.sin(6 * x[:, 0]))
+    gp = CurveGP(2)
+    gp.fit(data)
+    gp.condition(data)
+    mean, deviation = gp.predict(x, 1.0)
+    assert np.abs(mean - data.y).max() < 0.05
+    _, far = gp.predict(np.array([[1.0, 1.0]]), 1.0)
+    assert far[0] > 3 * deviation.max()
+
+
+@given(st.floats(-30, 10))
+def test_the_logarithm_of_expected_improvement_is_right_where_it_can_be_told(u: float) -> None:
+    found = float(log_expected_improvement(np.array([u]))[0])
+    if u > -5:
+        assert found == pytest.approx(math.log(u * norm.cdf(u) + norm.pdf(u)), rel=1e-6, abs=1e-6)
+    else:
+        assert found == pytest.approx(norm.logpdf(u) - 2 * math.log(-u), rel=0.02)
+
+
+def test_a_young_trial_is_lifted_by_what_others_gained() -> None:
+    curves = Curves(UnitCube(PLANE), STEPS)
+    for number in range(4):
+        curves.add(number, {"lr": 0.01, "width": 8 + number})
+        for step, score in zip(STEPS, (0.2, 0.5, 0.6), strict=True):
+            curves.tell(number, step, score + number / 100, 10**9, at_rung=True)
+    curves.add(4, {"lr": 0.1, "width": 20})
+    curves.tell(4, 4, 0.25, 10**9, at_rung=True)
+    assert curves.best_numbers(5)[0] == 4
+
+
+def test_a_failed_trial_is_as_bad_as_any() -> None:
+    curves = Curves(UnitCube(PLANE), STEPS)
+    for number in range(3):
+        curves.add(number, {"lr": 0.01, "width": 8 + number})
+        curves.tell(number, 4, number / 10, 10**9, at_rung=True)
+    curves.finish(2, failed=True)
+    known = curves.known(10)
+    assert FLOOR in known.z.tolist()
+    assert curves.best_numbers(5) == [1, 0]
+
+
+def test_known_scores_are_bounded_and_keep_the_best() -> None:
+    curves = Curves(UnitCube(PLANE), STEPS)
+    for number in range(50):
+        curves.add(number, {"lr": 0.01, "width": 8 + number})
+        curves.tell(number, 4, float(number), 10**9, at_rung=True)
+    known = curves.known(20)
+    assert len(known.z) == 20
+    assert known.z.max() == pytest.approx(1.0)
+
+
+def test_it_finds_better_configurations_than_random_search() -> None:
+    """The best of 30 proposals, over several seeds."""
+    learned, drawn = [], []
+    for seed in range(6):
+        learned.append(max(height(c, 16) for c in taught(ModelSampler(PLANE, seed, STEPS), 30)))
+        random = RandomSampler(PLANE, seed)
+        drawn.append(max(height(c, 16) for n in range(30) if (c := random.suggest(n)) is not None))
+    best = height({"lr": 0.01, "width": 32}, 16)
+    assert best - np.mean(learned) < 0.5 * (best - np.mean(drawn))
+
+
+def test_forecasts_come_with_the_first_results_and_rank_trials_as_they_are() -> None:
+    sampler = ModelSampler(PLANE, 0, STEPS)
+    taught(sampler, FIRST_RANDOM - 1)
+    assert sampler.forecast() is None
+    sampler = ModelSampler(PLANE, 0, STEPS)
+    configs = taught(sampler, 40)
+    forecast = sampler.forecast()
+    assert forecast is not None
+    assert set(forecast) == set(range(40))
+    ends = [height(config, 16) for config in configs]
+    best, worst = int(np.argmax(ends)), int(np.argmin(ends))
+    assert forecast[best][0] > forecast[worst][0]
+
+
+def test_what_earlier_jobs_found_is_proposed_from_the_first_trial_on() -> None:
+    old = ModelSampler(PLANE, 1, STEPS)
+    history = [
+        PastTrial(config, tuple((step, height(config, step), step * 10**9) for step in STEPS))
+        for config in taught(old, 40)
+    ]
+    warm, cold = ModelSampler(PLANE, 2, STEPS, history), RandomSampler(PLANE, 2)
+    first = [[height(c, 16) for n in range(8) if (c := s.suggest(n)) is not None] for s in (warm, cold)]
+    assert np.mean(first[0]) > np.mean(first[1]) + 0.1
+    assert all(number >= 0 for number in warm.forecast() or {})
