@@ -17,7 +17,7 @@ from tuner.domain.budget import Budget
 from tuner.domain.fidelity import Fidelity
 from tuner.domain.ids import trial_number
 from tuner.domain.job import Algorithm, JobSpec
-from tuner.domain.money import ZERO, Money
+from tuner.domain.money import ZERO, Money, Price, Rate
 from tuner.domain.objective import Objective
 from tuner.domain.space import Float, Space
 from tuner.domain.time import Instant
@@ -44,7 +44,7 @@ class Job:
             fidelity=Fidelity("step", 1, STEPS),
             algorithm=Algorithm("asha", "random"),
         )
-        self.state = State.fresh(spec, budget=spec.budget, concurrency=16)
+        self.state = State.fresh(spec, concurrency=16, rate=Rate(Price(3_600_000)))
         self.took_ns: list[int] = []
         self._rng = Random(0)
         self._quality: dict[str, float] = {}

@@ -22,12 +22,12 @@ class Learner:
         self._finished: set[int] = set()
 
     def next(self, state: State, trial: str, at: Instant) -> ev.Suggested | ev.Advised:
-        """For a free worker: a trial that has earned more, or else a new configuration for `trial`, or nobody where the money would
-        finish neither."""
+        """For a free worker: a trial that has earned more, or else a new configuration for `trial`, or nobody where the money is
+        kept to finish the best. What finishes nothing any more is spent on new trials all the same."""
         promoted = self._earned(state)
         if promoted is not None:
             return ev.Advised(at, promoted.id, go=True)
-        if state.rungs and reserve.is_due(state):
+        if reserve.is_due(state) and reserve.unfinished_leader(state) is not None:
             return ev.Advised(at, None, go=False)
         number = trial_number(trial)
         self._known = number + 1

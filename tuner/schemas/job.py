@@ -44,7 +44,8 @@ class Objective(Request):
 
 
 class Fidelity(Request):
-    """`max` null: the trainable runs until it returns."""
+    """`max` null: the trainable runs until it returns. Trials are compared at rungs a `reduction_factor` apart, from `min` on; the
+    scheduler `auto` chooses its own from `min` on."""
 
     unit: str = "step"
     min: int = 1

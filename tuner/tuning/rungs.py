@@ -1,6 +1,6 @@
 """The ladder of rungs and the ranking of trials on each."""
 
-from bisect import insort
+from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
 
 from tuner.domain.fidelity import Fidelity
@@ -22,10 +22,12 @@ def ladder(spec: JobSpec) -> Fidelity:
 
 @dataclass(slots=True)
 class Rung:
-    """The trials that reached `step`, best first, by (-score, number): ties go to the older trial."""
+    """The trials that reached `step`, best first, by (-score, number): ties go to the older trial. `waiting` are those of them
+    that were not promoted, so that a promotion is found without looking at all."""
 
     step: int
     ranked: list[tuple[float, int]] = field(default_factory=list)
+    waiting: list[tuple[float, int]] = field(default_factory=list)
     promoted: set[int] = field(default_factory=set)
     recorded: dict[int, float] = field(default_factory=dict)
 
@@ -34,13 +36,20 @@ class Rung:
         if number not in self.recorded:
             self.recorded[number] = score
             insort(self.ranked, (-score, number))
+            insort(self.waiting, (-score, number))
 
-    def top(self, reduction_factor: int) -> list[int]:
-        """The best 1/η of all that were recorded, rounded down."""
-        return [number for _, number in self.ranked[: len(self.ranked) // reduction_factor]]
+    def promote(self, number: int) -> None:
+        """Notes that a recorded trial went on from here; once more changes nothing."""
+        if number not in self.promoted:
+            self.promoted.add(number)
+            del self.waiting[bisect_left(self.waiting, (-self.recorded[number], number))]
 
     def promotable(self, reduction_factor: int) -> list[int]:
-        return [number for number in self.top(reduction_factor) if number not in self.promoted]
+        """Those that wait among the best 1/η, rounded down, of all that were recorded."""
+        count = len(self.ranked) // reduction_factor
+        if not count:
+            return []
+        return [number for _, number in self.waiting[: bisect_right(self.waiting, self.ranked[count - 1])]]
 
     def keeps(self, number: int, reduction_factor: int) -> bool:
         """Whether a stopping rule lets the trial go on: it is at or above the (1 - 1/η) quantile of the scores so far."""

@@ -29,5 +29,5 @@ def send_on(state: State, trial: TrialRecord) -> None:
     """Lets the trial train to the next rung, and notes that it left the ones below."""
     for rung in state.rungs:
         if rung.step <= trial.steps and trial.number in rung.recorded:
-            rung.promoted.add(trial.number)
+            rung.promote(trial.number)
     trial.until = next_stop(state, trial.steps)
