@@ -1,10 +1,11 @@
 """What all commands share: JSON or people's words, and problems on standard error."""
 
+import dataclasses
 import functools
 import json
 import sys
 from collections.abc import Callable, Sequence
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console, RenderableType
@@ -13,9 +14,12 @@ from tuner.client import ApiError
 from tuner.domain.errors import TunerError
 from tuner.schemas.base import Answer
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 P = ParamSpec("P")
 R = TypeVar("R")
-A = TypeVar("A", bound=Answer)
+A = TypeVar("A", bound="Answer | DataclassInstance")
 WIDTH = 200  # columns where there is no terminal, so that ids stay whole
 
 
@@ -28,17 +32,19 @@ class Frame:
 
     def show(self, found: A, render: Callable[[A], RenderableType]) -> None:
         if self._as_json:
-            typer.echo(json.dumps(found.model_dump(), indent=2))
+            typer.echo(json.dumps(_plain(found), indent=2))
         else:
             self._console.print(render(found))
 
     def show_all(self, found: Sequence[A], render: Callable[[Sequence[A]], RenderableType]) -> None:
         if self._as_json:
-            typer.echo(
-                json.dumps({"items": [one.model_dump() for one in found], "next_cursor": None}, indent=2)
-            )
+            typer.echo(json.dumps({"items": [_plain(one) for one in found], "next_cursor": None}, indent=2))
         else:
             self._console.print(render(found))
+
+
+def _plain(found: "Answer | DataclassInstance") -> dict[str, Any]:
+    return found.model_dump() if isinstance(found, Answer) else dataclasses.asdict(found)
 
 
 def with_problems(command: Callable[P, R]) -> Callable[P, R]:

@@ -1,8 +1,7 @@
 """`tuner simulate`: a job over recorded learning curves, on this machine, without a service."""
 
-import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Group, RenderableType
@@ -12,7 +11,9 @@ from rich.text import Text
 from tuner.cli import render
 from tuner.cli.frame import Frame, with_problems
 from tuner.domain.errors import Fault, Invalid
-from tuner.schemas.simulation import Simulation
+
+if TYPE_CHECKING:
+    from tuner.service.simulation import Result
 
 FAULTS = "Faults"
 Rate = "a chance per message of a worker, of which there is about one a step"
@@ -88,14 +89,14 @@ def simulate(
         found = simulation.simulate(request)
     except Invalid as error:
         raise Invalid(*(Fault(_option(fault.pointer), fault.detail) for fault in error.faults)) from error
-    Frame(as_json).show(Simulation(**dataclasses.asdict(found)), shown)
+    Frame(as_json).show(found, shown)
 
 
 def _option(pointer: str) -> str:
     return "--" + pointer.removeprefix("/").replace("_", "-")
 
 
-def shown(found: Simulation) -> RenderableType:
+def shown(found: "Result") -> RenderableType:
     lines = Table.grid(padding=(0, 2))
     lines.add_row("table", found.table)
     if found.best is not None and found.best_config is not None:
