@@ -12,9 +12,10 @@ from tests.simulation.test_traces import COUNTS, count
 from tests.simulation.test_traces import file as trace_file
 from tuner.domain.errors import BadFile, Invalid
 from tuner.domain.job import Algorithm, SamplerName, SchedulerName
+from tuner.domain.time import NS
 from tuner.engine.simulated.invariants import Invariants
 from tuner.engine.simulated.table_run import table_run
-from tuner.engine.simulated.tables import RecordedTable
+from tuner.engine.simulated.tables import RecordedTable, load_table
 from tuner.engine.simulated.world import Faults, SimulatedRun
 from tuner.service.simulation import Request, Result, simulate
 
@@ -115,6 +116,16 @@ def test_starting_and_resuming_cost_so_many_steps(folder: Path) -> None:
     assert begun > dear.trials - 1.5  # one that was parked before its first step is set up again
     assert resumed > 0
     assert begun + resumed == pytest.approx(dear.trials + dear.resumes, abs=1.5)
+
+
+def test_a_trial_has_trained_for_as_long_as_its_steps_took(folder: Path) -> None:
+    found = load_table(folder / "made.npz")
+    run = run_of(found, scheduler="auto")
+    for trial in run.loop.state.trials:
+        row = found.row(trial.config)
+        took = found.step_s[row][: trial.steps].sum() * NS
+        assert trial.trained_ns == pytest.approx(took, rel=1e-6, abs=NS / 1000)
+    assert any(trial.steps == found.steps for trial in run.loop.state.trials)
 
 
 def test_a_table_is_searched_to_its_last_row(folder: Path) -> None:

@@ -4,7 +4,7 @@ from tuner.domain import events as ev
 from tuner.domain.ids import trial_number
 from tuner.domain.job import JobSpec
 from tuner.domain.time import Instant
-from tuner.tuning import reserve
+from tuner.tuning.reserve import Reserve
 from tuner.tuning.samplers import Sampler
 from tuner.tuning.schedulers.forecast import earned
 from tuner.tuning.state import State, TrialRecord
@@ -27,7 +27,8 @@ class Learner:
         promoted = self._earned(state)
         if promoted is not None:
             return ev.Advised(at, promoted.id, go=True)
-        if reserve.is_due(state) and reserve.unfinished_leader(state) is not None:
+        reserve = Reserve.of(state)
+        if reserve is not None and not reserve.may_begin():
             return ev.Advised(at, None, go=False)
         number = trial_number(trial)
         self._known = number + 1

@@ -232,7 +232,7 @@ class Loop:
 
     def _on_report(self, turn: Turn, purse: Purse, report: StepReport) -> None:
         trained = report.meter.ns.get("train", 0)
-        train_ns = max(0, trained - purse.trained_ns.get(purse.last_step, 0))
+        train_ns = max(0, trained - purse.reported.ns.get("train", 0))
         if report.step - purse.last_step:
             self.pace.stepped(purse.trial, train_ns)
         purse.trained_ns[report.step], purse.last_step = trained, report.step

@@ -13,6 +13,7 @@ from tuner.domain.events import Event
 from tuner.domain.ids import trial_id
 from tuner.domain.job import StopReason
 from tuner.tuning import stopping
+from tuner.tuning.reserve import Reserve
 from tuner.tuning.schedulers import scheduler_for
 from tuner.tuning.schedulers.base import send_on
 from tuner.tuning.state import Ending, State, Status, TrialRecord
@@ -270,9 +271,11 @@ def _fill(state: State) -> list[Command]:
 def _earned_more(state: State) -> TrialRecord | None:
     """The next trial to go on: one that waits, or one to promote. Those that were passed over wait for money, and nothing is
     promoted before them."""
-    waiting = [number for number in state.ready if number not in state.passed]
-    if waiting:
-        return state.trials[min(waiting)]
+    reserve = Reserve.of(state)
+    waiting = [state.trials[number] for number in sorted(state.ready) if number not in state.passed]
+    for trial in waiting:
+        if trial.status == "new" or reserve is None or reserve.may_go_on(trial):
+            return trial
     return None if state.passed else scheduler_for(state.spec).promote(state)
 
 

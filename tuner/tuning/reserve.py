@@ -4,91 +4,118 @@ Everything is counted in nanoseconds of one worker, which is what money is worth
 only where an exhausted budget ends the job: one that is to be topped up goes on as if the money did not end.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
 from tuner.tuning.state import State, TrialRecord
 
 MARGIN = 1.1  # steps differ in length
 NEW = 0.4  # of a mean training: what a new trial is thought to take, many being cheaper and stopped early
+SPARE = 0.5  # steps: a lease has to be a little longer than what is done on it
+PRIOR_STEPS = 1  # of the mean length, that each trial is thought to have done beside its own
 
 
-def left_ns(state: State) -> int:
-    """What the budget still buys, as of the last report."""
-    return state.rate.affords_ns(state.budget.limit) - _spent_ns(state)
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """As of the last report. `leader`: the best trial so far, if it should go on and the money suffices for that."""
 
+    state: State
+    left_ns: int
+    leader: TrialRecord | None
 
-def finishing_ns(state: State, trial: TrialRecord) -> int:
-    """What the trial takes to its last step, and to begin again where it does not run."""
-    return _reaching_ns(state, trial, state.max_step)
+    @classmethod
+    def of(cls, state: State) -> Self | None:
+        """None where none is kept."""
+        automatic = state.spec.algorithm.scheduler == "auto" and state.budget.on_exhausted == "finish"
+        if not automatic or not state.rungs or not state.begun or state.leader is None:
+            return None
+        left = state.rate.affords_ns(state.budget.limit) - _spent_ns(state)
+        leader = state.trials[state.leader]
+        waits = leader.status in ("running", "parking", "parked") and leader.resumable
+        affordable = waits and leader.number not in state.passed and _finishing_ns(state, leader) <= left
+        return cls(state, left, leader if affordable else None)
 
+    @property
+    def is_due(self) -> bool:
+        """Whether what is left should finish what was begun: a new trial could not be trained to its end any more."""
+        state = self.state
+        new = _overhead_ns(state) + round(NEW * _step_ns(state) * (state.max_step or 0))
+        return not self._affords(new, None)
 
-def can_finish(state: State, trial: TrialRecord) -> bool:
-    """Whether the money suffices to train this trial to its end, beside what runs and what the leader takes."""
-    if not _keeps(state):
-        return True
-    leader = unfinished_leader(state)
-    reserved = 0 if leader is None or leader is trial else finishing_ns(state, leader)
-    committed = _committed_ns(state, trial, leader, to_end=is_due(state))
-    return finishing_ns(state, trial) + reserved <= left_ns(state) - committed
+    def in_the_way(self) -> list[TrialRecord]:
+        """Those that run and cannot get where they were sent beside the leader, which is to finish."""
+        if self.leader is None:
+            return []
+        free = self.left_ns - self._reserved_ns
+        found = []
+        for needed, trial in sorted(self._needs(None), key=lambda need: (need[0], need[1].number)):
+            free -= needed
+            if free < 0 and trial.status == "running":
+                found.append(trial)
+        return found
 
+    def can_finish(self, trial: TrialRecord) -> bool:
+        """Whether the trial can be trained to its end, beside what runs and what the leader takes."""
+        return self._affords(_finishing_ns(self.state, trial), trial, to_end=self.is_due)
 
-def unfinished_leader(state: State) -> TrialRecord | None:
-    """The best trial so far, if it can and should go on."""
-    if state.leader is None or not _keeps(state):
-        return None
-    leader = state.trials[state.leader]
-    waits_for_nothing = leader.number in state.passed or not leader.resumable
-    return leader if leader.status in ("running", "parking", "parked") and not waits_for_nothing else None
+    def may_begin(self) -> bool:
+        """Whether a new trial is to reach the first rung: not while others wait, or while the leader has to finish."""
+        waits = any(number not in self.state.passed for number in self.state.ready)
+        if waits or (self.leader is not None and self.is_due):
+            return False
+        first = self.state.rungs[0].step * _step_ns(self.state)
+        return self._affords(_overhead_ns(self.state) + first, None)
 
+    def may_go_on(self, trial: TrialRecord) -> bool:
+        """Whether a trial that waits can reach the step that it has earned."""
+        if trial is self.leader:
+            return True
+        if self.leader is not None and self.is_due:
+            return False
+        return self._affords(_reaching_ns(self.state, trial, trial.until), trial)
 
-def is_due(state: State) -> bool:
-    """Whether what is left should finish what was begun: a new trial could not be trained to its end any more. Where not even
-    the leader can be finished there is nothing to keep money for."""
-    if not _keeps(state) or state.leader is None:
-        return False
-    leader = unfinished_leader(state)
-    reserved = 0 if leader is None else finishing_ns(state, leader)
-    if reserved > left_ns(state):
-        return False
-    new = _overhead_ns(state) + round(NEW * _step_ns(state) * (state.max_step or 0))
-    return reserved + new > left_ns(state) - _committed_ns(state, leader)
+    def _affords(self, ns: int, trial: TrialRecord | None, *, to_end: bool = False) -> bool:
+        reserved = 0 if trial is self.leader else self._reserved_ns
+        return ns + reserved <= self.left_ns - self._committed_ns(trial, to_end=to_end)
 
+    @property
+    def _reserved_ns(self) -> int:
+        return 0 if self.leader is None else _finishing_ns(self.state, self.leader)
 
-def is_urgent(state: State) -> bool:
-    """Whether even what runs beside the leader has to end at its next step."""
-    leader = unfinished_leader(state)
-    if leader is None:
-        return False
-    others = [state.trials[n] for n in state.active if n != leader.number]
-    stopping_ns = sum(2 * _step_ns(state, trial) for trial in others)
-    return 0 <= left_ns(state) - finishing_ns(state, leader) < stopping_ns
+    def _committed_ns(self, but: TrialRecord | None, *, to_end: bool) -> int:
+        return sum(needed for needed, _ in self._needs(but, to_end=to_end))
 
-
-def _keeps(state: State) -> bool:
-    automatic = state.spec.algorithm.scheduler == "auto" and state.budget.on_exhausted == "finish"
-    return automatic and bool(state.rungs) and state.begun > 0
+    def _needs(self, but: TrialRecord | None, *, to_end: bool = False) -> Iterator[tuple[int, TrialRecord]]:
+        """What the others at work take to where they were sent, or `to_end`."""
+        state = self.state
+        for trial in (state.trials[number] for number in state.active):
+            if trial is not but and trial is not self.leader:
+                until = state.max_step if to_end else trial.until
+                yield _reaching_ns(state, trial, until if trial.status == "running" else trial.steps), trial
 
 
 def _spent_ns(state: State) -> int:
     return state.rate.price.affords_ns(state.spent) if state.spent.micro_usd else 0
 
 
-def _committed_ns(state: State, *but: TrialRecord | None, to_end: bool = False) -> int:
-    """What the others that run take to where they were sent, or `to_end`."""
-    running = (state.trials[n] for n in state.active)
-    others = (trial for trial in running if trial.status == "running" and not any(trial is b for b in but))
-    return sum(_reaching_ns(state, t, state.max_step if to_end else t.until) for t in others)
+def _finishing_ns(state: State, trial: TrialRecord) -> int:
+    """What the trial takes to its last step, and to begin again where it does not run."""
+    return _reaching_ns(state, trial, state.max_step)
 
 
 def _reaching_ns(state: State, trial: TrialRecord, step: int | None) -> int:
     steps = max(0, (step or trial.steps) - trial.steps)
-    overhead = 0 if trial.status == "running" and trial.steps else _overhead_ns(state)
-    return round(MARGIN * steps * _step_ns(state, trial)) + overhead
+    overhead = 0 if trial.number in state.active and trial.steps else _overhead_ns(state)
+    return round((MARGIN * steps + SPARE) * _step_ns(state, trial)) + overhead
 
 
 def _step_ns(state: State, trial: TrialRecord | None = None) -> int:
-    """Of this trial so far, or of all."""
-    if trial is not None and trial.steps and trial.trained_ns:
-        return trial.trained_ns // trial.steps
-    return state.trained_ns // max(1, state.steps)
+    """Of all, or of this trial as far as it is known."""
+    mean = state.trained_ns // max(1, state.steps)
+    if trial is None:
+        return mean
+    return (trial.trained_ns + PRIOR_STEPS * mean) // (trial.steps + PRIOR_STEPS)
 
 
 def _overhead_ns(state: State) -> int:

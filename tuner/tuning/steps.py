@@ -2,7 +2,7 @@
 
 from tuner.domain import commands as do
 from tuner.domain.commands import Command
-from tuner.tuning import reserve
+from tuner.tuning.reserve import Reserve
 from tuner.tuning.schedulers import scheduler_for
 from tuner.tuning.schedulers.base import send_on
 from tuner.tuning.state import State, Status, TrialRecord
@@ -63,14 +63,13 @@ def _park(state: State, trial: TrialRecord) -> list[Command]:
 
 
 def make_room(state: State) -> list[Command]:
-    """Parks all but the leader, where what is left of the money is just enough to finish that one."""
-    if not reserve.is_urgent(state):
-        return []
-    others = [state.trials[n] for n in sorted(state.active) if n != state.leader]
-    running = [trial for trial in others if trial.status == "running" and trial.resumable]
-    for trial in running:
-        state.set(trial, "parking")
-    return [do.Park(trial.id) for trial in running]
+    """Parks what would use up the money that the leader takes to its end."""
+    reserve = Reserve.of(state)
+    orders: list[Command] = []
+    for trial in reserve.in_the_way() if reserve is not None else ():
+        if trial.resumable:
+            orders += _park(state, trial)
+    return orders
 
 
 def drop(state: State, trial: TrialRecord, ends_as: Status, reason: str) -> list[Command]:

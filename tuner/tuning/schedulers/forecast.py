@@ -7,7 +7,7 @@ Without a forecast this is promotion ASHA (`promotion.py`).
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from tuner.tuning import reserve
+from tuner.tuning.reserve import Reserve
 from tuner.tuning.rungs import Rung
 from tuner.tuning.samplers.base import Forecast
 from tuner.tuning.schedulers.base import Verdict
@@ -36,24 +36,26 @@ def earned(
 
     When the money ends, the best by forecast of all that can still be finished, the leader before them.
     """
-    if reserve.is_due(state):
-        leader = reserve.unfinished_leader(state)
-        order = sorted(forecasts or {}, key=lambda n: (-(forecasts or {})[n][0], n))
-        last = [leader.number, *order] if leader is not None else order
-        return _first_waiting(state, last, also)
+    reserve, known = Reserve.of(state), forecasts or {}
+    if reserve is not None and reserve.is_due:
+        best = sorted(known, key=lambda number: (-known[number][0], number))
+        last = [reserve.leader.number, *best] if reserve.leader is not None else best
+        return _first_waiting(state, reserve, last, also)
     reach = REACH * max(1.0, state.steps / (REACH_TRAININGS * (state.max_step or 1)))
     for rung in reversed(state.rungs):
-        found = _first_waiting(state, _best_first(rung, state.reduction_factor, forecasts, reach), also)
+        found = _first_waiting(state, reserve, _best_first(rung, state.reduction_factor, forecasts, reach), also)
         if found is not None:
             return found
     return None
 
 
-def _first_waiting(state: State, numbers: Iterable[int], also: TrialRecord | None) -> TrialRecord | None:
+def _first_waiting(
+    state: State, reserve: Reserve | None, numbers: Iterable[int], also: TrialRecord | None
+) -> TrialRecord | None:
     for number in numbers:
         trial = state.trials[number]
         waits = trial is also or (trial.status == "parked" and not trial.ready)
-        if waits and number not in state.passed and reserve.can_finish(state, trial):
+        if waits and number not in state.passed and (reserve is None or reserve.can_finish(trial)):
             return trial
     return None
 
