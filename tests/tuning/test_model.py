@@ -69,12 +69,12 @@ def test_what_an_inactive_parameter_would_be_changes_no_feature() -> None:
 def test_the_gradient_of_the_likelihood_is_that_of_finite_differences(seed: int) -> None:
     rng = np.random.default_rng(seed)
     x, t = rng.random((30, 3)), np.log(rng.integers(1, 50, 30))
-    data = Data(x, t, rng.normal(size=30))
+    data = Data(x, t, rng.normal(size=30), rng.integers(0, 10, 30))
     gp = CurveGP(3)
-    theta = gp._prior + 0.3 * rng.normal(size=7)
+    theta = gp._prior + 0.3 * rng.normal(size=8)
     _, gradient = gp._objective(theta, data)
-    for i in range(7):
-        off = np.eye(7)[i] * 1e-5
+    for i in range(8):
+        off = np.eye(8)[i] * 1e-5
         slope = (gp._objective(theta + off, data)[0] - gp._objective(theta - off, data)[0]) / 2e-5
         assert gradient[i] == pytest.approx(slope, rel=1e-3, abs=1e-3)
 
@@ -82,13 +82,14 @@ def test_the_gradient_of_the_likelihood_is_that_of_finite_differences(seed: int)
 def test_the_process_passes_through_its_data_and_knows_least_far_from_them() -> None:
     rng = np.random.default_rng(0)
     x = rng.random((40, 2)) * 0.5
-    data = Data(x, np.full(40, 1.0), np.sin(6 * x[:, 0]))
+    trials = np.arange(40)
+    data = Data(x, np.full(40, 1.0), np.sin(6 * x[:, 0]), trials)
     gp = CurveGP(2)
     gp.fit(data)
     gp.condition(data)
-    mean, deviation = gp.predict(x, 1.0)
+    mean, deviation = gp.predict(x, 1.0, trials)
     assert np.abs(mean - data.y).max() < 0.05
-    _, far = gp.predict(np.array([[1.0, 1.0]]), 1.0)
+    _, far = gp.predict(np.array([[1.0, 1.0]]), 1.0, np.array([40]))
     assert far[0] > 3 * deviation.max()
 
 

@@ -14,10 +14,11 @@ from scipy.linalg import cho_solve, solve_triangular
 from scipy.optimize import minimize
 
 Floats = npt.NDArray[np.float64]
-# Of the logarithms of a, b, the length along log t, and the noise; before them, that of each dimension.
-PRIOR = np.log([0.7, 0.4, 1.0, 0.03])
+Ints = npt.NDArray[np.int64]
+# Of the logarithms of a, b, the length along log t, c, and the noise; before them, that of each dimension.
+PRIOR = np.log([0.7, 0.4, 1.0, 0.15, 0.03])
 PRIOR_LENGTH = float(np.log(0.6))
-BOUNDS = [(-3.0, 1.1), (-3.0, 1.1), (-2.3, 2.3), (-5.8, -0.7)]
+BOUNDS = [(-3.0, 1.1), (-3.0, 1.1), (-2.3, 2.3), (-5.0, 0.5), (-5.8, -0.7)]
 BOUNDS_LENGTH = (-3.0, 3.0)
 JITTER = 1e-8
 ITERATIONS = 15
@@ -25,11 +26,12 @@ ITERATIONS = 15
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """`x` (n, d) in the unit cube, `t` (n,) logarithms of steps, `y` (n,) of unit scale."""
+    """`x` (n, d) in the unit cube, `t` (n,) logarithms of steps, `y` (n,) of unit scale, `trial` (n,) whose score each is."""
 
     x: Floats
     t: Floats
     y: Floats
+    trial: Ints
 
 
 class CurveGP:
@@ -43,7 +45,7 @@ class CurveGP:
     def fit(self, data: Data) -> None:
         """Goes on from the hyperparameters of the fit before. O(n³) for each of a few iterations."""
         bounds = [BOUNDS_LENGTH] * self._d + BOUNDS
-        centred = Data(data.x, data.t, data.y - data.y.mean())
+        centred = Data(data.x, data.t, data.y - data.y.mean(), data.trial)
         options = {"maxiter": ITERATIONS}
         found = minimize(
             self._objective, self._theta, (centred,), "L-BFGS-B", jac=True, bounds=bounds, options=options
@@ -52,26 +54,27 @@ class CurveGP:
 
     def condition(self, data: Data) -> None:
         self._data, self._mean = data, float(data.y.mean())
-        k = self._kernel(data.x, data.t)
+        k = self._kernel(data.x, data.t, data.trial)
         k[np.diag_indices_from(k)] += np.exp(2 * self._theta[-1]) + JITTER
         self._chol = np.linalg.cholesky(k)
         self._weights = cho_solve((self._chol, True), data.y - self._mean, check_finite=False)
 
-    def predict(self, x: Floats, t: float) -> tuple[Floats, Floats]:
+    def predict(self, x: Floats, t: float, trial: Ints) -> tuple[Floats, Floats]:
         """Mean and standard deviation, each (n,), without noise, at the step of logarithm `t`."""
-        k = self._kernel(x, np.full(len(x), t))
+        k = self._kernel(x, np.full(len(x), t), trial)
         v = solve_triangular(self._chol, k.T, lower=True, check_finite=False)
-        a, b = np.exp(2 * self._theta[self._d : self._d + 2])
-        variance = a + b - np.einsum("ij,ij->j", v, v)
+        a, b, _, c = np.exp(2 * self._theta[self._d : self._d + 4])
+        variance = a + b + c - np.einsum("ij,ij->j", v, v)
         return self._mean + k @ self._weights, np.sqrt(np.maximum(variance, 1e-10))
 
-    def _kernel(self, x: Floats, t: Floats) -> Floats:
+    def _kernel(self, x: Floats, t: Floats, trial: Ints) -> Floats:
         """Between (x, t) and the data, or among the data themselves."""
         lengths = np.exp(self._theta[: self._d])
-        a, b = np.exp(2 * self._theta[self._d : self._d + 2])
+        a, b, _, c = np.exp(2 * self._theta[self._d : self._d + 4])
         over_x, _ = _matern(_distances(x / lengths, self._data.x / lengths))
         over_t, _ = _matern((t[:, None] - self._data.t) ** 2 / np.exp(2 * self._theta[self._d + 2]))
-        return np.asarray(over_x * (a + b * over_t), dtype=np.float64)
+        own = c * (trial[:, None] == self._data.trial)
+        return np.asarray(over_x * (a + b * over_t) + own, dtype=np.float64)
 
     def _objective(self, theta: Floats, data: Data) -> tuple[float, Floats]:
         """Negative log posterior of the hyperparameters, and its gradient."""
@@ -83,8 +86,9 @@ class CurveGP:
         squares_t = (data.t[:, None] - data.t) ** 2 / np.exp(2 * theta[d + 2])
         over_t, slope_t = _matern(squares_t)
         along = a + b * over_t
-        noise = np.exp(2 * theta[-1])
-        k = over_x * along
+        same, noise = data.trial[:, None] == data.trial, np.exp(2 * theta[-1])
+        own = np.exp(2 * theta[d + 3]) * same
+        k = over_x * along + own
         k[np.diag_indices_from(k)] += noise + JITTER
         try:
             chol = np.linalg.cholesky(k)
@@ -102,7 +106,8 @@ class CurveGP:
         gradient[d] = (w * over_x).sum() * a
         gradient[d + 1] = (w * over_x * over_t).sum() * b
         gradient[d + 2] = -(w * over_x * b * slope_t * squares_t).sum()
-        gradient[d + 3] = np.trace(w) * noise
+        gradient[d + 3] = (w * own).sum()
+        gradient[d + 4] = np.trace(w) * noise
         off = theta - self._prior
         return float(value + 0.5 * off @ off), gradient + off
 

@@ -13,6 +13,7 @@ from tuner.domain.time import NS
 from tuner.tuning.samplers.encoding import UnitCube
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 FLOOR = -1.0  # on a scale where the median is 0 and the best 1: how bad a bad trial is teaches nothing
 Lifts = list[tuple[float, float]]  # slope and offset by level
 SLOPE_WEIGHT = 3  # pairs of scores that the slope 1 is worth
@@ -35,11 +36,12 @@ class _Trial:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """`features` (n, d), `t` (n,) logarithms of steps, `z` (n,): scores lifted to the last step, median 0, best 1."""
+    """`features` (n, d), `t` (n,) logarithms of steps, `z` (n,): scores lifted to the last step, median 0, best 1; `trial` (n,)."""
 
     features: Floats
     t: Floats
     z: Floats
+    trial: Ints
 
 
 class Curves:
@@ -121,7 +123,8 @@ class Curves:
             rows = sorted(rows, key=lambda row: (-row[0], row[1], row[2]))[:count]
         numbers = [number for _, number, _, _ in rows]
         levels = np.array([level for _, _, level, _ in rows])
-        return Known(self.features(numbers), self._t[levels], np.array([z for _, _, _, z in rows]))
+        z = np.array([z for _, _, _, z in rows])
+        return Known(self.features(numbers), self._t[levels], z, np.array(numbers, dtype=np.int64))
 
     def _rows(
         self, trial: _Trial, lifts: Lifts, middle: float, scale: float

@@ -23,6 +23,7 @@ from tuner.tuning.samplers.encoding import UnitCube
 from tuner.tuning.samplers.simple import RandomSampler
 
 Floats = npt.NDArray[np.float64]
+NOBODY = np.iinfo(np.int64).min  # the number of no trial
 RANDOM_SHARE = 0.1
 FIRST_RANDOM = 8
 CANDIDATES = 1000
@@ -113,13 +114,15 @@ class ModelSampler:
         self._gp.condition(self._data(known))
         self._model = _Model(self._curves.told, self._gp, self._cost_weights())
         numbers = self._curves.best_numbers(FORECASTS)
-        mean, deviation = self._gp.predict(self._curves.features(numbers), self._curves.last_t)
+        mean, deviation = self._gp.predict(
+            self._curves.features(numbers), self._curves.last_t, np.array(numbers, dtype=np.int64)
+        )
         pairs = zip(numbers, mean.tolist(), deviation.tolist(), strict=True)
         self._model.forecast = {number: (m, s) for number, m, s in pairs}
         return self._model
 
     def _data(self, known: Known) -> Data:
-        return Data(known.features, known.t, known.z)
+        return Data(known.features, known.t, known.z, known.trial)
 
     def _cost_weights(self) -> Floats:
         """Of a ridge regression of the logarithm of a step's time on the configuration."""
@@ -136,7 +139,7 @@ class ModelSampler:
         model = self._fresh()
         points = self._candidates(rng)
         features = self._cube.features(points)
-        mean, deviation = model.gp.predict(features, self._curves.last_t)
+        mean, deviation = model.gp.predict(features, self._curves.last_t, np.full(len(points), NOBODY))
         best = max((m for number, (m, _) in model.forecast.items() if number >= 0), default=0.0)
         worth = log_expected_improvement((mean - best) / deviation) + np.log(deviation)
         cost = features @ model.cost_weights[1:]
