@@ -43,7 +43,9 @@ def earned(
         return _first_waiting(state, reserve, last, also)
     reach = REACH * max(1.0, state.steps / (REACH_TRAININGS * (state.max_step or 1)))
     for rung in reversed(state.rungs):
-        found = _first_waiting(state, reserve, _best_first(rung, state.reduction_factor, forecasts, reach), also)
+        found = _first_waiting(
+            state, reserve, _best_first(rung, state.reduction_factor, forecasts, reach), also
+        )
         if found is not None:
             return found
     return None
