@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tuner.domain.budget import Budget
 from tuner.domain.cost import total
 from tuner.domain.fidelity import Fidelity
-from tuner.domain.job import Algorithm, JobSpec, SchedulerName
+from tuner.domain.job import Algorithm, JobSpec, SamplerName, SchedulerName
 from tuner.domain.money import Cost, Money, Price, Rate
 from tuner.domain.objective import Objective
 from tuner.domain.space import Config, Float, Int, Space
@@ -42,9 +42,16 @@ class QuickCurves(Curves):
         return super().step_ns(config, step) // 10
 
 
-def spec(usd: str = "0.02", *, scheduler: SchedulerName = "asha", seed: int = 0, **budget: object) -> JobSpec:
+def spec(
+    usd: str = "0.02",
+    *,
+    scheduler: SchedulerName = "asha",
+    sampler: SamplerName = "random",
+    seed: int = 0,
+    **budget: object,
+) -> JobSpec:
     limits = Budget(usd=Money.from_usd(usd), **budget)  # type: ignore[arg-type]
-    algorithm = Algorithm(scheduler=scheduler, sampler="random", seed=seed)
+    algorithm = Algorithm(scheduler, sampler, seed)
     return JobSpec(
         "a", "m:f", Objective("acc"), SPACE, limits, fidelity=Fidelity("epoch", 1, 27), algorithm=algorithm
     )

@@ -12,15 +12,16 @@ from hypothesis import strategies as st
 
 from tests.simulation.test_simulated_jobs import Curves, check_books, spec, terms
 from tests.simulation.watched import run_watched
-from tuner.domain.job import SchedulerName
+from tuner.domain.job import SamplerName, SchedulerName
 from tuner.domain.money import Cost
 from tuner.domain.time import NS
 from tuner.engine.simulated.traces import Trace
 from tuner.engine.simulated.worker import Overheads
 from tuner.engine.simulated.world import Faults, SimulatedRun
 
-SCHEDULERS: tuple[SchedulerName, ...] = ("asha", "asha_stopping", "none")
+SCHEDULERS: tuple[SchedulerName, ...] = ("auto", "asha", "asha_stopping", "none")
 SEEDS, PART = 1000, 50
+MODEL_EVERY = 20  # jobs, as the model takes its time
 
 
 def faults_of(rng: Random) -> Faults:
@@ -51,11 +52,14 @@ def job(seed: int, *, micro_usd: int | None = None) -> SimulatedRun:
     workers = rng.randint(1, 5)
     preempted = rng.random() < 0.5
     up_times = trace_of(rng).up_times(workers, start_ns=rng.randrange(200 * NS)) if preempted else None
+    usd = f"{(micro_usd or rng.randint(300, 6000)) / 1e6:.6f}"
+    scheduler = SCHEDULERS[seed % len(SCHEDULERS)]
+    sampler: SamplerName = "auto" if seed % MODEL_EVERY == 0 else "random"
     return SimulatedRun(
-        spec(f"{(micro_usd or rng.randint(300, 6000)) / 1e6:.6f}", scheduler=SCHEDULERS[seed % 3], seed=seed),
+        spec(usd, scheduler=scheduler, sampler=sampler, seed=seed),
         terms(concurrency=workers),
         Curves(),
-        overheads=Overheads(resumable=seed % 4 != 0, save_every_ns=rng.choice((None, 2 * NS))),
+        overheads=Overheads(resumable=rng.random() < 0.75, save_every_ns=rng.choice((None, 2 * NS))),
         faults=faults_of(rng),
         seed=seed,
         up_times=up_times,
