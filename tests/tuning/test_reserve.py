@@ -1,0 +1,121 @@
+"""The finish reserve: what the money that is left is for. A step takes a second and costs 1,000 micro-dollars."""
+
+from typing import NamedTuple
+
+import pytest
+
+from tuner.domain.budget import Budget, OnExhausted
+from tuner.domain.fidelity import Fidelity
+from tuner.domain.job import Algorithm, JobSpec, SchedulerName
+from tuner.domain.money import Money, Price, Rate
+from tuner.domain.objective import Objective
+from tuner.domain.space import Float, Space
+from tuner.domain.time import NS
+from tuner.tuning.reserve import Reserve
+from tuner.tuning.state import State, Status, TrialRecord
+
+PER_STEP = 1000
+STEPS = 40
+
+
+class Trial(NamedTuple):
+    status: Status
+    steps: int
+    until: int
+    step_s: float = 1
+
+
+def state_of(
+    left_steps: float,
+    *trials: Trial,
+    scheduler: SchedulerName = "auto",
+    on_exhausted: OnExhausted = "finish",
+    leader: int = 0,
+) -> State:
+    """After these trials a budget has so much left. Attempts took nothing beside their steps."""
+    trained = sum(trial.steps * trial.step_s for trial in trials)
+    budget = Budget(usd=Money(round((trained + left_steps) * PER_STEP)), on_exhausted=on_exhausted)
+    spec = JobSpec(
+        "a",
+        "m:f",
+        Objective("acc"),
+        Space({"x": Float(0, 1)}),
+        budget,
+        fidelity=Fidelity(min=1, max=STEPS),
+        algorithm=Algorithm(scheduler),
+    )
+    state = State.fresh(spec, concurrency=4, rate=Rate(Price(3_600 * PER_STEP)))
+    for number, (status, steps, until, step_s) in enumerate(trials):
+        record = TrialRecord(number, {"x": 0.5}, until, steps=steps, trained_ns=round(steps * step_s * NS))
+        state.trials.append(record)
+        state.set(record, status)
+        state.steps, state.trained_ns = state.steps + steps, state.trained_ns + record.trained_ns
+    state.begun, state.leader, state.spent = len(trials), leader, Money(round(trained * PER_STEP))
+    return state
+
+
+def reserve(*trials: Trial, left_steps: float, leader: int = 0) -> Reserve:
+    found = Reserve.of(state_of(left_steps, *trials, leader=leader))
+    assert found is not None
+    return found
+
+
+def test_only_the_automatic_scheduler_keeps_one_and_only_where_the_money_ends_the_job() -> None:
+    trial = Trial("parked", 10, 10)
+    assert Reserve.of(state_of(50, trial)) is not None
+    assert Reserve.of(state_of(50, trial, scheduler="asha")) is None
+    assert Reserve.of(state_of(50, trial, on_exhausted="pause")) is None
+    assert Reserve.of(state_of(50)) is None
+
+
+def test_nobody_begins_with_the_money_that_finishes_the_leader() -> None:
+    leader = Trial("parked", 20, 20)
+    assert not reserve(leader, left_steps=100).is_due
+    assert reserve(leader, left_steps=100).may_begin()
+    assert reserve(leader, left_steps=25).is_due
+    assert not reserve(leader, left_steps=25).may_begin()
+
+
+def test_for_a_leader_that_is_too_dear_nothing_is_kept() -> None:
+    dear = Trial("parked", 20, 20, step_s=3)
+    assert reserve(dear, left_steps=100).leader is not None
+    found = reserve(dear, left_steps=25)
+    assert found.leader is None
+    assert found.may_begin()
+
+
+def test_a_trial_goes_on_to_its_end_only_beside_the_leader() -> None:
+    leader, other = Trial("running", 30, 40), Trial("parked", 20, 20)
+    for left_steps, can in ((50, True), (25, False)):
+        found = reserve(leader, other, left_steps=left_steps)
+        assert found.can_finish(found.state.trials[1]) is can
+        assert found.can_finish(found.state.trials[0])
+
+
+def test_what_others_are_at_is_paid_before_anything_begins() -> None:
+    leader = Trial("completed", STEPS, STEPS)
+    assert reserve(leader, left_steps=10).may_begin()
+    assert not reserve(leader, Trial("running", 20, STEPS), left_steps=20).may_begin()
+
+
+def test_what_was_interrupted_goes_on_before_anything_new_and_not_before_the_leader_is_finished() -> None:
+    leader, interrupted = Trial("running", 20, STEPS), Trial("parked", 5, 12)
+    rich, poor = (reserve(leader, interrupted, left_steps=n) for n in (100, 28))
+    assert not rich.may_begin()
+    assert rich.may_go_on(rich.state.trials[1])
+    assert not poor.may_go_on(poor.state.trials[1])
+    assert poor.may_go_on(poor.state.trials[0])
+
+
+def test_those_that_cannot_get_where_they_were_sent_are_in_the_way_the_dearest_first() -> None:
+    leader = Trial("running", 30, STEPS)
+    near, far = Trial("running", 10, 13), Trial("running", 13, STEPS)
+    assert reserve(leader, near, far, left_steps=60).in_the_way() == []
+    assert [t.number for t in reserve(leader, near, far, left_steps=20).in_the_way()] == [2]
+    assert [t.number for t in reserve(leader, near, far, left_steps=13).in_the_way()] == [1, 2]
+
+
+@pytest.mark.parametrize(("step_s", "affordable"), [(1, True), (4, False)])
+def test_each_trial_is_thought_to_go_on_as_it_went(step_s: float, affordable: bool) -> None:
+    found = reserve(Trial("parked", 12, 12, step_s), Trial("completed", STEPS, STEPS), left_steps=60)
+    assert (found.leader is not None) is affordable
