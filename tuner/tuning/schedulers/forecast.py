@@ -36,11 +36,13 @@ def earned(
 
     When the money ends, the best by forecast of all that can still be finished, the leader before them.
     """
-    reserve, known = Reserve.of(state), forecasts or {}
+    reserve = Reserve.of(state)
     if reserve is not None and reserve.is_due:
-        best = sorted(known, key=lambda number: (-known[number][0], number))
-        last = [reserve.leader.number, *best] if reserve.leader is not None else best
-        return _first_waiting(state, reserve, last, also)
+        if reserve.leader is not None and _may_go(state, reserve, reserve.leader, also):
+            return reserve.leader
+        if forecasts is not None:
+            best = sorted(forecasts, key=lambda number: (-forecasts[number][0], number))
+            return _first_waiting(state, reserve, best, also)
     reach = REACH * max(1.0, state.steps / (REACH_TRAININGS * (state.max_step or 1)))
     for rung in reversed(state.rungs):
         found = _first_waiting(
@@ -54,12 +56,12 @@ def earned(
 def _first_waiting(
     state: State, reserve: Reserve | None, numbers: Iterable[int], also: TrialRecord | None
 ) -> TrialRecord | None:
-    for number in numbers:
-        trial = state.trials[number]
-        waits = trial is also or (trial.status == "parked" and not trial.ready)
-        if waits and number not in state.passed and (reserve is None or reserve.can_finish(trial)):
-            return trial
-    return None
+    return next((t for t in map(state.trials.__getitem__, numbers) if _may_go(state, reserve, t, also)), None)
+
+
+def _may_go(state: State, reserve: Reserve | None, trial: TrialRecord, also: TrialRecord | None) -> bool:
+    waits = trial is also or (trial.status == "parked" and not trial.ready)
+    return waits and trial.number not in state.passed and (reserve is None or reserve.can_finish(trial))
 
 
 def _best_first(
@@ -69,7 +71,7 @@ def _best_first(
         yield from rung.promotable(reduction_factor)
         return
     best = max((mean for mean, _ in forecasts.values()), default=0.0)
-    known = sorted((-forecasts[number][0], number) for number in rung.recorded if number in forecasts)
+    known = sorted((-mean, number) for number, (mean, _) in forecasts.items() if number in rung.recorded)
     for mean, number in known[: len(rung.recorded) // reduction_factor]:
         if number not in rung.promoted and -mean + reach * forecasts[number][1] >= best:
             yield number
