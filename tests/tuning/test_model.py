@@ -93,6 +93,21 @@ def test_the_process_passes_through_its_data_and_knows_least_far_from_them() -> 
     assert far[0] > 3 * deviation.max()
 
 
+def test_a_trial_that_is_better_than_its_neighbours_is_foretold_to_stay_so() -> None:
+    """What the configuration does not explain is the trial's own, and lasts."""
+    rng = np.random.default_rng(0)
+    x, own = rng.random((60, 2)), rng.normal(0, 0.5, 60)
+    steps, trials = np.repeat(np.log([4.0, 16.0]), 60), np.tile(np.arange(60), 2)
+    smooth = np.sin(3 * x[:, 0])
+    data = Data(np.vstack([x, x]), steps, np.tile(smooth + own, 2) + rng.normal(0, 0.02, 120), trials)
+    gp = CurveGP(2)
+    gp.fit(data)
+    gp.condition(data)
+    mean, _ = gp.predict(x, np.log(51.0), np.arange(60))
+    stranger, _ = gp.predict(x, np.log(51.0), np.full(60, 99))
+    assert np.corrcoef(mean - stranger, own)[0, 1] > 0.9
+
+
 @given(st.floats(-30, 10))
 def test_the_logarithm_of_expected_improvement_is_right_where_it_can_be_told(u: float) -> None:
     found = float(log_expected_improvement(np.array([u]))[0])
@@ -120,7 +135,7 @@ def test_a_failed_trial_is_as_bad_as_any() -> None:
         curves.tell(number, 4, number / 10, 10**9, at_rung=True)
     curves.finish(2, failed=True)
     known = curves.known(10)
-    assert FLOOR in known.z.tolist()
+    assert FLOOR in known.y.tolist()
     assert curves.best_numbers(5) == [1, 0]
 
 
@@ -130,8 +145,8 @@ def test_known_scores_are_bounded_and_keep_the_best() -> None:
         curves.add(number, {"lr": 0.01, "width": 8 + number})
         curves.tell(number, 4, float(number), 10**9, at_rung=True)
     known = curves.known(20)
-    assert len(known.z) == 20
-    assert known.z.max() == pytest.approx(1.0)
+    assert len(known.y) == 20
+    assert known.y.max() == pytest.approx(1.0)
 
 
 def test_it_finds_better_configurations_than_random_search() -> None:

@@ -1,8 +1,9 @@
 """A Gaussian process over configurations and steps, for learning curves.
 
-k((x, t), (x', t')) = m(x, x') · (a² + b² · m(log t, log t')), m the Matérn-5/2 kernel, with a length scale for each
-dimension of x: what is common to all steps of a configuration, and what changes along its curve. Such products are the
-kernels of freeze-thaw Bayesian optimisation (Swersky, Snoek & Adams, arXiv:1406.3896) and of FABOLAS (Klein et al., 2017).
+k((x, t), (x', t')) = m(x, x') · (a² + b² · m(log t, log t')) + c² of the same trial, m the Matérn-5/2 kernel, with a length
+scale for each dimension of x: what is common to all steps of a configuration, what changes along its curve, and how much better
+or worse than its neighbours a trial is and stays. Such products are the kernels of freeze-thaw Bayesian optimisation (Swersky,
+Snoek & Adams, arXiv:1406.3896) and of FABOLAS (Klein et al., 2017).
 Hyperparameters maximise the marginal likelihood with log-normal priors (Rasmussen & Williams, 2006, chapter 5).
 """
 

@@ -10,10 +10,10 @@ import numpy.typing as npt
 from tuner.domain.records import PastTrial
 from tuner.domain.space import Config
 from tuner.domain.time import NS
+from tuner.tuning.samplers.curve_gp import Data
 from tuner.tuning.samplers.encoding import UnitCube
 
 Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 FLOOR = -1.0  # on a scale where the median is 0 and the best 1: how bad a bad trial is teaches nothing
 Lifts = list[tuple[float, float]]  # slope and offset by level
 SLOPE_WEIGHT = 3  # pairs of scores that the slope 1 is worth
@@ -32,16 +32,6 @@ class _Trial:
     steps: int = 0
     trained_ns: int = 0
     failed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """`features` (n, d), `t` (n,) logarithms of steps, `z` (n,): scores lifted to the last step, median 0, best 1; `trial` (n,)."""
-
-    features: Floats
-    t: Floats
-    z: Floats
-    trial: Ints
 
 
 class Curves:
@@ -110,8 +100,9 @@ class Curves:
     def _sound(self) -> list[_Trial]:
         return [trial for trial in self._trials.values() if trial.scores and not trial.failed]
 
-    def known(self, count: int) -> Known:
-        """At most so many scores: of the best trials all, of the others the newest, as far as there is room."""
+    def known(self, count: int) -> Data:
+        """At most so many scores, lifted to the last step, median 0 and best 1: of the best trials all, of the others the newest, as
+        far as there is room."""
         lifts = self._lifts()
         newest = [self._newest(t, lifts) for t in self._sound()] or [0.0]
         middle = float(np.median(newest))
@@ -124,7 +115,7 @@ class Curves:
         numbers = [number for _, number, _, _ in rows]
         levels = np.array([level for _, _, level, _ in rows])
         z = np.array([z for _, _, _, z in rows])
-        return Known(self.features(numbers), self._t[levels], z, np.array(numbers, dtype=np.int64))
+        return Data(self.features(numbers), self._t[levels], z, np.array(numbers, dtype=np.int64))
 
     def _rows(
         self, trial: _Trial, lifts: Lifts, middle: float, scale: float

@@ -18,7 +18,7 @@ from tuner.domain.records import PastTrial
 from tuner.domain.space import Config, Space
 from tuner.tuning.samplers.base import Forecast, number_rng
 from tuner.tuning.samplers.curve_gp import CurveGP, Data
-from tuner.tuning.samplers.curves import Curves, Known
+from tuner.tuning.samplers.curves import Curves
 from tuner.tuning.samplers.encoding import UnitCube
 from tuner.tuning.samplers.simple import RandomSampler
 
@@ -28,7 +28,6 @@ RANDOM_SHARE = 0.1
 FIRST_RANDOM = 8
 CANDIDATES = 1000
 PAST_CANDIDATES = 10
-COST_POWER = 0.5  # improvement is divided by the cost to this power
 POINTS = 200  # that the model is conditioned on
 FIT_POINTS = 120
 REFIT_AT = 1.3  # times the rungs told at the last fit
@@ -54,7 +53,7 @@ class ModelSampler:
     def __init__(
         self, space: Space, seed: int, steps: Sequence[int], history: Sequence[PastTrial] = ()
     ) -> None:
-        self._space, self._seed = space, seed
+        self._seed = seed
         self._cube = UnitCube(space)
         self._random = RandomSampler(space, seed)
         self._curves = Curves(self._cube, steps, history)
@@ -102,7 +101,7 @@ class ModelSampler:
         same fits, however many suggestions it was asked for."""
         if self._knows_enough and self._curves.told >= REFIT_AT * self._fitted_at:
             self._fitted_at = self._curves.told
-            self._fits.append(self._data(self._curves.known(FIT_POINTS)))
+            self._fits.append(self._curves.known(FIT_POINTS))
 
     def _fresh(self) -> _Model:
         if self._model is not None and self._model.told == self._curves.told:
@@ -110,8 +109,7 @@ class ModelSampler:
         for data in self._fits:
             self._gp.fit(data)
         self._fits.clear()
-        known = self._curves.known(POINTS)
-        self._gp.condition(self._data(known))
+        self._gp.condition(self._curves.known(POINTS))
         self._model = _Model(self._curves.told, self._gp, self._cost_weights())
         numbers = self._curves.best_numbers(FORECASTS)
         mean, deviation = self._gp.predict(
@@ -120,9 +118,6 @@ class ModelSampler:
         pairs = zip(numbers, mean.tolist(), deviation.tolist(), strict=True)
         self._model.forecast = {number: (m, s) for number, m, s in pairs}
         return self._model
-
-    def _data(self, known: Known) -> Data:
-        return Data(known.features, known.t, known.z, known.trial)
 
     def _cost_weights(self) -> Floats:
         """Of a ridge regression of the logarithm of a step's time on the configuration."""
@@ -143,7 +138,7 @@ class ModelSampler:
         best = max((m for number, (m, _) in model.forecast.items() if number >= 0), default=0.0)
         worth = log_expected_improvement((mean - best) / deviation) + np.log(deviation)
         cost = features @ model.cost_weights[1:]
-        return self._cube.config(points[np.argmax(worth - COST_POWER * cost)])
+        return self._cube.config(points[np.argmax(worth - cost)])
 
     def _candidates(self, rng: np.random.Generator) -> Floats:
         """From anywhere; and the best trials of earlier jobs as they were."""
