@@ -122,9 +122,9 @@ def test_a_young_trial_is_lifted_by_what_others_gained() -> None:
     for number in range(4):
         curves.add(number, {"lr": 0.01, "width": 8 + number})
         for step, score in zip(STEPS, (0.2, 0.5, 0.6), strict=True):
-            curves.tell(number, step, score + number / 100, 10**9, at_rung=True)
+            curves.tell(number, step, score + number / 100, 10**9)
     curves.add(4, {"lr": 0.1, "width": 20})
-    curves.tell(4, 4, 0.25, 10**9, at_rung=True)
+    curves.tell(4, 4, 0.25, 10**9)
     assert curves.best_numbers(5)[0] == 4
 
 
@@ -132,8 +132,8 @@ def test_a_failed_trial_is_as_bad_as_any() -> None:
     curves = Curves(UnitCube(PLANE), STEPS)
     for number in range(3):
         curves.add(number, {"lr": 0.01, "width": 8 + number})
-        curves.tell(number, 4, number / 10, 10**9, at_rung=True)
-    curves.finish(2, failed=True)
+        curves.tell(number, 4, number / 10, 10**9)
+    curves.fail(2)
     known = curves.known(10)
     assert FLOOR in known.y.tolist()
     assert curves.best_numbers(5) == [1, 0]
@@ -143,7 +143,7 @@ def test_known_scores_are_bounded_and_keep_the_best() -> None:
     curves = Curves(UnitCube(PLANE), STEPS)
     for number in range(50):
         curves.add(number, {"lr": 0.01, "width": 8 + number})
-        curves.tell(number, 4, float(number), 10**9, at_rung=True)
+        curves.tell(number, 4, float(number), 10**9)
     known = curves.known(20)
     assert len(known.y) == 20
     assert known.y.max() == pytest.approx(1.0)
@@ -184,3 +184,67 @@ def test_what_earlier_jobs_found_is_proposed_from_the_first_trial_on() -> None:
     first = [[height(c, 16) for n in range(8) if (c := s.suggest(n)) is not None] for s in (warm, cold)]
     assert np.mean(first[0]) > np.mean(first[1]) + 0.1
     assert all(number >= 0 for number in warm.forecast() or {})
+
+
+def test_only_rungs_are_scores() -> None:
+    """What was reported on the way to a rung is neither taken for it nor keeps it out."""
+    told, quiet = (ModelSampler(PLANE, 0, STEPS) for _ in range(2))
+    for number in range(12):
+        for sampler in (told, quiet):
+            config = sampler.suggest(number)
+            assert config is not None
+            for step in range(1, 5):
+                if sampler is told or step == 4:
+                    sampler.tell(number, step, height(config, step), step * 10**9, at_rung=step == 4)
+    assert told.forecast() == quiet.forecast() != {}
+
+
+def test_when_all_trials_failed_it_still_proposes() -> None:
+    sampler = ModelSampler(PLANE, 0, STEPS)
+    for number in range(2 * FIRST_RANDOM):
+        assert sampler.suggest(number) is not None
+        sampler.finish(number, failed=True)
+    assert sampler.forecast() == {}
+    assert sampler.suggest(2 * FIRST_RANDOM) is not None
+
+
+def test_what_was_copied_from_an_earlier_job_is_not_copied_again() -> None:
+    config: Config = {"lr": 0.01, "width": 32}
+    curve = tuple((step, height(config, step), step * 10**9) for step in STEPS)
+    curves = Curves(UnitCube(PLANE), STEPS, [PastTrial(config, curve)])
+    assert curves.best_past(10) == [-1]
+    curves.add(0, config)
+    assert curves.best_past(10) == []
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_a_rebuilt_sampler_answers_as_the_one_that_lived(data: st.DataObject) -> None:
+    """Whatever was reported and asked in between."""
+    lived, told = ModelSampler(PLANE, 3, STEPS), []
+    configs: list[Config] = []
+    steps: list[int] = []
+    for _ in range(data.draw(st.integers(20, 60))):
+        what = data.draw(st.sampled_from(["suggest", "report", "report", "forecast"]))
+        if what == "suggest" or not configs:
+            config = lived.suggest(len(configs))
+            assert config is not None
+            told.append(("adopt", (len(configs), config)))
+            configs.append(config)
+            steps.append(0)
+        elif what == "forecast":
+            lived.forecast()
+        else:
+            number = data.draw(st.integers(0, len(configs) - 1))
+            steps[number] += 1
+            args = (number, steps[number], height(configs[number], steps[number]), steps[number] * 10**9)
+            lived.tell(*args, at_rung=steps[number] in STEPS)
+            told.append(("tell", args))
+    rebuilt = ModelSampler(PLANE, 3, STEPS)
+    for kind, args in told:
+        if kind == "adopt":
+            rebuilt.adopt(*args)
+        else:
+            rebuilt.tell(*args, at_rung=args[1] in STEPS)
+    assert rebuilt.forecast() == lived.forecast()
+    assert rebuilt.suggest(len(configs)) == lived.suggest(len(configs))

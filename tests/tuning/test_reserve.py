@@ -98,10 +98,9 @@ def test_what_others_are_at_is_paid_before_anything_begins() -> None:
     assert not reserve(leader, Trial("running", 20, STEPS), left_steps=20).may_begin()
 
 
-def test_what_was_interrupted_goes_on_before_anything_new_and_not_before_the_leader_is_finished() -> None:
+def test_what_was_interrupted_goes_on_unless_the_leader_needs_the_money() -> None:
     leader, interrupted = Trial("running", 20, STEPS), Trial("parked", 5, 12)
     rich, poor = (reserve(leader, interrupted, left_steps=n) for n in (100, 28))
-    assert not rich.may_begin()
     assert rich.may_go_on(rich.state.trials[1])
     assert not poor.may_go_on(poor.state.trials[1])
     assert poor.may_go_on(poor.state.trials[0])
@@ -119,3 +118,14 @@ def test_those_that_cannot_get_where_they_were_sent_are_in_the_way_the_dearest_f
 def test_each_trial_is_thought_to_go_on_as_it_went(step_s: float, affordable: bool) -> None:
     found = reserve(Trial("parked", 12, 12, step_s), Trial("completed", STEPS, STEPS), left_steps=60)
     assert (found.leader is not None) is affordable
+
+
+def test_the_last_money_is_for_whoever_can_use_it() -> None:
+    """Where nothing runs and the leader is finished, how far a trial gets is for the ledger to say."""
+    leader, interrupted = Trial("completed", STEPS, STEPS), Trial("parked", 5, 12)
+    found = reserve(leader, interrupted, left_steps=2)
+    assert found.may_go_on(found.state.trials[1])
+    assert found.may_begin()
+    busy = reserve(leader, interrupted, Trial("running", 3, 4), left_steps=2)
+    assert not busy.may_go_on(busy.state.trials[1])
+    assert not busy.may_begin()

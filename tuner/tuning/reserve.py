@@ -39,9 +39,8 @@ class Reserve:
     @property
     def is_due(self) -> bool:
         """Whether what is left should finish what was begun: a new trial could not be trained to its end any more."""
-        state = self.state
-        new = _overhead_ns(state) + round(NEW * _step_ns(state) * (state.max_step or 0))
-        return not self._affords(new, None)
+        steps = max(NEW * (self.state.max_step or 0), self.state.rungs[0].step)
+        return not self._affords(_overhead_ns(self.state) + round(steps * _step_ns(self.state)), None)
 
     def in_the_way(self) -> list[TrialRecord]:
         """Those that run and cannot get where they were sent beside the leader, which is to finish."""
@@ -57,23 +56,27 @@ class Reserve:
 
     def can_finish(self, trial: TrialRecord) -> bool:
         """Whether the trial can be trained to its end, beside what runs and what the leader takes."""
-        return self._affords(_finishing_ns(self.state, trial), trial, to_end=self.is_due)
-
-    def may_begin(self) -> bool:
-        """Whether a new trial is to reach the first rung: not while others wait, or while the leader has to finish."""
-        waits = any(number not in self.state.passed for number in self.state.ready)
-        if waits or (self.leader is not None and self.is_due):
-            return False
-        first = self.state.rungs[0].step * _step_ns(self.state)
-        return self._affords(_overhead_ns(self.state) + first, None)
-
-    def may_go_on(self, trial: TrialRecord) -> bool:
-        """Whether a trial that waits can reach the step that it has earned."""
         if trial is self.leader:
             return True
+        return self._affords(_finishing_ns(self.state, trial), trial, to_end=self.is_due)
+
+    def may_go_on(self, trial: TrialRecord) -> bool:
+        """Whether a trial that waits may go on to where it was sent."""
+        if self.leader is not None and self.is_due:
+            return self.can_finish(trial)
+        return self._is_last or self._affords(_reaching_ns(self.state, trial, trial.until), trial)
+
+    def may_begin(self) -> bool:
+        """Whether a new trial may begin: not while the leader has to finish."""
         if self.leader is not None and self.is_due:
             return False
-        return self._affords(_reaching_ns(self.state, trial, trial.until), trial)
+        first = self.state.rungs[0].step * _step_ns(self.state)
+        return self._is_last or self._affords(_overhead_ns(self.state) + first, None)
+
+    @property
+    def _is_last(self) -> bool:
+        """Nothing else needs the money: how far it goes is for the ledger to say."""
+        return self.leader is None and not self.state.active
 
     def _affords(self, ns: int, trial: TrialRecord | None, *, to_end: bool = False) -> bool:
         reserved = 0 if trial is self.leader else self._reserved_ns

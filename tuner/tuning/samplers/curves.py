@@ -1,7 +1,7 @@
 """What is known of learning curves, ready for a model: configurations, and scores at a few steps of each."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -48,38 +48,47 @@ class Curves:
         self._t = np.log(np.array(self._levels, dtype=np.float64))
         self.last_t = float(self._t[-1])
         self._trials: dict[int, _Trial] = {}
-        self.told = 0
+        self._own_points: set[bytes] = set()
+        self._lifted_at, self._lifts = -1, [(1.0, 0.0)] * len(self._levels)
+        self.told = self.trials_told = 0
         for index, past in enumerate(history):  # numbers below 0 are no trials of this job
             self.add(-1 - index, past.config)
             for step, score, trained_ns in past.curve:
-                self.tell(-1 - index, step, score, trained_ns, at_rung=False)
+                if step >= self._levels[0]:
+                    self._note(self._trials[-1 - index], step, score, trained_ns)
             self.told += 1
-
-    @property
-    def trials_told(self) -> int:
-        return sum(1 for trial in self._trials.values() if trial.scores or trial.failed)
 
     def add(self, number: int, config: Config) -> None:
         point = self._cube.point(config)
+        if number >= 0:
+            self._own_points.add(point.tobytes())
         self._trials[number] = _Trial(number, point, self._cube.features(point[None])[0])
 
-    def tell(self, number: int, step: int, score: float, trained_ns: int, *, at_rung: bool) -> None:
-        trial = self._trials[number]
-        level = bisect_right(self._levels, step) - 1
-        if level not in trial.scores or level == len(self._levels) - 1:
-            trial.scores[max(0, level)] = score
-        trial.steps, trial.trained_ns = step, trained_ns
-        self.told += at_rung
+    def tell(self, number: int, step: int, score: float, trained_ns: int) -> None:
+        """Of a rung, or of the trial's end."""
+        self._note(self._trials[number], step, score, trained_ns)
+        self.told += 1
 
-    def finish(self, number: int, *, failed: bool) -> None:
-        self._trials[number].failed = failed
-        self.told += failed
+    def _note(self, trial: _Trial, step: int, score: float, trained_ns: int) -> None:
+        level = max(0, bisect_right(self._levels, step) - 1)
+        self.trials_told += not trial.scores and not trial.failed
+        if level not in trial.scores or level == len(self._levels) - 1:
+            trial.scores[level] = score
+        trial.steps, trial.trained_ns = step, trained_ns
+
+    def fail(self, number: int) -> None:
+        trial = self._trials[number]
+        self.trials_told += not trial.scores and not trial.failed
+        trial.failed = True
+        self.told += 1
 
     def points(self, numbers: Sequence[int]) -> Floats:
-        return np.array([self._trials[number].point for number in numbers])
+        points = [self._trials[number].point for number in numbers]
+        return np.array(points).reshape(len(points), self._cube.parameters)
 
     def features(self, numbers: Sequence[int]) -> Floats:
-        return np.array([self._trials[number].features for number in numbers])
+        features = [self._trials[number].features for number in numbers]
+        return np.array(features).reshape(len(features), self._cube.dimensions)
 
     def step_seconds(self) -> tuple[Floats, Floats]:
         """Features, and mean seconds of a step, of the trials whose steps took time."""
@@ -88,14 +97,18 @@ class Curves:
         return np.array([t.features for t in timed]).reshape(len(timed), self._cube.dimensions), seconds
 
     def best_numbers(self, count: int) -> list[int]:
-        """The trials with scores, the best by their lifted newest score first."""
-        lifts = self._lifts()
-        newest = {t.number: self._newest(t, lifts) for t in self._sound()}
-        return sorted(newest, key=lambda n: (-newest[n], n))[:count]
+        """The trials of this job with scores, the best by their lifted newest score first."""
+        return self._best(trial for trial in self._sound() if trial.number >= 0)[:count]
 
     def best_past(self, count: int) -> list[int]:
-        """The best trials of earlier jobs, by their lifted newest score."""
-        return [number for number in self.best_numbers(len(self._trials)) if number < 0][:count]
+        """The best trials of earlier jobs, by their lifted newest score, without those that this job has, too."""
+        past = (trial for trial in self._sound() if trial.number < 0)
+        return self._best(t for t in past if t.point.tobytes() not in self._own_points)[:count]
+
+    def _best(self, trials: Iterable[_Trial]) -> list[int]:
+        lifts = self._present_lifts()
+        newest = {trial.number: self._newest(trial, lifts) for trial in trials}
+        return sorted(newest, key=lambda number: (-newest[number], number))
 
     def _sound(self) -> list[_Trial]:
         return [trial for trial in self._trials.values() if trial.scores and not trial.failed]
@@ -103,7 +116,7 @@ class Curves:
     def known(self, count: int) -> Data:
         """At most so many scores, lifted to the last step, median 0 and best 1: of the best trials all, of the others the newest, as
         far as there is room."""
-        lifts = self._lifts()
+        lifts = self._present_lifts()
         newest = [self._newest(t, lifts) for t in self._sound()] or [0.0]
         middle = float(np.median(newest))
         scale = max(max(newest) - middle, 1e-9)
@@ -142,7 +155,12 @@ class Curves:
         level = max(trial.scores)
         return lifts[level][0] * trial.scores[level] + lifts[level][1]
 
-    def _lifts(self) -> Lifts:
+    def _present_lifts(self) -> Lifts:
+        if self._lifted_at != self.told:
+            self._lifts, self._lifted_at = self._fitted_lifts(), self.told
+        return self._lifts
+
+    def _fitted_lifts(self) -> Lifts:
         """What a score at each level becomes at the last: the composition of one straight line from each level to the next, fitted
         to the trials that have both, its slope drawn towards 1."""
         maps: list[tuple[float, float]] = []

@@ -39,7 +39,7 @@ _THREADS = ThreadpoolController()
 
 @dataclass(slots=True)
 class _Model:
-    """As of so many tellings. `forecast` has the trials of earlier jobs, too."""
+    """As of so many tellings."""
 
     told: int
     gp: CurveGP
@@ -61,6 +61,7 @@ class ModelSampler:
         self._fits: list[Data] = []
         self._fitted_at = 0
         self._model: _Model | None = None
+        self._note_fit()
 
     def suggest(self, number: int) -> Config | None:
         rng = number_rng(self._seed, number)
@@ -79,18 +80,20 @@ class ModelSampler:
             self._curves.add(number, config)
 
     def tell(self, number: int, step: int, score: float, trained_ns: int, *, at_rung: bool) -> None:
-        self._curves.tell(number, step, score, trained_ns, at_rung=at_rung)
-        self._note_fit()
+        if at_rung:
+            self._curves.tell(number, step, score, trained_ns)
+            self._note_fit()
 
     def finish(self, number: int, *, failed: bool) -> None:
-        self._curves.finish(number, failed=failed)
-        self._note_fit()
+        if failed:
+            self._curves.fail(number)
+            self._note_fit()
 
     def forecast(self) -> Mapping[int, Forecast] | None:
         if not self._knows_enough:
             return None
         with _THREADS.limit(limits=1):
-            return {number: f for number, f in self._fresh().forecast.items() if number >= 0}
+            return self._fresh().forecast
 
     @property
     def _knows_enough(self) -> bool:
@@ -112,9 +115,8 @@ class ModelSampler:
         self._gp.condition(self._curves.known(POINTS))
         self._model = _Model(self._curves.told, self._gp, self._cost_weights())
         numbers = self._curves.best_numbers(FORECASTS)
-        mean, deviation = self._gp.predict(
-            self._curves.features(numbers), self._curves.last_t, np.array(numbers, dtype=np.int64)
-        )
+        features = self._curves.features(numbers)
+        mean, deviation = self._gp.predict(features, self._curves.last_t, np.array(numbers, dtype=np.int64))
         pairs = zip(numbers, mean.tolist(), deviation.tolist(), strict=True)
         self._model.forecast = {number: (m, s) for number, m, s in pairs}
         return self._model
@@ -135,7 +137,7 @@ class ModelSampler:
         points = self._candidates(rng)
         features = self._cube.features(points)
         mean, deviation = model.gp.predict(features, self._curves.last_t, np.full(len(points), NOBODY))
-        best = max((m for number, (m, _) in model.forecast.items() if number >= 0), default=0.0)
+        best = max((mean for mean, _ in model.forecast.values()), default=0.0)
         worth = log_expected_improvement((mean - best) / deviation) + np.log(deviation)
         cost = features @ model.cost_weights[1:]
         return self._cube.config(points[np.argmax(worth - cost)])
