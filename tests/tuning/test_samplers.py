@@ -1,6 +1,7 @@
 """Every sampler: inside the space, repeatable, and the same after a restart."""
 
 import math
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,6 +12,7 @@ from tuner.domain.budget import Budget
 from tuner.domain.job import Algorithm, JobSpec, SamplerName
 from tuner.domain.money import Money
 from tuner.domain.objective import Objective
+from tuner.domain.records import PastTrial
 from tuner.domain.space import Categorical, Config, Float, Int, Space
 from tuner.tuning.samplers import Sampler, sampler_for
 
@@ -25,11 +27,13 @@ SPACE = Space(
 )
 
 
-def build(name: SamplerName, space: Space = SPACE, seed: int = 0) -> Sampler:
+def build(
+    name: SamplerName, space: Space = SPACE, seed: int = 0, history: Sequence[PastTrial] = ()
+) -> Sampler:
     spec = JobSpec(
         "a", "m:f", Objective("x"), space, Budget(usd=Money(1)), algorithm=Algorithm(sampler=name, seed=seed)
     )
-    return sampler_for(spec)
+    return sampler_for(spec, history)
 
 
 def score(config: Config) -> float:
@@ -99,3 +103,22 @@ def test_tpe_learns_from_paused_trials() -> None:
         tpe.tell(number, 1, score(config), 0, at_rung=True)
         distance.append(-score(config))
     assert sum(distance[50:]) / 30 < 0.6
+
+
+@pytest.mark.parametrize("name", ["auto", "tpe", "gp"])
+def test_what_earlier_jobs_found_is_learned_from(name: SamplerName) -> None:
+    """From the first proposal on, and in the same way after a restart."""
+    drawn = build("random", seed=5)
+    found = [config for number in range(40) if (config := drawn.suggest(number)) is not None]
+    history = [PastTrial(config, ((1, score(config), 10**9),)) for config in found]
+    warm, again, first = build(name, history=history), build(name, history=history), []
+    for number in range(10):
+        config = warm.suggest(number)
+        assert config is not None
+        assert SPACE.contains(config)
+        warm.tell(number, 1, score(config), 10**9, at_rung=True)
+        again.adopt(number, config)
+        again.tell(number, 1, score(config), 10**9, at_rung=True)
+        first.append(-score(config))
+    assert sum(first) / len(first) < 0.6
+    assert again.suggest(10) == warm.suggest(10)

@@ -35,4 +35,5 @@ def sampler_for(spec: JobSpec, history: Sequence[PastTrial] = ()) -> Sampler:
             from tuner.tuning.samplers.optuna import OptunaSampler
 
             name = spec.algorithm.sampler
-            return OptunaSampler("tpe" if name == "auto" else name, spec.space, seed)
+            name = "tpe" if name == "auto" else name
+            return OptunaSampler(name, spec.space, seed, history, spec.fidelity.max)

@@ -23,6 +23,7 @@ from optuna.storages import InMemoryStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from tuner.domain.job import SamplerName
+from tuner.domain.records import PastTrial
 from tuner.domain.space import Categorical, Config, Float, Int, Parameter, Space, Value
 from tuner.tuning.samplers.base import number_rng
 
@@ -58,9 +59,19 @@ class RungStorage(InMemoryStorage):
 
 
 class OptunaSampler:
-    """One study in memory. Each suggestion has its own seed, so that suggestion n is the same after any restart."""
+    """One study in memory. Each suggestion has its own seed, so that suggestion n is the same after any restart.
 
-    def __init__(self, name: SamplerName, space: Space, seed: int) -> None:
+    TPE and GP learn from `history`, of which trials count as complete from `max_step` on; CMA-ES and QMC have no use for it.
+    """
+
+    def __init__(
+        self,
+        name: SamplerName,
+        space: Space,
+        seed: int,
+        history: Sequence[PastTrial] = (),
+        max_step: int | None = None,
+    ) -> None:
         self._name, self._space, self._seed = name, space, seed
         self._order = space.order
         self._distributions = {name: _distribution(space.parameters[name]) for name in self._order}
@@ -70,6 +81,9 @@ class OptunaSampler:
             self._study = optuna.create_study(
                 storage=self._storage, direction="maximize", sampler=self._sampler(0)
             )
+        past = history if name in ("tpe", "gp") else ()
+        self._study.add_trials([self._past_trial(trial, max_step) for trial in past if trial.curve])
+        self._before = len(self._study.trials)
         self._trials: dict[int, optuna.Trial] = {}
         self._last: dict[int, tuple[int, float]] = {}
 
@@ -79,7 +93,7 @@ class OptunaSampler:
             if self._name != "qmc":  # a QMC sequence has one scramble for the whole job
                 self._study.sampler = self._sampler(number)
             trial = self._study.ask()
-            assert trial.number == number, f"suggestion {number} was asked for out of turn"
+            assert trial.number == self._before + number, f"suggestion {number} was asked for out of turn"
             self._trials[number] = trial
             config: Config = {}
             for name in self._order:
@@ -98,7 +112,7 @@ class OptunaSampler:
             else:
                 self._trials[number] = self._study.ask()
         trial = self._trials[number]
-        assert trial.number == number, f"trial {number} was adopted out of turn"
+        assert trial.number == self._before + number, f"trial {number} was adopted out of turn"
         for name, value in config.items():
             distribution = self._distributions[name]
             self._storage.set_trial_param(
@@ -124,6 +138,16 @@ class OptunaSampler:
 
     def forecast(self) -> None:
         return None
+
+    def _past_trial(self, trial: PastTrial, max_step: int | None) -> FrozenTrial:
+        step, score, _ = trial.curve[-1]
+        return optuna.create_trial(
+            state=TrialState.PRUNED if max_step is not None and step < max_step else TrialState.COMPLETE,
+            value=score,
+            params=dict(trial.config),
+            distributions={name: self._distributions[name] for name in trial.config},
+            intermediate_values={step: score},
+        )
 
     def _ask(self, trial: optuna.Trial, name: str) -> Value:
         match self._space.parameters[name]:
