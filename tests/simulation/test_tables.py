@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tests.simulation.made_tables import SPACE, arrays, table, written
 from tests.tuning.test_samplers import build
 from tuner.domain.job import SamplerName
+from tuner.engine.simulated import table_file
 from tuner.engine.simulated.tables import RowsSampler, TableError, TableTraining, load_table
 from tuner.tuning.samplers.optuna import OptunaSampler
 from tuner.tuning.samplers.simple import RandomSampler
@@ -114,7 +115,7 @@ BAD: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "a flat metric": (lambda: changed("metric", lambda m: m * 0 + 0.5), "metric"),
     "text in X": (lambda: changed("X", lambda x: x.astype(str)), "X"),
     "complex numbers": (lambda: changed("metric", lambda m: m + 1j), "metric"),
-    "objects": (lambda: changed("metric", lambda m: m.astype(object)), "pickle"),
+    "objects": (lambda: changed("metric", lambda m: m.astype(object)), "metric is cut off, or has pickled"),
     "one dimension": (lambda: changed("metric", lambda m: m.ravel()), "metric"),
     "no steps": (lambda: changed("metric", lambda m: m[:, :0]), "metric"),
     "fewer steps than times": (lambda: changed("metric", lambda m: m[:, :5]), "fit"),
@@ -194,6 +195,25 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
         with pytest.raises(TableError):
             load_table(tmp_path / name)
     assert not (tmp_path / "sprung").exists()
+
+
+def test_an_array_that_is_cut_off_inside_a_whole_archive_is_named(tmp_path: Path) -> None:
+    source = written(tmp_path / "whole.npz", arrays())
+    with zipfile.ZipFile(source) as whole, zipfile.ZipFile(tmp_path / "cut.npz", "w") as cut:
+        for member in whole.namelist():
+            found = whole.read(member)
+            cut.writestr(member, found[: len(found) // 2] if member == "time.npy" else found)
+    with pytest.raises(TableError, match=r"cut\.npz: time is cut off"):
+        load_table(tmp_path / "cut.npz")
+
+
+def test_an_array_that_is_huge_once_unpacked_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_file, "MAX_BYTES", 2000)
+    path = written(tmp_path / "huge.npz", arrays(rows=1000))
+    with pytest.raises(TableError, match=r"X has \d+ bytes: at most 2000"):
+        load_table(path)
 
 
 def test_an_archive_of_something_else_is_refused(tmp_path: Path) -> None:

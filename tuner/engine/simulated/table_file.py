@@ -21,6 +21,7 @@ from tuner.engine.simulated.recorded import COMPLEMENT, Floats, RecordedTable, p
 Arrays = Mapping[str, npt.NDArray[Any]]
 NEEDED = ("X", "metric", "time", "meta")
 OPTIONAL = ("metric_aff", "time_aff")
+MAX_BYTES = 2**30  # of one array, unpacked
 ROUNDING = 1e-6  # of a bound: what a 32-bit float of a table may be beyond it
 
 
@@ -49,7 +50,7 @@ def _arrays(path: Path) -> Arrays:
             missing = [name for name in NEEDED if name not in found.files]
             if missing:
                 raise _Wrong(f"has no array {missing[0]!r}: add it")
-            return {name: np.asarray(found[name]) for name in (*NEEDED, *OPTIONAL) if name in found.files}
+            return {name: _array(found, name) for name in (*NEEDED, *OPTIONAL) if name in found.files}
     except _Wrong:
         raise
     except OSError as error:
@@ -62,6 +63,19 @@ def _arrays(path: Path) -> Arrays:
         raise _Wrong(
             f"is no whole .npz archive without pickled objects ({error}): copy it again, or write it with "
             "numpy.savez and plain numbers"
+        ) from error
+
+
+def _array(found: "np.lib.npyio.NpzFile[Any]", name: str) -> npt.NDArray[Any]:
+    members = [] if found.zip is None else found.zip.infolist()
+    size = max((m.file_size for m in members if m.filename in (name, f"{name}.npy")), default=0)
+    if size > MAX_BYTES:
+        raise _Wrong(f"{name} has {size} bytes: at most {MAX_BYTES} are read")
+    try:
+        return np.asarray(found[name])
+    except Exception as error:  # as above
+        raise _Wrong(
+            f"{name} is cut off, or has pickled objects ({error}): copy the file again, or write plain numbers"
         ) from error
 
 
