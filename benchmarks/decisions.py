@@ -1,7 +1,8 @@
-"""`python -m benchmarks.decisions`: what decisions cost, without a sampler's model, a ledger or a worker.
+"""`python -m benchmarks.decisions`: what decisions and suggestions cost.
 
 One after another: all decisions of jobs of ASHA over 27 steps with 16 trials at once, the slowest of them, and the
-memory of the state; then whole simulated jobs over the recorded table of `benchmarks/data`, ledger and all.
+memory of the state; whole simulated jobs over the recorded table of `benchmarks/data`, ledger and all; and what the model of
+`auto` takes for a forecast after each rung and for a proposal, once it knows so many trials.
 """
 
 import gc
@@ -24,11 +25,13 @@ from tuner.domain.time import Instant
 from tuner.engine.simulated.table_run import table_run
 from tuner.engine.simulated.tables import load_table
 from tuner.tuning.decide import decide
+from tuner.tuning.samplers.model import ModelSampler
 from tuner.tuning.state import State
 
 TABLE = Path(__file__).parent / "data" / "lcbench_adult_300.npz"
 AT = Instant(0)
 STEPS = 27
+MEASURED = 100
 
 
 class Job:
@@ -135,6 +138,36 @@ def whole_jobs() -> None:
     )
 
 
+def suggestions(trials: int) -> None:
+    """Eight parameters; a quarter of the trials reaches each next rung. Every question is asked of a model that is out of date."""
+    steps = (4, 16, 51)
+    sampler = ModelSampler(Space({f"x{n}": Float(0, 1) for n in range(8)}), 0, steps)
+    rng, took = Random(0), {"forecast": list[int](), "proposal": list[int]()}
+    for number in range(trials + MEASURED):
+        config = None
+        if number >= trials:
+            for name, ask in (
+                ("forecast", sampler.forecast),
+                ("proposal", lambda n=number: sampler.suggest(n)),
+            ):
+                began = time.perf_counter_ns()
+                found = ask()
+                took[name].append(time.perf_counter_ns() - began)
+            config = found if isinstance(found, dict) else None
+        config = config or {f"x{n}": rng.random() for n in range(8)}
+        sampler.adopt(number, config)
+        height = 1 - sum((float(str(value)) - 0.3) ** 2 for value in config.values())
+        for rung, step in enumerate(steps):
+            if number % 4**rung == 0:
+                sampler.tell(number, step, height - 1 / step, step * 10**9, at_rung=True)
+    for name, ns in took.items():
+        ns.sort()
+        print(
+            f"{trials:>6} trials: a {name} {ns[len(ns) // 2] / 1e6:.1f} ms (median of {len(ns)}), p95 "
+            f"{ns[len(ns) * 95 // 100] / 1e6:.1f} ms, slowest {ns[-1] / 1e6:.1f} ms"
+        )
+
+
 def main() -> None:
     print("decisions alone")
     for trials in (1000, 10_000):
@@ -144,6 +177,9 @@ def main() -> None:
         memory(trials)
     print("simulated jobs: decisions, ledger and journal in memory, workers, random search over a table")
     whole_jobs()
+    print("the model")
+    for trials in (100, 1000, 10_000):
+        suggestions(trials)
 
 
 if __name__ == "__main__":

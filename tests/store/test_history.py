@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.store.builders import JOB, OFFER, PROJECT, budget, create, new_job, spec
-from tuner.domain.events import Reported
+from tuner.domain.events import Failed, Reported
 from tuner.domain.job import JobSpec
 from tuner.domain.money import FREE, ZERO
 from tuner.domain.objective import Objective
@@ -33,6 +33,11 @@ class Source:
             tx.put_trial(trial, "running", at=Instant(0), config={"lr": lr})
             tx.put_report(ReportRow(trial, 1, step, Instant(0), value, {}, FREE, step * 10))
             tx.append(Reported(Instant(0), trial, step, value, ZERO))
+
+    def fail(self, number: int) -> None:
+        with self._journal.transaction() as tx:
+            tx.append(Failed(Instant(0), f"trial_{number:05d}", "nan"))
+            tx.put_trial(f"trial_{number:05d}", "failed", at=Instant(0))
 
 
 def warm(*sources: str, **changes: object) -> JobSpec:
@@ -71,6 +76,17 @@ def test_what_is_reported_after_the_submission_is_never_seen(database: Database)
     source.report(0, 2, 0.9)
     source.report(1, 1, 0.9)
     assert read(database, new) == [past((1, 0.1, 10))]
+
+
+def test_a_trial_that_failed_is_known_to_have_if_it_did_so_before_the_submission(database: Database) -> None:
+    source = Source(database)
+    for number in (0, 1):
+        source.report(number, 1, 0.1)
+    source.fail(0)
+    new = warm(JOB)
+    submit(database, new)
+    source.fail(1)
+    assert [trial.failed for trial in read(database, new)] == [True, False]
 
 
 def test_a_job_that_has_not_reported_yet_teaches_nothing_then_or_later(database: Database) -> None:

@@ -122,3 +122,13 @@ def test_what_earlier_jobs_found_is_learned_from(name: SamplerName) -> None:
         first.append(-score(config))
     assert sum(first) / len(first) < 0.6
     assert again.suggest(10) == warm.suggest(10)
+
+
+def test_nobody_copies_what_failed_in_an_earlier_job() -> None:
+    """However well it had begun."""
+    drawn = build("random", seed=5)
+    found = [config for number in range(20) if (config := drawn.suggest(number)) is not None]
+    best: Config = {"lr": 0.01, "width": 16, "optimizer": "adamw"}
+    failed = PastTrial(best, ((1, 100.0, 10**9),), failed=True)
+    sampler = build("auto", history=[failed, *(PastTrial(c, ((1, score(c), 10**9),)) for c in found)])
+    assert all(sampler.suggest(number) != best for number in range(4))

@@ -70,8 +70,9 @@ class CheckpointRow:
 
 @dataclass(frozen=True, slots=True)
 class PastTrial:
-    """A trial of an earlier job, from which a new one learns. `curve`: (step, score, nanoseconds of training up to it),
-    ascending by step; a higher score is better."""
+    """A trial of an earlier job, from which a new one learns. `curve`: (step, score, nanoseconds of training up to it, the first
+    setup included), ascending by step; a higher score is better. `failed`: whatever it had reached before."""
 
     config: Config
     curve: tuple[tuple[int, float, int], ...]
+    failed: bool = False

@@ -30,13 +30,14 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """A trial's last report with a metric, as far as its job's record counts."""
+    """A trial's last report with a metric, and whether it failed, as far as its job's record counts."""
 
     mark: Mark
     trial: str
     config: Config
     score: float
     step: int
+    failed: bool
 
 
 def note(db: Connection, job: str, project: str, sources: Sequence[str]) -> None:
@@ -72,7 +73,7 @@ def past_trials(database: Database, job: str, spec: JobSpec, *, limit: int = MAX
             page = names[first : first + TRIALS_PAGE]
             for trial, curve in _curves(database, mark, page, spec.objective):
                 curves[mark.source, trial] = curve
-    return [PastTrial(end.config, curves[end.mark.source, end.trial]) for end in chosen]
+    return [PastTrial(end.config, curves[end.mark.source, end.trial], end.failed) for end in chosen]
 
 
 def _ends(database: Database, mark: Mark, space: Space, objective: Objective) -> Iterator[_End]:
@@ -80,8 +81,9 @@ def _ends(database: Database, mark: Mark, space: Space, objective: Objective) ->
     r, t = reports.c, trials.c
     counts = (r.job == mark.source) & (r.seq <= mark.until_seq) & r.value.is_not(None)
     last = select(r.trial, func.max(r.step).label("step")).where(counts).group_by(r.trial).subquery()
+    failed = ((t.state == "failed") & (t.seq <= mark.until_seq)).label("failed")
     query = (
-        select(r.trial, r.step, r.value, t.config)
+        select(r.trial, r.step, r.value, t.config, failed)
         .join(last, (r.trial == last.c.trial) & (r.step == last.c.step))
         .join(trials, (t.job == r.job) & (t.trial == r.trial))
         .where(r.job == mark.source)
@@ -92,7 +94,7 @@ def _ends(database: Database, mark: Mark, space: Space, objective: Objective) ->
     for row in rows:
         config = transferred(space, json.loads(row.config))
         if config is not None:
-            yield _End(mark, row.trial, config, objective.score(row.value), row.step)
+            yield _End(mark, row.trial, config, objective.score(row.value), row.step, bool(row.failed))
 
 
 def _curves(

@@ -57,6 +57,8 @@ class Curves:
                 if step >= self._levels[0]:
                     self._note(self._trials[-1 - index], step, score, trained_ns)
             self.told += 1
+            if past.failed:
+                self.fail(-1 - index)
 
     def add(self, number: int, config: Config) -> None:
         point = self._cube.point(config)

@@ -81,8 +81,8 @@ class OptunaSampler:
             self._study = optuna.create_study(
                 storage=self._storage, direction="maximize", sampler=self._sampler(0)
             )
-        past = history if name in ("tpe", "gp") else ()
-        self._study.add_trials([self._past_trial(trial, max_step) for trial in past if trial.curve])
+        past = [trial for trial in history if name in ("tpe", "gp") and trial.curve and not trial.failed]
+        self._study.add_trials([self._past_trial(trial, max_step) for trial in past])
         self._before = len(self._study.trials)
         self._trials: dict[int, optuna.Trial] = {}
         self._last: dict[int, tuple[int, float]] = {}
