@@ -217,6 +217,13 @@ def test_what_was_copied_from_an_earlier_job_is_not_copied_again() -> None:
     assert curves.best_past(10) == []
 
 
+def test_what_failed_in_an_earlier_job_is_not_copied_however_well_it_began() -> None:
+    config: Config = {"lr": 0.01, "width": 32}
+    curves = Curves(UnitCube(PLANE), STEPS, [PastTrial(config, ((4, 100.0, 10**9),), failed=True)])
+    assert curves.best_past(10) == []
+    assert curves.known(9).y.tolist() == [FLOOR]
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_rebuilt_sampler_answers_as_the_one_that_lived(data: st.DataObject) -> None:

@@ -124,11 +124,14 @@ def test_what_earlier_jobs_found_is_learned_from(name: SamplerName) -> None:
     assert again.suggest(10) == warm.suggest(10)
 
 
-def test_nobody_copies_what_failed_in_an_earlier_job() -> None:
-    """However well it had begun."""
-    drawn = build("random", seed=5)
-    found = [config for number in range(20) if (config := drawn.suggest(number)) is not None]
-    best: Config = {"lr": 0.01, "width": 16, "optimizer": "adamw"}
-    failed = PastTrial(best, ((1, 100.0, 10**9),), failed=True)
-    sampler = build("auto", history=[failed, *(PastTrial(c, ((1, score(c), 10**9),)) for c in found)])
-    assert all(sampler.suggest(number) != best for number in range(4))
+@pytest.mark.parametrize("name", NAMES)
+def test_of_what_was_made_something_else_only_that_counts(name: SamplerName) -> None:
+    """As in the simulator, where the nearest row answers: live and rebuilt are the same."""
+    plane = Space({"a": Int(1, 6), "b": Int(1, 6)})
+    made: list[Config] = [{"a": number % 6 + 1, "b": number // 6 + 1} for number in range(20)]
+    lived, rebuilt = build(name, plane), build(name, plane)
+    for number, config in enumerate(made):
+        lived.suggest(number)
+        for sampler in (lived, rebuilt):
+            sampler.adopt(number, config)
+    assert [lived.suggest(20)] == [rebuilt.suggest(20)]

@@ -48,7 +48,6 @@ class Curves:
         self._t = np.log(np.array(self._levels, dtype=np.float64))
         self.last_t = float(self._t[-1])
         self._trials: dict[int, _Trial] = {}
-        self._own_points: set[bytes] = set()
         self._lifted_at, self._lifts = -1, [(1.0, 0.0)] * len(self._levels)
         self.told = self.trials_told = 0
         for index, past in enumerate(history):  # numbers below 0 are no trials of this job
@@ -62,8 +61,6 @@ class Curves:
 
     def add(self, number: int, config: Config) -> None:
         point = self._cube.point(config)
-        if number >= 0:
-            self._own_points.add(point.tobytes())
         self._trials[number] = _Trial(number, point, self._cube.features(point[None])[0])
 
     def tell(self, number: int, step: int, score: float, trained_ns: int) -> None:
@@ -104,8 +101,9 @@ class Curves:
 
     def best_past(self, count: int) -> list[int]:
         """The best trials of earlier jobs, by their lifted newest score, without those that this job has, too."""
-        past = (trial for trial in self._sound() if trial.number < 0)
-        return self._best(t for t in past if t.point.tobytes() not in self._own_points)[:count]
+        past = [trial for trial in self._sound() if trial.number < 0]
+        own = {t.point.tobytes() for t in self._trials.values() if t.number >= 0} if past else set()
+        return self._best(trial for trial in past if trial.point.tobytes() not in own)[:count]
 
     def _best(self, trials: Iterable[_Trial]) -> list[int]:
         lifts = self._present_lifts()

@@ -1,6 +1,7 @@
 """Samplers that learn nothing: random and grid."""
 
 import math
+from collections import Counter
 from itertools import islice
 
 from tuner.domain.space import Config, Space
@@ -34,7 +35,8 @@ class RandomSampler(Oblivious):
         size = space.size()
         countable = size is not None and size <= 100_000
         self._distinct = sum(1 for _ in islice(space.grid(size), 10_001)) if size and countable else None
-        self._seen: set[str] = set()
+        self._adopted: dict[int, str] = {}
+        self._seen: Counter[str] = Counter()
 
     def suggest(self, number: int) -> Config | None:
         if self._distinct is None or self._distinct > 10_000:
@@ -52,8 +54,16 @@ class RandomSampler(Oblivious):
         return self._distinct is None or self._distinct > 10_000 or _key(config) not in self._seen
 
     def adopt(self, number: int, config: Config | None) -> None:
-        if config is not None:
-            self._seen.add(_key(config))
+        """Of a suggestion of which something else was made, only that counts."""
+        if config is None:
+            return
+        before, now = self._adopted.get(number), _key(config)
+        if before is not None:
+            self._seen[before] -= 1
+            if not self._seen[before]:
+                del self._seen[before]
+        self._adopted[number] = now
+        self._seen[now] += 1
 
 
 def _key(config: Config) -> str:
