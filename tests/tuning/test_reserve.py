@@ -7,7 +7,7 @@ import pytest
 from tuner.domain.budget import Budget, OnExhausted
 from tuner.domain.fidelity import Fidelity
 from tuner.domain.job import Algorithm, JobSpec, SchedulerName
-from tuner.domain.money import Money, Price, Rate
+from tuner.domain.money import ZERO, Money, Price, Rate
 from tuner.domain.objective import Objective
 from tuner.domain.space import Float, Space
 from tuner.domain.time import NS
@@ -129,3 +129,12 @@ def test_the_last_money_is_for_whoever_can_use_it() -> None:
     busy = reserve(leader, interrupted, Trial("running", 3, 4), left_steps=2)
     assert not busy.may_go_on(busy.state.trials[1])
     assert not busy.may_begin()
+
+
+def test_a_budget_of_gpu_hours_runs_out_where_they_cost_nothing() -> None:
+    state = state_of(25, Trial("parked", 20, 20))
+    state.rate, state.budget, state.spent = Rate(Price(0), 1000), Budget(gpu_ms=45_000), ZERO
+    found = Reserve.of(state)
+    assert found is not None
+    assert found.left_ns == 25 * NS
+    assert found.is_due

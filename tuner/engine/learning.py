@@ -11,7 +11,7 @@ from tuner.tuning.state import State, TrialRecord
 
 
 class Learner:
-    """Tells the sampler each rung that a trial crosses, so that it learns from paused trials too, and each end."""
+    """Tells the sampler each report, the rungs among them, so that it learns from paused trials too, and each end."""
 
     def __init__(self, spec: JobSpec, sampler: Sampler) -> None:
         self._spec = spec

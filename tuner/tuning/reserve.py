@@ -99,7 +99,9 @@ class Reserve:
 
 
 def _spent_ns(state: State) -> int:
-    return state.rate.price.affords_ns(state.spent) if state.spent.micro_usd else 0
+    """What is free to use takes its time, too."""
+    paid = state.rate.price.affords_ns(state.spent) if state.spent.micro_usd else 0
+    return max(paid, state.trained_ns)
 
 
 def _finishing_ns(state: State, trial: TrialRecord) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from tuner.domain.fidelity import Fidelity
 from tuner.domain.job import JobSpec
 
-# The ladder of `auto`: the first rung at a twelfth of the whole, each next one four times as high (benchmarks/README.md).
+# The ladder of `auto`: the first rung at a twelfth of the whole, each next one four times as high (docs/decisions/0006-search-by-a-model-of-curves.md).
 AUTO_FIRST = 12
 AUTO_FACTOR = 4
 
