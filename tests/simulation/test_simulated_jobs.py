@@ -211,7 +211,7 @@ def test_the_best_trial_reaches_its_last_step_within_the_budget() -> None:
     """In at least 95 % of runs, of which none spends more than it has."""
     finished = []
     for seed in range(40):
-        run = SimulatedRun(learning("0.03", seed), terms(2), Curves(), seed=seed)
+        run = SimulatedRun(learning("0.01", seed), terms(2), Curves(), seed=seed)
         run.run()
         check_books(run)
         state = run.loop.state
