@@ -17,7 +17,7 @@ from scipy.optimize import minimize
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 # Of the logarithms of a, b, the length along log t, c, and the noise; before them, that of each dimension.
-PRIOR = np.log([0.7, 0.4, 1.0, 0.1, 0.1])
+PRIOR = np.log([0.7, 0.4, 1.0, 0.1, 0.03])
 PRIOR_LENGTH = float(np.log(0.6))
 BOUNDS = [(-3.0, 1.1), (-3.0, 1.1), (-2.3, 2.3), (-5.0, 0.5), (-5.8, -0.7)]
 BOUNDS_LENGTH = (-3.0, 3.0)
