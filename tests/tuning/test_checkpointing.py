@@ -125,6 +125,18 @@ def test_where_notices_can_be_counted_on_saves_are_rarer() -> None:
     )  # one notice in ten is thought to be missed
 
 
+def test_a_notice_that_is_too_short_for_some_steps_counts_for_the_others() -> None:
+    """Steps of 20, 40, 80 s beside a save in 55 s: 20 s after a reaction in 5 s are all of them, a half, a quarter."""
+    saving, mean = Saving(2 * NS, 30 * NS), SPOT_MEAN_NS
+    exposure = Exposure(
+        preemption=Hazard(mean), crash=Hazard(2**80), notice_ns=55 * NS, notices=Notices(2**60, missed=1)
+    )
+    found = [mean / exposure.unsaved_mean_ns(step_s * NS, saving) for step_s in (20, 40, 80)]
+    assert found == pytest.approx([0, 0.5, 0.75], abs=1e-6)
+    nothing = exposure.unsaved_mean_ns(20 * NS, Saving(2 * NS, 50 * NS))
+    assert nothing == exposure.mean_ns
+
+
 def test_notices_that_do_not_come_are_counted_on_less_and_less() -> None:
     saving, found = Saving(2 * NS, 20 * NS), []
     notices = Notices()

@@ -12,7 +12,7 @@ from tuner.domain.money import Price
 from tuner.domain.offer import Offer
 from tuner.domain.time import Instant
 from tuner.tuning.placement import PATIENCE_NS, RETRY_NS, Choice, Sight, Terms, Why, choose
-from tuner.tuning.progress_price import HALF_LIFE_NS, PRIOR_NS, Memory
+from tuner.tuning.progress_price import HALF_LIFE_NS, Memory
 
 DEMAND = Offer("v100", Price(3_000_000), 8, 1, "on_demand")
 SPOT = Offer("v100", Price(1_000_000), 8, 1, "spot", "near")
@@ -114,7 +114,7 @@ def test_uniform_progress_an_idle_training_that_is_behind_goes_on_demand() -> No
     ahead, behind = sight(now=100, left=719), sight(now=100, left=721)
     assert chosen(terms(), behind) == (DEMAND, "behind")
     choice = choose(terms(), FRESH, ahead)[1]
-    assert choice == Choice(None, "waits", Instant(101.25 * MINUTE))  # where C(t) is 0.8 R(t)
+    assert choice == Choice(None, "waits", Instant(101 * MINUTE + MINUTE // 4))  # where C(t) is 0.8 R(t)
 
 
 def test_hysteresis_on_demand_it_stays_until_it_is_ahead_by_two_moves() -> None:

@@ -5,10 +5,11 @@ lost with about √(2δM) of training between saves (Young, CACM 17(9), 1974; Da
 save. M is learned: a Gamma distribution of the rate, whose prior counts as one interruption, so that a market in which nothing
 happened yet is not one in which nothing happens.
 
-**Which losses count.** A preemption that is announced early enough costs nothing: the step is finished and saved. It is early
-enough where the longest step and the longest save fit into the notice, since it may come when a step has just begun. Then
-only crashes and preemptions without a notice are left to insure against. Where it is not early enough, each preemption costs
-what was not saved, and all count.
+**Which losses count.** A preemption that is announced early enough costs nothing: the step is finished and saved. It surely is
+early enough where a whole step and a save fit into the notice, as it may come when a step has just begun; then only crashes
+and preemptions without a notice are left to insure against. Where a save fits, but a whole step does not, it is early enough in
+so large a part of all cases as what is beside the save is of a step. Where not even a save fits, every preemption costs what was
+not saved, and all count.
 
 **Never rarer** than a tenth of the mean time between *all* losses. A loss costs half an interval on average, so that even where
 no notice comes, or none can be counted on, at most a twentieth of the time is lost to it. To save at every step would keep that
@@ -73,8 +74,8 @@ class Hazard:
 
 @dataclass(frozen=True, slots=True)
 class Notices:
-    """Preemptions, and how many of them came without a notice or before the save that it led to was durable. Prior: one in
-    ten, as the clouds promise notices at best effort."""
+    """Preemptions, and how many of them came without the notice. Prior: one in ten, as the clouds promise no more than best
+    effort."""
 
     preemptions: int = 10
     missed: int = 1
@@ -112,15 +113,23 @@ class Exposure:
 
     def unsaved_mean_ns(self, step_ns: int, saving: Saving) -> int:
         """Between losses that cost what was not saved."""
-        if self.preemption is None or not saves_on_notice(self.notice_ns, step_ns, saving.durable_ns):
+        if self.preemption is None:
             return self.mean_ns
-        unnoticed = self.preemption.mean_ns * self.notices.preemptions // self.notices.missed
-        return _together(unnoticed, self.crash.mean_ns)
+        # Of all preemptions are saved: those with a notice, (n - missed)/n, times those in time, in_time/step.
+        in_time_ns = min(step_ns, max(0, _beside_save_ns(self.notice_ns, saving.durable_ns)))
+        count, missed = self.notices.preemptions, self.notices.missed
+        lost = count * step_ns - (count - missed) * in_time_ns
+        return _together(self.preemption.mean_ns * count * step_ns // lost, self.crash.mean_ns)
 
 
 def saves_on_notice(notice_ns: int | None, step_ns: int, durable_ns: int) -> bool:
     """Whether a notice can be counted on to save all: the step that has begun is finished, and its save is durable in time."""
-    return notice_ns is not None and REACTION_NS + step_ns + durable_ns <= notice_ns
+    return step_ns <= _beside_save_ns(notice_ns, durable_ns)
+
+
+def _beside_save_ns(notice_ns: int | None, durable_ns: int) -> int:
+    """The part of a notice in which a step may be finished. Below 0 where the notice is too short, or there is none."""
+    return -1 if notice_ns is None else notice_ns - REACTION_NS - durable_ns
 
 
 def young_ns(stall_ns: int, mean_ns: int) -> int:
