@@ -5,20 +5,28 @@ Layout: `<storage>/<project>/<job>/<trial>/step_<8 digits>-a<attempt>/`.
 
 import hashlib
 import json
+import logging
 import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tuner.engine.storage import PARTIAL, Storage
 
 MANIFEST = "MANIFEST.json"
+VERSION = 1  # of the manifest
+log = logging.getLogger("tuner.checkpoints")
 _NAME = re.compile(r"step_(\d{8})-a(\d+)")
 _PARTIAL = re.compile(re.escape(PARTIAL) + r"step_\d{8}-a(\d+)\.")
 
 
 class CheckpointDamaged(Exception):
-    """A checkpoint's files are not what its manifest says."""
+    """A checkpoint's files are not what its manifest says, or it has none that can be believed."""
+
+
+class CheckpointMissing(FileNotFoundError):
+    """There is no manifest. Of a checkpoint that was durable: it may come, or the storage is not the one that it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +45,10 @@ class Found:
 
     step: int
     attempt: int
-    name: str
+
+    @property
+    def name(self) -> str:
+        return f"step_{self.step:08d}-a{self.attempt}"
 
 
 class CheckpointStore:
@@ -47,11 +58,14 @@ class CheckpointStore:
         self._storage, self._project, self._job = Storage(url), project, job
 
     def publish(self, trial: str, attempt: int, step: int, source: Path) -> Published:
-        """Makes the files of `source` durable as the trial's checkpoint of `step`; `source` is gone afterwards."""
+        """Makes the files of `source` durable as the trial's checkpoint of `step`; `source` is gone afterwards. Raises
+        FileNotFoundError where there are none."""
         began = time.monotonic()
         files = [_describe(source, file) for file in sorted(source.rglob("*")) if file.is_file()]
+        if not files:
+            raise FileNotFoundError(f"there is nothing to store in {source}")
         manifest = {
-            "version": 1,
+            "version": VERSION,
             "job": self._job,
             "trial": trial,
             "attempt": attempt,
@@ -59,8 +73,7 @@ class CheckpointStore:
             "created_at_ns": time.time_ns(),
             "files": files,
         }
-        name = f"step_{step:08d}-a{attempt}"
-        where = (self._project, self._job, trial, name)
+        where = (self._project, self._job, trial, Found(step, attempt).name)
         self._storage.put_directory(source, (MANIFEST, json.dumps(manifest).encode()), *where)
         size = sum(int(str(file["bytes"])) for file in files)
         return Published(step, self._storage.path(*where), size, time.monotonic() - began)
@@ -70,29 +83,71 @@ class CheckpointStore:
         return _found(self._storage.names(self._project, self._job, trial))
 
     def fetch(self, trial: str, found: Found, into: Path) -> Path:
-        """The verified files on this machine. Raises CheckpointDamaged."""
-        where = (self._project, self._job, trial, found.name)
+        """The verified files on this machine. Raises CheckpointDamaged, and CheckpointMissing where there is no manifest."""
+        manifest = self._manifest(trial, found)
         try:
-            manifest = json.loads(self._storage.read(*where, MANIFEST))
+            return self._fetch_files(trial, found, manifest, into)
+        except CheckpointDamaged:
+            if self._storage.is_local:
+                raise
+        return self._fetch_files(trial, found, manifest, into)  # a byte may have turned over on its way here
+
+    def _fetch_files(self, trial: str, found: Found, manifest: dict[str, Any], into: Path) -> Path:
+        try:
             names = [str(file["path"]) for file in manifest["files"]]
-            if manifest["version"] != 1 or any(".." in Path(n).parts or Path(n).is_absolute() for n in names):
-                raise CheckpointDamaged(f"{found.name}: not a manifest")
-            directory = self._storage.get_directory(names, into, *where)
+            directory = self._storage.get_directory(names, into, *self._where(trial, found))
             for file in manifest["files"]:
                 if _describe(directory, directory / file["path"]) != file:
                     raise CheckpointDamaged(f"{found.name}: {file['path']} is damaged")
-        except (FileNotFoundError, KeyError, TypeError, ValueError) as error:
-            raise CheckpointDamaged(f"{found.name}: {error}") from error
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+            raise CheckpointDamaged(f"{found.name}: a file is missing: {error}") from error
         return directory
 
-    def newest_valid(self, trial: str, into: Path, *, at_most: int) -> tuple[int, Path] | None:
-        """The newest checkpoint up to step `at_most` that is whole, skipping damaged ones; None where there is none."""
-        for found in self.found(trial):
-            if found.step <= at_most:
-                try:
-                    return found.step, self.fetch(trial, found, into / found.name)
-                except CheckpointDamaged:
-                    continue
+    def _manifest(self, trial: str, found: Found) -> dict[str, Any]:
+        """Raises CheckpointMissing, and CheckpointDamaged for one that cannot be believed."""
+        try:
+            data = self._storage.read(*self._where(trial, found), MANIFEST)
+        except FileNotFoundError as error:
+            raise CheckpointMissing(
+                f"{self._storage.path(*self._where(trial, found))} is not there"
+            ) from error
+        try:
+            manifest: dict[str, Any] = json.loads(data)
+            version, place = (
+                manifest["version"],
+                [manifest[word] for word in ("job", "trial", "step", "attempt")],
+            )
+            names = [Path(str(file["path"])) for file in manifest["files"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointDamaged(f"{found.name}: its manifest cannot be read: {error!r}") from error
+        if version != VERSION:
+            raise CheckpointDamaged(f"{found.name}: its manifest is of version {version}, not {VERSION}")
+        if place != [self._job, trial, found.step, found.attempt]:
+            raise CheckpointDamaged(f"{found.name}: its manifest is that of {place}")
+        if not names or any(".." in name.parts or name.is_absolute() for name in names):
+            raise CheckpointDamaged(f"{found.name}: its manifest names no files, or some elsewhere")
+        return manifest
+
+    def _where(self, trial: str, found: Found) -> tuple[str, ...]:
+        return self._project, self._job, trial, found.name
+
+    def newest_valid(
+        self, trial: str, into: Path, *, at_most: int, expected: Found | None = None
+    ) -> tuple[int, Path] | None:
+        """The newest checkpoint up to step `at_most` that is whole, skipping damaged ones; None where there is none.
+
+        `expected` is known to be durable, and found though a listing lags behind. Raises CheckpointMissing where it has no
+        manifest (any more).
+        """
+        listed = {found for found in self.found(trial) if found.step <= at_most}
+        for found in sorted(listed | ({expected} if expected else set()), reverse=True):
+            try:
+                return found.step, self.fetch(trial, found, into / found.name)
+            except CheckpointMissing:
+                if found == expected:
+                    raise
+            except CheckpointDamaged as damage:
+                log.warning("a checkpoint of %s is passed over: %s", trial, damage)
         return None
 
     def prune(
@@ -100,28 +155,36 @@ class CheckpointStore:
     ) -> None:
         """Removes all but the `keep` newest whole ones up to step `newest`, and those of protected steps. Beyond it lies what
         an earlier attempt saved whose driver died before it knew; half a checkpoint is left by a worker that died. What
-        later attempts than `attempt` wrote stays."""
+        later attempts than `attempt` wrote stays, as does what it published as `newest`, whatever can be seen of it."""
         names, kept = self._storage.names(self._project, self._job, trial), 0
         for found in _found(names):
             if found.attempt > attempt:
                 continue
             known = found.step <= newest or found.step in protect
-            if known and self._has_manifest(trial, found) and (kept < keep or found.step in protect):
+            if found == Found(newest, attempt) or (
+                known and (kept < keep or found.step in protect) and self._is_credible(trial, found)
+            ):
                 kept += 1
             else:
-                self._storage.remove(self._project, self._job, trial, found.name)
+                self._storage.remove(*self._where(trial, found), first=MANIFEST)
         for name in names:
             match = _PARTIAL.match(name)
             if match and int(match[1]) < attempt:
                 self._storage.remove(self._project, self._job, trial, name)
+        for key, upload in self._storage.uploads(self._project, self._job, trial):
+            if any(found.attempt <= attempt for found in _found(key.split("/"))):
+                self._storage.drop_upload(key, upload)
 
-    def _has_manifest(self, trial: str, found: Found) -> bool:
-        return MANIFEST in self._storage.names(self._project, self._job, trial, found.name)
+    def _is_credible(self, trial: str, found: Found) -> bool:
+        try:
+            return bool(self._manifest(trial, found))
+        except (CheckpointDamaged, CheckpointMissing):
+            return False
 
 
 def _found(names: list[str]) -> list[Found]:
     matches = [match for name in names if (match := _NAME.fullmatch(name))]
-    return sorted((Found(int(m[1]), int(m[2]), m[0]) for m in matches), reverse=True)
+    return sorted((Found(int(m[1]), int(m[2])) for m in matches), reverse=True)
 
 
 def _describe(root: Path, file: Path) -> dict[str, object]:

@@ -1,5 +1,6 @@
 """Shared storage by URL, through fsspec: a folder, `s3://…`, `gs://…`, `memory://…`."""
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -8,25 +9,34 @@ from typing import Any
 import fsspec
 
 PARTIAL = ".partial-"  # begins the name of a directory that is not complete yet
+# Whoever calls tries again, and knows for how long. Left alone, botocore would try each request five times, s3fs each of
+# those five times, and a storage that takes connections and never answers would hold a save for half an hour.
+S3_TIMEOUTS = {"connect_timeout": 10, "read_timeout": 30, "retries": {"total_max_attempts": 1}}
+S3_TRIES = 2
+S3_PARTS_AT_ONCE = 4  # of 50 MiB each, in memory
 
 
 class Storage:
-    """Directories of files under one root. A directory of the local file system appears whole or not at all."""
+    """Directories of files under one root. A directory appears whole or not at all, as far as its last file is looked for."""
 
     def __init__(self, url: str) -> None:
         self._fs: Any
-        self._fs, self._root = fsspec.core.url_to_fs(url)
-        self._root = str(self._root).rstrip("/")
-        self.is_local = "file" in (
-            self._fs.protocol if isinstance(self._fs.protocol, tuple) else (self._fs.protocol,)
-        )
+        options: dict[str, Any] = {"use_listings_cache": False}
+        if url.startswith(("s3://", "s3a://")):
+            options |= {"config_kwargs": S3_TIMEOUTS, "max_concurrency": S3_PARTS_AT_ONCE}
+        self._fs, root = fsspec.core.url_to_fs(url, **options)
+        self._root = str(root).rstrip("/")
+        protocols = self._fs.protocol if isinstance(self._fs.protocol, tuple) else (self._fs.protocol,)
+        self.is_local = "file" in protocols
+        self._is_s3 = "s3" in protocols
+        if self._is_s3:
+            self._fs.retries = S3_TRIES
 
     def path(self, *parts: str) -> str:
         return "/".join((self._root, *parts))
 
     def names(self, *parts: str) -> list[str]:
         """Names in a directory, sorted; none where there is no such directory."""
-        self._fs.invalidate_cache()
         try:
             found = self._fs.ls(self.path(*parts), detail=False)
         except FileNotFoundError:
@@ -38,17 +48,24 @@ class Storage:
         return bytes(self._fs.cat_file(self.path(*parts)))
 
     def put_directory(self, source: Path, last: tuple[str, bytes], *parts: str) -> None:
-        """Moves the files of `source`, then writes the file `last`, whose presence says that the others are complete."""
+        """Puts the files of `source`, then the file `last`, whose presence says that the others are complete. `source` is gone
+        afterwards, and untouched where this raises: it can be tried again."""
         name, data = last
         if self.is_local:
-            (source / name).write_bytes(data)
-            _put_local(source, Path(self.path(*parts)))
-            return
-        target = self.path(*parts)
-        for file in sorted(file for file in source.rglob("*") if file.is_file()):
-            self._fs.put_file(str(file), f"{target}/{file.relative_to(source).as_posix()}")
-        self._fs.pipe_file(f"{target}/{name}", data)
+            _put_local(source, Path(self.path(*parts)), name, data)
+        else:
+            target = self.path(*parts)
+            for file in sorted(file for file in source.rglob("*") if file.is_file()):
+                self._put_file(file, f"{target}/{file.relative_to(source).as_posix()}")
+            self._fs.pipe_file(f"{target}/{name}", data)
         shutil.rmtree(source, ignore_errors=True)
+
+    def _put_file(self, file: Path, target: str) -> None:
+        """Raises OSError where the storage took less, or more, than it was given."""
+        self._fs.put_file(str(file), target)
+        stored, given = int(self._fs.info(target)["size"]), file.stat().st_size
+        if stored != given:
+            raise OSError(f"{target} has {stored} bytes, of {given} that were written")
 
     def get_directory(self, files: list[str], into: Path, *parts: str) -> Path:
         """The directory's files on this machine: where they lie already, or copied into `into`."""
@@ -59,26 +76,60 @@ class Storage:
             self._fs.get_file(self.path(*parts, name), str(into / name))
         return into
 
-    def remove(self, *parts: str) -> None:
-        """Removes a directory; one that is not there is no error."""
-        try:
-            self._fs.rm(self.path(*parts), recursive=True)
-        except FileNotFoundError:
-            return
+    def remove(self, *parts: str, first: str = "") -> None:
+        """Removes a directory, the file `first` before the others; what is not there is no error."""
+        for path in ([self.path(*parts, first)] if first else []) + [self.path(*parts)]:
+            try:
+                self._fs.rm(path, recursive=True)
+            except FileNotFoundError:
+                continue
+
+    def uploads(self, *parts: str) -> list[tuple[str, str]]:
+        """Key and id of each upload to beneath a directory that was begun and neither completed nor dropped. Its parts cost
+        money, and no listing shows them. Only S3 has such."""
+        if not self._is_s3:
+            return []
+        bucket, _, key = self.path(*parts).partition("/")
+        found = self._fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=f"{key}/")
+        return [(upload["Key"], upload["UploadId"]) for upload in found.get("Uploads", [])]
+
+    def drop_upload(self, key: str, upload: str) -> None:
+        self._fs.abort_mpu(self._root.partition("/")[0], key, upload)
 
 
-def _put_local(source: Path, target: Path) -> None:
+def _put_local(source: Path, target: Path, last: str, data: bytes) -> None:
     """Synced, then renamed into place: a reader sees nothing or everything."""
     target.parent.mkdir(parents=True, exist_ok=True)
     beside = target.parent / f"{PARTIAL}{target.name}.{os.getpid()}"
     shutil.rmtree(beside, ignore_errors=True)
-    shutil.move(source, beside)
-    for file in beside.rglob("*"):
-        if file.is_file():
-            with file.open("rb") as handle:
-                os.fsync(handle.fileno())
-    shutil.rmtree(target, ignore_errors=True)
-    beside.rename(target)
-    folder = os.open(target.parent, os.O_RDONLY)
-    os.fsync(folder)
-    os.close(folder)
+    try:
+        for file in (file for file in source.rglob("*") if file.is_file()):
+            _link_or_copy(file, beside / file.relative_to(source))
+        (beside / last).write_bytes(data)
+        for path in [*beside.rglob("*"), beside]:
+            _sync(path)
+        shutil.rmtree(target, ignore_errors=True)
+        beside.rename(target)
+        _sync(target.parent)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)  # a full disk should not stay so for what cannot be used
+        raise
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:  # on another file system, or one without links
+        shutil.copyfile(source, target)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # what a file system says that cannot sync a folder
+            raise
+    finally:
+        os.close(handle)

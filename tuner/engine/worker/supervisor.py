@@ -19,7 +19,7 @@ from tuner.engine.worker import endings
 from tuner.engine.worker.attempt import Attempt
 from tuner.engine.worker.logs import LogPump
 from tuner.engine.worker.meter import Stopwatch
-from tuner.engine.worker.publishing import Publisher, background, publish, tried
+from tuner.engine.worker.publishing import Publisher, background, publish, restored
 from tuner.engine.worker.server_handle import ForkServer
 from tuner.training.channel import MAX_MESSAGE_BYTES, begin_message, reply_message
 
@@ -101,9 +101,9 @@ class Supervisor:
         try:
             order = attempt.order
             self._store = CheckpointStore(order["storage"], order["project"], order["job"])
-            restored = self._restore(attempt, self._store)
+            checkpoint = self._restore(attempt, self._store)
             if attempt.state is None:
-                self._start_child(attempt, restored)
+                self._start_child(attempt, checkpoint)
         except Exception as error:  # each kind of storage has errors of its own
             with self._changed:
                 attempt.end("failed", endings.not_begun(error))
@@ -111,13 +111,11 @@ class Supervisor:
 
     def _restore(self, attempt: Attempt, store: CheckpointStore) -> Path | None:
         """The newest whole checkpoint up to the step that the driver knows of."""
-        at_most = attempt.order["restore_step"]
-        if not at_most:
+        if not attempt.order["restore_step"]:
             return None
         with self._changed:
             attempt.watch.switch("restore")
-        into = self._restore_dir(attempt)
-        found = tried(attempt, lambda: store.newest_valid(attempt.trial, into, at_most=at_most))
+        found = restored(store, attempt, self._restore_dir(attempt))
         with self._changed:
             attempt.watch.switch("setup")
             if found is not None:
@@ -127,11 +125,13 @@ class Supervisor:
     def _restore_dir(self, attempt: Attempt) -> Path:
         return self._home / f"restore-{attempt.trial}-a{attempt.number}"
 
-    def _start_child(self, attempt: Attempt, restored: Path | None) -> None:
-        cwd, staging = self._home / "cwd", self._home / "staging"
-        for folder in (cwd, staging):
+    def _start_child(self, attempt: Attempt, checkpoint: Path | None) -> None:
+        cwd, staged = self._home / "cwd", self._home / "staging"
+        # Of its own: a save of the attempt before that hangs should find nothing, when it goes on, rather than this one's files.
+        staging = staged / f"{attempt.trial}-a{attempt.number}"
+        for folder, wanted in ((cwd, cwd), (staged, staging)):
             shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
+            wanted.mkdir(parents=True)
         if not self._server.alive:
             # One that died before it was ready may have been killed by what it imports: that is left to the child.
             self._server = ForkServer(self._entry if self._server.ready else "", self._on_exit)
@@ -152,7 +152,7 @@ class Supervisor:
                 return
             attempt.forked()
             self._pid, self._connection, self._pump = pid, connection, pump
-            connection.send_bytes(begin_message(attempt.begin(staging, restored)))
+            connection.send_bytes(begin_message(attempt.begin(staging, checkpoint)))
         background("reader", self._read, attempt, connection)
 
     # What the child says
