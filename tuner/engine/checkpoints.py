@@ -52,7 +52,7 @@ class Found:
 
 
 class CheckpointStore:
-    """The checkpoints of one job. Raises OSError where the storage does not answer."""
+    """The checkpoints of one job. Raises errors of its storage's own kind where that does not answer."""
 
     def __init__(self, url: str, project: str, job: str) -> None:
         self._storage, self._project, self._job = Storage(url), project, job
@@ -132,22 +132,23 @@ class CheckpointStore:
         return self._project, self._job, trial, found.name
 
     def newest_valid(
-        self, trial: str, into: Path, *, at_most: int, expected: Found | None = None
+        self, trial: str, into: Path, *, at_most: int, expected: Found | None = None, last_try: bool = False
     ) -> tuple[int, Path] | None:
         """The newest checkpoint up to step `at_most` that is whole, skipping damaged ones; None where there is none.
 
-        `expected` is known to be durable, and found though a listing lags behind. Raises CheckpointMissing where it has no
-        manifest (any more).
+        `expected` is known to be durable, and found though a listing lags behind; raises CheckpointMissing where it has no
+        manifest. With `last_try` it is skipped too, as is any that the storage does not give.
         """
         listed = {found for found in self.found(trial) if found.step <= at_most}
         for found in sorted(listed | ({expected} if expected else set()), reverse=True):
             try:
                 return found.step, self.fetch(trial, found, into / found.name)
-            except CheckpointMissing:
-                if found == expected:
+            except Exception as error:
+                lags = isinstance(error, CheckpointMissing) and found == expected
+                skipped = isinstance(error, CheckpointDamaged | CheckpointMissing) and not lags
+                if not (skipped or last_try):
                     raise
-            except CheckpointDamaged as damage:
-                log.warning("a checkpoint of %s is passed over: %s", trial, damage)
+                log.warning("a checkpoint of %s is passed over: %s: %s", trial, found.name, error)
         return None
 
     def prune(

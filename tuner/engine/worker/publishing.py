@@ -6,10 +6,11 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from tuner.engine.checkpoints import CheckpointMissing, CheckpointStore, Found, Published
+from tuner.engine.checkpoints import CheckpointStore, Found, Published
 from tuner.engine.storage_words import explained
 from tuner.engine.worker.attempt import Attempt
 
@@ -91,18 +92,16 @@ def publish(
 
 def restored(store: CheckpointStore, attempt: Attempt, into: Path) -> tuple[int, Path] | None:
     """Step and files of the newest whole checkpoint up to the step that the driver knows to be durable. None where every one
-    is damaged. Raises StorageFailed, too where there is none at all, whole or not: then this is not the storage that it was."""
+    is damaged. Raises StorageFailed, too where that of this step is gone and no other there: this is not the storage that it was."""
     step, number = attempt.order["restore_step"], attempt.order.get("restore_attempt")
     expected = Found(step, number) if number is not None else None
+    newest = partial(store.newest_valid, attempt.trial, into, at_most=step, expected=expected)
     try:
-        try:
-            return tried(
-                attempt, lambda: store.newest_valid(attempt.trial, into, at_most=step, expected=expected)
-            )
-        except CheckpointMissing as missing:
-            if not store.found(attempt.trial):
-                raise
-            log.warning("%s goes on from an older checkpoint: %s", attempt.trial, missing)
-        return tried(attempt, lambda: store.newest_valid(attempt.trial, into, at_most=step))
+        return tried(attempt, newest)
     except Exception as error:
-        raise StorageFailed(f"its checkpoint could not be read: {explained(error)}") from error
+        found = None
+        with contextlib.suppress(Exception):
+            found = newest(last_try=True)
+        if found is None:
+            raise StorageFailed(f"its checkpoint could not be read: {explained(error)}") from error
+        return found
