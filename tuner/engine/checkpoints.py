@@ -124,7 +124,7 @@ class CheckpointStore:
             raise CheckpointDamaged(f"{found.name}: its manifest is of version {version}, not {VERSION}")
         if place != [self._job, trial, found.step, found.attempt]:
             raise CheckpointDamaged(f"{found.name}: its manifest is that of {place}")
-        if not names or any(".." in name.parts or name.is_absolute() for name in names):
+        if not names or any(not name.parts or ".." in name.parts or name.is_absolute() for name in names):
             raise CheckpointDamaged(f"{found.name}: its manifest names no files, or some elsewhere")
         return manifest
 

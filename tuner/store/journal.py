@@ -87,6 +87,13 @@ class SqlJournal:
         with self._database.read() as db:
             return _best_checkpoint(db, self._job, trial, mode)
 
+    def saved_by(self, trial: str, step: int) -> int | None:
+        """The attempt that wrote the trial's checkpoint of a step."""
+        c = checkpoints.c
+        mine = (c.job == self._job) & (c.trial == trial) & (c.step == step)
+        with self._database.read() as db:
+            return db.execute(select(c.attempt).where(mine)).scalar()
+
     def running_ns(self) -> int:
         return self._ran_ns
 

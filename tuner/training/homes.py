@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
+from tuner.training import checkpoint
 from tuner.training.channel import Channel, Kind, Reply, current, plain_metrics
 
 WRITING = ".writing_"  # what names of unfinished checkpoints begin with
@@ -95,6 +96,7 @@ class Alone:
 
     def saved(self, step: int, path: Path, seconds: float) -> None:
         assert self._dir is not None
+        checkpoint.sync(path)
         final = self._dir / f"step_{step:08d}"
         shutil.rmtree(final, ignore_errors=True)
         path.rename(final)

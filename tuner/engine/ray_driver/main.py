@@ -28,6 +28,7 @@ from tuner.store.database import Database
 from tuner.store.history import past_trials
 from tuner.store.jobs import Control, JobRow
 from tuner.store.journal import SqlJournal
+from tuner.store.losses import Losses, losses
 from tuner.tuning.samplers import sampler_for
 
 BEAT_S = 0.5
@@ -58,6 +59,10 @@ class Post:
     def control(self) -> Control:
         with self.database.read() as db:
             return jobs.control(db, self.job)
+
+    def losses(self) -> Losses:
+        with self.database.read() as db:
+            return losses(db, self.job, Instant(time.time_ns()))
 
     def beat(self) -> None:
         """Raises Fenced."""
@@ -129,7 +134,14 @@ def rebuild(
     journal.budget_version = row.budget_version
     mode, size = row.spec.objective.mode, row.spec.resources
     limit = memory_limit(ray.nodes(), cpus=size.cpus, gpus=size.gpus)
-    orders = Orders(row, settings.storage, limit, lambda trial: journal.best_checkpoint(trial, mode))
+    orders = Orders(
+        row,
+        settings.storage,
+        limit,
+        best_checkpoint=lambda trial: journal.best_checkpoint(trial, mode),
+        saved_by=journal.saved_by,
+        losses=post.losses,
+    )
     actuator = Actuator(orders.begin)
     terms = Terms(
         row.id, row.offer.rate(cpus=size.cpus, gpus=size.gpus), row.concurrency, round(settings.slice_s * NS)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tuner.engine.worker.meter import Stopwatch
+from tuner.engine.worker.saves import Saves
 from tuner.training.channel import Begin
 
 Wanted = Literal["go", "pause", "finish"]
@@ -44,8 +45,7 @@ class Attempt:
     checkpoints: list[dict[str, Any]] = field(default_factory=list)
     step_ns: deque[int] = field(default_factory=lambda: deque(maxlen=3))
     stepped_at: int = 0
-    save_ns: int = 30_000_000
-    last_save_at: int = field(default_factory=time.monotonic_ns)
+    saves: Saves = field(init=False)
     told_waiting: bool = False
     scores: dict[int, float] = field(default_factory=dict)
     best: tuple[float, int] | None = None
@@ -54,6 +54,7 @@ class Attempt:
         """`best` is the score and step of the best checkpoint that earlier attempts left."""
         found = self.order.get("best")
         self.best = (found[0], found[1]) if found else None
+        self.saves = Saves.of(self.order, time.monotonic_ns())
 
     @property
     def trial(self) -> str:
@@ -84,11 +85,18 @@ class Attempt:
     def left_ns(self) -> int:
         return self.lease_ns - self.watch.total_ns()
 
+    def phase(self, kind: str, at: int) -> None:
+        """What the child does from `at` on."""
+        self.watch.switch(kind, at)
+        self.saves.phase(kind, at)
+        if kind == "train" and not self.stepped_at:
+            self.stepped_at = at
+
     def reported(self, message: dict[str, Any]) -> None:
         """Notes a report; the child waits from here on."""
         at, step = int(message["t"]), int(message["step"])
         if self.stepped_at:
-            self.step_ns.append(at - self.stepped_at)
+            self.step_ns.append(self.saves.stepped(at - self.stepped_at))
         self.watch.switch("idle", at)
         self.step, self.held, self.resumable = step, step, bool(message["resumable"])
         value = message["metrics"].get(self.order.get("metric"))
@@ -117,7 +125,7 @@ class Attempt:
     def need_ns(self) -> int:
         """The lease that the next step and a save need beyond what is left; 0 where it is enough."""
         expected = max(self.step_ns, default=0) * 11 // 10
-        return max(0, expected + self.save_ns + MARGIN_NS - self.left_ns()) if self.step_ns else 0
+        return max(0, expected + self.saves.durable_ns + MARGIN_NS - self.left_ns()) if self.step_ns else 0
 
     def at_stop(self) -> bool:
         """Whether the step that is held is as far as the trial may go."""
@@ -139,16 +147,13 @@ class Attempt:
         return {"stop": False, "save": self._save_is_due()}
 
     def _save_is_due(self) -> bool:
-        interval = self.order.get("checkpoint_interval_ns")
-        if not self.resumable or self.saving:
-            return False
-        # A checkpoint at most every 30 s and for at most a twentieth of the time, where nothing else was asked for.
-        due = interval if interval is not None else max(30_000_000_000, 20 * self.save_ns)
-        return time.monotonic_ns() - self.last_save_at >= due
+        ready = self.resumable and not self.saving and bool(self.step_ns)
+        return ready and self.saves.due(max(self.step_ns), time.monotonic_ns())
 
     def answered(self, reply: dict[str, bool]) -> None:
         self.held, self.told_waiting = None, False
         self.stepped_at = time.monotonic_ns()
+        self.saves.answered(self.stepped_at, save=reply["save"])
         self.saving = self.saving or reply["save"]
         self.watch.switch("checkpoint" if reply["stop"] and reply["save"] else "train")
         self.closing = reply["stop"]

@@ -170,16 +170,13 @@ class Supervisor:
     def _hear(self, attempt: Attempt, message: dict[str, Any]) -> None:
         match message["type"]:
             case "phase":
-                attempt.watch.switch(message["kind"], message["t"])
-                if message["kind"] == "train" and not attempt.stepped_at:
-                    attempt.stepped_at = message["t"]
+                attempt.phase(message["kind"], message["t"])
             case "report":
                 attempt.reported(message)
                 self._reply_if_due(attempt)
             case "saved":
                 attempt.saved_step = message["step"]
-                path, began = Path(message["path"]), time.monotonic_ns()
-                self._publisher.submit(self._publish, attempt, message["step"], path, began)
+                self._publisher.submit(self._publish, attempt, message["step"], Path(message["path"]))
             case "save_failed":
                 attempt.saving = False
                 if attempt.closed_by(message["step"]):
@@ -229,7 +226,7 @@ class Supervisor:
 
     # Saving
 
-    def _publish(self, attempt: Attempt, step: int, path: Path, began_ns: int) -> None:
+    def _publish(self, attempt: Attempt, step: int, path: Path) -> None:
         """Runs in the publisher's thread: a checkpoint is durable when its manifest is."""
         assert self._store is not None
         with self._changed:
@@ -237,13 +234,13 @@ class Supervisor:
         published, problem = publish(self._store, attempt, step, path, protect)
         with self._changed:
             self._published(attempt, step, published, problem)
-            attempt.save_ns = max(time.monotonic_ns() - began_ns, attempt.save_ns // 2)
             self._changed.notify_all()
 
     def _published(self, attempt: Attempt, step: int, published: Published | None, problem: str) -> None:
-        attempt.saving, attempt.last_save_at = False, time.monotonic_ns()
+        attempt.saving = False
         if published is not None:
             attempt.durable = max(step, attempt.durable)
+            attempt.saves.made_durable(time.monotonic_ns())
             size, seconds = published.size_bytes, published.seconds
             attempt.checkpoints.append(
                 {"step": step, "uri": published.uri, "bytes": size, "seconds": seconds}
