@@ -23,7 +23,7 @@ class Learner:
 
     def next(self, state: State, trial: str, at: Instant) -> ev.Suggested | ev.Advised:
         """For a free worker: a trial that has earned more, or else a new configuration for `trial`, or nobody where the money is
-        kept to finish the best, or would finish none any more."""
+        kept to finish the best. What finishes nothing any more is spent on new trials all the same."""
         promoted = self._earned(state)
         if promoted is not None:
             return ev.Advised(at, promoted.id, go=True)
