@@ -76,6 +76,7 @@ def test_aws_says_when() -> None:
     assert notice is not None
     assert (notice.kind, notice.deadline) == ("terminate", parse_rfc3339("2026-04-24T17:11:44Z"))
     assert notice.ends_node
+    assert notice.deadline is not None
     assert notice.left_ns(Instant(notice.deadline - 5)) == 5
     assert notice.left_ns(Instant(notice.deadline + 5)) == 0
 

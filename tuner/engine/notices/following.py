@@ -10,6 +10,7 @@ from tuner.engine.notices.notice import Notice, changes
 
 # Doubled more often, a pause would be past any limit; and at some time past what a float holds.
 DOUBLINGS_MAX = 16
+TROUBLE_MAX = 300
 Call = Callable[[Notice], Awaitable[bool]]
 log = logging.getLogger("tuner.notices")
 
@@ -50,7 +51,9 @@ class Follower:
         try:
             look = await self.feed.look(wait=self._may_wait)
         except Exception as error:  # whatever a metadata service does, the watch goes on
-            self._note(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+            self._note(
+                f"{type(error).__name__}: {error}"[:TROUBLE_MAX] if str(error) else type(error).__name__
+            )
             return False
         self._note(look.doubt)
         return await self._pass_on(look)
