@@ -47,6 +47,7 @@ class Served:
             "PYTHONPATH": str(USER_CODE),
             **settings,
         }
+        self.storage = settings.get("TUNER_STORAGE", str(home / "storage"))
         self._log = home / "serve.log"
 
     def start(self) -> "Served":

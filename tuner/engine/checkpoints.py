@@ -1,6 +1,6 @@
 """Checkpoints in shared storage: files, then a manifest with their sizes and SHA-256. What has no valid manifest does not exist.
 
-Layout: `<storage>/<project>/<job>/<trial>/step_<8 digits>-a<attempt>/`.
+Layout: `<storage>/<project>/<job>/<trial>/step_<8 digits>-a<attempt>/`. In object storage a large file lies in pieces beside.
 """
 
 import hashlib
@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tuner.engine.pieces import Pieces, pieces_of, put_together
 from tuner.engine.storage import PARTIAL, Storage
 
 MANIFEST = "MANIFEST.json"
-VERSION = 1  # of the manifest
+VERSION = 2  # of the manifest; 1 knew no pieces
+READ = (1, 2)
 log = logging.getLogger("tuner.checkpoints")
 _NAME = re.compile(r"step_(\d{8})-a(\d+)")
 _PARTIAL = re.compile(re.escape(PARTIAL) + r"step_\d{8}-a(\d+)\.")
@@ -56,6 +58,7 @@ class CheckpointStore:
 
     def __init__(self, url: str, project: str, job: str) -> None:
         self._storage, self._project, self._job = Storage(url), project, job
+        self._pieces: dict[tuple[str, int], Pieces] = {}
 
     def publish(self, trial: str, attempt: int, step: int, source: Path) -> Published:
         """Makes the files of `source` durable as the trial's checkpoint of `step`; `source` is gone afterwards. Raises
@@ -64,6 +67,10 @@ class CheckpointStore:
         files = [_describe(source, file) for file in sorted(source.rglob("*")) if file.is_file()]
         if not files:
             raise FileNotFoundError(f"there is nothing to store in {source}")
+        pieces = self._pieces_by(trial, attempt)
+        in_pieces = [file for file in files if pieces.take(file["bytes"])]
+        for file in in_pieces:
+            file["pieces"] = pieces.put(source / file["path"])
         manifest = {
             "version": VERSION,
             "job": self._job,
@@ -74,9 +81,15 @@ class CheckpointStore:
             "files": files,
         }
         where = (self._project, self._job, trial, Found(step, attempt).name)
-        self._storage.put_directory(source, (MANIFEST, json.dumps(manifest).encode()), *where)
-        size = sum(int(str(file["bytes"])) for file in files)
+        last, elsewhere = (MANIFEST, json.dumps(manifest).encode()), {file["path"] for file in in_pieces}
+        self._storage.put_directory(source, last, *where, without=elsewhere)
+        pieces.next_turn()
+        size = sum(file["bytes"] for file in files)
         return Published(step, self._storage.path(*where), size, time.monotonic() - began)
+
+    def _pieces_by(self, trial: str, attempt: int) -> Pieces:
+        new = Pieces(self._storage, attempt, self._project, self._job, trial)
+        return self._pieces.setdefault((trial, attempt), new)
 
     def found(self, trial: str) -> list[Found]:
         """Newest first."""
@@ -94,10 +107,14 @@ class CheckpointStore:
 
     def _fetch_files(self, trial: str, found: Found, manifest: dict[str, Any], into: Path) -> Path:
         try:
-            names = [str(file["path"]) for file in manifest["files"]]
-            directory = self._storage.get_directory(names, into, *self._where(trial, found))
+            whole = [str(file["path"]) for file in manifest["files"] if not pieces_of(file)]
+            directory = self._storage.get_directory(whole, into, *self._where(trial, found))
             for file in manifest["files"]:
-                if _describe(directory, directory / file["path"]) != file:
+                if pieces := pieces_of(file):
+                    path = directory / file["path"]
+                    put_together(self._storage, pieces, path, self._project, self._job, trial)
+                described = _describe(directory, directory / file["path"])
+                if described != {name: file.get(name) for name in described}:
                     raise CheckpointDamaged(f"{found.name}: {file['path']} is damaged")
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
             raise CheckpointDamaged(f"{found.name}: a file is missing: {error}") from error
@@ -118,14 +135,18 @@ class CheckpointStore:
                 [manifest[word] for word in ("job", "trial", "step", "attempt")],
             )
             names = [Path(str(file["path"])) for file in manifest["files"]]
+            in_pieces = [pieces_of(file) for file in manifest["files"]]
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointDamaged(f"{found.name}: its manifest cannot be read: {error!r}") from error
-        if version != VERSION:
-            raise CheckpointDamaged(f"{found.name}: its manifest is of version {version}, not {VERSION}")
+        if version not in READ:
+            known = " or ".join(map(str, READ))
+            raise CheckpointDamaged(f"{found.name}: its manifest is of version {version}, not {known}")
         if place != [self._job, trial, found.step, found.attempt]:
             raise CheckpointDamaged(f"{found.name}: its manifest is that of {place}")
         if not names or any(not name.parts or ".." in name.parts or name.is_absolute() for name in names):
             raise CheckpointDamaged(f"{found.name}: its manifest names no files, or some elsewhere")
+        if self._storage.is_local and any(in_pieces):
+            raise CheckpointDamaged(f"{found.name}: its manifest names pieces, which a folder has none of")
         return manifest
 
     def _where(self, trial: str, found: Found) -> tuple[str, ...]:
@@ -157,24 +178,33 @@ class CheckpointStore:
         """Removes all but the `keep` newest whole ones up to step `newest`, and those of protected steps. Beyond it lies what
         an earlier attempt saved whose driver died before it knew; half a checkpoint is left by a worker that died. What
         later attempts than `attempt` wrote stays, as does what it published as `newest`, whatever can be seen of it."""
-        names, kept = self._storage.names(self._project, self._job, trial), 0
+        names = self._storage.names(self._project, self._job, trial)
+        kept: list[Found] = []
         for found in _found(names):
             if found.attempt > attempt:
                 continue
             known = found.step <= newest or found.step in protect
             if found == Found(newest, attempt) or (
-                known and (kept < keep or found.step in protect) and self._is_credible(trial, found)
+                known and (len(kept) < keep or found.step in protect) and self._is_credible(trial, found)
             ):
-                kept += 1
+                kept.append(found)
             else:
                 self._storage.remove(*self._where(trial, found), first=MANIFEST)
         for name in names:
             match = _PARTIAL.match(name)
             if match and int(match[1]) < attempt:
                 self._storage.remove(self._project, self._job, trial, name)
-        for key, upload in self._storage.uploads(self._project, self._job, trial):
-            if any(found.attempt <= attempt for found in _found(key.split("/"))):
-                self._storage.drop_upload(key, upload)
+        # A listing that lags behind may hide a checkpoint whose pieces it shows.
+        if {newest, *protect} - {0} <= {found.step for found in kept}:
+            self._prune_pieces(trial, attempt, names, kept)
+
+    def _prune_pieces(self, trial: str, attempt: int, names: list[str], kept: list[Found]) -> None:
+        folders = [name for name in names if name.startswith("pieces-")]
+        if not folders:
+            return
+        manifests = [self._manifest(trial, found) for found in kept]
+        named = [piece for manifest in manifests for file in manifest["files"] for piece in pieces_of(file)]
+        self._pieces_by(trial, attempt).remove_all_but(named, folders)
 
     def _is_credible(self, trial: str, found: Found) -> bool:
         try:
@@ -188,7 +218,7 @@ def _found(names: list[str]) -> list[Found]:
     return sorted((Found(int(m[1]), int(m[2])) for m in matches), reverse=True)
 
 
-def _describe(root: Path, file: Path) -> dict[str, object]:
+def _describe(root: Path, file: Path) -> dict[str, Any]:
     digest = hashlib.sha256()
     with file.open("rb") as handle:
         while block := handle.read(1 << 20):

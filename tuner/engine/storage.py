@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ PARTIAL = ".partial-"  # begins the name of a directory that is not complete yet
 # those five times, and a storage that takes connections and never answers would hold a save for half an hour.
 S3_TIMEOUTS = {"connect_timeout": 10, "read_timeout": 30, "retries": {"total_max_attempts": 1}}
 S3_TRIES = 2
-S3_PARTS_AT_ONCE = 4  # of 50 MiB each, in memory
 
 
 class Storage:
@@ -23,13 +23,12 @@ class Storage:
         self._fs: Any
         options: dict[str, Any] = {"use_listings_cache": False}
         if url.startswith(("s3://", "s3a://")):
-            options |= {"config_kwargs": S3_TIMEOUTS, "max_concurrency": S3_PARTS_AT_ONCE}
+            options |= {"config_kwargs": S3_TIMEOUTS}
         self._fs, root = fsspec.core.url_to_fs(url, **options)
         self._root = str(root).rstrip("/")
         protocols = self._fs.protocol if isinstance(self._fs.protocol, tuple) else (self._fs.protocol,)
         self.is_local = "file" in protocols
-        self._is_s3 = "s3" in protocols
-        if self._is_s3:
+        if "s3" in protocols:
             self._fs.retries = S3_TRIES
 
     def path(self, *parts: str) -> str:
@@ -47,23 +46,39 @@ class Storage:
         """Raises FileNotFoundError."""
         return bytes(self._fs.cat_file(self.path(*parts)))
 
-    def put_directory(self, source: Path, last: tuple[str, bytes], *parts: str) -> None:
-        """Puts the files of `source`, then the file `last`, whose presence says that the others are complete. `source` is gone
-        afterwards, and untouched where this raises: it can be tried again."""
+    def put_directory(
+        self, source: Path, last: tuple[str, bytes], *parts: str, without: Collection[str] = ()
+    ) -> None:
+        """Puts the files of `source` but those that are stored elsewhere, then the file `last`, whose presence says that the
+        others are complete. `source` is gone afterwards, and untouched where this raises: it can be tried again."""
         name, data = last
         if self.is_local:
             _put_local(source, Path(self.path(*parts)), name, data)
         else:
             target = self.path(*parts)
             for file in sorted(file for file in source.rglob("*") if file.is_file()):
-                self._put_file(file, f"{target}/{file.relative_to(source).as_posix()}")
+                path = file.relative_to(source).as_posix()
+                if path not in without:
+                    self._fs.put_file(str(file), f"{target}/{path}")
+                    self._check_size(f"{target}/{path}", file.stat().st_size)
             self._fs.pipe_file(f"{target}/{name}", data)
         shutil.rmtree(source, ignore_errors=True)
 
-    def _put_file(self, file: Path, target: str) -> None:
+    def put_files(self, files: Mapping[str, bytes], *parts: str) -> None:
+        """At once, by their names in a directory."""
+        targets = {self.path(*parts, name): data for name, data in files.items()}
+        self._fs.pipe(targets)
+        for target, data in targets.items():
+            self._check_size(target, len(data))
+
+    def read_files(self, names: Sequence[str], *parts: str) -> dict[str, bytes]:
+        """At once, by their names in a directory. Raises FileNotFoundError."""
+        paths = {self.path(*parts, name): name for name in names}
+        return {paths[path]: bytes(data) for path, data in self._fs.cat(list(paths)).items()}
+
+    def _check_size(self, target: str, given: int) -> None:
         """Raises OSError where the storage took less, or more, than it was given."""
-        self._fs.put_file(str(file), target)
-        stored, given = int(self._fs.info(target)["size"]), file.stat().st_size
+        stored = int(self._fs.info(target)["size"])
         if stored != given:
             raise OSError(f"{target} has {stored} bytes, of {given} that were written")
 
@@ -83,18 +98,6 @@ class Storage:
                 self._fs.rm(path, recursive=True)
             except FileNotFoundError:
                 continue
-
-    def uploads(self, *parts: str) -> list[tuple[str, str]]:
-        """Key and id of each upload to beneath a directory that was begun and neither completed nor dropped. Its parts cost
-        money, and no listing shows them. Only S3 has such."""
-        if not self._is_s3:
-            return []
-        bucket, _, key = self.path(*parts).partition("/")
-        found = self._fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=f"{key}/")
-        return [(upload["Key"], upload["UploadId"]) for upload in found.get("Uploads", [])]
-
-    def drop_upload(self, key: str, upload: str) -> None:
-        self._fs.abort_mpu(self._root.partition("/")[0], key, upload)
 
 
 def _put_local(source: Path, target: Path, last: str, data: bytes) -> None:

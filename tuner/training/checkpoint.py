@@ -126,23 +126,25 @@ def _first_whole(directories: Sequence[Path]) -> tuple[Path, Any]:
 def _random_states() -> dict[str, Any]:
     version, words, gauss = random.getstate()
     states: dict[str, Any] = {
-        "python": [version, list(words), gauss],
+        # As a tensor it takes as many bytes each time, so that what lies behind it in the file stays where it was: of a large
+        # file, only the pieces that changed are stored again.
+        "python": [version, torch.tensor(words), gauss],
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
     if "numpy" in sys.modules:
         name, keys, position, has_gauss, cached = sys.modules["numpy"].random.get_state()
-        states["numpy"] = [name, keys.tolist(), position, has_gauss, cached]
+        states["numpy"] = [name, torch.tensor(keys.tolist()), position, has_gauss, cached]
     return states
 
 
 def _set_random_states(states: Mapping[str, Any]) -> None:
     version, words, gauss = states["python"]
-    random.setstate((version, tuple(words), gauss))
+    random.setstate((version, tuple(words.tolist()), gauss))
     torch.set_rng_state(states["torch"])
     if states["cuda"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(states["cuda"])
     if "numpy" in states and "numpy" in sys.modules:
         numpy = sys.modules["numpy"]
         name, keys, position, has_gauss, cached = states["numpy"]
-        numpy.random.set_state((name, numpy.array(keys, dtype="uint32"), position, has_gauss, cached))
+        numpy.random.set_state((name, numpy.array(keys.tolist(), dtype="uint32"), position, has_gauss, cached))
