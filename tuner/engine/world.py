@@ -3,13 +3,16 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from tuner.domain.money import Rate
+from tuner.domain.offer import Offer
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """An attempt to begin. `restore_step` None: from nothing; `lease_ns` is what is paid for so far."""
+    """An attempt to begin. `restore_step` None: from nothing; `lease_ns` is what is paid for so far; `offer` is what kind of
+    machine it is to run on, None: on any."""
 
     trial: str
     attempt: int
@@ -17,6 +20,18 @@ class Assignment:
     until: int | None
     lease_ns: int
     restore_step: int | None
+    offer: Offer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a job runs under, beside its spec: fixed when its driver starts. `rate` is that of the dearest machine that its trials
+    may be given, which is what the job's decisions count with."""
+
+    job: str
+    rate: Rate
+    concurrency: int
+    slice_ns: int
 
 
 class World(Protocol):

@@ -163,7 +163,6 @@ def has_room(nodes: Iterable[Node], under_way: Iterable[JobRow], row: JobRow) ->
 
 def close_books(db: Connection, row: JobRow, died_at: Instant, now: Instant) -> None:
     """Settles and ends what a dead driver left open, of a job that nobody goes on with."""
-    rate = row.offer.rate(cpus=row.spec.resources.cpus, gpus=row.spec.resources.gpus)
     for hold in open_holds(db, row.id):
-        settle(db, row.project, row.id, hold.id, lost_of(hold, rate, died_at), now)
+        settle(db, row.project, row.id, hold.id, lost_of(hold, died_at), now)
     end_open(db, row.id, now)

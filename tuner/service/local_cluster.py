@@ -11,7 +11,6 @@ from tuner.domain.errors import Conflict, NotFound
 from tuner.domain.time import NS, Instant
 from tuner.engine.ray_cluster import (
     ClusterFile,
-    KeptNode,
     LocalCluster,
     LocalHead,
     Market,
