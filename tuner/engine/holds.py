@@ -16,7 +16,7 @@ from tuner.tuning.guard import fits_deadline, lease_ns
 @dataclass(slots=True)
 class Purse:
     """The money of one attempt. `lease_ns` is paid for, counted from the attempt's beginning; `settled` is the reading
-    up to which it was posted, `reported` that of the last report."""
+    up to which it was posted, `reported` that of the last report. `leaving`: its machine is about to be taken away."""
 
     trial: str
     attempt: int
@@ -34,6 +34,8 @@ class Purse:
     trained_ns: dict[int, int] = field(default_factory=dict)
     last_step: int = 0
     reported: Meter = field(default_factory=Meter)
+    node: str = ""
+    leaving: bool = False
 
     def since_report_ns(self, *kinds: CostKind) -> int:
         """Time of these kinds since the last report, or since the attempt began."""
@@ -60,6 +62,7 @@ class Purse:
             end=end,
             reason=reason,
             detail=detail,
+            node=self.node,
             from_step=self.from_step,
             to_step=max(self.last_step, self.from_step),
             costs=dict(self.posted),

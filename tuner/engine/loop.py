@@ -19,11 +19,13 @@ from tuner.domain.money import FREE, Rate
 from tuner.domain.records import AttemptRow, CheckpointRow, ReportRow
 from tuner.domain.time import Instant
 from tuner.domain.trial import AttemptEnd
+from tuner.engine.ends import DONE_AGAIN, end_of, event_of
 from tuner.engine.holds import Purse, Treasury, Wanted
 from tuner.engine.journal import Journal, JournalTx, Turn
 from tuner.engine.learning import Learner
 from tuner.engine.messages import ENDED, Progress, StepReport
 from tuner.engine.pace import OVERHEAD, Pace
+from tuner.engine.parting import pause_ns
 from tuner.engine.world import Assignment, Clock, World
 from tuner.tuning.decide import decide
 from tuner.tuning.samplers import Sampler
@@ -31,14 +33,6 @@ from tuner.tuning.state import PUBLIC, State
 
 # A sampler that took longer for its last suggestion makes the next one outside of a transaction.
 SLOW_SUGGESTION_NS = 50_000_000
-ENDS: dict[str, AttemptEnd] = {
-    "paused": "paused",
-    "finished": "completed",
-    "ended": "completed",
-    "stopped": "stopped",
-    "failed": "failed",
-    "lost": "lost",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +107,7 @@ class Loop:
             return
         with self._turn() as turn:
             purse.read(progress.meter, heard_ns=self._clock.elapsed_ns())
+            purse.node, purse.leaving = progress.node or purse.node, progress.leaving
             for saved in progress.checkpoints:
                 self._on_saved(turn, purse, saved.step)
                 size, seconds = saved.size_bytes, saved.seconds
@@ -127,8 +122,9 @@ class Loop:
             else:
                 self._keep_going(turn, purse, progress)
 
-    def lost(self, trial: str, attempt: int, reason: str) -> None:
-        """The worker is known to be dead. Its time since it was last heard of is paid as lost, as far as it was held."""
+    def lost(self, trial: str, attempt: int, reason: str, *, preempted: bool = False) -> None:
+        """The worker is known to be dead; `preempted`: because its machine was taken away, as it is thought to be anyhow where that
+        had its notice. Its time since it was last heard of is paid as lost, as far as it was held."""
         purse = self.purses.get(trial)
         if purse is None or purse.attempt != attempt:
             return
@@ -138,8 +134,7 @@ class Loop:
             ns["lost"] = ns.get("lost", 0) + max(0, silent)
             purse.meter = Meter(ns)
             self.stalled.pop(trial, None)
-            self._close(turn, purse, "lost", reason=reason)
-            self._tell(turn, ev.Lost(turn.at, trial, self.saved.get(trial, 0), reason))
+            self._end(turn, purse, "preempted" if preempted or purse.leaving else "lost", reason)
 
     def deadline_left_ns(self) -> int | None:
         """What is left of the wall clock; None where it has no limit."""
@@ -220,7 +215,8 @@ class Loop:
         purse.base = (turn.tx.reached(trial, step) if step else None) or (FREE, 0)
         self.attempts[trial], self.purses[trial] = attempt, purse
         turn.tx.put_attempt(AttemptRow(trial, attempt, turn.at, from_step=step, to_step=step))
-        assignment = Assignment(trial, attempt, order.config, order.until, lease, step or None)
+        not_before_ns = self._clock.elapsed_ns() + pause_ns(self.state.trial(trial).in_vain)
+        assignment = Assignment(trial, attempt, order.config, order.until, lease, step or None, not_before_ns)
         turn.orders.append(lambda: self._world.begin(assignment))
         return []
 
@@ -258,27 +254,11 @@ class Loop:
             self._on_saved(turn, purse, progress.saved_step)
         starved = trouble is not None and trouble.kind == "lease" and purse.last_step == 0
         self.pace.ended(trial, purse.meter, warming_ns=progress.warming_ns, starved=starved)
-        reason = trouble.line if trouble else ""
-        lost = progress.state == "failed" and trouble is not None and trouble.no_fault
-        end = "lost" if lost and trial not in self.stalled else progress.state
-        self._close(turn, purse, end, reason=reason, detail=trouble.traceback if trouble else "")
-        self._tell(turn, self._end_event(turn, trial, end, reason))
-
-    def _end_event(self, turn: Turn, trial: str, end: str, reason: str) -> ev.Event:
-        stalled = self.stalled.pop(trial, None)
-        if stalled is not None:
-            return ev.Failed(turn.at, trial, stalled)
-        match end:
-            case "finished" | "ended":
-                return ev.Completed(turn.at, trial)
-            case "stopped":
-                return ev.Stopped(turn.at, trial)
-            case "failed":
-                return ev.Failed(turn.at, trial, reason)
-            case "lost":
-                return ev.Lost(turn.at, trial, self.saved.get(trial, 0), reason)
-            case _:
-                return ev.Parked(turn.at, trial, self.saved.get(trial, 0))
+        reason, detail = (trouble.line, trouble.traceback) if trouble else ("", "")
+        end = end_of(progress)
+        if trial in self.stalled and end in ("lost", "preempted"):
+            end = "failed"
+        self._end(turn, purse, end, reason, detail)
 
     def _keep_going(self, turn: Turn, purse: Purse, progress: Progress) -> None:
         """Renews the lease of a trial that goes on: when it asks, when it was promoted, or when half of it is used up; that
@@ -315,14 +295,17 @@ class Loop:
     def _earned(self, purse: Purse) -> bool:
         return purse.until is None or purse.last_step < purse.until
 
-    def _close(self, turn: Turn, purse: Purse, end: str, *, reason: str = "", detail: str = "") -> None:
+    def _end(self, turn: Turn, purse: Purse, end: AttemptEnd, reason: str, detail: str = "") -> None:
         """Settles the attempt's money. Training after the newest checkpoint is lost where the trial has to do it again."""
-        again = ENDS[end] in ("paused", "lost")
-        kept = purse.trained_ns.get(self.saved.get(purse.trial, 0), 0)
-        lost = purse.meter.ns.get("train", 0) - kept if again else 0
+        trial, saved = purse.trial, self.saved.get(purse.trial, 0)
+        again = end in DONE_AGAIN
+        lost = purse.meter.ns.get("train", 0) - purse.trained_ns.get(saved, 0) if again else 0
         self.treasury.close(turn.tx, purse, lost_ns=lost, at=turn.at)
-        turn.tx.put_attempt(purse.ended(ENDS[end], turn.at, reason=reason, detail=detail))
-        del self.purses[purse.trial]
+        turn.tx.put_attempt(purse.ended(end, turn.at, reason=reason, detail=detail))
+        del self.purses[trial]
+        stalled = self.stalled.pop(trial, None)
+        told = ev.Failed(turn.at, trial, stalled) if stalled is not None else None
+        self._tell(turn, told or event_of(end, turn.at, trial, saved=saved, reason=reason))
 
     # Money and time
 

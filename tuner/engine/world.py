@@ -9,7 +9,8 @@ from tuner.domain.time import Instant
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """An attempt to begin. `restore_step` None: from nothing; `lease_ns` is what is paid for so far."""
+    """An attempt to begin, not before `not_before_ns` of the loop's clock. `restore_step` None: from nothing; `lease_ns` is what is
+    paid for so far."""
 
     trial: str
     attempt: int
@@ -17,6 +18,7 @@ class Assignment:
     until: int | None
     lease_ns: int
     restore_step: int | None
+    not_before_ns: int = 0
 
 
 class World(Protocol):
