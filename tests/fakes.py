@@ -21,13 +21,13 @@ from tuner.api.app import create_app
 from tuner.domain.budget import Budget
 from tuner.domain.space import Config
 from tuner.domain.time import NS, Instant
-from tuner.engine.loop import Terms
 from tuner.engine.ray_cluster import JobStatus, Node, RayUnavailable
 from tuner.engine.simulated import world
 from tuner.engine.simulated.clock import EPOCH_NS
 from tuner.engine.simulated.journal import Tables
 from tuner.engine.simulated.worker import Training
 from tuner.engine.simulated.world import NONE, Faults, SimulatedRun
+from tuner.engine.world import Terms
 from tuner.service.trainables import Described
 from tuner.service.wiring import Service
 from tuner.settings import Settings

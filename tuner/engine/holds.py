@@ -18,8 +18,8 @@ from tuner.tuning.guard import fits_deadline, lease_ns
 @dataclass(slots=True)
 class Purse:
     """The money of one attempt. `lease_ns` is paid for, counted from the attempt's beginning; `settled` is the reading
-    up to which it was posted, `reported` that of the last report. As long as it `waits` for a machine it costs
-    nothing."""
+    up to which it was posted, `reported` that of the last report. `leaving`: its machine is about to be taken away. As long as it
+    `waits` for a machine it costs nothing."""
 
     trial: str
     attempt: int
@@ -38,6 +38,8 @@ class Purse:
     trained_ns: dict[int, int] = field(default_factory=dict)
     last_step: int = 0
     reported: Meter = field(default_factory=Meter)
+    node: str = ""
+    leaving: bool = False
     waits: bool = False
 
     @property
@@ -69,6 +71,7 @@ class Purse:
             end=end,
             reason=reason,
             detail=detail,
+            node=self.node,
             from_step=self.from_step,
             to_step=max(self.last_step, self.from_step),
             costs=dict(self.posted),

@@ -18,14 +18,16 @@ from tuner.domain.money import FREE, Rate
 from tuner.domain.offer import Offer
 from tuner.domain.records import AttemptRow, CheckpointRow, ReportRow
 from tuner.domain.time import Instant
-from tuner.engine.ends import ENDS, end_event
+from tuner.domain.trial import AttemptEnd
+from tuner.engine.ends import DONE_AGAIN, end_of, event_of
 from tuner.engine.holds import Purse, Treasury, Wanted
 from tuner.engine.journal import Journal, JournalTx, Turn
 from tuner.engine.learning import Learner
 from tuner.engine.messages import ENDED, Progress, StepReport
 from tuner.engine.pace import OVERHEAD, Pace
+from tuner.engine.parting import pause_ns
 from tuner.engine.placement import Anywhere, Place, Placement
-from tuner.engine.world import Assignment, Clock, Terms, World
+from tuner.engine.world import Assignment, Clock, Terms, WallClock, World
 from tuner.tuning.decide import decide
 from tuner.tuning.samplers import Sampler
 from tuner.tuning.state import PUBLIC, State
@@ -58,15 +60,14 @@ class Loop:
         self.stalled: dict[str, str] = {}
         self.end: do.EndJob | None = None
         self.journal, self._world, self._clock = journal, world, clock
-        self._deadline_elapsed: int | None = None
+        self._wall_clock = WallClock(clock, journal.running_ns())
         self._suggestion_ns = 0
-        self._born_ns = clock.elapsed_ns()
 
     # What happens to a job
 
     def start(self, event: ev.Asked) -> None:
         """Begins after recovery, which told `Launched`: to go on, or to end as asked."""
-        self._set_deadline()
+        self._wall_clock.limit(self.state.budget)
         with self._turn() as turn:
             self._tell(turn, event)
 
@@ -78,26 +79,23 @@ class Loop:
         """Whoever changed the budget has changed the account's bound already."""
         with self._turn() as turn:
             self._tell(turn, ev.BudgetChanged(turn.at, budget))
-        self._set_deadline()
+        self._wall_clock.limit(self.state.budget)
 
     def tick(self) -> None:
         """Called every second or so: ends a job whose wall clock ran out."""
-        left = self.deadline_left_ns()
+        left = self._wall_clock.left_ns()
         if left is not None and left <= 0 and self.end is None and self.state.ending is None:
             with self._turn() as turn:
                 self._tell(turn, ev.WallClockEnded(turn.at))
 
     def progress(self, progress: Progress) -> None:
         """A worker's answer. One of an earlier attempt, or with an earlier reading of the meter, is old news and changes nothing."""
-        purse = self.purses.get(progress.trial)
-        if (
-            purse is None
-            or purse.attempt != progress.attempt
-            or progress.meter.total_ns < purse.meter.total_ns
-        ):
+        purse = self._purse(progress.trial, progress.attempt)
+        if purse is None or progress.meter.total_ns < purse.meter.total_ns:
             return
         with self._turn() as turn:
             purse.read(progress.meter, heard_ns=self._clock.elapsed_ns())
+            purse.node, purse.leaving = progress.node or purse.node, progress.leaving
             for saved in progress.checkpoints:
                 self._on_saved(turn, purse, saved.step)
                 size, seconds = saved.size_bytes, saved.seconds
@@ -114,15 +112,14 @@ class Loop:
 
     def landed(self, trial: str, attempt: int) -> None:
         """The attempt has a machine, which costs money from now on."""
-        purse = self.purses.get(trial)
-        if purse is not None and purse.attempt == attempt:
+        if purse := self._purse(trial, attempt):
             purse.waits, purse.heard_ns = False, self._clock.elapsed_ns()
 
     def relocate(self, trial: str, attempt: int) -> bool:
         """Of an attempt that waits for a machine: it ends without having cost anything and the trial's next attempt waits for
         another kind, if the placement would have it so now and the budget allows it. False: it waits on."""
-        purse = self.purses.get(trial)
-        if purse is None or purse.attempt != attempt or not purse.waits:
+        purse = self._purse(trial, attempt)
+        if purse is None or not purse.waits:
             return False
         waited_ns = self._clock.elapsed_ns() - purse.heard_ns
         place = self._placement.elsewhere(trial, purse.place, waited_ns, self._taken(trial))
@@ -132,16 +129,17 @@ class Loop:
             wanted = self._wanted(turn, self.pace.begin_need_ns(trial))
             if not self.treasury.affords(turn.tx, place.rate, wanted, instead_of=purse):
                 return False
-            self._close(turn, purse, "paused", reason="no machine of this kind was to be had")
+            self._close(turn, purse, "paused", "no machine of this kind was to be had")
             order = do.Begin(trial, self.state.trial(trial).config, purse.until)
             for event in self._begin(turn, order, [place]):
                 self._tell(turn, event)
         return True
 
-    def lost(self, trial: str, attempt: int, reason: str) -> None:
-        """The worker is known to be dead. Its time since it was last heard of is paid as lost, as far as it was held."""
-        purse = self.purses.get(trial)
-        if purse is None or purse.attempt != attempt:
+    def lost(self, trial: str, attempt: int, reason: str, *, preempted: bool = False) -> None:
+        """The worker is known to be dead; `preempted`: because its machine was taken away, as it is thought to be anyhow where that
+        had its notice. Its time since it was last heard of is paid as lost, as far as it was held."""
+        purse = self._purse(trial, attempt)
+        if purse is None:
             return
         with self._turn() as turn:
             silent = self._clock.elapsed_ns() - purse.heard_ns if not purse.waits else 0
@@ -150,12 +148,11 @@ class Loop:
             ns["lost"] = ns.get("lost", 0) + max(0, silent)
             purse.meter = Meter(ns)
             self.stalled.pop(trial, None)
-            self._close(turn, purse, "lost", reason=reason)
-            self._tell(turn, ev.Lost(turn.at, trial, self.saved.get(trial, 0), reason))
+            self._end(turn, purse, "preempted" if preempted or purse.leaving else "lost", reason)
 
-    def deadline_left_ns(self) -> int | None:
-        """What is left of the wall clock; None where it has no limit."""
-        return None if self._deadline_elapsed is None else self._deadline_elapsed - self._clock.elapsed_ns()
+    def _purse(self, trial: str, attempt: int) -> Purse | None:
+        purse = self.purses.get(trial)
+        return purse if purse is not None and purse.attempt == attempt else None
 
     # One turn
 
@@ -220,9 +217,7 @@ class Loop:
                 self.end = order
         return []
 
-    def _begin(
-        self, turn: Turn, order: do.Begin, places: Sequence[Place] = ()
-    ) -> list[ev.Event]:
+    def _begin(self, turn: Turn, order: do.Begin, places: Sequence[Place] = ()) -> list[ev.Event]:
         trial, attempt = order.trial, self.attempts.get(order.trial, 0) + 1
         wanted = self._wanted(turn, self.pace.begin_need_ns(trial))
         places = places or self._placement.choose(trial, self._taken(trial))
@@ -236,7 +231,9 @@ class Loop:
         purse.base = (turn.tx.reached(trial, step) if step else None) or (FREE, 0)
         self.attempts[trial], self.purses[trial] = attempt, purse
         turn.tx.put_attempt(AttemptRow(trial, attempt, turn.at, from_step=step, to_step=step))
-        assignment = Assignment(trial, attempt, order.config, order.until, lease, step or None, place.offer)
+        not_before_ns = self._clock.elapsed_ns() + pause_ns(self.state.trial(trial).in_vain)
+        work = (order.config, order.until, lease, step or None)
+        assignment = Assignment(trial, attempt, *work, not_before_ns, place.offer)
         turn.orders.append(lambda: self._world.begin(assignment))
         return []
 
@@ -273,15 +270,11 @@ class Loop:
             self._on_saved(turn, purse, progress.saved_step)
         starved = trouble is not None and trouble.kind == "lease" and purse.last_step == 0
         self.pace.ended(trial, purse.meter, warming_ns=progress.warming_ns, starved=starved)
-        reason = trouble.line if trouble else ""
-        lost = progress.state == "failed" and trouble is not None and trouble.no_fault
-        end = "lost" if lost and trial not in self.stalled else progress.state
-        self._close(turn, purse, end, reason=reason, detail=trouble.traceback if trouble else "")
-        stalled = self.stalled.pop(trial, None)
-        if stalled is not None:
-            end, reason = "failed", stalled
-        saved = self.saved.get(trial, 0)
-        self._tell(turn, end_event(turn.at, trial, end, saved=saved, reason=reason))
+        reason, detail = (trouble.line, trouble.traceback) if trouble else ("", "")
+        end = end_of(progress)
+        if trial in self.stalled and end in ("lost", "preempted"):
+            end = "failed"
+        self._end(turn, purse, end, reason, detail)
 
     def _keep_going(self, turn: Turn, purse: Purse, progress: Progress) -> None:
         """Renews the lease of a trial that goes on: when it asks, when it was promoted, or when half of it is used up; that
@@ -318,19 +311,25 @@ class Loop:
     def _earned(self, purse: Purse) -> bool:
         return purse.until is None or purse.last_step < purse.until
 
-    def _close(self, turn: Turn, purse: Purse, end: str, *, reason: str = "", detail: str = "") -> None:
+    def _end(self, turn: Turn, purse: Purse, end: AttemptEnd, reason: str, detail: str = "") -> None:
+        trial, saved = purse.trial, self.saved.get(purse.trial, 0)
+        self._close(turn, purse, end, reason, detail)
+        stalled = self.stalled.pop(trial, None)
+        told = ev.Failed(turn.at, trial, stalled) if stalled is not None else None
+        self._tell(turn, told or event_of(end, turn.at, trial, saved=saved, reason=reason))
+
+    def _close(self, turn: Turn, purse: Purse, end: AttemptEnd, reason: str, detail: str = "") -> None:
         """Settles the attempt's money. Training after the newest checkpoint is lost where the trial has to do it again."""
-        again = ENDS[end] in ("paused", "lost")
-        kept = purse.trained_ns.get(self.saved.get(purse.trial, 0), 0)
-        lost = purse.meter.ns.get("train", 0) - kept if again else 0
+        saved = self.saved.get(purse.trial, 0)
+        lost = purse.meter.ns.get("train", 0) - purse.trained_ns.get(saved, 0) if end in DONE_AGAIN else 0
         self.treasury.close(turn.tx, purse, lost_ns=lost, at=turn.at)
-        turn.tx.put_attempt(purse.ended(ENDS[end], turn.at, reason=reason, detail=detail))
+        turn.tx.put_attempt(purse.ended(end, turn.at, reason=reason, detail=detail))
         del self.purses[purse.trial]
 
     # Money and time
 
     def _wanted(self, turn: Turn, need_ns: int) -> Wanted:
-        return Wanted(need_ns, max(1, len(self.state.active)), self.deadline_left_ns(), turn.at)
+        return Wanted(need_ns, max(1, len(self.state.active)), self._wall_clock.left_ns(), turn.at)
 
     def _refused(self, turn: Turn, trial: str, wanted: Wanted, rate: Rate, *, running: bool) -> ev.Event:
         limit = self.treasury.limit(turn.tx, rate, wanted, gpus=self.state.budget.gpu_ms is not None)
@@ -339,10 +338,3 @@ class Loop:
     def _taken(self, trial: str) -> Counter[Offer]:
         """How many of each kind of machine the other trials have, or wait for."""
         return Counter(p.place.offer for p in self.purses.values() if p.place.offer and p.trial != trial)
-
-    def _set_deadline(self) -> None:
-        limit = self.state.budget.wall_clock_ns
-        if limit is None:
-            self._deadline_elapsed = None
-        else:
-            self._deadline_elapsed = self._born_ns + limit - self.journal.running_ns()

@@ -9,6 +9,7 @@ import psutil
 
 from tuner.domain.errors import Conflict, NotFound
 from tuner.domain.time import NS, Instant
+from tuner.engine.notices import Notice
 from tuner.engine.ray_cluster import (
     ClusterFile,
     LocalCluster,
@@ -100,13 +101,10 @@ def preempt(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str
 
 def _give_notice(settings: Settings, node: KeptNode, notice_ns: int, say: Callable[[str], None]) -> None:
     deadline = Instant(system_now() + notice_ns)
-    preemption.announce(settings.home, node, deadline)
+    text = f"{node.name} is taken away by its operator"
+    notice = Notice("operator", "terminate", f"operator/{node.session}", deadline, text)
+    preemption.announce(LocalHead(settings.home), node, notice)
     say(f"{node.name} has been told that it goes in {notice_ns / NS:g} s")
-    head = LocalHead(settings.home)
-    found = head.found()
-    if found is not None:
-        preemption.drain(node, address=found.address, token_path=head.token_path, deadline=deadline)
-        say(f"Ray places nothing on {node.name} any more")
     preemption.wait_until(node, deadline)
 
 

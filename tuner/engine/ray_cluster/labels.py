@@ -1,7 +1,7 @@
 """What a node of a cluster says of itself in its labels: its market, its kind, its price."""
 
 from collections.abc import Mapping
-from decimal import Decimal, InvalidOperation
+from decimal import ROUND_CEILING, Decimal, InvalidOperation
 from typing import Literal
 
 Market = Literal["on_demand", "spot"]
@@ -20,9 +20,11 @@ def first(labels: Mapping[str, str], names: tuple[str, ...]) -> tuple[str, str] 
 
 
 def usd_per_hour(labels: Mapping[str, str]) -> Decimal | None:
-    """None where the label is missing or says nothing that can be a price."""
+    """To the micro-dollar, rounded up; None where the label is missing or says nothing that can be a price."""
     try:
         found = Decimal(labels.get(PRICE, ""))
     except InvalidOperation:
         return None
-    return found if found.is_finite() and 0 <= found <= USD_PER_HOUR_MAX else None
+    if not found.is_finite() or not 0 <= found <= USD_PER_HOUR_MAX:
+        return None
+    return found.quantize(Decimal("0.000001"), ROUND_CEILING)

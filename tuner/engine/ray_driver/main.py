@@ -17,11 +17,12 @@ import ray
 from tuner.domain.errors import Fenced, TunerError
 from tuner.domain.events import Asked
 from tuner.domain.time import NS, Instant
-from tuner.engine.loop import Loop, Terms
+from tuner.engine.loop import Loop
 from tuner.engine.ray_driver.actuator import Actuator
 from tuner.engine.ray_driver.orders import Orders, memory_limit
 from tuner.engine.ray_driver.tuning_run import run_tune
 from tuner.engine.recovery import recover
+from tuner.engine.world import Terms
 from tuner.settings import Settings
 from tuner.store import jobs, launches
 from tuner.store.database import Database

@@ -7,7 +7,7 @@ from random import Random
 from tuner.domain import events as ev
 from tuner.domain.budget import Budget
 from tuner.domain.job import JobSpec
-from tuner.engine.loop import Loop, Terms
+from tuner.engine.loop import Loop
 from tuner.engine.messages import Progress
 from tuner.engine.recovery import recover
 from tuner.engine.simulated.clock import SimulatedClock
@@ -15,7 +15,7 @@ from tuner.engine.simulated.fleet import Fleet
 from tuner.engine.simulated.journal import Committed, MemoryJournal, Tables
 from tuner.engine.simulated.traces import UpTimes
 from tuner.engine.simulated.worker import HEARTBEAT_NS, Overheads, SimulatedAttempt, Training
-from tuner.engine.world import Assignment
+from tuner.engine.world import Assignment, Terms
 from tuner.tuning.samplers import Sampler, sampler_for
 
 MESSAGE_NS = 2_000_000

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from tuner.engine.notices import Notice
+from tuner.engine.parting import in_time
 from tuner.engine.worker.meter import Stopwatch
 from tuner.training.channel import Begin
 
@@ -19,7 +21,8 @@ MARGIN_NS = 20_000_000
 @dataclass
 class Attempt:
     """`held` is the step whose report waits for an answer; `saved_step` the newest that the child wrote a checkpoint of,
-    `durable` the newest whose checkpoint is in shared storage, and `recorded` the newest of those that the driver recorded."""
+    `durable` the newest whose checkpoint is in shared storage, and `recorded` the newest of those that the driver recorded.
+    `notice`: by which the machine goes; `durable_ns`: what it took from the order to save until the checkpoint was durable."""
 
     order: dict[str, Any]
     watch: Stopwatch
@@ -46,6 +49,10 @@ class Attempt:
     stepped_at: int = 0
     save_ns: int = 30_000_000
     last_save_at: int = field(default_factory=time.monotonic_ns)
+    notice: Notice | None = None
+    told_leaving: bool = False
+    ordered_save_at: int = 0
+    durable_ns: int | None = None
     told_waiting: bool = False
     scores: dict[int, float] = field(default_factory=dict)
     best: tuple[float, int] | None = None
@@ -132,7 +139,7 @@ class Attempt:
         """What to reply to the held report now; None: it waits for the driver."""
         if self.held is None:
             return None
-        if self.wanted != "go":
+        if self.wanted != "go" or self.notice is not None:
             return {"stop": True, "save": self.resumable and self.held > self.durable}
         if self.at_stop() or self.need_ns():
             return None
@@ -149,9 +156,34 @@ class Attempt:
     def answered(self, reply: dict[str, bool]) -> None:
         self.held, self.told_waiting = None, False
         self.stepped_at = time.monotonic_ns()
+        self.ordered_save_at = self.stepped_at if reply["save"] else self.ordered_save_at
         self.saving = self.saving or reply["save"]
         self.watch.switch("checkpoint" if reply["stop"] and reply["save"] else "train")
         self.closing = reply["stop"]
+
+    def made_durable(self, step: int) -> None:
+        now = time.monotonic_ns()
+        self.durable = max(step, self.durable)
+        if self.ordered_save_at:  # else by user code, which was not asked to
+            self.durable_ns = max(now - self.ordered_save_at, (self.durable_ns or 0) * 3 // 4)
+
+    @property
+    def closes_as(self) -> str:
+        """How it ends once it was told to stop and is saved."""
+        return {"finish": "finished", "pause": "paused", "go": "preempted"}[self.wanted]
+
+    def cannot_gain(self) -> bool:
+        """Whether the machine goes before anything more could be saved. What is being saved is waited for, as long as there is
+        time; a report that came in time is answered, and so ends the attempt, elsewhere."""
+        if self.notice is None or self.held is not None or self.closing:
+            return False
+        left_ns = (self.notice.deadline or 0) - time.time_ns()
+        if self.saving and left_ns > 0:
+            return False
+        if self.watch.kind in ("setup", "restore") or (self.step > self.restored and not self.resumable):
+            return True
+        left_of_step = self.stepped_at + max(self.step_ns) - time.monotonic_ns() if self.step_ns else None
+        return not in_time(left_ns, step_ns=left_of_step, save_ns=self.durable_ns)
 
     def end(self, state: str, error: dict[str, str] | None = None) -> None:
         """The first end counts."""
@@ -161,6 +193,7 @@ class Attempt:
     def result(self, state: str) -> dict[str, Any]:
         """What the driver is told; reports and checkpoints are told once."""
         self.told, self.recorded = self.durable, self.told  # who asks again has recorded what was told before
+        self.told_leaving = self.notice is not None
         reports, self.reports = self.reports, []
         checkpoints, self.checkpoints = self.checkpoints, []
         return {
@@ -173,5 +206,6 @@ class Attempt:
             "need_ns": self.need_ns() if state == "waiting" and not self.at_stop() else 0,
             "saved_step": self.durable or None,
             "warming_ns": self.warming_ns,
+            "leaving": self.notice is not None,
             "error": self.error if state == self.state else None,
         }

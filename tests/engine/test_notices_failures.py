@@ -1,0 +1,234 @@
+"""Metadata services that fail: the watch goes on, nothing is made up, nothing counts as withdrawn, and nothing is missed."""
+
+import socket
+from collections.abc import Callable
+from typing import Any, Literal
+
+import pytest
+
+from tests.cluster.waiting import until
+from tests.engine.metadata_clouds import Aws, Azure, Gcp
+from tests.engine.metadata_server import (
+    Failure,
+    MetadataServer,
+    drips,
+    half_a_body,
+    hangs,
+    has_no_end,
+    no_answer,
+    redirects,
+    says,
+    status,
+)
+from tests.engine.told import Told, looks_again, watching
+from tuner.engine.notices import Notice, Watcher
+
+Name = Literal["aws", "gcp", "azure"]
+CLOUDS: dict[Name, tuple[Callable[[], Any], str, str, str, str]] = {
+    "aws": (Aws, "interrupt", "instance-action", "+aws/instance-action", "AWS instance-action"),
+    "gcp": (Gcp, "preempt", "preempted", "+gcp/preempted", "Google preempted"),
+    "azure": (
+        Azure,
+        "schedule",
+        "scheduledevents",
+        "+azure/602d9444-d2cd-49c7-8624-8643e7171297",
+        "Azure scheduled events",
+    ),
+}
+# True answers have to come in that time, too; where one does not, a later one will.
+IMPATIENT = {"answer_s": 0.3, "azure_first_answer_s": 0.3}
+FAILURES: dict[str, tuple[Failure, dict[str, Any]]] = {
+    "500": (status(500), {}),
+    "503": (status(503), {}),
+    "403": (status(403), {}),
+    "401": (status(401), {}),
+    "empty": (says(b""), {}),
+    "nonsense": (says(b"<html>Sign in to the hotel's network</html>"), {}),
+    "no text": (says(b"\xff\xfe\x00"), {}),
+    "other JSON": (says(b'[{"action": null}]'), {}),
+    "half a body": (half_a_body, {}),
+    "no answer": (no_answer, {}),
+    "redirect": (redirects("/elsewhere"), {}),
+    "hangs": (hangs, IMPATIENT),
+    "drips": (drips, IMPATIENT),
+    "no end": (has_no_end, {}),
+}
+
+
+def troubled(watcher: Watcher, name: str) -> Callable[[], bool]:
+    return lambda: bool(watcher.state.get(name))
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_what_fails_tells_nothing_withdraws_nothing_and_hides_nothing(cloud: Name, failure: str) -> None:
+    make, give_notice, part, call, name = CLOUDS[cloud]
+    how, patience = FAILURES[failure]
+    told = Told()
+    with MetadataServer(make()) as server, watching(server, cloud, told, gcp_hang_s=0, **patience) as watcher:
+        until(lambda: server.asked(part) >= 2)
+        server.fail(part, how)
+        until(troubled(watcher, name))
+        getattr(server.cloud, give_notice)()
+        looks_again(server, part)
+        assert told.calls == []
+        server.mend()
+        told.waits_for(call)
+        server.fail(part, how)
+        until(troubled(watcher, name))
+        looks_again(server, part)
+        server.mend()
+        until(lambda: not watcher.state[name])
+        looks_again(server, part)
+        assert told.calls == [call]
+        assert server.asked("elsewhere") == 0
+
+
+@pytest.mark.parametrize("failure", ["404", "malformed"])
+@pytest.mark.parametrize("cloud", ["gcp", "azure"])
+def test_only_aws_means_nothing_by_404(cloud: Name, failure: str) -> None:
+    make, give_notice, part, call, name = CLOUDS[cloud]
+    told = Told()
+    with MetadataServer(make()) as server, watching(server, cloud, told, gcp_hang_s=0) as watcher:
+        getattr(server.cloud, give_notice)()
+        told.waits_for(call)
+        server.fail(part, status(404) if failure == "404" else says(b"TRUE FALSE"))
+        until(troubled(watcher, name))
+        looks_again(server, part)
+        server.mend()
+        until(lambda: not watcher.state[name])
+        assert told.calls == [call]
+
+
+@pytest.mark.parametrize("code", [403, 404, 500])
+def test_no_token_no_question(code: int) -> None:
+    told = Told()
+    with MetadataServer(Aws()) as server:
+        server.cloud.interrupt()
+        server.fail("api/token", status(code))
+        with watching(server, "aws", told) as watcher:
+            until(troubled(watcher, "AWS instance-action"))
+            assert server.asked("instance-action") == 0
+            server.mend()
+            told.waits_for("+aws/instance-action")
+
+
+def test_a_token_that_is_none_is_not_sent() -> None:
+    told = Told()
+    with MetadataServer(Aws()) as server:
+        server.fail("api/token", says(b"a\r\nX-Evil: b"))
+        with watching(server, "aws", told) as watcher:
+            until(troubled(watcher, "AWS instance-action"))
+            assert server.asked("instance-action") == 0
+
+
+def test_a_service_that_is_down_when_the_watch_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        server = MetadataServer(Aws())
+        monkeypatch.setattr(server, "url", f"http://127.0.0.1:{free.getsockname()[1]}")
+        with server, watching(server, "aws", Told()) as watcher:
+            until(troubled(watcher, "AWS instance-action"))
+            until(troubled(watcher, "AWS rebalance"))
+
+
+def test_azures_first_answer_may_take_its_time() -> None:
+    told = Told()
+    with MetadataServer(Azure()) as server:
+        server.cloud.schedule()
+        server.fail("scheduledevents", hangs, times=1)
+        with watching(server, "azure", told, answer_s=1.0, azure_first_answer_s=50.0) as watcher:
+            until(lambda: server.asked("scheduledevents") == 1)
+            assert not troubled(watcher, "Azure scheduled events")()
+            server.mend()
+            until(lambda: bool(told.calls))
+
+
+def test_azure_without_a_name_asks_for_it_again() -> None:
+    told = Told()
+    with MetadataServer(Azure()) as server:
+        server.cloud.schedule()
+        server.fail("compute/name", says(b"<html>"), times=3)
+        with watching(server, "azure", told):
+            until(lambda: bool(told.calls))
+        assert server.asked("compute/name") == 4
+
+
+def test_an_event_that_cannot_be_read_withdraws_nothing() -> None:
+    told = Told()
+    with MetadataServer(Azure()) as server, watching(server, "azure", told) as watcher:
+        server.cloud.schedule("a")
+        told.waits_for("+azure/a")
+        server.cloud.events = [{"EventId": "a", "Resources": ["worker_3"], "EventType": "Preemp"}]
+        until(troubled(watcher, "Azure scheduled events"))
+        server.cloud.schedule("b")
+        told.waits_for("+azure/a", "+azure/b")
+        looks_again(server, "scheduledevents")
+        assert told.calls == ["+azure/a", "+azure/b"]
+
+
+def test_an_older_document_withdraws_nothing() -> None:
+    told = Told()
+    with MetadataServer(Azure()) as server, watching(server, "azure", told):
+        server.cloud.schedule("a")
+        told.waits_for("+azure/a")
+        server.fail("scheduledevents", says(b'{"DocumentIncarnation": 1, "Events": []}'), times=1)
+        looks_again(server, "scheduledevents")
+        assert told.calls == ["+azure/a"]
+        # A service that counts anew is believed the second time.
+        server.fail("scheduledevents", says(b'{"DocumentIncarnation": 1, "Events": []}'))
+        told.waits_for("+azure/a", "-azure/a")
+
+
+def test_a_value_without_a_tag_is_asked_for_without_waiting() -> None:
+    told = Told()
+    with MetadataServer(Gcp()) as server:
+        tagless = {"Metadata-Flavor": "Google"}
+        real = server.cloud.answer
+        server.cloud.answer = lambda request: type(real(request))(200, real(request).body, tagless)  # type: ignore[method-assign]
+        with watching(server, "gcp", told):
+            looks_again(server, "preempted")
+            server.cloud.preempt()
+            told.waits_for("+gcp/preempted")
+            assert not any(one.query for one in server.requests)
+
+
+def test_proxies_are_for_the_outside_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    told = Told()
+    with MetadataServer(Aws()) as server, watching(server, "aws", told):
+        server.cloud.interrupt()
+        told.waits_for("+aws/instance-action")
+
+
+def test_who_cannot_be_told_is_told_again() -> None:
+    told, failures = Told(), [RuntimeError("no cluster"), OSError("still none")]
+
+    def on_notice(notice: Notice) -> None:
+        if failures:
+            raise failures.pop()
+        told.on_notice(notice)
+
+    with MetadataServer(Gcp()) as server, watching(server, "gcp", told, on_notice=on_notice, gcp_hang_s=50):
+        server.cloud.preempt()
+        told.waits_for("+gcp/preempted")
+        assert failures == []
+
+
+def test_a_listener_that_fails_for_one_notice_is_told_the_others() -> None:
+    told = Told()
+
+    def on_notice(notice: Notice) -> None:
+        if notice.id == "azure/a":
+            raise ValueError(notice.id)
+        told.on_notice(notice)
+
+    with MetadataServer(Azure()) as server, watching(server, "azure", told, on_notice=on_notice):
+        server.cloud.schedule("a")
+        server.cloud.schedule("b")
+        told.waits_for("+azure/b")
+        looks_again(server, "scheduledevents")
+        assert told.calls == ["+azure/b"]

@@ -1,0 +1,312 @@
+"""What the clouds answer, read: a notice, none, or a complaint; and never anything else, whatever the bytes."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tuner.domain.time import NS, Instant, parse_rfc3339
+from tuner.engine.notices import MalformedNotice, Notice
+from tuner.engine.notices.aws import read_action, read_rebalance, read_token
+from tuner.engine.notices.azure import read_document, read_name
+from tuner.engine.notices.gcp import read_maintenance, read_preempted
+from tuner.engine.notices.notice import changes
+from tuner.engine.notices.reading import Answer, moment
+
+SEEN = parse_rfc3339("2026-09-19T18:29:00Z")
+GOOGLE = {"metadata-flavor": "Google"}
+EVENT = {
+    "EventId": "602d9444-d2cd-49c7-8624-8643e7171297",
+    "EventType": "Preempt",
+    "ResourceType": "VirtualMachine",
+    "Resources": ["worker_3"],
+    "EventStatus": "Scheduled",
+    "NotBefore": "Sat, 19 Sep 2026 18:29:47 GMT",
+}
+
+
+def ok(body: object, **headers: str) -> Answer:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return Answer(200, headers, raw)
+
+
+def google(text: str, status: int = 200) -> Answer:
+    return Answer(status, GOOGLE, text.encode())
+
+
+def preempted(answer: Answer) -> Notice | None:
+    return read_preempted(answer, SEEN, lead_s=30)
+
+
+def maintenance(answer: Answer) -> Notice | None:
+    return read_maintenance(answer, SEEN)
+
+
+def ours(*events: object, incarnation: object = 2) -> list[Notice]:
+    document = read_document(ok({"DocumentIncarnation": incarnation, "Events": list(events)}), "worker_3")
+    assert document.unread == ""
+    return [event.notice(SEEN) for event in document.events]
+
+
+READERS: dict[str, Callable[[Answer], Any]] = {
+    "action": read_action,
+    "rebalance": read_rebalance,
+    "token": read_token,
+    "preempted": preempted,
+    "maintenance": maintenance,
+    "events": lambda answer: read_document(answer, "worker_3"),
+    "name": read_name,
+}
+GOOD = {
+    "action": ok({"action": "terminate", "time": "2026-04-24T17:11:44Z"}),
+    "rebalance": ok({"noticeTime": "2026-10-16T19:18:24Z"}),
+    "preempted": google("TRUE"),
+    "maintenance": google("TERMINATE_ON_HOST_MAINTENANCE"),
+    "events": ok({"DocumentIncarnation": 2, "Events": [EVENT]}),
+}
+
+
+def test_aws_says_when() -> None:
+    notice = read_action(GOOD["action"])
+    assert notice is not None
+    assert (notice.kind, notice.deadline) == ("terminate", parse_rfc3339("2026-04-24T17:11:44Z"))
+    assert notice.ends_node
+    assert notice.deadline is not None
+    assert notice.left_ns(Instant(notice.deadline - 5)) == 5
+    assert notice.left_ns(Instant(notice.deadline + 5)) == 0
+
+
+def test_a_recommendation_of_aws_has_no_deadline() -> None:
+    notice = read_rebalance(GOOD["rebalance"])
+    assert notice is not None
+    assert (notice.kind, notice.deadline, notice.ends_node) == ("rebalance", None, False)
+    assert notice.left_ns(SEEN) is None
+
+
+@pytest.mark.parametrize("read", [read_action, read_rebalance])
+def test_aws_has_nothing_to_say_with_404(read: Callable[[Answer], Any]) -> None:
+    assert read(Answer(404, {}, b"<html>404 - Not Found</html>")) is None
+
+
+def test_google_has_nothing_to_say_with_200() -> None:
+    assert preempted(google("FALSE")) is None
+    assert preempted(google("FALSE\n")) is None
+    assert maintenance(google("NONE")) is None
+
+
+@pytest.mark.parametrize(
+    ("read", "value", "kind", "lead_s"),
+    [
+        (preempted, "TRUE", "terminate", 30),
+        (maintenance, "TERMINATE_ON_HOST_MAINTENANCE", "maintenance", 60),
+        (maintenance, "MIGRATE_ON_HOST_MAINTENANCE", "pause", 60),
+    ],
+)
+def test_google_says_that_and_not_when(
+    read: Callable[[Answer], Notice | None], value: str, kind: str, lead_s: int
+) -> None:
+    notice = read(google(value))
+    assert notice is not None
+    assert (notice.kind, notice.deadline) == (kind, SEEN + lead_s * NS)
+
+
+def test_what_is_not_from_google_says_nothing() -> None:
+    with pytest.raises(MalformedNotice, match="not from Google"):
+        preempted(Answer(200, {}, b"TRUE"))
+
+
+@pytest.mark.parametrize(
+    ("type_", "kind"),
+    [
+        ("Preempt", "terminate"),
+        ("Terminate", "terminate"),
+        ("Reboot", "maintenance"),
+        ("Redeploy", "maintenance"),
+        ("Freeze", "pause"),
+    ],
+)
+def test_azure_says_what_and_when(type_: str, kind: str) -> None:
+    (notice,) = ours({**EVENT, "EventType": type_})
+    assert (notice.kind, notice.id) == (kind, f"azure/{EVENT['EventId']}")
+    assert notice.deadline == parse_rfc3339("2026-09-19T18:29:47Z")
+
+
+@pytest.mark.parametrize("blank", ["", None])
+def test_an_event_that_has_begun_is_due_when_it_was_seen(blank: str | None) -> None:
+    (notice,) = ours({**EVENT, "EventStatus": "Started", "NotBefore": blank})
+    assert notice.deadline == SEEN
+    assert notice.left_ns(SEEN) == 0
+
+
+def test_a_time_that_is_past_is_no_error() -> None:
+    (notice,) = ours({**EVENT, "NotBefore": "Mon, 19 Sep 2016 18:29:47 GMT"})
+    assert notice.left_ns(SEEN) == 0
+
+
+def test_an_event_is_ours_where_it_names_us() -> None:
+    assert ours({**EVENT, "Resources": ["worker_4"]}, {**EVENT, "Resources": []}) == []
+    (one,) = read_document(
+        ok({"DocumentIncarnation": 1, "Events": [{**EVENT, "Resources": ["a", "WORKER_3"]}]}), "worker_3"
+    ).events
+    assert one.shared
+
+
+def test_what_is_wrong_with_the_events_of_others_does_not_matter() -> None:
+    assert ours({"Resources": ["worker_4"], "EventType": "New"}, EVENT) == ours(EVENT)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"EventId": ""},
+        {"EventId": "a b"},
+        {"EventId": 7},
+        {"EventType": "Vanish"},
+        {"NotBefore": "soon"},
+        {"NotBefore": 1},
+        {"Resources": "worker_3"},
+        {"Resources": [3]},
+    ],
+)
+def test_an_event_that_cannot_be_read_does_not_hide_another(change: dict[str, object]) -> None:
+    document = read_document(
+        ok({"DocumentIncarnation": 2, "Events": [{**EVENT, **change}, {**EVENT, "EventId": "b"}]}), "worker_3"
+    )
+    assert [event.id for event in document.events] == ["b"]
+    assert document.unread
+
+
+@pytest.mark.parametrize(
+    ("reader", "body"),
+    [
+        ("action", b""),
+        ("action", b"terminate"),
+        ("action", b"[]"),
+        ("action", b'{"action": "terminate"}'),
+        ("action", b'{"action": "terminate", "time": "2026-04-24T17:11:44"}'),
+        ("action", b'{"action": "terminate", "time": 1}'),
+        ("action", b'{"action": "dance", "time": "2026-04-24T17:11:44Z"}'),
+        ("action", b'{"action": "terminate", "time": "9999-04-24T17:11:44Z"}'),
+        ("rebalance", b'{"noticeTime": ""}'),
+        ("preempted", b""),
+        ("preempted", b"true"),
+        ("preempted", b"<html>TRUE</html>"),
+        ("maintenance", b"TERMINATE"),
+        ("events", b"{}"),
+        ("events", b'{"DocumentIncarnation": "1", "Events": []}'),
+        ("events", b'{"DocumentIncarnation": 1, "Events": {}}'),
+        ("token", b"two words"),
+        ("token", b"a\r\nb"),
+        ("name", b""),
+        ("name", b"<html>"),
+    ],
+)
+def test_nonsense_is_called_so(reader: str, body: bytes) -> None:
+    with pytest.raises(MalformedNotice):
+        READERS[reader](Answer(200, GOOGLE, body))
+
+
+@pytest.mark.parametrize("status", [204, 206, 301, 302, 400, 401, 403, 429, 500, 503])
+@pytest.mark.parametrize("reader", GOOD)
+def test_only_200_is_an_answer(reader: str, status: int) -> None:
+    with pytest.raises(MalformedNotice, match=str(status)):
+        READERS[reader](Answer(status, GOOD[reader].headers, GOOD[reader].body))
+
+
+@pytest.mark.parametrize("reader", GOOD)
+def test_no_part_of_an_answer_passes_for_the_whole(reader: str) -> None:
+    good = GOOD[reader]
+    for length in range(len(good.body)):
+        with pytest.raises(MalformedNotice):
+            READERS[reader](Answer(200, good.headers, good.body[:length]))
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("body", [b"[" * 200_000, b'{"a":' * 200_000, b"9" * 200_000, b"\xff\xfe", b"\0" * 9])
+def test_bodies_that_break_parsers(reader: str, body: bytes) -> None:
+    with pytest.raises(MalformedNotice):
+        READERS[reader](Answer(200, GOOGLE, body))
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+nearly_a_time = st.sampled_from(["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "-1", "24:00"]) | (
+    st.from_regex(r"(Mon, )?\d{1,3} [A-Z][a-z]{2} \d{1,5} \d\d:\d\d:\d\d (GMT|[+-]\d{4})", fullmatch=True)
+)
+value = anything | nearly_a_time | st.sampled_from(["terminate", "Preempt", ["worker_3"], "TRUE"])
+
+
+def objects(*names: str) -> st.SearchStrategy[object]:
+    return st.fixed_dictionaries({}, optional={name: value for name in names})
+
+
+event = objects("EventId", "EventType", "Resources", "NotBefore") | anything
+documents = st.fixed_dictionaries(
+    {"DocumentIncarnation": st.integers() | anything, "Events": st.lists(event)}
+)
+bodies = st.binary() | st.text().map(lambda text: text.encode("utf-8", "surrogatepass"))
+bodies |= (anything | objects("action", "time", "noticeTime") | documents).map(
+    lambda found: json.dumps(found).encode()
+)
+answers = st.builds(
+    Answer,
+    st.sampled_from([200, 404, 500]) | st.integers(100, 599),
+    st.dictionaries(
+        st.sampled_from(["metadata-flavor", "etag", "x-aws-ec2-metadata-token-ttl-seconds"]),
+        st.sampled_from(["Google", "21600", "²"]) | st.text(),
+    ),
+    bodies,
+)
+
+
+@settings(deadline=None)
+@given(answer=answers, reader=st.sampled_from(sorted(READERS)))
+def test_no_answer_raises_anything_else(answer: Answer, reader: str) -> None:
+    complaint = ""
+    try:
+        READERS[reader](answer)
+    except MalformedNotice as error:
+        complaint = str(error)
+    assert complaint.isprintable()
+    assert len(complaint) < 1000
+
+
+@settings(deadline=None)
+@given(seconds=st.integers(0, 7_000_000_000))
+def test_both_ways_to_write_a_time_say_the_same(seconds: int) -> None:
+    at = datetime.fromtimestamp(seconds, UTC)
+    assert moment(at.isoformat()) == moment(format_datetime(at, usegmt=True)) == seconds * NS
+
+
+notices = st.builds(
+    Notice,
+    source=st.just("azure"),
+    kind=st.sampled_from(["terminate", "pause"]),
+    id=st.sampled_from("abc"),
+    deadline=st.none() | st.sampled_from([Instant(s * NS) for s in (10, 11, 20)]),
+    text=st.just(""),
+)
+
+
+@settings(deadline=None)
+@given(looks=st.lists(st.lists(notices, unique_by=lambda notice: notice.id), max_size=8))
+def test_what_is_told_is_what_stands_and_no_repeat_is_told(looks: list[list[Notice]]) -> None:
+    told: dict[str, Notice] = {}
+    for found in looks:
+        new, gone = changes(told, found)
+        for notice in new:
+            before = told.get(notice.id)
+            assert before is None or before.deadline is None or notice.deadline < before.deadline  # type: ignore[operator]
+            told[notice.id] = notice
+        for notice in gone:
+            del told[notice.id]
+        assert told.keys() == {notice.id for notice in found}
+        assert changes(told, found) == ([], [])

@@ -1,0 +1,180 @@
+"""Which cloud it is, and what does not come from one: signals and an operator's word."""
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.cluster.waiting import until
+from tests.engine.metadata_clouds import Aws, Azure, Gcp, Nowhere
+from tests.engine.metadata_server import MetadataServer, hangs, no_answer, status
+from tests.engine.told import OPERATORS, Told, looks_again, sources, watching
+from tuner.domain.time import NS
+from tuner.engine.notices import Notice, Watcher, sigterm_announced
+from tuner.engine.notices.asking import metadata_client
+from tuner.engine.notices.clouds import detect
+from tuner.engine.notices.following import backoff_s
+
+
+def detected(server: MetadataServer[Any], *, detect_s: float) -> str | None:
+    async def ask() -> str | None:
+        async with metadata_client() as http:
+            return await detect(http, sources(server, None, detect_s=detect_s))
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize(("make", "name"), [(Aws, "aws"), (Gcp, "gcp"), (Azure, "azure")])
+def test_each_cloud_is_known_by_its_answer(make: Callable[[], Any], name: str) -> None:
+    with MetadataServer(make()) as server:
+        assert detected(server, detect_s=60) == name
+
+
+def test_a_cloud_that_is_slow_to_wake_is_asked_again() -> None:
+    with MetadataServer(Aws()) as server:
+        server.fail("", no_answer, times=4)
+        assert detected(server, detect_s=60) == "aws"
+
+
+@pytest.mark.parametrize("failure", [None, hangs, no_answer, status(200), status(500)])
+def test_what_answers_otherwise_is_no_cloud(failure: Any) -> None:
+    with MetadataServer(Nowhere()) as server:
+        if failure is not None:
+            server.fail("", failure)
+        assert detected(server, detect_s=0.3) is None
+
+
+def test_where_nobody_answers_is_no_cloud(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as free, MetadataServer(Nowhere()) as server:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(server, "url", f"http://127.0.0.1:{free.getsockname()[1]}")
+        assert detected(server, detect_s=0.3) is None
+
+
+def test_what_is_detected_is_watched() -> None:
+    told = Told()
+    with MetadataServer(Gcp()) as server:
+        watcher = Watcher(told.on_notice, told.on_withdrawn, sources(server, "detect", detect_s=60))  # type: ignore[arg-type]
+        watcher.start()
+        server.cloud.preempt()
+        told.waits_for("+gcp/preempted")
+        assert set(watcher.state) == {"announcements", "Google preempted", "Google maintenance-event"}
+        watcher.close()
+
+
+def test_an_operators_word_is_passed_on_before_the_cloud_is_known() -> None:
+    told = Told()
+    with MetadataServer(Nowhere()) as server:
+        server.fail("", hangs)
+        watcher = Watcher(told.on_notice, told.on_withdrawn, sources(server, "detect", detect_s=60))  # type: ignore[arg-type]
+        watcher.announce(OPERATORS)
+        watcher.start()
+        told.waits_for("+operator/1")
+        watcher.announce(OPERATORS)
+        watcher.withdraw(OPERATORS.id)
+        told.waits_for("+operator/1", "-operator/1")
+        watcher.withdraw(OPERATORS.id)
+        watcher.withdraw("never announced")
+        watcher.announce(OPERATORS)
+        until(lambda: len(told.calls) == 3)
+        assert told.calls[2] == "+operator/1"
+        watcher.close()
+
+
+def test_nothing_that_is_announced_is_lost() -> None:
+    told = Told()
+    with MetadataServer(Nowhere()) as server, watching(server, None, told) as watcher:
+
+        def announce(group: int) -> None:
+            for number in range(50):
+                watcher.announce(Notice("operator", "pause", f"{group}/{number}", None, ""))
+
+        threads = [threading.Thread(target=announce, args=(group,)) for group in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        told.waits_for(*(f"+{group}/{number}" for group in range(4) for number in range(50)))
+
+
+def test_sigterm_is_a_notice_with_the_grace_that_was_set() -> None:
+    told, before = Told(), signal.getsignal(signal.SIGTERM)
+    with MetadataServer(Nowhere()) as server, watching(server, None, told) as watcher:
+        with sigterm_announced(watcher.announce, grace_s=45):
+            began = time.time_ns()
+            os.kill(os.getpid(), signal.SIGTERM)
+            told.waits_for("+signal/SIGTERM")
+            os.kill(os.getpid(), signal.SIGTERM)
+            watcher.announce(OPERATORS)
+            told.waits_for("+signal/SIGTERM", "+operator/1")
+        assert signal.getsignal(signal.SIGTERM) is before
+        (notice, _) = told.notices
+        assert notice.ends_node
+        assert notice.deadline is not None
+        assert began + 45 * NS <= notice.deadline <= time.time_ns() + 45 * NS
+
+
+def test_calls_come_one_at_a_time_and_others_are_looked_at_meanwhile() -> None:
+    told, let_go, inside, most = Told(), threading.Event(), [0], [0]
+
+    def slow(notice: Notice) -> None:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        let_go.wait(60)
+        told.on_notice(notice)
+        inside[0] -= 1
+
+    with MetadataServer(Aws()) as server, watching(server, "aws", told, on_notice=slow) as watcher:
+        watcher.announce(OPERATORS)
+        until(lambda: inside[0] == 1)
+        server.cloud.recommend()
+        looks_again(server, "instance-action")
+        assert told.calls == []
+        let_go.set()
+        told.waits_for("+operator/1", "+aws/rebalance")
+    assert most == [1]
+
+
+def test_it_also_runs_in_a_loop_of_the_callers() -> None:
+    told = Told()
+
+    async def scenario(server: MetadataServer[Aws]) -> None:
+        watcher = Watcher(told.on_notice, told.on_withdrawn, sources(server, "aws"))
+        running = asyncio.create_task(watcher.run())
+        server.cloud.interrupt()
+        while not told.calls:
+            await asyncio.sleep(0.01)
+        notice = told.notices[0]
+        assert not await asyncio.to_thread(watcher.release, notice)
+        running.cancel()
+        await asyncio.wait([running])
+        assert running.cancelled()
+
+    with MetadataServer(Aws()) as server:
+        asyncio.run(asyncio.wait_for(scenario(server), 60))
+    assert told.calls == ["+aws/instance-action"]
+
+
+def test_a_watcher_that_never_started_closes_and_releases_nothing() -> None:
+    watcher = Watcher(lambda _: None, lambda _: None)
+    watcher.close()
+    assert not watcher.release(OPERATORS)
+    assert watcher.state == {}
+
+
+@settings(deadline=None)
+@given(failures=st.integers(1, 10**6), seed=st.integers())
+def test_a_pause_after_failures_grows_up_to_its_limit(failures: int, seed: int) -> None:
+    pause_s = backoff_s(failures, Random(seed), first_s=0.5, most_s=10)
+    assert 0.25 <= pause_s <= 10
+    if failures > 5:
+        assert pause_s >= 5

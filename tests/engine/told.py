@@ -1,0 +1,75 @@
+"""Watchers of an emulated cloud, and what they were told."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tests.cluster.waiting import until
+from tests.engine.metadata_server import MetadataServer
+from tuner.domain.time import Instant
+from tuner.engine.notices import Notice, Sources, Watcher
+
+OPERATORS = Notice("operator", "terminate", "operator/1", Instant(10**18), "the machine is sold")
+
+
+@dataclass
+class Told:
+    """`calls`: `+` before the id of a notice, `-` before that of one that was withdrawn."""
+
+    calls: list[str] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
+
+    def on_notice(self, notice: Notice) -> None:
+        self.notices.append(notice)
+        self.calls.append(f"+{notice.id}")
+
+    def on_withdrawn(self, notice: Notice) -> None:
+        self.calls.append(f"-{notice.id}")
+
+    def waits_for(self, *calls: str) -> None:
+        """Until there are as many; fails where they are others, in whatever order."""
+        until(lambda: len(self.calls) >= len(calls))
+        assert sorted(self.calls) == sorted(calls)
+
+
+def sources(
+    server: MetadataServer[Any], cloud: Literal["aws", "gcp", "azure"] | None, **more: Any
+) -> Sources:
+    """Quick to ask again, slow to give up."""
+    quick: dict[str, Any] = {
+        "aws_poll_s": 0.02,
+        "azure_poll_s": 0.02,
+        "gcp_pause_s": 0.01,
+        "gcp_hang_s": 1,
+        "backoff_s": 0.01,
+        "backoff_max_s": 0.05,
+        "answer_s": 20.0,
+    }
+    url = server.url
+    return Sources(cloud, aws_url=url, gcp_url=url, azure_url=url, **{**quick, **more})
+
+
+@contextmanager
+def watching(
+    server: MetadataServer[Any],
+    cloud: Literal["aws", "gcp", "azure"] | None,
+    told: Told,
+    *,
+    on_notice: Callable[[Notice], None] | None = None,
+    **more: Any,
+) -> Iterator[Watcher]:
+    watcher = Watcher(on_notice or told.on_notice, told.on_withdrawn, sources(server, cloud, **more))
+    watcher.start()
+    try:
+        yield watcher
+    finally:
+        watcher.close()
+        assert watcher._thread is not None
+        assert not watcher._thread.is_alive()
+
+
+def looks_again(server: MetadataServer[Any], part: str, times: int = 3) -> None:
+    """Until it was looked so often again that what was answered before must have been dealt with."""
+    before = server.asked(part)
+    until(lambda: server.asked(part) >= before + times)

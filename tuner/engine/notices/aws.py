@@ -1,0 +1,118 @@
+"""EC2 Spot: two minutes' notice as a rule, none before a hibernation; and the recommendation to be gone before that.
+
+Both are 404 while there is nothing to say. Every question carries a token of IMDSv2.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+
+import httpx2
+
+from tuner.domain.time import rfc3339
+from tuner.engine.notices.asking import ask
+from tuner.engine.notices.feed import Feed, Look
+from tuner.engine.notices.notice import MalformedNotice, Notice
+from tuner.engine.notices.reading import Answer, moment, object_of, shown, string, succeeded, text_of
+
+TOKEN_PATH = "/latest/api/token"
+ACTION_PATH = "/latest/meta-data/spot/instance-action"
+REBALANCE_PATH = "/latest/meta-data/events/recommendations/rebalance"
+TTL_HEADER = "x-aws-ec2-metadata-token-ttl-seconds"
+TOKEN_HEADER = "x-aws-ec2-metadata-token"
+TTL_MAX_S = 21600
+# A token is renewed so long before it ends.
+MARGIN_S = 60
+ACTIONS = ("terminate", "stop", "hibernate")
+_TOKEN = re.compile(r"[!-~]{1,1024}")
+
+
+def read_action(answer: Answer) -> Notice | None:
+    if answer.status == 404:
+        return None
+    succeeded(answer)
+    found = object_of(answer)
+    action, at = string(found, "action"), moment(string(found, "time"))
+    if action not in ACTIONS:
+        raise MalformedNotice(f"{shown(action)} is no action of AWS")
+    text = f"AWS will {action} this spot instance at {rfc3339(at)}"
+    return Notice("aws", "terminate", "aws/instance-action", at, text)
+
+
+def read_rebalance(answer: Answer) -> Notice | None:
+    """The time in it is when it was issued, not a deadline."""
+    if answer.status == 404:
+        return None
+    succeeded(answer)
+    at = moment(string(object_of(answer), "noticeTime"))
+    text = f"AWS said at {rfc3339(at)} that this spot instance is at an elevated risk of interruption"
+    return Notice("aws", "rebalance", "aws/rebalance", None, text)
+
+
+def read_token(answer: Answer) -> tuple[str, int]:
+    """The token, and for how many seconds it is good."""
+    succeeded(answer)
+    token, ttl = text_of(answer), answer.headers.get(TTL_HEADER, "")
+    if not _TOKEN.fullmatch(token):
+        raise MalformedNotice("the answer is no token")
+    if not (ttl.isascii() and ttl.isdecimal() and len(ttl) <= len(str(TTL_MAX_S))):
+        raise MalformedNotice(f"{shown(ttl)} is no lifetime of a token")
+    return token, int(ttl)
+
+
+async def _ask_for_token(http: httpx2.AsyncClient, url: str, timeout_s: float) -> tuple[str, int]:
+    headers = {TTL_HEADER: str(TTL_MAX_S)}
+    return read_token(await ask(http, "PUT", url + TOKEN_PATH, headers=headers, timeout_s=timeout_s))
+
+
+async def is_here(http: httpx2.AsyncClient, url: str, timeout_s: float) -> bool:
+    """May raise what `ask` does, and MalformedNotice."""
+    await _ask_for_token(http, url, timeout_s)
+    return True
+
+
+class Imds:
+    """The instance's metadata service, with a token that all feeds share."""
+
+    def __init__(self, http: httpx2.AsyncClient, url: str, *, timeout_s: float) -> None:
+        self._http, self._url, self._timeout_s = http, url, timeout_s
+        self._token, self._until = "", 0.0
+        self._renewing = asyncio.Lock()
+
+    async def get(self, path: str) -> Answer:
+        token = await self._valid_token()
+        answer = await self._get(path, token)
+        if answer.status == 401:
+            await self._forget(token)
+            answer = await self._get(path, await self._valid_token())
+        return answer
+
+    async def _get(self, path: str, token: str) -> Answer:
+        headers = {TOKEN_HEADER: token}
+        return await ask(self._http, "GET", self._url + path, headers=headers, timeout_s=self._timeout_s)
+
+    async def _valid_token(self) -> str:
+        async with self._renewing:
+            if time.monotonic() >= self._until:
+                self._token, ttl_s = await _ask_for_token(self._http, self._url, self._timeout_s)
+                self._until = time.monotonic() + ttl_s - min(MARGIN_S, ttl_s / 2)
+            return self._token
+
+    async def _forget(self, token: str) -> None:
+        """Unless another feed has renewed it in the meantime."""
+        async with self._renewing:
+            if self._token == token:
+                self._until = 0.0
+
+
+class AwsFeed(Feed):
+    def __init__(
+        self, imds: Imds, path: str, read: Callable[[Answer], Notice | None], *, pause_s: float
+    ) -> None:
+        self.name, self.pause_s = f"AWS {path.rsplit('/', 1)[1]}", pause_s
+        self._imds, self._path, self._read = imds, path, read
+
+    async def look(self, *, wait: bool) -> Look:
+        notice = self._read(await self._imds.get(self._path))
+        return Look(() if notice is None else (notice,))

@@ -1,0 +1,83 @@
+"""Looking at one feed for as long as the watcher lives."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from random import Random
+
+from tuner.engine.notices.feed import Feed, Look
+from tuner.engine.notices.notice import Notice, changes
+
+# Doubled more often, a pause would be past any limit; and at some time past what a float holds.
+DOUBLINGS_MAX = 16
+TROUBLE_MAX = 300
+Call = Callable[[Notice], Awaitable[bool]]
+log = logging.getLogger("tuner.notices")
+
+
+def backoff_s(failures: int, random: Random, *, first_s: float, most_s: float) -> float:
+    """Seconds to wait after so many failures in a row. Drawn from a range, so that machines that failed together do not come
+    back together."""
+    doubled = first_s * 2.0 ** min(failures - 1, DOUBLINGS_MAX)
+    return random.uniform(0.5, 1.0) * min(doubled, most_s)
+
+
+class Follower:
+    """`notify` and `retract` pass a notice on and say whether that worked. `trouble`: why the last look did not say
+    everything, or ""."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        notify: Call,
+        retract: Call,
+        *,
+        backoff_s: Callable[[int], float],
+    ) -> None:
+        self.feed, self.trouble = feed, ""
+        self._notify, self._retract, self._backoff_s = notify, retract, backoff_s
+        self._told: dict[str, Notice] = {}
+        self._failures, self._may_wait = 0, False
+
+    async def follow(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            well = await self._turn()
+            # After a failure it must not wait for a change: what could not be passed on has happened already.
+            self._may_wait, self._failures = well, 0 if well else self._failures + 1
+            await asyncio.sleep(self.feed.pause_s if well else self._backoff_s(self._failures))
+
+    async def _turn(self) -> bool:
+        try:
+            look = await self.feed.look(wait=self._may_wait)
+        except Exception as error:  # whatever a metadata service does, the watch goes on
+            self._note(
+                f"{type(error).__name__}: {error}"[:TROUBLE_MAX] if str(error) else type(error).__name__
+            )
+            return False
+        self._note(look.doubt)
+        return await self._pass_on(look)
+
+    async def _pass_on(self, look: Look) -> bool:
+        # What is new comes first, so that a machine under two notices is at no time thought to be under none.
+        new, gone = changes(self._told, look.notices)
+        well = True
+        for notice in new:
+            if await self._notify(notice):
+                self._told[notice.id] = notice
+            else:
+                well = False
+        for notice in () if look.doubt else gone:
+            if await self._retract(notice):
+                del self._told[notice.id]
+            else:
+                well = False
+        return well
+
+    def _note(self, trouble: str) -> None:
+        """A source that is down for a day is one line in the log, and its return another."""
+        if trouble and not self.trouble:
+            log.warning("%s: %s; it is asked again and again", self.feed.name, trouble)
+        elif self.trouble and not trouble:
+            log.info("%s: answers again", self.feed.name)
+        self.trouble = trouble
