@@ -78,6 +78,10 @@ class Actuator:
     def ended(self, trial: str) -> None:
         self._actors.pop(trial, None)
 
+    def looking(self) -> list[Assignment]:
+        """Those for which Tune looks for a worker."""
+        return list(self._pending.values())
+
     def withdraw_queued(self) -> list[Progress]:
         """Attempts that were called off before Tune knew of them, as the ends that the loop waits for."""
         called = [one for one in self._queue if one.trial in self._withdrawn]

@@ -65,7 +65,9 @@ class Assigner(Unrecorded, Searcher):
             self._loop.progress(progress)
         assignment = self._actuator.next_assignment()
         if assignment is not None:
-            return {**self._shared, "trial": assignment.trial, "attempt": assignment.attempt}
+            labels = assignment.offer.labels if assignment.offer is not None else ()
+            attempt = {"trial": assignment.trial, "attempt": assignment.attempt}
+            return {**self._shared, **attempt, "labels": [list(label) for label in labels]}
         return None if self._loop.end is None else str(Searcher.FINISHED)
 
     def on_trial_complete(
@@ -124,10 +126,18 @@ class Messenger(Unrecorded, TrialScheduler):
         for progress in self._actuator.withdraw_queued():
             self._loop.progress(progress)
         for progress in self._actuator.withdraw_pending():
-            for trial in tune_controller.get_live_trials():
-                if trial.config["trial"] == progress.trial and trial.config["attempt"] == progress.attempt:
-                    tune_controller.stop_trial(trial)
+            self._give_up(tune_controller, progress.trial, progress.attempt)
             self._loop.progress(progress)
+        for waiting in self._actuator.looking():
+            if self._loop.relocate(waiting.trial, waiting.attempt):
+                self._actuator.forget(waiting.trial)
+                self._give_up(tune_controller, waiting.trial, waiting.attempt)
+
+    def _give_up(self, tune_controller: Any, name: str, attempt: int) -> None:
+        """Tune need not look for a worker for this attempt any more."""
+        for trial in tune_controller.get_live_trials():
+            if trial.config["trial"] == name and trial.config["attempt"] == attempt:
+                tune_controller.stop_trial(trial)
 
     def debug_string(self) -> str:
         return "decided by the tuning service"
@@ -136,11 +146,12 @@ class Messenger(Unrecorded, TrialScheduler):
 class Greeter(Unrecorded, Callback):
     """Tells a worker what it is to do, before Tune has it train."""
 
-    def __init__(self, actuator: Actuator) -> None:
-        self._actuator = actuator
+    def __init__(self, loop: Loop, actuator: Actuator) -> None:
+        self._loop, self._actuator = loop, actuator
 
     @or_die
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        self._loop.landed(trial.config["trial"], trial.config["attempt"])
         self._actuator.started(trial.config["trial"], actor_sender(trial.temporary_state.ray_actor))
 
 

@@ -36,7 +36,7 @@ def run_tune(
             run_config=tune.RunConfig(
                 name="run",
                 storage_path=str(folder.path),
-                callbacks=[Greeter(actuator)],
+                callbacks=[Greeter(loop, actuator)],
                 failure_config=tune.FailureConfig(max_failures=0),
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                 verbose=0,
@@ -51,7 +51,7 @@ def _placement(size: Resources, config: Mapping[str, Any]) -> PlacementGroupFact
     bundle: dict[str, float] = {"CPU": size.cpus}
     if size.gpus:
         bundle["GPU"] = size.gpus
-    if not config["labels"]:
+    if not config.get("labels"):
         return PlacementGroupFactory([bundle])
     return PlacementGroupFactory([bundle], bundle_label_selector=[dict(config["labels"])])
 

@@ -9,6 +9,7 @@ from tuner.domain.budget import Budget
 from tuner.domain.job import JobSpec
 from tuner.engine.loop import Loop
 from tuner.engine.messages import Progress
+from tuner.engine.placement import Placement
 from tuner.engine.recovery import recover
 from tuner.engine.simulated.clock import SimulatedClock
 from tuner.engine.simulated.fleet import Fleet
@@ -95,9 +96,11 @@ class SimulatedRun:
         up_times: list[Iterator[UpTimes]] | None = None,
         notice_ns: int | None = None,
         watchers: Sequence[Callable[[Tables, Committed], None]] = (),
+        placement: Placement | None = None,
     ) -> None:
         self.sampler = sampler or (lambda: sampler_for(spec))
         self.spec, self.terms, self.training, self.overheads = spec, terms, training, overheads
+        self.placement = placement
         self.faults, self._rng, self.heartbeat_ns = faults, Random(f"faults/{seed}"), heartbeat_ns
         self.clock = SimulatedClock()
         self.journal = MemoryJournal(terms.job, spec.budget)
@@ -143,6 +146,7 @@ class SimulatedRun:
             journal=self.journal,
             world=self.world,
             clock=self.clock,
+            placement=self.placement,
         )
         recover(self.loop, died_at=None, now=self.clock.now())
         self.loop.start(asked)
@@ -170,6 +174,7 @@ class SimulatedRun:
             self.heartbeat_ns,
         )
         self.world.attempts[assignment.trial] = attempt
+        self.loop.landed(assignment.trial, assignment.attempt)
         return attempt
 
     def transit_ns(self) -> int:
