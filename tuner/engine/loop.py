@@ -125,9 +125,9 @@ class Loop:
     def lost(self, trial: str, attempt: int, reason: str, *, preempted: bool = False) -> None:
         """The worker is known to be dead; `preempted`: because its machine was taken away, as it is thought to be anyhow where that
         had its notice. Its time since it was last heard of is paid as lost, as far as it was held."""
-        purse = self.purses.get(trial)
-        if purse is None or purse.attempt != attempt:
+        if not self.runs(trial, attempt):
             return
+        purse = self.purses[trial]
         with self._turn() as turn:
             silent = min(self._clock.elapsed_ns() - purse.heard_ns, purse.lease_ns - purse.meter.total_ns)
             ns = dict(purse.meter.ns)
@@ -135,6 +135,10 @@ class Loop:
             purse.meter = Meter(ns)
             self.stalled.pop(trial, None)
             self._end(turn, purse, "preempted" if preempted or purse.leaving else "lost", reason)
+
+    def runs(self, trial: str, attempt: int) -> bool:
+        purse = self.purses.get(trial)
+        return purse is not None and purse.attempt == attempt
 
     def deadline_left_ns(self) -> int | None:
         """What is left of the wall clock; None where it has no limit."""
