@@ -106,6 +106,7 @@ def test_the_step_in_progress_is_finished_and_saved_without_a_word_of_the_driver
     assert 2 < last < 6, "it leaves after the step in progress"
     assert ended["saved_step"] == last
     assert Progress.parse(ended).leaving
+    assert ended["error"]["message"] == "goes"
     node.stays()
     driver.begin(until=9, restore=last)  # elsewhere
     driver.until_state("waiting")
@@ -124,7 +125,7 @@ def test_a_notice_that_is_too_short_for_the_step_costs_the_step_in_progress_and_
     ended = driver.until_state("preempted")
     assert [report["step"] for report in driver.reports] == [1, 2]
     assert ended["saved_step"] == 2
-    assert ended["error"] is None
+    assert ended["error"]["message"] == "goes"
 
 
 def test_the_first_step_may_take_what_is_left_as_nobody_knows_how_long_it_takes(

@@ -150,6 +150,9 @@ class Loop:
             self.stalled.pop(trial, None)
             self._end(turn, purse, "preempted" if preempted or purse.leaving else "lost", reason)
 
+    def runs(self, trial: str, attempt: int) -> bool:
+        return self._purse(trial, attempt) is not None
+
     def _purse(self, trial: str, attempt: int) -> Purse | None:
         purse = self.purses.get(trial)
         return purse if purse is not None and purse.attempt == attempt else None

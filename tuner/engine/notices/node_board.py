@@ -44,7 +44,7 @@ class NodeBoard:
     def standing(self, node_id: str) -> Notice | None:
         """The notice by which the node ends first, with a deadline; None where none hangs there. Takes some microseconds then."""
         found = []
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             for entry in os.scandir(self._folder / node_id):
                 # Taken down meanwhile, or put there by somebody else: no notice.
                 with contextlib.suppress(OSError, ValueError, TypeError):

@@ -109,11 +109,21 @@ class SimulatedRun:
         self.budget = spec.budget
         self.on_turn: Callable[[], None] = lambda: None
         self.restarts = self.crashes = self.resent = self.repeated = self.clock_jumps = 0
-        self.fleet = Fleet(self.clock, terms.concurrency, make=self._attempt, taken=self._taken)
+        self.fleet = Fleet(
+            self.clock,
+            terms.concurrency,
+            make=self._attempt,
+            taken=lambda it: self._taken(it, preempted=True),
+        )
         if up_times is not None:
             self.fleet.follow(up_times, notice_ns=notice_ns)
         self._driver_started_ns = 0
         self._launch(ev.Asked(self.clock.now(), "resume"))
+
+    @property
+    def preemptions(self) -> int:
+        """As recorded, like a real job's."""
+        return sum(row.end == "preempted" for row in self.journal.tables.attempts.values())
 
     def run(self, *, turns_max: int = 1_000_000) -> None:
         """To the job's end. Raises RuntimeError where it comes to a halt before."""
@@ -218,15 +228,16 @@ class SimulatedRun:
         if not attempt.over:
             self.crashes += 1
             self.fleet.crashed(attempt)
-            self._taken(attempt)
+            self._taken(attempt, preempted=False)
 
-    def _taken(self, attempt: SimulatedAttempt) -> None:
+    def _taken(self, attempt: SimulatedAttempt, *, preempted: bool) -> None:
         loop = self.loop
-        self.clock.after(NOTICED_NS, lambda: self._notice_death(loop, attempt.given))
+        self.clock.after(NOTICED_NS, lambda: self._notice_death(loop, attempt.given, preempted=preempted))
 
-    def _notice_death(self, loop: Loop, given: Assignment) -> None:
+    def _notice_death(self, loop: Loop, given: Assignment, *, preempted: bool) -> None:
         if loop is self.loop and loop.end is None:
-            loop.lost(given.trial, given.attempt, "the worker died")
+            why = "its machine was taken away" if preempted else "the worker died"
+            loop.lost(given.trial, given.attempt, why, preempted=preempted)
             self.on_turn()
 
     def _restart(self, loop: Loop) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from tuner.engine.notices import Notice
 from tuner.engine.parting import in_time
+from tuner.engine.worker import endings
 from tuner.engine.worker.meter import Stopwatch
 from tuner.training.channel import Begin
 
@@ -167,10 +168,19 @@ class Attempt:
         if self.ordered_save_at:  # else by user code, which was not asked to
             self.durable_ns = max(now - self.ordered_save_at, (self.durable_ns or 0) * 3 // 4)
 
-    @property
-    def closes_as(self) -> str:
-        """How it ends once it was told to stop and is saved."""
-        return {"finish": "finished", "pause": "paused", "go": "preempted"}[self.wanted]
+    def close(self) -> None:
+        """It was told to stop, and is saved."""
+        match self.wanted:
+            case "finish":
+                self.end("finished")
+            case "pause":
+                self.end("paused")
+            case "go":
+                self.leave()
+
+    def leave(self) -> None:
+        """Its machine goes, so it ends here."""
+        self.end("preempted", endings.machine_goes(self.notice.text if self.notice else ""))
 
     def cannot_gain(self) -> bool:
         """Whether the machine goes before anything more could be saved. What is being saved is waited for, as long as there is

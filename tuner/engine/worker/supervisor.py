@@ -212,7 +212,7 @@ class Supervisor:
         with contextlib.suppress(OSError):
             self._connection.send_bytes(reply_message(**reply))
         if reply["stop"] and not reply["save"]:
-            attempt.end(attempt.closes_as)
+            attempt.close()
 
     def _on_exit(self, pid: int, code: int) -> None:
         with self._changed:
@@ -261,7 +261,7 @@ class Supervisor:
         if published is None:
             attempt.end("failed", endings.not_stored(step, problem))
         else:
-            attempt.end(attempt.closes_as)
+            attempt.close()
 
     @property
     def pid(self) -> int:

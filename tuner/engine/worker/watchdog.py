@@ -37,7 +37,7 @@ class Watchdog:
         with self._changed:
             attempt.notice = self._notice()
             if attempt.notice is not None:
-                attempt.end("preempted")
+                attempt.leave()
                 return
         threading.Thread(target=self._watch, args=(attempt,), name="watchdog", daemon=True).start()
 
@@ -66,10 +66,11 @@ class Watchdog:
             attempt.notice = notice
             self._watched.reply_if_due(attempt)
             if attempt.cannot_gain():
-                self._end(attempt, "preempted", None)
+                attempt.leave()
+                self._watched.kill()
             self._changed.notify_all()
 
-    def _end(self, attempt: Attempt, state: str, error: endings.Trouble | None) -> None:
+    def _end(self, attempt: Attempt, state: str, error: endings.Trouble) -> None:
         if attempt.state is None:
             attempt.end(state, error)
             self._watched.kill()
