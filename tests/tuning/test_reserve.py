@@ -94,15 +94,8 @@ def test_a_trial_goes_on_to_its_end_only_beside_the_leader() -> None:
 
 def test_what_others_are_at_is_paid_before_anything_begins() -> None:
     leader = Trial("completed", STEPS, STEPS)
-    assert reserve(leader, left_steps=70).may_begin()
-    assert not reserve(leader, Trial("running", 20, STEPS), left_steps=70).may_begin()
-
-
-def test_once_the_best_is_finished_nobody_begins_who_could_not_be() -> None:
-    """A better one that stays unfinished would be no model to take home."""
-    assert not reserve(Trial("completed", STEPS, STEPS), left_steps=50).may_begin()
-    dear = Trial("parked", 20, 20, step_s=9)
-    assert reserve(dear, left_steps=50).may_begin()
+    assert reserve(leader, left_steps=10).may_begin()
+    assert not reserve(leader, Trial("running", 20, STEPS), left_steps=20).may_begin()
 
 
 def test_what_was_interrupted_goes_on_unless_the_leader_needs_the_money() -> None:
@@ -132,14 +125,10 @@ def test_the_last_money_is_for_whoever_can_use_it() -> None:
     leader, interrupted = Trial("completed", STEPS, STEPS), Trial("parked", 5, 12)
     found = reserve(leader, interrupted, left_steps=2)
     assert found.may_go_on(found.state.trials[1])
+    assert found.may_begin()
     busy = reserve(leader, interrupted, Trial("running", 3, 4), left_steps=2)
     assert not busy.may_go_on(busy.state.trials[1])
-
-
-def test_a_leader_that_is_too_dear_leaves_the_last_money_to_new_trials() -> None:
-    dear = Trial("parked", 20, 20, step_s=9)
-    assert reserve(dear, left_steps=2).may_begin()
-    assert not reserve(dear, Trial("running", 3, 4), left_steps=2).may_begin()
+    assert not busy.may_begin()
 
 
 def test_a_budget_of_gpu_hours_runs_out_where_they_cost_nothing() -> None:

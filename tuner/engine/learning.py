@@ -23,7 +23,7 @@ class Learner:
 
     def next(self, state: State, trial: str, at: Instant) -> ev.Suggested | ev.Advised:
         """For a free worker: a trial that has earned more, or else a new configuration for `trial`, or nobody where the money is
-        kept to finish the best, or would finish none any more."""
+        kept to finish the best. What finishes nothing any more is spent on new trials all the same."""
         promoted = self._earned(state)
         if promoted is not None:
             return ev.Advised(at, promoted.id, go=True)
@@ -91,6 +91,8 @@ class Learner:
         self._sampler.finish(number, failed=record.status == "failed")
 
     def _tell(self, record: TrialRecord, step: int, *, at_rung: bool) -> None:
+        """A report may lie beyond the rung that it crossed: of its time, the share up to there."""
         assert record.value is not None
         score = self._spec.objective.score(record.value)
-        self._sampler.tell(record.number, step, score, record.trained_ns, at_rung=at_rung)
+        trained_ns = record.trained_ns * step // record.steps
+        self._sampler.tell(record.number, step, score, trained_ns, at_rung=at_rung)

@@ -11,7 +11,7 @@ from typing import Self
 from tuner.tuning.state import State, TrialRecord
 
 MARGIN = 1.1  # steps differ in length
-NEW = 1.6  # mean trainings: what a new trial may take to its end if it turns out to be the best, costs differing
+NEW = 0.4  # of a mean training: what a new trial is thought to take, many being cheaper and stopped early
 SPARE = 0.5  # steps: a lease has to be a little longer than what is done on it
 PRIOR_STEPS = 1  # of the mean length, that each trial is thought to have done beside its own
 
@@ -67,16 +67,11 @@ class Reserve:
         return self._is_last or self._affords(_reaching_ns(self.state, trial, trial.until), trial)
 
     def may_begin(self) -> bool:
-        """Whether a new trial may begin: not while the leader has to finish, nor once it has, where a better one could not."""
-        if self.is_due and (self.leader is not None or self._best_is_finished):
+        """Whether a new trial may begin: not while the leader has to finish."""
+        if self.leader is not None and self.is_due:
             return False
         first = self.state.rungs[0].step * _step_ns(self.state)
         return self._is_last or self._affords(_overhead_ns(self.state) + first, None)
-
-    @property
-    def _best_is_finished(self) -> bool:
-        best = self.state.leader
-        return best is not None and self.state.trials[best].status == "completed"
 
     @property
     def _is_last(self) -> bool:

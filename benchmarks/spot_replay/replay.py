@@ -1,0 +1,268 @@
+"""One long training on a recorded market, from event to event."""
+
+from dataclasses import dataclass, field
+from random import Random
+
+from benchmarks.spot_replay.policies import ON_DEMAND, SPOT, Interval, Policy
+from benchmarks.spot_replay.tracks import Market
+from tuner.domain.money import ZERO, Money
+from tuner.domain.offer import Offer
+from tuner.domain.time import NS, Instant
+from tuner.tuning.checkpointing import Exposure, Hazard, Saving
+from tuner.tuning.placement import Sight, Terms
+from tuner.tuning.progress_price import Memory
+
+FAR = 2**62
+
+
+@dataclass(frozen=True)
+class Training:
+    """`work_ns` of steps; a save stalls for `stall_ns` and is durable `durable_ns` after its step; a machine trains `launch_ns`
+    after it was asked for, all of which is paid."""
+
+    work_ns: int
+    step_ns: int = 60 * NS
+    stall_ns: int = 2 * NS
+    durable_ns: int = 20 * NS
+    launch_ns: int = 300 * NS
+    notice_ns: int = 120 * NS
+    missed: float = 0.1
+    spot_prior: Hazard = field(default_factory=Hazard.of_spot)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`finished_ns` None: given up at the horizon."""
+
+    finished_ns: int | None
+    cost: Money
+    lost_ns: int
+    preemptions: int
+    on_demand_ns: int
+
+
+@dataclass
+class Machine:
+    """`done_ns`: work in memory at `since`, where training goes on (after a launch or a stall) for `cycle_ns` until the next cut.
+    `going_at`: when the save that a notice led to is durable. `heard`: there will be a notice; `silent`: none that is of use."""
+
+    offer: Offer
+    began: int
+    gone: int
+    done_ns: int
+    since: int
+    cycle_ns: int
+    told: int
+    going_at: int | None = None
+    heard: bool = False
+    silent: bool = True
+
+
+class Replay:
+    """`seed` draws which notices do not come: the same ones for each policy."""
+
+    def __init__(
+        self, training: Training, market: Market, policy: Policy, deadline_ns: int | None, seed: str
+    ) -> None:
+        self._training, self._market, self._policy, self._seed = training, market, policy, seed
+        saving = Saving(training.stall_ns, training.durable_ns)
+        notice = training.notice_ns if policy.notices else None
+        self._interval = Interval(
+            policy.every_ns,
+            training.step_ns,
+            saving,
+            Exposure(preemption=training.spot_prior, notice_ns=notice),
+        )
+        deadline = None if deadline_ns is None else Instant(deadline_ns)
+        self._terms = Terms(
+            market=policy.market,
+            offers=(ON_DEMAND, SPOT),
+            begun=Instant(0),
+            work_ns=self._left_ns(0),
+            deadline=deadline,
+        )
+        self._memory = Memory(Instant(0), self._left_ns(0))
+        self._now, self._durable, self._pending = 0, 0, (FAR, 0)
+        self._machine: Machine | None = None
+        self._taken = 0  # what was announced to go is not to be had again before it went
+        self._cost, self._lost, self._preemptions, self._demand_ns = ZERO, 0, 0, 0
+
+    def run(self, horizon_ns: int) -> Outcome:
+        while self._durable < self._training.work_ns:
+            if self._now > horizon_ns:
+                self._release(self._now)
+                return self._outcome(None)
+            self._look()
+        self._release(self._now)
+        return self._outcome(self._now)
+
+    def _outcome(self, finished: int | None) -> Outcome:
+        return Outcome(finished, self._cost, self._lost, self._preemptions, self._demand_ns)
+
+    # What the policy sees
+
+    def _left_ns(self, done_ns: int) -> int:
+        """The time on demand that is left after so much work, with its saves."""
+        t, every = self._training, self._interval.steps(ON_DEMAND)
+        left = t.work_ns - done_ns
+        return left + (left // (every * t.step_ns)) * t.stall_ns + t.durable_ns if left > 0 else 0
+
+    def _changeover_ns(self) -> int:
+        t, steps = self._training, self._interval.steps(SPOT)
+        lost_ns = min(steps * t.step_ns, t.work_ns) + t.durable_ns
+        return t.launch_ns + lost_ns + t.step_ns + t.durable_ns
+
+    def _look(self) -> None:
+        machine = self._machine
+        there = (SPOT,) if self._now >= self._taken and self._market.up_until(self._now) is not None else ()
+        left = self._left_ns(self._durable)
+        sight = Sight(
+            now=Instant(self._now),
+            left_ns=left,
+            changeover_ns=self._changeover_ns(),
+            there=there,
+            unsaved_ns=left - self._left_ns(self._whole_steps(self._now)),
+            at=machine.offer if machine else None,
+        )
+        self._memory, choice = self._policy.place(self._terms, self._memory, sight)
+        until = FAR if choice.until is None else max(choice.until, self._now + 1)
+        if machine is None and choice.offer is not None:
+            self._launch(choice.offer)
+        elif machine is None:
+            self._now = min(until, self._market.next_change(self._now))
+        elif choice.offer is not machine.offer and machine.going_at is None:
+            self._leave(machine)
+        else:
+            self._work(machine, until)
+
+    # What happens
+
+    def _launch(self, offer: Offer) -> None:
+        gone = FAR if offer is ON_DEMAND else self._market.up_until(self._now)
+        assert gone is not None
+        ready = self._now + self._training.launch_ns
+        self._machine = Machine(
+            offer, self._now, gone, self._durable, ready, self._cycle_ns(offer, self._durable), self._now
+        )
+        self._hear(self._machine)
+
+    def _cycle_ns(self, offer: Offer, done_ns: int) -> int:
+        return min(self._interval.steps(offer) * self._training.step_ns, self._training.work_ns - done_ns)
+
+    def _hear(self, machine: Machine) -> None:
+        """Knows now what the notice will be worth when it comes."""
+        t = self._training
+        machine.heard = self._policy.notices and Random(f"{self._seed}/{machine.gone}").random() >= t.missed
+        machine.silent = not machine.heard
+
+    def _whole_steps(self, at: int) -> int:
+        """Work that is in memory and could be saved now."""
+        machine = self._machine
+        if machine is None or at < machine.since:
+            return self._durable if machine is None else machine.done_ns
+        step = self._training.step_ns
+        return machine.done_ns + min(machine.cycle_ns, (at - machine.since) // step * step)
+
+    def _work(self, machine: Machine, until: int) -> None:
+        """To the next event."""
+        t = self._training
+        cut = machine.since + machine.cycle_ns
+        notice = FAR if machine.silent or machine.going_at is not None else machine.gone - t.notice_ns
+        change = self._market.next_change(self._now) if machine.offer is ON_DEMAND else FAR
+        going = FAR if machine.going_at is None else machine.going_at
+        if machine.going_at is not None:
+            cut = FAR
+        at = min(cut, self._pending[0], notice, machine.gone, going, change, until)
+        self._now = max(at, self._now)
+        if at == machine.gone:
+            self._preempted(machine)
+        elif at == self._pending[0]:
+            self._saved(machine, self._pending[1])
+            if at == going:
+                self._vacated(machine)
+        elif at == notice:
+            self._noticed(machine)
+        elif at == cut:
+            self._cut(machine)
+
+    def _cut(self, machine: Machine) -> None:
+        """A save that is due, or the last one."""
+        t = self._training
+        done = machine.done_ns + machine.cycle_ns
+        self._pending = (self._now + t.durable_ns, done)
+        machine.done_ns, machine.since = done, self._now + t.stall_ns
+        machine.cycle_ns = self._cycle_ns(machine.offer, done)
+        if done >= t.work_ns:
+            machine.since, machine.cycle_ns = FAR, 0
+
+    def _saved(self, machine: Machine, done_ns: int) -> None:
+        gained, self._durable, self._pending = done_ns - self._durable, done_ns, (FAR, 0)
+        self._tell(machine, gained)
+
+    def _tell(self, machine: Machine, gained_ns: int, *, preempted: bool = False) -> None:
+        paid, machine.told = self._now - machine.told, self._now
+        self._memory = self._memory.after(
+            machine.offer, now=Instant(self._now), paid_ns=paid, gained_ns=gained_ns
+        )
+        self._interval.saw(machine.offer, paid, preempted=preempted, missed=not machine.heard)
+
+    def _noticed(self, machine: Machine) -> None:
+        """The step that has begun is finished and saved; a machine that still starts is left to go."""
+        t = self._training
+        if machine.since == FAR:
+            machine.silent = True  # the last save is under way
+            return
+        if self._now <= machine.since and machine.done_ns == self._durable:
+            machine.going_at, self._pending = self._now, (self._now, self._durable)  # it still starts
+            return
+        begun = max(0, self._now - machine.since)
+        end = max(self._now, machine.since) + -begun % t.step_ns
+        if end + t.durable_ns > machine.gone:
+            machine.silent = True
+            return
+        machine.going_at = end + t.durable_ns
+        self._pending = (machine.going_at, machine.done_ns + min(machine.cycle_ns, end - machine.since))
+
+    def _vacated(self, machine: Machine) -> None:
+        self._preemptions, self._taken = self._preemptions + 1, machine.gone
+        self._interval.saw(machine.offer, 0, preempted=True)
+        self._release(self._now)
+
+    def _preempted(self, machine: Machine) -> None:
+        self._preemptions += 1
+        self._lost += self._whole_steps(self._now) - self._durable
+        self._pending = (FAR, 0)
+        self._tell(machine, 0, preempted=True)
+        self._release(self._now)
+
+    def _leave(self, machine: Machine) -> None:
+        """Of its own will: finishes the step, and saves it."""
+        t = self._training
+        if self._now < machine.since and self._whole_steps(self._now) == self._durable:
+            self._tell(machine, 0)
+            self._release(self._now)
+            return
+        done = self._whole_steps(self._now)
+        within = max(0, self._now - machine.since) % t.step_ns if machine.since <= self._now else 0
+        if within and machine.done_ns + machine.cycle_ns > done:
+            done, self._now = done + t.step_ns, self._now + t.step_ns - within
+        self._now += t.durable_ns
+        if self._now >= machine.gone:
+            self._now = machine.gone
+            self._preempted(machine)
+            return
+        self._saved(machine, done)
+        self._release(self._now)
+
+    def _release(self, at: int) -> None:
+        machine, self._machine = self._machine, None
+        if machine is None:
+            return
+        self._cost += machine.offer.price.of(at - machine.began)
+        if machine.offer is ON_DEMAND:
+            self._demand_ns += at - machine.began
+
+
+def uninterrupted(training: Training) -> Money:
+    """What the training costs at the price of spot on a machine that stays, without a save."""
+    return SPOT.price.of(training.launch_ns + training.work_ns)

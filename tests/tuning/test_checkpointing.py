@@ -1,0 +1,190 @@
+"""How often to save: against the papers, against numeric minimisation, and at the bounds."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
+
+from tuner.domain.time import NS
+from tuner.tuning.checkpointing import (
+    CRASH_MEAN_NS,
+    HOUR_NS,
+    SPOT_MEAN_NS,
+    Exposure,
+    Hazard,
+    Notices,
+    Saving,
+    daly_ns,
+    saves_on_notice,
+    steps_between,
+    young_ns,
+)
+
+MINUTE_NS = 60 * NS
+any_ns = st.integers(0, 2**62)
+times = st.integers(1, 30 * 24 * HOUR_NS)
+
+
+def run_time(interval: float, cost: float, mean: float) -> float:
+    """The expected run time of a unit of work under exponential failures (Daly 2006, equation 20), restarts aside."""
+    return mean * math.expm1((interval + cost) / mean) / interval
+
+
+def spot(mean_ns: int = SPOT_MEAN_NS, notice_ns: int | None = None) -> Exposure:
+    return Exposure(preemption=Hazard(mean_ns), notice_ns=notice_ns)
+
+
+@pytest.mark.parametrize(("mean_min", "published_min"), [(24 * 60, 117), (6 * 60, 57), (15, 9.1)])
+def test_the_interval_is_the_one_that_daly_published(mean_min: int, published_min: float) -> None:
+    """The captions of his figures 3 to 5: dumps of 5 minutes."""
+    assert daly_ns(5 * MINUTE_NS, mean_min * MINUTE_NS) / MINUTE_NS == pytest.approx(published_min, rel=0.006)
+
+
+@pytest.mark.parametrize("part", [1e-6, 1e-4, 1e-3, 0.01, 0.1, 0.5, 1, 1.9])
+def test_no_interval_makes_a_training_noticeably_shorter_than_dalys(part: float) -> None:
+    mean = HOUR_NS
+    cost = round(part * mean)
+    best = minimize_scalar(run_time, bounds=(1e-5 * mean, 2 * mean), args=(cost, mean), options={"xatol": 1})
+    found = daly_ns(cost, mean)
+    assert run_time(found, cost, mean) <= best.fun * 1.002
+    assert found == pytest.approx(best.x, rel=0.06)
+    if part <= 0.1:
+        assert found == pytest.approx(best.x, rel=0.005)
+
+
+def test_where_a_save_costs_little_young_and_daly_agree() -> None:
+    assert daly_ns(2 * NS, 2 * HOUR_NS) == pytest.approx(young_ns(2 * NS, 2 * HOUR_NS), rel=0.01)
+
+
+@given(any_ns, st.integers(1, 2**62), any_ns, any_ns, st.one_of(st.none(), any_ns), st.booleans())
+def test_there_is_an_answer_to_everything(
+    step_ns: int, mean_ns: int, stall_ns: int, durable_ns: int, notice_ns: int | None, is_spot: bool
+) -> None:
+    exposure = spot(mean_ns, notice_ns) if is_spot else Exposure(crash=Hazard(mean_ns))
+    assert steps_between(step_ns=step_ns, saving=Saving(stall_ns, durable_ns), exposure=exposure) >= 1
+    assert 0 <= daly_ns(stall_ns, mean_ns) <= max(mean_ns, young_ns(stall_ns, mean_ns))
+
+
+@given(times, times, times, times)
+def test_the_dearer_a_save_the_rarer(step_ns: int, mean_ns: int, one_ns: int, other_ns: int) -> None:
+    few, many = (
+        steps_between(step_ns=step_ns, saving=Saving(stall_ns, 0), exposure=spot(mean_ns))
+        for stall_ns in sorted((one_ns, other_ns))
+    )
+    assert few <= many
+
+
+@given(times, times, times, times, st.one_of(st.none(), st.integers(0, 600 * NS)))
+def test_the_rarer_a_loss_the_rarer_a_save(
+    step_ns: int, stall_ns: int, one_ns: int, other_ns: int, notice_ns: int | None
+) -> None:
+    few, many = (
+        steps_between(step_ns=step_ns, saving=Saving(stall_ns, 0), exposure=spot(mean_ns, notice_ns))
+        for mean_ns in sorted((one_ns, other_ns))
+    )
+    assert few <= many
+
+
+@given(times, times, times, times)
+def test_stalls_are_a_twentieth_at_most_and_saves_do_not_overtake_each_other(
+    step_ns: int, mean_ns: int, stall_ns: int, durable_ns: int
+) -> None:
+    steps = steps_between(step_ns=step_ns, saving=Saving(stall_ns, durable_ns), exposure=spot(mean_ns))
+    assert 20 * stall_ns <= steps * step_ns
+    assert durable_ns <= steps * step_ns
+
+
+@given(times, times, times, st.one_of(st.none(), times))
+def test_an_interval_is_a_tenth_of_the_time_between_losses_at_most_where_saves_are_cheap(
+    step_ns: int, mean_ns: int, stall_ns: int, notice_ns: int | None
+) -> None:
+    exposure = spot(mean_ns, notice_ns)
+    steps = steps_between(step_ns=step_ns, saving=Saving(stall_ns, 0), exposure=exposure)
+    forced = max(1, -(-20 * stall_ns // step_ns))
+    assert steps <= max(forced, exposure.mean_ns // 10 // step_ns)
+
+
+def test_a_notice_is_counted_on_where_the_longest_step_and_the_save_fit_into_it() -> None:
+    assert saves_on_notice(120 * NS, 60 * NS, 55 * NS)
+    assert not saves_on_notice(120 * NS, 60 * NS, 56 * NS)
+    assert not saves_on_notice(30 * NS, 26 * NS, 0)
+    assert not saves_on_notice(None, 1, 0)
+
+
+def test_where_notices_can_be_counted_on_saves_are_rarer() -> None:
+    saving = Saving(2 * NS, 20 * NS)
+    noticed, unnoticed, too_late = (
+        steps_between(step_ns=NS, saving=saving, exposure=spot(notice_ns=notice_ns))
+        for notice_ns in (120 * NS, None, 20 * NS)
+    )
+    assert unnoticed == too_late < noticed
+    assert noticed == pytest.approx(
+        unnoticed * math.sqrt(10), rel=0.05
+    )  # one notice in ten is thought to be missed
+
+
+def test_a_notice_that_is_too_short_for_some_steps_counts_for_the_others() -> None:
+    """Steps of 20, 40, 80 s beside a save in 55 s: 20 s after a reaction in 5 s are all of them, a half, a quarter."""
+    saving, mean = Saving(2 * NS, 30 * NS), SPOT_MEAN_NS
+    exposure = Exposure(
+        preemption=Hazard(mean), crash=Hazard(2**80), notice_ns=55 * NS, notices=Notices(2**60, missed=1)
+    )
+    found = [mean / exposure.unsaved_mean_ns(step_s * NS, saving) for step_s in (20, 40, 80)]
+    assert found == pytest.approx([0, 0.5, 0.75], abs=1e-6)
+    nothing = exposure.unsaved_mean_ns(20 * NS, Saving(2 * NS, 50 * NS))
+    assert nothing == exposure.mean_ns
+
+
+def test_notices_that_do_not_come_are_counted_on_less_and_less() -> None:
+    saving, found = Saving(2 * NS, 20 * NS), []
+    notices = Notices()
+    for _ in range(20):
+        exposure = Exposure(preemption=Hazard(SPOT_MEAN_NS), notice_ns=120 * NS, notices=notices)
+        found.append(steps_between(step_ns=NS, saving=saving, exposure=exposure))
+        notices = notices.after(missed=True)
+    assert found == sorted(found, reverse=True)
+    assert found[-1] < found[0] / 2
+
+
+def test_no_interruption_yet_is_not_never() -> None:
+    fresh = Hazard.of_spot()
+    assert fresh.mean_ns == SPOT_MEAN_NS
+    assert fresh.after(10 * HOUR_NS).mean_ns == 12 * HOUR_NS
+    assert fresh.after(10 * HOUR_NS, 1).mean_ns == 6 * HOUR_NS
+
+
+@given(st.integers(1, 10_000), times)
+def test_what_is_observed_outweighs_the_prior(events: int, mean_ns: int) -> None:
+    found = Hazard.of_spot().after(events * mean_ns, events).mean_ns
+    assert abs(found - mean_ns) * (events + 1) <= abs(SPOT_MEAN_NS - mean_ns) + events + 1
+
+
+@given(st.lists(st.floats(0, 1, exclude_min=True, exclude_max=True), min_size=2))
+def test_published_shares_rank_markets(shares: list[float]) -> None:
+    means = [Hazard.of_spot(share).mean_ns for share in sorted(shares)]
+    assert means == sorted(means, reverse=True)
+    assert all(HOUR_NS <= mean <= 48 * HOUR_NS for mean in means)
+
+
+def test_the_worst_published_band_is_what_the_traces_showed() -> None:
+    assert Hazard.of_spot(0.25).mean_ns == SPOT_MEAN_NS
+    for unknown in (None, 0, 1, -1, float("nan")):
+        assert Hazard.of_spot(unknown).mean_ns == SPOT_MEAN_NS
+
+
+def test_on_demand_only_crashes_are_insured_against() -> None:
+    saving = Saving(2 * NS, 20 * NS)
+    steps = steps_between(step_ns=NS, saving=saving, exposure=Exposure())
+    assert steps == pytest.approx(young_ns(2 * NS, CRASH_MEAN_NS) / NS, rel=0.01)
+    assert steps > 5 * steps_between(step_ns=NS, saving=saving, exposure=spot())
+
+
+def test_a_slow_save_is_noticed_at_once_and_forgiven_with_time() -> None:
+    saving = Saving(2 * NS, 20 * NS).after(10 * NS, 200 * NS)
+    assert saving == Saving(4 * NS, 200 * NS)
+    for _ in range(20):
+        saving = saving.after(2 * NS, 20 * NS)
+    assert saving.stall_ns == pytest.approx(2 * NS, rel=0.01)
+    assert saving.durable_ns == 20 * NS

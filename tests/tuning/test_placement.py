@@ -1,0 +1,373 @@
+"""Where a training runs: each rule once, and the deadline against the worst markets that Hypothesis finds."""
+
+from dataclasses import dataclass, field, replace
+from itertools import cycle
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tuner.domain.job import Market
+from tuner.domain.money import Price
+from tuner.domain.offer import Offer
+from tuner.domain.time import Instant
+from tuner.tuning.placement import PATIENCE_NS, RETRY_NS, Choice, Sight, Terms, Why, choose
+from tuner.tuning.progress_price import HALF_LIFE_NS, Memory
+
+DEMAND = Offer("v100", Price(3_000_000), 8, 1, "on_demand")
+SPOT = Offer("v100", Price(1_000_000), 8, 1, "spot", "near")
+OTHER = Offer("v100", Price(1_100_000), 8, 1, "spot", "far")
+MINUTE = 60 * 10**9
+D = 10 * MINUTE
+
+
+def terms(
+    market: Market = "spot_with_fallback",
+    *,
+    work: int = 800,
+    time: int | None = 1000,
+    offers: tuple[Offer, ...] = (),
+) -> Terms:
+    """Minutes, from 0."""
+    deadline = None if time is None else Instant(time * MINUTE)
+    found = offers or (DEMAND, SPOT, OTHER)
+    return Terms(market=market, offers=found, begun=Instant(0), work_ns=work * MINUTE, deadline=deadline)
+
+
+def sight(
+    now: float = 0,
+    left: float = 800,
+    *,
+    at: Offer | None = None,
+    there: tuple[Offer, ...] = (),
+    unsaved: float = 0,
+) -> Sight:
+    return Sight(
+        now=Instant(round(now * MINUTE)),
+        left_ns=round(left * MINUTE),
+        changeover_ns=D,
+        unsaved_ns=round(unsaved * MINUTE),
+        at=at,
+        there=there,
+    )
+
+
+FRESH = Memory(Instant(0), 800 * MINUTE)
+
+
+def chosen(asked: Terms, seen: Sight, memory: Memory = FRESH) -> tuple[Offer | None, Why]:
+    choice = choose(asked, memory, seen)[1]
+    return choice.offer, choice.why
+
+
+@pytest.mark.parametrize("market", ["on_demand", "spot", "spot_with_fallback"])
+@pytest.mark.parametrize("at", [None, DEMAND, SPOT])
+def test_what_is_done_takes_no_machine(market: Market, at: Offer | None) -> None:
+    assert chosen(terms(market), sight(left=0, at=at, there=(SPOT,))) == (None, "done")
+
+
+def test_the_market_that_was_asked_for_is_the_market() -> None:
+    assert chosen(terms("on_demand"), sight(there=(SPOT,))) == (DEMAND, "asked for")
+    assert chosen(terms("spot"), sight(there=(SPOT,))) == (SPOT, "cheapest")
+    late = sight(now=990)
+    assert chosen(terms("spot"), late) == (None, "waits")
+
+
+def test_a_market_without_an_offer_is_refused() -> None:
+    with pytest.raises(ValueError, match="no on_demand offer"):
+        terms(offers=(SPOT,))
+    with pytest.raises(ValueError, match="no spot offer"):
+        terms("spot", offers=(DEMAND,))
+    terms("on_demand", offers=(DEMAND,))
+
+
+def test_safety_net_an_idle_training_keeps_the_time_for_two_moves() -> None:
+    """R(t) = C(t) + 2d is enough for spot, a nanosecond less is not."""
+    enough = sight(now=180, left=800, there=(SPOT,))
+    assert chosen(terms(), enough) == (SPOT, "cheapest")
+    short = replace(enough, now=Instant(enough.now + 1))
+    assert chosen(terms(), short) == (DEMAND, "safety net")
+
+
+def test_safety_net_on_demand_it_stays_to_the_end() -> None:
+    for now, left in ((200, 790), (600, 395), (900, 95)):
+        assert chosen(terms(), sight(now, left, at=DEMAND, there=(SPOT,)))[0] is DEMAND
+
+
+def test_exploitation_on_spot_it_stays_whatever_else_there_is() -> None:
+    for now, left in ((10, 795), (180, 800), (500, 400)):
+        assert chosen(terms(), sight(now, left, at=OTHER, there=(SPOT, OTHER))) == (OTHER, "stays")
+
+
+def test_spot_is_left_while_there_is_the_time_to_move_once() -> None:
+    last = sight(now=190, left=800, at=SPOT)
+    asked = choose(terms(), FRESH, last)[1]
+    assert asked == Choice(SPOT, "stays", Instant(last.now + 1))
+    assert chosen(terms(), replace(last, now=Instant(last.now + 1))) == (DEMAND, "safety net")
+
+
+def test_taking_risks_spot_is_taken_when_late_too() -> None:
+    assert chosen(terms(), sight(now=100, left=800, there=(SPOT,))) == (SPOT, "cheapest")
+
+
+def test_uniform_progress_an_idle_training_that_is_behind_goes_on_demand() -> None:
+    ahead, behind = sight(now=100, left=719), sight(now=100, left=721)
+    assert chosen(terms(), behind) == (DEMAND, "behind")
+    choice = choose(terms(), FRESH, ahead)[1]
+    assert choice == Choice(None, "waits", Instant(101 * MINUTE + MINUTE // 4))  # where C(t) is 0.8 R(t)
+
+
+def test_hysteresis_on_demand_it_stays_until_it_is_ahead_by_two_moves() -> None:
+    """At 100 min, 2d later the line is at 96 min of work."""
+    there = (SPOT,)
+    assert chosen(terms(), sight(100, 705, at=DEMAND, there=there)) == (DEMAND, "catches up")
+    assert chosen(terms(), sight(100, 704, at=DEMAND, there=there)) == (SPOT, "cheapest")
+    assert chosen(terms(), sight(100, 704, at=DEMAND)) == (None, "ahead")
+    assert chosen(terms(), sight(100, 714, at=DEMAND, there=there, unsaved=10)) == (SPOT, "cheapest")
+    until = choose(terms(), FRESH, sight(100, 705, at=DEMAND))[1].until
+    assert until == 105 * MINUTE  # a minute short, and a fifth of a minute gained in each
+
+
+def test_while_most_of_the_time_is_to_spare_it_only_waits() -> None:
+    loose = terms(work=300)
+    assert chosen(loose, sight(now=500, left=300)) == (None, "waits")
+    assert choose(loose, FRESH, sight(now=500, left=300))[1].until == pytest.approx(
+        1000 * MINUTE - 300 / 0.7 * MINUTE
+    )
+    assert chosen(loose, sight(now=572, left=300)) == (DEMAND, "behind")
+
+
+def test_what_cannot_be_in_time_goes_on_demand_at_once() -> None:
+    impossible = terms(work=2000)
+    assert chosen(impossible, sight(left=2000, there=(SPOT,))) == (DEMAND, "safety net")
+    assert chosen(impossible, sight(now=2000, left=500, at=DEMAND, there=(SPOT,)))[0] is DEMAND
+
+
+def test_without_a_deadline_waiting_has_an_end() -> None:
+    endless = terms(time=None)
+    memory, choice = choose(endless, FRESH, sight(now=0))
+    assert choice == Choice(None, "waits", Instant(PATIENCE_NS))
+    assert chosen(endless, sight(now=30), memory) == (DEMAND, "out of patience")
+
+
+def test_patience_is_counted_from_the_last_progress() -> None:
+    """Not from the last machine: those that brought nothing are part of the wait."""
+    endless = terms(time=None)
+    memory, _ = choose(endless, FRESH, sight(now=100, left=750, at=SPOT))
+    assert chosen(endless, sight(now=129, left=750), memory) == (None, "waits")
+    memory, _ = choose(endless, memory, sight(now=110, left=750, at=SPOT))
+    assert chosen(endless, sight(now=131, left=750), memory) == (DEMAND, "out of patience")
+
+
+def test_without_a_deadline_it_goes_back_to_spot_after_some_work() -> None:
+    endless = terms(time=None)
+    memory, _ = choose(endless, FRESH, sight(now=40, left=750, at=DEMAND, there=(SPOT,)))
+    memory, choice = choose(endless, memory, sight(now=59, left=731, at=DEMAND, there=(SPOT,)))
+    assert choice == Choice(DEMAND, "catches up", Instant(60 * MINUTE))
+    assert chosen(endless, sight(now=60, left=750, unsaved=20, at=DEMAND, there=(SPOT,)), memory) == (
+        SPOT,
+        "cheapest",
+    )
+    assert chosen(endless, sight(now=60, left=730, at=DEMAND), memory)[0] is DEMAND
+
+
+@pytest.mark.parametrize("time", [None, 1000])
+def test_for_a_little_rest_it_does_not_move(time: int | None) -> None:
+    """With d = 10 min and a third of the price, a move pays from 5 min on."""
+    memory = replace(FRESH, landed=("on_demand", "v100", None), landed_ns=800 * MINUTE)
+    for left, place in ((4, DEMAND), (6, SPOT)):
+        assert (
+            chosen(terms(time=time), sight(now=500, left=left, at=DEMAND, there=(SPOT,)), memory)[0] is place
+        )
+
+
+@pytest.mark.parametrize("time", [None, 1000])
+def test_spot_at_the_price_on_demand_is_not_waited_for(time: int | None) -> None:
+    capped = replace(SPOT, price=DEMAND.price)
+    found = chosen(terms(time=time, offers=(DEMAND, capped)), sight(there=(capped,)))
+    assert found == (DEMAND, "cheapest")
+
+
+def test_the_cheapest_offer_comes_first_and_what_is_unknown_before_what_wastes() -> None:
+    both = sight(there=(OTHER, SPOT))
+    assert chosen(terms(), both)[0] is SPOT
+    wasteful = FRESH.after(SPOT, now=Instant(0), paid_ns=60 * MINUTE, gained_ns=30 * MINUTE)
+    assert chosen(terms(), both, wasteful)[0] is OTHER
+    worse = wasteful.after(OTHER, now=Instant(0), paid_ns=60 * MINUTE, gained_ns=0)
+    assert chosen(terms(), both, worse)[0] is SPOT
+
+
+def test_a_faster_machine_may_be_dearer() -> None:
+    fast = replace(SPOT, instance_type="a100", price=Price(1_800_000))
+    memory = FRESH.after(fast, now=Instant(0), paid_ns=300 * MINUTE, gained_ns=600 * MINUTE)
+    assert memory.price(fast, Instant(0)) < memory.price(SPOT, Instant(0))
+    assert chosen(terms(offers=(DEMAND, SPOT, fast)), sight(there=(SPOT, fast)), memory)[0] is fast
+
+
+def storm(memory: Memory, now: int, minutes: int) -> Memory:
+    """Machines that are paid for and lost."""
+    for offer in (SPOT, OTHER):
+        memory = memory.after(offer, now=Instant(now), paid_ns=minutes * MINUTE, gained_ns=0)
+    return memory
+
+
+def test_in_a_storm_spot_counts_as_not_there() -> None:
+    there = (SPOT, OTHER)
+    stormy = storm(FRESH, 0, 120)
+    assert chosen(terms(), sight(now=1, left=790, there=there), stormy)[0] is None
+    assert chosen(terms(), sight(now=30, left=790, there=there), stormy) == (DEMAND, "behind")
+    endless = terms(time=None)
+    assert chosen(endless, sight(now=1, there=there), stormy)[0] is None
+    assert chosen(endless, sight(now=30, there=there), stormy) == (DEMAND, "out of patience")
+    assert chosen(terms("spot"), sight(there=there), stormy)[0] is SPOT  # there is nowhere else to go
+
+
+def test_a_storm_is_forgotten_and_looked_for_again_in_time() -> None:
+    stormy, there = storm(FRESH, 0, 600), (SPOT,)
+    choice = choose(terms(time=100_000, work=50_000), stormy, sight(left=50_000, there=there))[1]
+    assert choice == Choice(None, "waits", Instant(RETRY_NS))
+    later = sight(now=4 * HALF_LIFE_NS / MINUTE, left=50_000, there=there)
+    assert chosen(terms(time=100_000, work=50_000), later, stormy)[0] is SPOT
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([SPOT, OTHER, DEMAND]), st.integers(0, 10**6), st.integers(0, 10**6)),
+        max_size=30,
+    ),
+    st.integers(0, 2**62),
+)
+def test_memory_does_not_grow_and_a_price_is_always_whole_and_positive(
+    told: list[tuple[Offer, int, int]], later: int
+) -> None:
+    memory = FRESH
+    for n, (offer, paid, gained) in enumerate(told):
+        memory = memory.after(
+            offer, now=Instant(n * MINUTE), paid_ns=paid * MINUTE, gained_ns=gained * MINUTE
+        )
+    assert len(memory.records) <= 3
+    for offer in (SPOT, OTHER, DEMAND):
+        price = memory.price(offer, Instant(later)).micro_usd_per_hour
+        assert isinstance(price, int)
+        assert price > 0
+    assert memory.price(SPOT, Instant(later)) >= Price(0)
+
+
+@given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**6))
+def test_what_fades_goes_back_to_the_list_price(paid: int, gained: int, later: int) -> None:
+    memory = FRESH.after(SPOT, now=Instant(0), paid_ns=paid * MINUTE, gained_ns=gained * MINUTE)
+    distances = [
+        abs(memory.price(SPOT, Instant(at * MINUTE)).micro_usd_per_hour - SPOT.price.micro_usd_per_hour)
+        for at in (0, later, 2 * later)
+    ]
+    assert distances[0] + 1 >= distances[1]
+    assert distances[1] + 1 >= distances[2]
+
+
+@dataclass
+class World:
+    """The worst that the market may do, minute by minute. Work is saved each `every` min on spot, where it goes at `speed`
+    percent; a machine trains `launch` min after it was asked for; to leave one takes `saving` min; looks are up to a minute late.
+    `lives`: for how long spot is there and is not, by turns; a machine that goes takes with it what was not saved.
+
+    Work that is `saved` and `unsaved` is in hundredths of a minute."""
+
+    work: int
+    time: int
+    launch: int
+    every: int
+    saving: int
+    speed: int
+    lives: list[int]
+    now: int = 0
+    saved: int = 0
+    unsaved: int = 0
+    at: Offer | None = None
+    ready: int = 0
+    leaves: int | None = None
+    memory: Memory = field(init=False)
+    visited: set[Why] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.memory = Memory(Instant(0), self.work * MINUTE)
+        self._turns = cycle(self.lives)
+        self._there, self._changes = True, next(self._turns)
+
+    @property
+    def changeover(self) -> int:
+        """With the work of `every` minutes and one that was under way, at most."""
+        return self.launch + self.every + self.saving + 2
+
+    def run(self) -> int:
+        """When it was finished."""
+        asked = terms(work=self.work, time=self.time, offers=(DEMAND, SPOT))
+        while self.saved < 100 * self.work and self.now < 10 * self.time:
+            if self.leaves is None:
+                self._move(asked)
+            self._minute()
+        return self.now
+
+    def _move(self, asked: Terms) -> None:
+        for _ in range(3):  # what ends at once is asked about again
+            seen = replace(
+                sight(
+                    self.now, self.work - self.saved / 100, at=self.at, there=(SPOT,) if self._there else ()
+                ),
+                changeover_ns=self.changeover * MINUTE,
+                unsaved_ns=self.unsaved * MINUTE // 100,
+            )
+            self.memory, choice = choose(asked, self.memory, seen)
+            self.visited.add(choice.why)
+            if choice.offer is self.at:
+                return
+            if self.at is None:
+                self.at, self.ready = choice.offer, self.now + self.launch
+            elif self.now < self.ready or self.saving == 0:
+                self._leave()
+            else:
+                self.leaves = self.now + self.saving
+                return
+
+    def _leave(self) -> None:
+        self.saved, self.unsaved, self.at, self.leaves = self.saved + self.unsaved, 0, None, None
+
+    def _minute(self) -> None:
+        self.now += 1
+        if self.at is not None and self.now > self.ready and self.leaves is None:
+            self.unsaved += 100 if self.at is DEMAND else self.speed
+        done = self.saved + self.unsaved >= 100 * self.work
+        if self.at is DEMAND or done or (self.unsaved and (self.now - self.ready) % self.every == 0):
+            self.saved, self.unsaved = self.saved + self.unsaved, 0
+        if self.now >= self._changes:
+            self._there, self._changes = not self._there, self._changes + next(self._turns)
+            if not self._there and self.at is SPOT:
+                self.at, self.unsaved, self.leaves = None, 0, None
+        if self.leaves is not None and self.now >= self.leaves:
+            self._leave()
+
+
+worlds = st.builds(
+    World,
+    work=st.integers(20, 300),
+    time=st.just(0),
+    launch=st.integers(0, 8),
+    every=st.integers(1, 10),
+    saving=st.integers(0, 2),
+    speed=st.integers(0, 150),
+    lives=st.lists(st.integers(1, 60), min_size=1, max_size=12),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(worlds, st.integers(0, 250))
+def test_the_deadline_is_met_wherever_going_on_demand_at_once_would_meet_it(world: World, spare: int) -> None:
+    world.time = world.work + world.launch + spare
+    assert world.run() <= world.time
+
+
+def test_a_day_on_a_real_sort_of_market_goes_through_all_rules() -> None:
+    world = World(
+        work=800, time=1000, launch=5, every=10, saving=1, speed=98, lives=[30, 20, 5, 60, 120, 10, 200, 30]
+    )
+    assert world.run() <= world.time
+    assert world.visited >= {"cheapest", "stays", "waits", "behind", "catches up"}
