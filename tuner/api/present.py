@@ -190,6 +190,7 @@ def _attempt(row: AttemptRow) -> show.Attempt:
         end=row.end,
         reason=row.reason,
         detail=row.detail,
+        node=row.node or None,
         from_step=row.from_step,
         to_step=row.to_step,
         bill=_kinds(row.costs),

@@ -135,7 +135,7 @@ def bill(found: show.Bill) -> RenderableType:
         per = usd(found.cost_per_completed_trial_usd)
         lines.append(Text(f"{found.completed_trials} trials completed, {per} for each."))
     if found.preemptions:
-        lines.append(Text(f"{found.preemptions} times a worker was lost."))
+        lines.append(Text(f"{found.preemptions} times a machine was taken away."))
     return Group(*lines)
 
 

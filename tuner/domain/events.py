@@ -103,6 +103,16 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class Preempted:
+    """The attempt's machine is taken away, with a notice or without; `step` is that of the newest checkpoint (0: none)."""
+
+    at: Instant
+    trial: str
+    step: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """What the trial needs, to begin or (`running`) to go on, is not left."""
 
@@ -143,6 +153,7 @@ Event = (
     | Stopped
     | Failed
     | Lost
+    | Preempted
     | Refused
     | WallClockEnded
     | Asked

@@ -1,6 +1,5 @@
 """What may end an attempt of a job, by what its market is known for and by what happened to the job so far."""
 
-from tuner.domain.job import Market
 from tuner.domain.time import NS
 from tuner.store.losses import Losses
 from tuner.tuning.checkpointing import SPOT_MEAN_NS, Exposure, Hazard, Notices
@@ -9,8 +8,8 @@ from tuner.tuning.checkpointing import SPOT_MEAN_NS, Exposure, Hazard, Notices
 NOTICE_NS = 30 * NS
 
 
-def exposure(market: Market, seen: Losses) -> Exposure:
-    """Of a spot market, a worker that was lost without a word is taken for one that was preempted without notice."""
+def exposure(market: str, seen: Losses) -> Exposure:
+    """`market` is that of the machine. Of a spot market, a worker that was lost without a word is taken for one that was preempted without notice."""
     preempted, lost = seen.ends.get("preempted", 0), seen.ends.get("lost", 0)
     if market == "on_demand":
         return Exposure(crash=_crashes(seen.held_ns, preempted + lost))

@@ -9,8 +9,8 @@ from tuner.domain.cost import Meter
 from tuner.domain.time import Instant
 
 T = TypeVar("T")
-WorkerState = Literal["running", "waiting", "paused", "finished", "stopped", "ended", "failed", "parked"]
-ENDED: frozenset[WorkerState] = frozenset({"paused", "finished", "stopped", "ended", "failed"})
+WorkerState = Literal["running", "waiting", "paused", "finished", "stopped", "ended", "failed", "preempted"]
+ENDED: frozenset[WorkerState] = frozenset({"paused", "finished", "stopped", "ended", "failed", "preempted"})
 TROUBLE = ("kind", "type", "message", "traceback")
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -72,7 +72,8 @@ class Trouble:
 @dataclass(frozen=True, slots=True)
 class Progress:
     """One answer of a worker. `saved_step` is that of the newest durable checkpoint, `need_ns` the lease wanted beyond the
-    present one; `warming_ns` of the attempt's setup went into the worker itself, and is not needed for another attempt."""
+    present one; `warming_ns` of the attempt's setup went into the worker itself, and is not needed for another attempt.
+    `node` is where it runs ("": unknown); `leaving`: that is about to be taken away."""
 
     trial: str
     attempt: int
@@ -84,6 +85,8 @@ class Progress:
     saved_step: int | None = None
     trouble: Trouble | None = None
     warming_ns: int = 0
+    node: str = ""
+    leaving: bool = False
 
     @classmethod
     def parse(cls, result: Mapping[str, Any]) -> "Progress":
@@ -109,6 +112,8 @@ class Progress:
             need_ns=result.get("need_ns") or 0,
             saved_step=result.get("saved_step"),
             warming_ns=result.get("warming_ns", 0),
+            node=result.get("node", ""),
+            leaving=result.get("leaving", False),
             trouble=Trouble(**{name: _text(error.get(name, "")) for name in TROUBLE}) if error else None,
         )
 

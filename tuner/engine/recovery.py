@@ -8,7 +8,7 @@ attempts ended as lost.
 from tuner.domain import events as ev
 from tuner.domain.cost import CostKind
 from tuner.domain.ids import hold_id
-from tuner.domain.money import FREE, Cost, Rate
+from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.records import AttemptRow, OpenHold
 from tuner.domain.time import Instant
 from tuner.engine.journal import JournalTx
@@ -32,7 +32,7 @@ def recover(loop: Loop, *, died_at: Instant | None, now: Instant) -> None:
     holds = loop.journal.open_holds()
     with loop.journal.transaction() as tx:
         for hold in holds:
-            tx.settle(hold.id, lost_of(hold, loop.treasury.rate, died_at or now), at=now)
+            tx.settle(hold.id, lost_of(hold, died_at or now), at=now)
         for row in attempts.values():
             if row.ended_at is None:
                 _end_attempt(loop, tx, row, now)
@@ -44,12 +44,15 @@ def recover(loop: Loop, *, died_at: Instant | None, now: Instant) -> None:
         loop.record_touched(tx, now)
 
 
-def lost_of(hold: OpenHold, rate: Rate, died_at: Instant) -> dict[CostKind, Cost]:
+def lost_of(hold: OpenHold, died_at: Instant) -> dict[CostKind, Cost]:
     """What a dead worker used since its last post cannot be known: it is taken to have worked until it died, and to have
-    lost that work."""
+    lost that work. Whatever rate the hold was placed at, a part of its time costs that part of it, rounded up."""
+    whole_ns = hold.ends_at - hold.placed_at
     used_ns = max(0, min(died_at, hold.ends_at) - hold.placed_at)
-    cost = rate.cost(used_ns)
-    lost = Cost(min(cost.usd, hold.cost.usd), min(cost.gpu_ms, hold.cost.gpu_ms))
+    if not used_ns:
+        return {}
+    usd, gpu_ms = (-(-whole * used_ns // whole_ns) for whole in (hold.cost.usd.micro_usd, hold.cost.gpu_ms))
+    lost = Cost(Money(usd), gpu_ms)
     return {} if lost.nothing else {"lost": lost}
 
 

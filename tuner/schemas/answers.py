@@ -7,7 +7,7 @@ from tuner.schemas.job import Best
 
 
 class Trial(Answer):
-    """`metric` is that of the newest step; `preemptions` counts attempts whose worker was lost."""
+    """`metric` is that of the newest step; `preemptions` counts attempts whose machine was taken away."""
 
     id: str
     config: dict[str, Any]
@@ -41,12 +41,15 @@ class CurvePoint(Answer):
 
 
 class Attempt(Answer):
+    """`end` is null while it runs; `node` the machine's id in the cluster, once that is known."""
+
     attempt: int
     began_at: str
     ended_at: str | None
     end: str | None
     reason: str
     detail: str
+    node: str | None
     from_step: int
     to_step: int
     bill: dict[str, float]

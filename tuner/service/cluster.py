@@ -98,7 +98,8 @@ class RayCluster:
         return None if self._dashboard is None else self._dashboard.url
 
     def shut_down(self) -> None:
-        if self._head is not None:
+        """But for one that `tuner cluster` keeps."""
+        if self._head is not None and not self._head.is_for_a_cluster():
             self._head.stop()
 
     def _open(self) -> Dashboard:

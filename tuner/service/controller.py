@@ -151,11 +151,19 @@ def _turn(wanted: tuple[Launch, JobRow]) -> tuple[bool, int, int]:
 
 
 def has_room(nodes: Iterable[Node], under_way: Iterable[JobRow], row: JobRow) -> bool:
-    """Whether the trials of one more job fit beside those that are under way. The first job always does."""
-    took = [(other.concurrency, other.spec.resources) for other in under_way]
+    """Whether the trials of one more job fit beside those that are under way and may take the same nodes. The first job always
+    does."""
+    wants, either = row.spec.resources, "spot_with_fallback"
+    meet = [
+        other
+        for other in under_way
+        if either in (wants.market, other.spec.resources.market)
+        or wants.market == other.spec.resources.market
+    ]
+    took = [(other.concurrency, other.spec.resources) for other in meet]
     if not took:
         return True
-    wants, found = row.spec.resources, list(nodes)
+    found = [node for node in nodes if wants.market in (either, node.market)]
     cpus = sum(node.cpus for node in found) - sum(count * r.cpus for count, r in took)
     gpus = sum(node.gpus for node in found) - sum(count * r.gpus for count, r in took)
     return cpus >= row.concurrency * wants.cpus and gpus >= row.concurrency * wants.gpus
@@ -163,7 +171,6 @@ def has_room(nodes: Iterable[Node], under_way: Iterable[JobRow], row: JobRow) ->
 
 def close_books(db: Connection, row: JobRow, died_at: Instant, now: Instant) -> None:
     """Settles and ends what a dead driver left open, of a job that nobody goes on with."""
-    rate = row.offer.rate(cpus=row.spec.resources.cpus, gpus=row.spec.resources.gpus)
     for hold in open_holds(db, row.id):
-        settle(db, row.project, row.id, hold.id, lost_of(hold, rate, died_at), now)
+        settle(db, row.project, row.id, hold.id, lost_of(hold, died_at), now)
     end_open(db, row.id, now)

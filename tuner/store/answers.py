@@ -260,7 +260,7 @@ def _costs_by_trial(job: str) -> Any:
 def _trial_rows(job: str, costs: Any) -> Select[Any]:
     t, a = trials.c, attempts.c
     ran = (
-        select(a.trial, func.count().label("attempts"), func.sum(_lost()).label("preemptions"))
+        select(a.trial, func.count().label("attempts"), func.sum(_preempted()).label("preemptions"))
         .where(a.job == job)
         .group_by(a.trial)
         .subquery()
@@ -273,8 +273,8 @@ def _trial_rows(job: str, costs: Any) -> Select[Any]:
     )
 
 
-def _lost() -> ColumnElement[int]:
-    return case((attempts.c.end == "lost", 1), else_=0)
+def _preempted() -> ColumnElement[int]:
+    return case((attempts.c.end == "preempted", 1), else_=0)
 
 
 def _sort_key(sort: Sort, costs: Any, descending: bool) -> ColumnElement[Any]:

@@ -22,6 +22,8 @@ IDEMPOTENCY_NS = 24 * 3600 * NS
 
 @dataclass(frozen=True)
 class JobRow:
+    """`offer` is the dearest kind of machine that trials may be given, `others` what else they may."""
+
     id: str
     project: str
     spec: JobSpec
@@ -40,6 +42,11 @@ class JobRow:
     running_since: Instant | None
     ran_ns: int
     tags: Mapping[str, str]
+    others: tuple[Offer, ...] = ()
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        return (self.offer, *self.others)
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,7 @@ class NewJob:
     at: Instant
     key: str | None = None
     body_sha256: str = ""
+    others: tuple[Offer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +86,7 @@ def create(db: Connection, new: NewJob) -> str:
             spec=encode(new.spec),
             budget=encode(new.spec.budget),
             budget_version=0,
-            offer=encode(new.offer),
+            offer=encode((new.offer, *new.others) if new.others else new.offer),
             concurrency=new.concurrency,
             priority=0,
             state="queued",
@@ -268,4 +276,7 @@ def _job(row: Row[tuple[object, ...]], tags: Mapping[str, str]) -> JobRow:
     del found["name"], found["trainable"]
     for coded in ("spec", "budget", "offer"):
         found[coded] = decode(found[coded])
+    if isinstance(found["offer"], tuple):
+        found["offer"], *others = found["offer"]
+        found["others"] = tuple(others)
     return JobRow(**found, tags=tags)

@@ -36,7 +36,9 @@ PUBLIC: dict[Status, TrialState] = {
 class TrialRecord:
     """`until` is the step that the trial has earned (None: its end); `steps` the highest that it reported; `replayed` the one
     that its present attempt reported last. `losses` counts workers lost in a row that brought nothing new: at the very step
-    where the one before was lost, or before their first report. `trained_ns`: what its steps took, each counted once."""
+    where the one before was lost, or before their first report. `preemptions` of its attempts, of which the last `in_vain` in
+    a row brought no newer checkpoint than that of `kept`, the newest one at the last of them; `displaced`: it goes on before
+    others. `trained_ns`: what its steps took, each counted once."""
 
     number: int
     config: Config
@@ -48,6 +50,10 @@ class TrialRecord:
     ends_as: Literal["stopped", "failed"] = "stopped"
     reason: str = ""
     losses: int = 0
+    preemptions: int = 0
+    in_vain: int = 0
+    kept: int = 0
+    displaced: bool = False
     replayed: int | None = None
     unkept: bool = False
     trained_ns: int = 0

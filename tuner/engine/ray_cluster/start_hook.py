@@ -1,4 +1,4 @@
-"""Loaded by `ray start` (`RAY_START_HOOK`) to leave out what the command line cannot leave out."""
+"""Loaded by `ray start` (`RAY_START_HOOK`) to do what its command line cannot say."""
 
 from typing import Any
 
@@ -6,3 +6,13 @@ from typing import Any
 def without_client_server(params: Any, head: bool) -> None:
     """No Ray Client server: nobody here speaks it, and it costs 45 MB and an open port."""
     params.ray_client_server_port = None
+
+
+def on_the_loopback(params: Any, head: bool) -> None:
+    """For a node that joins a head of this machine. Ray refuses to join where clusters are "not enabled"; where they are, it
+    replaces 127.0.0.1, on which our heads listen and on nothing else, by the machine's address. Here it stays what it is."""
+    from ray._private import ray_constants, services
+
+    without_client_server(params, head)
+    ray_constants.ENABLE_RAY_CLUSTER = True
+    services.resolve_ip_for_localhost = lambda host: host

@@ -17,11 +17,14 @@ import ray
 from tuner.domain.errors import Fenced, TunerError
 from tuner.domain.events import Asked
 from tuner.domain.time import NS, Instant
-from tuner.engine.loop import Loop, Terms
+from tuner.engine.loop import Loop
+from tuner.engine.placement import CheapestFree
 from tuner.engine.ray_driver.actuator import Actuator
+from tuner.engine.ray_driver.machines import Machines
 from tuner.engine.ray_driver.orders import Orders, memory_limit
 from tuner.engine.ray_driver.tuning_run import run_tune
 from tuner.engine.recovery import recover
+from tuner.engine.world import Terms
 from tuner.settings import Settings
 from tuner.store import jobs, launches
 from tuner.store.database import Database
@@ -147,7 +150,17 @@ def rebuild(
         row.id, row.offer.rate(cpus=size.cpus, gpus=size.gpus), row.concurrency, round(settings.slice_s * NS)
     )
     sampler = sampler_for(row.spec, past_trials(post.database, row.id, row.spec))
-    loop = Loop(row.spec, terms, sampler=sampler, journal=journal, world=actuator, clock=SystemClock())
+    # Where nodes do not say of which market they are, one is as good as another.
+    bound = any(offer.labels for offer in row.offers)
+    loop = Loop(
+        row.spec,
+        terms,
+        sampler=sampler,
+        journal=journal,
+        world=actuator,
+        clock=SystemClock(),
+        placement=CheapestFree(row.offers, size, Machines()) if bound else None,
+    )
     recover(loop, died_at=died_at, now=now)
     if loop.state.budget != row.budget:
         loop.budget_changed(row.budget)

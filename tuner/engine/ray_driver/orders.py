@@ -51,7 +51,7 @@ class Orders:
             "mode": spec.objective.mode,
             "best": best,
             "checkpoint_interval_ns": spec.checkpoint.interval_ns,
-            "exposure": exposure(spec.resources.market, self.losses()),
+            "exposure": exposure((assignment.offer or self.row.offer).market, self.losses()),
             "memory_limit_bytes": self.memory_limit_bytes,
             "resources": {"CPU": spec.resources.cpus, "GPU": spec.resources.gpus},
         }

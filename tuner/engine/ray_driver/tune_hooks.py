@@ -20,6 +20,7 @@ from ray.tune.search import Searcher
 from tuner.engine.loop import Loop
 from tuner.engine.messages import ENDED, Progress
 from tuner.engine.ray_driver.actuator import Actuator, actor_sender
+from tuner.engine.ray_driver.deaths import went_with_its_machine
 from tuner.engine.worker.actor import TOLD
 
 P = ParamSpec("P")
@@ -65,7 +66,9 @@ class Assigner(Unrecorded, Searcher):
             self._loop.progress(progress)
         assignment = self._actuator.next_assignment()
         if assignment is not None:
-            return {**self._shared, "trial": assignment.trial, "attempt": assignment.attempt}
+            labels = assignment.offer.labels if assignment.offer is not None else ()
+            attempt = {"trial": assignment.trial, "attempt": assignment.attempt}
+            return {**self._shared, **attempt, "labels": [list(label) for label in labels]}
         return None if self._loop.end is None else str(Searcher.FINISHED)
 
     def on_trial_complete(
@@ -88,6 +91,7 @@ class Messenger(Unrecorded, TrialScheduler):
     def __init__(self, loop: Loop, actuator: Actuator, each_turn: Callable[[], None]) -> None:
         super().__init__()
         self._loop, self._actuator, self._each_turn = loop, actuator, each_turn
+        self._nodes: dict[str, str] = {}  # by Tune's trials, which are our attempts
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         return True
@@ -97,22 +101,27 @@ class Messenger(Unrecorded, TrialScheduler):
 
     @or_die
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        """A worker whose node goes is not to be used again. Tune keeps those that it stops, so this one is asked to go on, refuses, and
+        is removed for that; what it says of its attempt then is old news."""
         progress = Progress.parse(result[TOLD][0])
-        if progress.state in ENDED:
-            self._actuator.ended(progress.trial)
+        self._nodes[trial.trial_id] = progress.node
+        over = progress.state in ENDED
+        if over:
+            self._actuator.ended(progress.trial, progress.attempt)
         self._loop.progress(progress)
-        return str(TrialScheduler.STOP if progress.state in ENDED else TrialScheduler.CONTINUE)
+        return str(TrialScheduler.STOP if over and not progress.leaving else TrialScheduler.CONTINUE)
 
     @or_die
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
         """The actor is dead: Tune does not retry (`max_failures=0`), the loop decides what becomes of its trial."""
         name, attempt = trial.config["trial"], trial.config["attempt"]
-        self._actuator.ended(name)
-        self._actuator.forget(name)
-        self._loop.lost(name, attempt, _why(trial))
+        error, node = _error(trial), self._nodes.pop(trial.trial_id, "")
+        self._actuator.ended(name, attempt)
+        if self._loop.runs(name, attempt):
+            self._loop.lost(name, attempt, _why(error), preempted=went_with_its_machine(error, node))
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
-        pass
+        self._nodes.pop(trial.trial_id, None)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
         pass
@@ -124,10 +133,18 @@ class Messenger(Unrecorded, TrialScheduler):
         for progress in self._actuator.withdraw_queued():
             self._loop.progress(progress)
         for progress in self._actuator.withdraw_pending():
-            for trial in tune_controller.get_live_trials():
-                if trial.config["trial"] == progress.trial and trial.config["attempt"] == progress.attempt:
-                    tune_controller.stop_trial(trial)
+            self._give_up(tune_controller, progress.trial, progress.attempt)
             self._loop.progress(progress)
+        for waiting in self._actuator.looking():
+            if self._loop.relocate(waiting.trial, waiting.attempt):
+                self._actuator.forget(waiting.trial)
+                self._give_up(tune_controller, waiting.trial, waiting.attempt)
+
+    def _give_up(self, tune_controller: Any, name: str, attempt: int) -> None:
+        """Tune need not look for a worker for this attempt any more."""
+        for trial in tune_controller.get_live_trials():
+            if trial.config["trial"] == name and trial.config["attempt"] == attempt:
+                tune_controller.stop_trial(trial)
 
     def debug_string(self) -> str:
         return "decided by the tuning service"
@@ -136,19 +153,26 @@ class Messenger(Unrecorded, TrialScheduler):
 class Greeter(Unrecorded, Callback):
     """Tells a worker what it is to do, before Tune has it train."""
 
-    def __init__(self, actuator: Actuator) -> None:
-        self._actuator = actuator
+    def __init__(self, loop: Loop, actuator: Actuator) -> None:
+        self._loop, self._actuator = loop, actuator
 
     @or_die
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        self._loop.landed(trial.config["trial"], trial.config["attempt"])
         self._actuator.started(trial.config["trial"], actor_sender(trial.temporary_state.ray_actor))
 
 
-def _why(trial: Trial) -> str:
-    """The error lies in a file by now; Tune's own accessors look for it where it is not yet."""
+def _error(trial: Trial) -> Exception | None:
+    """It lies in a file by now; Tune's own accessors look for it where it is not yet."""
     try:
         with open(trial.pickled_error_file, "rb") as file:
-            error = cloudpickle.load(file)
+            found: Exception = cloudpickle.load(file)
     except (OSError, TypeError, ValueError, AttributeError):
+        return None
+    return found
+
+
+def _why(error: Exception | None) -> str:
+    if error is None:
         return "the worker was lost"
     return f"the worker was lost: {type(error).__name__}: {error}"[:1000]

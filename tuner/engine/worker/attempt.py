@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from tuner.engine.notices import Notice
+from tuner.engine.parting import in_time
+from tuner.engine.worker import endings
 from tuner.engine.worker.meter import Stopwatch
 from tuner.engine.worker.saves import Saves
 from tuner.training.channel import Begin
@@ -20,7 +23,8 @@ MARGIN_NS = 20_000_000
 @dataclass
 class Attempt:
     """`held` is the step whose report waits for an answer; `saved_step` the newest that the child wrote a checkpoint of,
-    `durable` the newest whose checkpoint is in shared storage, and `recorded` the newest of those that the driver recorded."""
+    `durable` the newest whose checkpoint is in shared storage, and `recorded` the newest of those that the driver recorded.
+    `notice`: by which the machine goes."""
 
     order: dict[str, Any]
     watch: Stopwatch
@@ -46,6 +50,8 @@ class Attempt:
     step_ns: deque[int] = field(default_factory=lambda: deque(maxlen=3))
     stepped_at: int = 0
     saves: Saves = field(init=False)
+    notice: Notice | None = None
+    told_leaving: bool = False
     told_waiting: bool = False
     scores: dict[int, float] = field(default_factory=dict)
     best: tuple[float, int] | None = None
@@ -140,7 +146,7 @@ class Attempt:
         """What to reply to the held report now; None: it waits for the driver."""
         if self.held is None:
             return None
-        if self.wanted != "go":
+        if self.wanted != "go" or self.notice is not None:
             return {"stop": True, "save": self.resumable and self.held > self.durable}
         if self.at_stop() or self.need_ns():
             return None
@@ -158,6 +164,37 @@ class Attempt:
         self.watch.switch("checkpoint" if reply["stop"] and reply["save"] else "train")
         self.closing = reply["stop"]
 
+    def made_durable(self, step: int) -> None:
+        self.durable = max(step, self.durable)
+        self.saves.made_durable(time.monotonic_ns())
+
+    def close(self) -> None:
+        """It was told to stop, and is saved."""
+        match self.wanted:
+            case "finish":
+                self.end("finished")
+            case "pause":
+                self.end("paused")
+            case "go":
+                self.leave()
+
+    def leave(self) -> None:
+        """Its machine goes, so it ends here."""
+        self.end("preempted", endings.machine_goes(self.notice.text if self.notice else ""))
+
+    def cannot_gain(self) -> bool:
+        """Whether the machine goes before anything more could be saved. What is being saved is waited for, as long as there is
+        time; a report that came in time is answered, and so ends the attempt, elsewhere."""
+        if self.notice is None or self.held is not None or self.closing:
+            return False
+        left_ns = (self.notice.deadline or 0) - time.time_ns()
+        if self.saving and left_ns > 0:
+            return False
+        if self.watch.kind in ("setup", "restore") or (self.step > self.restored and not self.resumable):
+            return True
+        left_of_step = self.stepped_at + max(self.step_ns) - time.monotonic_ns() if self.step_ns else None
+        return not in_time(left_ns, step_ns=left_of_step, save_ns=self.saves.saving.durable_ns if self.saves.saving else None)
+
     def end(self, state: str, error: dict[str, str] | None = None) -> None:
         """The first end counts."""
         if self.state is None:
@@ -166,6 +203,7 @@ class Attempt:
     def result(self, state: str) -> dict[str, Any]:
         """What the driver is told; reports and checkpoints are told once."""
         self.told, self.recorded = self.durable, self.told  # who asks again has recorded what was told before
+        self.told_leaving = self.notice is not None
         reports, self.reports = self.reports, []
         checkpoints, self.checkpoints = self.checkpoints, []
         return {
@@ -178,5 +216,6 @@ class Attempt:
             "need_ns": self.need_ns() if state == "waiting" and not self.at_stop() else 0,
             "saved_step": self.durable or None,
             "warming_ns": self.warming_ns,
+            "leaving": self.notice is not None,
             "error": self.error if state == self.state else None,
         }

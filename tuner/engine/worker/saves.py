@@ -22,6 +22,7 @@ class Saves:
     interval_ns: int | None
     ordered_at: int
     saving: Saving | None = None
+    _ordered: bool = False  # or user code saves that was not asked to
     _trained_ns: int = 0  # since the last save
     _stall_ns: int = 0  # of the last save
     _stalled_ns: int = 0  # in the step under way
@@ -64,9 +65,11 @@ class Saves:
         """The next step begins; with `save`, once the child has copied what there is to save."""
         self._stalled_ns = 0
         if save:
-            self.ordered_at, self._trained_ns = at, 0
+            self.ordered_at, self._trained_ns, self._ordered = at, 0, True
 
     def made_durable(self, at: int) -> None:
         """What was ordered last, that is. One that failed says nothing of what a save takes; the next is an interval later."""
+        if not self._ordered:
+            return
         took = self._stall_ns, at - self.ordered_at
         self.saving = self.saving.after(*took) if self.saving else Saving(*took)
