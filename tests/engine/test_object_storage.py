@@ -265,7 +265,9 @@ def test_an_upload_that_is_killed_leaves_the_checkpoint_before_and_its_pieces_ar
     command = [sys.executable, "-c", DIES_UPLOADING, bucket.url, str(tmp_path / "large")]
     uploader = subprocess.Popen(command, env={**os.environ, **bucket.environment})
     try:
-        assert bucket.proxy.asks("PUT /" + bucket.name + "/checkpoints/default/job_1/trial_00000/step_00000003-a1/MANIFEST")
+        assert bucket.proxy.asks(
+            "PUT /" + bucket.name + "/checkpoints/default/job_1/trial_00000/step_00000003-a1/MANIFEST"
+        )
     finally:
         uploader.kill()
         uploader.wait()

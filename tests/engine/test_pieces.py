@@ -1,6 +1,5 @@
 """Large checkpoints in object storage: only what changed is stored again, nothing that is needed is removed, nothing else kept."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import fsspec
@@ -111,8 +110,11 @@ def test_where_a_listing_hides_a_checkpoint_none_of_its_pieces_are_removed(
     for step in (1, 2):
         save(store, tmp_path, step)
     names = store._storage.names
-    hide: Callable[..., list[str]] = lambda *parts: [n for n in names(*parts) if n != Found(1, 1).name]
-    monkeypatch.setattr(store._storage, "names", hide)
+
+    def lagging(*parts: str) -> list[str]:
+        return [name for name in names(*parts) if name != Found(1, 1).name]
+
+    monkeypatch.setattr(store._storage, "names", lagging)
     store.prune(TRIAL, 1, newest=2, keep=2, protect=frozenset({1}))
     monkeypatch.undo()
     assert restored(store, tmp_path, at_most=1) == 1

@@ -100,7 +100,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "an empty manifest": lambda folder: (folder / MANIFEST).write_text(""),
     "a manifest that is a list": lambda folder: (folder / MANIFEST).write_text("[1, 2]"),
     "no manifest": lambda folder: (folder / MANIFEST).unlink(),
-    "a newer version": rewritten(version=2),
+    "a newer version": rewritten(version=3),
     "another trial's": rewritten(trial="trial_00001"),
     "another job's": rewritten(job="job_2"),
     "another step's": rewritten(step=1),

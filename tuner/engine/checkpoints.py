@@ -64,6 +64,9 @@ class CheckpointStore:
         """Makes the files of `source` durable as the trial's checkpoint of `step`; `source` is gone afterwards. Raises
         FileNotFoundError where there are none."""
         began = time.monotonic()
+        (source / MANIFEST).unlink(
+            missing_ok=True
+        )  # of the checkpoint that user code may have made this one from
         files = [_describe(source, file) for file in sorted(source.rglob("*")) if file.is_file()]
         if not files:
             raise FileNotFoundError(f"there is nothing to store in {source}")

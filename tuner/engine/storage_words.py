@@ -11,7 +11,7 @@ SILENT = (
 BUSY = "it has trouble of its own: when that is over, resume the job, or let TUNER_STORAGE name another place"
 
 _FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_FULL_WORDS = ("quota", "insufficientstorage", "insufficientcapacity", "storagefull", "no space left", "507")
+_FULL_WORDS = ("quota", "insufficientstorage", "insufficientcapacity", "storagefull", "no space left")
 _SILENT_WORDS = ("timeout", "timed out", "connect", "cannot resolve", "endpoint url")
 
 

@@ -95,11 +95,14 @@ class Savings(Answer):
 
 
 class Bill(Answer):
+    """`self_test_usd` is what the restore self-test cost, where this job was the one to pay for it; all else is some trial's."""
+
     job: str
     total_usd: float
     gpu_hours: float
     held_usd: float
     by_kind: dict[str, float]
+    self_test_usd: float
     trials: list[TrialBill]
     savings: Savings
     completed_trials: int

@@ -10,14 +10,17 @@ from tuner.domain.errors import Fault, Invalid
 from tuner.domain.job import JobSpec, Resources
 from tuner.domain.money import NS_PER_SECOND
 from tuner.domain.offer import Offer
+from tuner.engine.code_digest import code_digest
 from tuner.engine.placement import Machine
 from tuner.engine.ray_cluster import Node
+from tuner.service.cluster import import_path
 from tuner.service.offers import offers_of, suitable
 from tuner.service.trainables import is_allowed
 from tuner.service.views import JobView, job_view
 from tuner.service.warm_start import warm_start_faults
 from tuner.service.wiring import Service
-from tuner.store import jobs
+from tuner.store import jobs, self_tests
+from tuner.store.self_tests import refusal
 from tuner.tuning.guard import UNKNOWN_NEED_NS
 
 MAX_TAGS = 50
@@ -45,6 +48,8 @@ def submit(
     if faults:
         raise Invalid(*faults)
     (offer, *others), concurrency = admit(service, spec)
+    if any(one.market == "spot" for one in (offer, *others)):
+        _check_restores(service, spec.trainable)
     new = jobs.NewJob(
         f"job_{secrets.token_hex(8)}",
         service.project,
@@ -83,6 +88,17 @@ def admit(service: Service, spec: JobSpec) -> tuple[list[Offer], int]:
         raise Invalid(Fault(pointer, detail))
     room = min(MAX_CONCURRENCY, sum(_fit(node, wanted) for node in found))
     return offers, min(room, wanted.max_concurrent_trials or room)
+
+
+def _check_restores(service: Service, trainable: str) -> None:
+    """Raises Invalid where this code has failed the restore self-test. Code that was not tested yet is by the job's driver."""
+    code = code_digest(trainable, import_path())
+    if code is None:
+        return
+    with service.database.read() as db:
+        found = self_tests.get(db, service.project, trainable, code)
+    if found is not None and not found.passed:
+        raise Invalid.at("/resources/market", refusal(found.reason))
 
 
 def tag_faults(tags: Mapping[str, str]) -> list[Fault]:

@@ -245,3 +245,16 @@ warm_starts = Table(
     Column("number", Integer, nullable=False),
     Column("until_seq", Integer, nullable=False),
 )
+
+self_tests = Table(
+    "self_tests",
+    metadata,
+    Column("project", String(100), primary_key=True),
+    Column("trainable", String(300), primary_key=True),
+    Column("code", String(64), primary_key=True),
+    Column("passed", Integer, nullable=False),
+    Column("reason", Text, nullable=False),
+    _job(),
+    Column("at", BigInteger, nullable=False),
+    CheckConstraint("passed IN (0, 1)", name="self_test_passed"),
+)

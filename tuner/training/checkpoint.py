@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import torch
 
 from tuner.training import plain
+from tuner.training.channel import STATE_FILE
 
-STATE_FILE = "state.pt"
 AS_BEFORE = (
     "build the same parts from the same config as the run that saved it, or begin a new trial or directory"
 )
@@ -147,4 +147,6 @@ def _set_random_states(states: Mapping[str, Any]) -> None:
     if "numpy" in states and "numpy" in sys.modules:
         numpy = sys.modules["numpy"]
         name, keys, position, has_gauss, cached = states["numpy"]
-        numpy.random.set_state((name, numpy.array(keys.tolist(), dtype="uint32"), position, has_gauss, cached))
+        numpy.random.set_state(
+            (name, numpy.array(keys.tolist(), dtype="uint32"), position, has_gauss, cached)
+        )

@@ -20,6 +20,8 @@ class Home(Protocol):
 
     first_step: int
     max_step: int | None
+    echo: bool
+    """Whether what was restored is to be saved again at once."""
 
     def phase(self, kind: Kind) -> None: ...
 
@@ -43,7 +45,7 @@ class Supervised:
 
     def __init__(self, channel: Channel) -> None:
         self._channel, begin = channel, channel.begin
-        self.first_step, self.max_step = begin.first_step, begin.max_step
+        self.first_step, self.max_step, self.echo = begin.first_step, begin.max_step, begin.echo
         self._restore = [Path(begin.restore)] if begin.restore else []
         self._staging = Path(begin.staging)
 
@@ -70,6 +72,7 @@ class Alone:
     """In a plain script. With `checkpoint_dir` every report saves, and the newest whole checkpoint there is gone on from."""
 
     first_step = 0
+    echo = False
 
     def __init__(self, steps: int | None, checkpoint_dir: Path | None) -> None:
         self.max_step, self._dir = steps, checkpoint_dir
@@ -114,6 +117,7 @@ class PlainTune:
     """
 
     first_step = 0
+    echo = False
 
     def __init__(self, tune: Any, steps: int | None) -> None:
         self._tune, self.max_step = tune, steps

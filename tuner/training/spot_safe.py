@@ -45,6 +45,8 @@ class SpotSafe:
             if found:
                 self._home.phase("restore")
                 self._step = checkpoint.restore(self._parts, found)
+                if self._home.echo:
+                    self._save(now=True)
                 self._home.phase("setup")
         self._open = True
         return self

@@ -51,3 +51,24 @@ MANNERS = {
     "print": _print,
     "fork": _fork,
 }
+
+
+class Forgetful:
+    """Takes what was saved, and does nothing with it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def forgets(config: dict[str, Any]) -> None:
+    counter = Forgetful()
+    with SpotSafe(counter=counter) as run:
+        for _ in run.steps():
+            counter.count += 1
+            run.report(score=float(counter.count))

@@ -22,6 +22,7 @@ from tuner.engine.placement import CheapestFree
 from tuner.engine.ray_driver.actuator import Actuator
 from tuner.engine.ray_driver.machines import Machines
 from tuner.engine.ray_driver.orders import Orders, memory_limit
+from tuner.engine.ray_driver.spot_gate import SpotGate
 from tuner.engine.ray_driver.tuning_run import run_tune
 from tuner.engine.recovery import recover
 from tuner.engine.world import Terms
@@ -177,6 +178,12 @@ def _died_at(post: Post) -> Instant | None:
     return Instant(launch.heartbeat_at + OUTLIVES_NS)
 
 
+def _goes_on(post: Post, heart: Heart) -> bool:
+    """Whether nobody asked the job to pause or to end while it did not begin yet."""
+    heart.turned_at = time.monotonic()
+    return post.control().wish not in ("pause", "cancel")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--job", required=True)
@@ -196,6 +203,13 @@ def main() -> int:
     with post.database.write() as db:
         jobs.begin_running(db, post.job, at=Instant(time.time_ns()))
         row = jobs.get(db, post.job)
+    gate = SpotGate(post.database, row, post.epoch, lambda: _goes_on(post, heart))
+    if (why := gate.refusal(died_at=died_at)) is not None:
+        heart.stop()
+        gate.refuse(why)
+        return 0
+    with post.database.read() as db:
+        row = jobs.get(db, post.job)  # it may have been asked to pause meanwhile
     loop, journal, actuator = rebuild(post, settings, row, died_at=died_at)
     attention = Attention(loop, journal, post, heart)
     if loop.end is None:

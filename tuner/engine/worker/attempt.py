@@ -82,6 +82,7 @@ class Attempt:
             first_step=self.restored,
             max_step=self.order["max_step"],
             resources=self.order.get("resources", {}),
+            echo=bool(self.order.get("echo")),
         )
 
     def forked(self) -> None:
@@ -193,7 +194,9 @@ class Attempt:
         if self.watch.kind in ("setup", "restore") or (self.step > self.restored and not self.resumable):
             return True
         left_of_step = self.stepped_at + max(self.step_ns) - time.monotonic_ns() if self.step_ns else None
-        return not in_time(left_ns, step_ns=left_of_step, save_ns=self.saves.saving.durable_ns if self.saves.saving else None)
+        return not in_time(
+            left_ns, step_ns=left_of_step, save_ns=self.saves.saving.durable_ns if self.saves.saving else None
+        )
 
     def end(self, state: str, error: dict[str, str] | None = None) -> None:
         """The first end counts."""

@@ -1,0 +1,84 @@
+"""Who may use spot machines, on a cluster that has some: the restore self-test as people meet it."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.system import books
+from tests.system.serving import Served
+from tuner.client import ApiError
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A spot machine and one on demand."""
+    home = tmp_path_factory.mktemp("mixed")
+    command = [sys.executable, "-m", "tuner.cli.main", "cluster", "--spot", "1", "--on-demand", "1", "--json"]
+    with subprocess.Popen(
+        command, env={**os.environ, "TUNER_HOME": str(home)}, stdout=subprocess.PIPE, text=True
+    ) as cluster:
+        assert cluster.stdout is not None
+        nodes = json.loads(cluster.stdout.readline())["nodes"]
+        assert {node["market"] for node in nodes} == {"spot", "on_demand"}
+        served = Served(home)
+        try:
+            yield served.start()
+        finally:
+            served.stop()
+            cluster.terminate()
+
+
+def refused(served: Served, trainable: str, market: str) -> str:
+    with pytest.raises(ApiError) as found:
+        served.submit(trainable, resources={"market": market})
+    assert found.value.status == 422
+    (error,) = found.value.errors
+    assert error.pointer == "/resources/market"
+    return error.detail
+
+
+def test_the_first_job_of_some_code_pays_for_its_test_and_those_after_it_do_not(mixed: Served) -> None:
+    paid = []
+    for market in ("spot_with_fallback", "spot", "on_demand"):
+        wanted = {"market": market, "max_concurrent_trials": 1}
+        job = mixed.submit("steady:train", budget={"usd": 0.01, "trials": 1}, resources=wanted).id
+        ended = mixed.finished(job)
+        assert (ended.state, ended.stop_reason) == ("succeeded", "trials"), ended.detail
+        books.check(mixed.client, job)
+        paid.append(mixed.client.bill(job).self_test_usd)
+    assert paid[0] > 0
+    assert paid[1:] == [0, 0]
+
+
+def test_what_forgets_is_kept_from_spot_by_its_first_job_and_at_the_door_from_then_on(mixed: Served) -> None:
+    job = mixed.submit("misbehaving:forgets", resources={"market": "spot_with_fallback"}).id
+    ended = mixed.finished(job)
+    assert (ended.state, ended.stop_reason) == ("failed", "error")
+    assert "/resources/market" in ended.detail
+    assert "counter['count']" in ended.detail
+    assert "on_demand" in ended.detail
+    assert ended.spend.held_usd == 0
+    assert list(mixed.client.trials(job)) == []
+    assert 0 < mixed.client.bill(job).self_test_usd == ended.spend.usd
+    books.check(mixed.client, job)
+    for market in ("spot_with_fallback", "spot"):
+        assert "counter['count']" in refused(mixed, "misbehaving:forgets", market)
+    fine = mixed.submit(
+        "misbehaving:forgets", budget={"usd": 0.01, "trials": 1}, resources={"market": "on_demand"}
+    ).id
+    assert mixed.finished(fine).state == "succeeded"
+
+
+def test_code_that_raises_in_its_first_step_is_not_judged_for_good(mixed: Served) -> None:
+    wanted = {"market": "spot", "max_concurrent_trials": 1}
+    for _ in range(2):
+        job = mixed.submit("misbehaving:always_raises", resources=wanted).id
+        ended = mixed.finished(job)
+        assert ended.state == "failed"
+        assert "the data is not where it was" in ended.detail
