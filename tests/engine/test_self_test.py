@@ -1,5 +1,6 @@
 """The restore self-test, with a real worker and real kills: who passes it, who does not, and what is said to them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import psutil
@@ -8,9 +9,9 @@ import pytest
 from tuner.engine.worker.self_test import Verdict, self_test
 
 
-def verdict_on(case: str, *, limit_s: float = 60, configs: Any = ({"x": 0.1},), **more: Any) -> Verdict:
+def verdict_on(case: str, *, limit_s: float = 60, configs: Sequence[dict[str, float]] = (), **more: Any) -> Verdict:
     order: dict[str, Any] = {"max_step": 9, "resources": {"CPU": 1}, **more}
-    verdict = self_test(f"tests.engine.forgetful:{case}", configs, limit_s=limit_s, **order)
+    verdict = self_test(f"tests.engine.forgetful:{case}", configs or [{"x": 0.1}], limit_s=limit_s, **order)
     assert not [
         p for p in psutil.Process().children(recursive=True) if "fork_server" in " ".join(p.cmdline())
     ]
