@@ -19,7 +19,7 @@ from tuner.tuning.guard import fits_deadline, lease_ns
 class Purse:
     """The money of one attempt. `lease_ns` is paid for, counted from the attempt's beginning; `settled` is the reading
     up to which it was posted, `reported` that of the last report. `leaving`: its machine is about to be taken away. As long as it
-    `waits` for a machine it costs nothing."""
+    `waits` for a machine it costs nothing. `moving`: where the trial is to go on, once this attempt is saved."""
 
     trial: str
     attempt: int
@@ -41,10 +41,15 @@ class Purse:
     node: str = ""
     leaving: bool = False
     waits: bool = False
+    moving: Place | None = None
 
     @property
     def rate(self) -> Rate:
         return self.place.rate
+
+    @property
+    def earned_more(self) -> bool:
+        return self.until is None or self.last_step < self.until
 
     def since_report_ns(self, *kinds: CostKind) -> int:
         """Time of these kinds since the last report, or since the attempt began."""
