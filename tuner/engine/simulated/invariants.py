@@ -63,9 +63,9 @@ class Invariants:
         if not corrected.nothing:
             _broken("I1", f"corrections add up to {corrected}")
         for where in touched:
-            if not self._open[where].nothing:
-                _broken("I4", f"the hold of {where} is resolved but for {self._open[where]}")
-            del self._open[where]
+            left = self._open.pop(where, FREE)
+            if not left.nothing:
+                _broken("I4", f"the hold of {where} is resolved but for {left}")
         self._check_ended(committed)
         self._check_account(tables, before)
 
