@@ -113,6 +113,23 @@ def test_where_time_is_short_from_the_beginning_it_begins_on_demand_unless_spot_
     assert late.begins() == DEMAND
 
 
+def test_what_cannot_be_done_in_time_anyhow_is_done_at_the_price_of_spot() -> None:
+    cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
+    cluster.stands(left_ns=100 * NS, target=9, time_ns=99 * NS)
+    assert cluster.begins() == SPOT
+    cluster.passes(60)
+    assert cluster.elsewhere() is None
+
+
+def test_spot_will_do_where_the_machines_on_demand_are_all_taken() -> None:
+    cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
+    cluster.stands(left_ns=100 * NS, target=9, time_ns=105 * NS, taken={DEMAND: 1})
+    assert cluster.begins() == SPOT
+    assert cluster.elsewhere() is None
+    cluster.stands(in_vain=STORM)
+    assert cluster.begins() == SPOT
+
+
 def test_a_trial_on_spot_goes_on_demand_while_there_is_time_for_the_move() -> None:
     cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
     cluster.stands(left_ns=100 * NS, target=9, time_ns=200 * NS)

@@ -45,17 +45,19 @@ class SpotWithFallback:
         if waited_long and self._room(at.offer, trial) > 0:
             self._full[at.offer] = Instant(trial.now + FULL_NS)
         found = self._places.of(self._wanted(trial))
-        if found == at:
-            return None
-        leads_on = trial.waited_ns is None or self._room(found.offer, trial) > 0
-        return found if leads_on else None
+        return found if found != at and self._room(found.offer, trial) > 0 else None
 
     def paid(self, place: Place, paid_ns: int, *, gained_ns: int, now: Instant) -> None:
         if place.offer is not None:
             self._shared = self._shared.after(place.offer, now=now, paid_ns=paid_ns, gained_ns=gained_ns)
 
     def _wanted(self, trial: Standing) -> Offer:
-        """The kind to be on, or to wait for."""
+        """The kind to be on, or to wait for. Where a machine on demand is wanted, and the job has filled them all, spot will do."""
+        found = self._best(trial)
+        there = [] if found.market == "spot" or self._room(found, trial) > 0 else self._there(trial)
+        return self._shared.cheapest(there, trial.now) or found
+
+    def _best(self, trial: Standing) -> Offer:
         if trial.in_vain >= STORM:
             return trial.runs_at or self._cheapest("on_demand", trial.now)
         choice = self._choice(trial)
@@ -78,7 +80,7 @@ class SpotWithFallback:
             changeover_ns=trial.changeover_ns,
             unsaved_ns=min(trial.unsaved_ns, left_ns - 1),
             at=trial.runs_at,
-            there=[offer for offer in self._of("spot") if self._room(offer, trial) > 0],
+            there=self._there(trial),
         )
         memory = self._memories.get(trial.trial) or Memory(trial.now, left_ns)
         memory = replace(memory, records=self._shared.records)
@@ -86,11 +88,12 @@ class SpotWithFallback:
         return choice
 
     def _terms_of(self, trial: Standing) -> Terms:
-        """Anew whenever the trial is sent further, and once it is known how long its training takes."""
+        """Anew whenever the trial is sent further, and once it is known how long its training takes. What cannot be done in time on
+        demand either is not worth its price."""
         of_what, terms = self._terms.get(trial.trial, (None, None))
-        known = trial.left_ns is not None and trial.time_ns is not None
-        if terms is None or of_what != trial.target or (known and terms.deadline is None):
-            deadline = Instant(trial.now + (trial.time_ns or 0)) if known else None
+        meets = trial.left_ns is not None and trial.time_ns is not None and trial.left_ns <= trial.time_ns
+        if terms is None or of_what != trial.target or (meets and terms.deadline is None):
+            deadline = Instant(trial.now + (trial.time_ns or 0)) if meets else None
             terms = Terms(
                 market="spot_with_fallback",
                 offers=self._offers,
@@ -102,6 +105,9 @@ class SpotWithFallback:
             self._terms[trial.trial] = trial.target, terms
             self._memories.pop(trial.trial, None)
         return terms
+
+    def _there(self, trial: Standing) -> list[Offer]:
+        return [offer for offer in self._of("spot") if self._room(offer, trial) > 0]
 
     def _room(self, offer: Offer | None, trial: Standing) -> int:
         if offer is None or self._full.get(offer, trial.now) > trial.now:

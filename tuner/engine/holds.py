@@ -66,21 +66,23 @@ class Purse:
             meter = Meter(ns)
         self.meter, self.heard_ns = meter, heard_ns
 
-    def ended(self, end: AttemptEnd, at: Instant, *, reason: str, detail: str) -> AttemptRow:
-        """Its attempt for the record."""
+    @property
+    def row(self) -> AttemptRow:
+        """Its attempt for the record, as it runs."""
         return AttemptRow(
             self.trial,
             self.attempt,
             self.began_at,
-            ended_at=at,
-            end=end,
-            reason=reason,
-            detail=detail,
             node=self.node,
             from_step=self.from_step,
             to_step=max(self.last_step, self.from_step),
             costs=dict(self.posted),
+            market=self.place.offer.market if self.place.offer is not None else "on_demand",
+            price=self.rate.price,
         )
+
+    def ended(self, end: AttemptEnd, at: Instant, *, reason: str, detail: str) -> AttemptRow:
+        return replace(self.row, ended_at=at, end=end, reason=reason, detail=detail)
 
     def unposted(self) -> Money:
         return self.rate.price.of(self.meter.total_ns) - self.rate.price.of(self.settled.total_ns)

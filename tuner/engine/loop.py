@@ -15,7 +15,7 @@ from tuner.domain.budget import Budget
 from tuner.domain.cost import Meter
 from tuner.domain.job import JobSpec
 from tuner.domain.money import FREE, Rate
-from tuner.domain.records import AttemptRow, CheckpointRow, ReportRow
+from tuner.domain.records import CheckpointRow, ReportRow
 from tuner.domain.time import Instant
 from tuner.domain.trial import AttemptEnd
 from tuner.engine.ends import DONE_AGAIN, end_of, event_of
@@ -95,7 +95,10 @@ class Loop:
             return
         with self._turn() as turn:
             purse.read(progress.meter, heard_ns=self._clock.elapsed_ns())
-            purse.node, purse.leaving = progress.node or purse.node, progress.leaving
+            if progress.node and not purse.node:
+                purse.node = progress.node
+                turn.tx.put_attempt(purse.row)
+            purse.leaving = progress.leaving
             for saved in progress.checkpoints:
                 self._on_saved(turn, purse, saved.step)
                 size, seconds = saved.size_bytes, saved.seconds
@@ -233,7 +236,7 @@ class Loop:
         purse.waits = place.offer is not None
         purse.base = (turn.tx.reached(trial, step) if step else None) or (FREE, 0)
         self.attempts[trial], self.purses[trial] = attempt, purse
-        turn.tx.put_attempt(AttemptRow(trial, attempt, turn.at, from_step=step, to_step=step))
+        turn.tx.put_attempt(purse.row)
         not_before_ns = self._clock.elapsed_ns() + pause_ns(self.state.trial(trial).in_vain)
         work = (order.config, order.until, lease, step or None)
         assignment = Assignment(trial, attempt, *work, not_before_ns, place.offer)
