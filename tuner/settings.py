@@ -33,6 +33,7 @@ class Settings:
     local_cpus: int | None = None
     local_gpus: int | None = None
     slice_s: float = 10.0
+    spot_wait_s: float = 60.0
     given_api_key: str | None = field(default=None, repr=False)
 
     @classmethod
@@ -55,6 +56,7 @@ class Settings:
             local_cpus=_int(environ, "TUNER_LOCAL_CPUS", None, 1, 10_000),
             local_gpus=_int(environ, "TUNER_LOCAL_GPUS", None, 0, 1000),
             slice_s=_seconds(environ, "TUNER_SLICE", 10.0),
+            spot_wait_s=_seconds(environ, "TUNER_SPOT_WAIT", 60.0),
             given_api_key=environ.get("TUNER_API_KEY") or None,
         )
 

@@ -9,7 +9,16 @@ from tuner.domain.job import Resources
 from tuner.domain.money import Price, Rate
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS
-from tuner.engine.placement import PATIENCE_NS, Anywhere, CheapestFree, Machine, Place
+from tuner.engine.placement import (
+    PATIENCE_NS,
+    Anywhere,
+    CheapestFree,
+    Machine,
+    Place,
+    Places,
+    Standing,
+    Taken,
+)
 
 MARKET = "ray.io/market-type"
 SPOT = Offer("m7i", Price(16_000), 1, 0, "spot", labels=((MARKET, "spot"), ("instance-type", "m7i")))
@@ -22,7 +31,15 @@ TRIAL = "trial_00000"
 
 
 def placement(*machines: Machine, offers: tuple[Offer, ...] = (DEMAND, OTHER_SPOT, SPOT)) -> CheapestFree:
-    return CheapestFree(offers, Resources(), lambda: machines)
+    return CheapestFree(Places(offers, Resources(), lambda: machines))
+
+
+def begins(taken: Taken | None = None) -> Standing:
+    return Standing(trial=TRIAL, taken=taken or {})
+
+
+def waits(at: Place, waited_ns: int, taken: Taken | None = None) -> Standing:
+    return Standing(trial=TRIAL, taken=taken or {}, at=at, waited_ns=waited_ns)
 
 
 def place(offer: Offer) -> Place:
@@ -30,13 +47,13 @@ def place(offer: Offer) -> Place:
 
 
 def first(found: CheapestFree, **taken: Offer) -> Offer | None:
-    return found.choose(TRIAL, Counter(taken.values()))[0].offer
+    return found.choose(begins(Counter(taken.values())))[0].offer
 
 
 def test_the_cheapest_that_is_there_comes_first_and_all_follow_by_price() -> None:
     there = placement(DEMAND_MACHINE, OTHER_SPOT_MACHINE, SPOT_MACHINE)
-    assert [found.offer for found in there.choose(TRIAL, {})] == [SPOT, OTHER_SPOT, DEMAND]
-    assert [found.offer for found in placement(DEMAND_MACHINE).choose(TRIAL, {})] == [
+    assert [found.offer for found in there.choose(begins())] == [SPOT, OTHER_SPOT, DEMAND]
+    assert [found.offer for found in placement(DEMAND_MACHINE).choose(begins())] == [
         DEMAND,
         SPOT,
         OTHER_SPOT,
@@ -56,13 +73,12 @@ def test_where_nothing_is_free_it_waits_for_the_cheapest() -> None:
 
 def test_one_machine_holds_as_many_trials_as_fit() -> None:
     wanted, large = Resources(cpus=2, gpus=0.5), Offer("g6", Price(1), 4, 1, labels=((MARKET, "spot"),))
-    there = CheapestFree([large], wanted, lambda: [Machine({MARKET: "spot"}, 4, 1)])
-    other = CheapestFree(
-        [large, replace(large, labels=())], wanted, lambda: [Machine({MARKET: "spot"}, 4, 1)]
-    )
-    assert there.elsewhere(TRIAL, there.choose(TRIAL, {})[0], 0, {large: 1}) is None
-    assert other.choose(TRIAL, {large: 1})[0].offer == large
-    assert other.choose(TRIAL, {large: 2})[0].offer != large
+    there = CheapestFree(Places([large], wanted, lambda: [Machine({MARKET: "spot"}, 4, 1)]))
+    either = [large, replace(large, labels=())]
+    other = CheapestFree(Places(either, wanted, lambda: [Machine({MARKET: "spot"}, 4, 1)]))
+    assert there.elsewhere(waits(there.choose(begins())[0], 0, {large: 1})) is None
+    assert other.choose(begins({large: 1}))[0].offer == large
+    assert other.choose(begins({large: 2}))[0].offer != large
     assert Machine({}, 4, 1).fits(Resources(cpus=2, gpus=0.5)) == 2
     assert Machine({}, 4, 1).fits(Resources(cpus=3)) == 1
     assert Machine({}, 4, 0).fits(Resources(cpus=1, gpus=1)) == 0
@@ -70,14 +86,14 @@ def test_one_machine_holds_as_many_trials_as_fit() -> None:
 
 def test_an_attempt_waits_where_its_kind_is_there_until_its_patience_ends() -> None:
     there = placement(SPOT_MACHINE, DEMAND_MACHINE)
-    assert there.elsewhere(TRIAL, place(SPOT), PATIENCE_NS - 1, {}) is None
-    found = there.elsewhere(TRIAL, place(SPOT), PATIENCE_NS, {})
+    assert there.elsewhere(waits(place(SPOT), PATIENCE_NS - 1)) is None
+    found = there.elsewhere(waits(place(SPOT), PATIENCE_NS))
     assert found is not None
     assert found.offer == DEMAND
 
 
 def test_an_attempt_whose_machines_are_gone_goes_elsewhere_at_once() -> None:
-    found = placement(DEMAND_MACHINE).elsewhere(TRIAL, place(SPOT), NS, {})
+    found = placement(DEMAND_MACHINE).elsewhere(waits(place(SPOT), NS))
     assert found is not None
     assert found.offer == DEMAND
 
@@ -85,14 +101,19 @@ def test_an_attempt_whose_machines_are_gone_goes_elsewhere_at_once() -> None:
 @pytest.mark.parametrize("taken", [{}, {DEMAND: 1}])
 def test_an_attempt_stays_where_there_is_nowhere_to_go(taken: dict[Offer, int]) -> None:
     machines = [DEMAND_MACHINE] if taken else []
-    assert placement(*machines).elsewhere(TRIAL, place(SPOT), 10 * PATIENCE_NS, taken) is None
-    assert placement(SPOT_MACHINE, offers=(SPOT,)).elsewhere(TRIAL, place(SPOT), 10 * PATIENCE_NS, {}) is None
+    assert placement(*machines).elsewhere(waits(place(SPOT), 10 * PATIENCE_NS, taken)) is None
+    assert placement(SPOT_MACHINE, offers=(SPOT,)).elsewhere(waits(place(SPOT), 10 * PATIENCE_NS)) is None
+
+
+def test_an_attempt_that_runs_stays_where_it_is() -> None:
+    there = placement(SPOT_MACHINE, DEMAND_MACHINE)
+    assert there.elsewhere(Standing(trial=TRIAL, at=place(DEMAND))) is None
 
 
 def test_anywhere_has_one_price_and_no_labels() -> None:
     rate = Rate(Price(7))
-    assert Anywhere(rate).choose(TRIAL, {}) == [Place(None, rate)]
-    assert Anywhere(rate).elsewhere(TRIAL, Place(None, rate), 10**18, {}) is None
+    assert Anywhere(rate).choose(begins()) == [Place(None, rate)]
+    assert Anywhere(rate).elsewhere(waits(Place(None, rate), 10**18)) is None
 
 
 @pytest.mark.parametrize(

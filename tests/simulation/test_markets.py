@@ -9,7 +9,8 @@ from tests.simulation.test_simulated_jobs import QuickCurves, check_books, spec
 from tests.simulation.watched import watched
 from tuner.domain.money import Price, Rate
 from tuner.domain.offer import Offer
-from tuner.engine.placement import Place, Taken
+from tuner.domain.time import Instant
+from tuner.engine.placement import Place, Standing
 from tuner.engine.simulated.world import Faults, SimulatedRun
 from tuner.engine.world import Terms
 
@@ -25,15 +26,19 @@ class Fickle:
         self._rng, self._only = Random(f"markets/{seed}"), only
         self.chosen: list[Offer] = []
 
-    def choose(self, trial: str, taken: Taken) -> Sequence[Place]:
+    def choose(self, trial: Standing) -> Sequence[Place]:
         first = self._only or self._rng.choice([SPOT, DEMAND])
         self.chosen.append(first)
         second = DEMAND if first == SPOT else SPOT
         return [PLACES[first]] if self._only else [PLACES[first], PLACES[second]]
 
-    def elsewhere(self, trial: str, at: Place, waited_ns: int, taken: Taken) -> Place | None:
-        other = DEMAND if at.offer == SPOT else SPOT
-        return PLACES[other] if self._rng.random() < 0.3 else None
+    def elsewhere(self, trial: Standing) -> Place | None:
+        assert trial.at is not None
+        other = DEMAND if trial.at.offer == SPOT else SPOT
+        return PLACES[other] if self._rng.random() < (0.02 if trial.waited_ns is None else 0.3) else None
+
+    def paid(self, place: Place, paid_ns: int, *, gained_ns: int, now: Instant) -> None:
+        assert 0 <= gained_ns <= paid_ns
 
 
 def run_of(seed: int, *, only: Offer | None = None, usd: str = "0.005", **faults: float) -> SimulatedRun:
@@ -115,15 +120,15 @@ def test_the_same_money_buys_more_on_spot() -> None:
     assert steps[SPOT] > 2.5 * steps[DEMAND]
 
 
-def test_who_cannot_pay_for_the_first_place_takes_the_next(seed: int = 0) -> None:
+def test_who_cannot_pay_for_the_first_place_takes_the_next() -> None:
     """The money is enough for some seconds on spot, and for none on demand that a step could be done in."""
 
     class DearestFirst(Fickle):
-        def choose(self, trial: str, taken: Taken) -> Sequence[Place]:
+        def choose(self, trial: Standing) -> Sequence[Place]:
             return [Place(DEMAND, Rate(Price(100_000_000))), PLACES[SPOT]]
 
     terms = Terms("job_0", Rate(SPOT.price), 1, 10 * 10**9)
-    run = SimulatedRun(spec("0.0005"), terms, QuickCurves(), placement=DearestFirst(seed))
+    run = SimulatedRun(spec("0.0005"), terms, QuickCurves(), placement=DearestFirst(0))
     run.run()
     assert run.loop.state.steps > 5
 

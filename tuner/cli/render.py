@@ -134,6 +134,11 @@ def bill(found: show.Bill) -> RenderableType:
     if found.cost_per_completed_trial_usd is not None:
         per = usd(found.cost_per_completed_trial_usd)
         lines.append(Text(f"{found.completed_trials} trials completed, {per} for each."))
+    if found.savings.against_on_demand_usd:
+        demand, less = found.savings.on_demand_usd, found.savings.against_on_demand_usd
+        lines.append(
+            Text(f"{usd(less)} saved by spot machines: on demand the same time costs {usd(demand)}.")
+        )
     if found.preemptions:
         lines.append(Text(f"{found.preemptions} times a machine was taken away."))
     return Group(*lines)

@@ -19,7 +19,7 @@ from tuner.tuning.guard import fits_deadline, lease_ns
 class Purse:
     """The money of one attempt. `lease_ns` is paid for, counted from the attempt's beginning; `settled` is the reading
     up to which it was posted, `reported` that of the last report. `leaving`: its machine is about to be taken away. As long as it
-    `waits` for a machine it costs nothing."""
+    `waits` for a machine it costs nothing. `moving`: where the trial is to go on, once this attempt is saved."""
 
     trial: str
     attempt: int
@@ -41,10 +41,15 @@ class Purse:
     node: str = ""
     leaving: bool = False
     waits: bool = False
+    moving: Place | None = None
 
     @property
     def rate(self) -> Rate:
         return self.place.rate
+
+    @property
+    def earned_more(self) -> bool:
+        return self.until is None or self.last_step < self.until
 
     def since_report_ns(self, *kinds: CostKind) -> int:
         """Time of these kinds since the last report, or since the attempt began."""
@@ -61,21 +66,23 @@ class Purse:
             meter = Meter(ns)
         self.meter, self.heard_ns = meter, heard_ns
 
-    def ended(self, end: AttemptEnd, at: Instant, *, reason: str, detail: str) -> AttemptRow:
-        """Its attempt for the record."""
+    @property
+    def row(self) -> AttemptRow:
+        """Its attempt for the record, as it runs."""
         return AttemptRow(
             self.trial,
             self.attempt,
             self.began_at,
-            ended_at=at,
-            end=end,
-            reason=reason,
-            detail=detail,
             node=self.node,
             from_step=self.from_step,
             to_step=max(self.last_step, self.from_step),
             costs=dict(self.posted),
+            market=self.place.offer.market if self.place.offer is not None else "on_demand",
+            price=self.rate.price,
         )
+
+    def ended(self, end: AttemptEnd, at: Instant, *, reason: str, detail: str) -> AttemptRow:
+        return replace(self.row, ended_at=at, end=end, reason=reason, detail=detail)
 
     def unposted(self) -> Money:
         return self.rate.price.of(self.meter.total_ns) - self.rate.price.of(self.settled.total_ns)

@@ -5,7 +5,7 @@ their journal, world and clock. One thread uses it. An exception out of a turn m
 the process must end and be rebuilt from the record (`tuner.engine.recovery`).
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -15,8 +15,7 @@ from tuner.domain.budget import Budget
 from tuner.domain.cost import Meter
 from tuner.domain.job import JobSpec
 from tuner.domain.money import FREE, Rate
-from tuner.domain.offer import Offer
-from tuner.domain.records import AttemptRow, CheckpointRow, ReportRow
+from tuner.domain.records import CheckpointRow, ReportRow
 from tuner.domain.time import Instant
 from tuner.domain.trial import AttemptEnd
 from tuner.engine.ends import DONE_AGAIN, end_of, event_of
@@ -26,7 +25,8 @@ from tuner.engine.learning import Learner
 from tuner.engine.messages import ENDED, Progress, StepReport
 from tuner.engine.pace import OVERHEAD, Pace
 from tuner.engine.parting import pause_ns
-from tuner.engine.placement import Anywhere, Place, Placement
+from tuner.engine.placement import Anywhere, Place, Placement, Standing
+from tuner.engine.standing import may_move, standing, unsaved_ns
 from tuner.engine.world import Assignment, Clock, Terms, WallClock, World
 from tuner.tuning.decide import decide
 from tuner.tuning.samplers import Sampler
@@ -95,7 +95,10 @@ class Loop:
             return
         with self._turn() as turn:
             purse.read(progress.meter, heard_ns=self._clock.elapsed_ns())
-            purse.node, purse.leaving = progress.node or purse.node, progress.leaving
+            if progress.node and not purse.node:
+                purse.node = progress.node
+                turn.tx.put_attempt(purse.row)
+            purse.leaving = progress.leaving
             for saved in progress.checkpoints:
                 self._on_saved(turn, purse, saved.step)
                 size, seconds = saved.size_bytes, saved.seconds
@@ -109,6 +112,7 @@ class Loop:
                 self._on_end(turn, purse, progress)
             else:
                 self._keep_going(turn, purse, progress)
+                self._reconsider(turn, purse)
 
     def landed(self, trial: str, attempt: int) -> None:
         """The attempt has a machine, which costs money from now on."""
@@ -121,8 +125,7 @@ class Loop:
         purse = self._purse(trial, attempt)
         if purse is None or not purse.waits:
             return False
-        waited_ns = self._clock.elapsed_ns() - purse.heard_ns
-        place = self._placement.elsewhere(trial, purse.place, waited_ns, self._taken(trial))
+        place = self._placement.elsewhere(self._standing(trial))
         if place is None:
             return False
         with self._turn() as turn:
@@ -136,8 +139,8 @@ class Loop:
         return True
 
     def lost(self, trial: str, attempt: int, reason: str, *, preempted: bool = False) -> None:
-        """The worker is known to be dead; `preempted`: because its machine was taken away, as it is thought to be anyhow where that
-        had its notice. Its time since it was last heard of is paid as lost, as far as it was held."""
+        """The worker is known to be dead; `preempted`: its machine was taken away, as it is thought to be anyhow where that had its
+        notice. Its time since it was last heard of is paid as lost, as far as it was held."""
         purse = self._purse(trial, attempt)
         if purse is None:
             return
@@ -223,7 +226,7 @@ class Loop:
     def _begin(self, turn: Turn, order: do.Begin, places: Sequence[Place] = ()) -> list[ev.Event]:
         trial, attempt = order.trial, self.attempts.get(order.trial, 0) + 1
         wanted = self._wanted(turn, self.pace.begin_need_ns(trial))
-        places = places or self._placement.choose(trial, self._taken(trial))
+        places = places or self._placement.choose(self._standing(trial))
         opened = self.treasury.open(turn.tx, trial, attempt, places, wanted)
         if opened is None:
             return [self._refused(turn, trial, wanted, places[0].rate, running=False)]
@@ -233,7 +236,7 @@ class Loop:
         purse.waits = place.offer is not None
         purse.base = (turn.tx.reached(trial, step) if step else None) or (FREE, 0)
         self.attempts[trial], self.purses[trial] = attempt, purse
-        turn.tx.put_attempt(AttemptRow(trial, attempt, turn.at, from_step=step, to_step=step))
+        turn.tx.put_attempt(purse.row)
         not_before_ns = self._clock.elapsed_ns() + pause_ns(self.state.trial(trial).in_vain)
         work = (order.config, order.until, lease, step or None)
         assignment = Assignment(trial, attempt, *work, not_before_ns, place.offer)
@@ -296,7 +299,7 @@ class Loop:
             turn.orders.append(lambda: self._world.stop(trial))
             return
         waits = (
-            status == "running" and progress.state == "waiting" and (trial in turn.go or self._earned(purse))
+            status == "running" and progress.state == "waiting" and (trial in turn.go or purse.earned_more)
         )
         used = purse.meter.total_ns - purse.settled.total_ns
         low = used * 2 > purse.lease_ns - purse.settled.total_ns
@@ -311,8 +314,12 @@ class Loop:
         elif waits:
             self._tell(turn, self._refused(turn, trial, wanted, purse.rate, running=True))
 
-    def _earned(self, purse: Purse) -> bool:
-        return purse.until is None or purse.last_step < purse.until
+    def _reconsider(self, turn: Turn, purse: Purse) -> None:
+        """A trial that should be on another kind of machine, and can be saved, is parked. Its next attempt begins at once."""
+        if may_move(self.state.trial(purse.trial), purse) and purse.trial not in self.stalled:
+            purse.moving = self._placement.elsewhere(self._standing(purse.trial))
+            if purse.moving is not None:
+                turn.orders.append(lambda: self._world.park(purse.trial))
 
     def _end(self, turn: Turn, purse: Purse, end: AttemptEnd, reason: str, detail: str = "") -> None:
         trial, saved = purse.trial, self.saved.get(purse.trial, 0)
@@ -324,8 +331,10 @@ class Loop:
     def _close(self, turn: Turn, purse: Purse, end: AttemptEnd, reason: str, detail: str = "") -> None:
         """Settles the attempt's money. Training after the newest checkpoint is lost where the trial has to do it again."""
         saved = self.saved.get(purse.trial, 0)
-        lost = purse.meter.ns.get("train", 0) - purse.trained_ns.get(saved, 0) if end in DONE_AGAIN else 0
+        lost = unsaved_ns(purse, saved) if end in DONE_AGAIN else 0
         self.treasury.close(turn.tx, purse, lost_ns=lost, at=turn.at)
+        gained, now = purse.meter.ns.get("train", 0) - lost, Instant(self._clock.elapsed_ns())
+        self._placement.paid(purse.place, purse.meter.total_ns, gained_ns=gained, now=now)
         turn.tx.put_attempt(purse.ended(end, turn.at, reason=reason, detail=detail))
         del self.purses[purse.trial]
 
@@ -338,6 +347,6 @@ class Loop:
         limit = self.treasury.limit(turn.tx, rate, wanted, gpus=self.state.budget.gpu_ms is not None)
         return ev.Refused(turn.at, trial, limit, running)
 
-    def _taken(self, trial: str) -> Counter[Offer]:
-        """How many of each kind of machine the other trials have, or wait for."""
-        return Counter(p.place.offer for p in self.purses.values() if p.place.offer and p.trial != trial)
+    def _standing(self, trial: str) -> Standing:
+        now, left_ns = Instant(self._clock.elapsed_ns()), self._wall_clock.left_ns()
+        return standing(self.state, trial, self.purses, self.saved, self.pace, now=now, time_ns=left_ns)

@@ -5,6 +5,8 @@ asked of the ledger or of a worker meanwhile. Then what the dead driver left ope
 attempts ended as lost.
 """
 
+from dataclasses import replace
+
 from tuner.domain import events as ev
 from tuner.domain.cost import CostKind
 from tuner.domain.ids import hold_id
@@ -73,16 +75,6 @@ def _end_attempt(loop: Loop, tx: JournalTx, row: AttemptRow, now: Instant) -> No
             costs=moved,
             at=now,
         )
-    ended = AttemptRow(
-        row.trial,
-        row.attempt,
-        row.began_at,
-        ended_at=now,
-        end="lost",
-        reason="the job's driver ended",
-        node=row.node,
-        from_step=row.from_step,
-        to_step=max(trial.steps, row.from_step),
-        costs=tx.posted(row.trial, row.attempt),
-    )
-    tx.put_attempt(ended)
+    reason, to_step = "the job's driver ended", max(trial.steps, row.from_step)
+    costs = tx.posted(row.trial, row.attempt)
+    tx.put_attempt(replace(row, ended_at=now, end="lost", reason=reason, to_step=to_step, costs=costs))

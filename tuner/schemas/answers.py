@@ -41,7 +41,8 @@ class CurvePoint(Answer):
 
 
 class Attempt(Answer):
-    """`end` is null while it runs; `node` the machine's id in the cluster, once that is known."""
+    """`end` is null while it runs; `node` the machine's id in the cluster, once that is known. `usd_per_hour` is the price of the
+    trial's share of a machine of `market`."""
 
     attempt: int
     began_at: str
@@ -50,6 +51,8 @@ class Attempt(Answer):
     reason: str
     detail: str
     node: str | None
+    market: str
+    usd_per_hour: float
     from_step: int
     to_step: int
     bill: dict[str, float]
@@ -85,8 +88,9 @@ class TrialBill(Answer):
 
 
 class Savings(Answer):
-    """What the same trials would have cost, each trained to the last step, and what was saved against that. The market's
-    share is 0 where nothing was bought on a spot market."""
+    """What the same trials would have cost, each trained to the last step, and what was saved against that; and what all that was
+    paid for would have cost on demand, what interruptions cost included. The market's share is 0 where nothing was bought on a
+    spot market."""
 
     full_fidelity_usd: float | None
     against_full_fidelity_usd: float | None

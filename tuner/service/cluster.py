@@ -115,6 +115,7 @@ def driver_env(settings: Settings, environ: Mapping[str, str] = os.environ) -> d
     """What a driver and its workers are given. The dashboard shows it: a database URL with a password goes by a file."""
     env = {**DRIVER_ENV, "TUNER_HOME": str(settings.home), "TUNER_STORAGE": settings.storage}
     env["TUNER_SLICE"] = str(settings.slice_s)
+    env["TUNER_SPOT_WAIT"] = str(settings.spot_wait_s)
     env["PYTHONPATH"] = os.pathsep.join(import_path(environ))
     if "@" in settings.database_url:
         env["TUNER_DATABASE_URL_FILE"] = str(settings.database_url_path)

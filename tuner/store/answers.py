@@ -9,7 +9,7 @@ from typing import Any, Literal
 from sqlalchemy import ColumnElement, Connection, Row, Select, case, func, select
 
 from tuner.domain.cost import CostKind
-from tuner.domain.money import FREE, Cost, Money
+from tuner.domain.money import FREE, Cost, Money, Price
 from tuner.domain.objective import Mode
 from tuner.domain.records import AttemptRow
 from tuner.domain.space import Config
@@ -176,6 +176,18 @@ def attempts_of(db: Connection, job: str, name: str) -> list[AttemptRow]:
     a = attempts.c
     rows = db.execute(select(attempts).where(a.job == job, a.trial == name).order_by(a.attempt))
     return [attempt_row(dict(row._mapping)) for row in rows]
+
+
+def spent_by_market(db: Connection, job: str) -> list[tuple[str, Price, Money]]:
+    """What was paid on each market at each price of a trial's share of a machine."""
+    e, a = entries.c, attempts.c
+    query = (
+        select(a.market, a.price, func.sum(e.usd))
+        .join(attempts, (a.job == e.job) & (a.trial == e.trial) & (a.attempt == e.attempt))
+        .where(e.job == job, e.kind.is_not(None))
+        .group_by(a.market, a.price)
+    )
+    return [(market, Price(price), Money(int(usd))) for market, price, usd in db.execute(query)]
 
 
 def bill_by_trial(db: Connection, job: str) -> dict[str, dict[CostKind, Cost]]:

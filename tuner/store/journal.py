@@ -13,7 +13,7 @@ from tuner.domain.events import Event
 from tuner.domain.ids import trial_number
 from tuner.domain.job import JobState, StopReason
 from tuner.domain.ledger import Account
-from tuner.domain.money import Cost, Money
+from tuner.domain.money import Cost, Money, Price
 from tuner.domain.objective import Mode
 from tuner.domain.records import AttemptRow, CheckpointRow, OpenHold, ReportRow
 from tuner.domain.space import Config
@@ -128,8 +128,9 @@ def attempt_row(found: Mapping[str, Any]) -> AttemptRow:
         "node",
         "from_step",
         "to_step",
+        "market",
     )
-    return AttemptRow(**{name: found[name] for name in names}, costs=costs)
+    return AttemptRow(**{name: found[name] for name in names}, costs=costs, price=Price(found["price"]))
 
 
 class SqlTx:
@@ -193,6 +194,8 @@ class SqlTx:
             "from_step": attempt.from_step,
             "to_step": attempt.to_step,
             "costs": _costs(attempt.costs),
+            "market": attempt.market,
+            "price": attempt.price.micro_usd_per_hour,
         }
         mine = (a.job == self._job) & (a.trial == attempt.trial) & (a.attempt == attempt.attempt)
         if self._db.execute(update(attempts).where(mine).values(values)).rowcount == 0:

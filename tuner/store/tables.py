@@ -190,6 +190,8 @@ attempts = Table(
     Column("from_step", Integer, nullable=False),
     Column("to_step", Integer, nullable=False),
     Column("costs", Text, nullable=False),
+    Column("market", String(20), nullable=False, server_default="on_demand"),
+    Column("price", BigInteger, nullable=False, server_default="0"),
 )
 
 reports = Table(

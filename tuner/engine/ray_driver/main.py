@@ -17,8 +17,9 @@ import ray
 from tuner.domain.errors import Fenced, TunerError
 from tuner.domain.events import Asked
 from tuner.domain.time import NS, Instant
+from tuner.engine.fallback import SpotWithFallback
 from tuner.engine.loop import Loop
-from tuner.engine.placement import CheapestFree
+from tuner.engine.placement import CheapestFree, Placement, Places
 from tuner.engine.ray_driver.actuator import Actuator
 from tuner.engine.ray_driver.machines import Machines
 from tuner.engine.ray_driver.orders import Orders, memory_limit
@@ -151,8 +152,6 @@ def rebuild(
         row.id, row.offer.rate(cpus=size.cpus, gpus=size.gpus), row.concurrency, round(settings.slice_s * NS)
     )
     sampler = sampler_for(row.spec, past_trials(post.database, row.id, row.spec))
-    # Where nodes do not say of which market they are, one is as good as another.
-    bound = any(offer.labels for offer in row.offers)
     loop = Loop(
         row.spec,
         terms,
@@ -160,7 +159,7 @@ def rebuild(
         journal=journal,
         world=actuator,
         clock=SystemClock(),
-        placement=CheapestFree(row.offers, size, Machines()) if bound else None,
+        placement=_placement(row, round(settings.spot_wait_s * NS)),
     )
     recover(loop, died_at=died_at, now=now)
     if loop.state.budget != row.budget:
@@ -168,6 +167,16 @@ def rebuild(
     if loop.end is None:
         loop.start(Asked(now, row.wish or "resume"))
     return loop, journal, actuator
+
+
+def _placement(row: JobRow, patience_ns: int) -> Placement | None:
+    """None where nodes do not say of which market they are: one is as good as another then."""
+    if not any(offer.labels for offer in row.offers):
+        return None
+    places = Places(row.offers, row.spec.resources, Machines())
+    if {offer.market for offer in row.offers} == {"spot", "on_demand"}:
+        return SpotWithFallback(places, patience_ns=patience_ns)
+    return CheapestFree(places)
 
 
 def _died_at(post: Post) -> Instant | None:

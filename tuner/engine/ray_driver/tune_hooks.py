@@ -137,7 +137,7 @@ class Messenger(Unrecorded, TrialScheduler):
             self._loop.progress(progress)
         for waiting in self._actuator.looking():
             if self._loop.relocate(waiting.trial, waiting.attempt):
-                self._actuator.forget(waiting.trial)
+                self._actuator.ended(waiting.trial, waiting.attempt)
                 self._give_up(tune_controller, waiting.trial, waiting.attempt)
 
     def _give_up(self, tune_controller: Any, name: str, attempt: int) -> None:
