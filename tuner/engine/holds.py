@@ -19,7 +19,8 @@ from tuner.tuning.guard import fits_deadline, lease_ns
 class Purse:
     """The money of one attempt. `lease_ns` is paid for, counted from the attempt's beginning; `settled` is the reading
     up to which it was posted, `reported` that of the last report. `leaving`: its machine is about to be taken away. As long as it
-    `waits` for a machine it costs nothing. `moving`: where the trial is to go on, once this attempt is saved."""
+    `waits` for a machine it costs nothing. `moving`: where the trial is to go on, once this attempt is saved. Up to
+    step `again_until` it does again what was done before, which took `again_ns`."""
 
     trial: str
     attempt: int
@@ -42,6 +43,8 @@ class Purse:
     leaving: bool = False
     waits: bool = False
     moving: Place | None = None
+    again_until: int = 0
+    again_ns: int = 0
 
     @property
     def rate(self) -> Rate:
@@ -65,6 +68,23 @@ class Purse:
                 ns[kind], over = ns[kind] - cut, over - cut
             meter = Meter(ns)
         self.meter, self.heard_ns = meter, heard_ns
+
+    def began(self, tx: JournalTx, node: str, from_step: int | None) -> bool:
+        """What its worker says of where it runs and from which checkpoint it went on, as far as that is known. True where that is
+        an older one than it was given, which is damaged then."""
+        went_back = from_step is not None and from_step < self.from_step
+        if from_step is not None and went_back:
+            self.again_until, self.from_step = self.from_step, from_step
+            self.base = (tx.reached(self.trial, from_step) if from_step else None) or (FREE, 0)
+        if went_back or (node and not self.node):
+            self.node = node or self.node
+            tx.put_attempt(self.row)
+        return went_back
+
+    def trained(self, step: int, ns: int) -> None:
+        """So much was trained when a step was reported."""
+        self.trained_ns[step], self.last_step = ns, step
+        self.again_ns = ns if step <= self.again_until else self.again_ns
 
     @property
     def row(self) -> AttemptRow:

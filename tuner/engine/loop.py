@@ -26,7 +26,7 @@ from tuner.engine.messages import ENDED, Progress, StepReport
 from tuner.engine.pace import OVERHEAD, Pace
 from tuner.engine.parting import pause_ns
 from tuner.engine.placement import Anywhere, Place, Placement, Standing
-from tuner.engine.standing import may_move, standing, unsaved_ns
+from tuner.engine.standing import lost_ns, may_move, standing
 from tuner.engine.world import Assignment, Clock, Terms, WallClock, World
 from tuner.tuning.decide import decide
 from tuner.tuning.samplers import Sampler
@@ -95,9 +95,8 @@ class Loop:
             return
         with self._turn() as turn:
             purse.read(progress.meter, heard_ns=self._clock.elapsed_ns())
-            if progress.node and not purse.node:
-                purse.node = progress.node
-                turn.tx.put_attempt(purse.row)
+            if purse.began(turn.tx, progress.node, progress.from_step):
+                self.saved[purse.trial] = purse.from_step
             purse.leaving = progress.leaving
             for saved in progress.checkpoints:
                 self._on_saved(turn, purse, saved.step)
@@ -254,7 +253,7 @@ class Loop:
         train_ns = max(0, trained - purse.reported.ns.get("train", 0))
         if report.step - purse.last_step:
             self.pace.stepped(purse.trial, train_ns)
-        purse.trained_ns[report.step], purse.last_step = trained, report.step
+        purse.trained(report.step, trained)
         purse.reported = report.meter
         useful_ns = trained if purse.from_step else trained + report.meter.ns.get("setup", 0)
         value = report.value(self.state.spec.objective.metric)
@@ -329,9 +328,8 @@ class Loop:
         self._tell(turn, told or event_of(end, turn.at, trial, saved=saved, reason=reason))
 
     def _close(self, turn: Turn, purse: Purse, end: AttemptEnd, reason: str, detail: str = "") -> None:
-        """Settles the attempt's money. Training after the newest checkpoint is lost where the trial has to do it again."""
-        saved = self.saved.get(purse.trial, 0)
-        lost = unsaved_ns(purse, saved) if end in DONE_AGAIN else 0
+        """Settles the attempt's money. Training is lost that the trial has to do again, or did."""
+        lost = lost_ns(purse, self.saved.get(purse.trial, 0), done_again=end in DONE_AGAIN)
         self.treasury.close(turn.tx, purse, lost_ns=lost, at=turn.at)
         gained, now = purse.meter.ns.get("train", 0) - lost, Instant(self._clock.elapsed_ns())
         self._placement.paid(purse.place, purse.meter.total_ns, gained_ns=gained, now=now)

@@ -73,7 +73,7 @@ class Trouble:
 class Progress:
     """One answer of a worker. `saved_step` is that of the newest durable checkpoint, `need_ns` the lease wanted beyond the
     present one; `warming_ns` of the attempt's setup went into the worker itself, and is not needed for another attempt.
-    `node` is where it runs ("": unknown); `leaving`: that is about to be taken away."""
+    `from_step` is that of the checkpoint from which it went on (0: none; None: not yet known), `node` where it runs ("": unknown); `leaving`: that is about to be taken away."""
 
     trial: str
     attempt: int
@@ -87,6 +87,7 @@ class Progress:
     warming_ns: int = 0
     node: str = ""
     leaving: bool = False
+    from_step: int | None = None
 
     @classmethod
     def parse(cls, result: Mapping[str, Any]) -> "Progress":
@@ -114,6 +115,7 @@ class Progress:
             warming_ns=result.get("warming_ns", 0),
             node=result.get("node", ""),
             leaving=result.get("leaving", False),
+            from_step=result.get("from_step"),
             trouble=Trouble(**{name: _text(error.get(name, "")) for name in TROUBLE}) if error else None,
         )
 

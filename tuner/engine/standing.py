@@ -56,6 +56,12 @@ def unsaved_ns(purse: Purse, kept: int) -> int:
     return max(0, purse.meter.ns.get("train", 0) - purse.trained_ns.get(kept, 0))
 
 
+def lost_ns(purse: Purse, kept: int, *, done_again: bool) -> int:
+    """Of an attempt that ends: training that was done before, and, with `done_again`, that has to be after it."""
+    lost = purse.again_ns + (unsaved_ns(purse, kept) if done_again else 0)
+    return min(lost, purse.meter.ns.get("train", 0))
+
+
 def _taken(purses: Mapping[str, Purse], name: str) -> Counter[Offer]:
     """How many of each kind of machine the other trials have, wait for, or move to. What is about to be taken away counts as
     gone."""

@@ -24,7 +24,7 @@ MARGIN_NS = 20_000_000
 class Attempt:
     """`held` is the step whose report waits for an answer; `saved_step` the newest that the child wrote a checkpoint of,
     `durable` the newest whose checkpoint is in shared storage, and `recorded` the newest of those that the driver recorded.
-    `notice`: by which the machine goes."""
+    `from_step`: that with which its child began; `notice`: by which the machine goes."""
 
     order: dict[str, Any]
     watch: Stopwatch
@@ -32,6 +32,7 @@ class Attempt:
     until: int | None
     max_step: int | None
     restored: int = 0
+    from_step: int | None = None
     warming_ns: int = 0
     durable: int = 0
     told: int = 0
@@ -72,6 +73,7 @@ class Attempt:
 
     def begin(self, staging: Path, restored: Path | None) -> Begin:
         """What the child is told to do."""
+        self.from_step = self.restored
         return Begin(
             self.trial,
             self.number,
@@ -220,5 +222,6 @@ class Attempt:
             "saved_step": self.durable or None,
             "warming_ns": self.warming_ns,
             "leaving": self.notice is not None,
+            "from_step": self.from_step,
             "error": self.error if state == self.state else None,
         }
