@@ -2,7 +2,8 @@
 
 A real worker with its child trains a little and saves as often as it can. Peers in the same run, in a process of their own:
 `torch.save` and `fsync`, for which training waits, and `torch.distributed.checkpoint.async_save`, which copies first, as ours does.
-Waits are what the training loop sees: from the end of a step to the beginning of the next, beyond what it is without a save.
+Waits are what the training loop sees: from the end of a step to the beginning of the next, the report included. What the writing
+takes away from the steps beside it is told too.
 """
 
 import json
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +43,14 @@ class State(nn.Module):
         self.pieces = nn.ParameterList([nn.Parameter(torch.randn(size)) for _ in range(pieces)])
         self.square = torch.randn(256, 256)
 
-    def work(self, seconds: float) -> None:
-        until = time.perf_counter() + seconds
+    def work(self, seconds: float) -> int:
+        """Answers how much of it was done."""
+        until, done = time.perf_counter() + seconds, 0
         while time.perf_counter() < until:
-            self.square = (self.square @ self.square).tanh()
+            self.square, done = (self.square @ self.square).tanh(), done + 1
         with torch.no_grad():
             self.pieces[0][:10] += 1
+        return done
 
 
 def train(config: dict[str, Any]) -> None:
@@ -57,17 +61,27 @@ def train(config: dict[str, Any]) -> None:
     with SpotSafe(state=state) as run:
         for _ in run.steps():
             began = time.perf_counter()
-            state.work(config["step_s"])
+            done = state.work(config["step_s"])
             ended = time.perf_counter()
-            run.report(step_ms=(ended - began) * 1e3, waited_ms=waited)
+            run.report(step_ms=(ended - began) * 1e3, waited_ms=waited, done=done)
             waited = (time.perf_counter() - ended) * 1e3
 
 
 # Ours
 
 
-def ours(folder: Path, megabytes: int, pieces: int) -> tuple[list[float], list[float], list[float]]:
-    """Milliseconds for which the loop waited at each save, and elsewhere; seconds until each was durable."""
+@dataclass
+class Waits:
+    """Milliseconds for which the loop waited at each save and elsewhere, seconds until each save was durable, and how much of the
+    work of other steps was done in those beside a save."""
+
+    saves: list[float]
+    others: list[float]
+    durable_s: list[float]
+    beside: float
+
+
+def ours(folder: Path, megabytes: int, pieces: int) -> Waits:
     driver = Driver(folder / "storage", "benchmarks.checkpointing:train")
     config = {"megabytes": megabytes, "pieces": pieces, "step_s": STEP_S}
     saved: dict[int, float] = {}
@@ -81,10 +95,14 @@ def ours(folder: Path, megabytes: int, pieces: int) -> tuple[list[float], list[f
         driver.until_state("stopped")
     finally:
         driver.supervisor.close()
-    waits = {report["step"] - 1: report["metrics"]["waited_ms"] for report in driver.reports}
-    asked = [waits[step] for step in saved if step in waits]
+    told = {report["step"]: report["metrics"] for report in driver.reports}
+    waits = {step - 1: metrics["waited_ms"] for step, metrics in told.items()}
+    at_saves = [waits[step] for step in saved if step in waits]
     others = [ms for step, ms in waits.items() if step not in saved and step > 1]
-    return asked, others, list(saved.values())
+    beside = [told[step + 1]["done"] for step in saved if step + 1 in told]
+    elsewhere = [told[step]["done"] for step in told if step - 1 not in saved and step > 1]
+    share = statistics.mean(beside) / statistics.mean(elsewhere)
+    return Waits(at_saves, others, list(saved.values()), share)
 
 
 def share_in_a_storm(folder: Path, seconds: float) -> tuple[float, int, int]:
@@ -171,30 +189,40 @@ def line(name: str, waits: list[float]) -> str:
 
 
 def main() -> None:
+    print(
+        f"| {STATE_MB} MB, ms of waiting | first | median | 90 % | longest |\n| --- | --- | --- | --- | --- |"
+    )
+    said = []
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        print(
-            f"| {STATE_MB} MB, ms of waiting for a save | first | median | 90 % | longest |\n| --- | --- | --- | --- | --- |"
-        )
         for words, pieces in PIECES.items():
-            waits, others, durable = ours(Path(folder) / str(pieces), STATE_MB, pieces)
-            print(line(f"ours, {words}", waits))
-            print(line("a report without a save", others))
-            print(
-                f"| until durable, s: median {statistics.median(durable):.2f}, longest {max(durable):.2f} | | | | |"
-            )
+            found = ours(Path(folder) / str(pieces), STATE_MB, pieces)
+            print(line(f"ours, {words}", found.saves))
+            print(line("a report without a save", found.others))
             for name in PEERS:
-                print(line(f"{name}, {words}", run_peer(name, pieces)))
-        stall_ms = statistics.median(waits[1:])
+                waits = run_peer(name, pieces)
+                print(line(f"{name}, {words}", waits))
+                said.append(f"{name}, {words}: {median(waits) / median(found.saves):.1f} x our wait")
+            said.append(
+                f"durable, {words}: median {statistics.median(found.durable_s):.2f} s, longest {max(found.durable_s):.2f} s; "
+                f"work done in the step beside a save: {found.beside:.0%} of that of others"
+            )
+        print("\n" + "\n".join(said))
+        stall_ms, durable_s = median(found.saves), max(found.durable_s)
         print(
-            f"\nAt the interval `auto`, with a stall of {stall_ms:.0f} ms, durable after {max(durable):.1f} s:"
+            f"\nAt the interval `auto`, with a stall of {stall_ms:.0f} ms, durable after {durable_s:.1f} s:"
         )
         for step_s in (1, 10, 60):
-            print(f"  steps of {step_s} s: {shares(step_s, stall_ms, max(durable))}")
+            print(f"  steps of {step_s} s: {shares(step_s, stall_ms, durable_s)}")
         share, saves, steps = share_in_a_storm(Path(folder), 30)
         print(
             f"measured, steps of {STEP_S} s, workers that last for two minutes: {saves} saves in {steps} steps, "
             f"{share:.2%} of the time"
         )
+
+
+def median(waits: list[float]) -> float:
+    """Without the first, for which memory is taken."""
+    return statistics.median(waits[1:])
 
 
 def shares(step_s: int, stall_ms: float, durable_s: float) -> str:
