@@ -51,6 +51,7 @@ bench: install
 	$(BIN)/python -m benchmarks.turnaround
 	$(BIN)/python -m benchmarks.long_job
 	$(BIN)/python -m benchmarks.decisions
+	$(BIN)/python -m benchmarks.checkpointing
 
 chaos: install
 	$(BIN)/python -m benchmarks.chaos --minutes 10
