@@ -190,7 +190,8 @@ def test_what_the_storage_never_gives_as_it_was_costs_its_checkpoint(drive: Any,
     save(driver, until=2)
     save(driver, until=4, restore=2, by=1)
     bucket.proxy.fault("flip", "GET", "step_00000004-a2/state.pt", times=1000)
-    save(driver, until=5, restore=4, by=2)
+    driver.begin(until=5, restore=4, restore_attempt=2)
+    assert driver.until_state("waiting")["from_step"] == 2
     assert [report["metrics"]["acc"] for report in driver.reports[4:]] == [3, 4, 5]
 
 

@@ -257,7 +257,7 @@ def test_where_all_that_was_saved_is_damaged_a_trial_starts_over(drive: Any, fol
     driver.until_state("paused")
     flip("state.pt")(folder / "step_00000002-a1")
     driver.begin(until=2, restore=2, restore_attempt=1)
-    driver.until_state("waiting")
+    assert driver.until_state("waiting")["from_step"] == 0
     assert [report["metrics"]["acc"] for report in driver.reports] == [1, 2, 1, 2]
 
 

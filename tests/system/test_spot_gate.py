@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.system import books
-from tests.system.serving import Served
+from tests.system.serving import Served, until
 from tuner.client import ApiError
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
@@ -82,3 +82,21 @@ def test_code_that_raises_in_its_first_step_is_not_judged_for_good(mixed: Served
         ended = mixed.finished(job)
         assert ended.state == "failed"
         assert "the data is not where it was" in ended.detail
+
+
+def test_a_test_that_is_killed_is_paid_for_and_made_again_and_one_that_nobody_wants_is_given_up(
+    mixed: Served,
+) -> None:
+    """Its first step takes as long as it takes to kill its driver, and to cancel its job."""
+    wanted = {"market": "spot_with_fallback", "max_concurrent_trials": 1}
+    job = mixed.submit("misbehaving:slow", budget={"usd": 0.1}, constants={"step_s": 20}, resources=wanted).id
+    until("money is held for the test", lambda: mixed.client.job(job).spend.held_usd)
+    mixed.kill_driver(job)
+    lost = until("the next driver has settled it", lambda: mixed.client.bill(job).self_test_usd)
+    until("money is held for the next test", lambda: mixed.client.job(job).spend.held_usd)
+    mixed.client.cancel(job)
+    ended = mixed.finished(job)
+    assert ended.state == "cancelled"
+    assert mixed.client.bill(job).self_test_usd >= lost
+    assert list(mixed.client.trials(job)) == []
+    books.check(mixed.client, job)

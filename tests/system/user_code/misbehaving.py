@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from typing import Any
 
 from tuner.training import SpotSafe
@@ -20,6 +21,13 @@ def train(config: dict[str, Any]) -> None:
 
 def always_raises(config: dict[str, Any]) -> None:
     raise ValueError("the data is not where it was")
+
+
+def slow(config: dict[str, Any]) -> None:
+    with SpotSafe() as run:
+        for step in run.steps():
+            time.sleep(config["step_s"])
+            run.report(score=float(step))
 
 
 def wrong_metric(config: dict[str, Any]) -> None:
