@@ -36,7 +36,8 @@ PUBLIC: dict[Status, TrialState] = {
 class TrialRecord:
     """`until` is the step that the trial has earned (None: its end); `steps` the highest that it reported; `replayed` the one
     that its present attempt reported last. `losses` counts workers lost in a row that brought nothing new: at the very step
-    where the one before was lost, or before their first report. `trained_ns`: what its steps took, each counted once."""
+    where the one before was lost, or before their first report. `trained_ns`: what its steps took, each counted once;
+    `pace_ns`: a step of late."""
 
     number: int
     config: Config
@@ -51,6 +52,7 @@ class TrialRecord:
     replayed: int | None = None
     unkept: bool = False
     trained_ns: int = 0
+    pace_ns: int = 0
 
     @property
     def id(self) -> str:
