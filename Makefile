@@ -34,11 +34,14 @@ demo: install
 serve: install
 	@$(BIN)/tuner serve
 
+WITHOUT_A_SERVICE := not system and not browser
+
 test: install
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "$(WITHOUT_A_SERVICE)"
+	$(BIN)/python -m pytest -m "not ($(WITHOUT_A_SERVICE))"
 
 test-fast: install
-	$(BIN)/python -m pytest -m "not system and not browser"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "$(WITHOUT_A_SERVICE)"
 
 lint: install
 	$(BIN)/ruff check .

@@ -361,3 +361,12 @@ def test_minimising_ranks_the_other_way() -> None:
         story.parked(number, 1)
     story.report(2, 1, 0.9)
     assert begins(story.parked(2, 1)) == [("trial_00001", 3)]
+
+
+def test_a_trial_s_pace_is_that_of_its_latest_steps() -> None:
+    story = Story(fidelity=Fidelity(min=9, max=9))
+    for step, (train_ns, pace_ns) in enumerate([(100, 100), (100, 100), (500, 200), (200, 200)], start=1):
+        story.tell(ev.Reported(AT, "trial_00000", step, 0.5, Money(0), True, train_ns))
+        assert story.state.trials[0].pace_ns == pace_ns
+    story.tell(ev.Reported(AT, "trial_00000", 6, 0.5, Money(0), True, 800))
+    assert story.state.trials[0].pace_ns == 250, "two steps at once"

@@ -199,6 +199,26 @@ def test_only_rungs_are_scores() -> None:
     assert told.forecast() == quiet.forecast() != {}
 
 
+def dear(config: Config) -> float:
+    """Seconds of a step: the wider, the longer."""
+    return float(str(config["width"])) / 8
+
+
+@pytest.mark.parametrize("step_s", [2.5, 1e-3, 0.0])
+def test_what_is_proposed_can_be_trained_to_its_end_if_anything_can(step_s: float) -> None:
+    """The best is four times as wide as the narrowest; the random proposals are bound as well."""
+    sampler = ModelSampler(PLANE, 1, STEPS)
+    for number in range(16):
+        config = sampler.suggest(number)
+        assert config is not None
+        sampler.tell(number, 4, height(config, 4), round(4 * dear(config) * 10**9), at_rung=True)
+    free = [c for n in range(16, 56) if (c := sampler.suggest(n))]
+    bound = [c for n in range(56, 96) if (c := sampler.suggest(n, step_s))]
+    assert len(free) == len(bound) == 40
+    assert max(map(dear, free)) > 3
+    assert max(map(dear, bound)) <= max(1.2 * step_s, 1.2)
+
+
 def test_when_all_trials_failed_it_still_proposes() -> None:
     sampler = ModelSampler(PLANE, 0, STEPS)
     for number in range(2 * FIRST_RANDOM):

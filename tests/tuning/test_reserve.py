@@ -11,7 +11,7 @@ from tuner.domain.money import ZERO, Money, Price, Rate
 from tuner.domain.objective import Objective
 from tuner.domain.space import Float, Space
 from tuner.domain.time import NS
-from tuner.tuning.reserve import Reserve
+from tuner.tuning.reserve import MARGIN, Reserve
 from tuner.tuning.state import State, Status, TrialRecord
 
 PER_STEP = 1000
@@ -112,6 +112,22 @@ def test_those_that_cannot_get_where_they_were_sent_are_in_the_way_the_dearest_f
     assert reserve(leader, near, far, left_steps=60).in_the_way() == []
     assert [t.number for t in reserve(leader, near, far, left_steps=20).in_the_way()] == [2]
     assert [t.number for t in reserve(leader, near, far, left_steps=13).in_the_way()] == [1, 2]
+
+
+def test_a_new_trial_may_take_half_of_what_is_free_to_its_end() -> None:
+    finished, running = Trial("completed", STEPS, STEPS), Trial("running", 20, STEPS)
+    alone, beside = reserve(finished, left_steps=100), reserve(finished, running, left_steps=100)
+    assert 2 * alone.new_step_s * STEPS == pytest.approx(100 / MARGIN, rel=0.03)
+    assert 2 * beside.new_step_s * STEPS == pytest.approx((100 - 20 * MARGIN) / MARGIN, rel=0.03)
+    assert reserve(finished, running, left_steps=10).new_step_s == 0
+
+
+def test_a_trial_that_grows_slower_is_thought_to_stay_so() -> None:
+    state = state_of(60, Trial("running", 12, STEPS), Trial("completed", STEPS, STEPS))
+    state.trials[0].pace_ns = 4 * NS
+    found = Reserve.of(state)
+    assert found is not None
+    assert found.leader is None
 
 
 @pytest.mark.parametrize(("step_s", "affordable"), [(1, True), (4, False)])

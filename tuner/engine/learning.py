@@ -1,5 +1,7 @@
 """What the sampler is told of what happened, live and when a job is rebuilt."""
 
+import math
+
 from tuner.domain import events as ev
 from tuner.domain.ids import trial_number
 from tuner.domain.job import JobSpec
@@ -32,7 +34,8 @@ class Learner:
             return ev.Advised(at, None, go=False)
         number = trial_number(trial)
         self._known = number + 1
-        return ev.Suggested(at, trial, self._sampler.suggest(number))
+        step_s = math.inf if reserve is None else reserve.new_step_s
+        return ev.Suggested(at, trial, self._sampler.suggest(number, step_s))
 
     def advise(self, state: State, trial: str, at: Instant) -> ev.Advised:
         """Whether a trial that waits at a rung goes on."""

@@ -119,6 +119,8 @@ def _on_reported(state: State, event: ev.Reported) -> list[Command]:
         return drop(state, trial, "failed", f"reported {metric} = {event.value} at step {event.step}")
     if event.value is not None:
         trial.value = event.value
+    latest_ns = event.train_ns // (event.step - trial.steps)
+    trial.pace_ns = (3 * trial.pace_ns + latest_ns) // 4 if trial.pace_ns else latest_ns
     state.steps, trial.steps = state.steps + event.step - trial.steps, event.step
     state.trained_ns, trial.trained_ns = (
         state.trained_ns + event.train_ns,

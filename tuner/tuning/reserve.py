@@ -8,10 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
+from tuner.domain.time import NS
 from tuner.tuning.state import State, TrialRecord
 
 MARGIN = 1.1  # steps differ in length
 NEW = 0.4  # of a mean training: what a new trial is thought to take, many being cheaper and stopped early
+FORETOLD = (
+    0.5  # of what is free: what a new trial may be foretold to take to its end, as steps are foretold badly
+)
 SPARE = 0.5  # steps: a lease has to be a little longer than what is done on it
 PRIOR_STEPS = 1  # of the mean length, that each trial is thought to have done beside its own
 
@@ -74,6 +78,13 @@ class Reserve:
         return self._is_last or self._affords(_overhead_ns(self.state) + first, None)
 
     @property
+    def new_step_s(self) -> float:
+        """Seconds that a step of a new trial may take for its last to be affordable beside what runs. It need not be affordable
+        beside the leader: should it become the best, the other one need not be finished."""
+        free = self.left_ns - self._committed_ns(None, to_end=False) - _overhead_ns(self.state)
+        return max(0, free) * FORETOLD / (MARGIN * (self.state.max_step or 1) + SPARE) / NS
+
+    @property
     def _is_last(self) -> bool:
         """Nothing else needs the money: how far it goes is for the ledger to say."""
         return self.leader is None and not self.state.active
@@ -116,11 +127,12 @@ def _reaching_ns(state: State, trial: TrialRecord, step: int | None) -> int:
 
 
 def _step_ns(state: State, trial: TrialRecord | None = None) -> int:
-    """Of all, or of this trial as far as it is known."""
+    """Of all, or of this trial as far as it is known; its latest ones where they are slower than those before."""
     mean = state.trained_ns // max(1, state.steps)
     if trial is None:
         return mean
-    return (trial.trained_ns + PRIOR_STEPS * mean) // (trial.steps + PRIOR_STEPS)
+    own = (trial.trained_ns + PRIOR_STEPS * mean) // (trial.steps + PRIOR_STEPS)
+    return max(own, trial.pace_ns)
 
 
 def _overhead_ns(state: State) -> int:

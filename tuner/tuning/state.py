@@ -38,7 +38,7 @@ class TrialRecord:
     that its present attempt reported last. `losses` counts workers lost in a row that brought nothing new: at the very step
     where the one before was lost, or before their first report. `preemptions` of its attempts, of which the last `in_vain` in
     a row brought no newer checkpoint than that of `kept`, the newest one at the last of them; `displaced`: it goes on before
-    others. `trained_ns`: what its steps took, each counted once."""
+    others. `trained_ns`: what its steps took, each counted once; `pace_ns`: a step of late."""
 
     number: int
     config: Config
@@ -57,6 +57,7 @@ class TrialRecord:
     replayed: int | None = None
     unkept: bool = False
     trained_ns: int = 0
+    pace_ns: int = 0
 
     @property
     def id(self) -> str:

@@ -123,9 +123,9 @@ class RowsSampler:
         self._squares = np.einsum("ij,ij->i", table.unit, table.unit)
         self._left = len(table.configs)
 
-    def suggest(self, number: int) -> Config | None:
+    def suggest(self, number: int, step_s: float = math.inf) -> Config | None:
         """None once every row has its trial, or where the inner sampler has no more."""
-        proposed = self._inner.suggest(number) if self._left else None
+        proposed = self._inner.suggest(number, step_s) if self._left else None
         if proposed is None:
             return None
         row = int(np.argmin(self._squares - 2 * (self._table.unit @ self._table.unit_of(proposed))))

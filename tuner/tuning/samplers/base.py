@@ -1,5 +1,6 @@
 """What a sampler is asked and told."""
 
+import math
 from collections.abc import Mapping
 from random import Random
 from typing import Protocol
@@ -16,8 +17,9 @@ class Sampler(Protocol):
     Trials are known by number, from 0. After a restart the same tellings and adoptions rebuild it.
     """
 
-    def suggest(self, number: int) -> Config | None:
-        """The configuration of trial `number`, the next one; None: there are no more, ever."""
+    def suggest(self, number: int, step_s: float = math.inf) -> Config | None:
+        """The configuration of trial `number`, the next one; None: there are no more, ever. `step_s`: the seconds that one of its
+        steps may take for its last one to be affordable, which a sampler heeds that can foretell them."""
 
     def adopt(self, number: int, config: Config | None) -> None:
         """What trial `number` really is: what `suggest(number)` answered before a restart (cheaper than asking again, where that

@@ -2,8 +2,8 @@
 
 What it adds to the model (`curve_gp`): scores of early steps are first lifted by the mean learning curve, so that a trial
 is not thought worse for being younger; a proposal is the point of greatest expected improvement at the last step for its
-cost, which a linear model of the logarithm of the time of a step foretells; a share of the proposals is drawn at random,
-as no model is right about everything. Its forecasts of where trials would end decide about promotions.
+cost, which a linear model of the logarithm of the time of a step foretells, and that could be trained to its end with what
+is left; a share of the proposals is drawn at random, as no model is right about everything. Its forecasts of where trials would end decide about promotions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,6 +28,8 @@ RANDOM_SHARE = 0.1
 FIRST_RANDOM = 8
 CANDIDATES = 1000
 PAST_CANDIDATES = 10
+CHEAPEST = 0.02  # of the candidates, are affordable at all events
+SHORTEST_S = 1e-9
 POINTS = 200  # that the model is conditioned on
 FIT_POINTS = 120
 REFIT_AT = 1.3  # times the rungs told at the last fit
@@ -63,12 +65,13 @@ class ModelSampler:
         self._model: _Model | None = None
         self._note_fit()
 
-    def suggest(self, number: int) -> Config | None:
+    def suggest(self, number: int, step_s: float = np.inf) -> Config | None:
         rng = number_rng(self._seed, number)
+        at_random = rng.random() < RANDOM_SHARE
         config = None
-        if rng.random() >= RANDOM_SHARE and self._knows_enough:
+        if self._knows_enough:
             with _THREADS.limit(limits=1):
-                config = self._best_candidate(np.random.default_rng(rng.randrange(2**63)))
+                config = self._candidate(np.random.default_rng(rng.randrange(2**63)), step_s, at_random)
         if config is None or not self._random.is_new(config):
             config = self._random.suggest(number)
         self.adopt(number, config)
@@ -132,14 +135,19 @@ class ModelSampler:
             dtype=np.float64,
         )
 
-    def _best_candidate(self, rng: np.random.Generator) -> Config:
+    def _candidate(self, rng: np.random.Generator, step_s: float, at_random: bool) -> Config:
+        """The best of those whose steps are foretold to take no longer than `step_s`; of the cheapest, where hardly any does."""
         model = self._fresh()
         points = self._candidates(rng)
         features = self._cube.features(points)
+        cost = model.cost_weights[0] + features @ model.cost_weights[1:]
+        affordable = cost <= max(np.log(max(step_s, SHORTEST_S)), np.quantile(cost, CHEAPEST))
+        points, features, cost = points[affordable], features[affordable], cost[affordable]
+        if at_random:
+            return self._cube.config(points[0])
         mean, deviation = model.gp.predict(features, self._curves.last_t, np.full(len(points), NOBODY))
         best = max((mean for mean, _ in model.forecast.values()), default=0.0)
         worth = log_expected_improvement((mean - best) / deviation) + np.log(deviation)
-        cost = features @ model.cost_weights[1:]
         return self._cube.config(points[np.argmax(worth - cost)])
 
     def _candidates(self, rng: np.random.Generator) -> Floats:

@@ -6,6 +6,7 @@ reached, which the samplers rank by step and then by value; as it goes on, it is
 """
 
 import copy
+import math
 import warnings
 from collections.abc import Container, Sequence
 from typing import cast
@@ -87,7 +88,7 @@ class OptunaSampler:
         self._trials: dict[int, optuna.Trial] = {}
         self._last: dict[int, tuple[int, float]] = {}
 
-    def suggest(self, number: int) -> Config:
+    def suggest(self, number: int, step_s: float = math.inf) -> Config:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if self._name != "qmc":  # a QMC sequence has one scramble for the whole job

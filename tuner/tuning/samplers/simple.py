@@ -38,7 +38,7 @@ class RandomSampler(Oblivious):
         self._adopted: dict[int, str] = {}
         self._seen: Counter[str] = Counter()
 
-    def suggest(self, number: int) -> Config | None:
+    def suggest(self, number: int, step_s: float = math.inf) -> Config | None:
         if self._distinct is None or self._distinct > 10_000:
             return self._space.sample(number_rng(self._seed, number))
         if len(self._seen) >= self._distinct:
@@ -87,7 +87,7 @@ class GridSampler(Oblivious):
         else:
             self._grid = None
 
-    def suggest(self, number: int) -> Config | None:
+    def suggest(self, number: int, step_s: float = math.inf) -> Config | None:
         if self._grid is not None:
             return self._grid[number] if number < len(self._grid) else None
         # Too large to list: points of the grid drawn at random, which no budget will exhaust.
