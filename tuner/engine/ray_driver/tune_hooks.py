@@ -141,10 +141,14 @@ class Messenger(Unrecorded, TrialScheduler):
                 self._give_up(tune_controller, waiting.trial, waiting.attempt)
 
     def _give_up(self, tune_controller: Any, name: str, attempt: int) -> None:
-        """Tune need not look for a worker for this attempt any more."""
-        for trial in tune_controller.get_live_trials():
+        """Tune need not look for a worker for this attempt any more. By itself it would go on counting it as one that is looked for,
+        and keep an idle worker for it."""
+        tune = tune_controller._tune_controller
+        for trial in list(tune.get_live_trials()):
             if trial.config["trial"] == name and trial.config["attempt"] == attempt:
-                tune_controller.stop_trial(trial)
+                tune.stop_trial(trial)
+                if trial in tune._staged_trials:
+                    tune._unstage_trial_with_resources(trial)
 
     def debug_string(self) -> str:
         return "decided by the tuning service"
