@@ -87,7 +87,9 @@ def submit(served: OnSpot, *, megabytes: float, step_s: float, others: int) -> s
     ).id
 
 
-def preempt(served: OnSpot, job: str, series: Series, take: Callable[[OnSpot, str], float], others: int) -> None:
+def preempt(
+    served: OnSpot, job: str, series: Series, take: Callable[[OnSpot, str], float], others: int
+) -> None:
     """Once all nodes are there, the long trial trains, and so does another one beside it."""
     served.cluster.alive("spot-1", "spot-2")
     before = until("the long trial trains", lambda: running(served, job))

@@ -78,9 +78,7 @@ class SpotCluster:
     def alive(self, *names: str) -> None:
         until(f"{names} are alive", lambda: all(self._node(name).state == "alive" for name in names))
 
-    def preempt(
-        self, name: str, notice: str, stdout: int = subprocess.DEVNULL
-    ) -> "subprocess.Popen[bytes]":
+    def preempt(self, name: str, notice: str, stdout: int = subprocess.DEVNULL) -> "subprocess.Popen[bytes]":
         """`tuner preempt`, which ends when the node is gone."""
         command = self._tuner("preempt", name, "--notice", notice)
         return subprocess.Popen(command, env=self.environment, stdout=stdout)

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from tests.system import books
-from tests.system.serving import until
+from tests.system.serving import TIMEOUT_S, until
 from tests.system.spot_cluster import OnSpot, SpotCluster, left_of, now
+from tuner.engine.ray_cluster import LocalHead
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 # A pod's notice, none and nobody told, none as in a power cut.
@@ -101,3 +102,36 @@ def it_is_on_the_record(served: OnSpot, job: str) -> None:
 def test_nothing_is_left_held(on_spot: OnSpot) -> None:
     for job in on_spot.client.jobs():
         until(f"{job.name} holds nothing", lambda job=job: on_spot.client.job(job.id).spend.held_usd == 0)
+
+
+def test_a_node_is_taken_away_once_however_often_it_is_told(on_spot: OnSpot) -> None:
+    """And it comes back under the address that it had, to be trained on again."""
+    job = submit(on_spot, "spot", step_s=1.0)
+    node, _ = on_spot.trains_on(job)
+    before = address(on_spot, node)
+    told = [on_spot.cluster.preempt(node, notice) for notice in ("15s", "10s", "15s")]
+    other, _ = on_spot.trains_on(job, but=node)
+    assert [process.wait(TIMEOUT_S) for process in told].count(0) >= 1
+    on_spot.cluster.alive("spot-1", "spot-2", "spot-3")
+    assert address(on_spot, node) == before
+    (taken,) = [attempt for _, attempt in on_spot.attempts(job) if attempt.end == "preempted"]
+    assert on_spot.cluster.names[str(taken.node)] == node
+    third = ({"spot-1", "spot-2", "spot-3"} - {node, other}).pop()
+    at = now()
+    take_away(on_spot, third, "0s")
+    take_away(on_spot, other, "0s")
+    assert on_spot.trains_on(job, since=at, but=other)[0] in (node, third)
+    on_spot.client.cancel(job)
+    assert on_spot.finished(job).state == "cancelled"
+    books.check(on_spot.client, job)
+
+
+def address(served: OnSpot, name: str) -> str:
+    """Host and port of the node's raylet, by Ray's word."""
+    head = LocalHead(served.home)
+    dashboard = head.dashboard(head.find_or_start())
+    rows = dashboard.get("/api/v0/nodes?detail=1&limit=1000")["data"]["result"]["result"]
+    dashboard.close()
+    node_id = next(node.node_id for node in served.cluster.nodes() if node.name == name)
+    (row,) = [row for row in rows if row["node_id"] == node_id]
+    return f"{row['node_ip']}:{row.get('node_manager_port', row.get('raylet_socket_name'))}"

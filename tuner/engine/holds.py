@@ -66,6 +66,12 @@ class Purse:
             meter = Meter(ns)
         self.meter, self.heard_ns = meter, heard_ns
 
+    def is_found_at(self, node: str, *, leaving: bool) -> bool:
+        """Whether it was not known before on which node it runs."""
+        new = bool(node) and not self.node
+        self.node, self.leaving = node or self.node, leaving
+        return new
+
     @property
     def row(self) -> AttemptRow:
         """Its attempt for the record, as it runs."""

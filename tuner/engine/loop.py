@@ -95,10 +95,8 @@ class Loop:
             return
         with self._turn() as turn:
             purse.read(progress.meter, heard_ns=self._clock.elapsed_ns())
-            if progress.node and not purse.node:
-                purse.node = progress.node
+            if purse.is_found_at(progress.node, leaving=progress.leaving):
                 turn.tx.put_attempt(purse.row)
-            purse.leaving = progress.leaving
             for saved in progress.checkpoints:
                 self._on_saved(turn, purse, saved.step)
                 size, seconds = saved.size_bytes, saved.seconds
