@@ -92,12 +92,13 @@ class Messenger(Unrecorded, TrialScheduler):
         super().__init__()
         self._loop, self._actuator, self._each_turn = loop, actuator, each_turn
         self._nodes: dict[str, str] = {}  # by Tune's trials, which are our attempts
+        self._added: dict[tuple[str, int], Trial] = {}
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         return True
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        pass
+        self._added[trial.config["trial"], trial.config["attempt"]] = trial
 
     @or_die
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
@@ -127,8 +128,9 @@ class Messenger(Unrecorded, TrialScheduler):
         pass
 
     @or_die
-    def choose_trial_to_run(self, tune_controller: Any) -> None:
-        """Called at every turn of Tune's loop, ten times a second at least. Pending trials start by themselves."""
+    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
+        """Called at every turn of Tune's loop, ten times a second at least. Pending trials start by themselves; the answer is the one
+        that has waited longest, as Tune would give a worker that becomes free to the newest."""
         self._each_turn()
         for progress in self._actuator.withdraw_queued():
             self._loop.progress(progress)
@@ -139,6 +141,9 @@ class Messenger(Unrecorded, TrialScheduler):
             if self._loop.relocate(waiting.trial, waiting.attempt):
                 self._actuator.ended(waiting.trial, waiting.attempt)
                 self._give_up(tune_controller, waiting.trial, waiting.attempt)
+        looking = {(one.trial, one.attempt) for one in self._actuator.looking()}
+        self._added = {name: trial for name, trial in self._added.items() if name in looking}
+        return next(iter(self._added.values()), None)
 
     def _give_up(self, tune_controller: Any, name: str, attempt: int) -> None:
         """Tune need not look for a worker for this attempt any more. By itself it would go on counting it as one that is looked for,
