@@ -15,11 +15,10 @@ REACH_S = 1.0
 
 def went_with_its_machine(error: Exception | None, node_id: str) -> bool:
     """Whether this counts as a preemption: the node was drained for one, whether Ray knows of its death by now or not; or it is a spot
-    machine's, and gone without a word. `node_id` "": unknown, as the worker had not said anything yet. Takes a second at most, where
-    nothing answers at the node's address."""
+    machine's, and gone without a word. `node_id` "": unknown. Takes a second at most, where nothing answers at the node's
+    address."""
     if getattr(error, "preempted", False):
         return True
-    node_id = node_id or _node_of(error)
     node = next((node for node in ray.nodes() if node["NodeID"] == node_id), None)
     if node is None:
         return False
@@ -31,8 +30,8 @@ def went_with_its_machine(error: Exception | None, node_id: str) -> bool:
     return node["Labels"].get(MARKET) == "spot" and not (node["Alive"] and _answers(node))
 
 
-def _node_of(error: Exception | None) -> str:
-    """Where the actor was that the error tells of; "" where Ray does not know."""
+def node_of(error: Exception | None) -> str:
+    """Where the actor was that the error tells of, which may have died before its first word; "" where Ray does not know."""
     actor_id = getattr(error, "actor_id", None)
     found = state.actor_table(actor_id) if isinstance(actor_id, str) else {}
     return str(found.get("Address", {}).get("NodeID", ""))

@@ -20,7 +20,7 @@ from ray.tune.search import Searcher
 from tuner.engine.loop import Loop
 from tuner.engine.messages import ENDED, Progress
 from tuner.engine.ray_driver.actuator import Actuator, actor_sender
-from tuner.engine.ray_driver.deaths import went_with_its_machine
+from tuner.engine.ray_driver.deaths import node_of, went_with_its_machine
 from tuner.engine.worker.actor import TOLD
 
 P = ParamSpec("P")
@@ -119,7 +119,9 @@ class Messenger(Unrecorded, TrialScheduler):
         error, node = _error(trial), self._nodes.pop(trial.trial_id, "")
         self._actuator.ended(name, attempt)
         if self._loop.runs(name, attempt):
-            self._loop.lost(name, attempt, _why(error), preempted=went_with_its_machine(error, node))
+            node = node or node_of(error)
+            taken = went_with_its_machine(error, node)
+            self._loop.lost(name, attempt, _why(error), preempted=taken, node=node)
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         self._nodes.pop(trial.trial_id, None)
