@@ -90,6 +90,8 @@ def test_a_database_of_the_first_release_is_brought_up_to_date_with_all_that_it_
         for column in ("market", "price"):
             db.exec_driver_sql(f"ALTER TABLE attempts DROP COLUMN {column}")
         db.exec_driver_sql("DROP TABLE warm_starts")
+        for column in ("price", "market"):
+            db.exec_driver_sql(f"ALTER TABLE attempts DROP COLUMN {column}")
         db.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
     database.migrate()
     assert schema(database) == newest

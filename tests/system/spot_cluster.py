@@ -7,12 +7,11 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-from tests.system.serving import TIMEOUT_S, USER_CODE, Served, until
-from tuner.engine.ray_cluster.cluster_file import ClusterFile
+from tests.system.serving import USER_CODE, Served, until
+from tuner.engine.ray_cluster.cluster_file import ClusterFile, KeptNode
 from tuner.engine.ray_cluster.processes import marked
 from tuner.schemas.answers import Attempt
 
@@ -68,25 +67,25 @@ class SpotCluster:
         assert self._process.poll() is None, (self.home / "cluster.log").read_text()[-2000:]
         return self
 
-    def state(self, name: str) -> str:
+    def nodes(self) -> tuple[KeptNode, ...]:
         kept = ClusterFile(self.home).read()
         assert kept is not None
-        return next(node.state for node in kept.nodes if node.name == name)
+        return kept.nodes
+
+    def _node(self, name: str) -> KeptNode:
+        return next(node for node in self.nodes() if node.name == name)
 
     def alive(self, *names: str) -> None:
-        until(f"{names} are alive", lambda: all(self.state(name) == "alive" for name in names))
+        until(f"{names} are alive", lambda: all(self._node(name).state == "alive" for name in names))
 
-    def preempt(self, name: str, notice: str) -> "subprocess.Popen[bytes]":
+    def preempt(self, name: str, notice: str, stdout: int = subprocess.DEVNULL) -> "subprocess.Popen[bytes]":
         """`tuner preempt`, which ends when the node is gone."""
         command = self._tuner("preempt", name, "--notice", notice)
-        return subprocess.Popen(command, env=self.environment, stdout=subprocess.DEVNULL)
+        return subprocess.Popen(command, env=self.environment, stdout=stdout)
 
     def kill_raylet(self, name: str) -> None:
         """kill -9 of the raylet alone: nobody is told, and its workers end as they find out."""
-        kept = ClusterFile(self.home).read()
-        assert kept is not None
-        session = next(node.session for node in kept.nodes if node.name == name)
-        for process in marked(session):
+        for process in marked(self._node(name).session):
             if process.cmdline()[:1] and process.cmdline()[0].endswith("/raylet"):
                 process.kill()
                 return
@@ -147,10 +146,6 @@ def left_of(home: Path) -> list[psutil.Process]:
     from tuner.engine.ray_cluster import LocalHead
 
     return list(marked(f"{LocalHead(home).tag}-"))
-
-
-def gone(process: "subprocess.Popen[Any]") -> None:
-    process.wait(TIMEOUT_S)
 
 
 def now() -> float:

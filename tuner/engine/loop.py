@@ -137,7 +137,7 @@ class Loop:
                 self._tell(turn, event)
         return True
 
-    def lost(self, trial: str, attempt: int, reason: str, *, preempted: bool = False) -> None:
+    def lost(self, trial: str, attempt: int, reason: str, *, preempted: bool = False, node: str = "") -> None:
         """The worker is known to be dead; `preempted`: its machine was taken away, as it is thought to be anyhow where that had its
         notice. Its time since it was last heard of is paid as lost, as far as it was held."""
         purse = self._purse(trial, attempt)
@@ -146,9 +146,9 @@ class Loop:
         with self._turn() as turn:
             silent = self._clock.elapsed_ns() - purse.heard_ns if not purse.waits else 0
             silent = min(silent, purse.lease_ns - purse.meter.total_ns)
-            ns = dict(purse.meter.ns)
-            ns["lost"] = ns.get("lost", 0) + max(0, silent)
-            purse.meter = Meter(ns)
+            ns = purse.meter.ns
+            purse.meter = Meter({**ns, "lost": ns.get("lost", 0) + max(0, silent)})
+            purse.node = purse.node or node
             self.stalled.pop(trial, None)
             self._end(turn, purse, "preempted" if preempted or purse.leaving else "lost", reason)
 

@@ -30,6 +30,13 @@ def went_with_its_machine(error: Exception | None, node_id: str) -> bool:
     return node["Labels"].get(MARKET) == "spot" and not (node["Alive"] and _answers(node))
 
 
+def node_of(error: Exception | None) -> str:
+    """Where the actor was that the error tells of, which may have died before its first word; "" where Ray does not know."""
+    actor_id = getattr(error, "actor_id", None)
+    found = state.actor_table(actor_id) if isinstance(actor_id, str) else {}
+    return str(found.get("Address", {}).get("NodeID", ""))
+
+
 def _answers(node: Mapping[str, Any]) -> bool:
     """Ray takes seconds to notice that a node is gone, and a driver hears of its worker's end before. A worker that dies alone leaves
     its node behind, which still takes calls."""

@@ -20,7 +20,7 @@ from ray.tune.search import Searcher
 from tuner.engine.loop import Loop
 from tuner.engine.messages import ENDED, Progress
 from tuner.engine.ray_driver.actuator import Actuator, actor_sender
-from tuner.engine.ray_driver.deaths import went_with_its_machine
+from tuner.engine.ray_driver.deaths import node_of, went_with_its_machine
 from tuner.engine.worker.actor import TOLD
 
 P = ParamSpec("P")
@@ -92,12 +92,13 @@ class Messenger(Unrecorded, TrialScheduler):
         super().__init__()
         self._loop, self._actuator, self._each_turn = loop, actuator, each_turn
         self._nodes: dict[str, str] = {}  # by Tune's trials, which are our attempts
+        self._added: dict[tuple[str, int], Trial] = {}
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         return True
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        pass
+        self._added[trial.config["trial"], trial.config["attempt"]] = trial
 
     @or_die
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
@@ -118,7 +119,9 @@ class Messenger(Unrecorded, TrialScheduler):
         error, node = _error(trial), self._nodes.pop(trial.trial_id, "")
         self._actuator.ended(name, attempt)
         if self._loop.runs(name, attempt):
-            self._loop.lost(name, attempt, _why(error), preempted=went_with_its_machine(error, node))
+            node = node or node_of(error)
+            taken = went_with_its_machine(error, node)
+            self._loop.lost(name, attempt, _why(error), preempted=taken, node=node)
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         self._nodes.pop(trial.trial_id, None)
@@ -127,8 +130,9 @@ class Messenger(Unrecorded, TrialScheduler):
         pass
 
     @or_die
-    def choose_trial_to_run(self, tune_controller: Any) -> None:
-        """Called at every turn of Tune's loop, ten times a second at least. Pending trials start by themselves."""
+    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
+        """Called at every turn of Tune's loop, ten times a second at least. Pending trials start by themselves; the answer is the one
+        that has waited longest, as Tune would give a worker that becomes free to the newest."""
         self._each_turn()
         for progress in self._actuator.withdraw_queued():
             self._loop.progress(progress)
@@ -139,12 +143,19 @@ class Messenger(Unrecorded, TrialScheduler):
             if self._loop.relocate(waiting.trial, waiting.attempt):
                 self._actuator.ended(waiting.trial, waiting.attempt)
                 self._give_up(tune_controller, waiting.trial, waiting.attempt)
+        looking = {(one.trial, one.attempt) for one in self._actuator.looking()}
+        self._added = {name: trial for name, trial in self._added.items() if name in looking}
+        return next(iter(self._added.values()), None)
 
     def _give_up(self, tune_controller: Any, name: str, attempt: int) -> None:
-        """Tune need not look for a worker for this attempt any more."""
-        for trial in tune_controller.get_live_trials():
+        """Tune need not look for a worker for this attempt any more. By itself it would go on counting it as one that is looked for,
+        and keep an idle worker for it."""
+        tune = tune_controller._tune_controller
+        for trial in list(tune.get_live_trials()):
             if trial.config["trial"] == name and trial.config["attempt"] == attempt:
-                tune_controller.stop_trial(trial)
+                tune.stop_trial(trial)
+                if trial in tune._staged_trials:
+                    tune._unstage_trial_with_resources(trial)
 
     def debug_string(self) -> str:
         return "decided by the tuning service"
