@@ -7,10 +7,11 @@ from tuner.domain.cost import CostKind, Meter, slice_costs, total
 from tuner.domain.events import Limit
 from tuner.domain.ids import hold_id
 from tuner.domain.money import FREE, Cost, Money, Rate
-from tuner.domain.records import AttemptRow, OpenHold
+from tuner.domain.records import AttemptRow, OpenHold, ReportRow
 from tuner.domain.time import Instant
 from tuner.domain.trial import AttemptEnd
 from tuner.engine.journal import JournalTx
+from tuner.engine.messages import StepReport
 from tuner.engine.placement import Place
 from tuner.tuning.guard import fits_deadline, lease_ns
 
@@ -85,6 +86,13 @@ class Purse:
         """So much was trained when a step was reported."""
         self.trained_ns[step], self.last_step = ns, step
         self.again_ns = ns if step <= self.again_until else self.again_ns
+
+    def row_of(self, report: StepReport, value: float | None) -> ReportRow:
+        """For the record: what it takes to get so far without interruptions is its training, and the first setup."""
+        ns = report.meter.ns.get("train", 0) + (0 if self.from_step else report.meter.ns.get("setup", 0))
+        cost, duration_ns = self.base[0] + self.rate.cost(ns), self.base[1] + ns
+        where = (self.trial, self.attempt, report.step, report.at)
+        return ReportRow(*where, value, report.metrics, cost, duration_ns)
 
     @property
     def row(self) -> AttemptRow:

@@ -15,7 +15,7 @@ from tuner.domain.budget import Budget
 from tuner.domain.cost import Meter
 from tuner.domain.job import JobSpec
 from tuner.domain.money import FREE, Rate
-from tuner.domain.records import CheckpointRow, ReportRow
+from tuner.domain.records import CheckpointRow
 from tuner.domain.time import Instant
 from tuner.domain.trial import AttemptEnd
 from tuner.engine.ends import DONE_AGAIN, end_of, event_of
@@ -255,14 +255,8 @@ class Loop:
             self.pace.stepped(purse.trial, train_ns)
         purse.trained(report.step, trained)
         purse.reported = report.meter
-        useful_ns = trained if purse.from_step else trained + report.meter.ns.get("setup", 0)
         value = report.value(self.state.spec.objective.metric)
-        cost, duration_ns = purse.base[0] + purse.rate.cost(useful_ns), purse.base[1] + useful_ns
-        turn.tx.put_report(
-            ReportRow(
-                purse.trial, purse.attempt, report.step, report.at, value, report.metrics, cost, duration_ns
-            )
-        )
+        turn.tx.put_report(purse.row_of(report, value))
         spent = turn.tx.account().posted.usd
         for other in self.purses.values():
             spent = spent + other.unposted()
@@ -274,7 +268,8 @@ class Loop:
         if progress.saved_step:
             self._on_saved(turn, purse, progress.saved_step)
         starved = trouble is not None and trouble.kind == "lease" and purse.last_step == 0
-        self.pace.ended(trial, purse.meter, warming_ns=progress.warming_ns, starved=starved)
+        once_ns = {"warming_ns": progress.warming_ns, "outage_ns": progress.outage_ns}
+        self.pace.ended(trial, purse.meter, **once_ns, starved=starved)
         reason, detail = (trouble.line, trouble.traceback) if trouble else ("", "")
         end = end_of(progress)
         if trial in self.stalled and end in ("lost", "preempted"):
@@ -290,7 +285,7 @@ class Loop:
             return
         hangs = self.pace.hangs(
             trained_ns=purse.since_report_ns("train"),
-            overhead_ns=purse.since_report_ns(*OVERHEAD),
+            overhead_ns=purse.since_report_ns(*OVERHEAD) - progress.outage_ns,
             buys_ns=purse.rate.affords_ns(self.state.budget.limit),
         )
         if progress.state == "running" and hangs:

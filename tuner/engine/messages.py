@@ -73,7 +73,7 @@ class Trouble:
 class Progress:
     """One answer of a worker. `saved_step` is that of the newest durable checkpoint, `need_ns` the lease wanted beyond the
     present one; `warming_ns` of the attempt's setup went into the worker itself, and is not needed for another attempt.
-    `from_step` is that of the checkpoint from which it went on (0: none; None: not yet known), `node` where it runs ("": unknown); `leaving`: that is about to be taken away."""
+    `from_step` is that of the checkpoint from which it went on (0: none; None: not yet known), `node` where it runs ("": unknown); `leaving`: that is about to be taken away. Of its restore and its closing save, `outage_ns` went into trying again a storage that failed."""
 
     trial: str
     attempt: int
@@ -88,6 +88,7 @@ class Progress:
     node: str = ""
     leaving: bool = False
     from_step: int | None = None
+    outage_ns: int = 0
 
     @classmethod
     def parse(cls, result: Mapping[str, Any]) -> "Progress":
@@ -116,6 +117,7 @@ class Progress:
             node=result.get("node", ""),
             leaving=result.get("leaving", False),
             from_step=result.get("from_step"),
+            outage_ns=result.get("outage_ns", 0),
             trouble=Trouble(**{name: _text(error.get(name, "")) for name in TROUBLE}) if error else None,
         )
 

@@ -24,7 +24,8 @@ MARGIN_NS = 20_000_000
 class Attempt:
     """`held` is the step whose report waits for an answer; `saved_step` the newest that the child wrote a checkpoint of,
     `durable` the newest whose checkpoint is in shared storage, and `recorded` the newest of those that the driver recorded.
-    `from_step`: that with which its child began; `notice`: by which the machine goes."""
+    `from_step`: that with which its child began; `notice`: by which the machine goes; `outage_ns`: what the child waited for
+    a storage that failed."""
 
     order: dict[str, Any]
     watch: Stopwatch
@@ -34,6 +35,7 @@ class Attempt:
     restored: int = 0
     from_step: int | None = None
     warming_ns: int = 0
+    outage_ns: int = 0
     durable: int = 0
     told: int = 0
     recorded: int = 0
@@ -90,6 +92,11 @@ class Attempt:
     def forked(self) -> None:
         """The worker was warm enough for the attempt to have a process."""
         self.warming_ns = self.watch.reading(self.lease_ns).get("setup", 0)
+
+    def outage(self, ns: int) -> None:
+        """So long the storage failed, or will be waited for, which counts where nothing else is done meanwhile."""
+        if self.watch.kind in ("restore", "checkpoint"):
+            self.outage_ns += ns
 
     def left_ns(self) -> int:
         return self.lease_ns - self.watch.total_ns()
@@ -223,5 +230,6 @@ class Attempt:
             "warming_ns": self.warming_ns,
             "leaving": self.notice is not None,
             "from_step": self.from_step,
+            "outage_ns": self.outage_ns,
             "error": self.error if state == self.state else None,
         }

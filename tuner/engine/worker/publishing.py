@@ -58,6 +58,7 @@ def tried(attempt: Attempt, work: Callable[[], T], *, wanted: Callable[[], bool]
     """What `work` gives, tried again while it is wanted and paid for, and patience lasts. Raises what the storage raised last."""
     began = time.monotonic()
     for wait_s in WAITS_S:
+        tried_at = time.monotonic()
         try:
             return work()
         except Exception as error:  # each kind of storage has errors of its own
@@ -65,7 +66,9 @@ def tried(attempt: Attempt, work: Callable[[], T], *, wanted: Callable[[], bool]
             if impatient or not wanted() or attempt.state == "stopped" or attempt.left_ns() <= 0:
                 raise
             log.warning("%s: the storage failed, and is tried again: %s", attempt.trial, explained(error))
-            time.sleep(wait_s * random.uniform(1 - JITTER, 1 + JITTER))
+            wait_s *= random.uniform(1 - JITTER, 1 + JITTER)
+            attempt.outage(int((time.monotonic() - tried_at + wait_s) * 1e9))
+            time.sleep(wait_s)
     return work()
 
 
