@@ -30,7 +30,7 @@ class ReportRow:
 @dataclass(frozen=True, slots=True)
 class AttemptRow:
     """One continuous run of a trial. `ended_at` None: it runs, as far as is known. `price` is that of its share of a machine of
-    `market`."""
+    `market`, which it has had, and paid, since `landed_at` (None: it waited for one)."""
 
     trial: str
     attempt: int
@@ -45,6 +45,7 @@ class AttemptRow:
     costs: Mapping[CostKind, Cost] = field(default_factory=dict)
     market: str = "on_demand"
     price: Price = NO_PRICE
+    landed_at: Instant | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ from tuner.tuning.guard import fits_deadline, lease_ns
 @dataclass(slots=True)
 class Purse:
     """The money of one attempt. `lease_ns` is paid for, counted from the attempt's beginning; `settled` is the reading
-    up to which it was posted, `reported` that of the last report. `leaving`: its machine is about to be taken away. As long as it
-    `waits` for a machine it costs nothing. `moving`: where the trial is to go on, once this attempt is saved. Up to
-    step `again_until` it does again what was done before, which took `again_ns`."""
+    up to which it was posted, `reported` that of the last report. It has had its machine since `landed_at`; as long as it waits
+    for one (None) it costs nothing. `leaving`: its machine is about to be taken away. `moving`: where the trial is to go on, once
+    this attempt is saved. Up to step `again_until` it does again what was done before, which took `again_ns`."""
 
     trial: str
     attempt: int
@@ -42,10 +42,14 @@ class Purse:
     reported: Meter = field(default_factory=Meter)
     node: str = ""
     leaving: bool = False
-    waits: bool = False
+    landed_at: Instant | None = None
     moving: Place | None = None
     again_until: int = 0
     again_ns: int = 0
+
+    @property
+    def waits(self) -> bool:
+        return self.landed_at is None
 
     @property
     def rate(self) -> Rate:
@@ -107,6 +111,7 @@ class Purse:
             costs=dict(self.posted),
             market=self.place.offer.market if self.place.offer is not None else "on_demand",
             price=self.rate.price,
+            landed_at=self.landed_at,
         )
 
     def ended(self, end: AttemptEnd, at: Instant, *, reason: str, detail: str) -> AttemptRow:

@@ -114,9 +114,13 @@ class Loop:
                 self._reconsider(turn, purse)
 
     def landed(self, trial: str, attempt: int) -> None:
-        """The attempt has a machine, which costs money from now on."""
+        """The attempt has a machine, which costs money from now on: should this driver die, the next one has to know."""
         if purse := self._purse(trial, attempt):
-            purse.waits, purse.heard_ns = False, self._clock.elapsed_ns()
+            purse.heard_ns = self._clock.elapsed_ns()
+            if purse.waits:
+                with self._turn() as turn:
+                    purse.landed_at = turn.at
+                    turn.tx.put_attempt(purse.row)
 
     def relocate(self, trial: str, attempt: int) -> bool:
         """Of an attempt that waits for a machine: it ends without having cost anything and the trial's next attempt waits for
@@ -232,7 +236,7 @@ class Loop:
         place, lease, held = opened
         step, heard_ns = self.saved.get(trial, 0), self._clock.elapsed_ns()
         purse = Purse(trial, attempt, place, turn.at, lease, 1, held, heard_ns, order.until, step)
-        purse.waits = place.offer is not None
+        purse.landed_at = turn.at if place.offer is None else None
         purse.base = (turn.tx.reached(trial, step) if step else None) or (FREE, 0)
         self.attempts[trial], self.purses[trial] = attempt, purse
         turn.tx.put_attempt(purse.row)

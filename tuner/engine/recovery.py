@@ -5,6 +5,7 @@ asked of the ledger or of a worker meanwhile. Then what the dead driver left ope
 attempts ended as lost.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tuner.domain import events as ev
@@ -16,6 +17,9 @@ from tuner.domain.time import Instant
 from tuner.engine.journal import JournalTx
 from tuner.engine.loop import Loop
 from tuner.tuning.decide import decide
+
+Landed = Mapping[tuple[str, int], Instant | None]
+"""Since when attempts have had their machines, by trial and number; None: they wait for one."""
 
 
 def recover(loop: Loop, *, died_at: Instant | None, now: Instant) -> None:
@@ -30,11 +34,13 @@ def recover(loop: Loop, *, died_at: Instant | None, now: Instant) -> None:
     loop.state.touched.clear()
     loop.saved.update(loop.journal.newest_checkpoints())
     attempts = {row.trial: row for row in loop.journal.attempts()}
+    landed = {(row.trial, row.attempt): row.landed_at for row in attempts.values()}
     loop.attempts.update({trial: row.attempt for trial, row in attempts.items()})
     holds = loop.journal.open_holds()
     with loop.journal.transaction() as tx:
         for hold in holds:
-            tx.settle(hold.id, lost_of(hold, died_at or now), at=now)
+            lost = lost_since(landed, hold, died_at or now)
+            tx.settle(hold.id, lost, at=now)
         for row in attempts.values():
             if row.ended_at is None:
                 _end_attempt(loop, tx, row, now)
@@ -44,6 +50,20 @@ def recover(loop: Loop, *, died_at: Instant | None, now: Instant) -> None:
         loop.state, _ = decide(loop.state, launched)
         loop.learner.learn(loop.state, launched)
         loop.record_touched(tx, now)
+
+
+def lost_since(landed: Landed, hold: OpenHold, died_at: Instant) -> dict[CostKind, Cost]:
+    """As `lost_of`, of an attempt that had its machine since then only: before, it waited for one and used nothing."""
+    since = landed.get(
+        (hold.trial, hold.attempt), hold.placed_at
+    )  # what is no attempt waits before its hold is placed
+    if since is None:
+        return {}
+    late_ns = max(0, since - hold.placed_at)
+    moved = replace(
+        hold, placed_at=Instant(hold.placed_at + late_ns), ends_at=Instant(hold.ends_at + late_ns)
+    )
+    return lost_of(moved, died_at)
 
 
 def lost_of(hold: OpenHold, died_at: Instant) -> dict[CostKind, Cost]:

@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from tuner.domain.errors import TunerError
 from tuner.domain.time import NS, Instant
 from tuner.engine.ray_cluster import JobStatus, Node
-from tuner.engine.recovery import lost_of
+from tuner.engine.recovery import lost_since
 from tuner.service.wiring import Service
 from tuner.store import answers, jobs, launches
 from tuner.store.database import Connection
 from tuner.store.jobs import JobRow
-from tuner.store.journal import end_open
+from tuner.store.journal import end_open, landed
 from tuner.store.launches import Launch
 from tuner.store.ledger import open_holds, settle
 
@@ -171,6 +171,7 @@ def has_room(nodes: Iterable[Node], under_way: Iterable[JobRow], row: JobRow) ->
 
 def close_books(db: Connection, row: JobRow, died_at: Instant, now: Instant) -> None:
     """Settles and ends what a dead driver left open, of a job that nobody goes on with."""
+    since = landed(db, row.id)
     for hold in open_holds(db, row.id):
-        settle(db, row.project, row.id, hold.id, lost_of(hold, died_at), now)
+        settle(db, row.project, row.id, hold.id, lost_since(since, hold, died_at), now)
     end_open(db, row.id, now)

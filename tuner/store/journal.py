@@ -129,6 +129,7 @@ def attempt_row(found: Mapping[str, Any]) -> AttemptRow:
         "from_step",
         "to_step",
         "market",
+        "landed_at",
     )
     return AttemptRow(**{name: found[name] for name in names}, costs=costs, price=Price(found["price"]))
 
@@ -196,6 +197,7 @@ class SqlTx:
             "costs": _costs(attempt.costs),
             "market": attempt.market,
             "price": attempt.price.micro_usd_per_hour,
+            "landed_at": attempt.landed_at,
         }
         mine = (a.job == self._job) & (a.trial == attempt.trial) & (a.attempt == attempt.attempt)
         if self._db.execute(update(attempts).where(mine).values(values)).rowcount == 0:
@@ -278,6 +280,13 @@ class SqlTx:
 
     def set_limit(self, budget: Budget) -> None:
         jobs.set_budget(self._db, self._job, budget)
+
+
+def landed(db: Connection, job: str) -> dict[tuple[str, int], Instant | None]:
+    """Since when the attempts that have not ended have had their machines; None: they wait for one."""
+    a = attempts.c
+    query = select(a.trial, a.attempt, a.landed_at).where(a.job == job, a.ended_at.is_(None))
+    return {(trial, attempt): at for trial, attempt, at in db.execute(query)}
 
 
 def end_open(db: Connection, job: str, at: Instant) -> None:

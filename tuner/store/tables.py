@@ -192,6 +192,7 @@ attempts = Table(
     Column("costs", Text, nullable=False),
     Column("market", String(20), nullable=False, server_default="on_demand"),
     Column("price", BigInteger, nullable=False, server_default="0"),
+    Column("landed_at", BigInteger),
 )
 
 reports = Table(
