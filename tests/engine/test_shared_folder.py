@@ -261,6 +261,25 @@ def test_where_all_that_was_saved_is_damaged_a_trial_starts_over(drive: Any, fol
     assert [report["metrics"]["acc"] for report in driver.reports] == [1, 2, 1, 2]
 
 
+def test_when_the_best_is_damaged_all_stay_of_which_one_may_be_the_best_now(drive: Any, folder: Path) -> None:
+    driver = drive("counts")
+    for step in (1, 2, 3):
+        driver.begin(until=step, restore=step - 1 or None, restore_attempt=step - 1, keep=9)
+        driver.until_state("waiting")
+        driver.order("pause")
+        driver.until_state("paused")
+    flip("state.pt")(folder / "step_00000003-a3")
+    driver.begin(until=3, restore=3, restore_attempt=3, keep=1, best=(0.9, 3))
+    assert driver.until_state("waiting")["from_step"] == 2
+    driver.order("pause")
+    driver.until_state("paused")
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "step_00000001-a1",
+        "step_00000002-a2",
+        "step_00000003-a4",
+    ]
+
+
 def test_a_listing_that_lags_hides_nothing_that_is_known(
     store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

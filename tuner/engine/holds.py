@@ -81,6 +81,8 @@ class Purse:
         if from_step is not None and went_back:
             self.again_until, self.from_step = self.from_step, from_step
             self.base = (tx.reached(self.trial, from_step) if from_step else None) or (FREE, 0)
+            # Else the next attempt, or driver, would ask for them.
+            tx.forget_checkpoints(self.trial, above=from_step)
         if went_back or (node and not self.node):
             self.node = node or self.node
             tx.put_attempt(self.row)

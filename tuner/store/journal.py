@@ -265,6 +265,10 @@ class SqlTx:
         if gone:
             self._db.execute(delete(checkpoints).where(mine, c.step.in_(gone)))
 
+    def forget_checkpoints(self, trial: str, *, above: int) -> None:
+        c = checkpoints.c
+        self._db.execute(delete(checkpoints).where(c.job == self._job, c.trial == trial, c.step > above))
+
     def put_job(self, state: JobState, reason: StopReason | None, *, at: Instant, detail: str = "") -> None:
         """A job that runs no more needs no driver: its launch ends with it, and this driver can write nothing more. One that
         was resumed or topped up in the very moment in which it came to its end gets another driver."""

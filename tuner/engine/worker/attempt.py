@@ -57,6 +57,7 @@ class Attempt:
     told_leaving: bool = False
     told_waiting: bool = False
     scores: dict[int, float] = field(default_factory=dict)
+    spared: frozenset[int] = frozenset()
     best: tuple[float, int] | None = None
 
     def __post_init__(self) -> None:
@@ -136,7 +137,15 @@ class Attempt:
         if score is not None and (self.best is None or score >= self.best[0]):
             self.best = (score, step)
         self.scores = {s: value for s, value in self.scores.items() if s > step}
-        return frozenset({self.recorded} if self.best is None else {self.recorded, self.best[1]})
+        return self.spared | {self.recorded, *(() if self.best is None else (self.best[1],))}
+
+    def went_on_from(self, step: int, older: frozenset[int]) -> None:
+        """`older` are the steps of all checkpoints before it. Where this is not the one that was asked for, the best may be among
+        the damaged ones. Then which of the others is the best only the driver knows, who says so to the next attempt."""
+        self.restored = self.durable = self.told = self.recorded = self.step = step
+        if step < (self.order["restore_step"] or 0):
+            self.spared = older
+            self.best = self.best if self.best is not None and self.best[1] <= step else None
 
     def need_ns(self) -> int:
         """The lease that the next step and a save need beyond what is left; 0 where it is enough."""

@@ -108,3 +108,12 @@ def restored(store: CheckpointStore, attempt: Attempt, into: Path) -> tuple[int,
         if found is None:
             raise StorageFailed(f"its checkpoint could not be read: {explained(error)}") from error
         return found
+
+
+def older_than(step: int, store: CheckpointStore, attempt: Attempt) -> frozenset[int]:
+    """The steps of the trial's checkpoints before this one, where it is not the one that was asked for; as far as can be seen."""
+    if step == attempt.order["restore_step"]:
+        return frozenset()
+    with contextlib.suppress(Exception):  # each kind of storage has errors of its own
+        return frozenset(found.step for found in store.found(attempt.trial) if found.step < step)
+    return frozenset()

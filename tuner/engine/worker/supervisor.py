@@ -19,7 +19,7 @@ from tuner.engine.worker import endings
 from tuner.engine.worker.attempt import Attempt
 from tuner.engine.worker.logs import LogPump
 from tuner.engine.worker.meter import Stopwatch
-from tuner.engine.worker.publishing import Publisher, background, publish, restored
+from tuner.engine.worker.publishing import Publisher, background, older_than, publish, restored
 from tuner.engine.worker.server_handle import ForkServer
 from tuner.engine.worker.watchdog import NoticeSource, Watchdog
 from tuner.training.channel import MAX_MESSAGE_BYTES, begin_message, reply_message
@@ -124,10 +124,11 @@ class Supervisor:
         with self._changed:
             attempt.watch.switch("restore")
         found = restored(store, attempt, self._restore_dir(attempt))
+        older = older_than(found[0], store, attempt) if found is not None else frozenset()
         with self._changed:
             attempt.watch.switch("setup")
             if found is not None:
-                attempt.restored = attempt.durable = attempt.told = attempt.recorded = attempt.step = found[0]
+                attempt.went_on_from(found[0], older)
         return found[1] if found else None
 
     def _restore_dir(self, attempt: Attempt) -> Path:
