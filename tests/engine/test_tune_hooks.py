@@ -1,11 +1,15 @@
 """What Tune is told of attempts that wait for a worker: the real hooks and orders, and in Tune's place its side of both."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray import cloudpickle
+from ray.exceptions import RayActorError
 
 from tuner.domain.time import NS
+from tuner.engine.ray_driver import deaths
 from tuner.engine.ray_driver.actuator import Actuator
 from tuner.engine.ray_driver.tune_hooks import Assigner, Messenger
 from tuner.engine.world import Assignment
@@ -26,6 +30,12 @@ class Loop:
         if moves:
             self._actuator.begin(assignment(trial, attempt + 1))
         return moves
+
+    def runs(self, trial: str, attempt: int) -> bool:
+        return True
+
+    def lost(self, trial: str, attempt: int, reason: str, **more: Any) -> None:
+        self.told.append((trial, attempt, more))
 
     def progress(self, progress: Any) -> None:
         self.told.append(progress)
@@ -52,6 +62,19 @@ class Tune:
 
 class Trial(SimpleNamespace):
     __hash__ = object.__hash__
+
+
+SPOT_NODE = {"NodeID": "gone", "Alive": False, "DeathReason": 0, "Labels": {deaths.MARKET: "spot"}}
+
+
+class GlobalState:
+    """What Ray knows of actors; no node is being drained."""
+
+    def __init__(self, actors: dict[str, Any]) -> None:
+        self.actor_table = actors.__getitem__
+
+    def get_draining_nodes(self) -> dict[str, int]:
+        return {}
 
 
 class Driver:
@@ -118,6 +141,22 @@ def test_what_is_called_off_while_it_waits_has_ended(driver: Driver) -> None:
     assert [(one.trial, one.state) for one in driver.loop.told] == [("a", "stopped")]
     assert not driver.tune.live
     assert not driver.tune._staged_trials
+
+
+def test_an_idle_worker_that_died_with_its_machine_is_noticed_by_its_next_attempt(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Which is preempted, on the node of that worker; and Tune keeps no other idle for it."""
+    monkeypatch.setattr(deaths.ray, "nodes", lambda: [SPOT_NODE])
+    monkeypatch.setattr(deaths, "state", GlobalState({"actor": {"Address": {"NodeID": "gone"}}}))
+    driver.actuator.begin(assignment("a"))
+    trial = driver.tune_asks()
+    trial.pickled_error_file = str(tmp_path / "error.pkl")
+    Path(trial.pickled_error_file).write_bytes(cloudpickle.dumps(RayActorError("actor")))
+    driver.messenger.on_trial_error(driver.tune, trial)
+    assert driver.loop.told == [("a", 1, {"preempted": True, "node": "gone"})]
+    assert not driver.tune._staged_trials
+    assert driver.actuator.looking() == []
 
 
 def test_an_attempt_is_not_handed_out_before_its_time(driver: Driver) -> None:

@@ -114,10 +114,12 @@ class Messenger(Unrecorded, TrialScheduler):
 
     @or_die
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        """The actor is dead: Tune does not retry (`max_failures=0`), the loop decides what becomes of its trial."""
+        """The actor is dead: Tune does not retry (`max_failures=0`), the loop decides what becomes of its trial. One that died idle
+        is noticed when it is given its next attempt."""
         name, attempt = trial.config["trial"], trial.config["attempt"]
         error, node = _error(trial), self._nodes.pop(trial.trial_id, "")
         self._actuator.ended(name, attempt)
+        _unstage(tune_controller, trial)
         if self._loop.runs(name, attempt):
             node = node or node_of(error)
             taken = went_with_its_machine(error, node)
@@ -148,14 +150,12 @@ class Messenger(Unrecorded, TrialScheduler):
         return next(iter(self._added.values()), None)
 
     def _give_up(self, tune_controller: Any, name: str, attempt: int) -> None:
-        """Tune need not look for a worker for this attempt any more. By itself it would go on counting it as one that is looked for,
-        and keep an idle worker for it."""
+        """Tune need not look for a worker for this attempt any more."""
         tune = tune_controller._tune_controller
         for trial in list(tune.get_live_trials()):
             if trial.config["trial"] == name and trial.config["attempt"] == attempt:
                 tune.stop_trial(trial)
-                if trial in tune._staged_trials:
-                    tune._unstage_trial_with_resources(trial)
+                _unstage(tune, trial)
 
     def debug_string(self) -> str:
         return "decided by the tuning service"
@@ -171,6 +171,13 @@ class Greeter(Unrecorded, Callback):
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         self._loop.landed(trial.config["trial"], trial.config["attempt"])
         self._actuator.started(trial.config["trial"], actor_sender(trial.temporary_state.ray_actor))
+
+
+def _unstage(tune: Any, trial: Trial) -> None:
+    """Tune counts a trial as one for which a worker is looked for until that has started. One that never has, it would count for ever,
+    and keep an idle worker for it, its node's CPUs included."""
+    if trial in tune._staged_trials:
+        tune._unstage_trial_with_resources(trial)
 
 
 def _error(trial: Trial) -> Exception | None:
