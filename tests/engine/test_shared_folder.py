@@ -148,19 +148,24 @@ def test_what_is_damaged_does_not_push_out_what_is_whole(
     assert newest(store, tmp_path) == 1
 
 
+# With how often each is tried: the worker is paid for while it waits for what will not change.
 TAKES_NO_MORE = [
-    (errno.ENOSPC, "make room"),
-    (errno.EDQUOT, "make room"),
-    (errno.EIO, "trouble"),
-    (errno.ESTALE, "trouble"),
+    (errno.ENOSPC, "make room", 4),
+    (errno.EDQUOT, "make room", 4),
+    (errno.EACCES, "credentials", 4),
+    (errno.EIO, "trouble", 7),
+    (errno.ESTALE, "trouble", 7),
 ]
 
 
-@pytest.mark.parametrize(("number", "advice"), TAKES_NO_MORE)
+@pytest.mark.parametrize(("number", "advice", "tries"), TAKES_NO_MORE)
 def test_a_folder_that_takes_no_more_fails_the_attempt_and_says_what_to_do(
-    drive: Any, monkeypatch: pytest.MonkeyPatch, folder: Path, number: int, advice: str
+    drive: Any, monkeypatch: pytest.MonkeyPatch, folder: Path, number: int, advice: str, tries: int
 ) -> None:
+    tried: list[int] = []
+
     def refuse(*_: object) -> None:
+        tried.append(number)
         raise OSError(number, os.strerror(number))
 
     driver = drive("counts")
@@ -172,6 +177,7 @@ def test_a_folder_that_takes_no_more_fails_the_attempt_and_says_what_to_do(
         failed = driver.until_state("failed")
     assert failed["error"]["kind"] == "storage"
     assert advice in failed["error"]["message"]
+    assert len(tried) == tries
     assert list(folder.iterdir()) == [], "what cannot be used does not fill the disk"
     driver.begin(until=1)
     driver.until_state("waiting")
@@ -240,13 +246,24 @@ def test_nothing_is_not_published(store: CheckpointStore, tmp_path: Path, folder
     assert not folder.exists()
 
 
-def test_a_folder_that_is_not_mounted_starts_no_trial_over(drive: Any, tmp_path: Path) -> None:
-    (tmp_path / "storage").mkdir()
+@pytest.mark.parametrize(("there", "tries"), [(True, 7), (False, 4)])
+def test_a_folder_that_is_not_mounted_starts_no_trial_over(
+    drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool, tries: int
+) -> None:
+    """Where only the checkpoint is missing, it may come: another machine wrote it."""
+    if there:
+        (tmp_path / "storage").mkdir()
+    looks: list[str] = []
+    found = CheckpointStore.found
+    monkeypatch.setattr(
+        CheckpointStore, "found", lambda store, trial: (looks.append(trial), found(store, trial))[1]
+    )
     driver = drive("counts")
     driver.begin(until=6, restore=5, restore_attempt=1)
     failed = driver.until_state("failed")
     assert "mount it on every worker" in failed["error"]["message"]
     assert driver.reports == []
+    assert len(looks) == tries + 1, "and a last one for an older checkpoint"
 
 
 def test_where_all_that_was_saved_is_damaged_a_trial_starts_over(drive: Any, folder: Path) -> None:

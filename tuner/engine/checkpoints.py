@@ -94,6 +94,10 @@ class CheckpointStore:
         new = Pieces(self._storage, attempt, self._project, self._job, trial)
         return self._pieces.setdefault((trial, attempt), new)
 
+    def stays_so(self, error: Exception) -> bool:
+        """Whether what it raised will be so for longer than is worth waiting for, as far as can be told."""
+        return self._storage.stays_so(error)
+
     def found(self, trial: str) -> list[Found]:
         """Newest first."""
         return _found(self._storage.names(self._project, self._job, trial))

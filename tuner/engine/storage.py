@@ -14,6 +14,8 @@ PARTIAL = ".partial-"  # begins the name of a directory that is not complete yet
 # those five times, and a storage that takes connections and never answers would hold a save for half an hour.
 S3_TIMEOUTS = {"connect_timeout": 10, "read_timeout": 30, "retries": {"total_max_attempts": 1}}
 S3_TRIES = 2
+# What a local folder says for long. In a cloud much the same is said in passing.
+LASTING = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR}
 
 
 class Storage:
@@ -33,6 +35,12 @@ class Storage:
 
     def path(self, *parts: str) -> str:
         return "/".join((self._root, *parts))
+
+    def stays_so(self, error: Exception) -> bool:
+        """Of a folder that is full, refuses access or is not there: trying again for minutes would not help."""
+        if not self.is_local or not isinstance(error, OSError):
+            return False
+        return error.errno in LASTING or not Path(self._root).is_dir()
 
     def names(self, *parts: str) -> list[str]:
         """Names in a directory, sorted; none where there is no such directory."""

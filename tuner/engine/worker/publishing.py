@@ -16,6 +16,7 @@ from tuner.engine.worker.attempt import Attempt
 
 WAITS_S = (0.2, 0.8, 3.2, 12.8, 25.6, 51.2)
 PATIENCE_S = 120.0  # nothing is tried again after that; one try may take as long as its requests' timeouts
+FEW = 3  # waits for what will stay as it is: the worker is paid meanwhile
 JITTER = 0.5  # of a wait, up and down: workers that failed together should not come back together
 T = TypeVar("T")
 log = logging.getLogger("tuner.worker")
@@ -54,15 +55,22 @@ class StorageFailed(Exception):
     """The storage did not give what was saved, after all patience."""
 
 
-def tried(attempt: Attempt, work: Callable[[], T], *, wanted: Callable[[], bool] = lambda: True) -> T:
+def tried(
+    attempt: Attempt,
+    store: CheckpointStore,
+    work: Callable[[], T],
+    *,
+    wanted: Callable[[], bool] = lambda: True,
+) -> T:
     """What `work` gives, tried again while it is wanted and paid for, and patience lasts. Raises what the storage raised last."""
     began = time.monotonic()
-    for wait_s in WAITS_S:
+    for number, wait_s in enumerate(WAITS_S):
         tried_at = time.monotonic()
         try:
             return work()
         except Exception as error:  # each kind of storage has errors of its own
-            impatient = time.monotonic() - began > PATIENCE_S
+            in_vain = number >= FEW and store.stays_so(error)
+            impatient = in_vain or time.monotonic() - began > PATIENCE_S
             if impatient or not wanted() or attempt.state == "stopped" or attempt.left_ns() <= 0:
                 raise
             log.warning("%s: the storage failed, and is tried again: %s", attempt.trial, explained(error))
@@ -82,7 +90,7 @@ def publish(
 
     try:
         published = tried(
-            attempt, lambda: store.publish(attempt.trial, attempt.number, step, path), wanted=newest
+            attempt, store, lambda: store.publish(attempt.trial, attempt.number, step, path), wanted=newest
         )
     except Exception as error:
         log.warning("%s: step %d was not saved: %s", attempt.trial, step, explained(error))
@@ -100,7 +108,7 @@ def restored(store: CheckpointStore, attempt: Attempt, into: Path) -> tuple[int,
     expected = Found(step, number) if number is not None else None
     newest = partial(store.newest_valid, attempt.trial, into, at_most=step, expected=expected)
     try:
-        return tried(attempt, newest)
+        return tried(attempt, store, newest)
     except Exception as error:
         found = None
         with contextlib.suppress(Exception):
