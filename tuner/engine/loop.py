@@ -258,15 +258,15 @@ class Loop:
         useful_ns = trained if purse.from_step else trained + report.meter.ns.get("setup", 0)
         value = report.value(self.state.spec.objective.metric)
         cost, duration_ns = purse.base[0] + purse.rate.cost(useful_ns), purse.base[1] + useful_ns
-        turn.tx.put_report(
-            ReportRow(
-                purse.trial, purse.attempt, report.step, report.at, value, report.metrics, cost, duration_ns
-            )
-        )
+        what = (report.step, report.at, value, report.metrics, cost, duration_ns)
+        turn.tx.put_report(ReportRow(purse.trial, purse.attempt, *what))
         spent = turn.tx.account().posted.usd
         for other in self.purses.values():
             spent = spent + other.unposted()
-        told = ev.Reported(report.at, purse.trial, report.step, value, spent, report.resumable, train_ns)
+        price = purse.rate.price if purse.rate.price != self.state.rate.price else None
+        told = ev.Reported(
+            report.at, purse.trial, report.step, value, spent, report.resumable, train_ns, price
+        )
         self._tell(turn, told)
 
     def _on_end(self, turn: Turn, purse: Purse, progress: Progress) -> None:
