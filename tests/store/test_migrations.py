@@ -87,8 +87,6 @@ def test_a_database_of_the_first_release_is_brought_up_to_date_with_all_that_it_
     newest = schema(database)
     with database.write() as db:
         db.exec_driver_sql("DROP TABLE self_tests")
-        for column in ("market", "price"):
-            db.exec_driver_sql(f"ALTER TABLE attempts DROP COLUMN {column}")
         db.exec_driver_sql("DROP TABLE warm_starts")
         for column in ("price", "market"):
             db.exec_driver_sql(f"ALTER TABLE attempts DROP COLUMN {column}")
