@@ -65,6 +65,14 @@ class Post:
         with self.database.read() as db:
             return jobs.control(db, self.job)
 
+    def goes_on(self) -> bool:
+        """Whether nobody asked the job to pause or to end while it did not begin yet, and its wall clock has not ended."""
+        with self.database.read() as db:
+            wanted = jobs.control(db, self.job)
+            ran_ns = jobs.running_ns(db, self.job, Instant(time.time_ns()))
+        limit_ns = wanted.budget.wall_clock_ns
+        return wanted.wish not in ("pause", "cancel") and (limit_ns is None or ran_ns < limit_ns)
+
     def losses(self) -> Losses:
         with self.database.read() as db:
             return losses(db, self.job, Instant(time.time_ns()))
@@ -188,9 +196,8 @@ def _died_at(post: Post) -> Instant | None:
 
 
 def _goes_on(post: Post, heart: Heart) -> bool:
-    """Whether nobody asked the job to pause or to end while it did not begin yet."""
     heart.turned_at = time.monotonic()
-    return post.control().wish not in ("pause", "cancel")
+    return post.goes_on()
 
 
 def main() -> int:
