@@ -1,17 +1,17 @@
 """Who is let onto spot machines, by a gate with a real database and a cluster of no substance."""
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
+from tests.engine.seats import Seats
 from tests.store.builders import JOB, PROJECT, create, new_job
 from tuner.domain.budget import Budget
 from tuner.domain.errors import Unavailable
 from tuner.domain.ids import SELF_TEST
-from tuner.domain.job import Resources
 from tuner.domain.money import Money, Price
 from tuner.domain.offer import Offer
 from tuner.domain.records import AttemptRow
@@ -29,52 +29,6 @@ SPOT = Offer("m", Price(1_000_000), 1, 0, "spot", labels=(("market", "spot"),))
 DEMAND = Offer("m", Price(3_600_000), 1, 0, labels=(("market", "!spot"),))
 SLOW = Verdict(False, "it was not through", lasting=False)
 FORGETS = Verdict(False, "it forgets")
-
-
-@dataclass
-class Seats:
-    """A cluster with machines of the offers in `there`, where a test ends with the next of these verdicts."""
-
-    there: list[Offer]
-    verdicts: list[Verdict | type[SeatLost] | None] = field(default_factory=list)
-    asked: list[Offer] = field(default_factory=list)
-    orders: list[dict[str, Any]] = field(default_factory=list)
-    left: int = 0
-    takes_ns: int = NS
-
-    def __call__(self, offer: Offer, size: Resources) -> Any:
-        self.asked.append(offer)
-        return Seat(self, offer)
-
-
-@dataclass
-class Seat:
-    seats: Seats
-    offer: Offer
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.seats.left += 1
-
-    def landed(self, within_s: float) -> bool:
-        return self.offer in self.seats.there
-
-    def begin(self, order: dict[str, Any]) -> None:
-        self.seats.orders.append(order)
-
-    def answered(self, within_s: float) -> bool:
-        if self.seats.verdicts[0] is SeatLost:
-            self.seats.verdicts.pop(0)
-            raise SeatLost("its machine is gone")
-        return self.seats.verdicts[0] is not None
-
-    def verdict(self) -> Any:
-        return self.seats.verdicts.pop(0)
-
-    def used_ns(self) -> int:
-        return self.seats.takes_ns
 
 
 @pytest.fixture(autouse=True)
@@ -102,7 +56,7 @@ def gate(
             jobs.begin_running(db, JOB, at=Instant(1))
     with database.read() as db:
         row = jobs.get(db, JOB)
-    return SpotGate(database, row, 1, goes_on, seats)
+    return SpotGate(database, row, 1, goes_on, seat=seats)
 
 
 def refusal(found: SpotGate) -> str | None:

@@ -204,6 +204,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--job", required=True)
     parser.add_argument("--epoch", required=True, type=int)
+    parser.add_argument("--code", help="the digest of the trainable's code, as the service has it")
     args = parser.parse_args()
     settings = Settings.from_env()
     post = Post(Database(settings.database_url), args.job, args.epoch)
@@ -219,7 +220,7 @@ def main() -> int:
     with post.database.write() as db:
         jobs.begin_running(db, post.job, at=Instant(time.time_ns()))
         row = jobs.get(db, post.job)
-    gate = SpotGate(post.database, row, post.epoch, lambda: _goes_on(post, heart))
+    gate = SpotGate(post.database, row, post.epoch, lambda: _goes_on(post, heart), args.code)
     if (why := gate.refusal(died_at=died_at)) is not None:
         heart.stop()
         gate.refuse(why)

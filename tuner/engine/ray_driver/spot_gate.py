@@ -8,7 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, cycle
 from random import Random
 from typing import Any
@@ -45,12 +45,14 @@ log = logging.getLogger("tuner.driver")
 
 @dataclass(frozen=True)
 class SpotGate:
-    """`goes_on` is called several times a second; once it answers False, the test is given up."""
+    """`goes_on` is called several times a second; once it answers False, the test is given up. `seen`: the digest of the code as
+    the service has it."""
 
     database: Database
     row: JobRow
     epoch: int
     goes_on: Callable[[], bool]
+    seen: str | None = None
     seat: Callable[[Offer, Resources], Seat] = Seat
 
     def refusal(self, *, died_at: Instant | None) -> str | None:
@@ -69,18 +71,25 @@ class SpotGate:
         with self.database.read() as db:
             known = self_tests.get(db, self.row.project, trainable, code) if code else None
         if known is not None:
+            self._note(known)
             return None if known.passed else refusal(known.reason)
         verdict = self._tested(died_at)
         if verdict is None:
             return None
         if code and verdict.lasting:
-            found = SelfTest(trainable, code, verdict.passed, verdict.reason, self.row.id, _now())
-            with self.database.write() as db:
-                self_tests.put(db, self.row.project, found)
+            self._note(SelfTest(trainable, code, verdict.passed, verdict.reason, self.row.id, _now()))
         log.info("restore self-test of %s: %s", trainable, verdict)
         if verdict.passed or (not verdict.lasting and self._on_demand_only(verdict.reason)):
             return None
         return refusal(verdict.reason)
+
+    def _note(self, found: SelfTest) -> None:
+        """For the jobs after this one, and for the service's door."""
+        with self.database.write() as db:
+            self_tests.put(db, self.row.project, found)
+            if self.seen is not None:
+                at_the_door = replace(found, code=self_tests.at_the_door(self.seen))
+                self_tests.put(db, self.row.project, at_the_door)
 
     def refuse(self, why: str) -> None:
         """Ends the job, and whatever was left open of it."""
