@@ -60,6 +60,7 @@ class FakeCluster:
 
     found: list[Node] = field(default_factory=lambda: [SMALL])
     submitted: list[str] = field(default_factory=list)
+    codes: list[str | None] = field(default_factory=list)
     stopped: list[str] = field(default_factory=list)
     statuses: dict[str, JobStatus] = field(default_factory=dict)
     failures_left: int = 0
@@ -76,8 +77,9 @@ class FakeCluster:
         self._reach()
         return list(self.found)
 
-    def submit(self, submission_id: str, *, job: str, epoch: int, name: str) -> None:
+    def submit(self, submission_id: str, *, job: str, epoch: int, name: str, code: str | None) -> None:
         self._reach()
+        self.codes.append(code)
         assert submission_id == f"{job}-{epoch}"
         assert name
         self.submitted.append(submission_id)

@@ -130,6 +130,20 @@ class Remembers(tune.Trainable):
         self.model.load_state_dict(torch.load(Path(checkpoint_dir) / "model.pt", weights_only=True))
 
 
+class Stamps(Remembers):
+    """Says in each checkpoint when and where it was written, and has a file named after that."""
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        now = time.time_ns()
+        state = {"model": self.model.state_dict(), "at": now, "pid": os.getpid()}
+        torch.save(state, Path(checkpoint_dir) / "model.pt")
+        Path(checkpoint_dir, f"{now}.json").write_text(json.dumps({"pid": os.getpid()}))
+
+    def load_checkpoint(self, checkpoint_dir: Any) -> None:
+        state = torch.load(Path(checkpoint_dir) / "model.pt", weights_only=True)
+        self.model.load_state_dict(state["model"])
+
+
 class Ignores(Remembers):
     def load_checkpoint(self, checkpoint_dir: Any) -> None:
         pass

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
+
 from tuner.domain.job import Resources
 from tuner.domain.money import Price
 from tuner.domain.offer import Offer
@@ -224,3 +226,31 @@ def test_a_machine_that_is_taken_by_another_trial_is_not_there() -> None:
     cluster.stands(at=cluster.placement._places.of(SPOT), waited_ns=0)
     cluster.passes(61)
     assert cluster.elsewhere() == DEMAND
+
+
+@pytest.mark.parametrize(
+    ("spot", "demand", "chosen"), [((16, 260), (4, 200), "spot"), ((4, 200), (16, 260), "on_demand")]
+)
+def test_machines_of_several_sizes_are_compared_by_what_a_trial_takes_of_them(
+    spot: tuple[int, int], demand: tuple[int, int], chosen: str
+) -> None:
+    """CPUs, and thousandths of a dollar an hour; the larger machine is dearer, and a trial on it is not."""
+    offers = tuple(
+        replace(offer, cpus=size[0], price=Price(1000 * size[1]))
+        for offer, size in ((SPOT, spot), (DEMAND, demand))
+    )
+    cluster = Cluster([replace(SPOT_MACHINE, cpus=spot[0]), replace(DEMAND_MACHINE, cpus=demand[0])], offers)
+    begun = cluster.begins()
+    assert begun in offers
+    assert begun.market == chosen
+    cluster.stands(left_ns=1000 * NS, target=9)
+    assert cluster.elsewhere() is None
+
+
+def test_what_is_known_of_one_kind_says_nothing_of_another_that_differs_in_its_labels_only() -> None:
+    first, second = (replace(SPOT, labels=(*SPOT.labels, ("zone", zone))) for zone in "ab")
+    machines = [Machine(dict(offer.labels), 1, 0) for offer in (first, second)]
+    cluster = Cluster([*machines, DEMAND_MACHINE], (DEMAND, first, second))
+    assert cluster.begins() == first
+    cluster.placement.paid(Place(first, first.rate(cpus=1, gpus=0)), 3600 * NS, gained_ns=0, now=Instant(0))
+    assert cluster.begins() == second

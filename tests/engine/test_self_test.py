@@ -20,7 +20,7 @@ def verdict_on(
     return verdict
 
 
-@pytest.mark.parametrize("case", ["well", "one_step_of_many", "goes_on", "Remembers"])
+@pytest.mark.parametrize("case", ["well", "one_step_of_many", "goes_on", "Remembers", "Stamps"])
 def test_what_goes_on_where_it_was_passes(case: str) -> None:
     assert verdict_on(case) == Verdict(passed=True)
 

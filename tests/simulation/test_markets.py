@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from tests.simulation.test_simulated_jobs import QuickCurves, check_books, spec
+from tests.simulation.test_simulated_jobs import QuickCurves, check_books, outcome, spec
 from tests.simulation.watched import watched
 from tuner.domain.money import Price, Rate
 from tuner.domain.offer import Offer
@@ -118,6 +118,23 @@ def test_the_same_money_buys_more_on_spot() -> None:
         spent = run.journal.tables.account.posted.usd.micro_usd
         assert 0.97 * 3000 <= spent <= 3000
     assert steps[SPOT] > 2.5 * steps[DEMAND]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_job_at_less_than_its_dearest_price_decides_as_one_that_has_no_dearer(seed: int) -> None:
+    """What `auto` keeps back is counted at what was paid, not at the dearest price that a machine of the job may have."""
+    told = []
+    for dearest in (SPOT, DEMAND):
+        run = SimulatedRun(
+            spec("0.003", seed=seed, scheduler="auto"),
+            Terms("job_0", Rate(dearest.price), 4, 10 * 10**9),
+            QuickCurves(),
+            seed=seed,
+            placement=Fickle(seed, only=SPOT),
+        )
+        run.run()
+        told.append((outcome(run), run.clock.elapsed_ns()))
+    assert told[0] == told[1]
 
 
 def test_who_cannot_pay_for_the_first_place_takes_the_next() -> None:

@@ -100,3 +100,36 @@ def test_a_test_that_is_killed_is_paid_for_and_made_again_and_one_that_nobody_wa
     assert mixed.client.bill(job).self_test_usd >= lost
     assert list(mixed.client.trials(job)) == []
     books.check(mixed.client, job)
+
+
+def test_the_wall_clock_ends_a_job_in_the_midst_of_its_test(mixed: Served) -> None:
+    """Whose step takes ten times as long as the job may."""
+    budget = {"usd": 0.1, "wall_clock": "6s"}
+    wanted = {"market": "spot", "max_concurrent_trials": 1}
+    job = mixed.submit("misbehaving:slow", budget=budget, constants={"step_s": 60}, resources=wanted).id
+    ended = mixed.finished(job)
+    assert (ended.state, ended.stop_reason) == ("succeeded", "wall_clock"), ended.detail
+    assert not any(trial.attempts for trial in mixed.client.trials(job))
+    assert mixed.client.bill(job).self_test_usd == ended.spend.usd
+    books.check(mixed.client, job)
+
+
+def test_where_others_have_what_is_not_spot_the_test_takes_what_there_is(mixed: Served) -> None:
+    """A job on demand has the only such machine, for longer than the next one waits for it."""
+    one = {"max_concurrent_trials": 1}
+    long = mixed.submit(
+        "misbehaving:slow",
+        budget={"usd": 0.1, "trials": 1},
+        constants={"step_s": 100},
+        resources={"market": "on_demand", **one},
+    ).id
+    until("it has the machine", lambda: list(mixed.client.trials(long)))
+    wanted = {"market": "spot_with_fallback", **one}
+    limits = {"usd": 0.01, "trials": 1}
+    job = mixed.submit("misbehaving:slow", budget=limits, constants={"step_s": 0.1}, resources=wanted).id
+    ended = mixed.finished(job)
+    assert ended.state == "succeeded", ended.detail
+    assert mixed.client.bill(job).self_test_usd > 0
+    assert mixed.client.job(long).state == "running"
+    mixed.client.cancel(long)
+    mixed.finished(long)

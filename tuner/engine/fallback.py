@@ -26,7 +26,12 @@ class SpotWithFallback:
 
     def __init__(self, places: Places, *, patience_ns: int) -> None:
         self._places, self._patience_ns = places, patience_ns
-        self._offers = tuple(place.offer for place in places.all if place.offer is not None)
+        # What is chosen between has the price of a trial in it: machines may be of several sizes.
+        self._priced = {
+            place.offer: replace(place.offer, price=place.rate.price) for place in places.all if place.offer
+        }
+        self._place = {self._priced[place.offer]: place for place in places.all if place.offer}
+        self._offers = tuple(self._place)
         self._terms: dict[str, tuple[int | None, Terms]] = {}
         self._memories: dict[str, Memory] = {}
         self._shared = Memory(Instant(0), 0)
@@ -34,22 +39,23 @@ class SpotWithFallback:
         self._waited_in_vain = -FULL_NS
 
     def choose(self, trial: Standing) -> Sequence[Place]:
-        first = self._places.of(self._wanted(trial))
+        first = self._place[self._wanted(trial)]
         return [first, *(place for place in self._places.all if place != first)]
 
     def elsewhere(self, trial: Standing) -> Place | None:
-        at = trial.at
-        if at is None or at.offer is None:
+        if trial.at is None or trial.at.offer is None:
             return None
+        at = self._priced[trial.at.offer]
         waited_long = trial.waited_ns is not None and trial.waited_ns >= self._patience_ns
-        if waited_long and self._room(at.offer, trial) > 0:
-            self._full[at.offer] = Instant(trial.now + FULL_NS)
-        found = self._places.of(self._wanted(trial))
-        return found if found != at and self._room(found.offer, trial) > 0 else None
+        if waited_long and self._room(at, trial) > 0:
+            self._full[at] = Instant(trial.now + FULL_NS)
+        found = self._wanted(trial)
+        return self._place[found] if found != at and self._room(found, trial) > 0 else None
 
     def paid(self, place: Place, paid_ns: int, *, gained_ns: int, now: Instant) -> None:
         if place.offer is not None:
-            self._shared = self._shared.after(place.offer, now=now, paid_ns=paid_ns, gained_ns=gained_ns)
+            offer = self._priced[place.offer]
+            self._shared = self._shared.after(offer, now=now, paid_ns=paid_ns, gained_ns=gained_ns)
 
     def _wanted(self, trial: Standing) -> Offer:
         """The kind to be on, or to wait for. Where a machine on demand is wanted, and the job has filled them all, spot will do."""
@@ -59,12 +65,12 @@ class SpotWithFallback:
 
     def _best(self, trial: Standing) -> Offer:
         if trial.in_vain >= STORM:
-            return trial.runs_at or self._cheapest("on_demand", trial.now)
+            return self._runs_at(trial) or self._cheapest("on_demand", trial.now)
         choice = self._choice(trial)
         if trial.now - self._memories[trial.trial].progressed >= self._patience_ns and trial.runs_at is None:
             self._waited_in_vain = trial.now if choice.why in ("waits", "out of patience") else -FULL_NS
         # One that has time to spare on demand could wait for spot, too; it keeps what it has.
-        if found := choice.offer or trial.runs_at:
+        if found := choice.offer or self._runs_at(trial):
             return found
         # What one trial has waited for in vain, the next one need not wait for.
         late = trial.now < self._waited_in_vain + FULL_NS
@@ -79,7 +85,7 @@ class SpotWithFallback:
             left_ns=left_ns,
             changeover_ns=trial.changeover_ns,
             unsaved_ns=min(trial.unsaved_ns, left_ns - 1),
-            at=trial.runs_at,
+            at=self._runs_at(trial),
             there=self._there(trial),
         )
         memory = self._memories.get(trial.trial) or Memory(trial.now, left_ns)
@@ -109,10 +115,13 @@ class SpotWithFallback:
     def _there(self, trial: Standing) -> list[Offer]:
         return [offer for offer in self._of("spot") if self._room(offer, trial) > 0]
 
-    def _room(self, offer: Offer | None, trial: Standing) -> int:
-        if offer is None or self._full.get(offer, trial.now) > trial.now:
+    def _runs_at(self, trial: Standing) -> Offer | None:
+        return None if trial.runs_at is None else self._priced[trial.runs_at]
+
+    def _room(self, offer: Offer, trial: Standing) -> int:
+        if self._full.get(offer, trial.now) > trial.now:
             return 0
-        return self._places.room(self._places.of(offer), trial.taken)
+        return self._places.room(self._place[offer], trial.taken)
 
     def _cheapest(self, market: str, now: Instant) -> Offer:
         found = self._shared.cheapest(self._of(market), now)

@@ -264,7 +264,10 @@ class Loop:
         spent = turn.tx.account().posted.usd
         for other in self.purses.values():
             spent = spent + other.unposted()
-        told = ev.Reported(report.at, purse.trial, report.step, value, spent, report.resumable, train_ns)
+        price = purse.rate.price if purse.rate.price != self.state.rate.price else None
+        told = ev.Reported(
+            report.at, purse.trial, report.step, value, spent, report.resumable, train_ns, price
+        )
         self._tell(turn, told)
 
     def _on_end(self, turn: Turn, purse: Purse, progress: Progress) -> None:

@@ -31,8 +31,8 @@ class Cluster(Protocol):
 
     def nodes(self) -> list[Node]: ...
 
-    def submit(self, submission_id: str, *, job: str, epoch: int, name: str) -> None:
-        """Idempotent."""
+    def submit(self, submission_id: str, *, job: str, epoch: int, name: str, code: str | None) -> None:
+        """Idempotent. `code`: the digest of the trainable's code, as this service has it."""
 
     def status(self, submission_id: str) -> JobStatus: ...
 
@@ -76,8 +76,9 @@ class RayCluster:
             self._nodes = (time.monotonic(), found)
         return found
 
-    def submit(self, submission_id: str, *, job: str, epoch: int, name: str) -> None:
+    def submit(self, submission_id: str, *, job: str, epoch: int, name: str, code: str | None) -> None:
         entrypoint = f"exec {sys.executable} -m tuner.engine.ray_driver.main --job {job} --epoch {epoch}"
+        entrypoint += f" --code {code}" if code else ""
         metadata = {"tuning_job": job, "name": name}
         RayJobs(self._open()).submit(
             submission_id, entrypoint, env=driver_env(self._settings), metadata=metadata

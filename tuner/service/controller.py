@@ -11,8 +11,10 @@ from collections.abc import Iterable
 
 from tuner.domain.errors import TunerError
 from tuner.domain.time import NS, Instant
+from tuner.engine.code_digest import code_digest
 from tuner.engine.ray_cluster import JobStatus, Node
 from tuner.engine.recovery import lost_since
+from tuner.service.cluster import import_path
 from tuner.service.wiring import Service
 from tuner.store import answers, jobs, launches
 from tuner.store.database import Connection
@@ -81,8 +83,11 @@ class Controller(threading.Thread):
 
     def _submit(self, launch: Launch, row: JobRow) -> None:
         """Submitted first and noted after: a repeat finds it submitted."""
-        name = row.spec.name
-        self._service.cluster.submit(launch.submission_id, job=launch.job, epoch=launch.epoch, name=name)
+        name, spot = row.spec.name, any(offer.market == "spot" for offer in row.offers)
+        code = code_digest(row.spec.trainable, import_path()) if spot else None
+        self._service.cluster.submit(
+            launch.submission_id, job=launch.job, epoch=launch.epoch, name=name, code=code
+        )
         with self._service.database.write() as db:
             launches.submitted(db, launch.job, launch.epoch, self._service.now())
         log.info("launched %s (%s)", launch.submission_id, name)

@@ -20,7 +20,7 @@ from tuner.service.views import JobView, job_view
 from tuner.service.warm_start import warm_start_faults
 from tuner.service.wiring import Service
 from tuner.store import jobs, self_tests
-from tuner.store.self_tests import refusal
+from tuner.store.self_tests import at_the_door, refusal
 from tuner.tuning.guard import UNKNOWN_NEED_NS
 
 MAX_TAGS = 50
@@ -96,7 +96,7 @@ def _check_restores(service: Service, trainable: str) -> None:
     if code is None:
         return
     with service.database.read() as db:
-        found = self_tests.get(db, service.project, trainable, code)
+        found = self_tests.get(db, service.project, trainable, at_the_door(code))
     if found is not None and not found.passed:
         raise Invalid.at("/resources/market", refusal(found.reason))
 

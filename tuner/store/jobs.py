@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from sqlalchemy import Connection, Row, delete, insert, select, tuple_, update
+from sqlalchemy import Connection, Row, delete, exists, insert, select, tuple_, update
 
 from tuner.domain.budget import Budget
 from tuner.domain.errors import Conflict, IdempotencyConflict, NotFound
@@ -13,7 +13,7 @@ from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
 from tuner.store import history, launches, ledger
 from tuner.store.codec import decode, encode
-from tuner.store.tables import accounts, idempotency, job_tags, jobs
+from tuner.store.tables import accounts, attempts, idempotency, job_tags, jobs
 
 Wish = Literal["pause", "cancel", "resume"]
 """`resume` is wished for while a job is being paused: it goes on as soon as it is."""
@@ -86,7 +86,7 @@ def create(db: Connection, new: NewJob) -> str:
             spec=encode(new.spec),
             budget=encode(new.spec.budget),
             budget_version=0,
-            offer=encode((new.offer, *new.others) if new.others else new.offer),
+            offer=_offers((new.offer, *new.others)),
             concurrency=new.concurrency,
             priority=0,
             state="queued",
@@ -178,6 +178,15 @@ def set_wish(db: Connection, job: str, wish: Wish | None) -> None:
     db.execute(update(jobs).where(jobs.c.id == job).values(wish=wish))
 
 
+def set_offers(db: Connection, job: str, offers: tuple[Offer, ...]) -> None:
+    """The dearest first."""
+    db.execute(update(jobs).where(jobs.c.id == job).values(offer=_offers(offers)))
+
+
+def _offers(offers: tuple[Offer, ...]) -> str:
+    return encode(offers if len(offers) > 1 else offers[0])
+
+
 def set_budget(db: Connection, job: str, budget: Budget) -> None:
     """Raises Conflict where less is allowed than is spent and held."""
     a, limit = accounts.c, budget.limit
@@ -235,6 +244,11 @@ def move(
             wish=None if not runs else j.wish,
         )
     )
+
+
+def has_attempts(db: Connection, job: str) -> bool:
+    """Whether a trial of it has ever begun."""
+    return bool(db.execute(select(exists().where(attempts.c.job == job))).scalar_one())
 
 
 def begin_running(db: Connection, job: str, *, at: Instant) -> None:

@@ -126,6 +126,7 @@ def _on_reported(state: State, event: ev.Reported) -> list[Command]:
         state.trained_ns + event.train_ns,
         trial.trained_ns + event.train_ns,
     )
+    state.price_ns += (event.price or state.rate.price).micro_usd_per_hour * event.train_ns
     state.touched.add(trial.number)
     record_rungs(state, trial)
     ending = stopping.after_report(state, event) if event.value is not None else None

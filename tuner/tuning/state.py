@@ -10,7 +10,7 @@ from typing import Literal
 from tuner.domain.budget import Budget
 from tuner.domain.ids import trial_id
 from tuner.domain.job import JobSpec, JobState, StopReason
-from tuner.domain.money import ZERO, Money, Rate
+from tuner.domain.money import ZERO, Money, Price, Rate
 from tuner.domain.space import Config
 from tuner.domain.trial import TrialState
 from tuner.tuning.rungs import Rung, ladder
@@ -119,6 +119,7 @@ class State:
     begun: int = 0
     steps: int = 0
     trained_ns: int = 0
+    price_ns: int = 0  # micro-dollars an hour times nanoseconds, over `trained_ns`
 
     @classmethod
     def fresh(cls, spec: JobSpec, *, concurrency: int, rate: Rate) -> "State":
@@ -129,6 +130,11 @@ class State:
     @property
     def max_step(self) -> int | None:
         return self.spec.fidelity.max
+
+    @property
+    def mean_price(self) -> Price:
+        """Of the time that was trained, each at the price of its machine; before that, the job's own."""
+        return Price(self.price_ns // self.trained_ns) if self.trained_ns else self.rate.price
 
     @property
     def may_suggest(self) -> bool:

@@ -65,6 +65,14 @@ class Post:
         with self.database.read() as db:
             return jobs.control(db, self.job)
 
+    def goes_on(self) -> bool:
+        """Whether nobody asked the job to pause or to end while it did not begin yet, and its wall clock has not ended."""
+        with self.database.read() as db:
+            wanted = jobs.control(db, self.job)
+            ran_ns = jobs.running_ns(db, self.job, Instant(time.time_ns()))
+        limit_ns = wanted.budget.wall_clock_ns
+        return wanted.wish not in ("pause", "cancel") and (limit_ns is None or ran_ns < limit_ns)
+
     def losses(self) -> Losses:
         with self.database.read() as db:
             return losses(db, self.job, Instant(time.time_ns()))
@@ -188,15 +196,15 @@ def _died_at(post: Post) -> Instant | None:
 
 
 def _goes_on(post: Post, heart: Heart) -> bool:
-    """Whether nobody asked the job to pause or to end while it did not begin yet."""
     heart.turned_at = time.monotonic()
-    return post.control().wish not in ("pause", "cancel")
+    return post.goes_on()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--job", required=True)
     parser.add_argument("--epoch", required=True, type=int)
+    parser.add_argument("--code", help="the digest of the trainable's code, as the service has it")
     args = parser.parse_args()
     settings = Settings.from_env()
     post = Post(Database(settings.database_url), args.job, args.epoch)
@@ -212,7 +220,7 @@ def main() -> int:
     with post.database.write() as db:
         jobs.begin_running(db, post.job, at=Instant(time.time_ns()))
         row = jobs.get(db, post.job)
-    gate = SpotGate(post.database, row, post.epoch, lambda: _goes_on(post, heart))
+    gate = SpotGate(post.database, row, post.epoch, lambda: _goes_on(post, heart), args.code)
     if (why := gate.refusal(died_at=died_at)) is not None:
         heart.stop()
         gate.refuse(why)
