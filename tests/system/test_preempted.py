@@ -106,7 +106,8 @@ def it_is_on_the_record(served: OnSpot, job: str) -> None:
             assert attempt.bill["lost"] == 0, attempt
             trial = next(trial for trial, one in attempts if one == attempt)
             later = [one for name, one in attempts if name == trial and one.attempt == attempt.attempt + 1]
-            assert [one.from_step for one in later] == [attempt.to_step], (
+            # There is no later one where it was left at a rung.
+            assert {one.from_step for one in later} <= {attempt.to_step}, (
                 "steps were lost in spite of the notice"
             )
 
