@@ -90,20 +90,26 @@ def test_a_job_that_is_preempted_again_and_again_ends_as_one_that_was_not(on_spo
 
 def it_is_on_the_record(served: OnSpot, job: str) -> None:
     """What was taken away, where from, and what it cost."""
-    by_kind, bill = books.check(served.client, job), served.client.bill(job)
+    books.check(served.client, job)
+    bill, attempts = served.client.bill(job), served.attempts(job)
     taken = preempted(served, job)
     assert len(taken) == bill.preemptions == sum(trial.preemptions for trial in served.client.trials(job))
     assert len(taken) == len(WAYS)
     assert {attempt.market for _, attempt in served.attempts(job)} == {"spot"}
     assert all(attempt.usd_per_hour == 0.0162 and attempt.node for attempt in taken)
     assert not [attempt for _, attempt in served.attempts(job) if attempt.end in ("lost", "failed")]
-    assert by_kind["restore"] > 0
     # At the prices of one vCPU there, to the rounding of each attempt.
     assert abs(bill.savings.on_demand_usd - bill.total_usd * 0.0504 / 0.0162) < 0.000_01
     for told, attempt in zip(WAYS, taken, strict=True):
         if told == "15s":
             assert "taken away by its operator" in attempt.reason
             assert attempt.bill["lost"] == 0, attempt
+            trial = next(trial for trial, one in attempts if one == attempt)
+            later = [one for name, one in attempts if name == trial and one.attempt == attempt.attempt + 1]
+            # There is no later one where it was left at a rung.
+            assert {one.from_step for one in later} <= {attempt.to_step}, (
+                "steps were lost in spite of the notice"
+            )
 
 
 def test_nothing_is_left_held(on_spot: OnSpot) -> None:

@@ -40,6 +40,7 @@ class LocalCluster:
                 prefix=self._prefix,
                 token_path=self._head.token_path,
                 log_path=logs / f"{spec.name}.log",
+                sockets=self._head.temp_dir,
             )
             for spec in specs
         ]

@@ -22,6 +22,7 @@ from tuner.engine.ray_cluster.launch import (
     tail,
 )
 from tuner.engine.ray_cluster.processes import kill_marked
+from tuner.engine.ray_cluster.start_hook import SOCKETS
 
 # Small, as several nodes share one machine; Ray takes no less than 75 MiB.
 OBJECT_STORE_BYTES = 80_000_000
@@ -53,12 +54,15 @@ class NodeSpec:
 class LocalNode:
     """One thread. It comes back under the ports that it had, as a machine comes back under its address."""
 
-    def __init__(self, spec: NodeSpec, *, prefix: str, token_path: Path, log_path: Path) -> None:
-        """`prefix` begins the mark of its processes."""
+    def __init__(
+        self, spec: NodeSpec, *, prefix: str, token_path: Path, log_path: Path, sockets: Path
+    ) -> None:
+        """`prefix` begins the mark of its processes; `sockets` is a folder with a short name, which is there once a head is."""
         self.spec = spec
         self.state: NodeState = "gone"
-        self.node_id, self.session = "", ""
+        self.node_id, self.session, self._token = "", "", ""
         self._prefix, self._token_path, self._log_path = f"{prefix}{spec.name}-", token_path, log_path
+        self._sockets = sockets
         self._ports: tuple[int, ...] = ()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -67,7 +71,8 @@ class LocalNode:
         if self.state == "starting":  # and never came up: somebody may have taken one of its ports
             self._ports = ()
         self.kill()
-        self.session = f"{self._prefix}{secrets.token_hex(8)}"
+        self._token = secrets.token_hex(8)
+        self.session = f"{self._prefix}{self._token}"
         self._ports = self._ports or free_ports(len(NODE_PORT_OPTIONS))
         with self._log_path.open("wb") as log:
             self._process = subprocess.Popen(
@@ -125,4 +130,5 @@ class LocalNode:
 
     def _environment(self) -> dict[str, str]:
         hook = {"RAY_START_HOOK": "tuner.engine.ray_cluster.start_hook.on_the_loopback"}
-        return {**ray_environment(self.session, self._token_path), **hook}
+        sockets = {SOCKETS: str(self._sockets / self._token)}
+        return {**ray_environment(self.session, self._token_path), **hook, **sockets}
