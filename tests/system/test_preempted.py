@@ -98,8 +98,10 @@ def it_is_on_the_record(served: OnSpot, job: str) -> None:
     assert {attempt.market for _, attempt in served.attempts(job)} == {"spot"}
     assert all(attempt.usd_per_hour == 0.0162 and attempt.node for attempt in taken)
     assert not [attempt for _, attempt in served.attempts(job) if attempt.end in ("lost", "failed")]
-    # At the prices of one vCPU there, to the rounding of each attempt.
-    assert abs(bill.savings.on_demand_usd - bill.total_usd * 0.0504 / 0.0162) < 0.000_01
+    # At the prices of one vCPU there, to the rounding of each attempt. On demand there would have been no self-test.
+    trained = bill.total_usd - bill.self_test_usd
+    assert abs(bill.savings.on_demand_usd - trained * 0.0504 / 0.0162) < 0.000_01
+    assert abs(bill.savings.against_on_demand_usd - (bill.savings.on_demand_usd - bill.total_usd)) < 0.000_001
     for told, attempt in zip(WAYS, taken, strict=True):
         if told == "15s":
             assert "taken away by its operator" in attempt.reason

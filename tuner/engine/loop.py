@@ -234,13 +234,13 @@ class Loop:
         if opened is None:
             return [self._refused(turn, trial, wanted, places[0].rate, running=False)]
         place, lease, held = opened
-        step, heard_ns = self.saved.get(trial, 0), self._clock.elapsed_ns()
-        purse = Purse(trial, attempt, place, turn.at, lease, 1, held, heard_ns, order.until, step)
+        step, now_ns = self.saved.get(trial, 0), self._clock.elapsed_ns()
+        purse = Purse(trial, attempt, place, turn.at, lease, 1, held, now_ns, order.until, step)
         purse.landed_at = turn.at if place.offer is None else None
         purse.base = (turn.tx.reached(trial, step) if step else None) or (FREE, 0)
         self.attempts[trial], self.purses[trial] = attempt, purse
         turn.tx.put_attempt(purse.row)
-        not_before_ns = self._clock.elapsed_ns() + pause_ns(self.state.trial(trial).in_vain)
+        not_before_ns = now_ns + pause_ns(self.state.trial(trial).in_vain)
         work = (order.config, order.until, lease, step or None)
         assignment = Assignment(trial, attempt, *work, not_before_ns, place.offer)
         turn.orders.append(lambda: self._world.begin(assignment))
@@ -265,10 +265,8 @@ class Loop:
         for other in self.purses.values():
             spent = spent + other.unposted()
         price = purse.rate.price if purse.rate.price != self.state.rate.price else None
-        told = ev.Reported(
-            report.at, purse.trial, report.step, value, spent, report.resumable, train_ns, price
-        )
-        self._tell(turn, told)
+        told = (report.at, purse.trial, report.step, value, spent, report.resumable, train_ns, price)
+        self._tell(turn, ev.Reported(*told))
 
     def _on_end(self, turn: Turn, purse: Purse, progress: Progress) -> None:
         trial, trouble = purse.trial, progress.trouble

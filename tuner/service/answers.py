@@ -218,7 +218,8 @@ def _full_fidelity(db: Connection, row: JobRow) -> Money | None:
 
 
 def _on_demand(service: Service, db: Connection, row: JobRow) -> Money:
-    """What the same machine time would have cost on demand: every attempt's cost at the ratio of the prices."""
+    """What the same machine time would have cost on demand: every attempt's cost at the ratio of the prices. A self-test is the
+    price of spot, and would not have been."""
     demand = _price_on_demand(service, row).micro_usd_per_hour
     micro = 0
     for market, price, spent in answers.spent_by_market(db, row.id):
