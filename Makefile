@@ -39,7 +39,7 @@ WITHOUT_A_SERVICE := not system and not browser
 
 test: install
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "$(WITHOUT_A_SERVICE)"
-	$(BIN)/python -m pytest -m "not ($(WITHOUT_A_SERVICE))"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not ($(WITHOUT_A_SERVICE))"
 
 test-fast: install
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "$(WITHOUT_A_SERVICE)"

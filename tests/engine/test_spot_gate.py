@@ -16,7 +16,6 @@ from tuner.domain.money import Money, Price
 from tuner.domain.offer import Offer
 from tuner.domain.records import AttemptRow
 from tuner.domain.time import NS, Instant
-from tuner.engine.ray_driver import spot_gate
 from tuner.engine.ray_driver.main import Post
 from tuner.engine.ray_driver.seat import SeatLost
 from tuner.engine.ray_driver.spot_gate import LEAST_NS, LOST_MAX, SHARE, SpotGate
@@ -31,12 +30,6 @@ SLOW = Verdict(False, "it was not through", lasting=False)
 FORGETS = Verdict(False, "it forgets")
 
 
-@pytest.fixture(autouse=True)
-def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a machine that does not come: one look at each kind."""
-    monkeypatch.setattr(spot_gate, "PLACED_WITHIN_S", -1)
-
-
 def gate(
     database: Database,
     seats: Seats,
@@ -45,7 +38,8 @@ def gate(
     goes_on: Any = lambda: True,
     usd: int = 36_000_000,
 ) -> SpotGate:
-    """Of a job that is new, or was there. With $36 a trial on demand runs for ten hours."""
+    """Of a job that is new, or was there. With $36 a trial on demand runs for ten hours. Nothing is waited for: one look at each
+    kind of machine."""
     with database.read() as db:
         known = launches.get(db, JOB)
     if known is None:
@@ -56,7 +50,7 @@ def gate(
             jobs.begin_running(db, JOB, at=Instant(1))
     with database.read() as db:
         row = jobs.get(db, JOB)
-    return SpotGate(database, row, 1, goes_on, seat=seats)
+    return SpotGate(database, row, 1, goes_on, -1.0, seat=seats)
 
 
 def refusal(found: SpotGate) -> str | None:

@@ -26,7 +26,9 @@ def judged(service: FakeService, job: str, verdict: Verdict) -> str | None:
         jobs.begin_running(db, job, at=service.now())
         row = jobs.get(db, job)
     seen = service.cluster.codes[-1]
-    gate = SpotGate(service.database, row, epoch, lambda: True, seen, Seats(list(row.offers), [verdict]))
+    gate = SpotGate(
+        service.database, row, epoch, lambda: True, 60.0, seen, Seats(list(row.offers), [verdict])
+    )
     why = gate.refusal(died_at=None)
     if why is not None:
         gate.refuse(why)

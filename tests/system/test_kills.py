@@ -49,7 +49,7 @@ def test_twelve_tiny_budgets_with_a_kill_in_each_are_never_overspent(fragile: Se
 def test_a_job_survives_the_end_of_each_process(fragile: Served) -> None:
     """API, driver, worker, head, and all of it at once, one after another in one job."""
     budget = {"usd": 0.01, "trials": 10}
-    job = fragile.submit("steady:train", budget=budget, constants={"step_s": 0.25}).id
+    job = fragile.submit("steady:train", budget=budget, constants={"step_s": 0.6}).id
     seen = 2
 
     def goes_on(after: str) -> None:

@@ -26,7 +26,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         assert cluster.stdout is not None
         nodes = json.loads(cluster.stdout.readline())["nodes"]
         assert {node["market"] for node in nodes} == {"spot", "on_demand"}
-        served = Served(home)
+        served = Served(home, TUNER_SPOT_WAIT="4")
         try:
             yield served.start()
         finally:
@@ -120,7 +120,7 @@ def test_where_others_have_what_is_not_spot_the_test_takes_what_there_is(mixed: 
     long = mixed.submit(
         "misbehaving:slow",
         budget={"usd": 0.1, "trials": 1},
-        constants={"step_s": 100},
+        constants={"step_s": 60},
         resources={"market": "on_demand", **one},
     ).id
     until("it has the machine", lambda: list(mixed.client.trials(long)))

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 
 import ray
 
@@ -220,7 +221,8 @@ def main() -> int:
     with post.database.write() as db:
         jobs.begin_running(db, post.job, at=Instant(time.time_ns()))
         row = jobs.get(db, post.job)
-    gate = SpotGate(post.database, row, post.epoch, lambda: _goes_on(post, heart), args.code)
+    goes_on = partial(_goes_on, post, heart)
+    gate = SpotGate(post.database, row, post.epoch, goes_on, settings.spot_wait_s, args.code)
     if (why := gate.refusal(died_at=died_at)) is not None:
         heart.stop()
         gate.refuse(why)

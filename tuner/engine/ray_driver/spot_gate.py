@@ -36,7 +36,6 @@ SHARE = 10
 LEAST_NS = 600 * NS
 MOST_NS = 24 * 3600 * NS
 ENDS_WITHIN_NS = 10 * NS  # of the limit: the test has come to its own end by then
-PLACED_WITHIN_S = 60.0  # else another kind of machine is tried, and then this one again
 LOST_MAX = 5
 LOOK_S = 0.2
 CONFIGS = 3
@@ -46,12 +45,13 @@ log = logging.getLogger("tuner.driver")
 @dataclass(frozen=True)
 class SpotGate:
     """`goes_on` is called several times a second; once it answers False, the test is given up. `seen`: the digest of the code as
-    the service has it."""
+    the service has it. `wait_s`: after so long without a machine another kind is tried, and then this one again."""
 
     database: Database
     row: JobRow
     epoch: int
     goes_on: Callable[[], bool]
+    wait_s: float
     seen: str | None = None
     seat: Callable[[Offer, Resources], Seat] = Seat
 
@@ -140,7 +140,7 @@ class SpotGate:
         """Waits for a machine for as long as it takes, on demand first; that costs nothing."""
         for offer in cycle(sorted(self.row.offers, key=self._preference)):
             with self.seat(offer, self.row.spec.resources) as seat:
-                if self._awaited(seat.landed, PLACED_WITHIN_S):
+                if self._awaited(seat.landed, self.wait_s):
                     return self._paid(seat, offer, number)
             if not self.goes_on():
                 return None
