@@ -120,6 +120,7 @@ class OnSpot(Served):
         that came."""
         from datetime import datetime
 
+        assert self.client.job(job).ended_at is None, f"{job} is over"
         for trial in self.client.trials(job):
             if trial.state != "running":
                 continue

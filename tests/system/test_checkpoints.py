@@ -68,6 +68,7 @@ def test_a_worker_that_is_killed_costs_what_was_trained_since_its_newest_checkpo
     books.check(stored.client, job)
 
 
+@pytest.mark.parametrize("stored", ["s3"], indirect=True)
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(stored: Served) -> None:
     """One after another in one job, which is paused meanwhile. Its trainable says so where a state is not that of its step."""
     job = stored.submit(
@@ -96,6 +97,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(stored: Served) 
     assert by_kind["lost"] > 0, "what was done twice is lost"
 
 
+@pytest.mark.parametrize("stored", ["folder"], indirect=True)
 def test_a_model_of_another_shape_fails_its_trial_and_says_what_to_do(stored: Served, tmp_path: Path) -> None:
     width = tmp_path / "width"
     width.write_text("3")

@@ -21,7 +21,7 @@ def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def test_twelve_tiny_budgets_with_a_kill_in_each_are_never_overspent(fragile: Served) -> None:
-    rng, usd = Random(0), 0.0004
+    rng, usd = Random(0), 0.0005
     jobs = [
         fragile.submit("steady:train", name=f"tiny {n}", budget={"usd": usd}, constants={"step_s": 0.1}).id
         for n in range(12)

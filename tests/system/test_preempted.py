@@ -13,7 +13,8 @@ from tuner.schemas.answers import Attempt
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 # A pod's notice, none and nobody told, none as in a power cut; and then again and again.
-WAYS = ("15s", "silent", "15s", "0s", *["5s"] * 16)
+WAYS = ("15s", "silent", "5s", "0s", "5s")
+TWENTY = (*WAYS, *["5s"] * 15)
 
 
 @pytest.fixture(scope="module")
@@ -31,12 +32,12 @@ def on_spot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnSpot]:
     assert left_of(cluster.home) == []
 
 
-def submit(served: OnSpot, market: str, *, step_s: float) -> str:
-    """One trial at a time, so that no decision depends on what came first; some 80 steps."""
+def submit(served: OnSpot, market: str, *, step_s: float, trials: int) -> str:
+    """One trial at a time, so that no decision depends on what came first; some five steps for each."""
     return served.submit(
         "steady:train",
         name=market,
-        budget={"usd": 0.05, "trials": 18},
+        budget={"usd": 0.05, "trials": trials},
         fidelity={"min": 2, "max": 18, "reduction_factor": 3},
         algorithm={"scheduler": "asha", "sampler": "random", "seed": 7},
         constants={"step_s": step_s},
@@ -67,10 +68,16 @@ def take_away(served: OnSpot, node: str, way: str) -> None:
         served.cluster.preempt(node, way)
 
 
-def test_a_job_that_is_preempted_again_and_again_ends_as_one_that_was_not(on_spot: OnSpot) -> None:
-    calm, rough = submit(on_spot, "on_demand", step_s=0.05), submit(on_spot, "spot", step_s=0.6)
+@pytest.mark.parametrize(
+    ("ways", "trials"), [(WAYS, 10), pytest.param(TWENTY, 36, marks=pytest.mark.soak)], ids=["five", "twenty"]
+)
+def test_a_job_that_is_preempted_again_and_again_ends_as_one_that_was_not(
+    on_spot: OnSpot, ways: tuple[str, ...], trials: int
+) -> None:
+    calm = submit(on_spot, "on_demand", step_s=0.05, trials=trials)
+    rough = submit(on_spot, "spot", step_s=0.6, trials=trials)
     node, _ = on_spot.trains_on(rough)
-    for number, way in enumerate(WAYS):
+    for number, way in enumerate(ways):
         # Again, where the trial had just been parked or moved on by itself.
         while len(preempted(on_spot, rough)) <= number:
             at = now()
@@ -82,19 +89,19 @@ def test_a_job_that_is_preempted_again_and_again_ends_as_one_that_was_not(on_spo
     best = [(job.best.trial, job.best.step, job.best.metric) for job in ended if job.best is not None]
     assert len(best) == 2
     assert best[0] == best[1]
-    it_is_on_the_record(on_spot, rough)
+    it_is_on_the_record(on_spot, rough, ways)
     assert on_spot.client.bill(calm).preemptions == 0
     assert on_spot.client.bill(calm).savings.against_on_demand_usd == 0
     books.check(on_spot.client, calm)
 
 
-def it_is_on_the_record(served: OnSpot, job: str) -> None:
+def it_is_on_the_record(served: OnSpot, job: str, ways: tuple[str, ...]) -> None:
     """What was taken away, where from, and what it cost."""
     books.check(served.client, job)
     bill, attempts = served.client.bill(job), served.attempts(job)
     taken = preempted(served, job)
     assert len(taken) == bill.preemptions == sum(trial.preemptions for trial in served.client.trials(job))
-    assert len(taken) == len(WAYS)
+    assert len(taken) == len(ways)
     assert {attempt.market for _, attempt in served.attempts(job)} == {"spot"}
     assert all(attempt.usd_per_hour == 0.0162 and attempt.node for attempt in taken)
     assert not [attempt for _, attempt in served.attempts(job) if attempt.end in ("lost", "failed")]
@@ -102,7 +109,7 @@ def it_is_on_the_record(served: OnSpot, job: str) -> None:
     trained = bill.total_usd - bill.self_test_usd
     assert abs(bill.savings.on_demand_usd - trained * 0.0504 / 0.0162) < 0.000_01
     assert abs(bill.savings.against_on_demand_usd - (bill.savings.on_demand_usd - bill.total_usd)) < 0.000_001
-    for told, attempt in zip(WAYS, taken, strict=True):
+    for told, attempt in zip(ways, taken, strict=True):
         if told not in ("silent", "0s"):
             assert "taken away by its operator" in attempt.reason
             assert attempt.bill["lost"] == 0, attempt
