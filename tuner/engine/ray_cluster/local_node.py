@@ -68,8 +68,6 @@ class LocalNode:
 
     def start(self, address: str) -> None:
         """Begins to join the head at this address."""
-        if self.state == "starting":  # and never came up: somebody may have taken one of its ports
-            self._ports = ()
         self.kill()
         self._token = secrets.token_hex(8)
         self.session = f"{self._prefix}{self._token}"
@@ -101,6 +99,8 @@ class LocalNode:
         if self._process is not None:
             self._process.wait()
             self._process = None
+        if self.state == "starting":  # and never came up: somebody may have taken one of its ports
+            self._ports = ()
         self.state = "gone"
 
     def end(self) -> None:
