@@ -1,6 +1,6 @@
-"""`python -m benchmarks.preemptions --count 20`: machines taken away from a trial on a real cluster of several raylets.
+"""`python -m benchmarks.preemptions --count 20 --kills 20`: machines taken away from a trial on a real cluster of several raylets.
 
-Three series of so many preemptions each: with a notice while another worker of the job is warm, with a notice while there is none,
+Three series of so many preemptions: with a notice while another worker of the job is warm, with a notice while there is none,
 and by kill -9 of the raylet. Prints what was lost, and how long it took until the first step elsewhere was done.
 """
 
@@ -24,11 +24,12 @@ NOTICE = "15s"
 @dataclass
 class Series:
     """`lost` are steps that were reported and had to be done again; `back_s` from the notice, or the kill, to the end of the first
-    step elsewhere."""
+    step elsewhere; `taken`: the nodes, by Ray's id."""
 
     name: str
     lost: list[int] = field(default_factory=list)
     back_s: list[float] = field(default_factory=list)
+    taken: set[str] = field(default_factory=set)
 
     def line(self) -> str:
         times = sorted(self.back_s)
@@ -41,19 +42,20 @@ class Series:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=20, help="preemptions of each kind")
+    parser.add_argument("--count", type=int, default=20, help="preemptions of each kind with a notice")
+    parser.add_argument("--kills", type=int, default=20, help="of a raylet")
     parser.add_argument("--megabytes", type=float, default=10, help="what a checkpoint has")
     parser.add_argument("--step", type=float, default=0.5, help="seconds")
     args = parser.parse_args()
     with service() as served:
-        for name, others, take in (
-            ("notice of 15 s, a warm worker there", 1, with_notice),
-            ("notice of 15 s, no worker there", 0, with_notice),
-            ("kill -9 of the raylet, no worker there", 0, without),
+        for name, others, take, count in (
+            ("notice of 15 s, a warm worker there", 1, with_notice, args.count),
+            ("notice of 15 s, no worker there", 0, with_notice, args.count),
+            ("kill -9 of the raylet, no worker there", 0, without, args.kills),
         ):
             series = Series(name)
             job = submit(served, megabytes=args.megabytes, step_s=args.step, others=others)
-            for _ in range(args.count):
+            for _ in range(count):
                 preempt(served, job, series, take, others)
             served.client.cancel(job)
             until("it is cancelled", lambda job=job: served.client.job(job).state == "cancelled")
@@ -63,7 +65,7 @@ def main() -> None:
 @contextmanager
 def service() -> Iterator[OnSpot]:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        cluster = SpotCluster(Path(folder) / "home", spot=2, on_demand=0, replace_after="1s")
+        cluster = SpotCluster(Path(folder) / "home", spot=3, on_demand=0, replace_after="1s")
         try:
             served = OnSpot(cluster.wait()).start()
             try:
@@ -90,11 +92,12 @@ def submit(served: OnSpot, *, megabytes: float, step_s: float, others: int) -> s
 def preempt(
     served: OnSpot, job: str, series: Series, take: Callable[[OnSpot, str], float], others: int
 ) -> None:
-    """Once all nodes are there, the long trial trains, and so does another one beside it."""
-    served.cluster.alive("spot-1", "spot-2")
+    """Once two nodes will stay, the long trial trains, and so does another one beside it."""
+    until("two nodes are there that nobody takes away", lambda: len(staying(served, series)) > 1)
     before = until("the long trial trains", lambda: running(served, job))
     if others:
-        until("a short trial has run on the other node", lambda: beside(served, job, before))
+        until("a short trial has run on another node", lambda: beside(served, job, series, before))
+    series.taken.add(str(before.node))
     node = served.cluster.names[str(before.node)]
     at = take(served, node)
     after = until("it trains elsewhere", lambda: goes_on(served, job, before.attempt))
@@ -138,12 +141,20 @@ def running(served: OnSpot, job: str) -> Attempt | None:
     return now if now.end is None and now.node in served.cluster.names and len(fresh) > 3 else None
 
 
-def beside(served: OnSpot, job: str, long: Attempt) -> bool:
-    """Whether the newest of the others ran on the other node, after that was there."""
+def staying(served: OnSpot, series: Series) -> set[str]:
+    """Nodes that are there and have not been told that they go."""
+    return {
+        node.node_id
+        for node in served.cluster.nodes()
+        if node.state == "alive" and node.node_id not in series.taken
+    }
+
+
+def beside(served: OnSpot, job: str, series: Series, long: Attempt) -> bool:
+    """Whether the newest of the others ran on another node that stays."""
     newest = served.client.trials(job, sort="-number", limit=1)
     attempts = [a for trial in newest for a in served.client.trial(job, trial.id).attempt_list]
-    alive = {node.node_id for node in served.cluster.nodes() if node.state == "alive"}
-    return any(a.node in alive and a.node != long.node for a in attempts)
+    return any(a.node in staying(served, series) and a.node != long.node for a in attempts)
 
 
 def goes_on(served: OnSpot, job: str, attempt: int) -> Attempt | None:
