@@ -51,9 +51,7 @@ def parser() -> argparse.ArgumentParser:
         "--node-id", default="", help="tell this node alone; else all of the cluster that are on this machine"
     )
     found.add_argument("--cloud", choices=CLOUDS, default="detect", help="whose metadata service to ask")
-    found.add_argument(
-        "--metadata-url", type=_url, default="", help="where it is, if not where clouds have it"
-    )
+    found.add_argument("--metadata-url", type=_url, help="where it is, if not where clouds have it")
     found.add_argument(
         "--gcp-lead",
         type=_seconds,
