@@ -15,6 +15,8 @@ ON_DEMAND_SOURCE = "AWS us-east-1 on demand, m7i a vCPU and g6.xlarge a GPU, 202
 LOCAL_SPOT_USD_PER_CPU_HOUR = 0.0162
 LOCAL_SPOT_USD_PER_GPU_HOUR = 0.3618
 SPOT_SOURCE = "AWS us-east-1 spot, m7i.large a vCPU, 2025-07-28, and g6.xlarge a GPU, 2026-07"
+# Whose metadata service says that this machine is to be taken away; the first finds out.
+CLOUDS = ("detect", "aws", "gcp", "azure", "none")
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class Settings:
     local_gpus: int | None = None
     slice_s: float = 10.0
     spot_wait_s: float = 60.0
+    cloud: str = "detect"
+    metadata_url: str = ""
     given_api_key: str | None = field(default=None, repr=False)
 
     @classmethod
@@ -57,6 +61,8 @@ class Settings:
             local_gpus=_int(environ, "TUNER_LOCAL_GPUS", None, 0, 1000),
             slice_s=_seconds(environ, "TUNER_SLICE", 10.0),
             spot_wait_s=_seconds(environ, "TUNER_SPOT_WAIT", 60.0),
+            cloud=_one_of(environ, "TUNER_CLOUD", CLOUDS),
+            metadata_url=_http_url(environ, "TUNER_METADATA_URL"),
             given_api_key=environ.get("TUNER_API_KEY") or None,
         )
 
@@ -144,6 +150,20 @@ def _prices(text: str) -> dict[str, float]:
             )
         found[name.strip()] = price
     return found
+
+
+def _one_of(environ: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
+    text = environ.get(name) or words[0]
+    if text not in words:
+        raise ValueError(f"{name}: {text!r} must be one of {', '.join(words)}")
+    return text
+
+
+def _http_url(environ: Mapping[str, str], name: str) -> str:
+    text = environ.get(name, "")
+    if text and not text.startswith(("http://", "https://")):
+        raise ValueError(f"{name}: {text!r} must begin with http://")
+    return text
 
 
 def _number(text: str) -> float | None:

@@ -46,6 +46,16 @@ def test_a_deadline_that_is_brought_forward_replaces_the_one_before(board: NodeB
     assert board.standing("a") == replace(GOES, deadline=Instant(LATER - 30 * NS))
 
 
+def test_a_notice_that_is_said_again_leaves_no_more_time(board: NodeBoard) -> None:
+    """As by a watcher that was started anew, where the cloud says no time."""
+    board.announce("a", GOES)
+    board.announce("a", replace(GOES, deadline=Instant(LATER + 30 * NS), text="again"))
+    assert board.standing("a") == GOES
+    board.withdraw("a", GOES.id)
+    board.announce("a", replace(GOES, deadline=Instant(LATER + 30 * NS)))
+    assert board.standing("a") == replace(GOES, deadline=Instant(LATER + 30 * NS))
+
+
 def test_a_notice_without_a_time_leaves_as_much_as_the_shortest_does(board: NodeBoard) -> None:
     before = wall_clock()
     board.announce("a", replace(GOES, deadline=None))
@@ -73,7 +83,8 @@ def test_what_is_no_notice_is_none(board: NodeBoard, tmp_path: Path) -> None:
 
 def _write(folder: Path, times: int) -> None:
     for number in range(times):
-        NodeBoard(folder).announce("a", replace(GOES, text=str(number) * 5000))
+        sooner = Instant(LATER - number)
+        NodeBoard(folder).announce("a", replace(GOES, deadline=sooner, text=str(number) * 5000))
 
 
 def test_a_reader_sees_a_whole_notice_whoever_writes(tmp_path: Path) -> None:

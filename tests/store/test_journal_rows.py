@@ -228,15 +228,19 @@ def test_who_wrote_the_checkpoint_of_a_step_is_known(journal: SqlJournal) -> Non
     assert journal.saved_by("trial_00009", 3) is None
 
 
-def test_losses_are_counted_with_the_time_that_workers_were_held(
+def test_losses_are_counted_with_the_time_since_each_attempt_had_its_machine(
     journal: SqlJournal, database: Database
 ) -> None:
+    """Of which the first three of ten were waited for; two attempts, of which one is over, never had one."""
     ends: list[Any] = ["lost", "paused", "lost", None]
     with journal.transaction() as tx:
         for number, end in enumerate(ends):
-            ended = Instant(10 * number + 7) if end else None
-            tx.put_attempt(AttemptRow(TRIAL, number + 1, Instant(10 * number), ended, end))
+            began, ended = Instant(10 * number), Instant(10 * number + 7) if end else None
+            landed = Instant(began + 3)
+            tx.put_attempt(AttemptRow(TRIAL, number + 1, began, ended, end, landed_at=landed))
+        tx.put_attempt(AttemptRow(TRIAL, 5, Instant(0), Instant(50), "lost"))
+        tx.put_attempt(AttemptRow(TRIAL, 6, Instant(50)))
     with database.read() as db:
         found = losses(db, JOB, Instant(90))
         assert losses(db, OTHER, Instant(90)) == Losses()
-    assert found == Losses(7 + 7 + 7 + 60, {"lost": 2, "paused": 1})
+    assert found == Losses(4 + 4 + 4 + 57, {"lost": 2, "paused": 1})

@@ -22,7 +22,8 @@ class SpotCluster:
     def __init__(self, home: Path, *, spot: int = 2, on_demand: int = 1, replace_after: str = "2s") -> None:
         self.home = home
         home.mkdir(parents=True, exist_ok=True)
-        self.environment = {**os.environ, "TUNER_HOME": str(home), "PYTHONPATH": self._import_path()}
+        settings = {"TUNER_HOME": str(home), "TUNER_CLOUD": "none", "PYTHONPATH": self._import_path()}
+        self.environment = {**os.environ, **settings}
         with (home / "cluster.log").open("w") as log:
             self._process = subprocess.Popen(
                 self._tuner(

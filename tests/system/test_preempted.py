@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.system import books
+from tests.system import books, noticed
 from tests.system.serving import TIMEOUT_S, until
 from tests.system.spot_cluster import OnSpot, SpotCluster, left_of, now
 from tuner.engine.ray_cluster import LocalHead
@@ -145,6 +145,11 @@ def test_a_node_is_taken_away_once_however_often_it_is_told(on_spot: OnSpot) -> 
     on_spot.client.cancel(job)
     assert on_spot.finished(job).state == "cancelled"
     books.check(on_spot.client, job)
+
+
+def test_the_word_of_a_cloud_moves_a_trial_with_nothing_lost(on_spot: OnSpot) -> None:
+    on_spot.cluster.alive("spot-1", "spot-2", "spot-3")
+    noticed.a_trial_is_moved_by_the_word_of_one_cloud_and_then_of_another(on_spot)
 
 
 def address(served: OnSpot, name: str) -> str:

@@ -8,8 +8,11 @@ from typing import Protocol
 
 from tuner.engine.ray_cluster import (
     Dashboard,
+    Head,
     JobStatus,
     LocalHead,
+    LocalWatch,
+    Metadata,
     Node,
     RayJobs,
     RayUnavailable,
@@ -27,7 +30,7 @@ class Cluster(Protocol):
     """Methods raise RayUnavailable where the cluster does not answer. May be used from several threads."""
 
     def ensure(self) -> None:
-        """Starts a cluster that is ours to keep, where it does not run."""
+        """Starts a cluster that is ours to keep, and its watcher for notices, where they do not run."""
 
     def nodes(self) -> list[Node]: ...
 
@@ -53,21 +56,26 @@ class RayCluster:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._head: LocalHead | None = None
+        self._found: Head | None = None
         self._dashboard: Dashboard | None = None
         self._nodes: tuple[float, list[Node]] = (0.0, [])
         if settings.ray_address:
             self._dashboard = Dashboard(dashboard_url(settings.ray_address), cluster_token())
         else:
             self._head = LocalHead(settings.home, cpus=settings.local_cpus, gpus=settings.local_gpus)
+            metadata = Metadata(settings.cloud, settings.metadata_url)
+            self._watch = LocalWatch(settings.home, self._head.token_path, metadata)
 
     def ensure(self) -> None:
-        if self._head is None or self._head.alive():
+        if self._head is None:
             return
-        head = self._head.find_or_start()
-        before, self._dashboard = self._dashboard, self._head.dashboard(head)
-        self._nodes = (0.0, [])
-        if before is not None:
-            before.close()
+        if self._found is None or not self._head.alive():
+            self._found = self._head.find_or_start()
+            before, self._dashboard = self._dashboard, self._head.dashboard(self._found)
+            self._nodes = (0.0, [])
+            if before is not None:
+                before.close()
+        self._watch.keep(self._found)
 
     def nodes(self) -> list[Node]:
         at, found = self._nodes

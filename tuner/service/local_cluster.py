@@ -15,6 +15,7 @@ from tuner.engine.ray_cluster import (
     LocalCluster,
     LocalHead,
     Market,
+    Metadata,
     NodeSpec,
     preemption,
 )
@@ -53,7 +54,9 @@ def keep(
             "TUNER_RAY_ADDRESS names a cluster that is there; a local one is for a home without it"
         )
     settings.make_home()
-    cluster = LocalCluster(settings.home, specs(settings, plan), replace_after_s=plan.replace_after_s)
+    metadata = Metadata(settings.cloud, settings.metadata_url)
+    nodes = specs(settings, plan)
+    cluster = LocalCluster(settings.home, nodes, metadata, replace_after_s=plan.replace_after_s)
     with cluster.kept():
         tell(cluster.kept_nodes(), [])
         while not over.wait(TURN_S):

@@ -26,13 +26,17 @@ class NodeBoard:
         self._folder = folder
 
     def announce(self, node_id: str, notice: Notice) -> None:
-        """Puts up a notice, or replaces the one of this id. One that does not end the node is for nobody here: it is left out."""
+        """Puts up a notice. One that hangs there under this id stays if its deadline is no later: who says it again may have counted
+        anew. One that does not end the node is for nobody here: it is left out."""
         if not notice.ends_node:
             return
         if notice.deadline is None:
             notice = replace(notice, deadline=Instant(wall_clock() + seconds_ns(UNTOLD_S)))
         board = self._folder / node_id
         board.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            if (_read(board / _name(notice.id)).deadline or 0) <= (notice.deadline or 0):
+                return
         draft = board / f".{_name(notice.id)}.{os.getpid()}"
         draft.write_text(json.dumps(asdict(notice)))
         draft.replace(board / _name(notice.id))

@@ -10,6 +10,7 @@ from tuner.engine.ray_cluster.jobs import JobStatus, RayJobs
 from tuner.engine.ray_cluster.labels import Market
 from tuner.engine.ray_cluster.local_cluster import LocalCluster
 from tuner.engine.ray_cluster.local_node import NodeSpec
+from tuner.engine.ray_cluster.local_watch import LocalWatch, Metadata
 from tuner.engine.ray_cluster.nodes import Node, fits, nodes
 
 __all__ = [
@@ -21,7 +22,9 @@ __all__ = [
     "KeptNode",
     "LocalCluster",
     "LocalHead",
+    "LocalWatch",
     "Market",
+    "Metadata",
     "Node",
     "NodeSpec",
     "RayJobs",

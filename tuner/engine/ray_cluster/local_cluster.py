@@ -15,6 +15,7 @@ from tuner.engine.ray_cluster.cluster_file import ClusterFile, KeptCluster, Kept
 from tuner.engine.ray_cluster.dashboard import Dashboard, RayUnavailable
 from tuner.engine.ray_cluster.head import Head, LocalHead
 from tuner.engine.ray_cluster.local_node import LocalNode, NodeSpec
+from tuner.engine.ray_cluster.local_watch import LocalWatch, Metadata
 from tuner.engine.ray_cluster.nodes import nodes
 from tuner.engine.ray_cluster.processes import kill_marked
 
@@ -27,10 +28,13 @@ STARTING = "starting"
 class LocalCluster:
     """One thread. Use `kept()`, and call `turn()` a few times a second meanwhile."""
 
-    def __init__(self, home: Path, specs: Sequence[NodeSpec], *, replace_after_s: float | None) -> None:
-        """`replace_after_s` None: what is gone stays so."""
+    def __init__(
+        self, home: Path, specs: Sequence[NodeSpec], metadata: Metadata, *, replace_after_s: float | None
+    ) -> None:
+        """`replace_after_s` None: what is gone stays so. `metadata`: of this machine, which all nodes are on."""
         self._file = ClusterFile(home)
         self._head = LocalHead(home)
+        self._watch = LocalWatch(home, self._head.token_path, metadata)
         self._prefix = f"{self._head.tag}-node-"
         logs = home / "nodes"
         logs.mkdir(parents=True, exist_ok=True)
@@ -67,6 +71,8 @@ class LocalCluster:
         said = []
         if not self._head.alive():
             said.append(self._rejoin())
+        if self._joined is not None:
+            self._watch.keep(self._joined)
         joined = self._joined_ids()
         for node in self.nodes:
             said += self._look_after(node, joined)

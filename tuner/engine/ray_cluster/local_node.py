@@ -13,6 +13,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Literal
 
+import psutil
+
 from tuner.engine.ray_cluster import labels as its
 from tuner.engine.ray_cluster.launch import (
     NODE_PORT_OPTIONS,
@@ -21,7 +23,7 @@ from tuner.engine.ray_cluster.launch import (
     start_command,
     tail,
 )
-from tuner.engine.ray_cluster.processes import kill_marked
+from tuner.engine.ray_cluster.processes import kill_marked, mark_of
 from tuner.engine.ray_cluster.start_hook import SOCKETS
 
 # Small, as several nodes share one machine; Ray takes no less than 75 MiB.
@@ -65,6 +67,7 @@ class LocalNode:
         self._sockets = sockets
         self._ports: tuple[int, ...] = ()
         self._process: subprocess.Popen[bytes] | None = None
+        self._raylet = 0
 
     def start(self, address: str) -> None:
         """Begins to join the head at this address."""
@@ -81,14 +84,17 @@ class LocalNode:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for whoever keeps the node
             )
-        self.state, self.node_id = "starting", ""
+        self.state, self.node_id, self._raylet = "starting", "", 0
 
     def joined(self, node_id: str) -> None:
-        self.state, self.node_id = "alive", node_id
+        self.state, self.node_id, self._raylet = "alive", node_id, self._find_raylet()
 
     def has_ended(self) -> bool:
-        """Whether its processes have, by whatever hand. `ray start` ends within a second of its raylet."""
-        return self._process is None or self._process.poll() is not None
+        """Whether its raylet has, by whatever hand. `ray start` ends within a second of one that failed, and never after one that
+        was drained."""
+        if self._process is None or self._process.poll() is not None:
+            return True
+        return bool(self._raylet) and mark_of(self._raylet) != self.session
 
     def said_last(self) -> str:
         return tail(self._log_path)
@@ -114,6 +120,13 @@ class LocalNode:
         """SIGTERM to `ray start` alone, which ends its parts itself."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
+
+    def _find_raylet(self) -> int:
+        """Its process id, 0 where it cannot be seen."""
+        with contextlib.suppress(psutil.Error):
+            started = psutil.Process(self._process.pid).children() if self._process else []
+            return next((child.pid for child in started if child.name() == "raylet"), 0)
+        return 0
 
     def _options(self, address: str) -> dict[str, object]:
         spec = self.spec

@@ -1,12 +1,15 @@
 """What a node needs to know of itself, and Ray of its end. Asks Ray's control service (GCS) without joining the cluster."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 from ray.core.generated.gcs_pb2 import GcsNodeInfo
+from ray.core.generated.gcs_service_pb2 import GetAllNodeInfoRequest
 
 from tuner.domain.errors import Conflict, NotFound, Unavailable
 from tuner.engine.notices.node_board import NodeBoard
@@ -15,6 +18,7 @@ from tuner.engine.notices.notice import Notice
 BOARDS = "tuner_notices"
 ANSWER_S = 5.0
 MS = 1_000_000
+_Selector = GetAllNodeInfoRequest.NodeSelector
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,11 @@ def own_board() -> NodeBoard:
     return NodeBoard(Path(context.get_temp_dir()) / context.get_session_name() / BOARDS)
 
 
+def own_addresses() -> frozenset[str]:
+    """Of this machine, or of this pod, which all of its containers share."""
+    return frozenset(address.address for found in psutil.net_if_addrs().values() for address in found)
+
+
 class Gcs:
     """Methods raise Unavailable where the cluster at `address` (host:port) does not answer."""
 
@@ -44,20 +53,20 @@ class Gcs:
         self._address = address
         self._client: Any = None
 
-    def living(self) -> dict[str, RayNode]:
-        """The nodes that Ray takes to be alive, by id."""
-        found = self._call("get_all_node_info", timeout=ANSWER_S, state_filter=GcsNodeInfo.ALIVE)
-        return {
-            node_id.hex(): RayNode(node_id.hex(), info.is_head_node, Path(info.session_dir))
-            for node_id, info in found.items()
-        }
-
     def node(self, node_id: str) -> RayNode:
-        """Raises NotFound."""
-        found = self.living().get(node_id)
+        """Raises NotFound for one that Ray does not take to be alive."""
+        try:
+            selector = _Selector(node_id=bytes.fromhex(node_id))
+        except ValueError:
+            raise NotFound(f"{node_id!r} is no id of a node: those have hexadecimal digits") from None
+        found = self._living([selector]).get(node_id)
         if found is None:
             raise NotFound(f"{node_id} is no living node of the cluster at {self._address}")
         return found
+
+    def nodes_at(self, addresses: Iterable[str]) -> dict[str, RayNode]:
+        """The nodes that Ray takes to be alive at one of these addresses, by id."""
+        return self._living([_Selector(node_ip_address=address) for address in sorted(addresses)])
 
     def drain(self, node_id: str, notice: Notice) -> None:
         """Nothing new is placed on the node, and what ends with it counts as preempted. Cannot be taken back: it ends once nothing
@@ -71,6 +80,13 @@ class Gcs:
         )
         if not accepted:
             raise Conflict(f"{node_id} cannot be drained: {refusal}")
+
+    def _living(self, selectors: list[Any]) -> dict[str, RayNode]:
+        asked = {"timeout": ANSWER_S, "state_filter": GcsNodeInfo.ALIVE, "node_selectors": selectors}
+        return {
+            node_id.hex(): RayNode(node_id.hex(), info.is_head_node, Path(info.session_dir))
+            for node_id, info in self._call("get_all_node_info", **asked).items()
+        }
 
     def _call(self, method: str, *args: object, **more: object) -> Any:
         try:

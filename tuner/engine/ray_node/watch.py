@@ -1,118 +1,122 @@
-"""`python -m tuner.engine.ray_node.watch --address HOST:PORT`: listens for notices for the node that it runs on, as long as that lives.
+"""`python -m tuner.engine.ray_node.watch --address HOST:PORT`: listens for notices for this machine and tells the cluster's nodes on it.
 
-One beside each node, started with it. A notice is put up for the node's workers first, which needs nobody, and then Ray is
-told. Exit status 0: the node is gone; 2: wrong usage.
+One beside each machine's nodes, started with them and again whenever it ends. Exit status 0: the nodes are gone, or no cloud tells
+this machine anything; 2: wrong usage.
 """
 
 import argparse
+import asyncio
 import contextlib
 import logging
+import math
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from ray._private.services import find_node_ids
+from tuner.domain.errors import NotFound
+from tuner.engine.notices import Sources, cloud_of_this_machine, sigterm_announced
 
-from tuner.domain.errors import Conflict, NotFound, TunerError, Unavailable
-from tuner.engine.notices import Notice, Sources, Watcher, sigterm_announced
-from tuner.engine.ray_node.nodes import Gcs, RayNode
+if TYPE_CHECKING:
+    from tuner.engine.ray_node.nodes import Gcs, RayNode
 
-LOOK_S = 2.0
 CLOUDS = ("detect", "aws", "gcp", "azure", "none")
+USUAL = Sources()
 log = logging.getLogger("tuner.notices")
 
 
-class NodeWatch:
-    """`found` may raise Unavailable or NotFound, and is asked again then. Blocks in `run` until the node is gone."""
-
-    def __init__(self, gcs: Gcs, found: Callable[[], RayNode], sources: Sources) -> None:
-        self._gcs, self._found = gcs, found
-        self.watcher = Watcher(self._on_notice, self._on_withdrawn, sources)
-        self._node: RayNode | None = None
-        self._standing: dict[str, Notice] = {}
-
-    def run(self) -> None:
-        while self._node is None:
-            try:
-                self._node = self._found()
-            except TunerError as error:
-                log.info("waiting for this machine's node: %s", error.detail)
-                time.sleep(LOOK_S)
-        log.info("watching for notices for node %s", self._node.id)
-        self.watcher.start()
-        try:
-            self._stay(self._node)
-        finally:
-            self.watcher.close()
-
-    def _stay(self, node: RayNode) -> None:
-        while True:
-            time.sleep(LOOK_S)
-            with contextlib.suppress(Unavailable):
-                if node.id not in self._gcs.living():
-                    self._release()
-                    return
-
-    def _release(self) -> None:
-        """All that ran there has ended: the time that is left need not be paid for."""
-        for notice in self._standing.values():
-            if self.watcher.release(notice):
-                log.info("notice %s: the cloud was told that it need not wait", notice.id)
-
-    def _on_notice(self, notice: Notice) -> None:
-        """Raises Unavailable where Ray does not answer; it is called again then."""
-        assert self._node is not None
-        if not notice.ends_node:
-            return
-        self._node.boards.announce(self._node.id, notice)
-        self._standing[notice.id] = notice
-        try:
-            self._gcs.drain(self._node.id, notice)
-        except (Conflict, NotFound) as error:
-            log.warning("notice %s: %s", notice.id, error.detail)
-
-    def _on_withdrawn(self, notice: Notice) -> None:
-        """What still runs goes on; a drained node gets nothing new all the same."""
-        assert self._node is not None
-        self._node.boards.withdraw(self._node.id, notice.id)
-        self._standing.pop(notice.id, None)
-
-
-def own_node(gcs: Gcs, node_id: str) -> RayNode:
-    """The node of this machine. Raises NotFound where there is none, or more than one and none was named."""
-    if node_id:
-        return gcs.node(node_id)
-    mine = sorted(find_node_ids() & gcs.living().keys())
-    if len(mine) != 1:
-        raise NotFound(f"this machine has {len(mine)} nodes of this cluster; name one with --node-id")
-    return gcs.node(mine[0])
-
-
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--address", required=True, help="host:port of the cluster's head")
-    parser.add_argument("--node-id", default="", help="where the machine has several nodes")
-    parser.add_argument("--cloud", choices=CLOUDS, default="detect")
-    parser.add_argument(
-        "--gcp-lead", type=float, default=30.0, help="seconds: the preemption notice duration"
-    )
-    parser.add_argument(
-        "--grace", type=float, help="seconds between SIGTERM and the end, in a pod; else it ends the watch"
-    )
-    args = parser.parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
-    gcs = Gcs(args.address)
-    sources = Sources(cloud=None if args.cloud == "none" else args.cloud, gcp_lead_s=args.gcp_lead)
-    watch = NodeWatch(gcs, lambda: own_node(gcs, args.node_id), sources)
-    with _signals(watch, args.grace):
-        watch.run()
+def main(argv: list[str] | None = None, *, detect_s: float = USUAL.detect_s) -> int:
+    args = parser().parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    sources = sources_of(args, detect_s)
+    with contextlib.suppress(KeyboardInterrupt):
+        if args.grace is None:
+            if sources.cloud == "detect":
+                sources = replace(sources, cloud=asyncio.run(cloud_of_this_machine(sources)))
+            if sources.cloud is None:
+                log.info("no cloud tells this machine when it is taken away: there is nothing to watch")
+                return 0
+        _watch(args, sources)
     return 0
 
 
-def _signals(watch: NodeWatch, grace_s: float | None) -> contextlib.AbstractContextManager[None]:
-    if grace_s is None:
-        return contextlib.nullcontext()
-    return sigterm_announced(watch.watcher.announce, grace_s=grace_s)
+def parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(
+        prog="python -m tuner.engine.ray_node.watch",
+        description="Listens for notices for this machine and tells the cluster's nodes on it.",
+    )
+    found.add_argument("--address", required=True, metavar="HOST:PORT", help="the Ray cluster's head")
+    found.add_argument(
+        "--node-id", default="", help="tell this node alone; else all of the cluster that are on this machine"
+    )
+    found.add_argument("--cloud", choices=CLOUDS, default="detect", help="whose metadata service to ask")
+    found.add_argument("--metadata-url", type=_url, help="where it is, if not where clouds have it")
+    found.add_argument(
+        "--gcp-lead",
+        type=_seconds,
+        default=USUAL.gcp_lead_s,
+        metavar="SECONDS",
+        help="the preemption notice duration of this machine",
+    )
+    found.add_argument(
+        "--grace",
+        type=_seconds,
+        metavar="SECONDS",
+        help="in a pod: SIGTERM is a notice, and this long after it everything here is killed",
+    )
+    found.add_argument(
+        "--release",
+        action="store_true",
+        help="once the nodes have ended, let the cloud (Azure) take the machine at once; "
+        "only where nothing else needs it",
+    )
+    return found
+
+
+def sources_of(args: argparse.Namespace, detect_s: float = USUAL.detect_s) -> Sources:
+    cloud = None if args.cloud == "none" else args.cloud
+    found = Sources(cloud=cloud, gcp_lead_s=args.gcp_lead, detect_s=detect_s)
+    url = args.metadata_url
+    return replace(found, aws_url=url, gcp_url=url, azure_url=url) if url else found
+
+
+def _watch(args: argparse.Namespace, sources: Sources) -> None:
+    # Only now, as it takes a second and 80 MB that a machine of no cloud need not spend.
+    from tuner.engine.ray_node.machine import MachineWatch
+    from tuner.engine.ray_node.nodes import Gcs
+
+    gcs = Gcs(args.address)
+    watch = MachineWatch(gcs, _here(gcs, args.node_id), sources, may_release=args.release)
+    announce = watch.watcher.announce
+    grace_s = args.grace
+    with contextlib.nullcontext() if grace_s is None else sigterm_announced(announce, grace_s=grace_s):
+        watch.run()
+
+
+def _here(gcs: "Gcs", node_id: str) -> "Callable[[], Mapping[str, RayNode]]":
+    from tuner.engine.ray_node.nodes import own_addresses
+
+    def named() -> "Mapping[str, RayNode]":
+        try:
+            return {node_id: gcs.node(node_id)}
+        except NotFound:
+            return {}
+
+    return named if node_id else lambda: gcs.nodes_at(own_addresses())
+
+
+def _seconds(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < (found := float(text)) < math.inf:
+            return found
+    raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+
+
+def _url(text: str) -> str:
+    if not text.startswith(("http://", "https://")):
+        raise argparse.ArgumentTypeError(f"{text!r} does not begin with http://")
+    return text.rstrip("/")
 
 
 if __name__ == "__main__":
