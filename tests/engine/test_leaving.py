@@ -305,6 +305,23 @@ def test_nothing_begins_on_a_machine_that_goes_and_elsewhere_it_does(drive: Any,
     driver.until_state("waiting")
 
 
+def test_a_worker_that_is_born_on_a_machine_that_goes_says_so(
+    place: Path, node: Node, tmp_path: Path
+) -> None:
+    """As on a head, which is never drained."""
+    born = Supervisor("tests.engine.cases:counts", notice=lambda: NodeBoard(place).standing(HERE))
+    try:
+        driver = Driver(tmp_path / "storage", "tests.engine.cases:counts", born)
+        node.goes(1000)
+        driver.begin(until=1)
+        assert driver.until_state("preempted")["reports"] == []
+        node.stays()
+        driver.begin(until=1)
+        driver.until_state("waiting")
+    finally:
+        born.close()
+
+
 def test_an_order_to_stop_is_obeyed_on_a_machine_that_goes(drive: Any, node: Node) -> None:
     driver = drive()
     driver.begin(until=9, config={"step_s": 1000})
