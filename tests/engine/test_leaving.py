@@ -1,5 +1,7 @@
 """A worker whose machine is about to be taken away: real children, real fork server, a notice on the node's board."""
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +13,7 @@ import pytest
 from tests.engine.driving import SECOND, Driver
 from tuner.domain.time import Instant
 from tuner.engine.checkpoints import CheckpointStore
+from tuner.engine.ends import end_of
 from tuner.engine.messages import Progress
 from tuner.engine.notices import Notice
 from tuner.engine.notices.node_board import NodeBoard
@@ -254,6 +257,19 @@ def test_what_cannot_be_saved_leaves_at_once(drive: Any, node: Node) -> None:
     reported(driver, 1)
     node.goes(1000)
     assert driver.until_state("preempted")["saved_step"] is None
+
+
+def test_who_is_killed_with_its_machine_is_preempted(drive: Any, node: Node) -> None:
+    """As where a machine that shuts down sends each of its processes a signal."""
+    driver = drive()
+    driver.begin(until=9, config={"step_s": 1000})
+    trains(driver)
+    node.goes(1000)
+    leaving(driver)
+    os.kill(driver.supervisor.pid, signal.SIGTERM)
+    ended = driver.until_state("failed")
+    assert ended["error"]["kind"] == "killed"
+    assert end_of(Progress.parse(ended)) == "preempted"
 
 
 def test_a_withdrawn_notice_is_none(drive: Any, node: Node) -> None:
