@@ -308,11 +308,19 @@ def test_two_notices_at_once_count_as_the_earlier_one_and_one_brought_forward_as
 
 
 def test_nothing_begins_on_a_machine_that_goes_and_elsewhere_it_does(drive: Any, node: Node) -> None:
+    """Nor is that a preemption, where the worker was kept from an attempt before: its machine went while it was idle."""
     driver = drive()
+    driver.begin(until=1)
+    driver.until_state("waiting")
+    driver.order("pause")
+    driver.until_state("paused")
+    driver.reports.clear()
     node.goes(1000)
     driver.begin(until=1)
-    ended = driver.until_state("preempted")
+    ended = driver.until_state("paused")
     assert ended["reports"] == []
+    assert ended["leaving"], "so that the worker is given nothing more"
+    assert end_of(Progress.parse(ended)) == "paused"
     assert not set(ended["meter"]) & {"train", "restore"}
     with pytest.raises(RuntimeError, match="no attempt"):
         driver.supervisor.step()

@@ -94,13 +94,13 @@ class Supervisor:
         gap = min(
             now - self._last_end_ns, MAX_START_NS if self._fresh else MAX_GAP_NS, order["lease_ns"] // 2
         )
-        watch = Stopwatch("setup" if self._fresh else "idle", now - gap)
-        self._fresh = False
+        kept, self._fresh = not self._fresh, False
+        watch = Stopwatch("idle" if kept else "setup", now - gap)
         watch.switch("setup")
         attempt = Attempt(order, watch, order["lease_ns"], order["until"], order["max_step"])
         with self._changed:
             self._attempt = attempt
-        self._watchdog.start(attempt)
+        self._watchdog.start(attempt, kept=kept)
         if attempt.state is None:
             self._starter = background("starter", self._start, attempt)
 
