@@ -83,6 +83,7 @@ HARMS: list[tuple[str, str, int]] = [
     ("hang", "PUT state.pt", 0),
     ("slow", "PUT state.pt", 0),
     ("shorten", "PUT state.pt", 0),
+    ("shorten", "PUT MANIFEST", 0),
     ("cut", "GET state.pt", 0),
     ("cut", "GET MANIFEST", 0),
     ("flip", "GET state.pt", 0),
