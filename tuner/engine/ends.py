@@ -16,8 +16,6 @@ _ENDS: dict[str, AttemptEnd] = {
 }
 # What the trial does again from its newest checkpoint, it has lost.
 DONE_AGAIN: frozenset[AttemptEnd] = frozenset({"paused", "lost", "preempted"})
-
-
 # What else befalls a trial where its machine is shut down: a signal to all processes, a disk without room for the last save. If it
 # was the trial's own doing, it happens again elsewhere.
 _BY_ITS_MACHINE = {"killed", "saving"}
