@@ -162,19 +162,18 @@ class CheckpointStore:
     def newest_valid(
         self, trial: str, into: Path, *, at_most: int, expected: Found | None = None, last_try: bool = False
     ) -> tuple[int, Path] | None:
-        """The newest checkpoint up to step `at_most` that is whole, skipping damaged ones; None where there is none.
+        """The newest checkpoint up to step `at_most` that is whole, skipping damaged ones; None where there is none. Raises what the
+        storage raises where it does not give one: that may be whole, and who went on from an older one would have it removed.
 
         `expected` is known to be durable, and found though a listing lags behind; raises CheckpointMissing where it has no
-        manifest. With `last_try` it is skipped too, as is any that the storage does not give.
+        manifest. With `last_try` it is skipped too.
         """
         listed = {found for found in self.found(trial) if found.step <= at_most}
         for found in sorted(listed | ({expected} if expected else set()), reverse=True):
             try:
                 return found.step, self.fetch(trial, found, into / found.name)
-            except Exception as error:
-                lags = isinstance(error, CheckpointMissing) and found == expected
-                skipped = isinstance(error, CheckpointDamaged | CheckpointMissing) and not lags
-                if not (skipped or last_try):
+            except (CheckpointDamaged, CheckpointMissing) as error:
+                if isinstance(error, CheckpointMissing) and found == expected and not last_try:
                     raise
                 log.warning("a checkpoint of %s is passed over: %s: %s", trial, found.name, error)
         return None

@@ -70,6 +70,7 @@ class Storage:
                     self._fs.put_file(str(file), f"{target}/{path}")
                     self._check_size(f"{target}/{path}", file.stat().st_size)
             self._fs.pipe_file(f"{target}/{name}", data)
+            self._check_size(f"{target}/{name}", len(data))
         shutil.rmtree(source, ignore_errors=True)
 
     def put_files(self, files: Mapping[str, bytes], *parts: str) -> None:
