@@ -90,6 +90,22 @@ def test_what_one_trial_has_waited_for_in_vain_the_next_does_not_wait_for() -> N
     assert cluster.begins() == SPOT
 
 
+def test_the_wait_for_spot_begins_when_the_machine_is_lost_not_at_the_checkpoint_before() -> None:
+    cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
+    cluster.stands(left_ns=1000 * NS, target=9)
+    assert cluster.begins() == SPOT
+    cluster.passes(200)
+    cluster.stands(unsaved_ns=200 * NS)
+    assert cluster.elsewhere() is None
+    cluster.machines = [DEMAND_MACHINE]
+    cluster.stands(unsaved_ns=0, in_vain=1)
+    assert cluster.begins() == SPOT
+    cluster.passes(59)
+    assert cluster.elsewhere() is None
+    cluster.passes(2)
+    assert cluster.elsewhere() == DEMAND
+
+
 def test_no_wait_is_so_long_that_the_wall_clock_would_end_before_its_work() -> None:
     cluster = Cluster([DEMAND_MACHINE])
     cluster.stands(left_ns=100 * NS, target=9, time_ns=165 * NS)

@@ -41,6 +41,8 @@ class SpotWithFallback:
         self._waited_in_vain = -FULL_NS
 
     def choose(self, trial: Standing) -> Sequence[Place]:
+        if memory := self._memories.get(trial.trial):
+            self._memories[trial.trial] = memory.waits(trial.now)
         wanted = self._wanted(trial)
         first, self._waits_for[trial.trial] = self._place[wanted], wanted
         return [first, *(place for place in self._places.all if place != first)]
