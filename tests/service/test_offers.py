@@ -38,8 +38,8 @@ def of(
 
 
 def test_each_market_is_had_at_the_price_that_its_nodes_say(tmp_path: Path) -> None:
-    spot = ("spot", 16_200, {MARKET: "spot", "usd-per-hour": "0.0162"})
-    demand = ("on_demand", 50_400, {MARKET: "!spot", "usd-per-hour": "0.0504"})
+    spot = ("spot", 16_200, {MARKET: "spot"})
+    demand = ("on_demand", 50_400, {MARKET: "!spot"})
     cluster = [HEAD, SPOT, DEMAND, SPOT]
     assert of(cluster, tmp_path, market="spot") == [spot]
     assert of(cluster, tmp_path, market="on_demand") == [demand]
@@ -69,6 +69,17 @@ def test_kinds_of_one_market_are_kept_apart_by_their_labels(tmp_path: Path) -> N
     ]
 
 
+def test_a_node_that_comes_back_at_another_price_is_still_one_of_its_kind(tmp_path: Path) -> None:
+    before, other, after = (
+        node(price, market="spot", kind="g6", price=price) for price in ("0.31", "0.29", "0.33")
+    )
+    wanted = Resources(market="spot")
+    (offer,) = offers_of(settings(tmp_path), [before, other], wanted)
+    assert offer.price.micro_usd_per_hour == 310_000
+    assert offer.is_of(other.labels)
+    assert offer.is_of(after.labels)
+
+
 def test_nodes_that_labels_do_not_tell_apart_are_had_at_the_dearest_price(tmp_path: Path) -> None:
     """A trial may land on either, and a hold may be too large, never too small."""
     cluster = [node("a", 4, market="spot", price="0.04"), node("b", 1, market="spot", price="0.04")]
@@ -87,7 +98,7 @@ def test_beside_labelled_nodes_the_others_are_on_demand(tmp_path: Path) -> None:
     found = of([node("plain", 2), SPOT], tmp_path, market="spot_with_fallback")
     assert found == [
         ("on_demand", 100_800, {MARKET: "!spot"}),
-        ("spot", 16_200, {MARKET: "spot", "usd-per-hour": "0.0162"}),
+        ("spot", 16_200, {MARKET: "spot"}),
     ]
 
 

@@ -46,10 +46,11 @@ def _micro_usd(offer: Offer, wanted: Resources) -> int:
 
 
 def _binding(node: Node) -> tuple[tuple[str, str], ...]:
-    """The labels by which Ray tells this node from those of other markets, kinds and prices."""
+    """The labels by which Ray tells this node from those of other markets and kinds. Not its price: the machine that comes in its
+    stead may have another one."""
     market = labels.MARKETS["spot"] if node.market == "spot" else f"!{labels.MARKETS['spot']}"
-    more = (labels.first(node.labels, names) for names in (labels.INSTANCE_TYPE, (labels.PRICE,)))
-    return ((labels.MARKET, market), *(found for found in more if found))
+    kind = labels.first(node.labels, labels.INSTANCE_TYPE)
+    return ((labels.MARKET, market), *([kind] if kind else []))
 
 
 def _offer(settings: Settings, node: Node, wanted: Resources, binding: tuple[tuple[str, str], ...]) -> Offer:
