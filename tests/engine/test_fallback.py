@@ -1,6 +1,7 @@
 """Spot with fallback: a bounded wait for spot, on demand where time runs out or a storm goes on, and back again."""
 
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -87,6 +88,22 @@ def test_what_one_trial_has_waited_for_in_vain_the_next_does_not_wait_for() -> N
     cluster.stands(trial="trial_00002")
     cluster.passes(FULL_NS / NS)
     assert cluster.begins() == SPOT
+
+
+def test_the_wait_for_spot_begins_when_the_machine_is_lost_not_at_the_checkpoint_before() -> None:
+    cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
+    cluster.stands(left_ns=1000 * NS, target=9)
+    assert cluster.begins() == SPOT
+    cluster.passes(200)
+    cluster.stands(unsaved_ns=200 * NS)
+    assert cluster.elsewhere() is None
+    cluster.machines = [DEMAND_MACHINE]
+    cluster.stands(unsaved_ns=0, in_vain=1)
+    assert cluster.begins() == SPOT
+    cluster.passes(59)
+    assert cluster.elsewhere() is None
+    cluster.passes(2)
+    assert cluster.elsewhere() == DEMAND
 
 
 def test_no_wait_is_so_long_that_the_wall_clock_would_end_before_its_work() -> None:
@@ -217,6 +234,41 @@ def test_spot_that_should_be_free_and_is_not_counts_as_full_for_a_while() -> Non
     cluster.passes(FULL_NS / NS - 1)
     cluster.stands(left_ns=1000 * NS, unsaved_ns=200 * NS)
     assert cluster.elsewhere() is None
+
+
+def asked_for_spot(cluster: Cluster, seconds: int) -> list[int]:
+    """When the trial went to a spot machine, of which there is one that another job has."""
+    found = []
+    for second in range(seconds):
+        cluster.passes(1)
+        if cluster.trial.waited_ns is None:
+            cluster.stands(unsaved_ns=cluster.trial.unsaved_ns + NS)
+        went = cluster.moves()
+        if went is not None:
+            left = (cluster.trial.left_ns or 0) - cluster.trial.unsaved_ns
+            cluster.stands(left_ns=left, unsaved_ns=0, waited_ns=0 if went == SPOT else None)
+        if went == SPOT:
+            found.append(second)
+    return found
+
+
+def test_spot_that_another_job_keeps_is_asked_for_less_and_less_often_until_it_was_had() -> None:
+    cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
+    cluster.stands(left_ns=100_000 * NS, target=9)
+    assert cluster.begins() == SPOT
+    cluster.stands(waited_ns=0)
+    asked = asked_for_spot(cluster, 2 * 3600)
+    between = [later - earlier for earlier, later in pairwise(asked)]
+    assert len(asked) == 4
+    assert all(gap > 2 * FULL_NS / NS for gap in between)
+    assert all(later > 1.8 * earlier for earlier, later in pairwise(between))
+    spot, left = cluster.placement._places.of(SPOT), (cluster.trial.left_ns or 0) - cluster.trial.unsaved_ns
+    cluster.stands(at=spot, waited_ns=0, left_ns=left, unsaved_ns=0)
+    assert cluster.elsewhere() is None
+    cluster.stands(waited_ns=None)
+    assert cluster.elsewhere() is None
+    cluster.stands(at=spot, waited_ns=0)
+    assert len(asked_for_spot(cluster, 400)) == 1
 
 
 def test_a_machine_that_is_taken_by_another_trial_is_not_there() -> None:

@@ -16,7 +16,7 @@ from tuner.tuning.progress_price import Memory
 
 # So many preemptions in a row without a newer checkpoint: the next attempt is to bring one, at whatever price.
 STORM = 3
-# Until a kind that should have been free, and was not, is asked for again.
+# Until a kind that should have been free, and was not, is asked for again; twice as long each time that it was in vain again.
 FULL_NS = 300 * NS
 UNKNOWN_NS = 1
 
@@ -35,27 +35,48 @@ class SpotWithFallback:
         self._terms: dict[str, tuple[int | None, Terms]] = {}
         self._memories: dict[str, Memory] = {}
         self._shared = Memory(Instant(0), 0)
-        self._full: dict[Offer, Instant] = {}
+        # Until when a kind counts as full, and for how long it did.
+        self._full: dict[Offer, tuple[Instant, int]] = {}
+        self._waits_for: dict[str, Offer] = {}
         self._waited_in_vain = -FULL_NS
 
     def choose(self, trial: Standing) -> Sequence[Place]:
-        first = self._place[self._wanted(trial)]
+        if memory := self._memories.get(trial.trial):
+            self._memories[trial.trial] = memory.waits(trial.now)
+        wanted = self._wanted(trial)
+        first, self._waits_for[trial.trial] = self._place[wanted], wanted
         return [first, *(place for place in self._places.all if place != first)]
 
     def elsewhere(self, trial: Standing) -> Place | None:
         if trial.at is None or trial.at.offer is None:
             return None
         at = self._priced[trial.at.offer]
-        waited_long = trial.waited_ns is not None and trial.waited_ns >= self._patience_ns
-        if waited_long and self._room(at, trial) > 0:
-            self._full[at] = Instant(trial.now + FULL_NS)
+        self._note_wait(at, trial)
         found = self._wanted(trial)
-        return self._place[found] if found != at and self._room(found, trial) > 0 else None
+        if found == at or self._room(found, trial) <= 0:
+            return None
+        self._waits_for[trial.trial] = found
+        return self._place[found]
 
     def paid(self, place: Place, paid_ns: int, *, gained_ns: int, now: Instant) -> None:
         if place.offer is not None:
             offer = self._priced[place.offer]
             self._shared = self._shared.after(offer, now=now, paid_ns=paid_ns, gained_ns=gained_ns)
+
+    def _note_wait(self, at: Offer, trial: Standing) -> None:
+        """A kind is full of which there should be room, as other jobs may have it, once it was waited for in vain; and no more once
+        one that waited has got some of it."""
+        if trial.waited_ns is None:
+            if self._waits_for.pop(trial.trial, None) == at:
+                self._full.pop(at, None)
+            return
+        self._waits_for[trial.trial] = at
+        if trial.waited_ns >= self._patience_ns and self._room(at, trial) > 0:
+            until, full_ns = self._full.get(at, (trial.now, FULL_NS))
+            # What is on demand may be needed for a deadline.
+            if at.market == "spot" and at in self._full and trial.now - trial.waited_ns >= until:
+                full_ns *= 2
+            self._full[at] = Instant(trial.now + full_ns), full_ns
 
     def _wanted(self, trial: Standing) -> Offer:
         """The kind to be on, or to wait for. Where a machine on demand is wanted, and the job has filled them all, spot will do."""
@@ -119,7 +140,7 @@ class SpotWithFallback:
         return None if trial.runs_at is None else self._priced[trial.runs_at]
 
     def _room(self, offer: Offer, trial: Standing) -> int:
-        if self._full.get(offer, trial.now) > trial.now:
+        if offer in self._full and self._full[offer][0] > trial.now:
             return 0
         return self._places.room(self._place[offer], trial.taken)
 
