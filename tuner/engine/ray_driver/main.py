@@ -74,9 +74,9 @@ class Post:
         limit_ns = wanted.budget.wall_clock_ns
         return wanted.wish not in ("pause", "cancel") and (limit_ns is None or ran_ns < limit_ns)
 
-    def losses(self) -> Losses:
+    def losses(self, market: str) -> Losses:
         with self.database.read() as db:
-            return losses(db, self.job, Instant(time.time_ns()))
+            return losses(db, self.job, market, Instant(time.time_ns()))
 
     def beat(self) -> None:
         """Raises Fenced."""
