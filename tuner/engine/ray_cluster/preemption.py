@@ -6,6 +6,7 @@ announce to its workers ──▶ Ray gives it no new work (drain) ──▶ SIG
 import os
 import time
 
+from tuner.domain.errors import TunerError
 from tuner.domain.time import Instant
 from tuner.engine.notices import Notice
 from tuner.engine.ray_cluster.cluster_file import KeptNode
@@ -23,7 +24,8 @@ def kill(node: KeptNode) -> int:
 
 
 def announce(head: LocalHead, node: KeptNode, notice: Notice) -> None:
-    """Tells the node's workers, and then Ray, which places nothing there any more. Raises RayUnavailable, NotFound or Conflict.
+    """Tells the node's workers, and then Ray, which places nothing there any more. Raises RayUnavailable, NotFound or Conflict; then
+    no notice stands.
 
     Imports Ray into this process, which takes a second: do it once the notice's time may begin to run.
     """
@@ -41,8 +43,13 @@ def announce(head: LocalHead, node: KeptNode, notice: Notice) -> None:
     from tuner.engine.ray_node.nodes import Gcs
 
     gcs = Gcs(found.address)
-    gcs.node(node.node_id).boards.announce(node.node_id, notice)
-    gcs.drain(node.node_id, notice)
+    boards = gcs.node(node.node_id).boards
+    boards.announce(node.node_id, notice)
+    try:
+        gcs.drain(node.node_id, notice)
+    except TunerError:
+        boards.withdraw(node.node_id, notice.id)
+        raise
 
 
 def wait_until(node: KeptNode, deadline: Instant) -> bool:
