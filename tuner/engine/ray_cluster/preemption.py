@@ -6,7 +6,6 @@ announce to its workers ──▶ Ray gives it no new work (drain) ──▶ SIG
 import os
 import time
 
-from tuner.domain.errors import TunerError
 from tuner.domain.time import Instant
 from tuner.engine.notices import Notice
 from tuner.engine.ray_cluster.cluster_file import KeptNode
@@ -40,16 +39,9 @@ def announce(head: LocalHead, node: KeptNode, notice: Notice) -> None:
             if name.startswith("RAY_")
         }
     )
-    from tuner.engine.ray_node.nodes import Gcs
+    from tuner.engine.ray_node.nodes import give_notice
 
-    gcs = Gcs(found.address)
-    boards = gcs.node(node.node_id).boards
-    boards.announce(node.node_id, notice)
-    try:
-        gcs.drain(node.node_id, notice)
-    except TunerError:
-        boards.withdraw(node.node_id, notice.id)
-        raise
+    give_notice(found.address, node.node_id, notice)
 
 
 def wait_until(node: KeptNode, deadline: Instant) -> bool:
