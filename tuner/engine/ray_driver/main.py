@@ -225,7 +225,7 @@ def main() -> int:
     gate = SpotGate(post.database, row, post.epoch, goes_on, settings.spot_wait_s, args.code)
     if (why := gate.refusal(died_at=died_at)) is not None:
         heart.stop()
-        gate.refuse(why)
+        gate.refuse(why, died_at=died_at)
         return 0
     with post.database.read() as db:
         row = jobs.get(db, post.job)  # it may have been asked to pause meanwhile
