@@ -74,9 +74,9 @@ class Post:
         limit_ns = wanted.budget.wall_clock_ns
         return wanted.wish not in ("pause", "cancel") and (limit_ns is None or ran_ns < limit_ns)
 
-    def losses(self) -> Losses:
+    def losses(self, market: str) -> Losses:
         with self.database.read() as db:
-            return losses(db, self.job, Instant(time.time_ns()))
+            return losses(db, self.job, market, Instant(time.time_ns()))
 
     def beat(self) -> None:
         """Raises Fenced."""
@@ -225,7 +225,7 @@ def main() -> int:
     gate = SpotGate(post.database, row, post.epoch, goes_on, settings.spot_wait_s, args.code)
     if (why := gate.refusal(died_at=died_at)) is not None:
         heart.stop()
-        gate.refuse(why)
+        gate.refuse(why, died_at=died_at)
         return 0
     with post.database.read() as db:
         row = jobs.get(db, post.job)  # it may have been asked to pause meanwhile
