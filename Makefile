@@ -59,9 +59,10 @@ bench: install
 
 preemptions: install
 	$(BIN)/python -m benchmarks.preemptions --count 20
-	$(BIN)/python -m pytest -m soak
+	$(BIN)/python -m pytest -m soak tests/system/test_preempted.py
 
 chaos: install
+	$(BIN)/python -m pytest -m soak tests/system/test_kills.py
 	$(BIN)/python -m benchmarks.chaos --minutes 10
 
 soak: install

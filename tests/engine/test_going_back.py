@@ -32,7 +32,12 @@ def test_what_an_idle_worker_refuses_goes_on_at_once_and_counts_for_nothing() ->
     before = trial.preemptions, trial.in_vain
     for attempt in range(2, 7):
         refused = Progress(
-            job.trial, attempt, "paused", Meter({"idle": NS}), trouble=Trouble("notice", "", "goes"), leaving=True
+            job.trial,
+            attempt,
+            "paused",
+            Meter({"idle": NS}),
+            trouble=Trouble("notice", "", "goes"),
+            leaving=True,
         )
         job.loop.progress(refused)
         begun = job.world.begun[job.trial]

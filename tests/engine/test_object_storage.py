@@ -196,7 +196,9 @@ def test_what_the_storage_never_gives_as_it_was_costs_its_checkpoint(drive: Any,
     assert [report["metrics"]["acc"] for report in driver.reports[4:]] == [3, 4, 5]
 
 
-def test_what_the_storage_does_not_give_may_be_whole_and_is_not_passed_over(drive: Any, bucket: Bucket) -> None:
+def test_what_the_storage_does_not_give_may_be_whole_and_is_not_passed_over(
+    drive: Any, bucket: Bucket
+) -> None:
     """An older one would be found. The newer one would be forgotten for it, and removed."""
     driver = drive("counts", storage=bucket.url)
     save(driver, until=2)
