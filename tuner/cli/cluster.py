@@ -47,7 +47,9 @@ def cluster(
 
 @with_problems
 def preempt(
-    node: Annotated[str, typer.Argument(metavar="NODE", help="Its name, spot-1, or the beginning of its id.")],
+    node: Annotated[
+        str, typer.Argument(metavar="NODE", help="Its name, spot-1, or the beginning of its id.")
+    ],
     notice: Annotated[str, typer.Option(help="How long before it is told: 15s, 2m; 0s: not at all.")] = "15s",
 ) -> None:
     """Take a node of the local cluster away, as a cloud takes a spot machine; tell one of the cluster of TUNER_RAY_ADDRESS that
