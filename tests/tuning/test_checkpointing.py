@@ -129,7 +129,7 @@ def test_where_a_step_and_its_save_do_not_fit_into_the_notice_every_step_is_save
     """And so no finished step goes with the machine."""
     saving, step_ns = Saving(NS // 10, NS // 2), step_s * NS
     assert steps_between(step_ns=step_ns, saving=saving, exposure=spot(notice_ns=15 * NS)) == 1
-    assert steps_between(step_ns=step_ns, saving=saving, exposure=Exposure(notice_ns=15 * NS)) > 1
+    assert steps_between(step_ns=9 * NS, saving=saving, exposure=spot(notice_ns=15 * NS)) > 1
 
 
 def test_stalls_are_a_twentieth_at_most_where_the_notice_is_too_short_as_well() -> None:

@@ -33,7 +33,7 @@ def tell(node_id: str, notice: Notice) -> None:
         raise Unavailable(f"node {node_id} cannot be reached: {error}".splitlines()[0]) from error
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--node-id", required=True)
     parser.add_argument("--deadline", required=True, type=int, help="nanoseconds since 1970")
@@ -44,10 +44,8 @@ def main() -> int:
     try:
         tell(args.node_id, notice)
     except TunerError as error:
-        print(error.detail, flush=True)
-        return 1
-    return 0
+        sys.exit(error.detail)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
