@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
-from tuner.engine.placement import Place, Places, Standing
+from tuner.engine.placement import CheapestFree, Place, Placement, Places, Standing
 from tuner.tuning.placement import Choice, Sight, Terms, choose
 from tuner.tuning.progress_price import Memory
 
@@ -19,6 +19,13 @@ STORM = 3
 # Until a kind that should have been free, and was not, is asked for again.
 FULL_NS = 300 * NS
 UNKNOWN_NS = 1
+
+
+def placement_of(places: Places, *, patience_ns: int) -> Placement:
+    """For a job that may have these."""
+    if {place.offer.market for place in places.all if place.offer} == {"spot", "on_demand"}:
+        return SpotWithFallback(places, patience_ns=patience_ns)
+    return CheapestFree(places)
 
 
 class SpotWithFallback:

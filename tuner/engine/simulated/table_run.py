@@ -17,7 +17,7 @@ from tuner.domain.time import NS
 from tuner.engine.simulated import traces
 from tuner.engine.simulated.journal import Committed, Tables
 from tuner.engine.simulated.tables import RecordedTable, RowsSampler, TableTraining
-from tuner.engine.simulated.worker import Overheads
+from tuner.engine.simulated.training import Overheads
 from tuner.engine.simulated.world import NONE, Faults, SimulatedRun
 from tuner.engine.world import Terms
 from tuner.tuning.samplers import sampler_for
