@@ -205,7 +205,9 @@ class SimulatedAttempt:
 
     def _save_is_due(self) -> bool:
         ready = self.overheads.resumable and self.saving is None and bool(self.recent_ns)
-        return ready and self.saves is not None and self.saves.due(max(self.recent_ns), self.clock.elapsed_ns())
+        return (
+            ready and self.saves is not None and self.saves.due(max(self.recent_ns), self.clock.elapsed_ns())
+        )
 
     def _save_beside(self, step: int) -> None:
         assert self.saves is not None
