@@ -234,9 +234,11 @@ def test_losses_are_counted_with_the_time_that_workers_were_held(
     ends: list[Any] = ["lost", "paused", "lost", None]
     with journal.transaction() as tx:
         for number, end in enumerate(ends):
-            ended = Instant(10 * number + 7) if end else None
-            tx.put_attempt(AttemptRow(TRIAL, number + 1, Instant(10 * number), ended, end))
+            began, ended = Instant(10 * number), Instant(10 * number + 7) if end else None
+            tx.put_attempt(AttemptRow(TRIAL, number + 1, began, ended, end, landed_at=began))
+        tx.put_attempt(AttemptRow(TRIAL, 8, Instant(0), Instant(50), "paused"))  # it found no worker
+        tx.put_attempt(AttemptRow(TRIAL, 9, Instant(0), landed_at=Instant(80)))
     with database.read() as db:
         found = losses(db, JOB, Instant(90))
         assert losses(db, OTHER, Instant(90)) == Losses()
-    assert found == Losses(7 + 7 + 7 + 60, {"lost": 2, "paused": 1})
+    assert found == Losses(7 + 7 + 7 + 60 + 10, {"lost": 2, "paused": 2})

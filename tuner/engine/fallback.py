@@ -2,7 +2,8 @@
 
 A trial falls back to a machine on demand once it has waited for spot for as long as it may, at once where it would not get where
 it was sent before the wall clock ends, and where spot takes it away again and again before anything is saved. It goes
-back once spot is there again and the move pays.
+back once spot is there again and the move pays. With a wall clock it begins on demand where nothing is known yet of how long a
+step takes: there might be no time to spare.
 """
 
 from collections.abc import Sequence
@@ -71,7 +72,8 @@ class SpotWithFallback:
         return self._shared.cheapest(there, trial.now) or found
 
     def _best(self, trial: Standing) -> Offer:
-        if trial.in_vain >= STORM:
+        in_the_dark = trial.time_ns is not None and trial.left_ns is None
+        if trial.in_vain >= STORM or in_the_dark:
             return self._runs_at(trial) or self._cheapest("on_demand", trial.now)
         choice = self._choice(trial)
         if trial.now - self._memories[trial.trial].progressed >= self._patience_ns and trial.runs_at is None:
@@ -101,10 +103,10 @@ class SpotWithFallback:
         return choice
 
     def _terms_of(self, trial: Standing) -> Terms:
-        """Anew whenever the trial is sent further, and once it is known how long its training takes. What cannot be done in time on
-        demand either is not worth its price."""
+        """Anew whenever the trial is sent further, and once it is known how long its training takes. What surely cannot be done in
+        time on demand either is not worth its price."""
         of_what, terms = self._terms.get(trial.trial, (None, None))
-        meets = trial.left_ns is not None and trial.time_ns is not None and trial.left_ns <= trial.time_ns
+        meets = trial.left_ns is not None and trial.time_ns is not None and trial.least_ns <= trial.time_ns
         if terms is None or of_what != trial.target or (meets and terms.deadline is None):
             deadline = Instant(trial.now + (trial.time_ns or 0)) if meets else None
             terms = Terms(

@@ -19,7 +19,8 @@ class Losses:
 
 def losses(db: Connection, job: str, now: Instant) -> Losses:
     a = attempts.c
-    held = func.sum(func.coalesce(a.ended_at, now) - a.began_at)
+    until = func.coalesce(a.ended_at, now)
+    held = func.sum(until - func.coalesce(a.landed_at, until))  # what waited for a worker held none
     query = select(a.end, held, func.count()).where(a.job == job).group_by(a.end)
     rows = db.execute(query).all()
     return Losses(sum(max(0, int(row[1])) for row in rows), {row[0]: row[2] for row in rows if row[0]})

@@ -75,10 +75,11 @@ class LossesSeen:
         for row in committed.attempts:
             key = row.trial, row.attempt
             if row.ended_at is None or row.end is None:
-                self._since[key] = row.began_at
+                if row.landed_at is not None:
+                    self._since[key] = row.landed_at
                 continue
-            self._since.pop(key, None)
-            self._held_ns += max(0, row.ended_at - row.began_at)
+            since = self._since.pop(key, row.ended_at)
+            self._held_ns += max(0, row.ended_at - since)
             self._ends[row.end] = self._ends.get(row.end, 0) + 1
 
     def at(self, now: Instant) -> Losses:

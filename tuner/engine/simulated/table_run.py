@@ -31,7 +31,7 @@ HEARTBEAT_STEPS = 4
 HEARTBEAT_MIN_NS = NS
 # Where a trial is to be is asked at each heartbeat. A real worker's come every second; a move has time for one that is so late.
 HEARTBEAT_MAX_NS = 60 * NS
-HEARTBEAT_IN_TIME_NS = 5 * NS
+HEARTBEAT_IN_TIME_NS = 10 * NS
 SAVE_EVERY_NS = 30 * NS
 SPOT_SAVES = 0.66  # the median saving of AWS's GPU machines in 2026
 SAVE_NS = NS  # 100 MB into object storage
@@ -111,7 +111,8 @@ def table_run(
     )
     heartbeat_ns = max(HEARTBEAT_MIN_NS, round(HEARTBEAT_STEPS * step_ns))
     if spot is not None:
-        heartbeat_ns = min(heartbeat_ns, HEARTBEAT_MAX_NS if wall_clock_ns is None else HEARTBEAT_IN_TIME_NS)
+        in_time = wall_clock_ns is not None and spot.market == "spot_with_fallback"
+        heartbeat_ns = min(heartbeat_ns, HEARTBEAT_IN_TIME_NS if in_time else HEARTBEAT_MAX_NS)
     markets = spot.markets(price_of(table)) if spot else None
     rate = markets.rate if markets else Rate(price_of(table))
     seen = spot.trace if spot and spot.market != "on_demand" else None
