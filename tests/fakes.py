@@ -26,7 +26,7 @@ from tuner.engine.simulated import world
 from tuner.engine.simulated.clock import EPOCH_NS
 from tuner.engine.simulated.journal import Tables
 from tuner.engine.simulated.traces import UpTimes
-from tuner.engine.simulated.worker import Training
+from tuner.engine.simulated.training import Training
 from tuner.engine.simulated.world import NONE, Faults, SimulatedRun
 from tuner.engine.world import Terms
 from tuner.service.trainables import Described

@@ -134,10 +134,31 @@ def test_where_time_is_short_from_the_beginning_it_begins_on_demand_unless_spot_
 
 def test_what_cannot_be_done_in_time_anyhow_is_done_at_the_price_of_spot() -> None:
     cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
-    cluster.stands(left_ns=100 * NS, target=9, time_ns=99 * NS)
+    cluster.stands(left_ns=130 * NS, least_ns=100 * NS, target=9, time_ns=99 * NS)
     assert cluster.begins() == SPOT
     cluster.passes(60)
     assert cluster.elsewhere() is None
+
+
+def test_what_may_be_done_in_time_on_demand_and_on_spot_would_not_is_done_on_demand() -> None:
+    cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
+    cluster.stands(left_ns=130 * NS, least_ns=90 * NS, target=9, time_ns=100 * NS)
+    assert cluster.begins() == DEMAND
+    cluster.passes(5)
+    cluster.stands(left_ns=90 * NS)
+    assert cluster.elsewhere() is None
+    cluster.stands(left_ns=50 * NS)  # steps were not as long as was feared
+    assert cluster.elsewhere() == SPOT
+
+
+def test_with_a_wall_clock_the_first_step_is_done_on_demand() -> None:
+    cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
+    cluster.stands(time_ns=10_000 * NS)
+    assert cluster.begins() == DEMAND
+    cluster.passes(500)
+    assert cluster.elsewhere() is None
+    cluster.stands(left_ns=900 * NS, least_ns=300 * NS, target=9, unsaved_ns=100 * NS)
+    assert cluster.elsewhere() == SPOT
 
 
 def test_spot_will_do_where_the_machines_on_demand_are_all_taken() -> None:

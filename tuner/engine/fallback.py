@@ -2,7 +2,8 @@
 
 A trial falls back to a machine on demand once it has waited for spot for as long as it may, at once where it would not get where
 it was sent before the wall clock ends, and where spot takes it away again and again before anything is saved. It goes
-back once spot is there again and the move pays.
+back once spot is there again and the move pays. With a wall clock it begins on demand where nothing is known yet of how long a
+step takes: there might be no time to spare.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from dataclasses import replace
 
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
-from tuner.engine.placement import Place, Places, Standing
+from tuner.engine.placement import CheapestFree, Place, Placement, Places, Standing
 from tuner.tuning.placement import Choice, Sight, Terms, choose
 from tuner.tuning.progress_price import Memory
 
@@ -19,6 +20,13 @@ STORM = 3
 # Until a kind that should have been free, and was not, is asked for again; twice as long each time that it was in vain again.
 FULL_NS = 300 * NS
 UNKNOWN_NS = 1
+
+
+def placement_of(places: Places, *, patience_ns: int) -> Placement:
+    """For a job that may have these."""
+    if {place.offer.market for place in places.all if place.offer} == {"spot", "on_demand"}:
+        return SpotWithFallback(places, patience_ns=patience_ns)
+    return CheapestFree(places)
 
 
 class SpotWithFallback:
@@ -85,7 +93,8 @@ class SpotWithFallback:
         return self._shared.cheapest(there, trial.now) or found
 
     def _best(self, trial: Standing) -> Offer:
-        if trial.in_vain >= STORM:
+        in_the_dark = trial.time_ns is not None and trial.left_ns is None
+        if trial.in_vain >= STORM or in_the_dark:
             return self._runs_at(trial) or self._cheapest("on_demand", trial.now)
         choice = self._choice(trial)
         if trial.now - self._memories[trial.trial].progressed >= self._patience_ns and trial.runs_at is None:
@@ -115,10 +124,10 @@ class SpotWithFallback:
         return choice
 
     def _terms_of(self, trial: Standing) -> Terms:
-        """Anew whenever the trial is sent further, and once it is known how long its training takes. What cannot be done in time on
-        demand either is not worth its price."""
+        """Anew whenever the trial is sent further, and once it is known how long its training takes. What surely cannot be done in
+        time on demand either is not worth its price."""
         of_what, terms = self._terms.get(trial.trial, (None, None))
-        meets = trial.left_ns is not None and trial.time_ns is not None and trial.left_ns <= trial.time_ns
+        meets = trial.left_ns is not None and trial.time_ns is not None and trial.least_ns <= trial.time_ns
         if terms is None or of_what != trial.target or (meets and terms.deadline is None):
             deadline = Instant(trial.now + (trial.time_ns or 0)) if meets else None
             terms = Terms(

@@ -18,9 +18,9 @@ import ray
 from tuner.domain.errors import Fenced, TunerError
 from tuner.domain.events import Asked
 from tuner.domain.time import NS, Instant
-from tuner.engine.fallback import SpotWithFallback
+from tuner.engine.fallback import placement_of
 from tuner.engine.loop import Loop
-from tuner.engine.placement import CheapestFree, Placement, Places
+from tuner.engine.placement import Placement, Places
 from tuner.engine.ray_driver.actuator import Actuator
 from tuner.engine.ray_driver.machines import Machines
 from tuner.engine.ray_driver.orders import Orders, memory_limit
@@ -182,10 +182,7 @@ def _placement(row: JobRow, patience_ns: int) -> Placement | None:
     """None where nodes do not say of which market they are: one is as good as another then."""
     if not any(offer.labels for offer in row.offers):
         return None
-    places = Places(row.offers, row.spec.resources, Machines())
-    if {offer.market for offer in row.offers} == {"spot", "on_demand"}:
-        return SpotWithFallback(places, patience_ns=patience_ns)
-    return CheapestFree(places)
+    return placement_of(Places(row.offers, row.spec.resources, Machines()), patience_ns=patience_ns)
 
 
 def _died_at(post: Post) -> Instant | None:
