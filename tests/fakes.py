@@ -250,7 +250,7 @@ class SimulatedSqlJournal(SqlJournal):
             launches.beat(db, job, launch.epoch, Instant(EPOCH_NS))
             jobs.begin_running(db, job, at=Instant(EPOCH_NS))
         super().__init__(database, job, project, launch.epoch, Instant(EPOCH_NS))
-        self.ran_ns = 0
+        self.ran_ns, self.watchers = 0, list[Any]()
 
     @property
     def tables(self) -> Tables:

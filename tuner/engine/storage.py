@@ -109,6 +109,12 @@ class Storage:
                 continue
 
 
+def is_corrupt(error: Exception) -> bool:
+    """Whether a cloud's client says that what it was given is not what was stored (botocore's FlexibleChecksumError, gcsfs's
+    ChecksumError: neither need be installed)."""
+    return any("Checksum" in type(one).__name__ for one in (error, error.__cause__))
+
+
 def _put_local(source: Path, target: Path, last: str, data: bytes) -> None:
     """Synced, then renamed into place: a reader sees nothing or everything."""
     target.parent.mkdir(parents=True, exist_ok=True)
