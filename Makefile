@@ -38,11 +38,11 @@ serve: install
 WITHOUT_A_SERVICE := not system and not browser
 
 test: install
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "$(WITHOUT_A_SERVICE)"
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m "$(WITHOUT_A_SERVICE)"
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "(system or browser) and not soak"
 
 test-fast: install
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "$(WITHOUT_A_SERVICE)"
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m "$(WITHOUT_A_SERVICE)"
 
 lint: install
 	$(BIN)/ruff check .
@@ -59,9 +59,10 @@ bench: install
 
 preemptions: install
 	$(BIN)/python -m benchmarks.preemptions --count 20
-	$(BIN)/python -m pytest -m soak
+	$(BIN)/python -m pytest -m soak tests/system/test_preempted.py
 
 chaos: install
+	$(BIN)/python -m pytest -m "soak" --deselect tests/system/test_preempted.py
 	$(BIN)/python -m benchmarks.chaos --minutes 10
 
 soak: install

@@ -48,6 +48,7 @@ def main() -> None:
     parser.add_argument("--step", type=float, default=0.5, help="seconds")
     args = parser.parse_args()
     with service() as served:
+        pass_self_test(served)
         for name, others, take, count in (
             ("notice of 15 s, a warm worker there", 1, with_notice, args.count),
             ("notice of 15 s, no worker there", 0, with_notice, args.count),
@@ -74,6 +75,20 @@ def service() -> Iterator[OnSpot]:
                 served.stop()
         finally:
             cluster.stop()
+
+
+def pass_self_test(served: OnSpot) -> None:
+    """By a job of its own: the test would take the marker of the long trial."""
+    marker = str(served.home / "marker-of-the-test")
+    job = served.submit(
+        "steady:one_long_among_short",
+        budget={"usd": 10, "trials": 1},
+        fidelity={"min": 1, "max": 2},
+        constants={"marker": marker, "megabytes": 1, "step_s": 0.1},
+        resources={"market": "spot", "max_concurrent_trials": 1},
+    ).id
+    ended = served.finished(job)
+    assert ended.state == "succeeded", ended.detail
 
 
 def submit(served: OnSpot, *, megabytes: float, step_s: float, others: int) -> str:

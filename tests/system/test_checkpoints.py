@@ -69,27 +69,26 @@ def test_a_worker_that_is_killed_costs_what_was_trained_since_its_newest_checkpo
 
 
 @pytest.mark.parametrize("stored", ["s3"], indirect=True)
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(stored: Served) -> None:
-    """One after another in one job, which is paused meanwhile. Its trainable says so where a state is not that of its step."""
+def test_damaged_checkpoints_are_passed_over_for_the_newest_whole_one(stored: Served) -> None:
+    """Each of the newest in another way, while the job is paused. Its trainable says so where a state is not that of its step."""
     job = stored.submit(
         "steady:train",
         budget={"usd": 0.05, "trials": 1},
-        fidelity={"min": 1, "max": 200, "reduction_factor": 3},
+        fidelity={"min": 1, "max": 2000, "reduction_factor": 3},
         constants={"step_s": 0.1},
-        checkpoint=OFTEN,
+        checkpoint={"interval": 0.01, "keep": len(HARMS) + 2},
     ).id
-    for harm in HARMS:
-        seen = stored.client.job(job).progress.steps
-        until("three steps more", lambda seen=seen: stored.client.job(job).progress.steps >= seen + 3)
-        stored.client.pause(job)
-        until("the job is paused", lambda: stored.client.job(job).state == "paused")
-        fs, newest = _newest(stored, job)
-        HARMS[harm](fs, newest)
-        before = len(_attempts(stored, job))
-        stored.client.resume(job)
-        until("it goes beyond", lambda newest=newest: stored.client.job(job).progress.steps > step_of(newest))
-        went_on = _attempts(stored, job)[before]
-        assert 0 < went_on.from_step < step_of(newest), (harm, went_on, newest)
+    stored.reports_at_least(job, 1)
+    until("there are enough of them", lambda: len(_newest(stored, job)[1]) > len(HARMS))
+    stored.client.pause(job)
+    until("the job is paused", lambda: stored.client.job(job).state == "paused")
+    fs, newest = _newest(stored, job)
+    for harm, folder in zip(HARMS.values(), newest, strict=False):
+        harm(fs, folder)
+    whole, before = step_of(newest[len(HARMS)]), len(_attempts(stored, job))
+    stored.client.resume(job)
+    until("it goes beyond", lambda: stored.client.job(job).progress.steps > step_of(newest[0]))
+    assert _attempts(stored, job)[before].from_step == whole > 0
     stored.client.cancel(job)
     until("it is over", lambda: stored.client.job(job).state == "cancelled")
     no_report_is_lost_or_doubled(stored, job)
@@ -124,12 +123,11 @@ def _attempts(served: Served, job: str) -> list[Any]:
     return served.client.trial(job, trials[0].id).attempt_list if trials else []
 
 
-def _newest(served: Served, job: str) -> tuple[Any, str]:
-    """The storage as somebody else's client sees it, and where in it the newest checkpoint of the job's first trial lies."""
+def _newest(served: Served, job: str) -> tuple[Any, list[str]]:
+    """The storage as somebody else's client sees it, and where in it the checkpoints of the job's first trial lie, newest first."""
     fs, root = fsspec.core.url_to_fs(served.storage, skip_instance_cache=True, use_listings_cache=False)
     found = sorted(fs.ls(f"{root}/default/{job}/trial_00000", detail=False))
-    assert len(found) > 1, found
-    return fs, found[-1].rstrip("/")
+    return fs, [folder.rstrip("/") for folder in reversed(found)]
 
 
 def step_of(folder: str) -> int:

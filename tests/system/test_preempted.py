@@ -128,7 +128,7 @@ def test_nothing_is_left_held(on_spot: OnSpot) -> None:
 
 def test_a_node_is_taken_away_once_however_often_it_is_told(on_spot: OnSpot) -> None:
     """And it comes back under the address that it had, to be trained on again."""
-    job = submit(on_spot, "spot", step_s=1.0)
+    job = submit(on_spot, "spot", step_s=1.0, trials=12)
     node, _ = on_spot.trains_on(job)
     before = address(on_spot, node)
     told = [on_spot.cluster.preempt(node, notice) for notice in ("15s", "10s", "15s")]

@@ -75,6 +75,7 @@ def test_what_forgets_is_kept_from_spot_by_its_first_job_and_at_the_door_from_th
     assert mixed.finished(fine).state == "succeeded"
 
 
+@pytest.mark.soak
 def test_code_that_raises_in_its_first_step_is_not_judged_for_good(mixed: Served) -> None:
     wanted = {"market": "spot", "max_concurrent_trials": 1}
     for _ in range(2):
