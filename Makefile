@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test test-fast lint bench chaos soak clean
+.PHONY: help install demo serve test test-fast lint bench preemptions chaos soak clean
 
 help:
 	@echo "make install   set up .venv"
@@ -13,6 +13,7 @@ help:
 	@echo "make test      run all tests; make test-fast: those that need no cluster"
 	@echo "make lint      ruff, mypy, import-linter"
 	@echo "make bench     the benchmarks of benchmarks/README.md"
+	@echo "make preemptions  machines taken away from a running trial, twenty of each kind, how long it took to go on, and that it changed nothing"
 	@echo "make chaos     jobs under random kills, for ten minutes; make soak: a long run of many small jobs"
 
 # The stamp is renewed when the pins or the project's metadata change.
@@ -37,11 +38,11 @@ serve: install
 WITHOUT_A_SERVICE := not system and not browser
 
 test: install
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "$(WITHOUT_A_SERVICE)"
-	$(BIN)/python -m pytest -m "not ($(WITHOUT_A_SERVICE))"
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m "$(WITHOUT_A_SERVICE)"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "(system or browser) and not soak"
 
 test-fast: install
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "$(WITHOUT_A_SERVICE)"
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m "$(WITHOUT_A_SERVICE)"
 
 lint: install
 	$(BIN)/ruff check .
@@ -54,8 +55,14 @@ bench: install
 	$(BIN)/python -m benchmarks.turnaround
 	$(BIN)/python -m benchmarks.long_job
 	$(BIN)/python -m benchmarks.decisions
+	$(BIN)/python -m benchmarks.checkpointing
+
+preemptions: install
+	$(BIN)/python -m benchmarks.preemptions --count 20
+	$(BIN)/python -m pytest -m soak tests/system/test_preempted.py
 
 chaos: install
+	$(BIN)/python -m pytest -m "soak" --deselect tests/system/test_preempted.py
 	$(BIN)/python -m benchmarks.chaos --minutes 10
 
 soak: install

@@ -10,6 +10,8 @@ from tuner.store.database import Database
 
 for name in [name for name in os.environ if name.startswith(("TUNER_", "RAY_", "AWS_"))]:
     del os.environ[name]
+# Whatever cloud the tests run on does not decide them.
+os.environ["TUNER_CLOUD"] = "none"
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import atexit
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -21,13 +21,14 @@ from tuner.api.app import create_app
 from tuner.domain.budget import Budget
 from tuner.domain.space import Config
 from tuner.domain.time import NS, Instant
-from tuner.engine.loop import Terms
 from tuner.engine.ray_cluster import JobStatus, Node, RayUnavailable
 from tuner.engine.simulated import world
 from tuner.engine.simulated.clock import EPOCH_NS
 from tuner.engine.simulated.journal import Tables
+from tuner.engine.simulated.traces import UpTimes
 from tuner.engine.simulated.worker import Training
 from tuner.engine.simulated.world import NONE, Faults, SimulatedRun
+from tuner.engine.world import Terms
 from tuner.service.trainables import Described
 from tuner.service.wiring import Service
 from tuner.settings import Settings
@@ -59,6 +60,7 @@ class FakeCluster:
 
     found: list[Node] = field(default_factory=lambda: [SMALL])
     submitted: list[str] = field(default_factory=list)
+    codes: list[str | None] = field(default_factory=list)
     stopped: list[str] = field(default_factory=list)
     statuses: dict[str, JobStatus] = field(default_factory=dict)
     failures_left: int = 0
@@ -75,8 +77,9 @@ class FakeCluster:
         self._reach()
         return list(self.found)
 
-    def submit(self, submission_id: str, *, job: str, epoch: int, name: str) -> None:
+    def submit(self, submission_id: str, *, job: str, epoch: int, name: str, code: str | None) -> None:
         self._reach()
+        self.codes.append(code)
         assert submission_id == f"{job}-{epoch}"
         assert name
         self.submitted.append(submission_id)
@@ -265,8 +268,10 @@ def simulate(
     training: Training | None = None,
     faults: Faults = NONE,
     seed: int = 0,
+    up_s: Sequence[tuple[float, float | None]] | None = None,
 ) -> SimulatedRun:
-    """Runs a job that waits to its end, or for so many messages only, into the service's database."""
+    """Runs a job that waits to its end, or for so many messages only, into the service's database. `up_s`: from when to when its
+    machines are there, each time with a notice of 2 s; always where it is not given."""
     with service.database.read() as db:
         row = jobs.get(db, job)
     rate = row.offer.rate(cpus=row.spec.resources.cpus, gpus=row.spec.resources.gpus)
@@ -278,6 +283,8 @@ def simulate(
             training or Curves(),
             faults=faults,
             seed=seed,
+            up_times=None if up_s is None else [_up_times(up_s) for _ in range(row.concurrency)],
+            notice_ns=2 * NS,
         )
     if messages is None:
         run.run(turns_max=100_000)
@@ -286,6 +293,10 @@ def simulate(
             run.clock.run_next()
     service.now.at = max(service.now.at, run.clock.now())
     return run
+
+
+def _up_times(up_s: Sequence[tuple[float, float | None]]) -> Iterator[UpTimes]:
+    return iter([UpTimes(round(a * NS), None if b is None else round(b * NS)) for a, b in up_s])
 
 
 def _journal_maker(service: FakeService, job: str) -> Callable[[str, Budget], SimulatedSqlJournal]:

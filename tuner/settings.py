@@ -10,6 +10,13 @@ from pathlib import Path
 # On-demand list prices of us-east-1, read 2026-07-20 from AWS's price list: m7i a vCPU, g6.xlarge (one L4) a GPU.
 LOCAL_USD_PER_CPU_HOUR = 0.0504
 LOCAL_USD_PER_GPU_HOUR = 0.8048
+ON_DEMAND_SOURCE = "AWS us-east-1 on demand, m7i a vCPU and g6.xlarge a GPU, 2026-07-20"
+# On the spot market there: m7i.large by AWS's Spot Advisor of 2025-07-28, g6.xlarge the median of the zones in July 2026.
+LOCAL_SPOT_USD_PER_CPU_HOUR = 0.0162
+LOCAL_SPOT_USD_PER_GPU_HOUR = 0.3618
+SPOT_SOURCE = "AWS us-east-1 spot, m7i.large a vCPU, 2025-07-28, and g6.xlarge a GPU, 2026-07"
+# Whose metadata service says that this machine is to be taken away; the first finds out.
+CLOUDS = ("detect", "aws", "gcp", "azure", "none")
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,9 @@ class Settings:
     local_cpus: int | None = None
     local_gpus: int | None = None
     slice_s: float = 10.0
+    spot_wait_s: float = 60.0
+    cloud: str = "detect"
+    metadata_url: str = ""
     given_api_key: str | None = field(default=None, repr=False)
 
     @classmethod
@@ -50,6 +60,9 @@ class Settings:
             local_cpus=_int(environ, "TUNER_LOCAL_CPUS", None, 1, 10_000),
             local_gpus=_int(environ, "TUNER_LOCAL_GPUS", None, 0, 1000),
             slice_s=_seconds(environ, "TUNER_SLICE", 10.0),
+            spot_wait_s=_seconds(environ, "TUNER_SPOT_WAIT", 60.0),
+            cloud=_one_of(environ, "TUNER_CLOUD", CLOUDS),
+            metadata_url=_http_url(environ, "TUNER_METADATA_URL"),
             given_api_key=environ.get("TUNER_API_KEY") or None,
         )
 
@@ -75,12 +88,18 @@ class Settings:
         """Its owner's alone; one that is there already stays as it is."""
         self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    def price_of(self, instance_type: str, *, cpus: float, gpus: float) -> tuple[float, str]:
+    def price_of(
+        self, instance_type: str, *, cpus: float, gpus: float, market: str = "on_demand"
+    ) -> tuple[float, str]:
         """Dollars an hour for a whole node, and where the figure comes from."""
-        if instance_type in self.node_prices:
-            return self.node_prices[instance_type], "TUNER_NODE_PRICES"
+        named = instance_type if market == "on_demand" else f"{instance_type}/{market}"
+        if named in self.node_prices:
+            return self.node_prices[named], "TUNER_NODE_PRICES"
+        if market == "spot":
+            usd = cpus * LOCAL_SPOT_USD_PER_CPU_HOUR + gpus * LOCAL_SPOT_USD_PER_GPU_HOUR
+            return round(usd, 6), SPOT_SOURCE
         usd = cpus * LOCAL_USD_PER_CPU_HOUR + gpus * LOCAL_USD_PER_GPU_HOUR
-        return round(usd, 6), "AWS us-east-1 on demand, m7i a vCPU and g6.xlarge a GPU, 2026-07-20"
+        return round(usd, 6), ON_DEMAND_SOURCE
 
 
 def write_private(path: Path, text: str) -> None:
@@ -120,7 +139,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _prices(text: str) -> dict[str, float]:
-    """`local=0.10,m7i.large=0.1008`: dollars an hour for a whole node of each type."""
+    """`local=0.10,local/spot=0.03`: dollars an hour for a whole node of each type, on demand or on the spot market."""
     found = {}
     for item in _names(text):
         name, equals, usd = item.partition("=")
@@ -131,6 +150,20 @@ def _prices(text: str) -> dict[str, float]:
             )
         found[name.strip()] = price
     return found
+
+
+def _one_of(environ: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
+    text = environ.get(name) or words[0]
+    if text not in words:
+        raise ValueError(f"{name}: {text!r} must be one of {', '.join(words)}")
+    return text
+
+
+def _http_url(environ: Mapping[str, str], name: str) -> str:
+    text = environ.get(name, "")
+    if text and not text.startswith(("http://", "https://")):
+        raise ValueError(f"{name}: {text!r} must begin with http://")
+    return text
 
 
 def _number(text: str) -> float | None:

@@ -12,22 +12,30 @@ service, client = fakes.fixtures("function")
 
 
 class Finished:
-    """Jobs that ran to their end, one with crashes and killed drivers, one that minimises, one still under way."""
+    """Jobs that ran to their end, one with crashes, killed drivers and preemptions, one that minimises, one still under way."""
 
     def __init__(self, service: FakeService) -> None:
         self.service, self.client = service, fakes.client_of(service)
         self.plain = self._run(seed=1)
-        self.troubled = self._run(seed=2, faults=Faults(crash=0.1, driver_restart=0.03))
+        up_s = [*((10.5 * n, 10.5 * n + 9) for n in range(5)), (60, None)]
+        self.troubled = self._run(seed=2, faults=Faults(crash=0.1, driver_restart=0.03), up_s=up_s)
         self.lowest = self._run(seed=3, mode="min")
         self.waiting = fakes.submit(self.client)
         self.under_way = fakes.submit(self.client)
         fakes.simulate(service, self.under_way, messages=120)
 
-    def _run(self, *, seed: int, mode: str = "max", faults: Faults | None = None) -> str:
+    def _run(
+        self,
+        *,
+        seed: int,
+        mode: str = "max",
+        faults: Faults | None = None,
+        up_s: list[tuple[float, float | None]] | None = None,
+    ) -> str:
         algorithm = {"scheduler": "asha", "sampler": "random", "seed": seed}
         objective = {"metric": "acc", "mode": mode}
         job = fakes.submit(self.client, algorithm=algorithm, objective=objective)
-        fakes.simulate(self.service, job, faults=faults or Faults(), seed=seed)
+        fakes.simulate(self.service, job, faults=faults or Faults(), seed=seed, up_s=up_s)
         self.service.now.pass_s(10)
         return job
 

@@ -67,10 +67,29 @@ def test_what_was_held_is_posted_released_or_still_held(finished: Finished) -> N
         assert (held > 0) == (job == finished.under_way)
 
 
-def test_a_job_with_crashes_paid_for_what_it_lost(finished: Finished) -> None:
+def test_a_job_with_crashes_and_preemptions_paid_for_what_it_lost(finished: Finished) -> None:
     bill = finished.client.get(f"/v1/jobs/{finished.troubled}/bill").json()
     assert bill["by_kind"]["lost"] > 0
-    assert bill["preemptions"] > 0
+    assert bill["by_kind"]["restore"] > 0
+    trials = finished.client.get(f"/v1/jobs/{finished.troubled}/trials", params={"limit": 500}).json()[
+        "items"
+    ]
+    assert bill["preemptions"] == sum(trial["preemptions"] for trial in trials) > 3
+
+
+def test_a_crash_is_no_preemption(finished: Finished) -> None:
+    ends: set[str] = set()
+    for trial in finished.client.get(f"/v1/jobs/{finished.troubled}/trials", params={"limit": 500}).json()[
+        "items"
+    ]:
+        shown = finished.client.get(f"/v1/jobs/{finished.troubled}/trials/{trial['id']}").json()
+        ends |= {attempt["end"] for attempt in shown["attempt_list"]}
+    assert {"lost", "preempted"} <= ends
+    plain = finished.client.get(f"/v1/jobs/{finished.plain}/bill").json()
+    assert plain["preemptions"] == 0
+
+
+def test_what_was_lost_is_corrected_in_the_ledger(finished: Finished) -> None:
     assert any(entry["entry"] == "correct" for entry in ledger(finished, finished.troubled))
 
 
@@ -150,8 +169,8 @@ def test_attempts_add_up_to_their_trial(finished: Finished) -> None:
         shown = finished.client.get(f"/v1/jobs/{job}/trials/{listed['id']}").json()
         for kind, usd in shown["bill"].items():
             assert micro(usd) == sum(micro(a["bill"][kind]) for a in shown["attempt_list"])
-        lost = [a for a in shown["attempt_list"] if a["end"] == "lost"]
-        assert len(lost) == listed["preemptions"]
+        taken = [a for a in shown["attempt_list"] if a["end"] == "preempted"]
+        assert len(taken) == listed["preemptions"]
 
 
 @pytest.mark.parametrize("trial", ["trial_99999", "trial_0", "x", "trial_00000'--", "%00"])

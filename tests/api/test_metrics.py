@@ -72,6 +72,12 @@ def test_money_is_that_of_all_bills(full: TestClient) -> None:
     assert value(found["tuner_held_usd"]) == pytest.approx(held, abs=1e-7)
 
 
+def test_preemptions_are_those_of_all_bills(full: TestClient) -> None:
+    jobs = full.get("/v1/jobs", params={"limit": 500}).json()["items"]
+    bills = [full.get(f"/v1/jobs/{job['id']}/bill").json() for job in jobs]
+    assert value(scraped(full)["tuner_preemptions"]) == sum(bill["preemptions"] for bill in bills) > 0
+
+
 def test_waits_are_from_submission_to_the_first_driver(client: TestClient, service: FakeService) -> None:
     first, second, _ = (fakes.submit(client) for _ in range(3))
     service.now.pass_s(4)

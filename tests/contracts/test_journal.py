@@ -7,6 +7,7 @@ from tests.contracts.turns import (
     FIRST,
     SECOND,
     append,
+    forget_checkpoints,
     place,
     posted,
     put_attempt,
@@ -116,6 +117,7 @@ def test_an_attempt_is_replaced_as_a_whole_and_read_as_it_was_written(journal: J
         from_step=3,
         to_step=7,
         costs={"train": cost(5, 6), "lost": cost(-1)},
+        landed_at=Instant(10),
     )
     put_attempt(journal, ended)
     assert journal.attempts() == [ended]
@@ -127,6 +129,19 @@ def test_the_newest_checkpoint_of_each_trial_is_that_of_its_highest_step(journal
         put_checkpoint(journal, trial, step)
     put_checkpoint(journal, SECOND, 1, uri="s3://b")
     assert journal.newest_checkpoints() == {FIRST: 10, SECOND: 1}
+
+
+def test_checkpoints_that_turned_out_to_be_damaged_are_forgotten(journal: Journal) -> None:
+    for trial, step in [(FIRST, 5), (FIRST, 9), (FIRST, 11), (SECOND, 9)]:
+        put_checkpoint(journal, trial, step)
+    with journal.transaction() as tx:
+        tx.forget_checkpoints(FIRST, above=5)
+        tx.put_checkpoint(CheckpointRow(FIRST, 9, 2, "s3://again", 10, 0.5, AT))
+    assert journal.newest_checkpoints() == {FIRST: 9, SECOND: 9}
+    forget_checkpoints(journal, FIRST, above=8)
+    assert journal.newest_checkpoints() == {FIRST: 5, SECOND: 9}
+    forget_checkpoints(journal, FIRST, above=0)
+    assert journal.newest_checkpoints() == {SECOND: 9}
 
 
 # The job and its budget

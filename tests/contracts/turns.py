@@ -78,6 +78,11 @@ def put_checkpoint(journal: Journal, trial: str, step: int, uri: str = "s3://a")
         tx.put_checkpoint(CheckpointRow(trial, step, 1, uri, 10, 0.5, AT))
 
 
+def forget_checkpoints(journal: Journal, trial: str, *, above: int) -> None:
+    with journal.transaction() as tx:
+        tx.forget_checkpoints(trial, above=above)
+
+
 def put_job(journal: Journal, state: JobState) -> None:
     with journal.transaction() as tx:
         tx.put_job(state, None, at=AT)

@@ -26,6 +26,9 @@ def test_the_table_has_exactly_the_variables_that_are_read() -> None:
         ("TUNER_NODE_PRICES", "local=nan"),
         ("TUNER_LOCAL_CPUS", "0"),
         ("TUNER_SLICE", "0.1"),
+        ("TUNER_SPOT_WAIT", "forever"),
+        ("TUNER_CLOUD", "oracle"),
+        ("TUNER_METADATA_URL", "169.254.169.254"),
     ],
 )
 def test_a_setting_that_cannot_be_is_refused_by_name(name: str, value: str) -> None:

@@ -39,6 +39,25 @@ def never_saves(config: dict[str, Any]) -> None:
         tune.report({"acc": step + 1})
 
 
+def never_saves_slowly(config: dict[str, Any]) -> None:
+    from ray import tune
+
+    for step in range(100):
+        tune.report({"acc": step + 1})
+        time.sleep(1)
+
+
+class RestoresForEver(Counter):
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        while True:
+            time.sleep(1)
+
+
+def restores_for_ever(config: dict[str, Any]) -> None:
+    with SpotSafe(counter=RestoresForEver()):
+        pass
+
+
 def hangs(config: dict[str, Any]) -> None:
     while True:
         pass

@@ -4,10 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import psutil
 import pytest
 
 from tests.engine.driving import Driver
+from tests.engine.object_storage import Bucket, Proxy, moto_server
 from tuner.engine.worker.supervisor import Supervisor
 
 
@@ -26,13 +28,17 @@ def drive(tmp_path: Path, warm: dict[str, Supervisor]) -> Iterator[Any]:
     drivers: list[Driver] = []
     fresh_ones: list[Supervisor] = []
 
-    def start(case: str, module: str = "tests.engine.cases", *, fresh: bool = False) -> Driver:
+    def start(
+        case: str, module: str = "tests.engine.cases", *, fresh: bool = False, storage: str = ""
+    ) -> Driver:
         entry = f"{module}:{case}"
         if fresh:
             fresh_ones.append(Supervisor(entry))
         elif module not in warm:
             warm[module] = Supervisor(entry)
-        drivers.append(Driver(tmp_path / "storage", entry, fresh_ones[-1] if fresh else warm[module]))
+        drivers.append(
+            Driver(storage or tmp_path / "storage", entry, fresh_ones[-1] if fresh else warm[module])
+        )
         return drivers[-1]
 
     yield start
@@ -42,3 +48,32 @@ def drive(tmp_path: Path, warm: dict[str, Supervisor]) -> Iterator[Any]:
     for supervisor in fresh_ones:
         supervisor.close()
         assert not supervisor._server.alive
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[int]:
+    with moto_server() as port:
+        yield port
+
+
+@pytest.fixture
+def bucket(moto: int, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Bucket]:
+    """An empty bucket, and a client whose requests all go through a proxy that does no harm yet."""
+    proxy = Proxy(moto)
+    environment = {
+        "AWS_ENDPOINT_URL": proxy.url,
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    found = Bucket(
+        proxy, f"bucket-{proxy.server_address[1]}-{abs(hash(request.node.name)) % 10**6}", environment
+    )
+    fs = fsspec.filesystem("s3", skip_instance_cache=True)
+    fs.mkdir(found.name)
+    type(fs).clear_instance_cache()  # clients of the test before know another proxy
+    yield found
+    type(fs).clear_instance_cache()
+    proxy.close()

@@ -12,7 +12,7 @@ SECOND = 1_000_000_000
 class Driver:
     """Gives orders and collects what comes back."""
 
-    def __init__(self, storage: Path, entry: str, supervisor: Supervisor | None = None) -> None:
+    def __init__(self, storage: Path | str, entry: str, supervisor: Supervisor | None = None) -> None:
         """With a supervisor of its own where none is given."""
         self.entry, self.storage = entry, storage
         self.supervisor = supervisor or Supervisor(entry)

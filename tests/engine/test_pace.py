@@ -30,7 +30,7 @@ def test_a_trial_that_begins_asks_for_the_least_that_was_seen() -> None:
     pace.stepped("trial_00000", 4 * S)
     for setup_s, train_s in ((2, 4), *[(9, 4)] * 20, (1, 0)):
         meter = Meter({"setup": setup_s * S, "train": train_s * S})
-        pace.ended("trial_00000", meter, warming_ns=0, starved=False)
+        pace.ended("trial_00000", meter, warming_ns=0, outage_ns=0, starved=False)
     assert pace.begin_need_ns("trial_00001") == (2 + 5) * S
 
 
@@ -39,6 +39,15 @@ def test_quick_steps_say_nothing_of_a_long_setup() -> None:
     pace.stepped("trial_00000", S // 10)
     assert hangs(pace, trained_s=31)
     assert not hangs(pace, overhead_s=100)
-    pace.ended("trial_00000", Meter({"setup": 60 * S}), warming_ns=0, starved=False)
+    pace.ended("trial_00000", Meter({"setup": 60 * S}), warming_ns=0, outage_ns=0, starved=False)
     assert not hangs(pace, overhead_s=1200)
     assert hangs(pace, overhead_s=1201)
+
+
+def test_an_outage_of_the_storage_makes_nothing_longer() -> None:
+    """Else whatever hangs afterwards would be waited for, and paid, twenty times as long as it lasted."""
+    pace = Pace()
+    meter = Meter({"restore": 101 * S, "train": S})
+    pace.ended("trial_00000", meter, warming_ns=0, outage_ns=100 * S, starved=False)
+    assert hangs(pace, overhead_s=121)
+    assert pace.longest_overhead_ns == pace.least_overhead_ns == S

@@ -62,6 +62,32 @@ def test_storage_that_falters_costs_some_time(drive: Any, monkeypatch: pytest.Mo
     assert [report["metrics"]["acc"] for report in driver.reports] == [1, 2, 3]
 
 
+def test_what_waits_for_the_storage_is_told(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a restore and of the closing save, as nothing else is done meanwhile."""
+    monkeypatch.setattr(publishing, "WAITS_S", (0.4,) * 4)
+    fails: list[bool] = []
+
+    def once(work: Any) -> Any:
+        def call(*args: Any, **more: Any) -> Any:
+            if fails:
+                raise OSError(f"busy {fails.pop()}")
+            return work(*args, **more)
+
+        return call
+
+    monkeypatch.setattr(CheckpointStore, "publish", once(CheckpointStore.publish))
+    monkeypatch.setattr(CheckpointStore, "newest_valid", once(CheckpointStore.newest_valid))
+    driver = drive("counts")
+    for restore, kind in ((None, "checkpoint"), (1, "restore")):
+        fails.append(True)
+        driver.begin(until=1 if restore is None else 2, restore=restore)
+        driver.until_state("waiting")
+        driver.order("pause")
+        paused = driver.until_state("paused")
+        assert SECOND // 5 <= paused["outage_ns"] <= paused["meter"][kind]
+        assert Progress.parse(paused).outage_ns == paused["outage_ns"]
+
+
 def test_storage_that_cannot_be_read_fails_the_attempt(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise RuntimeError("the bucket is gone")

@@ -7,11 +7,13 @@ from tests import fakes
 from tests.fakes import FakeService
 from tests.service.passes import die, launch_of, one_pass, row_of, submit
 from tuner.domain.errors import Unavailable
-from tuner.domain.money import FREE
-from tuner.domain.records import ReportRow
+from tuner.domain.ids import hold_id
+from tuner.domain.money import FREE, Cost, Money
+from tuner.domain.records import AttemptRow, OpenHold, ReportRow
+from tuner.domain.time import NS, Instant
 from tuner.engine.ray_cluster import JobStatus
 from tuner.service.controller import QUICK_DEATHS_MAX, Controller
-from tuner.store import ledger
+from tuner.store import launches, ledger
 from tuner.store.journal import SqlJournal
 
 
@@ -123,6 +125,31 @@ def test_a_job_that_is_given_up_has_its_books_closed(service: FakeService, clien
     for trial in trials:
         found = client.get(f"/v1/jobs/{job}/trials/{trial['id']}").json()["attempt_list"]
         assert all(attempt["ended_at"] for attempt in found)
+    assert violations(service) == []
+
+
+def test_of_a_job_that_is_given_up_only_what_had_a_machine_is_billed(
+    service: FakeService, client: TestClient
+) -> None:
+    job = submit(service, client)
+    one_pass(service)
+    fakes.begin(service, job)
+    epoch, now = launch_of(service, job).epoch, service.now()
+    with SqlJournal(service.database, job, service.project, epoch, now).transaction() as tx:
+        for trial, landed_at in (("trial_00000", None), ("trial_00001", now)):
+            tx.put_attempt(AttemptRow(trial, 1, now, landed_at=landed_at))
+            name, cost = hold_id(job, trial, 1, 1), Cost(Money(1000))
+            assert tx.hold(OpenHold(name, trial, 1, 1, cost, now, Instant(now + NS)))
+    service.now.pass_s(2)
+    with service.database.write() as db:
+        launches.beat(db, job, epoch, service.now())
+    die(service, job)
+    kill_all(service, job)
+    assert row_of(service, job).state == "failed"
+    with service.database.read() as db:
+        assert ledger.posted_by_kind(db, job, "trial_00000", 1) == {}
+        assert ledger.posted_by_kind(db, job, "trial_00001", 1) == {"lost": Cost(Money(1000))}
+        assert ledger.account(db, job).held.nothing
     assert violations(service) == []
 
 

@@ -72,13 +72,13 @@ def test_a_meter_starts_with_its_worker() -> None:
     assert bill_of(run, "trial_00000").fits(paid)
 
 
-def test_with_a_notice_the_trial_is_parked_and_goes_on_where_it_was() -> None:
+def test_with_a_notice_the_trial_is_saved_and_goes_on_where_it_was() -> None:
     run = run_with(up((0, 20), (30, None)), notice_s=5, trials=1)
     run.run()
     attempts = list(run.journal.tables.attempts.values())
-    assert [(row.end, row.from_step > 0) for row in attempts] == [("paused", False), ("completed", True)]
+    assert [(row.end, row.from_step > 0) for row in attempts] == [("preempted", False), ("completed", True)]
     assert attempts[0].to_step == attempts[1].from_step
-    assert run.fleet.preemptions == 1
+    assert run.preemptions == 1
     assert sum(e.cost.usd.micro_usd for e in run.journal.tables.entries.values() if e.kind == "lost") == 0
 
 
@@ -86,8 +86,8 @@ def test_without_one_the_trial_is_lost_and_begins_again() -> None:
     run = run_with(up((0, 20), (30, None)), trials=1)
     run.run()
     attempts = list(run.journal.tables.attempts.values())
-    assert [(row.end, row.from_step) for row in attempts] == [("lost", 0), ("completed", 0)]
-    assert run.fleet.preemptions == 1
+    assert [(row.end, row.from_step) for row in attempts] == [("preempted", 0), ("completed", 0)]
+    assert run.preemptions == 1
     assert sum(e.cost.usd.micro_usd for e in run.journal.tables.entries.values() if e.kind == "lost") > 0
 
 
@@ -97,7 +97,7 @@ def test_a_worker_that_is_about_to_go_is_given_nothing() -> None:
     run.run()
     begun = [row.began_at - run.clock.offset_ns for row in run.journal.tables.attempts.values()]
     assert len(begun) == 2
-    assert run.fleet.preemptions == 1
+    assert run.preemptions == 1
     assert run.clock.elapsed_ns() > 40 * NS
 
 

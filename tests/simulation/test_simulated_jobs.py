@@ -14,9 +14,9 @@ from tuner.domain.job import Algorithm, JobSpec, SamplerName, SchedulerName
 from tuner.domain.money import Cost, Money, Price, Rate
 from tuner.domain.objective import Objective
 from tuner.domain.space import Config, Float, Int, Space
-from tuner.engine.loop import Terms
 from tuner.engine.simulated.worker import Overheads
 from tuner.engine.simulated.world import Faults, SimulatedRun
+from tuner.engine.world import Terms
 
 SPACE = Space({"lr": Float(1e-4, 1, log=True), "width": Int(8, 64)})
 PRICE = Price(100_000)  # $0.10 an hour: 28 micro-dollars a second

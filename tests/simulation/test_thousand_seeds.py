@@ -101,7 +101,7 @@ def test_every_kind_of_fault_is_seen() -> None:
             resent=run.resent,
             repeated=run.repeated,
             jumps=run.clock_jumps,
-            preemptions=run.fleet.preemptions,
+            preemptions=run.preemptions,
             resumed=sum(attempt > 1 for _, attempt in run.journal.tables.attempts),
         )
     assert len(seen) == 7

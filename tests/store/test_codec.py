@@ -149,6 +149,6 @@ def test_a_row_of_this_version_as_it_has_always_been_written_stays_readable() ->
     )
     value = decode(row)
     assert same(value, Reported(Instant(5), "trial_00002", 3, math.nan, Money(7), resumable=False))
-    assert encode(value) == row.replace("false}", 'false,"train_ns":0}')
+    assert encode(value) == row.replace("false}", 'false,"train_ns":0,"price":null}')
     without = row.replace(',"resumable":false', "")
     assert decode(without).resumable

@@ -18,6 +18,7 @@ from tuner.domain.time import Instant
 from tuner.store import jobs
 from tuner.store.database import Database
 from tuner.store.journal import SqlJournal
+from tuner.store.losses import Losses, losses
 from tuner.store.tables import checkpoints, launches, reports, trials
 
 AT = Instant(5)
@@ -216,3 +217,30 @@ def test_a_job_that_was_to_be_paused_stays_paused_when_it_is_topped_up_unheard(
     with journal.transaction() as tx:
         tx.put_job("paused", "budget_usd", at=AT)
     assert only(database, launches).state == "ended"
+
+
+def test_who_wrote_the_checkpoint_of_a_step_is_known(journal: SqlJournal) -> None:
+    save(journal, 3)
+    with journal.transaction() as tx:
+        tx.put_checkpoint(CheckpointRow(TRIAL, 3, 4, "s3://3", 1, 0.5, AT))
+    assert journal.saved_by(TRIAL, 3) == 4
+    assert journal.saved_by(TRIAL, 2) is None
+    assert journal.saved_by("trial_00009", 3) is None
+
+
+def test_losses_are_counted_with_the_time_since_each_attempt_had_its_machine(
+    journal: SqlJournal, database: Database
+) -> None:
+    """Of which the first three of ten were waited for; two attempts, of which one is over, never had one."""
+    ends: list[Any] = ["lost", "paused", "lost", None]
+    with journal.transaction() as tx:
+        for number, end in enumerate(ends):
+            began, ended = Instant(10 * number), Instant(10 * number + 7) if end else None
+            landed = Instant(began + 3)
+            tx.put_attempt(AttemptRow(TRIAL, number + 1, began, ended, end, landed_at=landed))
+        tx.put_attempt(AttemptRow(TRIAL, 5, Instant(0), Instant(50), "lost"))
+        tx.put_attempt(AttemptRow(TRIAL, 6, Instant(50)))
+    with database.read() as db:
+        found = losses(db, JOB, Instant(90))
+        assert losses(db, OTHER, Instant(90)) == Losses()
+    assert found == Losses(4 + 4 + 4 + 57, {"lost": 2, "paused": 1})

@@ -12,8 +12,10 @@ from sqlalchemy import Connection, inspect
 from tests.store import hammer
 from tests.store.builders import JOB, create, new_job
 from tests.store.crowd import crowd
+from tuner.domain.time import Instant
 from tuner.store import history, jobs, migrations
 from tuner.store.database import Database
+from tuner.store.journal import landed
 from tuner.store.tables import metadata
 
 TABLES = sorted(metadata.tables)
@@ -85,14 +87,22 @@ def test_a_database_of_the_first_release_is_brought_up_to_date_with_all_that_it_
 ) -> None:
     create(database, new_job())
     newest = schema(database)
+    began_at = Instant(7)
     with database.write() as db:
-        db.exec_driver_sql("DROP TABLE warm_starts")
+        for table in ("self_tests", "warm_starts"):
+            db.exec_driver_sql(f"DROP TABLE {table}")
+        for column in ("market", "price", "landed_at"):
+            db.exec_driver_sql(f"ALTER TABLE attempts DROP COLUMN {column}")
+        names = "job, trial, attempt, project, began_at, reason, detail, node, from_step, to_step, costs"
+        values = f"'{JOB}', 'trial_00000', 1, 'default', {began_at}, '', '', '', 0, 0, '{{}}'"
+        db.exec_driver_sql(f"INSERT INTO attempts ({names}) VALUES ({values})")
         db.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
     database.migrate()
     assert schema(database) == newest
     with database.read() as db:
         assert jobs.get(db, JOB).id == JOB
         assert history.marks(db, JOB) == []
+        assert landed(db, JOB) == {("trial_00000", 1): began_at}
 
 
 def test_several_processes_that_migrate_at_once_all_find_it_done(

@@ -22,7 +22,8 @@ def check(client: Client, job: str) -> dict[str, int]:
     assert {kind: micro(usd) for kind, usd in bill.by_kind.items() if usd} == {
         k: v for k, v in by_kind.items() if v
     }
-    assert micro(bill.total_usd) == sum(micro(trial.total_usd) for trial in bill.trials)
+    in_trials = sum(micro(trial.total_usd) for trial in bill.trials)
+    assert micro(bill.total_usd) == in_trials + micro(bill.self_test_usd)
     assert micro(shown.spend.usd) + micro(shown.spend.held_usd) <= limit
     return by_kind
 

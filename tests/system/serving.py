@@ -21,13 +21,15 @@ TIMEOUT_S = 120.0
 
 
 def until(said: str, condition: Callable[[], Any], *, timeout_s: float = TIMEOUT_S) -> Any:
-    """What the condition answers once that is true. The limit is for hangs; no verdict depends on it otherwise."""
-    deadline = time.monotonic() + timeout_s
+    """What the condition answers once that is true. The limit is for hangs; no verdict depends on it otherwise. Asks more and
+    more rarely, so that it does not keep what it waits for from its work."""
+    deadline, pause_s = time.monotonic() + timeout_s, 0.05
     while time.monotonic() < deadline:
         found = condition()
         if found:
             return found
-        time.sleep(0.05)
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 1.2, 0.4)
     raise AssertionError(f"not within {timeout_s:.0f} s: {said}")
 
 
@@ -44,9 +46,11 @@ class Served:
             "TUNER_LOCAL_CPUS": "2",
             "TUNER_LOCAL_GPUS": str(gpus),
             "TUNER_ALLOWED_MODULES": "*",
+            "TUNER_CLOUD": "none",
             "PYTHONPATH": str(USER_CODE),
             **settings,
         }
+        self.storage = settings.get("TUNER_STORAGE", str(home / "storage"))
         self._log = home / "serve.log"
 
     def start(self) -> "Served":

@@ -60,13 +60,13 @@ def test_a_queued_job_can_be_cancelled_and_the_next_one_runs(served: Served) -> 
 
 
 def test_a_top_up_continues_exactly_as_if_it_had_been_there_from_the_start(tmp_path: Path) -> None:
-    """$0.06 and $0.04 against $0.10, at $6 an hour a trial: the former is too little for all that is wanted, the latter enough."""
-    served = Served(tmp_path / "home", prices="local=12").start()
+    """$0.04 and then $0.60 against $0.60 at once, at $18 an hour a trial: the former is too little for all that is wanted, the latter enough."""
+    served = Served(tmp_path / "home", prices="local=36").start()
     try:
-        whole, parts = (_budgeted(served, usd) for usd in (0.10, 0.06))
+        whole, parts = (_budgeted(served, usd) for usd in (0.60, 0.04))
         paused = served.finished(parts)
         assert (paused.state, paused.stop_reason) == ("paused", "budget_usd")
-        served.client.patch(parts, budget={"usd": 0.10})
+        served.client.patch(parts, budget={"usd": 0.60})
         served.client.resume(parts)
         first, second = _outcome(served, whole), _outcome(served, parts)
         assert first == second
@@ -79,7 +79,7 @@ def test_a_top_up_continues_exactly_as_if_it_had_been_there_from_the_start(tmp_p
 def _budgeted(served: Served, usd: float) -> str:
     return served.submit(
         "steady:train",
-        constants={"step_s": 0.9},
+        constants={"step_s": 0.3},
         algorithm={"scheduler": "asha", "sampler": "tpe", "seed": 7},
         budget={"usd": usd, "trials": 12, "on_exhausted": "pause"},
     ).id

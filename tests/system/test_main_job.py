@@ -86,7 +86,14 @@ def test_wall_clock_and_trials_end_a_job(served: Served) -> None:
     assert served.finished(by_time.id).stop_reason == "wall_clock"
 
 
-@pytest.mark.parametrize("entry", ["objective", "with_checkpoint", "Trainable", "returns"])
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "with_checkpoint",
+        "Trainable",
+        *(pytest.param(e, marks=pytest.mark.soak) for e in ("objective", "returns")),
+    ],
+)
 def test_trainables_of_ray_tune_run_unchanged(served: Served, entry: str) -> None:
     asked = job(f"plain_tune:{entry}", budget={"usd": 0.01, "trials": 6})
     if entry == "returns":

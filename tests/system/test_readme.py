@@ -13,8 +13,14 @@ from tests.system.serving import Served
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+CLUSTER = "tuner cluster --spot 2 --on-demand 1"
 BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
-STARTS = ("make demo", "make serve", "source .venv/bin/activate")  # what these tests have done by themselves
+STARTS = (
+    "make demo",
+    "make serve",
+    "source .venv/bin/activate",
+    CLUSTER,
+)  # what these tests have done by themselves
 
 
 def blocks(language: str) -> list[str]:

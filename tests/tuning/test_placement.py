@@ -12,7 +12,7 @@ from tuner.domain.money import Price
 from tuner.domain.offer import Offer
 from tuner.domain.time import Instant
 from tuner.tuning.placement import PATIENCE_NS, RETRY_NS, Choice, Sight, Terms, Why, choose
-from tuner.tuning.progress_price import HALF_LIFE_NS, Memory
+from tuner.tuning.progress_price import HALF_LIFE_NS, Memory, key_of
 
 DEMAND = Offer("v100", Price(3_000_000), 8, 1, "on_demand")
 SPOT = Offer("v100", Price(1_000_000), 8, 1, "spot", "near")
@@ -174,7 +174,7 @@ def test_without_a_deadline_it_goes_back_to_spot_after_some_work() -> None:
 @pytest.mark.parametrize("time", [None, 1000])
 def test_for_a_little_rest_it_does_not_move(time: int | None) -> None:
     """With d = 10 min and a third of the price, a move pays from 5 min on."""
-    memory = replace(FRESH, landed=("on_demand", "v100", None), landed_ns=800 * MINUTE)
+    memory = replace(FRESH, landed=key_of(DEMAND), landed_ns=800 * MINUTE)
     for left, place in ((4, DEMAND), (6, SPOT)):
         assert (
             chosen(terms(time=time), sight(now=500, left=left, at=DEMAND, there=(SPOT,)), memory)[0] is place

@@ -50,6 +50,7 @@ def state_of(
         state.trials.append(record)
         state.set(record, status)
         state.steps, state.trained_ns = state.steps + steps, state.trained_ns + record.trained_ns
+    state.price_ns = state.trained_ns * state.rate.price.micro_usd_per_hour
     state.begun, state.leader, state.spent = len(trials), leader, Money(round(trained * PER_STEP))
     return state
 
@@ -154,3 +155,23 @@ def test_a_budget_of_gpu_hours_runs_out_where_they_cost_nothing() -> None:
     assert found is not None
     assert found.left_ns == 25 * NS
     assert found.is_due
+
+
+def test_where_machines_have_several_prices_what_is_left_buys_time_at_the_mean_of_them() -> None:
+    """Half was trained for nothing and half at a price, each in 1.25 times its own time: the rest goes on like that."""
+    state = state_of(0, Trial("completed", STEPS, STEPS), Trial("running", 20, STEPS))
+    state.price_ns //= 2
+    state.spent = Money(round(1.25 * 60 * PER_STEP / 2))
+    state.budget = Budget(usd=Money(state.spent.micro_usd + 60 * PER_STEP // 2))
+    found = Reserve.of(state)
+    assert found is not None
+    assert found.left_ns == pytest.approx(60 * NS)
+    assert 2 * found.new_step_s * STEPS == pytest.approx((60 - 20 * MARGIN - 7.5) / MARGIN, rel=0.03)
+
+
+def test_time_that_costs_nothing_is_no_time_that_was_paid_for() -> None:
+    state = state_of(25, Trial("parked", 20, 20))
+    state.price_ns, state.spent = 0, Money(1)
+    found = Reserve.of(state)
+    assert found is not None
+    assert found.left_ns > 10**6 * NS

@@ -58,6 +58,8 @@ class _Recorded(Collector):
         yield spend
         yield CounterMetricFamily("tuner_gpu_hours", "GPU-hours posted", value=found.posted.gpu_hours)
         yield GaugeMetricFamily("tuner_held_usd", "Dollars held for work under way", value=found.held.usd.usd)
+        taken = "Attempts whose machine was taken away, with a notice or without"
+        yield CounterMetricFamily("tuner_preemptions", taken, value=found.preemptions)
         yield SummaryMetricFamily(
             "tuner_queue_wait_seconds",
             "Time from a job's submission to its first driver",

@@ -7,6 +7,7 @@ from typing import Any
 from tuner.domain import space as sp
 from tuner.domain.budget import Budget
 from tuner.domain.cost import CostKind, total
+from tuner.domain.ids import SELF_TEST
 from tuner.domain.job import JobSpec
 from tuner.domain.money import MS_PER_HOUR, Cost, Money
 from tuner.domain.records import AttemptRow
@@ -190,6 +191,9 @@ def _attempt(row: AttemptRow) -> show.Attempt:
         end=row.end,
         reason=row.reason,
         detail=row.detail,
+        node=row.node or None,
+        market=row.market,
+        usd_per_hour=row.price.usd_per_hour,
         from_step=row.from_step,
         to_step=row.to_step,
         bill=_kinds(row.costs),
@@ -205,12 +209,13 @@ def bill_of(view: BillView) -> show.Bill:
         gpu_hours=_hours(spent),
         held_usd=view.account.held.usd.usd,
         by_kind=_kinds(view.by_kind),
+        self_test_usd=total(view.by_trial.get(SELF_TEST, {})).usd.usd,
         trials=[_trial_bill(row, view.by_trial.get(row.trial, {})) for row in view.trials],
         savings=show.Savings(
             full_fidelity_usd=full,
             against_full_fidelity_usd=None if full is None else round(full - spent.usd.usd, 6),
-            on_demand_usd=spent.usd.usd,
-            against_on_demand_usd=0.0,
+            on_demand_usd=view.on_demand.usd,
+            against_on_demand_usd=round(view.on_demand.usd - spent.usd.usd, 6),
         ),
         completed_trials=view.completed,
         cost_per_completed_trial_usd=round(spent.usd.usd / view.completed, 6) if view.completed else None,

@@ -9,6 +9,7 @@ import typer
 import yaml
 
 from tuner.cli import render, sketch, watching
+from tuner.cli.cluster import cluster, preempt
 from tuner.cli.frame import Frame, with_problems
 from tuner.cli.job_yaml import JobYaml
 from tuner.cli.simulate import simulate
@@ -225,6 +226,8 @@ def trainables(as_json: Json = False) -> None:
 
 
 app.command()(simulate)
+app.command()(cluster)
+app.command()(preempt)
 
 
 def _plus(before: float | None, more: float, name: str) -> float:

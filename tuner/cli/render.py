@@ -134,9 +134,19 @@ def bill(found: show.Bill) -> RenderableType:
     if found.cost_per_completed_trial_usd is not None:
         per = usd(found.cost_per_completed_trial_usd)
         lines.append(Text(f"{found.completed_trials} trials completed, {per} for each."))
+    if found.savings.against_on_demand_usd:
+        lines.append(Text(_spot_savings(found)))
     if found.preemptions:
-        lines.append(Text(f"{found.preemptions} times a worker was lost."))
+        lines.append(Text(f"Trials were preempted {found.preemptions} times."))
     return Group(*lines)
+
+
+def _spot_savings(found: show.Bill) -> str:
+    demand, less = usd(found.savings.on_demand_usd), found.savings.against_on_demand_usd
+    if less > 0:
+        return f"{usd(less)} saved by spot machines: on demand the same time costs {demand}."
+    test = f", {usd(found.self_test_usd)} of it for the restore self-test" if found.self_test_usd else ""
+    return f"Spot machines cost {usd(-less)} more than the same time on demand ({demand}){test}."
 
 
 def ledger(found: show.LedgerPage) -> RenderableType:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tuner.domain.budget import Budget
-from tuner.domain.money import Money
+from tuner.domain.money import Money, Price
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
 
@@ -47,7 +47,7 @@ class Advised:
 @dataclass(frozen=True, slots=True)
 class Reported:
     """A trial finished a step. `value` None: the metric is missing; `spent` is the job's spend so far, held slices' use included;
-    `train_ns` what was trained since the report before."""
+    `train_ns` what was trained since the report before; `price` that of the machine, None: the job's own."""
 
     at: Instant
     trial: str
@@ -56,6 +56,7 @@ class Reported:
     spent: Money
     resumable: bool = True
     train_ns: int = 0
+    price: Price | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,16 @@ class Failed:
 @dataclass(frozen=True, slots=True)
 class Lost:
     """The worker vanished, through no fault of the trial; `step` is that of the newest checkpoint (0: none)."""
+
+    at: Instant
+    trial: str
+    step: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Preempted:
+    """The attempt's machine is taken away, with a notice or without; `step` is that of the newest checkpoint (0: none)."""
 
     at: Instant
     trial: str
@@ -143,6 +154,7 @@ Event = (
     | Stopped
     | Failed
     | Lost
+    | Preempted
     | Refused
     | WallClockEnded
     | Asked

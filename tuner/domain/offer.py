@@ -1,5 +1,6 @@
 """What a node costs. Copied into the job at admission, so that a bill cannot change under a running job."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tuner.domain.money import Price, Rate, trial_rate
@@ -7,7 +8,8 @@ from tuner.domain.money import Price, Rate, trial_rate
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A kind of node: `price` is for the whole node, `source` says where it comes from and of which date."""
+    """A kind of node: `price` is for the whole node, `source` says where it comes from and of which date. `labels` are those of
+    such a node, as Ray's label selectors have them (`!spot`: anything else, or nothing); none: whatever nodes there are."""
 
     instance_type: str
     price: Price
@@ -16,8 +18,16 @@ class Offer:
     market: str = "on_demand"
     region: str | None = None
     source: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
 
     def rate(self, *, cpus: float, gpus: float) -> Rate:
         return trial_rate(
             node_price=self.price, node_cpus=self.cpus, node_gpus=self.gpus, cpus=cpus, gpus=gpus
+        )
+
+    def is_of(self, labels: Mapping[str, str]) -> bool:
+        """Whether a node with these labels is one of this kind."""
+        return all(
+            labels.get(name) != value[1:] if value.startswith("!") else labels.get(name) == value
+            for name, value in self.labels
         )

@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tuner.domain.cost import CostKind
-from tuner.domain.money import Cost
+from tuner.domain.money import Cost, Price
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
 from tuner.domain.trial import AttemptEnd
+
+NO_PRICE = Price(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,8 @@ class ReportRow:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRow:
-    """One continuous run of a trial. `ended_at` None: it runs, as far as is known."""
+    """One continuous run of a trial. `ended_at` None: it runs, as far as is known. `price` is that of its share of a machine of
+    `market`, which it has had, and paid, since `landed_at` (None: it waited for one)."""
 
     trial: str
     attempt: int
@@ -40,6 +43,9 @@ class AttemptRow:
     from_step: int = 0
     to_step: int = 0
     costs: Mapping[CostKind, Cost] = field(default_factory=dict)
+    market: str = "on_demand"
+    price: Price = NO_PRICE
+    landed_at: Instant | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,4 +13,4 @@ TRIAL_MOVES: Mapping[TrialState, frozenset[TrialState]] = {
     "stopped": frozenset({"paused"}),  # a finished job that goes on after a top-up
     "failed": frozenset(),
 }
-AttemptEnd = Literal["paused", "completed", "stopped", "failed", "lost"]
+AttemptEnd = Literal["paused", "completed", "stopped", "failed", "lost", "preempted"]

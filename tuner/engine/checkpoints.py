@@ -1,24 +1,34 @@
 """Checkpoints in shared storage: files, then a manifest with their sizes and SHA-256. What has no valid manifest does not exist.
 
-Layout: `<storage>/<project>/<job>/<trial>/step_<8 digits>-a<attempt>/`.
+Layout: `<storage>/<project>/<job>/<trial>/step_<8 digits>-a<attempt>/`. In object storage a large file lies in pieces beside.
 """
 
 import hashlib
 import json
+import logging
 import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from tuner.engine.pieces import Pieces, pieces_of, put_together
 from tuner.engine.storage import PARTIAL, Storage
 
 MANIFEST = "MANIFEST.json"
+VERSION = 2  # of the manifest; 1 knew no pieces
+READ = (1, 2)
+log = logging.getLogger("tuner.checkpoints")
 _NAME = re.compile(r"step_(\d{8})-a(\d+)")
 _PARTIAL = re.compile(re.escape(PARTIAL) + r"step_\d{8}-a(\d+)\.")
 
 
 class CheckpointDamaged(Exception):
-    """A checkpoint's files are not what its manifest says."""
+    """A checkpoint's files are not what its manifest says, or it has none that can be believed."""
+
+
+class CheckpointMissing(FileNotFoundError):
+    """There is no manifest. Of a checkpoint that was durable: it may come, or the storage is not the one that it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +47,35 @@ class Found:
 
     step: int
     attempt: int
-    name: str
+
+    @property
+    def name(self) -> str:
+        return f"step_{self.step:08d}-a{self.attempt}"
 
 
 class CheckpointStore:
-    """The checkpoints of one job. Raises OSError where the storage does not answer."""
+    """The checkpoints of one job. Raises errors of its storage's own kind where that does not answer."""
 
     def __init__(self, url: str, project: str, job: str) -> None:
         self._storage, self._project, self._job = Storage(url), project, job
+        self._pieces: dict[tuple[str, int], Pieces] = {}
 
     def publish(self, trial: str, attempt: int, step: int, source: Path) -> Published:
-        """Makes the files of `source` durable as the trial's checkpoint of `step`; `source` is gone afterwards."""
+        """Makes the files of `source` durable as the trial's checkpoint of `step`; `source` is gone afterwards. Raises
+        FileNotFoundError where there are none."""
         began = time.monotonic()
+        (source / MANIFEST).unlink(
+            missing_ok=True
+        )  # of the checkpoint that user code may have made this one from
         files = [_describe(source, file) for file in sorted(source.rglob("*")) if file.is_file()]
+        if not files:
+            raise FileNotFoundError(f"there is nothing to store in {source}")
+        pieces = self._pieces_by(trial, attempt)
+        in_pieces = [file for file in files if pieces.take(file["bytes"])]
+        for file in in_pieces:
+            file["pieces"] = pieces.put(source / file["path"])
         manifest = {
-            "version": 1,
+            "version": VERSION,
             "job": self._job,
             "trial": trial,
             "attempt": attempt,
@@ -59,40 +83,100 @@ class CheckpointStore:
             "created_at_ns": time.time_ns(),
             "files": files,
         }
-        name = f"step_{step:08d}-a{attempt}"
-        where = (self._project, self._job, trial, name)
-        self._storage.put_directory(source, (MANIFEST, json.dumps(manifest).encode()), *where)
-        size = sum(int(str(file["bytes"])) for file in files)
+        where = (self._project, self._job, trial, Found(step, attempt).name)
+        last, elsewhere = (MANIFEST, json.dumps(manifest).encode()), {file["path"] for file in in_pieces}
+        self._storage.put_directory(source, last, *where, without=elsewhere)
+        pieces.next_turn()
+        size = sum(file["bytes"] for file in files)
         return Published(step, self._storage.path(*where), size, time.monotonic() - began)
+
+    def _pieces_by(self, trial: str, attempt: int) -> Pieces:
+        new = Pieces(self._storage, attempt, self._project, self._job, trial)
+        return self._pieces.setdefault((trial, attempt), new)
+
+    def stays_so(self, error: Exception) -> bool:
+        """Whether what it raised will be so for longer than is worth waiting for, as far as can be told."""
+        return self._storage.stays_so(error)
 
     def found(self, trial: str) -> list[Found]:
         """Newest first."""
         return _found(self._storage.names(self._project, self._job, trial))
 
     def fetch(self, trial: str, found: Found, into: Path) -> Path:
-        """The verified files on this machine. Raises CheckpointDamaged."""
-        where = (self._project, self._job, trial, found.name)
+        """The verified files on this machine. Raises CheckpointDamaged, and CheckpointMissing where there is no manifest."""
+        manifest = self._manifest(trial, found)
         try:
-            manifest = json.loads(self._storage.read(*where, MANIFEST))
-            names = [str(file["path"]) for file in manifest["files"]]
-            if manifest["version"] != 1 or any(".." in Path(n).parts or Path(n).is_absolute() for n in names):
-                raise CheckpointDamaged(f"{found.name}: not a manifest")
-            directory = self._storage.get_directory(names, into, *where)
+            return self._fetch_files(trial, found, manifest, into)
+        except CheckpointDamaged:
+            if self._storage.is_local:
+                raise
+        return self._fetch_files(trial, found, manifest, into)  # a byte may have turned over on its way here
+
+    def _fetch_files(self, trial: str, found: Found, manifest: dict[str, Any], into: Path) -> Path:
+        try:
+            whole = [str(file["path"]) for file in manifest["files"] if not pieces_of(file)]
+            directory = self._storage.get_directory(whole, into, *self._where(trial, found))
             for file in manifest["files"]:
-                if _describe(directory, directory / file["path"]) != file:
+                if pieces := pieces_of(file):
+                    path = directory / file["path"]
+                    put_together(self._storage, pieces, path, self._project, self._job, trial)
+                described = _describe(directory, directory / file["path"])
+                if described != {name: file.get(name) for name in described}:
                     raise CheckpointDamaged(f"{found.name}: {file['path']} is damaged")
-        except (FileNotFoundError, KeyError, TypeError, ValueError) as error:
-            raise CheckpointDamaged(f"{found.name}: {error}") from error
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+            raise CheckpointDamaged(f"{found.name}: a file is missing: {error}") from error
         return directory
 
-    def newest_valid(self, trial: str, into: Path, *, at_most: int) -> tuple[int, Path] | None:
-        """The newest checkpoint up to step `at_most` that is whole, skipping damaged ones; None where there is none."""
-        for found in self.found(trial):
-            if found.step <= at_most:
-                try:
-                    return found.step, self.fetch(trial, found, into / found.name)
-                except CheckpointDamaged:
-                    continue
+    def _manifest(self, trial: str, found: Found) -> dict[str, Any]:
+        """Raises CheckpointMissing, and CheckpointDamaged for one that cannot be believed."""
+        try:
+            data = self._storage.read(*self._where(trial, found), MANIFEST)
+        except FileNotFoundError as error:
+            raise CheckpointMissing(
+                f"{self._storage.path(*self._where(trial, found))} is not there"
+            ) from error
+        try:
+            manifest: dict[str, Any] = json.loads(data)
+            version, place = (
+                manifest["version"],
+                [manifest[word] for word in ("job", "trial", "step", "attempt")],
+            )
+            names = [Path(str(file["path"])) for file in manifest["files"]]
+            in_pieces = [pieces_of(file) for file in manifest["files"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointDamaged(f"{found.name}: its manifest cannot be read: {error!r}") from error
+        if version not in READ:
+            known = " or ".join(map(str, READ))
+            raise CheckpointDamaged(f"{found.name}: its manifest is of version {version}, not {known}")
+        if place != [self._job, trial, found.step, found.attempt]:
+            raise CheckpointDamaged(f"{found.name}: its manifest is that of {place}")
+        if not names or any(not name.parts or ".." in name.parts or name.is_absolute() for name in names):
+            raise CheckpointDamaged(f"{found.name}: its manifest names no files, or some elsewhere")
+        if self._storage.is_local and any(in_pieces):
+            raise CheckpointDamaged(f"{found.name}: its manifest names pieces, which a folder has none of")
+        return manifest
+
+    def _where(self, trial: str, found: Found) -> tuple[str, ...]:
+        return self._project, self._job, trial, found.name
+
+    def newest_valid(
+        self, trial: str, into: Path, *, at_most: int, expected: Found | None = None, last_try: bool = False
+    ) -> tuple[int, Path] | None:
+        """The newest checkpoint up to step `at_most` that is whole, skipping damaged ones; None where there is none.
+
+        `expected` is known to be durable, and found though a listing lags behind; raises CheckpointMissing where it has no
+        manifest. With `last_try` it is skipped too, as is any that the storage does not give.
+        """
+        listed = {found for found in self.found(trial) if found.step <= at_most}
+        for found in sorted(listed | ({expected} if expected else set()), reverse=True):
+            try:
+                return found.step, self.fetch(trial, found, into / found.name)
+            except Exception as error:
+                lags = isinstance(error, CheckpointMissing) and found == expected
+                skipped = isinstance(error, CheckpointDamaged | CheckpointMissing) and not lags
+                if not (skipped or last_try):
+                    raise
+                log.warning("a checkpoint of %s is passed over: %s: %s", trial, found.name, error)
         return None
 
     def prune(
@@ -100,31 +184,48 @@ class CheckpointStore:
     ) -> None:
         """Removes all but the `keep` newest whole ones up to step `newest`, and those of protected steps. Beyond it lies what
         an earlier attempt saved whose driver died before it knew; half a checkpoint is left by a worker that died. What
-        later attempts than `attempt` wrote stays."""
-        names, kept = self._storage.names(self._project, self._job, trial), 0
+        later attempts than `attempt` wrote stays, as does what it published as `newest`, whatever can be seen of it."""
+        names = self._storage.names(self._project, self._job, trial)
+        kept: list[Found] = []
         for found in _found(names):
             if found.attempt > attempt:
                 continue
             known = found.step <= newest or found.step in protect
-            if known and self._has_manifest(trial, found) and (kept < keep or found.step in protect):
-                kept += 1
+            if found == Found(newest, attempt) or (
+                known and (len(kept) < keep or found.step in protect) and self._is_credible(trial, found)
+            ):
+                kept.append(found)
             else:
-                self._storage.remove(self._project, self._job, trial, found.name)
+                self._storage.remove(*self._where(trial, found), first=MANIFEST)
         for name in names:
             match = _PARTIAL.match(name)
             if match and int(match[1]) < attempt:
                 self._storage.remove(self._project, self._job, trial, name)
+        # A listing that lags behind may hide a checkpoint whose pieces it shows.
+        if {newest, *protect} - {0} <= {found.step for found in kept}:
+            self._prune_pieces(trial, attempt, names, kept)
 
-    def _has_manifest(self, trial: str, found: Found) -> bool:
-        return MANIFEST in self._storage.names(self._project, self._job, trial, found.name)
+    def _prune_pieces(self, trial: str, attempt: int, names: list[str], kept: list[Found]) -> None:
+        folders = [name for name in names if name.startswith("pieces-")]
+        if not folders:
+            return
+        manifests = [self._manifest(trial, found) for found in kept]
+        named = [piece for manifest in manifests for file in manifest["files"] for piece in pieces_of(file)]
+        self._pieces_by(trial, attempt).remove_all_but(named, folders)
+
+    def _is_credible(self, trial: str, found: Found) -> bool:
+        try:
+            return bool(self._manifest(trial, found))
+        except (CheckpointDamaged, CheckpointMissing):
+            return False
 
 
 def _found(names: list[str]) -> list[Found]:
     matches = [match for name in names if (match := _NAME.fullmatch(name))]
-    return sorted((Found(int(m[1]), int(m[2]), m[0]) for m in matches), reverse=True)
+    return sorted((Found(int(m[1]), int(m[2])) for m in matches), reverse=True)
 
 
-def _describe(root: Path, file: Path) -> dict[str, object]:
+def _describe(root: Path, file: Path) -> dict[str, Any]:
     digest = hashlib.sha256()
     with file.open("rb") as handle:
         while block := handle.read(1 << 20):

@@ -1,25 +1,31 @@
 """The clockwork of money: each running attempt holds a slice ahead of its work, posts what it used, and holds the next."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from tuner.domain.cost import CostKind, Meter, slice_costs, total
+from tuner.domain.events import Limit
 from tuner.domain.ids import hold_id
 from tuner.domain.money import FREE, Cost, Money, Rate
-from tuner.domain.records import AttemptRow, OpenHold
+from tuner.domain.records import AttemptRow, OpenHold, ReportRow
 from tuner.domain.time import Instant
 from tuner.domain.trial import AttemptEnd
 from tuner.engine.journal import JournalTx
+from tuner.engine.messages import StepReport
+from tuner.engine.placement import Place
 from tuner.tuning.guard import fits_deadline, lease_ns
 
 
 @dataclass(slots=True)
 class Purse:
     """The money of one attempt. `lease_ns` is paid for, counted from the attempt's beginning; `settled` is the reading
-    up to which it was posted, `reported` that of the last report."""
+    up to which it was posted, `reported` that of the last report. It has had its machine since `landed_at`; as long as it waits
+    for one (None) it costs nothing. `leaving`: its machine is about to be taken away. `moving`: where the trial is to go on, once
+    this attempt is saved. Up to step `again_until` it does again what was done before, which took `again_ns`."""
 
     trial: str
     attempt: int
+    place: Place
     began_at: Instant
     lease_ns: int
     slice: int
@@ -34,6 +40,24 @@ class Purse:
     trained_ns: dict[int, int] = field(default_factory=dict)
     last_step: int = 0
     reported: Meter = field(default_factory=Meter)
+    node: str = ""
+    leaving: bool = False
+    landed_at: Instant | None = None
+    moving: Place | None = None
+    again_until: int = 0
+    again_ns: int = 0
+
+    @property
+    def waits(self) -> bool:
+        return self.landed_at is None
+
+    @property
+    def rate(self) -> Rate:
+        return self.place.rate
+
+    @property
+    def earned_more(self) -> bool:
+        return self.until is None or self.last_step < self.until
 
     def since_report_ns(self, *kinds: CostKind) -> int:
         """Time of these kinds since the last report, or since the attempt began."""
@@ -50,23 +74,53 @@ class Purse:
             meter = Meter(ns)
         self.meter, self.heard_ns = meter, heard_ns
 
-    def ended(self, end: AttemptEnd, at: Instant, *, reason: str, detail: str) -> AttemptRow:
-        """Its attempt for the record."""
+    def began(self, tx: JournalTx, node: str, from_step: int | None) -> bool:
+        """What its worker says of where it runs and from which checkpoint it went on, as far as that is known. True where that is
+        an older one than it was given, which is damaged then."""
+        went_back = from_step is not None and from_step < self.from_step
+        if from_step is not None and went_back:
+            self.again_until, self.from_step = self.from_step, from_step
+            self.base = (tx.reached(self.trial, from_step) if from_step else None) or (FREE, 0)
+            # Else the next attempt, or driver, would ask for them.
+            tx.forget_checkpoints(self.trial, above=from_step)
+        if went_back or (node and not self.node):
+            self.node = node or self.node
+            tx.put_attempt(self.row)
+        return went_back
+
+    def trained(self, step: int, ns: int) -> None:
+        """So much was trained when a step was reported."""
+        self.trained_ns[step], self.last_step = ns, step
+        self.again_ns = ns if step <= self.again_until else self.again_ns
+
+    def row_of(self, report: StepReport, value: float | None) -> ReportRow:
+        """For the record: what it takes to get so far without interruptions is its training, and the first setup."""
+        ns = report.meter.ns.get("train", 0) + (0 if self.from_step else report.meter.ns.get("setup", 0))
+        cost, duration_ns = self.base[0] + self.rate.cost(ns), self.base[1] + ns
+        where = (self.trial, self.attempt, report.step, report.at)
+        return ReportRow(*where, value, report.metrics, cost, duration_ns)
+
+    @property
+    def row(self) -> AttemptRow:
+        """Its attempt for the record, as it runs."""
         return AttemptRow(
             self.trial,
             self.attempt,
             self.began_at,
-            ended_at=at,
-            end=end,
-            reason=reason,
-            detail=detail,
+            node=self.node,
             from_step=self.from_step,
             to_step=max(self.last_step, self.from_step),
             costs=dict(self.posted),
+            market=self.place.offer.market if self.place.offer is not None else "on_demand",
+            price=self.rate.price,
+            landed_at=self.landed_at,
         )
 
-    def unposted(self, rate: Rate) -> Money:
-        return rate.price.of(self.meter.total_ns) - rate.price.of(self.settled.total_ns)
+    def ended(self, end: AttemptEnd, at: Instant, *, reason: str, detail: str) -> AttemptRow:
+        return replace(self.row, ended_at=at, end=end, reason=reason, detail=detail)
+
+    def unposted(self) -> Money:
+        return self.rate.price.of(self.meter.total_ns) - self.rate.price.of(self.settled.total_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,32 +134,34 @@ class Wanted:
 
 
 class Treasury:
-    """Places, renews and settles the holds of one job. Every method belongs to one transaction of its journal."""
+    """Places, renews and settles the holds of one job, each at the rate of its attempt's machine. Every method belongs to one
+    transaction of its journal."""
 
-    def __init__(self, job: str, rate: Rate, slice_ns: int) -> None:
-        self._job, self.rate, self._slice_ns = job, rate, slice_ns
+    def __init__(self, job: str, slice_ns: int) -> None:
+        self._job, self._slice_ns = job, slice_ns
 
-    def open(self, tx: JournalTx, trial: str, attempt: int, wanted: Wanted) -> tuple[int, Cost] | None:
-        """The first lease and its hold; None where the budget refuses."""
-        lease = self._affordable(tx.account().left, wanted)
-        if not lease:
-            return None
-        cost = self.rate.cost(lease)
-        return (lease, cost) if self._hold(tx, (trial, attempt, 1), cost, lease, wanted.at) else None
+    def open(
+        self, tx: JournalTx, trial: str, attempt: int, places: Iterable[Place], wanted: Wanted
+    ) -> tuple[Place, int, Cost] | None:
+        """The first of these places that can be paid for, the first lease there and its hold; None where the budget refuses."""
+        for place in places:
+            lease = self._affordable(tx.account().left, place.rate, wanted)
+            cost = place.rate.cost(lease)
+            if lease and self._hold(tx, (trial, attempt, 1), cost, lease, wanted.at):
+                return place, lease, cost
+        return None
 
     def extend(self, tx: JournalTx, purse: Purse, wanted: Wanted) -> bool:
         """Posts what was used and holds more. False: the budget refuses, and the present hold stays as it is."""
         unused = purse.lease_ns - purse.meter.total_ns
         left = tx.account().left + purse.held - self._used(purse)
-        more = self._affordable(
-            left, Wanted(max(wanted.need_ns, unused), wanted.active, wanted.deadline_ns, wanted.at)
-        )
+        more = self._affordable(left, purse.rate, replace(wanted, need_ns=max(wanted.need_ns, unused)))
         if more <= unused:
             return False
         lease = purse.meter.total_ns + more
         self._settle(tx, purse, purse.meter.minus(purse.settled), wanted.at)
         purse.slice, purse.lease_ns = purse.slice + 1, lease
-        purse.held = self.rate.cost(lease) - self.rate.cost(purse.meter.total_ns)
+        purse.held = purse.rate.cost(lease) - purse.rate.cost(purse.meter.total_ns)
         if not self._hold(tx, (purse.trial, purse.attempt, purse.slice), purse.held, more, wanted.at):
             raise AssertionError("the account was read in this transaction")
         return True
@@ -123,7 +179,7 @@ class Treasury:
 
     def _lose_posted(self, tx: JournalTx, purse: Purse, ns: int, at: Instant) -> None:
         trained = purse.posted.get("train", FREE)
-        cost = self.rate.cost(ns)
+        cost = purse.rate.cost(ns)
         lost = Cost(min(cost.usd, trained.usd), min(cost.gpu_ms, trained.gpu_ms))
         moved: dict[CostKind, Cost] = {"train": -lost, "lost": lost}
         name = f"{hold_id(self._job, purse.trial, purse.attempt, purse.slice)}/lost"
@@ -131,18 +187,28 @@ class Treasury:
         _add(purse.posted, moved)
 
     def _settle(self, tx: JournalTx, purse: Purse, added: Mapping[CostKind, int], at: Instant) -> None:
-        used = slice_costs(self.rate, purse.settled.total_ns, added)
+        used = slice_costs(purse.rate, purse.settled.total_ns, added)
         tx.settle(hold_id(self._job, purse.trial, purse.attempt, purse.slice), used, at=at)
         _add(purse.posted, used)
         purse.settled = purse.meter
 
     def _used(self, purse: Purse) -> Cost:
-        return total(slice_costs(self.rate, purse.settled.total_ns, purse.meter.minus(purse.settled)))
+        return total(slice_costs(purse.rate, purse.settled.total_ns, purse.meter.minus(purse.settled)))
 
-    def _affordable(self, left: Cost, wanted: Wanted) -> int:
-        lease = lease_ns(
-            left, self.rate, need_ns=wanted.need_ns, active=wanted.active, slice_ns=self._slice_ns
-        )
+    def limit(self, tx: JournalTx, rate: Rate, wanted: Wanted, *, gpus: bool) -> Limit:
+        """What the budget refused it for; `gpus`: whether GPU-hours are limited."""
+        if wanted.deadline_ns is not None and wanted.deadline_ns < wanted.need_ns:
+            return "wall_clock"
+        left = tx.account().left
+        gpu_binds = gpus and rate.affords_ns(left) < rate.price.affords_ns(left.usd)
+        return "budget_gpu_hours" if gpu_binds else "budget_usd"
+
+    def affords(self, tx: JournalTx, rate: Rate, wanted: Wanted, *, instead_of: Purse) -> bool:
+        """Whether an attempt at this rate could take the place of one that has used nothing yet."""
+        return self._affordable(tx.account().left + instead_of.held, rate, wanted) > 0
+
+    def _affordable(self, left: Cost, rate: Rate, wanted: Wanted) -> int:
+        lease = lease_ns(left, rate, need_ns=wanted.need_ns, active=wanted.active, slice_ns=self._slice_ns)
         return fits_deadline(lease, need_ns=wanted.need_ns, left_ns=wanted.deadline_ns)
 
     def _hold(self, tx: JournalTx, where: tuple[str, int, int], cost: Cost, lease: int, at: Instant) -> bool:

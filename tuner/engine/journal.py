@@ -69,6 +69,9 @@ class JournalTx(Protocol):
     def keep_checkpoints(self, trial: str, *, keep: int, mode: Mode) -> None:
         """Forgets all but the trial's `keep` newest and that of the best reported step, as its worker removes them."""
 
+    def forget_checkpoints(self, trial: str, *, above: int) -> None:
+        """Forgets those of later steps, which turned out to be damaged."""
+
     def put_job(self, state: JobState, reason: StopReason | None, *, at: Instant, detail: str = "") -> None:
         """Moves the job; a move that `tuner.domain.job.MOVES` does not have raises Conflict."""
 

@@ -62,6 +62,7 @@ class Learner:
                 | ev.Stopped(_, trial)
                 | ev.Parked(_, trial)
                 | ev.Lost(_, trial)
+                | ev.Preempted(_, trial)
             ):
                 self._on_end(state, trial_number(trial))
             case ev.Launched():  # what was about to end when the driver died has ended with it

@@ -6,9 +6,8 @@ the process must end and be rebuilt from the record (`tuner.engine.recovery`).
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from tuner.domain import commands as do
 from tuner.domain import events as ev
@@ -16,39 +15,25 @@ from tuner.domain.budget import Budget
 from tuner.domain.cost import Meter
 from tuner.domain.job import JobSpec
 from tuner.domain.money import FREE, Rate
-from tuner.domain.records import AttemptRow, CheckpointRow, ReportRow
+from tuner.domain.records import CheckpointRow
 from tuner.domain.time import Instant
 from tuner.domain.trial import AttemptEnd
+from tuner.engine.ends import DONE_AGAIN, end_of, event_of
 from tuner.engine.holds import Purse, Treasury, Wanted
 from tuner.engine.journal import Journal, JournalTx, Turn
 from tuner.engine.learning import Learner
 from tuner.engine.messages import ENDED, Progress, StepReport
 from tuner.engine.pace import OVERHEAD, Pace
-from tuner.engine.world import Assignment, Clock, World
+from tuner.engine.parting import pause_ns
+from tuner.engine.placement import Anywhere, Place, Placement, Standing
+from tuner.engine.standing import lost_ns, may_move, standing
+from tuner.engine.world import Assignment, Clock, Terms, WallClock, World
 from tuner.tuning.decide import decide
 from tuner.tuning.samplers import Sampler
 from tuner.tuning.state import PUBLIC, State
 
 # A sampler that took longer for its last suggestion makes the next one outside of a transaction.
 SLOW_SUGGESTION_NS = 50_000_000
-ENDS: dict[str, AttemptEnd] = {
-    "paused": "paused",
-    "finished": "completed",
-    "ended": "completed",
-    "stopped": "stopped",
-    "failed": "failed",
-    "lost": "lost",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What a job runs under, beside its spec: fixed when its driver starts."""
-
-    job: str
-    rate: Rate
-    concurrency: int
-    slice_ns: int
 
 
 class Loop:
@@ -61,27 +46,28 @@ class Loop:
         journal: Journal,
         world: World,
         clock: Clock,
+        placement: Placement | None = None,
     ) -> None:
         self.job = terms.job
         self.state = State.fresh(spec, concurrency=terms.concurrency, rate=terms.rate)
         self.learner = Learner(spec, sampler)
         self.pace = Pace()
-        self.treasury = Treasury(terms.job, terms.rate, terms.slice_ns)
+        self.treasury = Treasury(terms.job, terms.slice_ns)
+        self._placement = placement or Anywhere(terms.rate)
         self.purses: dict[str, Purse] = {}
         self.attempts: dict[str, int] = {}
         self.saved: dict[str, int] = {}
         self.stalled: dict[str, str] = {}
         self.end: do.EndJob | None = None
         self.journal, self._world, self._clock = journal, world, clock
-        self._deadline_elapsed: int | None = None
+        self._wall_clock = WallClock(clock, journal.running_ns())
         self._suggestion_ns = 0
-        self._born_ns = clock.elapsed_ns()
 
     # What happens to a job
 
     def start(self, event: ev.Asked) -> None:
         """Begins after recovery, which told `Launched`: to go on, or to end as asked."""
-        self._set_deadline()
+        self._wall_clock.limit(self.state.budget)
         with self._turn() as turn:
             self._tell(turn, event)
 
@@ -93,26 +79,25 @@ class Loop:
         """Whoever changed the budget has changed the account's bound already."""
         with self._turn() as turn:
             self._tell(turn, ev.BudgetChanged(turn.at, budget))
-        self._set_deadline()
+        self._wall_clock.limit(self.state.budget)
 
     def tick(self) -> None:
         """Called every second or so: ends a job whose wall clock ran out."""
-        left = self.deadline_left_ns()
+        left = self._wall_clock.left_ns()
         if left is not None and left <= 0 and self.end is None and self.state.ending is None:
             with self._turn() as turn:
                 self._tell(turn, ev.WallClockEnded(turn.at))
 
     def progress(self, progress: Progress) -> None:
         """A worker's answer. One of an earlier attempt, or with an earlier reading of the meter, is old news and changes nothing."""
-        purse = self.purses.get(progress.trial)
-        if (
-            purse is None
-            or purse.attempt != progress.attempt
-            or progress.meter.total_ns < purse.meter.total_ns
-        ):
+        purse = self._purse(progress.trial, progress.attempt)
+        if purse is None or progress.meter.total_ns < purse.meter.total_ns:
             return
         with self._turn() as turn:
             purse.read(progress.meter, heard_ns=self._clock.elapsed_ns())
+            if purse.began(turn.tx, progress.node, progress.from_step):
+                self.saved[purse.trial] = purse.from_step
+            purse.leaving = progress.leaving
             for saved in progress.checkpoints:
                 self._on_saved(turn, purse, saved.step)
                 size, seconds = saved.size_bytes, saved.seconds
@@ -126,24 +111,57 @@ class Loop:
                 self._on_end(turn, purse, progress)
             else:
                 self._keep_going(turn, purse, progress)
+                self._reconsider(turn, purse)
 
-    def lost(self, trial: str, attempt: int, reason: str) -> None:
-        """The worker is known to be dead. Its time since it was last heard of is paid as lost, as far as it was held."""
-        purse = self.purses.get(trial)
-        if purse is None or purse.attempt != attempt:
+    def landed(self, trial: str, attempt: int) -> None:
+        """The attempt has a machine, which costs money from now on: should this driver die, the next one has to know."""
+        if purse := self._purse(trial, attempt):
+            purse.heard_ns = self._clock.elapsed_ns()
+            if purse.waits:
+                with self._turn() as turn:
+                    purse.landed_at = turn.at
+                    turn.tx.put_attempt(purse.row)
+
+    def relocate(self, trial: str, attempt: int) -> bool:
+        """Of an attempt that waits for a machine: it ends without having cost anything and the trial's next attempt waits for
+        another kind, if the placement would have it so now and the budget allows it. False: it waits on."""
+        purse = self._purse(trial, attempt)
+        if purse is None or not purse.waits:
+            return False
+        place = self._placement.elsewhere(self._standing(trial))
+        if place is None:
+            return False
+        with self._turn() as turn:
+            wanted = self._wanted(turn, self.pace.begin_need_ns(trial))
+            if not self.treasury.affords(turn.tx, place.rate, wanted, instead_of=purse):
+                return False
+            self._close(turn, purse, "paused", "no machine of this kind was to be had")
+            order = do.Begin(trial, self.state.trial(trial).config, purse.until)
+            for event in self._begin(turn, order, [place]):
+                self._tell(turn, event)
+        return True
+
+    def lost(self, trial: str, attempt: int, reason: str, *, preempted: bool = False, node: str = "") -> None:
+        """The worker is known to be dead; `preempted`: its machine was taken away, as it is thought to be anyhow where that had its
+        notice. Its time since it was last heard of is paid as lost, as far as it was held."""
+        purse = self._purse(trial, attempt)
+        if purse is None:
             return
         with self._turn() as turn:
-            silent = min(self._clock.elapsed_ns() - purse.heard_ns, purse.lease_ns - purse.meter.total_ns)
-            ns = dict(purse.meter.ns)
-            ns["lost"] = ns.get("lost", 0) + max(0, silent)
-            purse.meter = Meter(ns)
+            silent = self._clock.elapsed_ns() - purse.heard_ns if not purse.waits else 0
+            silent = min(silent, purse.lease_ns - purse.meter.total_ns)
+            ns = purse.meter.ns
+            purse.meter = Meter({**ns, "lost": ns.get("lost", 0) + max(0, silent)})
+            purse.node = purse.node or node
             self.stalled.pop(trial, None)
-            self._close(turn, purse, "lost", reason=reason)
-            self._tell(turn, ev.Lost(turn.at, trial, self.saved.get(trial, 0), reason))
+            self._end(turn, purse, "preempted" if preempted or purse.leaving else "lost", reason)
 
-    def deadline_left_ns(self) -> int | None:
-        """What is left of the wall clock; None where it has no limit."""
-        return None if self._deadline_elapsed is None else self._deadline_elapsed - self._clock.elapsed_ns()
+    def runs(self, trial: str, attempt: int) -> bool:
+        return self._purse(trial, attempt) is not None
+
+    def _purse(self, trial: str, attempt: int) -> Purse | None:
+        purse = self.purses.get(trial)
+        return purse if purse is not None and purse.attempt == attempt else None
 
     # One turn
 
@@ -208,19 +226,23 @@ class Loop:
                 self.end = order
         return []
 
-    def _begin(self, turn: Turn, order: do.Begin) -> list[ev.Event]:
+    def _begin(self, turn: Turn, order: do.Begin, places: Sequence[Place] = ()) -> list[ev.Event]:
         trial, attempt = order.trial, self.attempts.get(order.trial, 0) + 1
         wanted = self._wanted(turn, self.pace.begin_need_ns(trial))
-        opened = self.treasury.open(turn.tx, trial, attempt, wanted)
+        places = places or self._placement.choose(self._standing(trial))
+        opened = self.treasury.open(turn.tx, trial, attempt, places, wanted)
         if opened is None:
-            return [self._refused(turn, trial, wanted, running=False)]
-        lease, held = opened
-        step = self.saved.get(trial, 0)
-        purse = Purse(trial, attempt, turn.at, lease, 1, held, self._clock.elapsed_ns(), order.until, step)
+            return [self._refused(turn, trial, wanted, places[0].rate, running=False)]
+        place, lease, held = opened
+        step, now_ns = self.saved.get(trial, 0), self._clock.elapsed_ns()
+        purse = Purse(trial, attempt, place, turn.at, lease, 1, held, now_ns, order.until, step)
+        purse.landed_at = turn.at if place.offer is None else None
         purse.base = (turn.tx.reached(trial, step) if step else None) or (FREE, 0)
         self.attempts[trial], self.purses[trial] = attempt, purse
-        turn.tx.put_attempt(AttemptRow(trial, attempt, turn.at, from_step=step, to_step=step))
-        assignment = Assignment(trial, attempt, order.config, order.until, lease, step or None)
+        turn.tx.put_attempt(purse.row)
+        not_before_ns = now_ns + pause_ns(self.state.trial(trial).in_vain)
+        work = (order.config, order.until, lease, step or None)
+        assignment = Assignment(trial, attempt, *work, not_before_ns, place.offer)
         turn.orders.append(lambda: self._world.begin(assignment))
         return []
 
@@ -235,50 +257,29 @@ class Loop:
         train_ns = max(0, trained - purse.reported.ns.get("train", 0))
         if report.step - purse.last_step:
             self.pace.stepped(purse.trial, train_ns)
-        purse.trained_ns[report.step], purse.last_step = trained, report.step
+        purse.trained(report.step, trained)
         purse.reported = report.meter
-        rate = self.treasury.rate
-        useful_ns = trained if purse.from_step else trained + report.meter.ns.get("setup", 0)
         value = report.value(self.state.spec.objective.metric)
-        cost, duration_ns = purse.base[0] + rate.cost(useful_ns), purse.base[1] + useful_ns
-        turn.tx.put_report(
-            ReportRow(
-                purse.trial, purse.attempt, report.step, report.at, value, report.metrics, cost, duration_ns
-            )
-        )
+        turn.tx.put_report(purse.row_of(report, value))
         spent = turn.tx.account().posted.usd
         for other in self.purses.values():
-            spent = spent + other.unposted(rate)
-        told = ev.Reported(report.at, purse.trial, report.step, value, spent, report.resumable, train_ns)
-        self._tell(turn, told)
+            spent = spent + other.unposted()
+        price = purse.rate.price if purse.rate.price != self.state.rate.price else None
+        told = (report.at, purse.trial, report.step, value, spent, report.resumable, train_ns, price)
+        self._tell(turn, ev.Reported(*told))
 
     def _on_end(self, turn: Turn, purse: Purse, progress: Progress) -> None:
         trial, trouble = purse.trial, progress.trouble
         if progress.saved_step:
             self._on_saved(turn, purse, progress.saved_step)
         starved = trouble is not None and trouble.kind == "lease" and purse.last_step == 0
-        self.pace.ended(trial, purse.meter, warming_ns=progress.warming_ns, starved=starved)
-        reason = trouble.line if trouble else ""
-        lost = progress.state == "failed" and trouble is not None and trouble.no_fault
-        end = "lost" if lost and trial not in self.stalled else progress.state
-        self._close(turn, purse, end, reason=reason, detail=trouble.traceback if trouble else "")
-        self._tell(turn, self._end_event(turn, trial, end, reason))
-
-    def _end_event(self, turn: Turn, trial: str, end: str, reason: str) -> ev.Event:
-        stalled = self.stalled.pop(trial, None)
-        if stalled is not None:
-            return ev.Failed(turn.at, trial, stalled)
-        match end:
-            case "finished" | "ended":
-                return ev.Completed(turn.at, trial)
-            case "stopped":
-                return ev.Stopped(turn.at, trial)
-            case "failed":
-                return ev.Failed(turn.at, trial, reason)
-            case "lost":
-                return ev.Lost(turn.at, trial, self.saved.get(trial, 0), reason)
-            case _:
-                return ev.Parked(turn.at, trial, self.saved.get(trial, 0))
+        once_ns = {"warming_ns": progress.warming_ns, "outage_ns": progress.outage_ns}
+        self.pace.ended(trial, purse.meter, **once_ns, starved=starved)
+        reason, detail = (trouble.line, trouble.traceback) if trouble else ("", "")
+        end = end_of(progress)
+        if trial in self.stalled and end in ("lost", "preempted"):
+            end = "failed"
+        self._end(turn, purse, end, reason, detail)
 
     def _keep_going(self, turn: Turn, purse: Purse, progress: Progress) -> None:
         """Renews the lease of a trial that goes on: when it asks, when it was promoted, or when half of it is used up; that
@@ -289,15 +290,15 @@ class Loop:
             return
         hangs = self.pace.hangs(
             trained_ns=purse.since_report_ns("train"),
-            overhead_ns=purse.since_report_ns(*OVERHEAD),
-            buys_ns=self.treasury.rate.affords_ns(self.state.budget.limit),
+            overhead_ns=purse.since_report_ns(*OVERHEAD) - progress.outage_ns,
+            buys_ns=purse.rate.affords_ns(self.state.budget.limit),
         )
         if progress.state == "running" and hangs:
             self.stalled[trial] = hangs
             turn.orders.append(lambda: self._world.stop(trial))
             return
         waits = (
-            status == "running" and progress.state == "waiting" and (trial in turn.go or self._earned(purse))
+            status == "running" and progress.state == "waiting" and (trial in turn.go or purse.earned_more)
         )
         used = purse.meter.total_ns - purse.settled.total_ns
         low = used * 2 > purse.lease_ns - purse.settled.total_ns
@@ -310,39 +311,40 @@ class Loop:
         if extended or (waits and not progress.need_ns):
             turn.orders.append(lambda: self._world.go(trial, purse.until, purse.lease_ns))
         elif waits:
-            self._tell(turn, self._refused(turn, trial, wanted, running=True))
+            self._tell(turn, self._refused(turn, trial, wanted, purse.rate, running=True))
 
-    def _earned(self, purse: Purse) -> bool:
-        return purse.until is None or purse.last_step < purse.until
+    def _reconsider(self, turn: Turn, purse: Purse) -> None:
+        """A trial that should be on another kind of machine, and can be saved, is parked. Its next attempt begins at once."""
+        if may_move(self.state.trial(purse.trial), purse) and purse.trial not in self.stalled:
+            purse.moving = self._placement.elsewhere(self._standing(purse.trial))
+            if purse.moving is not None:
+                turn.orders.append(lambda: self._world.park(purse.trial))
 
-    def _close(self, turn: Turn, purse: Purse, end: str, *, reason: str = "", detail: str = "") -> None:
-        """Settles the attempt's money. Training after the newest checkpoint is lost where the trial has to do it again."""
-        again = ENDS[end] in ("paused", "lost")
-        kept = purse.trained_ns.get(self.saved.get(purse.trial, 0), 0)
-        lost = purse.meter.ns.get("train", 0) - kept if again else 0
+    def _end(self, turn: Turn, purse: Purse, end: AttemptEnd, reason: str, detail: str = "") -> None:
+        trial, saved = purse.trial, self.saved.get(purse.trial, 0)
+        self._close(turn, purse, end, reason, detail)
+        stalled = self.stalled.pop(trial, None)
+        told = ev.Failed(turn.at, trial, stalled) if stalled is not None else None
+        self._tell(turn, told or event_of(end, turn.at, trial, saved=saved, reason=reason))
+
+    def _close(self, turn: Turn, purse: Purse, end: AttemptEnd, reason: str, detail: str = "") -> None:
+        """Settles the attempt's money. Training is lost that the trial has to do again, or did."""
+        lost = lost_ns(purse, self.saved.get(purse.trial, 0), done_again=end in DONE_AGAIN)
         self.treasury.close(turn.tx, purse, lost_ns=lost, at=turn.at)
-        turn.tx.put_attempt(purse.ended(ENDS[end], turn.at, reason=reason, detail=detail))
+        gained, now = purse.meter.ns.get("train", 0) - lost, Instant(self._clock.elapsed_ns())
+        self._placement.paid(purse.place, purse.meter.total_ns, gained_ns=gained, now=now)
+        turn.tx.put_attempt(purse.ended(end, turn.at, reason=reason, detail=detail))
         del self.purses[purse.trial]
 
     # Money and time
 
     def _wanted(self, turn: Turn, need_ns: int) -> Wanted:
-        return Wanted(need_ns, max(1, len(self.state.active)), self.deadline_left_ns(), turn.at)
+        return Wanted(need_ns, max(1, len(self.state.active)), self._wall_clock.left_ns(), turn.at)
 
-    def _refused(self, turn: Turn, trial: str, wanted: Wanted, *, running: bool) -> ev.Event:
-        left = wanted.deadline_ns
-        if left is not None and left < wanted.need_ns:
-            return ev.Refused(turn.at, trial, "wall_clock", running)
-        gpu_binds = self.state.budget.gpu_ms is not None and self._gpu_binds(turn)
-        return ev.Refused(turn.at, trial, "budget_gpu_hours" if gpu_binds else "budget_usd", running)
+    def _refused(self, turn: Turn, trial: str, wanted: Wanted, rate: Rate, *, running: bool) -> ev.Event:
+        limit = self.treasury.limit(turn.tx, rate, wanted, gpus=self.state.budget.gpu_ms is not None)
+        return ev.Refused(turn.at, trial, limit, running)
 
-    def _gpu_binds(self, turn: Turn) -> bool:
-        rate, left = self.treasury.rate, turn.tx.account().left
-        return rate.affords_ns(left) < rate.price.affords_ns(left.usd)
-
-    def _set_deadline(self) -> None:
-        limit = self.state.budget.wall_clock_ns
-        if limit is None:
-            self._deadline_elapsed = None
-        else:
-            self._deadline_elapsed = self._born_ns + limit - self.journal.running_ns()
+    def _standing(self, trial: str) -> Standing:
+        now, left_ns = Instant(self._clock.elapsed_ns()), self._wall_clock.left_ns()
+        return standing(self.state, trial, self.purses, self.saved, self.pace, now=now, time_ns=left_ns)

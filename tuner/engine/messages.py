@@ -9,8 +9,8 @@ from tuner.domain.cost import Meter
 from tuner.domain.time import Instant
 
 T = TypeVar("T")
-WorkerState = Literal["running", "waiting", "paused", "finished", "stopped", "ended", "failed", "parked"]
-ENDED: frozenset[WorkerState] = frozenset({"paused", "finished", "stopped", "ended", "failed"})
+WorkerState = Literal["running", "waiting", "paused", "finished", "stopped", "ended", "failed", "preempted"]
+ENDED: frozenset[WorkerState] = frozenset({"paused", "finished", "stopped", "ended", "failed", "preempted"})
 TROUBLE = ("kind", "type", "message", "traceback")
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -72,7 +72,8 @@ class Trouble:
 @dataclass(frozen=True, slots=True)
 class Progress:
     """One answer of a worker. `saved_step` is that of the newest durable checkpoint, `need_ns` the lease wanted beyond the
-    present one; `warming_ns` of the attempt's setup went into the worker itself, and is not needed for another attempt."""
+    present one; `warming_ns` of the attempt's setup went into the worker itself, and is not needed for another attempt.
+    `from_step` is that of the checkpoint from which it went on (0: none; None: not yet known), `node` where it runs ("": unknown); `leaving`: that is about to be taken away. Of its restore and its closing save, `outage_ns` went into trying again a storage that failed."""
 
     trial: str
     attempt: int
@@ -84,6 +85,10 @@ class Progress:
     saved_step: int | None = None
     trouble: Trouble | None = None
     warming_ns: int = 0
+    node: str = ""
+    leaving: bool = False
+    from_step: int | None = None
+    outage_ns: int = 0
 
     @classmethod
     def parse(cls, result: Mapping[str, Any]) -> "Progress":
@@ -109,6 +114,10 @@ class Progress:
             need_ns=result.get("need_ns") or 0,
             saved_step=result.get("saved_step"),
             warming_ns=result.get("warming_ns", 0),
+            node=result.get("node", ""),
+            leaving=result.get("leaving", False),
+            from_step=result.get("from_step"),
+            outage_ns=result.get("outage_ns", 0),
             trouble=Trouble(**{name: _text(error.get(name, "")) for name in TROUBLE}) if error else None,
         )
 

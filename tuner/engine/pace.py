@@ -37,10 +37,11 @@ class Pace:
         self.slowest_ns = max(train_ns, self.slowest_ns)
         self.wanted_ns.pop(trial, None)
 
-    def ended(self, trial: str, meter: Meter, *, warming_ns: int, starved: bool) -> None:
+    def ended(self, trial: str, meter: Meter, *, warming_ns: int, outage_ns: int, starved: bool) -> None:
         """`starved`: the lease ended before a step did, so that the next attempt needs more for it. What a cold worker took
-        to warm up does not count: it is a hundred times what a warm one takes, and it is warm now."""
-        overhead = sum(meter.ns.get(kind, 0) for kind in OVERHEAD)
+        to warm up does not count: it is a hundred times what a warm one takes, and it is warm now. Nor does `outage_ns`, for
+        which it waited until a storage that failed would do again."""
+        overhead = max(0, sum(meter.ns.get(kind, 0) for kind in OVERHEAD) - outage_ns)
         self.longest_overhead_ns = max(overhead, self.longest_overhead_ns)
         overhead -= warming_ns
         trained = meter.ns.get("train", 0)
@@ -56,7 +57,7 @@ class Pace:
 
     def hangs(self, *, trained_ns: int, overhead_ns: int, buys_ns: int) -> str:
         """Why a trial with so much time since its last report is taken to hang, or "" where it is not. `buys_ns`: the time of
-        one trial that the whole budget buys."""
+        one trial that the whole budget buys. What it waited for a storage that failed is not of it: who waits says so."""
         for ns, seen, floor, where in (
             (trained_ns, self.slowest_ns, STEP_FLOOR_NS, "training"),
             (overhead_ns, self.longest_overhead_ns, OVERHEAD_FLOOR_NS, "setting up, loading or saving"),

@@ -5,15 +5,21 @@ asked of the ledger or of a worker meanwhile. Then what the dead driver left ope
 attempts ended as lost.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from tuner.domain import events as ev
 from tuner.domain.cost import CostKind
 from tuner.domain.ids import hold_id
-from tuner.domain.money import FREE, Cost, Rate
+from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.records import AttemptRow, OpenHold
 from tuner.domain.time import Instant
 from tuner.engine.journal import JournalTx
 from tuner.engine.loop import Loop
 from tuner.tuning.decide import decide
+
+Landed = Mapping[tuple[str, int], Instant | None]
+"""Since when attempts have had their machines, by trial and number; None: they wait for one."""
 
 
 def recover(loop: Loop, *, died_at: Instant | None, now: Instant) -> None:
@@ -28,11 +34,13 @@ def recover(loop: Loop, *, died_at: Instant | None, now: Instant) -> None:
     loop.state.touched.clear()
     loop.saved.update(loop.journal.newest_checkpoints())
     attempts = {row.trial: row for row in loop.journal.attempts()}
+    landed = {(row.trial, row.attempt): row.landed_at for row in attempts.values()}
     loop.attempts.update({trial: row.attempt for trial, row in attempts.items()})
     holds = loop.journal.open_holds()
     with loop.journal.transaction() as tx:
         for hold in holds:
-            tx.settle(hold.id, lost_of(hold, loop.treasury.rate, died_at or now), at=now)
+            lost = lost_since(landed, hold, died_at or now)
+            tx.settle(hold.id, lost, at=now)
         for row in attempts.values():
             if row.ended_at is None:
                 _end_attempt(loop, tx, row, now)
@@ -44,12 +52,29 @@ def recover(loop: Loop, *, died_at: Instant | None, now: Instant) -> None:
         loop.record_touched(tx, now)
 
 
-def lost_of(hold: OpenHold, rate: Rate, died_at: Instant) -> dict[CostKind, Cost]:
+def lost_since(landed: Landed, hold: OpenHold, died_at: Instant) -> dict[CostKind, Cost]:
+    """As `lost_of`, of an attempt that had its machine since then only: before, it waited for one and used nothing."""
+    since = landed.get(
+        (hold.trial, hold.attempt), hold.placed_at
+    )  # what is no attempt waits before its hold is placed
+    if since is None:
+        return {}
+    late_ns = max(0, since - hold.placed_at)
+    moved = replace(
+        hold, placed_at=Instant(hold.placed_at + late_ns), ends_at=Instant(hold.ends_at + late_ns)
+    )
+    return lost_of(moved, died_at)
+
+
+def lost_of(hold: OpenHold, died_at: Instant) -> dict[CostKind, Cost]:
     """What a dead worker used since its last post cannot be known: it is taken to have worked until it died, and to have
-    lost that work."""
+    lost that work. Whatever rate the hold was placed at, a part of its time costs that part of it, rounded up."""
+    whole_ns = hold.ends_at - hold.placed_at
     used_ns = max(0, min(died_at, hold.ends_at) - hold.placed_at)
-    cost = rate.cost(used_ns)
-    lost = Cost(min(cost.usd, hold.cost.usd), min(cost.gpu_ms, hold.cost.gpu_ms))
+    if not used_ns:
+        return {}
+    usd, gpu_ms = (-(-whole * used_ns // whole_ns) for whole in (hold.cost.usd.micro_usd, hold.cost.gpu_ms))
+    lost = Cost(Money(usd), gpu_ms)
     return {} if lost.nothing else {"lost": lost}
 
 
@@ -70,16 +95,6 @@ def _end_attempt(loop: Loop, tx: JournalTx, row: AttemptRow, now: Instant) -> No
             costs=moved,
             at=now,
         )
-    ended = AttemptRow(
-        row.trial,
-        row.attempt,
-        row.began_at,
-        ended_at=now,
-        end="lost",
-        reason="the job's driver ended",
-        node=row.node,
-        from_step=row.from_step,
-        to_step=max(trial.steps, row.from_step),
-        costs=tx.posted(row.trial, row.attempt),
-    )
-    tx.put_attempt(ended)
+    reason, to_step = "the job's driver ended", max(trial.steps, row.from_step)
+    costs = tx.posted(row.trial, row.attempt)
+    tx.put_attempt(replace(row, ended_at=now, end="lost", reason=reason, to_step=to_step, costs=costs))

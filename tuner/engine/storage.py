@@ -1,32 +1,49 @@
 """Shared storage by URL, through fsspec: a folder, `s3://…`, `gs://…`, `memory://…`."""
 
+import errno
 import os
 import shutil
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import fsspec
 
 PARTIAL = ".partial-"  # begins the name of a directory that is not complete yet
+# Whoever calls tries again, and knows for how long. Left alone, botocore would try each request five times, s3fs each of
+# those five times, and a storage that takes connections and never answers would hold a save for half an hour.
+S3_TIMEOUTS = {"connect_timeout": 10, "read_timeout": 30, "retries": {"total_max_attempts": 1}}
+S3_TRIES = 2
+# What a local folder says for long. In a cloud much the same is said in passing.
+LASTING = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR}
 
 
 class Storage:
-    """Directories of files under one root. A directory of the local file system appears whole or not at all."""
+    """Directories of files under one root. A directory appears whole or not at all, as far as its last file is looked for."""
 
     def __init__(self, url: str) -> None:
         self._fs: Any
-        self._fs, self._root = fsspec.core.url_to_fs(url)
-        self._root = str(self._root).rstrip("/")
-        self.is_local = "file" in (
-            self._fs.protocol if isinstance(self._fs.protocol, tuple) else (self._fs.protocol,)
-        )
+        options: dict[str, Any] = {"use_listings_cache": False}
+        if url.startswith(("s3://", "s3a://")):
+            options |= {"config_kwargs": S3_TIMEOUTS}
+        self._fs, root = fsspec.core.url_to_fs(url, **options)
+        self._root = str(root).rstrip("/")
+        protocols = self._fs.protocol if isinstance(self._fs.protocol, tuple) else (self._fs.protocol,)
+        self.is_local = "file" in protocols
+        if "s3" in protocols:
+            self._fs.retries = S3_TRIES
 
     def path(self, *parts: str) -> str:
         return "/".join((self._root, *parts))
 
+    def stays_so(self, error: Exception) -> bool:
+        """Of a folder that is full, refuses access or is not there: trying again for minutes would not help."""
+        if not self.is_local or not isinstance(error, OSError):
+            return False
+        return error.errno in LASTING or not Path(self._root).is_dir()
+
     def names(self, *parts: str) -> list[str]:
         """Names in a directory, sorted; none where there is no such directory."""
-        self._fs.invalidate_cache()
         try:
             found = self._fs.ls(self.path(*parts), detail=False)
         except FileNotFoundError:
@@ -37,18 +54,41 @@ class Storage:
         """Raises FileNotFoundError."""
         return bytes(self._fs.cat_file(self.path(*parts)))
 
-    def put_directory(self, source: Path, last: tuple[str, bytes], *parts: str) -> None:
-        """Moves the files of `source`, then writes the file `last`, whose presence says that the others are complete."""
+    def put_directory(
+        self, source: Path, last: tuple[str, bytes], *parts: str, without: Collection[str] = ()
+    ) -> None:
+        """Puts the files of `source` but those that are stored elsewhere, then the file `last`, whose presence says that the
+        others are complete. `source` is gone afterwards, and untouched where this raises: it can be tried again."""
         name, data = last
         if self.is_local:
-            (source / name).write_bytes(data)
-            _put_local(source, Path(self.path(*parts)))
-            return
-        target = self.path(*parts)
-        for file in sorted(file for file in source.rglob("*") if file.is_file()):
-            self._fs.put_file(str(file), f"{target}/{file.relative_to(source).as_posix()}")
-        self._fs.pipe_file(f"{target}/{name}", data)
+            _put_local(source, Path(self.path(*parts)), name, data)
+        else:
+            target = self.path(*parts)
+            for file in sorted(file for file in source.rglob("*") if file.is_file()):
+                path = file.relative_to(source).as_posix()
+                if path not in without:
+                    self._fs.put_file(str(file), f"{target}/{path}")
+                    self._check_size(f"{target}/{path}", file.stat().st_size)
+            self._fs.pipe_file(f"{target}/{name}", data)
         shutil.rmtree(source, ignore_errors=True)
+
+    def put_files(self, files: Mapping[str, bytes], *parts: str) -> None:
+        """At once, by their names in a directory."""
+        targets = {self.path(*parts, name): data for name, data in files.items()}
+        self._fs.pipe(targets)
+        for target, data in targets.items():
+            self._check_size(target, len(data))
+
+    def read_files(self, names: Sequence[str], *parts: str) -> dict[str, bytes]:
+        """At once, by their names in a directory. Raises FileNotFoundError."""
+        paths = {self.path(*parts, name): name for name in names}
+        return {paths[path]: bytes(data) for path, data in self._fs.cat(list(paths)).items()}
+
+    def _check_size(self, target: str, given: int) -> None:
+        """Raises OSError where the storage took less, or more, than it was given."""
+        stored = int(self._fs.info(target)["size"])
+        if stored != given:
+            raise OSError(f"{target} has {stored} bytes, of {given} that were written")
 
     def get_directory(self, files: list[str], into: Path, *parts: str) -> Path:
         """The directory's files on this machine: where they lie already, or copied into `into`."""
@@ -59,26 +99,48 @@ class Storage:
             self._fs.get_file(self.path(*parts, name), str(into / name))
         return into
 
-    def remove(self, *parts: str) -> None:
-        """Removes a directory; one that is not there is no error."""
-        try:
-            self._fs.rm(self.path(*parts), recursive=True)
-        except FileNotFoundError:
-            return
+    def remove(self, *parts: str, first: str = "") -> None:
+        """Removes a directory, the file `first` before the others; what is not there is no error."""
+        for path in ([self.path(*parts, first)] if first else []) + [self.path(*parts)]:
+            try:
+                self._fs.rm(path, recursive=True)
+            except FileNotFoundError:
+                continue
 
 
-def _put_local(source: Path, target: Path) -> None:
+def _put_local(source: Path, target: Path, last: str, data: bytes) -> None:
     """Synced, then renamed into place: a reader sees nothing or everything."""
     target.parent.mkdir(parents=True, exist_ok=True)
     beside = target.parent / f"{PARTIAL}{target.name}.{os.getpid()}"
     shutil.rmtree(beside, ignore_errors=True)
-    shutil.move(source, beside)
-    for file in beside.rglob("*"):
-        if file.is_file():
-            with file.open("rb") as handle:
-                os.fsync(handle.fileno())
-    shutil.rmtree(target, ignore_errors=True)
-    beside.rename(target)
-    folder = os.open(target.parent, os.O_RDONLY)
-    os.fsync(folder)
-    os.close(folder)
+    try:
+        for file in (file for file in source.rglob("*") if file.is_file()):
+            _link_or_copy(file, beside / file.relative_to(source))
+        (beside / last).write_bytes(data)
+        for path in [*beside.rglob("*"), beside]:
+            _sync(path)
+        shutil.rmtree(target, ignore_errors=True)
+        beside.rename(target)
+        _sync(target.parent)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)  # a full disk should not stay so for what cannot be used
+        raise
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:  # on another file system, or one without links
+        shutil.copyfile(source, target)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # what a file system says that cannot sync a folder
+            raise
+    finally:
+        os.close(handle)

@@ -3,13 +3,17 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from tuner.domain.budget import Budget
+from tuner.domain.money import Rate
+from tuner.domain.offer import Offer
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """An attempt to begin. `restore_step` None: from nothing; `lease_ns` is what is paid for so far."""
+    """An attempt to begin, not before `not_before_ns` of the loop's clock. `restore_step` None: from nothing; `lease_ns` is what is
+    paid for so far; `offer` is what kind of machine it is to run on, None: on any."""
 
     trial: str
     attempt: int
@@ -17,6 +21,19 @@ class Assignment:
     until: int | None
     lease_ns: int
     restore_step: int | None
+    not_before_ns: int = 0
+    offer: Offer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a job runs under, beside its spec: fixed when its driver starts. `rate` is that of the dearest machine that its trials
+    may be given, which is what the job's decisions count with."""
+
+    job: str
+    rate: Rate
+    concurrency: int
+    slice_ns: int
 
 
 class World(Protocol):
@@ -40,3 +57,19 @@ class Clock(Protocol):
 
     def elapsed_ns(self) -> int:
         """Monotonic."""
+
+
+class WallClock:
+    """How long a job may be running still. `ran_ns`: how long it was, before now."""
+
+    def __init__(self, clock: Clock, ran_ns: int) -> None:
+        self._clock, self._born_ns = clock, clock.elapsed_ns() - ran_ns
+        self._ends_ns: int | None = None
+
+    def limit(self, budget: Budget) -> None:
+        limit = budget.wall_clock_ns
+        self._ends_ns = None if limit is None else self._born_ns + limit
+
+    def left_ns(self) -> int | None:
+        """None where it has no limit."""
+        return None if self._ends_ns is None else self._ends_ns - self._clock.elapsed_ns()

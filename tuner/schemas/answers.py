@@ -7,7 +7,7 @@ from tuner.schemas.job import Best
 
 
 class Trial(Answer):
-    """`metric` is that of the newest step; `preemptions` counts attempts whose worker was lost."""
+    """`metric` is that of the newest step; `preemptions` counts attempts whose machine was taken away."""
 
     id: str
     config: dict[str, Any]
@@ -41,12 +41,18 @@ class CurvePoint(Answer):
 
 
 class Attempt(Answer):
+    """`end` is null while it runs; `node` the machine's id in the cluster, once that is known. `usd_per_hour` is the price of the
+    trial's share of a machine of `market`."""
+
     attempt: int
     began_at: str
     ended_at: str | None
     end: str | None
     reason: str
     detail: str
+    node: str | None
+    market: str
+    usd_per_hour: float
     from_step: int
     to_step: int
     bill: dict[str, float]
@@ -82,8 +88,9 @@ class TrialBill(Answer):
 
 
 class Savings(Answer):
-    """What the same trials would have cost, each trained to the last step, and what was saved against that. The market's
-    share is 0 where nothing was bought on a spot market."""
+    """What the same trials would have cost, each trained to the last step, and what was saved against that; and what all that was
+    paid for would have cost on demand, what interruptions cost included. The market's share is 0 where nothing was bought on a
+    spot market."""
 
     full_fidelity_usd: float | None
     against_full_fidelity_usd: float | None
@@ -92,11 +99,14 @@ class Savings(Answer):
 
 
 class Bill(Answer):
+    """`self_test_usd` is what the restore self-test cost, where this job was the one to pay for it; all else is some trial's."""
+
     job: str
     total_usd: float
     gpu_hours: float
     held_usd: float
     by_kind: dict[str, float]
+    self_test_usd: float
     trials: list[TrialBill]
     savings: Savings
     completed_trials: int

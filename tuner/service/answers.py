@@ -1,14 +1,14 @@
 """Which configuration is best under a budget, and what everything cost."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tuner.domain.cost import CostKind
 from tuner.domain.errors import Invalid, NotFound, NothingAffordable
 from tuner.domain.ids import TRIAL_ID
 from tuner.domain.job import JobState
 from tuner.domain.ledger import Account
-from tuner.domain.money import FREE, Cost, Money
+from tuner.domain.money import FREE, Cost, Money, Price
 from tuner.domain.records import AttemptRow
 from tuner.domain.time import NS, Instant
 from tuner.service.views import JobView, view_of
@@ -59,6 +59,7 @@ class BillView:
     by_trial: Mapping[str, Mapping[CostKind, Cost]]
     trials: list[TrialRow]
     full_fidelity: Money | None
+    on_demand: Money
 
     @property
     def by_kind(self) -> dict[CostKind, Cost]:
@@ -171,6 +172,7 @@ def bill(service: Service, job: str) -> BillView:
             answers.bill_by_trial(db, job),
             answers.all_trials(db, job),
             _full_fidelity(db, row),
+            _on_demand(service, db, row),
         )
 
 
@@ -213,6 +215,29 @@ def _full_fidelity(db: Connection, row: JobRow) -> Money | None:
     if last is None or not reached:
         return None
     return Money(sum(round(r.usd * last / r.step) for r in reached))
+
+
+def _on_demand(service: Service, db: Connection, row: JobRow) -> Money:
+    """What the same machine time would have cost on demand: every attempt's cost at the ratio of the prices. A self-test is the
+    price of spot, and would not have been."""
+    demand = _price_on_demand(service, row).micro_usd_per_hour
+    micro = 0
+    for market, price, spent in answers.spent_by_market(db, row.id):
+        at = price.micro_usd_per_hour
+        micro += spent.micro_usd * demand // at if market == "spot" and at else spent.micro_usd
+    return Money(micro)
+
+
+def _price_on_demand(service: Service, row: JobRow) -> Price:
+    """For one trial: the least that the job could have had a machine on demand for, or where there was none, the price of its kind."""
+    size = row.spec.resources
+    offered = [o.rate(cpus=size.cpus, gpus=size.gpus).price for o in row.offers if o.market == "on_demand"]
+    if offered:
+        return min(offered)
+    o = row.offer
+    usd, _ = service.settings.price_of(o.instance_type, cpus=o.cpus, gpus=o.gpus)
+    listed = replace(o, price=Price.from_usd_per_hour(usd))
+    return listed.rate(cpus=size.cpus, gpus=size.gpus).price
 
 
 def _refuse_other_prices(row: JobRow, market: str | None, instance_type: str | None) -> None:

@@ -8,8 +8,11 @@ from typing import Protocol
 
 from tuner.engine.ray_cluster import (
     Dashboard,
+    Head,
     JobStatus,
     LocalHead,
+    LocalWatch,
+    Metadata,
     Node,
     RayJobs,
     RayUnavailable,
@@ -27,12 +30,12 @@ class Cluster(Protocol):
     """Methods raise RayUnavailable where the cluster does not answer. May be used from several threads."""
 
     def ensure(self) -> None:
-        """Starts a cluster that is ours to keep, where it does not run."""
+        """Starts a cluster that is ours to keep, and its watcher for notices, where they do not run."""
 
     def nodes(self) -> list[Node]: ...
 
-    def submit(self, submission_id: str, *, job: str, epoch: int, name: str) -> None:
-        """Idempotent."""
+    def submit(self, submission_id: str, *, job: str, epoch: int, name: str, code: str | None) -> None:
+        """Idempotent. `code`: the digest of the trainable's code, as this service has it."""
 
     def status(self, submission_id: str) -> JobStatus: ...
 
@@ -53,21 +56,26 @@ class RayCluster:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._head: LocalHead | None = None
+        self._found: Head | None = None
         self._dashboard: Dashboard | None = None
         self._nodes: tuple[float, list[Node]] = (0.0, [])
         if settings.ray_address:
             self._dashboard = Dashboard(dashboard_url(settings.ray_address), cluster_token())
         else:
             self._head = LocalHead(settings.home, cpus=settings.local_cpus, gpus=settings.local_gpus)
+            metadata = Metadata(settings.cloud, settings.metadata_url)
+            self._watch = LocalWatch(settings.home, self._head.token_path, metadata)
 
     def ensure(self) -> None:
-        if self._head is None or self._head.alive():
+        if self._head is None:
             return
-        head = self._head.find_or_start()
-        before, self._dashboard = self._dashboard, self._head.dashboard(head)
-        self._nodes = (0.0, [])
-        if before is not None:
-            before.close()
+        if self._found is None or not self._head.alive():
+            self._found = self._head.find_or_start()
+            before, self._dashboard = self._dashboard, self._head.dashboard(self._found)
+            self._nodes = (0.0, [])
+            if before is not None:
+                before.close()
+        self._watch.keep(self._found)
 
     def nodes(self) -> list[Node]:
         at, found = self._nodes
@@ -76,8 +84,9 @@ class RayCluster:
             self._nodes = (time.monotonic(), found)
         return found
 
-    def submit(self, submission_id: str, *, job: str, epoch: int, name: str) -> None:
+    def submit(self, submission_id: str, *, job: str, epoch: int, name: str, code: str | None) -> None:
         entrypoint = f"exec {sys.executable} -m tuner.engine.ray_driver.main --job {job} --epoch {epoch}"
+        entrypoint += f" --code {code}" if code else ""
         metadata = {"tuning_job": job, "name": name}
         RayJobs(self._open()).submit(
             submission_id, entrypoint, env=driver_env(self._settings), metadata=metadata
@@ -98,7 +107,8 @@ class RayCluster:
         return None if self._dashboard is None else self._dashboard.url
 
     def shut_down(self) -> None:
-        if self._head is not None:
+        """But for one that `tuner cluster` keeps."""
+        if self._head is not None and not self._head.is_for_a_cluster():
             self._head.stop()
 
     def _open(self) -> Dashboard:
@@ -114,6 +124,7 @@ def driver_env(settings: Settings, environ: Mapping[str, str] = os.environ) -> d
     """What a driver and its workers are given. The dashboard shows it: a database URL with a password goes by a file."""
     env = {**DRIVER_ENV, "TUNER_HOME": str(settings.home), "TUNER_STORAGE": settings.storage}
     env["TUNER_SLICE"] = str(settings.slice_s)
+    env["TUNER_SPOT_WAIT"] = str(settings.spot_wait_s)
     env["PYTHONPATH"] = os.pathsep.join(import_path(environ))
     if "@" in settings.database_url:
         env["TUNER_DATABASE_URL_FILE"] = str(settings.database_url_path)

@@ -11,13 +11,15 @@ from collections.abc import Iterable
 
 from tuner.domain.errors import TunerError
 from tuner.domain.time import NS, Instant
+from tuner.engine.code_digest import code_digest
 from tuner.engine.ray_cluster import JobStatus, Node
-from tuner.engine.recovery import lost_of
+from tuner.engine.recovery import lost_since
+from tuner.service.cluster import import_path
 from tuner.service.wiring import Service
 from tuner.store import answers, jobs, launches
 from tuner.store.database import Connection
 from tuner.store.jobs import JobRow
-from tuner.store.journal import end_open
+from tuner.store.journal import end_open, landed
 from tuner.store.launches import Launch
 from tuner.store.ledger import open_holds, settle
 
@@ -81,8 +83,11 @@ class Controller(threading.Thread):
 
     def _submit(self, launch: Launch, row: JobRow) -> None:
         """Submitted first and noted after: a repeat finds it submitted."""
-        name = row.spec.name
-        self._service.cluster.submit(launch.submission_id, job=launch.job, epoch=launch.epoch, name=name)
+        name, spot = row.spec.name, any(offer.market == "spot" for offer in row.offers)
+        code = code_digest(row.spec.trainable, import_path()) if spot else None
+        self._service.cluster.submit(
+            launch.submission_id, job=launch.job, epoch=launch.epoch, name=name, code=code
+        )
         with self._service.database.write() as db:
             launches.submitted(db, launch.job, launch.epoch, self._service.now())
         log.info("launched %s (%s)", launch.submission_id, name)
@@ -151,11 +156,19 @@ def _turn(wanted: tuple[Launch, JobRow]) -> tuple[bool, int, int]:
 
 
 def has_room(nodes: Iterable[Node], under_way: Iterable[JobRow], row: JobRow) -> bool:
-    """Whether the trials of one more job fit beside those that are under way. The first job always does."""
-    took = [(other.concurrency, other.spec.resources) for other in under_way]
+    """Whether the trials of one more job fit beside those that are under way and may take the same nodes. The first job always
+    does."""
+    wants, either = row.spec.resources, "spot_with_fallback"
+    meet = [
+        other
+        for other in under_way
+        if either in (wants.market, other.spec.resources.market)
+        or wants.market == other.spec.resources.market
+    ]
+    took = [(other.concurrency, other.spec.resources) for other in meet]
     if not took:
         return True
-    wants, found = row.spec.resources, list(nodes)
+    found = [node for node in nodes if wants.market in (either, node.market)]
     cpus = sum(node.cpus for node in found) - sum(count * r.cpus for count, r in took)
     gpus = sum(node.gpus for node in found) - sum(count * r.gpus for count, r in took)
     return cpus >= row.concurrency * wants.cpus and gpus >= row.concurrency * wants.gpus
@@ -163,7 +176,7 @@ def has_room(nodes: Iterable[Node], under_way: Iterable[JobRow], row: JobRow) ->
 
 def close_books(db: Connection, row: JobRow, died_at: Instant, now: Instant) -> None:
     """Settles and ends what a dead driver left open, of a job that nobody goes on with."""
-    rate = row.offer.rate(cpus=row.spec.resources.cpus, gpus=row.spec.resources.gpus)
+    since = landed(db, row.id)
     for hold in open_holds(db, row.id):
-        settle(db, row.project, row.id, hold.id, lost_of(hold, rate, died_at), now)
+        settle(db, row.project, row.id, hold.id, lost_since(since, hold, died_at), now)
     end_open(db, row.id, now)

@@ -192,7 +192,7 @@ def _result(
         trials=len({trial for trial, _ in tables.attempts}),
         steps=len(tables.reports),
         resumes=sum(attempt > 1 for _, attempt in tables.attempts),
-        preemptions=run.fleet.preemptions,
+        preemptions=run.preemptions,
         crashes=run.crashes,
         restarts=run.restarts,
         stop_reason=run.loop.end.reason if run.loop.end else None,

@@ -6,20 +6,23 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from tuner.domain.errors import Fault, Invalid, Unavailable
+from tuner.domain.errors import Fault, Invalid
 from tuner.domain.job import JobSpec, Resources
-from tuner.domain.money import NS_PER_SECOND, Price
+from tuner.domain.money import NS_PER_SECOND
 from tuner.domain.offer import Offer
+from tuner.engine.code_digest import code_digest
+from tuner.engine.placement import Machine
 from tuner.engine.ray_cluster import Node
+from tuner.service.cluster import import_path
+from tuner.service.offers import offers_of, suitable
 from tuner.service.trainables import is_allowed
 from tuner.service.views import JobView, job_view
 from tuner.service.warm_start import warm_start_faults
 from tuner.service.wiring import Service
-from tuner.store import jobs
+from tuner.store import jobs, self_tests
+from tuner.store.self_tests import at_the_door, refusal
 from tuner.tuning.guard import UNKNOWN_NEED_NS
 
-LABELS = ("node.kubernetes.io/instance-type", "ray.io/instance-type", "instance-type")
-REGION_LABELS = ("topology.kubernetes.io/region", "ray.io/region", "region")
 MAX_TAGS = 50
 MAX_CONCURRENCY = 10_000
 
@@ -44,7 +47,9 @@ def submit(
         faults = [*warm_start_faults(service, spec), *_trainable_faults(service, spec)]
     if faults:
         raise Invalid(*faults)
-    offer, concurrency = admit(service, spec)
+    (offer, *others), concurrency = admit(service, spec)
+    if any(one.market == "spot" for one in (offer, *others)):
+        _check_restores(service, spec.trainable)
     new = jobs.NewJob(
         f"job_{secrets.token_hex(8)}",
         service.project,
@@ -54,24 +59,20 @@ def submit(
         service.now(),
         idempotency_key,
         digest,
+        tuple(others),
     )
     with service.database.write() as db:
         job = jobs.create(db, new)
     return job_view(service, job), job == new.id
 
 
-def admit(service: Service, spec: JobSpec) -> tuple[Offer, int]:
-    """The price of the node that trials will run on, and how many run at once. Raises Invalid for what no node has."""
+def admit(service: Service, spec: JobSpec) -> tuple[list[Offer], int]:
+    """What the machines are had for that trials may run on, the dearest first, and how many trials run at once. Raises Invalid
+    for what no node has."""
     wanted = spec.resources
-    found = [
-        node for node in service.cluster.nodes() if node.cpus >= wanted.cpus and node.gpus >= wanted.gpus
-    ]
-    found = [node for node in found if wanted.instance_type in (None, instance_type(node))]
-    found = [node for node in found if wanted.region in (None, _region(node))]
-    if not found:
-        raise Invalid(_no_node(service.cluster.nodes(), wanted))
-    offer = _offer(service, max(found, key=lambda node: (node.cpus, node.gpus)), wanted)
-    rate = offer.rate(cpus=wanted.cpus, gpus=wanted.gpus)
+    found = suitable(service.cluster.nodes(), wanted)
+    offers = offers_of(service.settings, found, wanted)
+    rate = offers[0].rate(cpus=wanted.cpus, gpus=wanted.gpus)
     affords = rate.affords_ns(spec.budget.limit)
     if affords < UNKNOWN_NEED_NS:
         pointer = (
@@ -86,15 +87,18 @@ def admit(service: Service, spec: JobSpec) -> tuple[Offer, int]:
         )
         raise Invalid(Fault(pointer, detail))
     room = min(MAX_CONCURRENCY, sum(_fit(node, wanted) for node in found))
-    return offer, min(room, wanted.max_concurrent_trials or room)
+    return offers, min(room, wanted.max_concurrent_trials or room)
 
 
-def instance_type(node: Node) -> str:
-    return next((node.labels[label] for label in LABELS if node.labels.get(label)), "local")
-
-
-def _region(node: Node) -> str | None:
-    return next((node.labels[label] for label in REGION_LABELS if node.labels.get(label)), None)
+def _check_restores(service: Service, trainable: str) -> None:
+    """Raises Invalid where this code has failed the restore self-test. Code that was not tested yet is by the job's driver."""
+    code = code_digest(trainable, import_path())
+    if code is None:
+        return
+    with service.database.read() as db:
+        found = self_tests.get(db, service.project, trainable, at_the_door(code))
+    if found is not None and not found.passed:
+        raise Invalid.at("/resources/market", refusal(found.reason))
 
 
 def tag_faults(tags: Mapping[str, str]) -> list[Fault]:
@@ -110,38 +114,8 @@ def tag_faults(tags: Mapping[str, str]) -> list[Fault]:
     ]
 
 
-def _offer(service: Service, node: Node, wanted: Resources) -> Offer:
-    kind = instance_type(node)
-    usd, source = service.settings.price_of(kind, cpus=node.cpus, gpus=node.gpus)
-    return Offer(
-        kind, Price.from_usd_per_hour(usd), node.cpus, node.gpus, wanted.market, wanted.region, source
-    )
-
-
 def _fit(node: Node, wanted: Resources) -> int:
-    by_cpu = int(node.cpus / wanted.cpus + 1e-9)
-    return min(by_cpu, int(node.gpus / wanted.gpus + 1e-9)) if wanted.gpus else by_cpu
-
-
-def _no_node(nodes: list[Node], wanted: Resources) -> Fault:
-    if not nodes:
-        raise Unavailable("the Ray cluster has no living node")
-    cpus, gpus = max(node.cpus for node in nodes), max(node.gpus for node in nodes)
-    if wanted.cpus > cpus:
-        return Fault("/resources/cpus", f"no node has {wanted.cpus:g} CPUs; the largest has {cpus:g}")
-    if wanted.gpus > gpus:
-        return Fault("/resources/gpus", f"no node has {wanted.gpus:g} GPUs; the largest has {gpus:g}")
-    if wanted.instance_type is not None:
-        kinds = ", ".join(sorted({instance_type(node) for node in nodes}))
-        return Fault("/resources/instance_type", f"no node is a {wanted.instance_type}; there is {kinds}")
-    if wanted.region is not None:
-        known = (
-            ", ".join(sorted({region for node in nodes if (region := _region(node))})) or "none that is known"
-        )
-        return Fault(
-            "/resources/region", f"no such node is in {wanted.region}; of the nodes' regions there is {known}"
-        )
-    return Fault("/resources", f"no node has {wanted.cpus:g} CPUs and {wanted.gpus:g} GPUs together")
+    return Machine(node.labels, node.cpus, node.gpus).fits(wanted)
 
 
 def _trainable_faults(service: Service, spec: JobSpec) -> list[Fault]:

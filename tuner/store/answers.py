@@ -9,7 +9,7 @@ from typing import Any, Literal
 from sqlalchemy import ColumnElement, Connection, Row, Select, case, func, select
 
 from tuner.domain.cost import CostKind
-from tuner.domain.money import FREE, Cost, Money
+from tuner.domain.money import FREE, Cost, Money, Price
 from tuner.domain.objective import Mode
 from tuner.domain.records import AttemptRow
 from tuner.domain.space import Config
@@ -178,6 +178,18 @@ def attempts_of(db: Connection, job: str, name: str) -> list[AttemptRow]:
     return [attempt_row(dict(row._mapping)) for row in rows]
 
 
+def spent_by_market(db: Connection, job: str) -> list[tuple[str, Price, Money]]:
+    """What was paid on each market at each price of a trial's share of a machine."""
+    e, a = entries.c, attempts.c
+    query = (
+        select(a.market, a.price, func.sum(e.usd))
+        .join(attempts, (a.job == e.job) & (a.trial == e.trial) & (a.attempt == e.attempt))
+        .where(e.job == job, e.kind.is_not(None))
+        .group_by(a.market, a.price)
+    )
+    return [(market, Price(price), Money(int(usd))) for market, price, usd in db.execute(query)]
+
+
 def bill_by_trial(db: Connection, job: str) -> dict[str, dict[CostKind, Cost]]:
     """Posts and corrections, by trial and kind."""
     e = entries.c
@@ -260,7 +272,7 @@ def _costs_by_trial(job: str) -> Any:
 def _trial_rows(job: str, costs: Any) -> Select[Any]:
     t, a = trials.c, attempts.c
     ran = (
-        select(a.trial, func.count().label("attempts"), func.sum(_lost()).label("preemptions"))
+        select(a.trial, func.count().label("attempts"), func.sum(_preempted()).label("preemptions"))
         .where(a.job == job)
         .group_by(a.trial)
         .subquery()
@@ -273,8 +285,8 @@ def _trial_rows(job: str, costs: Any) -> Select[Any]:
     )
 
 
-def _lost() -> ColumnElement[int]:
-    return case((attempts.c.end == "lost", 1), else_=0)
+def _preempted() -> ColumnElement[int]:
+    return case((attempts.c.end == "preempted", 1), else_=0)
 
 
 def _sort_key(sort: Sort, costs: Any, descending: bool) -> ColumnElement[Any]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from sqlalchemy import Connection, Row, delete, insert, select, tuple_, update
+from sqlalchemy import Connection, Row, delete, exists, insert, select, tuple_, update
 
 from tuner.domain.budget import Budget
 from tuner.domain.errors import Conflict, IdempotencyConflict, NotFound
@@ -13,7 +13,7 @@ from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
 from tuner.store import history, launches, ledger
 from tuner.store.codec import decode, encode
-from tuner.store.tables import accounts, idempotency, job_tags, jobs
+from tuner.store.tables import accounts, attempts, idempotency, job_tags, jobs
 
 Wish = Literal["pause", "cancel", "resume"]
 """`resume` is wished for while a job is being paused: it goes on as soon as it is."""
@@ -22,6 +22,8 @@ IDEMPOTENCY_NS = 24 * 3600 * NS
 
 @dataclass(frozen=True)
 class JobRow:
+    """`offer` is the dearest kind of machine that trials may be given, `others` what else they may."""
+
     id: str
     project: str
     spec: JobSpec
@@ -40,6 +42,11 @@ class JobRow:
     running_since: Instant | None
     ran_ns: int
     tags: Mapping[str, str]
+    others: tuple[Offer, ...] = ()
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        return (self.offer, *self.others)
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,7 @@ class NewJob:
     at: Instant
     key: str | None = None
     body_sha256: str = ""
+    others: tuple[Offer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +86,7 @@ def create(db: Connection, new: NewJob) -> str:
             spec=encode(new.spec),
             budget=encode(new.spec.budget),
             budget_version=0,
-            offer=encode(new.offer),
+            offer=_offers((new.offer, *new.others)),
             concurrency=new.concurrency,
             priority=0,
             state="queued",
@@ -170,6 +178,15 @@ def set_wish(db: Connection, job: str, wish: Wish | None) -> None:
     db.execute(update(jobs).where(jobs.c.id == job).values(wish=wish))
 
 
+def set_offers(db: Connection, job: str, offers: tuple[Offer, ...]) -> None:
+    """The dearest first."""
+    db.execute(update(jobs).where(jobs.c.id == job).values(offer=_offers(offers)))
+
+
+def _offers(offers: tuple[Offer, ...]) -> str:
+    return encode(offers if len(offers) > 1 else offers[0])
+
+
 def set_budget(db: Connection, job: str, budget: Budget) -> None:
     """Raises Conflict where less is allowed than is spent and held."""
     a, limit = accounts.c, budget.limit
@@ -229,6 +246,11 @@ def move(
     )
 
 
+def has_attempts(db: Connection, job: str) -> bool:
+    """Whether a trial of it has ever begun."""
+    return bool(db.execute(select(exists().where(attempts.c.job == job))).scalar_one())
+
+
 def begin_running(db: Connection, job: str, *, at: Instant) -> None:
     """A driver begins: from here on the job's running time counts."""
     move(db, job, "running", None, at=at)
@@ -268,4 +290,7 @@ def _job(row: Row[tuple[object, ...]], tags: Mapping[str, str]) -> JobRow:
     del found["name"], found["trainable"]
     for coded in ("spec", "budget", "offer"):
         found[coded] = decode(found[coded])
+    if isinstance(found["offer"], tuple):
+        found["offer"], *others = found["offer"]
+        found["others"] = tuple(others)
     return JobRow(**found, tags=tags)

@@ -13,7 +13,7 @@ from tuner.domain.events import Event
 from tuner.domain.ids import trial_number
 from tuner.domain.job import JobState, StopReason
 from tuner.domain.ledger import Account
-from tuner.domain.money import Cost, Money
+from tuner.domain.money import Cost, Money, Price
 from tuner.domain.objective import Mode
 from tuner.domain.records import AttemptRow, CheckpointRow, OpenHold, ReportRow
 from tuner.domain.space import Config
@@ -87,6 +87,13 @@ class SqlJournal:
         with self._database.read() as db:
             return _best_checkpoint(db, self._job, trial, mode)
 
+    def saved_by(self, trial: str, step: int) -> int | None:
+        """The attempt that wrote the trial's checkpoint of a step."""
+        c = checkpoints.c
+        mine = (c.job == self._job) & (c.trial == trial) & (c.step == step)
+        with self._database.read() as db:
+            return db.execute(select(c.attempt).where(mine)).scalar()
+
     def running_ns(self) -> int:
         return self._ran_ns
 
@@ -121,8 +128,10 @@ def attempt_row(found: Mapping[str, Any]) -> AttemptRow:
         "node",
         "from_step",
         "to_step",
+        "market",
+        "landed_at",
     )
-    return AttemptRow(**{name: found[name] for name in names}, costs=costs)
+    return AttemptRow(**{name: found[name] for name in names}, costs=costs, price=Price(found["price"]))
 
 
 class SqlTx:
@@ -186,6 +195,9 @@ class SqlTx:
             "from_step": attempt.from_step,
             "to_step": attempt.to_step,
             "costs": _costs(attempt.costs),
+            "market": attempt.market,
+            "price": attempt.price.micro_usd_per_hour,
+            "landed_at": attempt.landed_at,
         }
         mine = (a.job == self._job) & (a.trial == attempt.trial) & (a.attempt == attempt.attempt)
         if self._db.execute(update(attempts).where(mine).values(values)).rowcount == 0:
@@ -253,6 +265,10 @@ class SqlTx:
         if gone:
             self._db.execute(delete(checkpoints).where(mine, c.step.in_(gone)))
 
+    def forget_checkpoints(self, trial: str, *, above: int) -> None:
+        c = checkpoints.c
+        self._db.execute(delete(checkpoints).where(c.job == self._job, c.trial == trial, c.step > above))
+
     def put_job(self, state: JobState, reason: StopReason | None, *, at: Instant, detail: str = "") -> None:
         """A job that runs no more needs no driver: its launch ends with it, and this driver can write nothing more. One that
         was resumed or topped up in the very moment in which it came to its end gets another driver."""
@@ -268,6 +284,13 @@ class SqlTx:
 
     def set_limit(self, budget: Budget) -> None:
         jobs.set_budget(self._db, self._job, budget)
+
+
+def landed(db: Connection, job: str) -> dict[tuple[str, int], Instant | None]:
+    """Since when the attempts that have not ended have had their machines; None: they wait for one."""
+    a = attempts.c
+    query = select(a.trial, a.attempt, a.landed_at).where(a.job == job, a.ended_at.is_(None))
+    return {(trial, attempt): at for trial, attempt, at in db.execute(query)}
 
 
 def end_open(db: Connection, job: str, at: Instant) -> None:

@@ -190,6 +190,9 @@ attempts = Table(
     Column("from_step", Integer, nullable=False),
     Column("to_step", Integer, nullable=False),
     Column("costs", Text, nullable=False),
+    Column("market", String(20), nullable=False, server_default="on_demand"),
+    Column("price", BigInteger, nullable=False, server_default="0"),
+    Column("landed_at", BigInteger),
 )
 
 reports = Table(
@@ -244,4 +247,17 @@ warm_starts = Table(
     _project(),
     Column("number", Integer, nullable=False),
     Column("until_seq", Integer, nullable=False),
+)
+
+self_tests = Table(
+    "self_tests",
+    metadata,
+    Column("project", String(100), primary_key=True),
+    Column("trainable", String(300), primary_key=True),
+    Column("code", String(64), primary_key=True),
+    Column("passed", Integer, nullable=False),
+    Column("reason", Text, nullable=False),
+    _job(),
+    Column("at", BigInteger, nullable=False),
+    CheckConstraint("passed IN (0, 1)", name="self_test_passed"),
 )

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, Select, func, select
 
 from tuner.domain.money import Cost, Money
-from tuner.store.tables import accounts, entries, jobs, trials
+from tuner.store.tables import accounts, attempts, entries, jobs, trials
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,7 @@ class Totals:
     by_kind: Mapping[str, Cost]
     started: int
     queue_wait_ns: int
+    preemptions: int
 
 
 def totals(db: Connection) -> Totals:
@@ -37,6 +38,8 @@ def totals(db: Connection) -> Totals:
     kinds = select(e.kind, func.sum(e.usd), func.sum(e.gpu_ms)).where(e.kind.is_not(None)).group_by(e.kind)
     waits = select(func.count(), func.coalesce(func.sum(j.started_at - j.created_at), 0))
     started, waited = db.execute(waits.where(j.started_at.is_not(None))).one()
+    taken = select(func.count()).select_from(attempts).where(attempts.c.end == "preempted")
+    preempted = db.execute(taken).scalar_one()
     return Totals(
         _by_state(db, select(j.state, func.count()).group_by(j.state)),
         _by_state(db, select(t.state, func.count()).group_by(t.state)),
@@ -45,6 +48,7 @@ def totals(db: Connection) -> Totals:
         {kind: Cost(Money(int(usd)), int(gpu)) for kind, usd, gpu in db.execute(kinds)},
         started,
         int(waited),
+        preempted,
     )
 
 

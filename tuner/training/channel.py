@@ -17,6 +17,7 @@ from typing import Any, Literal
 Kind = Literal["setup", "restore", "train", "checkpoint", "idle"]
 Metric = float | int | str | bool | None
 MAX_MESSAGE_BYTES = 1 << 20
+STATE_FILE = "state.pt"  # in which `SpotSafe` saves
 
 
 class StopTraining(SystemExit):
@@ -29,7 +30,8 @@ class MetricsRefused(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """What the child is to do. `first_step` is the last finished step (0: none); `restore` a checkpoint's directory."""
+    """What the child is to do. `first_step` is the last finished step (0: none); `restore` a checkpoint's directory. `echo`: to
+    save at once what it restored, so that it can be compared."""
 
     trial: str
     attempt: int
@@ -40,6 +42,7 @@ class Begin:
     first_step: int = 0
     max_step: int | None = None
     resources: Mapping[str, float] = field(default_factory=dict)
+    echo: bool = False
 
 
 @dataclass(frozen=True, slots=True)

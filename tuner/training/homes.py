@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
+from tuner.training import checkpoint
 from tuner.training.channel import Channel, Kind, Reply, current, plain_metrics
 
 WRITING = ".writing_"  # what names of unfinished checkpoints begin with
@@ -19,6 +20,8 @@ class Home(Protocol):
 
     first_step: int
     max_step: int | None
+    echo: bool
+    """Whether what was restored is to be saved again at once."""
 
     def phase(self, kind: Kind) -> None: ...
 
@@ -42,7 +45,7 @@ class Supervised:
 
     def __init__(self, channel: Channel) -> None:
         self._channel, begin = channel, channel.begin
-        self.first_step, self.max_step = begin.first_step, begin.max_step
+        self.first_step, self.max_step, self.echo = begin.first_step, begin.max_step, begin.echo
         self._restore = [Path(begin.restore)] if begin.restore else []
         self._staging = Path(begin.staging)
 
@@ -69,6 +72,7 @@ class Alone:
     """In a plain script. With `checkpoint_dir` every report saves, and the newest whole checkpoint there is gone on from."""
 
     first_step = 0
+    echo = False
 
     def __init__(self, steps: int | None, checkpoint_dir: Path | None) -> None:
         self.max_step, self._dir = steps, checkpoint_dir
@@ -95,6 +99,7 @@ class Alone:
 
     def saved(self, step: int, path: Path, seconds: float) -> None:
         assert self._dir is not None
+        checkpoint.sync(path)
         final = self._dir / f"step_{step:08d}"
         shutil.rmtree(final, ignore_errors=True)
         path.rename(final)
@@ -112,6 +117,7 @@ class PlainTune:
     """
 
     first_step = 0
+    echo = False
 
     def __init__(self, tune: Any, steps: int | None) -> None:
         self._tune, self.max_step = tune, steps

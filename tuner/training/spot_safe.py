@@ -34,6 +34,7 @@ class SpotSafe:
             if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
                 raise TypeError(f"{name} cannot be checkpointed: it has no state_dict and load_state_dict")
         self._home = find_home(steps, checkpoint_dir)
+        self._copies = checkpoint.Copies()
         self._step = self._home.first_step
         self._open = self._reported = self._saved = False
         self._writing: threading.Thread | None = None
@@ -44,6 +45,8 @@ class SpotSafe:
             if found:
                 self._home.phase("restore")
                 self._step = checkpoint.restore(self._parts, found)
+                if self._home.echo:
+                    self._save(now=True)
                 self._home.phase("setup")
         self._open = True
         return self
@@ -112,7 +115,7 @@ class SpotSafe:
         """Copies the state, then writes it: in the background, unless the attempt ends here."""
         self._home.phase("checkpoint")
         self._wait()
-        state, step = checkpoint.snapshot(self._parts, step=self._step), self._step
+        state, step = checkpoint.snapshot(self._parts, step=self._step, copies=self._copies), self._step
         if now:
             self._write(state, step)
             self._wait()

@@ -41,7 +41,7 @@ def _note(state: State, event: Event) -> list[Command]:
             return _on_answer(state, event)
         case ev.Reported():
             return _on_reported(state, event)
-        case ev.Parked() | ev.Completed() | ev.Stopped() | ev.Failed() | ev.Lost():
+        case ev.Parked() | ev.Completed() | ev.Stopped() | ev.Failed() | ev.Lost() | ev.Preempted():
             return _on_attempt_end(state, event)
         case ev.Refused():
             return _on_refused(state, event)
@@ -126,6 +126,7 @@ def _on_reported(state: State, event: ev.Reported) -> list[Command]:
         state.trained_ns + event.train_ns,
         trial.trained_ns + event.train_ns,
     )
+    state.price_ns += (event.price or state.rate.price).micro_usd_per_hour * event.train_ns
     state.touched.add(trial.number)
     record_rungs(state, trial)
     ending = stopping.after_report(state, event) if event.value is not None else None
@@ -134,7 +135,7 @@ def _on_reported(state: State, event: ev.Reported) -> list[Command]:
     return make_room(state) + at_step(state, trial, event.step)
 
 
-AttemptEnd = ev.Parked | ev.Completed | ev.Stopped | ev.Failed | ev.Lost
+AttemptEnd = ev.Parked | ev.Completed | ev.Stopped | ev.Failed | ev.Lost | ev.Preempted
 
 
 def _on_attempt_end(state: State, event: AttemptEnd) -> list[Command]:
@@ -155,8 +156,12 @@ def _on_attempt_end(state: State, event: AttemptEnd) -> list[Command]:
             return _ended_for_good(state, trial, "stopped", "")
         case ev.Failed():
             return _ended_for_good(state, trial, "failed", event.reason)
-        case ev.Lost():
-            return _on_lost(state, trial, event)
+        case ev.Lost() | ev.Preempted():
+            return _on_gone(state, trial, event)
+
+
+def _on_gone(state: State, trial: TrialRecord, event: ev.Lost | ev.Preempted) -> list[Command]:
+    return _on_lost(state, trial, event) if isinstance(event, ev.Lost) else _on_preempted(state, trial, event)
 
 
 def _on_lost(state: State, trial: TrialRecord, event: ev.Lost) -> list[Command]:
@@ -165,6 +170,14 @@ def _on_lost(state: State, trial: TrialRecord, event: ev.Lost) -> list[Command]:
     if trial.losses >= LOSSES_WITHOUT_PROGRESS:
         reason = f"{trial.losses} attempts were lost without a new step in between: {event.reason}"
         return _ended_for_good(state, trial, "failed", reason)
+    return _interrupt(state, trial, event.step)
+
+
+def _on_preempted(state: State, trial: TrialRecord, event: ev.Preempted) -> list[Command]:
+    """No fault of the trial, however often: only the budget ends that. It is the first to go on."""
+    trial.preemptions += 1
+    trial.in_vain = 0 if event.step > trial.kept else trial.in_vain + 1
+    trial.kept, trial.displaced = event.step, True
     return _interrupt(state, trial, event.step)
 
 
@@ -264,17 +277,18 @@ def _fill(state: State) -> list[Command]:
             _nothing_left(state)
             return orders
         state.set(trial, "running")
-        trial.replayed = None
+        trial.replayed, trial.displaced = None, False
         state.begun += 1
         orders.append(do.Begin(trial.id, trial.config, trial.until))
     return orders
 
 
 def _earned_more(state: State) -> TrialRecord | None:
-    """The next trial to go on: one that waits, or one to promote. Those that were passed over wait for money, and nothing is
-    promoted before them."""
+    """The next trial to go on: one that waits, the preempted first, or one to promote. Those that were passed over wait for
+    money, and nothing is promoted before them."""
     reserve = Reserve.of(state)
     waiting = [state.trials[number] for number in sorted(state.ready) if number not in state.passed]
+    waiting.sort(key=lambda trial: not trial.displaced)
     for trial in waiting:
         if trial.status == "new" or reserve is None or reserve.may_go_on(trial):
             return trial

@@ -1,4 +1,4 @@
-"""What progress cost so far, by offer: an offer's price, times the time that was paid for a unit of time of progress."""
+"""What progress cost so far, by offer: an offer's price for a trial, times the time that was paid for a unit of time of progress."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,12 +14,12 @@ from tuner.domain.time import NS, Instant
 PRIOR_NS = 30 * 60 * NS
 HALF_LIFE_NS = 4 * 3600 * NS  # of what was seen: a storm is over at some time, and only trying finds out
 
-Key = tuple[str, str, str | None]
+Key = tuple[str, str, str | None, tuple[tuple[str, str], ...]]
 
 
 def key_of(offer: Offer) -> Key:
     """What stays the same of an offer when its price changes."""
-    return offer.market, offer.instance_type, offer.region
+    return offer.market, offer.instance_type, offer.region, offer.labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,5 +76,5 @@ class Memory:
         return min(offers, key=lambda offer: (self.price(offer, now), _name(offer)), default=None)
 
 
-def _name(offer: Offer) -> tuple[str, str, str]:
-    return offer.market, offer.instance_type, offer.region or ""
+def _name(offer: Offer) -> tuple[str, str, str, tuple[tuple[str, str], ...]]:
+    return offer.market, offer.instance_type, offer.region or "", offer.labels

@@ -1,13 +1,15 @@
 """The finish reserve: money is kept back so that the best trial reaches its last step within the budget.
 
-Everything is counted in nanoseconds of one worker, which is what money is worth to a job. Only `auto` keeps a reserve, and
-only where an exhausted budget ends the job: one that is to be topped up goes on as if the money did not end.
+Everything is counted in nanoseconds of one worker, which is what money is worth to a job: at the mean price of the time that was
+trained so far, where machines have several. Only `auto` keeps a reserve, and only where an exhausted budget ends the job: one
+that is to be topped up goes on as if the money did not end.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
+from tuner.domain.money import Rate
 from tuner.domain.time import NS
 from tuner.tuning.state import State, TrialRecord
 
@@ -34,7 +36,7 @@ class Reserve:
         automatic = state.spec.algorithm.scheduler == "auto" and state.budget.on_exhausted == "finish"
         if not automatic or not state.rungs or not state.begun or state.leader is None:
             return None
-        left = state.rate.affords_ns(state.budget.limit) - _spent_ns(state)
+        left = Rate(state.mean_price, state.rate.milli_gpus).affords_ns(state.budget.limit) - _spent_ns(state)
         leader = state.trials[state.leader]
         waits = leader.status in ("running", "parking", "parked") and leader.resumable
         affordable = waits and leader.number not in state.passed and _finishing_ns(state, leader) <= left
@@ -111,7 +113,8 @@ class Reserve:
 
 def _spent_ns(state: State) -> int:
     """What is free to use takes its time, too."""
-    paid = state.rate.price.affords_ns(state.spent) if state.spent.micro_usd else 0
+    price = state.mean_price
+    paid = price.affords_ns(state.spent) if price.micro_usd_per_hour else 0
     return max(paid, state.trained_ns)
 
 

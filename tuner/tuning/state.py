@@ -10,7 +10,7 @@ from typing import Literal
 from tuner.domain.budget import Budget
 from tuner.domain.ids import trial_id
 from tuner.domain.job import JobSpec, JobState, StopReason
-from tuner.domain.money import ZERO, Money, Rate
+from tuner.domain.money import ZERO, Money, Price, Rate
 from tuner.domain.space import Config
 from tuner.domain.trial import TrialState
 from tuner.tuning.rungs import Rung, ladder
@@ -36,8 +36,9 @@ PUBLIC: dict[Status, TrialState] = {
 class TrialRecord:
     """`until` is the step that the trial has earned (None: its end); `steps` the highest that it reported; `replayed` the one
     that its present attempt reported last. `losses` counts workers lost in a row that brought nothing new: at the very step
-    where the one before was lost, or before their first report. `trained_ns`: what its steps took, each counted once;
-    `pace_ns`: a step of late."""
+    where the one before was lost, or before their first report. `preemptions` of its attempts, of which the last `in_vain` in
+    a row brought no newer checkpoint than that of `kept`, the newest one at the last of them; `displaced`: it goes on before
+    others. `trained_ns`: what its steps took, each counted once; `pace_ns`: a step of late."""
 
     number: int
     config: Config
@@ -49,6 +50,10 @@ class TrialRecord:
     ends_as: Literal["stopped", "failed"] = "stopped"
     reason: str = ""
     losses: int = 0
+    preemptions: int = 0
+    in_vain: int = 0
+    kept: int = 0
+    displaced: bool = False
     replayed: int | None = None
     unkept: bool = False
     trained_ns: int = 0
@@ -114,6 +119,7 @@ class State:
     begun: int = 0
     steps: int = 0
     trained_ns: int = 0
+    price_ns: int = 0  # micro-dollars an hour times nanoseconds, over `trained_ns`
 
     @classmethod
     def fresh(cls, spec: JobSpec, *, concurrency: int, rate: Rate) -> "State":
@@ -124,6 +130,11 @@ class State:
     @property
     def max_step(self) -> int | None:
         return self.spec.fidelity.max
+
+    @property
+    def mean_price(self) -> Price:
+        """Of the time that was trained, each at the price of its machine; before that, the job's own."""
+        return Price(self.price_ns // self.trained_ns) if self.trained_ns else self.rate.price
 
     @property
     def may_suggest(self) -> bool:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from typing import Any
 
 from tuner.training import SpotSafe
@@ -20,6 +21,13 @@ def train(config: dict[str, Any]) -> None:
 
 def always_raises(config: dict[str, Any]) -> None:
     raise ValueError("the data is not where it was")
+
+
+def slow(config: dict[str, Any]) -> None:
+    with SpotSafe() as run:
+        for step in run.steps():
+            time.sleep(config["step_s"])
+            run.report(score=float(step))
 
 
 def wrong_metric(config: dict[str, Any]) -> None:
@@ -51,3 +59,24 @@ MANNERS = {
     "print": _print,
     "fork": _fork,
 }
+
+
+class Forgetful:
+    """Takes what was saved, and does nothing with it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def forgets(config: dict[str, Any]) -> None:
+    counter = Forgetful()
+    with SpotSafe(counter=counter) as run:
+        for _ in run.steps():
+            counter.count += 1
+            run.report(score=float(counter.count))

@@ -9,7 +9,7 @@
 Nothing here knows Ray, jobs or trials: what a notice means for them is up to the two functions.
 """
 
-from tuner.engine.notices.clouds import Cloud, Sources
+from tuner.engine.notices.clouds import Cloud, Sources, cloud_of_this_machine
 from tuner.engine.notices.notice import Kind, MalformedNotice, Notice, Source
 from tuner.engine.notices.watcher import Watcher
 from tuner.engine.notices.within import sigterm_announced
@@ -22,5 +22,6 @@ __all__ = [
     "Source",
     "Sources",
     "Watcher",
+    "cloud_of_this_machine",
     "sigterm_announced",
 ]

@@ -10,6 +10,7 @@ from typing import Literal
 import httpx2
 
 from tuner.engine.notices import aws, azure, gcp
+from tuner.engine.notices.asking import metadata_client
 from tuner.engine.notices.feed import Feed, wall_clock
 
 Cloud = Literal["aws", "gcp", "azure"]
@@ -63,6 +64,12 @@ async def detect(http: httpx2.AsyncClient, sources: Sources) -> Cloud | None:
                         return cloud
                 await asyncio.sleep(PROBE_PAUSE_S)
     return None
+
+
+async def cloud_of_this_machine(sources: Sources) -> Cloud | None:
+    """As `detect`, for who has no connection of his own."""
+    async with metadata_client() as http:
+        return await detect(http, sources)
 
 
 async def feeds(http: httpx2.AsyncClient, sources: Sources) -> list[Feed]:

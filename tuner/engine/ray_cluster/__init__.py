@@ -3,17 +3,30 @@
 Nothing here imports Ray: the service speaks to a cluster over its dashboard's HTTP, and starts a local one as a process.
 """
 
+from tuner.engine.ray_cluster.cluster_file import ClusterFile, KeptCluster, KeptNode
 from tuner.engine.ray_cluster.dashboard import Dashboard, RayUnavailable, cluster_token, dashboard_url
 from tuner.engine.ray_cluster.head import Head, LocalHead
 from tuner.engine.ray_cluster.jobs import JobStatus, RayJobs
+from tuner.engine.ray_cluster.labels import Market
+from tuner.engine.ray_cluster.local_cluster import LocalCluster
+from tuner.engine.ray_cluster.local_node import NodeSpec
+from tuner.engine.ray_cluster.local_watch import LocalWatch, Metadata
 from tuner.engine.ray_cluster.nodes import Node, fits, nodes
 
 __all__ = [
+    "ClusterFile",
     "Dashboard",
     "Head",
     "JobStatus",
+    "KeptCluster",
+    "KeptNode",
+    "LocalCluster",
     "LocalHead",
+    "LocalWatch",
+    "Market",
+    "Metadata",
     "Node",
+    "NodeSpec",
     "RayJobs",
     "RayUnavailable",
     "cluster_token",

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import psutil
 
+from tuner.engine.ray_cluster.cluster_file import ClusterFile
 from tuner.engine.ray_cluster.dashboard import Dashboard, RayUnavailable
 from tuner.engine.ray_cluster.launch import PORTS, Launch, free_ports, tail
 from tuner.engine.ray_cluster.nodes import Node, nodes
@@ -57,12 +58,13 @@ class LocalHead:
     ) -> None:
         """`cpus` and `gpus` are logical, None: what the machine has. `ports`: where to look for free ones, None: anywhere."""
         self._home, self._cpus, self._gpus, self._ports = home.absolute(), cpus, gpus, ports
+        self._cluster = ClusterFile(self._home)
         self._state_path = self._home / "ray.json"
         self._log_path = self._home / "ray.log"
         self.token_path = self._home / "ray_token"
         # Short, because Ray puts sockets below it, whose paths may have 107 bytes.
-        self._tag = hashlib.sha256(f"{os.getuid()}:{self._home}".encode()).hexdigest()[:8]
-        self.temp_dir = Path(f"/tmp/tuner-{self._tag}")
+        self.tag = hashlib.sha256(f"{os.getuid()}:{self._home}".encode()).hexdigest()[:8]
+        self.temp_dir = Path(f"/tmp/tuner-{self.tag}")
         self._head: Head | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -114,6 +116,16 @@ class LocalHead:
             self._state_path.unlink(missing_ok=True)
             self._head = None
 
+    def found(self) -> Head | None:
+        """The head of this home that lives, if any; whether it answers is not asked."""
+        state = self._read_state()
+        return state if state is not None and state.lives() else None
+
+    def is_for_a_cluster(self) -> bool:
+        """Whether it was started for a cluster that is kept now, and is its keeper's to end."""
+        kept = self._cluster.read()
+        return kept is not None and bool(kept.own_head)
+
     def local_resources(self) -> Node:
         """What the head's node has to give. Raises RayUnavailable."""
         head = self._head or self.find_or_start()
@@ -128,13 +140,15 @@ class LocalHead:
         self._clear()
         self._make_temp_dir()
         _ = self.token
+        # Beside nodes that were started to have the jobs, the head has none.
+        counts = (0, 0) if self.is_for_a_cluster() else (self._cpus, self._gpus)
         launch = Launch(
-            session=f"{self._tag}-{secrets.token_hex(8)}",
+            session=f"{self.tag}-{secrets.token_hex(8)}",
             temp_dir=self.temp_dir,
             token_path=self.token_path,
             ports=free_ports(PORTS, self._ports),
-            cpus=self._cpus,
-            gpus=self._gpus,
+            cpus=counts[0],
+            gpus=counts[1],
         )
         head = Head(launch.session, launch.address, launch.dashboard_url)
         # Written first, so that whoever comes after a crash of this process knows what to clear away.
@@ -169,7 +183,7 @@ class LocalHead:
 
     def _clear(self, *, keep_logs: bool = True) -> None:
         """Leaves nothing of the home's former sessions but, in `home`, the logs that may tell why the last one died."""
-        kill_marked(f"{self._tag}-")
+        kill_marked(f"{self.tag}-")
         if self._process is not None:
             self._process.wait()
             self._process = None

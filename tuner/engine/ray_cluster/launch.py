@@ -1,9 +1,9 @@
-"""How a local Ray head is started: its command, its environment, its ports."""
+"""How Ray is started on this machine: the command, environment and ports of a local head."""
 
 import os
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +13,8 @@ from tuner.engine.ray_cluster.processes import KEEP_ENVIRONMENT, MARK
 LOOPBACK = "127.0.0.1"
 OBJECT_STORE_BYTES = 200_000_000
 
-# In the order of `free_ports`. Those not given to Ray would be fixed ones, over which two heads of a machine would fall.
-_PORT_OPTIONS = (
-    "--port",
-    "--dashboard-port",
+# In the order of `free_ports`. Those not given to Ray would be fixed ones, over which two of a machine would fall.
+NODE_PORT_OPTIONS = (
     "--dashboard-agent-listen-port",
     "--dashboard-agent-grpc-port",
     "--runtime-env-agent-port",
@@ -24,7 +22,17 @@ _PORT_OPTIONS = (
     "--node-manager-port",
     "--object-manager-port",
 )
+_PORT_OPTIONS = ("--port", "--dashboard-port", *NODE_PORT_OPTIONS)
 PORTS = len(_PORT_OPTIONS) + 1
+# What both a head and a node that joins it are started with.
+_OPTIONS = {
+    "--node-ip-address": LOOPBACK,
+    # Workers take whatever port the system gives them.
+    "--min-worker-port": 0,
+    "--max-worker-port": 0,
+    "--include-log-monitor": "false",
+}
+_FLAGS = ("--block", "--disable-usage-stats")
 
 _ENVIRONMENT = {
     "RAY_AUTH_MODE": "token",
@@ -33,7 +41,6 @@ _ENVIRONMENT = {
     "RAY_memory_monitor_refresh_ms": "0",
     # Ray replaces 127.0.0.1 by the machine's address, and then listens on all of them, unless clusters are "not enabled".
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    "RAY_START_HOOK": "tuner.engine.ray_cluster.start_hook.without_client_server",
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "5000",
@@ -71,29 +78,37 @@ class Launch:
         options = {
             **dict(zip(_PORT_OPTIONS, self.ports, strict=False)),
             **{name: count for name, count in counts.items() if count is not None},
-            "--node-ip-address": LOOPBACK,
             "--dashboard-host": LOOPBACK,
             "--temp-dir": self.temp_dir,
             "--object-store-memory": OBJECT_STORE_BYTES,
-            # Workers take whatever port the system gives them.
-            "--min-worker-port": 0,
-            "--max-worker-port": 0,
-            "--include-log-monitor": "false",
         }
-        flags = ["--head", "--block", "--disable-usage-stats", "--no-monitor"]
-        values = [text for name, value in options.items() for text in (name, str(value))]
-        # -P: what lies in the working directory shall not stand in for a module of Ray's.
-        return [sys.executable, "-P", "-m", "ray.scripts.scripts", "start", *flags, *values]
+        return start_command(options, ("--head", "--no-monitor"))
 
     def environment(self, outside: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """The caller's, without its settings and secrets (`TUNER_*`) and without its directions to another Ray (`RAY_*`)."""
-        kept = {name: value for name, value in outside.items() if not name.startswith(("TUNER_", "RAY_"))}
-        own = {
-            MARK: self.session,
-            "RAY_AUTH_TOKEN_PATH": str(self.token_path),
+        return {
+            **ray_environment(self.session, self.token_path, outside),
+            "RAY_START_HOOK": "tuner.engine.ray_cluster.start_hook.without_client_server",
             "DASHBOARD_METRIC_PORT": str(self.ports[-1]),
         }
-        return {**kept, **_ENVIRONMENT, **own}
+
+
+def start_command(options: Mapping[str, object], flags: Iterable[str] = ()) -> list[str]:
+    """`ray start`, which stays and ends what it started when it is ended."""
+    values = [text for name, value in {**_OPTIONS, **options}.items() for text in (name, str(value))]
+    return ray_command("start", *_FLAGS, *flags, *values)
+
+
+def ray_command(*words: str) -> list[str]:
+    # -P: what lies in the working directory shall not stand in for a module of Ray's.
+    return [sys.executable, "-P", "-m", "ray.scripts.scripts", *words]
+
+
+def ray_environment(
+    session: str, token_path: Path, outside: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """The caller's, without its settings and secrets (`TUNER_*`) and without its directions to another Ray (`RAY_*`)."""
+    kept = {name: value for name, value in outside.items() if not name.startswith(("TUNER_", "RAY_"))}
+    return {**kept, **_ENVIRONMENT, MARK: session, "RAY_AUTH_TOKEN_PATH": str(token_path)}
 
 
 def free_ports(count: int, within: range | None = None) -> tuple[int, ...]:

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
+from tuner.engine.ray_cluster import labels as its
 from tuner.engine.ray_cluster.dashboard import Dashboard
 
 # Ray's state API answers at most so many; a cluster of ours is far smaller.
@@ -21,6 +23,27 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=dict)
     alive: bool = True
     is_head: bool = False
+    name: str = ""
+
+    @property
+    def market(self) -> its.Market:
+        """Whatever does not say that it is spot is on demand: it is not taken away."""
+        return "spot" if self.labels.get(its.MARKET) == its.MARKETS["spot"] else "on_demand"
+
+    @property
+    def instance_type(self) -> str:
+        found = its.first(self.labels, its.INSTANCE_TYPE)
+        return found[1] if found else "local"
+
+    @property
+    def region(self) -> str | None:
+        found = its.first(self.labels, its.REGION)
+        return found[1] if found else None
+
+    @property
+    def usd_per_hour(self) -> Decimal | None:
+        """What the node itself says that it costs."""
+        return its.usd_per_hour(self.labels)
 
 
 def nodes(dashboard: Dashboard) -> list[Node]:
@@ -47,4 +70,5 @@ def _node(row: Mapping[str, Any]) -> Node:
         labels=dict(row.get("labels") or {}),
         alive=row.get("state") == "ALIVE",
         is_head=bool(row.get("is_head_node")),
+        name=str(row.get("node_name") or ""),
     )

@@ -33,13 +33,14 @@ def marked(prefix: str) -> Iterator[psutil.Process]:
 
 
 def kill_marked(prefix: str, *, timeout_s: float = 10.0) -> int:
-    """Kills what is left of the sessions that begin so, and returns how many processes that were.
+    """Kills what is left of the sessions that begin so, user code that they run included, and returns how many processes
+    that were.
 
     One pass is not enough: a process may be forking while the list is read. Raises TimeoutError where some stay.
     """
     killed: set[int] = set()
     deadline = time.monotonic() + timeout_s
-    while left := list(marked(prefix)):
+    while left := _families(prefix):
         if time.monotonic() > deadline:
             raise TimeoutError(f"processes {sorted(process.pid for process in left)} survive SIGKILL")
         for process in left:
@@ -48,3 +49,20 @@ def kill_marked(prefix: str, *, timeout_s: float = 10.0) -> int:
                 process.kill()
         psutil.wait_procs(left, timeout=1.0)
     return len(killed)
+
+
+def _families(prefix: str) -> list[psutil.Process]:
+    """The marked ones and their descendants: user code runs without the mark, as without all of the environment."""
+    found: dict[int, psutil.Process] = {}
+    for process in marked(prefix):
+        found[process.pid] = process
+        with contextlib.suppress(psutil.Error):
+            found.update((child.pid, child) for child in process.children(recursive=True))
+    return [process for process in found.values() if process.is_running() and _is_no_zombie(process)]
+
+
+def _is_no_zombie(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False

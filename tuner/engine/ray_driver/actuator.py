@@ -4,6 +4,7 @@ A Tune trial is one *attempt* of a trial of ours. An attempt to begin waits in a
 worker is told what to do through its actor's mailbox, which Ray empties in order, before Tune calls `train()` on it.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -17,13 +18,15 @@ Send = Callable[[Message], None]
 
 
 class Actuator:
-    """Fulfils `World`. One thread."""
+    """Fulfils `World`. One thread. `clock` is the loop's, monotonic."""
 
-    def __init__(self, begin_message: Callable[[Assignment], Message]) -> None:
-        self._begin_message = begin_message
+    def __init__(
+        self, begin_message: Callable[[Assignment], Message], clock: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        self._begin_message, self._clock = begin_message, clock
         self._queue: deque[Assignment] = deque()
         self._pending: dict[str, Assignment] = {}
-        self._actors: dict[str, Send] = {}
+        self._actors: dict[str, tuple[int, Send]] = {}
         self._withdrawn: dict[str, Literal["paused", "stopped"]] = {}
 
     # Orders of the loop
@@ -54,29 +57,38 @@ class Actuator:
         """False where the trial has no worker (any more): there is nobody to order."""
         actor = self._actors.get(trial)
         if actor is not None:
-            actor(message)
+            actor[1](message)
         return actor is not None
 
     # What Tune does
 
     def next_assignment(self) -> Assignment | None:
-        """The next attempt for which Tune should find a worker."""
-        if not self._queue:
-            return None
-        assignment = self._queue.popleft()
-        self._pending[assignment.trial] = assignment
+        """The next attempt for which Tune should find a worker: the first of those whose time has come."""
+        now = self._clock()
+        assignment = next((one for one in self._queue if one.not_before_ns <= now), None)
+        if assignment is not None:
+            self._queue.remove(assignment)
+            self._pending[assignment.trial] = assignment
         return assignment
 
     def started(self, trial: str, send: Send) -> None:
         """Tune found a worker for the trial's attempt; called before the first `train()`."""
         assignment = self._pending.pop(trial)
-        self._actors[trial] = send
+        self._actors[trial] = (assignment.attempt, send)
         send(self._begin_message(assignment))
         if trial in self._withdrawn:
             send({"order": "pause" if self._withdrawn.pop(trial) == "paused" else "stop"})
 
-    def ended(self, trial: str) -> None:
-        self._actors.pop(trial, None)
+    def ended(self, trial: str, attempt: int) -> None:
+        """The attempt runs no more, or never will. A later one of the trial may be on its way already."""
+        if self._actors.get(trial, (0,))[0] == attempt:
+            del self._actors[trial]
+        if trial in self._pending and self._pending[trial].attempt == attempt:
+            del self._pending[trial]
+
+    def looking(self) -> list[Assignment]:
+        """Those for which Tune looks for a worker."""
+        return list(self._pending.values())
 
     def withdraw_queued(self) -> list[Progress]:
         """Attempts that were called off before Tune knew of them, as the ends that the loop waits for."""
@@ -89,11 +101,8 @@ class Actuator:
         """Those that were called off while Tune looked for a worker; Tune is to be told."""
         called = [one for one in self._pending.values() if one.trial in self._withdrawn]
         for assignment in called:
-            self.forget(assignment.trial)
+            del self._pending[assignment.trial]
         return [called_off(one, self._withdrawn.pop(one.trial)) for one in called]
-
-    def forget(self, trial: str) -> None:
-        self._pending.pop(trial, None)
 
 
 def called_off(assignment: Assignment, state: Literal["paused", "stopped"]) -> Progress:

@@ -11,23 +11,30 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 
 import ray
 
 from tuner.domain.errors import Fenced, TunerError
 from tuner.domain.events import Asked
 from tuner.domain.time import NS, Instant
-from tuner.engine.loop import Loop, Terms
+from tuner.engine.fallback import SpotWithFallback
+from tuner.engine.loop import Loop
+from tuner.engine.placement import CheapestFree, Placement, Places
 from tuner.engine.ray_driver.actuator import Actuator
+from tuner.engine.ray_driver.machines import Machines
 from tuner.engine.ray_driver.orders import Orders, memory_limit
+from tuner.engine.ray_driver.spot_gate import SpotGate
 from tuner.engine.ray_driver.tuning_run import run_tune
 from tuner.engine.recovery import recover
+from tuner.engine.world import Terms
 from tuner.settings import Settings
 from tuner.store import jobs, launches
 from tuner.store.database import Database
 from tuner.store.history import past_trials
 from tuner.store.jobs import Control, JobRow
 from tuner.store.journal import SqlJournal
+from tuner.store.losses import Losses, losses
 from tuner.tuning.samplers import sampler_for
 
 BEAT_S = 0.5
@@ -58,6 +65,18 @@ class Post:
     def control(self) -> Control:
         with self.database.read() as db:
             return jobs.control(db, self.job)
+
+    def goes_on(self) -> bool:
+        """Whether nobody asked the job to pause or to end while it did not begin yet, and its wall clock has not ended."""
+        with self.database.read() as db:
+            wanted = jobs.control(db, self.job)
+            ran_ns = jobs.running_ns(db, self.job, Instant(time.time_ns()))
+        limit_ns = wanted.budget.wall_clock_ns
+        return wanted.wish not in ("pause", "cancel") and (limit_ns is None or ran_ns < limit_ns)
+
+    def losses(self) -> Losses:
+        with self.database.read() as db:
+            return losses(db, self.job, Instant(time.time_ns()))
 
     def beat(self) -> None:
         """Raises Fenced."""
@@ -129,19 +148,44 @@ def rebuild(
     journal.budget_version = row.budget_version
     mode, size = row.spec.objective.mode, row.spec.resources
     limit = memory_limit(ray.nodes(), cpus=size.cpus, gpus=size.gpus)
-    orders = Orders(row, settings.storage, limit, lambda trial: journal.best_checkpoint(trial, mode))
+    orders = Orders(
+        row,
+        settings.storage,
+        limit,
+        best_checkpoint=lambda trial: journal.best_checkpoint(trial, mode),
+        saved_by=journal.saved_by,
+        losses=post.losses,
+    )
     actuator = Actuator(orders.begin)
     terms = Terms(
         row.id, row.offer.rate(cpus=size.cpus, gpus=size.gpus), row.concurrency, round(settings.slice_s * NS)
     )
     sampler = sampler_for(row.spec, past_trials(post.database, row.id, row.spec))
-    loop = Loop(row.spec, terms, sampler=sampler, journal=journal, world=actuator, clock=SystemClock())
+    loop = Loop(
+        row.spec,
+        terms,
+        sampler=sampler,
+        journal=journal,
+        world=actuator,
+        clock=SystemClock(),
+        placement=_placement(row, round(settings.spot_wait_s * NS)),
+    )
     recover(loop, died_at=died_at, now=now)
     if loop.state.budget != row.budget:
         loop.budget_changed(row.budget)
     if loop.end is None:
         loop.start(Asked(now, row.wish or "resume"))
     return loop, journal, actuator
+
+
+def _placement(row: JobRow, patience_ns: int) -> Placement | None:
+    """None where nodes do not say of which market they are: one is as good as another then."""
+    if not any(offer.labels for offer in row.offers):
+        return None
+    places = Places(row.offers, row.spec.resources, Machines())
+    if {offer.market for offer in row.offers} == {"spot", "on_demand"}:
+        return SpotWithFallback(places, patience_ns=patience_ns)
+    return CheapestFree(places)
 
 
 def _died_at(post: Post) -> Instant | None:
@@ -152,10 +196,16 @@ def _died_at(post: Post) -> Instant | None:
     return Instant(launch.heartbeat_at + OUTLIVES_NS)
 
 
+def _goes_on(post: Post, heart: Heart) -> bool:
+    heart.turned_at = time.monotonic()
+    return post.goes_on()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--job", required=True)
     parser.add_argument("--epoch", required=True, type=int)
+    parser.add_argument("--code", help="the digest of the trainable's code, as the service has it")
     args = parser.parse_args()
     settings = Settings.from_env()
     post = Post(Database(settings.database_url), args.job, args.epoch)
@@ -171,6 +221,14 @@ def main() -> int:
     with post.database.write() as db:
         jobs.begin_running(db, post.job, at=Instant(time.time_ns()))
         row = jobs.get(db, post.job)
+    goes_on = partial(_goes_on, post, heart)
+    gate = SpotGate(post.database, row, post.epoch, goes_on, settings.spot_wait_s, args.code)
+    if (why := gate.refusal(died_at=died_at)) is not None:
+        heart.stop()
+        gate.refuse(why)
+        return 0
+    with post.database.read() as db:
+        row = jobs.get(db, post.job)  # it may have been asked to pause meanwhile
     loop, journal, actuator = rebuild(post, settings, row, died_at=died_at)
     attention = Attention(loop, journal, post, heart)
     if loop.end is None:

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner.domain.job import config_values
+from tuner.engine.exposure import exposure
 from tuner.engine.ray_driver.actuator import Message
 from tuner.engine.world import Assignment
 from tuner.store.jobs import JobRow
+from tuner.store.losses import Losses
 
 # Of a node's memory, what user code may use; the rest is for Ray, our own processes and the system's cache.
 USABLE_MEMORY = 0.9
@@ -15,16 +17,19 @@ USABLE_MEMORY = 0.9
 
 @dataclass(frozen=True)
 class Orders:
-    """`best_checkpoint` answers with value and step of a trial's best checkpoint."""
+    """`best_checkpoint` answers with value and step of a trial's best checkpoint, `saved_by` with the attempt that wrote that of a
+    step, and `losses` with what became of the job's attempts so far."""
 
     row: JobRow
     storage: str
     memory_limit_bytes: int | None
     best_checkpoint: Callable[[str], tuple[float, int] | None]
+    saved_by: Callable[[str, int], int | None]
+    losses: Callable[[], Losses]
 
     def begin(self, assignment: Assignment) -> Message:
-        spec = self.row.spec
-        best = self.best_checkpoint(assignment.trial) if assignment.restore_step else None
+        spec, step = self.row.spec, assignment.restore_step
+        best = self.best_checkpoint(assignment.trial) if step else None
         if best is not None:
             best = (spec.objective.score(best[0]), best[1])
         return {
@@ -39,12 +44,14 @@ class Orders:
             "max_step": spec.fidelity.max,
             "lease_ns": assignment.lease_ns,
             "storage": self.storage,
-            "restore_step": assignment.restore_step,
+            "restore_step": step,
+            "restore_attempt": self.saved_by(assignment.trial, step) if step else None,
             "keep": spec.checkpoint.keep,
             "metric": spec.objective.metric,
             "mode": spec.objective.mode,
             "best": best,
             "checkpoint_interval_ns": spec.checkpoint.interval_ns,
+            "exposure": exposure((assignment.offer or self.row.offer).market, self.losses()),
             "memory_limit_bytes": self.memory_limit_bytes,
             "resources": {"CPU": spec.resources.cpus, "GPU": spec.resources.gpus},
         }

@@ -20,6 +20,7 @@ from ray.tune.search import Searcher
 from tuner.engine.loop import Loop
 from tuner.engine.messages import ENDED, Progress
 from tuner.engine.ray_driver.actuator import Actuator, actor_sender
+from tuner.engine.ray_driver.deaths import node_of, went_with_its_machine
 from tuner.engine.worker.actor import TOLD
 
 P = ParamSpec("P")
@@ -65,7 +66,9 @@ class Assigner(Unrecorded, Searcher):
             self._loop.progress(progress)
         assignment = self._actuator.next_assignment()
         if assignment is not None:
-            return {**self._shared, "trial": assignment.trial, "attempt": assignment.attempt}
+            labels = assignment.offer.labels if assignment.offer is not None else ()
+            attempt = {"trial": assignment.trial, "attempt": assignment.attempt}
+            return {**self._shared, **attempt, "labels": [list(label) for label in labels]}
         return None if self._loop.end is None else str(Searcher.FINISHED)
 
     def on_trial_complete(
@@ -88,46 +91,71 @@ class Messenger(Unrecorded, TrialScheduler):
     def __init__(self, loop: Loop, actuator: Actuator, each_turn: Callable[[], None]) -> None:
         super().__init__()
         self._loop, self._actuator, self._each_turn = loop, actuator, each_turn
+        self._nodes: dict[str, str] = {}  # by Tune's trials, which are our attempts
+        self._added: dict[tuple[str, int], Trial] = {}
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         return True
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        pass
+        self._added[trial.config["trial"], trial.config["attempt"]] = trial
 
     @or_die
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        """A worker whose node goes is not to be used again. Tune keeps those that it stops, so this one is asked to go on, refuses, and
+        is removed for that; what it says of its attempt then is old news."""
         progress = Progress.parse(result[TOLD][0])
-        if progress.state in ENDED:
-            self._actuator.ended(progress.trial)
+        self._nodes[trial.trial_id] = progress.node
+        over = progress.state in ENDED
+        if over:
+            self._actuator.ended(progress.trial, progress.attempt)
         self._loop.progress(progress)
-        return str(TrialScheduler.STOP if progress.state in ENDED else TrialScheduler.CONTINUE)
+        return str(TrialScheduler.STOP if over and not progress.leaving else TrialScheduler.CONTINUE)
 
     @or_die
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        """The actor is dead: Tune does not retry (`max_failures=0`), the loop decides what becomes of its trial."""
+        """The actor is dead: Tune does not retry (`max_failures=0`), the loop decides what becomes of its trial. One that died idle
+        is noticed when it is given its next attempt."""
         name, attempt = trial.config["trial"], trial.config["attempt"]
-        self._actuator.ended(name)
-        self._actuator.forget(name)
-        self._loop.lost(name, attempt, _why(trial))
+        error, node = _error(trial), self._nodes.pop(trial.trial_id, "")
+        self._actuator.ended(name, attempt)
+        _unstage(tune_controller, trial)
+        if self._loop.runs(name, attempt):
+            node = node or node_of(error)
+            taken = went_with_its_machine(error, node)
+            self._loop.lost(name, attempt, _why(error), preempted=taken, node=node)
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
-        pass
+        self._nodes.pop(trial.trial_id, None)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
         pass
 
     @or_die
-    def choose_trial_to_run(self, tune_controller: Any) -> None:
-        """Called at every turn of Tune's loop, ten times a second at least. Pending trials start by themselves."""
+    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
+        """Called at every turn of Tune's loop, ten times a second at least. Pending trials start by themselves; the answer is the one
+        that has waited longest, as Tune would give a worker that becomes free to the newest."""
         self._each_turn()
         for progress in self._actuator.withdraw_queued():
             self._loop.progress(progress)
         for progress in self._actuator.withdraw_pending():
-            for trial in tune_controller.get_live_trials():
-                if trial.config["trial"] == progress.trial and trial.config["attempt"] == progress.attempt:
-                    tune_controller.stop_trial(trial)
+            self._give_up(tune_controller, progress.trial, progress.attempt)
             self._loop.progress(progress)
+        for waiting in self._actuator.looking():
+            if self._loop.relocate(waiting.trial, waiting.attempt):
+                self._actuator.ended(waiting.trial, waiting.attempt)
+                self._give_up(tune_controller, waiting.trial, waiting.attempt)
+        looking = {(one.trial, one.attempt) for one in self._actuator.looking()}
+        self._added = {name: trial for name, trial in self._added.items() if name in looking}
+        return next(iter(self._added.values()), None)
+
+    def _give_up(self, tune_controller: Any, name: str, attempt: int) -> None:
+        """Tune need not look for a worker for this attempt any more."""
+        tune = tune_controller._tune_controller
+        for trial in list(tune.get_live_trials()):
+            if trial.config["trial"] == name and trial.config["attempt"] == attempt:
+                tune.stop_trial(trial)
+                _unstage(tune, trial)
 
     def debug_string(self) -> str:
         return "decided by the tuning service"
@@ -136,19 +164,33 @@ class Messenger(Unrecorded, TrialScheduler):
 class Greeter(Unrecorded, Callback):
     """Tells a worker what it is to do, before Tune has it train."""
 
-    def __init__(self, actuator: Actuator) -> None:
-        self._actuator = actuator
+    def __init__(self, loop: Loop, actuator: Actuator) -> None:
+        self._loop, self._actuator = loop, actuator
 
     @or_die
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        self._loop.landed(trial.config["trial"], trial.config["attempt"])
         self._actuator.started(trial.config["trial"], actor_sender(trial.temporary_state.ray_actor))
 
 
-def _why(trial: Trial) -> str:
-    """The error lies in a file by now; Tune's own accessors look for it where it is not yet."""
+def _unstage(tune: Any, trial: Trial) -> None:
+    """Tune counts a trial as one for which a worker is looked for until that has started. One that never has, it would count for ever,
+    and keep an idle worker for it, its node's CPUs included."""
+    if trial in tune._staged_trials:
+        tune._unstage_trial_with_resources(trial)
+
+
+def _error(trial: Trial) -> Exception | None:
+    """It lies in a file by now; Tune's own accessors look for it where it is not yet."""
     try:
         with open(trial.pickled_error_file, "rb") as file:
-            error = cloudpickle.load(file)
+            found: Exception = cloudpickle.load(file)
     except (OSError, TypeError, ValueError, AttributeError):
+        return None
+    return found
+
+
+def _why(error: Exception | None) -> str:
+    if error is None:
         return "the worker was lost"
     return f"the worker was lost: {type(error).__name__}: {error}"[:1000]

@@ -1,13 +1,14 @@
 """One run of Ray Tune that carries out what the loop wants, until the loop is at its end."""
 
+import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ray import tune
 from ray.tune.execution.placement_groups import PlacementGroupFactory
 
-from tuner.domain.job import JobSpec
+from tuner.domain.job import JobSpec, Resources
 from tuner.engine.loop import Loop
 from tuner.engine.ray_driver.actuator import Actuator
 from tuner.engine.ray_driver.tune_hooks import Assigner, Greeter, Messenger
@@ -23,7 +24,7 @@ def run_tune(
     folder = Scratch("tune")
     try:
         tune.Tuner(
-            tune.with_resources(Worker, _placement(spec)),
+            tune.with_resources(Worker, functools.partial(_placement, spec.resources)),
             tune_config=tune.TuneConfig(
                 search_alg=Assigner(loop, actuator, {"entry": spec.trainable, "name": spec.name}, each_turn),
                 scheduler=Messenger(loop, actuator, each_turn),
@@ -35,7 +36,7 @@ def run_tune(
             run_config=tune.RunConfig(
                 name="run",
                 storage_path=str(folder.path),
-                callbacks=[Greeter(actuator)],
+                callbacks=[Greeter(loop, actuator)],
                 failure_config=tune.FailureConfig(max_failures=0),
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                 verbose=0,
@@ -45,11 +46,14 @@ def run_tune(
         folder.close()
 
 
-def _placement(spec: JobSpec) -> PlacementGroupFactory:
-    bundle: dict[str, float] = {"CPU": spec.resources.cpus}
-    if spec.resources.gpus:
-        bundle["GPU"] = spec.resources.gpus
-    return PlacementGroupFactory([bundle])
+def _placement(size: Resources, config: Mapping[str, Any]) -> PlacementGroupFactory:
+    """An actor is used again for attempts of the same size and labels only, as Tune keeps idle ones by what was asked for."""
+    bundle: dict[str, float] = {"CPU": size.cpus}
+    if size.gpus:
+        bundle["GPU"] = size.gpus
+    if not config.get("labels"):
+        return PlacementGroupFactory([bundle])
+    return PlacementGroupFactory([bundle], bundle_label_selector=[dict(config["labels"])])
 
 
 def _name(trial: Any) -> str:

@@ -2,7 +2,7 @@
 
 An attempt that begins while no worker is up waits in a queue, as it waits for Ray to find it a node: nothing is billed,
 its meter starts with its worker. A worker that is to be taken away with a notice is given nothing new, and what it
-trains is parked; what is not saved by then is lost with it.
+trains ends as preempted, saved if there is time; what is not saved by then is lost with it.
 """
 
 from collections import deque
@@ -37,7 +37,7 @@ class Worker:
 
 
 class Fleet:
-    """`make` starts an attempt on a worker, cold or not; `taken` is told of each one that a worker took with it."""
+    """`make` makes an attempt for a worker, cold or not; `taken` is told of each one that a worker took with it."""
 
     def __init__(
         self,
@@ -48,7 +48,6 @@ class Fleet:
         taken: Callable[[SimulatedAttempt], None],
     ) -> None:
         self.workers = [Worker() for _ in range(workers)]
-        self.preemptions = 0
         self._clock, self._make, self._taken = clock, make, taken
         self._queue: deque[Assignment] = deque()
 
@@ -60,14 +59,22 @@ class Fleet:
 
     def begin(self, assignment: Assignment) -> None:
         self._queue.append(assignment)
+        wait_ns = assignment.not_before_ns - self._clock.elapsed_ns()
+        if wait_ns > 0:
+            self._clock.after(wait_ns, self.place)
         self.place()
 
     def place(self) -> None:
-        """Waiting attempts onto free workers, first come, first served."""
-        while self._queue and (worker := next((one for one in self.workers if one.free), None)):
-            worker.attempt = self._make(self._queue.popleft(), worker.cold)
+        """Waiting attempts whose time has come onto free workers, first come, first served."""
+        while (given := self._due()) and (worker := next((one for one in self.workers if one.free), None)):
+            self._queue.remove(given)
+            worker.attempt = self._make(given, worker.cold)
             worker.cold = False
             worker.attempt.start()
+
+    def _due(self) -> Assignment | None:
+        now = self._clock.elapsed_ns()
+        return next((one for one in self._queue if one.not_before_ns <= now), None)
 
     def call_off(self, trial: str, state: Literal["paused", "stopped"]) -> Progress | None:
         """Takes an attempt that has no worker out of the queue: the end that its loop waits for."""
@@ -108,7 +115,7 @@ class Fleet:
                 left_ns = start_ns + span.end_ns - self._clock.elapsed_ns()
                 worker.leaving = notice_ns is not None and left_ns <= notice_ns
                 if notice_ns is not None and not worker.leaving:
-                    self._clock.after(left_ns - notice_ns, lambda: self._notice(worker))
+                    self._clock.after(left_ns - notice_ns, lambda: self._notice(worker, notice_ns))
                 self._clock.after(left_ns, go)
             self.place()
 
@@ -118,16 +125,14 @@ class Fleet:
 
         self._clock.after(start_ns + span.begin_ns - self._clock.elapsed_ns(), come)
 
-    def _notice(self, worker: Worker) -> None:
+    def _notice(self, worker: Worker, left_ns: int) -> None:
         worker.leaving = True
         if worker.busy is not None:
-            self.preemptions += 1
-            worker.busy.park()
+            worker.busy.leave(left_ns)
 
     def _take_away(self, worker: Worker) -> None:
         attempt = worker.busy
-        noticed, worker.up, worker.leaving, worker.attempt = worker.leaving, False, False, None
+        worker.up, worker.leaving, worker.attempt = False, False, None
         if attempt is not None:
-            self.preemptions += 0 if noticed else 1
             attempt.vanish()
             self._taken(attempt)

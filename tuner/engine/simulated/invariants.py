@@ -63,9 +63,9 @@ class Invariants:
         if not corrected.nothing:
             _broken("I1", f"corrections add up to {corrected}")
         for where in touched:
-            if not self._open[where].nothing:
-                _broken("I4", f"the hold of {where} is resolved but for {self._open[where]}")
-            del self._open[where]
+            left = self._open.pop(where, FREE)
+            if not left.nothing:
+                _broken("I4", f"the hold of {where} is resolved but for {left}")
         self._check_ended(committed)
         self._check_account(tables, before)
 
@@ -74,7 +74,7 @@ class Invariants:
         last = self._slices.get((trial, attempt), 0)
         if number != last + 1:
             _broken("I5", f"slice {number} of {trial}, attempt {attempt}, follows slice {last}")
-        if last and not self._open.get((trial, attempt, last), FREE).nothing:
+        if last and not self._open.pop((trial, attempt, last), FREE).nothing:
             _broken("I5", f"slices {last} and {number} of {trial}, attempt {attempt}, are held at once")
         self._slices[trial, attempt] = number
         self._open[where] = cost
@@ -92,7 +92,8 @@ class Invariants:
     def _check_ended(self, committed: Committed) -> None:
         for row in committed.attempts:
             last = (row.trial, row.attempt, self._slices.get((row.trial, row.attempt), 0))
-            if row.ended_at is not None and last in self._open:
+            # A hold of nothing is settled without an entry.
+            if row.ended_at is not None and not self._open.pop(last, FREE).nothing:
                 _broken("I4", f"attempt {row.attempt} of {row.trial} ended, its hold did not")
 
     def _check_account(self, tables: Tables, before: Cost) -> None:

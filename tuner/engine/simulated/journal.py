@@ -76,7 +76,7 @@ class MemoryJournal:
         return list(self.tables.newest_attempt.values())
 
     def newest_checkpoints(self) -> dict[str, int]:
-        return dict(self.tables.newest_checkpoint)
+        return {trial: step for trial, step in self.tables.newest_checkpoint.items() if step}
 
     def running_ns(self) -> int:
         return self.ran_ns
@@ -92,6 +92,7 @@ class MemoryTx:
         self._t = tables
         self._account, self._job = tables.account, tables.job
         self._above: defaultdict[str, dict[Any, Any]] = defaultdict(dict)
+        self._forgotten: set[tuple[str, int]] = set()
         self.committed = Committed([], [], [])
 
     def commit(self) -> None:
@@ -103,6 +104,8 @@ class MemoryTx:
         for hold_id, (_, is_open) in self._above.get("holds", {}).items():
             if not is_open:
                 del self._t.open[hold_id]
+        for where in self._forgotten:
+            self._t.checkpoints.pop(where, None)
 
     def _get(self, table: str, key: object) -> Any:
         above = self._above.get(table, ())
@@ -194,10 +197,17 @@ class MemoryTx:
     def put_checkpoint(self, checkpoint: CheckpointRow) -> None:
         trial, step = checkpoint.trial, checkpoint.step
         self._above["checkpoints"][trial, step] = checkpoint.uri
+        self._forgotten.discard((trial, step))
         self._above["newest_checkpoint"][trial] = max(step, self._get("newest_checkpoint", trial) or 0)
 
     def keep_checkpoints(self, trial: str, *, keep: int, mode: Mode) -> None:
         """Only the newest is asked for here, which always stays."""
+
+    def forget_checkpoints(self, trial: str, *, above: int) -> None:
+        mine = {where for where in {*self._t.checkpoints, *self._above["checkpoints"]} if where[0] == trial}
+        self._forgotten |= {where for where in mine if where[1] > above}
+        left = [step for _, step in mine - self._forgotten]
+        self._above["newest_checkpoint"][trial] = max(left, default=0)
 
     def put_job(self, state: JobState, reason: StopReason | None, *, at: Instant, detail: str = "") -> None:
         if state != self._job[0]:

@@ -14,12 +14,12 @@ from tuner.domain.job import Algorithm, JobSpec
 from tuner.domain.money import Money, Price, Rate
 from tuner.domain.objective import Objective
 from tuner.domain.time import NS
-from tuner.engine.loop import Terms
 from tuner.engine.simulated import traces
 from tuner.engine.simulated.journal import Committed, Tables
 from tuner.engine.simulated.tables import RecordedTable, RowsSampler, TableTraining
 from tuner.engine.simulated.worker import Overheads
 from tuner.engine.simulated.world import NONE, Faults, SimulatedRun
+from tuner.engine.world import Terms
 from tuner.tuning.samplers import sampler_for
 
 METRIC = "metric"

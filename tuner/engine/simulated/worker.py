@@ -8,6 +8,7 @@ from typing import Protocol
 from tuner.domain.cost import CostKind, Meter
 from tuner.domain.space import Config
 from tuner.engine.messages import Progress, Saved, StepReport, Trouble, WorkerState
+from tuner.engine.parting import MARGIN_NS, in_time
 from tuner.engine.simulated.clock import SimulatedClock
 from tuner.engine.world import Assignment
 
@@ -64,6 +65,8 @@ class SimulatedAttempt:
     waiting: bool = False
     need_ns: int = 0
     parking: bool = False
+    leaving: bool = False
+    seen_ns: int | None = None
     generation: int = 0
     pending: list[StepReport] = field(default_factory=list)
     took_ns: int = 0
@@ -101,6 +104,32 @@ class SimulatedAttempt:
     def stop(self) -> None:
         self._end("stopped")
 
+    def leave(self, left_ns: int) -> None:
+        """The notice: the worker goes in so much time. As a real one, it does not know how long a step takes that it has not ended."""
+        if self.over:
+            return
+        self.leaving = True
+        ends_ns, save_ns = self.clock.elapsed_ns() + left_ns, self.overheads.save_ns
+        if self.waiting:
+            self._save_and("preempted")
+        elif self.kind == "train" and self._gains(ends_ns):
+            generation = self.generation
+            self._later(left_ns - save_ns - MARGIN_NS, lambda: self._give_up(generation), keep=True)
+            self._say("running")
+        elif self.kind != "checkpoint":
+            self._end("preempted")
+
+    def _gains(self, ends_ns: int) -> bool:
+        """Whether the step in progress may be finished and saved before the worker goes."""
+        now = self.clock.elapsed_ns()
+        step_ns = None if self.seen_ns is None else self.since_ns + self.seen_ns - now
+        unsaveable = self.seen_ns is not None and not self.overheads.resumable
+        return not unsaveable and in_time(ends_ns - now, step_ns=step_ns, save_ns=self.overheads.save_ns)
+
+    def _give_up(self, generation: int) -> None:
+        if self.kind == "train" and generation == self.generation:
+            self._end("preempted")
+
     def vanish(self) -> None:
         """The worker dies without a word."""
         self.over = True
@@ -134,8 +163,8 @@ class SimulatedAttempt:
         self._next_step()
 
     def _next_step(self) -> None:
-        if self.parking:
-            self._save_and("paused")
+        if self.parking or self.leaving:
+            self._save_and("paused" if self.parking else "preempted")
             return
         at_rung = self.until is not None and self.step >= self.until
         at_end = self.max_step is not None and self.step >= self.max_step
@@ -153,7 +182,7 @@ class SimulatedAttempt:
         self._later(self.took_ns, self._stepped)
 
     def _stepped(self) -> None:
-        self.step += 1
+        self.step, self.seen_ns = self.step + 1, self.took_ns
         value = self.training.value(self.given.config, self.step)
         shown: object = "NaN" if math.isnan(value) else value
         at = self.clock.now()
@@ -243,6 +272,7 @@ class SimulatedAttempt:
             self.saved or None,
             trouble,
             self.warming_ns,
+            leaving=self.leaving,
         )
         self.told_ns = self.clock.elapsed_ns()
         self.tell(self, told)

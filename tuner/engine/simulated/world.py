@@ -7,15 +7,16 @@ from random import Random
 from tuner.domain import events as ev
 from tuner.domain.budget import Budget
 from tuner.domain.job import JobSpec
-from tuner.engine.loop import Loop, Terms
+from tuner.engine.loop import Loop
 from tuner.engine.messages import Progress
+from tuner.engine.placement import Placement
 from tuner.engine.recovery import recover
 from tuner.engine.simulated.clock import SimulatedClock
 from tuner.engine.simulated.fleet import Fleet
 from tuner.engine.simulated.journal import Committed, MemoryJournal, Tables
 from tuner.engine.simulated.traces import UpTimes
 from tuner.engine.simulated.worker import HEARTBEAT_NS, Overheads, SimulatedAttempt, Training
-from tuner.engine.world import Assignment
+from tuner.engine.world import Assignment, Terms
 from tuner.tuning.samplers import Sampler, sampler_for
 
 MESSAGE_NS = 2_000_000
@@ -95,9 +96,11 @@ class SimulatedRun:
         up_times: list[Iterator[UpTimes]] | None = None,
         notice_ns: int | None = None,
         watchers: Sequence[Callable[[Tables, Committed], None]] = (),
+        placement: Placement | None = None,
     ) -> None:
         self.sampler = sampler or (lambda: sampler_for(spec))
         self.spec, self.terms, self.training, self.overheads = spec, terms, training, overheads
+        self.placement = placement
         self.faults, self._rng, self.heartbeat_ns = faults, Random(f"faults/{seed}"), heartbeat_ns
         self.clock = SimulatedClock()
         self.journal = MemoryJournal(terms.job, spec.budget)
@@ -106,11 +109,21 @@ class SimulatedRun:
         self.budget = spec.budget
         self.on_turn: Callable[[], None] = lambda: None
         self.restarts = self.crashes = self.resent = self.repeated = self.clock_jumps = 0
-        self.fleet = Fleet(self.clock, terms.concurrency, make=self._attempt, taken=self._taken)
+        self.fleet = Fleet(
+            self.clock,
+            terms.concurrency,
+            make=self._attempt,
+            taken=lambda it: self._taken(it, preempted=True),
+        )
         if up_times is not None:
             self.fleet.follow(up_times, notice_ns=notice_ns)
         self._driver_started_ns = 0
         self._launch(ev.Asked(self.clock.now(), "resume"))
+
+    @property
+    def preemptions(self) -> int:
+        """As recorded, like a real job's."""
+        return sum(row.end == "preempted" for row in self.journal.tables.attempts.values())
 
     def run(self, *, turns_max: int = 1_000_000) -> None:
         """To the job's end. Raises RuntimeError where it comes to a halt before."""
@@ -143,6 +156,7 @@ class SimulatedRun:
             journal=self.journal,
             world=self.world,
             clock=self.clock,
+            placement=self.placement,
         )
         recover(self.loop, died_at=None, now=self.clock.now())
         self.loop.start(asked)
@@ -170,6 +184,7 @@ class SimulatedRun:
             self.heartbeat_ns,
         )
         self.world.attempts[assignment.trial] = attempt
+        self.loop.landed(assignment.trial, assignment.attempt)
         return attempt
 
     def transit_ns(self) -> int:
@@ -213,15 +228,16 @@ class SimulatedRun:
         if not attempt.over:
             self.crashes += 1
             self.fleet.crashed(attempt)
-            self._taken(attempt)
+            self._taken(attempt, preempted=False)
 
-    def _taken(self, attempt: SimulatedAttempt) -> None:
+    def _taken(self, attempt: SimulatedAttempt, *, preempted: bool) -> None:
         loop = self.loop
-        self.clock.after(NOTICED_NS, lambda: self._notice_death(loop, attempt.given))
+        self.clock.after(NOTICED_NS, lambda: self._notice_death(loop, attempt.given, preempted=preempted))
 
-    def _notice_death(self, loop: Loop, given: Assignment) -> None:
+    def _notice_death(self, loop: Loop, given: Assignment, *, preempted: bool) -> None:
         if loop is self.loop and loop.end is None:
-            loop.lost(given.trial, given.attempt, "the worker died")
+            why = "its machine was taken away" if preempted else "the worker died"
+            loop.lost(given.trial, given.attempt, why, preempted=preempted)
             self.on_turn()
 
     def _restart(self, loop: Loop) -> None:

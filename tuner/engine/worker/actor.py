@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import ray
 from ray import tune
 
+from tuner.engine.ray_node.nodes import own_board
 from tuner.engine.worker import BORN_NS
 from tuner.engine.worker.supervisor import Supervisor
 
@@ -11,10 +13,14 @@ TOLD = "told"  # in a list, since Tune flattens the dictionaries of a result
 
 
 class Worker(tune.Trainable):
-    """Reused for attempt after attempt. Orders come through `order`, in the order in which the driver sent them."""
+    """Reused for attempt after attempt, until its node goes. Orders come through `order`, in the order in which the driver sent
+    them."""
 
     def setup(self, config: dict[str, Any]) -> None:
-        self._supervisor = Supervisor(config["entry"], born_ns=BORN_NS)
+        self._node, board = ray.get_runtime_context().get_node_id(), own_board()
+        self._supervisor = Supervisor(
+            config["entry"], born_ns=BORN_NS, notice=lambda: board.standing(self._node)
+        )
         self._doing = config
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -25,7 +31,7 @@ class Worker(tune.Trainable):
         self._supervisor.order(message)
 
     def step(self) -> dict[str, Any]:
-        return {TOLD: [self._supervisor.step()]}
+        return {TOLD: [{**self._supervisor.step(), "node": self._node}]}
 
     def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
         """Tune's own checkpoints are empty: ours are in shared storage."""

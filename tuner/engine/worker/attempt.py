@@ -9,7 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from tuner.engine.notices import Notice
+from tuner.engine.parting import in_time
+from tuner.engine.worker import endings
 from tuner.engine.worker.meter import Stopwatch
+from tuner.engine.worker.saves import Saves
 from tuner.training.channel import Begin
 
 Wanted = Literal["go", "pause", "finish"]
@@ -19,7 +23,9 @@ MARGIN_NS = 20_000_000
 @dataclass
 class Attempt:
     """`held` is the step whose report waits for an answer; `saved_step` the newest that the child wrote a checkpoint of,
-    `durable` the newest whose checkpoint is in shared storage, and `recorded` the newest of those that the driver recorded."""
+    `durable` the newest whose checkpoint is in shared storage, and `recorded` the newest of those that the driver recorded.
+    `from_step`: that with which its child began; `notice`: by which the machine goes; `outage_ns`: what the child waited for
+    a storage that failed."""
 
     order: dict[str, Any]
     watch: Stopwatch
@@ -27,7 +33,9 @@ class Attempt:
     until: int | None
     max_step: int | None
     restored: int = 0
+    from_step: int | None = None
     warming_ns: int = 0
+    outage_ns: int = 0
     durable: int = 0
     told: int = 0
     recorded: int = 0
@@ -44,16 +52,19 @@ class Attempt:
     checkpoints: list[dict[str, Any]] = field(default_factory=list)
     step_ns: deque[int] = field(default_factory=lambda: deque(maxlen=3))
     stepped_at: int = 0
-    save_ns: int = 30_000_000
-    last_save_at: int = field(default_factory=time.monotonic_ns)
+    saves: Saves = field(init=False)
+    notice: Notice | None = None
+    told_leaving: bool = False
     told_waiting: bool = False
     scores: dict[int, float] = field(default_factory=dict)
+    spared: frozenset[int] = frozenset()
     best: tuple[float, int] | None = None
 
     def __post_init__(self) -> None:
         """`best` is the score and step of the best checkpoint that earlier attempts left."""
         found = self.order.get("best")
         self.best = (found[0], found[1]) if found else None
+        self.saves = Saves.of(self.order, time.monotonic_ns())
 
     @property
     def trial(self) -> str:
@@ -65,6 +76,7 @@ class Attempt:
 
     def begin(self, staging: Path, restored: Path | None) -> Begin:
         """What the child is told to do."""
+        self.from_step = self.restored
         return Begin(
             self.trial,
             self.number,
@@ -75,20 +87,33 @@ class Attempt:
             first_step=self.restored,
             max_step=self.order["max_step"],
             resources=self.order.get("resources", {}),
+            echo=bool(self.order.get("echo")),
         )
 
     def forked(self) -> None:
         """The worker was warm enough for the attempt to have a process."""
         self.warming_ns = self.watch.reading(self.lease_ns).get("setup", 0)
 
+    def outage(self, ns: int) -> None:
+        """So long the storage failed, or will be waited for, which counts where nothing else is done meanwhile."""
+        if self.watch.kind in ("restore", "checkpoint"):
+            self.outage_ns += ns
+
     def left_ns(self) -> int:
         return self.lease_ns - self.watch.total_ns()
+
+    def phase(self, kind: str, at: int) -> None:
+        """What the child does from `at` on."""
+        self.watch.switch(kind, at)
+        self.saves.phase(kind, at)
+        if kind == "train" and not self.stepped_at:
+            self.stepped_at = at
 
     def reported(self, message: dict[str, Any]) -> None:
         """Notes a report; the child waits from here on."""
         at, step = int(message["t"]), int(message["step"])
         if self.stepped_at:
-            self.step_ns.append(at - self.stepped_at)
+            self.step_ns.append(self.saves.stepped(at - self.stepped_at))
         self.watch.switch("idle", at)
         self.step, self.held, self.resumable = step, step, bool(message["resumable"])
         value = message["metrics"].get(self.order.get("metric"))
@@ -112,12 +137,20 @@ class Attempt:
         if score is not None and (self.best is None or score >= self.best[0]):
             self.best = (score, step)
         self.scores = {s: value for s, value in self.scores.items() if s > step}
-        return frozenset({self.recorded} if self.best is None else {self.recorded, self.best[1]})
+        return self.spared | {self.recorded, *(() if self.best is None else (self.best[1],))}
+
+    def went_on_from(self, step: int, older: frozenset[int]) -> None:
+        """`older` are the steps of all checkpoints before it. Where this is not the one that was asked for, the best may be among
+        the damaged ones. Then which of the others is the best only the driver knows, who says so to the next attempt."""
+        self.restored = self.durable = self.told = self.recorded = self.step = step
+        if step < (self.order["restore_step"] or 0):
+            self.spared = older
+            self.best = self.best if self.best is not None and self.best[1] <= step else None
 
     def need_ns(self) -> int:
         """The lease that the next step and a save need beyond what is left; 0 where it is enough."""
         expected = max(self.step_ns, default=0) * 11 // 10
-        return max(0, expected + self.save_ns + MARGIN_NS - self.left_ns()) if self.step_ns else 0
+        return max(0, expected + self.saves.durable_ns + MARGIN_NS - self.left_ns()) if self.step_ns else 0
 
     def at_stop(self) -> bool:
         """Whether the step that is held is as far as the trial may go."""
@@ -132,26 +165,56 @@ class Attempt:
         """What to reply to the held report now; None: it waits for the driver."""
         if self.held is None:
             return None
-        if self.wanted != "go":
+        if self.wanted != "go" or self.notice is not None:
             return {"stop": True, "save": self.resumable and self.held > self.durable}
         if self.at_stop() or self.need_ns():
             return None
         return {"stop": False, "save": self._save_is_due()}
 
     def _save_is_due(self) -> bool:
-        interval = self.order.get("checkpoint_interval_ns")
-        if not self.resumable or self.saving:
-            return False
-        # A checkpoint at most every 30 s and for at most a twentieth of the time, where nothing else was asked for.
-        due = interval if interval is not None else max(30_000_000_000, 20 * self.save_ns)
-        return time.monotonic_ns() - self.last_save_at >= due
+        ready = self.resumable and not self.saving and bool(self.step_ns)
+        return ready and self.saves.due(max(self.step_ns), time.monotonic_ns())
 
     def answered(self, reply: dict[str, bool]) -> None:
         self.held, self.told_waiting = None, False
         self.stepped_at = time.monotonic_ns()
+        self.saves.answered(self.stepped_at, save=reply["save"])
         self.saving = self.saving or reply["save"]
         self.watch.switch("checkpoint" if reply["stop"] and reply["save"] else "train")
         self.closing = reply["stop"]
+
+    def made_durable(self, step: int) -> None:
+        self.durable = max(step, self.durable)
+        self.saves.made_durable(time.monotonic_ns())
+
+    def close(self) -> None:
+        """It was told to stop, and is saved."""
+        match self.wanted:
+            case "finish":
+                self.end("finished")
+            case "pause":
+                self.end("paused")
+            case "go":
+                self.leave()
+
+    def leave(self) -> None:
+        """Its machine goes, so it ends here."""
+        self.end("preempted", endings.machine_goes(self.notice.text if self.notice else ""))
+
+    def cannot_gain(self) -> bool:
+        """Whether the machine goes before anything more could be saved. What is being saved is waited for, as long as there is
+        time; a report that came in time is answered, and so ends the attempt, elsewhere."""
+        if self.notice is None or self.held is not None or self.closing:
+            return False
+        left_ns = (self.notice.deadline or 0) - time.time_ns()
+        if self.saving and left_ns > 0:
+            return False
+        if self.watch.kind in ("setup", "restore") or (self.step > self.restored and not self.resumable):
+            return True
+        left_of_step = self.stepped_at + max(self.step_ns) - time.monotonic_ns() if self.step_ns else None
+        return not in_time(
+            left_ns, step_ns=left_of_step, save_ns=self.saves.saving.durable_ns if self.saves.saving else None
+        )
 
     def end(self, state: str, error: dict[str, str] | None = None) -> None:
         """The first end counts."""
@@ -161,6 +224,7 @@ class Attempt:
     def result(self, state: str) -> dict[str, Any]:
         """What the driver is told; reports and checkpoints are told once."""
         self.told, self.recorded = self.durable, self.told  # who asks again has recorded what was told before
+        self.told_leaving = self.notice is not None
         reports, self.reports = self.reports, []
         checkpoints, self.checkpoints = self.checkpoints, []
         return {
@@ -173,5 +237,8 @@ class Attempt:
             "need_ns": self.need_ns() if state == "waiting" and not self.at_stop() else 0,
             "saved_step": self.durable or None,
             "warming_ns": self.warming_ns,
+            "leaving": self.notice is not None,
+            "from_step": self.from_step,
+            "outage_ns": self.outage_ns,
             "error": self.error if state == self.state else None,
         }

@@ -31,6 +31,10 @@ def lease_ended() -> Trouble:
     return {"kind": "lease", "type": "", "message": message, "traceback": ""}
 
 
+def machine_goes(notice: str) -> Trouble:
+    return {"kind": "notice", "type": "", "message": notice or "its machine had a notice", "traceback": ""}
+
+
 def out_of_memory(pid: int, limit: int | None) -> Trouble | None:
     """None where a process and its descendants, if there is one, take no more than `limit` bytes."""
     used, gib = memory_bytes(pid) if pid and limit is not None else 0, 1 << 30

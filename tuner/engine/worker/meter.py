@@ -12,6 +12,11 @@ class Stopwatch:
         self._shown: dict[str, int] = {}
         self._shown_at = began_ns
 
+    @property
+    def kind(self) -> str:
+        """Of the time that passes now."""
+        return self._kind
+
     def switch(self, kind: str, at_ns: int | None = None) -> None:
         """The time from `at_ns` (now) on is of this kind. An instant before the last switch or reading counts as that one."""
         now = time.monotonic_ns()

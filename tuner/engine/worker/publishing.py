@@ -1,17 +1,25 @@
 """Checkpoints on their way to shared storage: one after another, tried again where the storage falters."""
 
 import contextlib
+import logging
+import random
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from tuner.engine.checkpoints import CheckpointStore, Published
+from tuner.engine.checkpoints import CheckpointStore, Found, Published
+from tuner.engine.storage_words import explained
 from tuner.engine.worker.attempt import Attempt
 
-WAITS_S = (0.2, 0.8, 3.2, 12.8)
+WAITS_S = (0.2, 0.8, 3.2, 12.8, 25.6, 51.2)
+PATIENCE_S = 120.0  # nothing is tried again after that; one try may take as long as its requests' timeouts
+FEW = 3  # waits for what will stay as it is: the worker is paid meanwhile
+JITTER = 0.5  # of a wait, up and down: workers that failed together should not come back together
 T = TypeVar("T")
+log = logging.getLogger("tuner.worker")
 
 
 def background(name: str, work: Callable[..., None], *args: object, **more: object) -> threading.Thread:
@@ -43,14 +51,31 @@ class Publisher:
             last.join(timeout_s)
 
 
-def tried(attempt: Attempt, work: Callable[[], T]) -> T:
-    """What `work` gives, tried again while the attempt is paid for. Raises what the storage raised last."""
-    for wait_s in WAITS_S:
+class StorageFailed(Exception):
+    """The storage did not give what was saved, after all patience."""
+
+
+def tried(
+    attempt: Attempt,
+    store: CheckpointStore,
+    work: Callable[[], T],
+    *,
+    wanted: Callable[[], bool] = lambda: True,
+) -> T:
+    """What `work` gives, tried again while it is wanted and paid for, and patience lasts. Raises what the storage raised last."""
+    began = time.monotonic()
+    for number, wait_s in enumerate(WAITS_S):
+        tried_at = time.monotonic()
         try:
             return work()
-        except Exception:  # each kind of storage has errors of its own
-            if attempt.state == "stopped" or attempt.left_ns() <= 0:
+        except Exception as error:  # each kind of storage has errors of its own
+            in_vain = number >= FEW and store.stays_so(error)
+            impatient = in_vain or time.monotonic() - began > PATIENCE_S
+            if impatient or not wanted() or attempt.state == "stopped" or attempt.left_ns() <= 0:
                 raise
+            log.warning("%s: the storage failed, and is tried again: %s", attempt.trial, explained(error))
+            wait_s *= random.uniform(1 - JITTER, 1 + JITTER)
+            attempt.outage(int((time.monotonic() - tried_at + wait_s) * 1e9))
             time.sleep(wait_s)
     return work()
 
@@ -59,11 +84,44 @@ def publish(
     store: CheckpointStore, attempt: Attempt, step: int, path: Path, protect: frozenset[int]
 ) -> tuple[Published | None, str]:
     """The durable checkpoint, older ones pruned; or None, and what the storage said last."""
+
+    def newest() -> bool:
+        return attempt.saved_step <= step
+
     try:
-        published = tried(attempt, lambda: store.publish(attempt.trial, attempt.number, step, path))
+        published = tried(
+            attempt, store, lambda: store.publish(attempt.trial, attempt.number, step, path), wanted=newest
+        )
     except Exception as error:
-        return None, f"{type(error).__name__}: {error}"
+        log.warning("%s: step %d was not saved: %s", attempt.trial, step, explained(error))
+        return None, explained(error)
     with contextlib.suppress(Exception):  # what is not removed now is with the next one
         keep = attempt.order["keep"]
         store.prune(attempt.trial, attempt.number, newest=step, keep=keep, protect=protect)
     return published, ""
+
+
+def restored(store: CheckpointStore, attempt: Attempt, into: Path) -> tuple[int, Path] | None:
+    """Step and files of the newest whole checkpoint up to the step that the driver knows to be durable. None where every one
+    is damaged. Raises StorageFailed, too where that of this step is gone and no other there: this is not the storage that it was."""
+    step, number = attempt.order["restore_step"], attempt.order.get("restore_attempt")
+    expected = Found(step, number) if number is not None else None
+    newest = partial(store.newest_valid, attempt.trial, into, at_most=step, expected=expected)
+    try:
+        return tried(attempt, store, newest)
+    except Exception as error:
+        found = None
+        with contextlib.suppress(Exception):
+            found = newest(last_try=True)
+        if found is None:
+            raise StorageFailed(f"its checkpoint could not be read: {explained(error)}") from error
+        return found
+
+
+def older_than(step: int, store: CheckpointStore, attempt: Attempt) -> frozenset[int]:
+    """The steps of the trial's checkpoints before this one, where it is not the one that was asked for; as far as can be seen."""
+    if step == attempt.order["restore_step"]:
+        return frozenset()
+    with contextlib.suppress(Exception):  # each kind of storage has errors of its own
+        return frozenset(found.step for found in store.found(attempt.trial) if found.step < step)
+    return frozenset()

@@ -19,14 +19,13 @@ from tuner.engine.worker import endings
 from tuner.engine.worker.attempt import Attempt
 from tuner.engine.worker.logs import LogPump
 from tuner.engine.worker.meter import Stopwatch
-from tuner.engine.worker.publishing import Publisher, background, publish, tried
+from tuner.engine.worker.publishing import Publisher, background, older_than, publish, restored
 from tuner.engine.worker.server_handle import ForkServer
+from tuner.engine.worker.watchdog import NoticeSource, Watchdog
 from tuner.training.channel import MAX_MESSAGE_BYTES, begin_message, reply_message
 
 HEARTBEAT_S = 1.0
 FLUSH_S = 0.2
-WATCH_S = 0.05
-MEMORY_EVERY = 5  # looks at memory at every fifth look at the lease
 EXIT_GRACE_S = 1.0
 SAVE_GRACE_S = 30.0
 # Beyond these, a worker that waited is nobody's.
@@ -35,12 +34,20 @@ MAX_START_NS = 10_000_000_000
 
 
 class Supervisor:
-    def __init__(self, entry: str, *, born_ns: int | None = None) -> None:
-        """`born_ns`: since when this worker costs money, on the monotonic clock; None: now."""
+    def __init__(
+        self,
+        entry: str,
+        *,
+        born_ns: int | None = None,
+        notice: NoticeSource = lambda: None,
+    ) -> None:
+        """`born_ns`: since when this worker costs money, on the monotonic clock; None: now. `notice` is asked every 50 ms by what
+        this machine goes; what it answers has a deadline, and it must not raise."""
         self._entry = entry
         now = time.monotonic_ns()
         self._last_end_ns = now if born_ns is None else max(born_ns, now - MAX_START_NS)
         self._changed = threading.Condition()
+        self._watchdog = Watchdog(self, self._changed, notice)
         self._scratch = Scratch("worker")
         self._home = self._scratch.path
         self._exits: dict[int, int] = {}
@@ -74,12 +81,12 @@ class Supervisor:
                     attempt.wanted = message["order"]
                 case "stop":
                     attempt.end("stopped")
-                    self._kill()
+                    self.kill()
                     if not self._server.ready:
                         self._server.kill()
                 case unknown:
                     raise ValueError(f"there is no order {unknown!r}")
-            self._reply_if_due(attempt)
+            self.reply_if_due(attempt)
             self._changed.notify_all()
 
     def _begin(self, order: dict[str, Any]) -> None:
@@ -93,17 +100,18 @@ class Supervisor:
         attempt = Attempt(order, watch, order["lease_ns"], order["until"], order["max_step"])
         with self._changed:
             self._attempt = attempt
-        background("watchdog", self._watch, attempt)
-        self._starter = background("starter", self._start, attempt)
+        self._watchdog.start(attempt)
+        if attempt.state is None:
+            self._starter = background("starter", self._start, attempt)
 
     def _start(self, attempt: Attempt) -> None:
         """In a thread of its own, so that an order to stop is heard while a checkpoint is fetched or user code imported."""
         try:
             order = attempt.order
             self._store = CheckpointStore(order["storage"], order["project"], order["job"])
-            restored = self._restore(attempt, self._store)
+            checkpoint = self._restore(attempt, self._store)
             if attempt.state is None:
-                self._start_child(attempt, restored)
+                self._start_child(attempt, checkpoint)
         except Exception as error:  # each kind of storage has errors of its own
             with self._changed:
                 attempt.end("failed", endings.not_begun(error))
@@ -111,27 +119,28 @@ class Supervisor:
 
     def _restore(self, attempt: Attempt, store: CheckpointStore) -> Path | None:
         """The newest whole checkpoint up to the step that the driver knows of."""
-        at_most = attempt.order["restore_step"]
-        if not at_most:
+        if not attempt.order["restore_step"]:
             return None
         with self._changed:
             attempt.watch.switch("restore")
-        into = self._restore_dir(attempt)
-        found = tried(attempt, lambda: store.newest_valid(attempt.trial, into, at_most=at_most))
+        found = restored(store, attempt, self._restore_dir(attempt))
+        older = older_than(found[0], store, attempt) if found is not None else frozenset()
         with self._changed:
             attempt.watch.switch("setup")
             if found is not None:
-                attempt.restored = attempt.durable = attempt.told = attempt.recorded = attempt.step = found[0]
+                attempt.went_on_from(found[0], older)
         return found[1] if found else None
 
     def _restore_dir(self, attempt: Attempt) -> Path:
         return self._home / f"restore-{attempt.trial}-a{attempt.number}"
 
-    def _start_child(self, attempt: Attempt, restored: Path | None) -> None:
-        cwd, staging = self._home / "cwd", self._home / "staging"
-        for folder in (cwd, staging):
+    def _start_child(self, attempt: Attempt, checkpoint: Path | None) -> None:
+        cwd, staged = self._home / "cwd", self._home / "staging"
+        # Of its own: a save of the attempt before that hangs should find nothing, when it goes on, rather than this one's files.
+        staging = staged / f"{attempt.trial}-a{attempt.number}"
+        for folder, wanted in ((cwd, cwd), (staged, staging)):
             shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
+            wanted.mkdir(parents=True)
         if not self._server.alive:
             # One that died before it was ready may have been killed by what it imports: that is left to the child.
             self._server = ForkServer(self._entry if self._server.ready else "", self._on_exit)
@@ -152,7 +161,7 @@ class Supervisor:
                 return
             attempt.forked()
             self._pid, self._connection, self._pump = pid, connection, pump
-            connection.send_bytes(begin_message(attempt.begin(staging, restored)))
+            connection.send_bytes(begin_message(attempt.begin(staging, checkpoint)))
         background("reader", self._read, attempt, connection)
 
     # What the child says
@@ -170,16 +179,13 @@ class Supervisor:
     def _hear(self, attempt: Attempt, message: dict[str, Any]) -> None:
         match message["type"]:
             case "phase":
-                attempt.watch.switch(message["kind"], message["t"])
-                if message["kind"] == "train" and not attempt.stepped_at:
-                    attempt.stepped_at = message["t"]
+                attempt.phase(message["kind"], message["t"])
             case "report":
                 attempt.reported(message)
-                self._reply_if_due(attempt)
+                self.reply_if_due(attempt)
             case "saved":
                 attempt.saved_step = message["step"]
-                path, began = Path(message["path"]), time.monotonic_ns()
-                self._publisher.submit(self._publish, attempt, message["step"], path, began)
+                self._publisher.submit(self._publish, attempt, message["step"], Path(message["path"]))
             case "save_failed":
                 attempt.saving = False
                 if attempt.closed_by(message["step"]):
@@ -196,7 +202,7 @@ class Supervisor:
             case _:
                 pass  # a word of a newer child
 
-    def _reply_if_due(self, attempt: Attempt) -> None:
+    def reply_if_due(self, attempt: Attempt) -> None:
         reply = attempt.answer()
         if reply is None or self._connection is None:
             return
@@ -204,7 +210,7 @@ class Supervisor:
         with contextlib.suppress(OSError):
             self._connection.send_bytes(reply_message(**reply))
         if reply["stop"] and not reply["save"]:
-            attempt.end("finished" if attempt.wanted == "finish" else "paused")
+            attempt.close()
 
     def _on_exit(self, pid: int, code: int) -> None:
         with self._changed:
@@ -229,7 +235,7 @@ class Supervisor:
 
     # Saving
 
-    def _publish(self, attempt: Attempt, step: int, path: Path, began_ns: int) -> None:
+    def _publish(self, attempt: Attempt, step: int, path: Path) -> None:
         """Runs in the publisher's thread: a checkpoint is durable when its manifest is."""
         assert self._store is not None
         with self._changed:
@@ -237,13 +243,12 @@ class Supervisor:
         published, problem = publish(self._store, attempt, step, path, protect)
         with self._changed:
             self._published(attempt, step, published, problem)
-            attempt.save_ns = max(time.monotonic_ns() - began_ns, attempt.save_ns // 2)
             self._changed.notify_all()
 
     def _published(self, attempt: Attempt, step: int, published: Published | None, problem: str) -> None:
-        attempt.saving, attempt.last_save_at = False, time.monotonic_ns()
+        attempt.saving = False
         if published is not None:
-            attempt.durable = max(step, attempt.durable)
+            attempt.made_durable(step)
             size, seconds = published.size_bytes, published.seconds
             attempt.checkpoints.append(
                 {"step": step, "uri": published.uri, "bytes": size, "seconds": seconds}
@@ -253,35 +258,13 @@ class Supervisor:
         if published is None:
             attempt.end("failed", endings.not_stored(step, problem))
         else:
-            attempt.end("finished" if attempt.wanted == "finish" else "paused")
+            attempt.close()
 
-    # Limits
+    @property
+    def pid(self) -> int:
+        return self._pid
 
-    def _watch(self, attempt: Attempt) -> None:
-        """Ends the child with its lease, whatever else in this process hangs, and when it takes too much memory."""
-        looks = 0
-        limit = attempt.order.get("memory_limit_bytes")
-        while attempt.state is None:
-            left_s = attempt.left_ns() / 1e9
-            if left_s <= 0:
-                self._end_by(attempt, "paused", endings.lease_ended())
-                return
-            looks += 1
-            if looks % MEMORY_EVERY == 0 and (too_much := endings.out_of_memory(self._pid, limit)):
-                self._end_by(attempt, "failed", too_much)
-                return
-            time.sleep(min(WATCH_S, left_s))
-
-    def _end_by(self, attempt: Attempt, state: str, error: dict[str, str]) -> None:
-        with self._changed:
-            if attempt.left_ns() > 0 and state == "paused":  # it was raised meanwhile
-                background("watchdog", self._watch, attempt)
-                return
-            attempt.end(state, error)
-            self._kill()
-            self._changed.notify_all()
-
-    def _kill(self) -> None:
+    def kill(self) -> None:
         if self._pid and self._pid not in self._exits:
             endings.kill_group(self._pid)
 
@@ -291,7 +274,7 @@ class Supervisor:
         """Waits until there is something to tell, a second at most. Raises RuntimeError where nothing was begun."""
         attempt = self._attempt
         if attempt is None:
-            raise RuntimeError("step without an attempt")
+            raise RuntimeError("there is no attempt under way, nor will there be one where the machine goes")
         with self._changed:
             self._changed.wait_for(lambda: self._news(attempt), HEARTBEAT_S)
             if attempt.state is None and attempt.reports:
@@ -316,6 +299,7 @@ class Supervisor:
             or bool(attempt.reports)
             or bool(attempt.checkpoints)
             or (attempt.held is not None and not attempt.told_waiting)
+            or attempt.told_leaving != (attempt.notice is not None)
         )
 
     def _clear(self, attempt: Attempt) -> None:
@@ -325,7 +309,7 @@ class Supervisor:
         with self._changed:
             if attempt.error is None and attempt.state != "stopped":
                 self._changed.wait_for(lambda: self._pid in self._exits or not self._pid, EXIT_GRACE_S)
-            self._kill()
+            self.kill()
         self._server.clean()
         paid_s = 0.0 if attempt.state == "stopped" else attempt.left_ns() / 1e9
         self._publisher.settle(max(EXIT_GRACE_S, min(paid_s, SAVE_GRACE_S)))
@@ -344,6 +328,6 @@ class Supervisor:
         with self._changed:
             if self._attempt is not None:
                 self._attempt.end("stopped")
-            self._kill()
+            self.kill()
         self._server.close()
         self._scratch.close()

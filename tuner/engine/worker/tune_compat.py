@@ -35,6 +35,7 @@ class Session:
     def __init__(self, channel: Channel) -> None:
         self._channel, begin = channel, channel.begin
         self._step = begin.first_step
+        self._echoes = begin.echo
         self.trial_id = self.trial_name = begin.trial
         self.experiment_name = self.run_id = begin.trial
         self.trial_dir = os.getcwd()
@@ -51,6 +52,9 @@ class Session:
         from ray.tune import Checkpoint
 
         restore = self._channel.begin.restore
+        if restore and self._echoes:
+            self._echoes = False
+            hand_over(self._channel, self._step, Path(restore), Reply(stop=False, save=True))
         return Checkpoint.from_directory(restore) if restore else None
 
     def report(self, metrics: Mapping[str, Any], checkpoint: Any = None) -> None:
@@ -158,6 +162,8 @@ def run_class(target: type, channel: Channel) -> None:
         state = Path(begin.restore) / "dict_checkpoint.pt"
         trainable.load_checkpoint(plain.read(state, device=None) if state.exists() else begin.restore)
         trainable._iteration = begin.first_step
+        if begin.echo:
+            _save_class(trainable, channel, begin.first_step, Reply(stop=False, save=True))
     resumable = target.save_checkpoint is not _module().Trainable.save_checkpoint  # type: ignore[attr-defined]
     channel.phase("train")
     try:

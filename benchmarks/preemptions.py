@@ -1,0 +1,191 @@
+"""`python -m benchmarks.preemptions --count 20 --kills 20`: machines taken away from a trial on a real cluster of several raylets.
+
+Three series of so many preemptions: with a notice while another worker of the job is warm, with a notice while there is none,
+and by kill -9 of the raylet. Prints what was lost, and how long it took until the first step elsewhere was done.
+"""
+
+import argparse
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.system.serving import until
+from tests.system.spot_cluster import OnSpot, SpotCluster
+from tuner.schemas.answers import Attempt, TrialDetail
+
+NOTICE = "15s"
+
+
+@dataclass
+class Series:
+    """`lost` are steps that were reported and had to be done again; `back_s` from the notice, or the kill, to the end of the first
+    step elsewhere; `taken`: the nodes, by Ray's id."""
+
+    name: str
+    lost: list[int] = field(default_factory=list)
+    back_s: list[float] = field(default_factory=list)
+    taken: set[str] = field(default_factory=set)
+
+    def line(self) -> str:
+        times = sorted(self.back_s)
+        p95 = times[min(len(times) - 1, round(0.95 * len(times)))]
+        return (
+            f"{self.name}: {len(times)} preemptions, steps lost {sum(self.lost)} (at most {max(self.lost)}), first step elsewhere "
+            f"after {statistics.median(times):.1f} s (median), {p95:.1f} s (95 %), {times[-1]:.1f} s (slowest)"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=20, help="preemptions of each kind with a notice")
+    parser.add_argument("--kills", type=int, default=20, help="of a raylet")
+    parser.add_argument("--megabytes", type=float, default=10, help="what a checkpoint has")
+    parser.add_argument("--step", type=float, default=0.5, help="seconds")
+    args = parser.parse_args()
+    with service() as served:
+        pass_self_test(served)
+        for name, others, take, count in (
+            ("notice of 15 s, a warm worker there", 1, with_notice, args.count),
+            ("notice of 15 s, no worker there", 0, with_notice, args.count),
+            ("kill -9 of the raylet, no worker there", 0, without, args.kills),
+        ):
+            series = Series(name)
+            job = submit(served, megabytes=args.megabytes, step_s=args.step, others=others)
+            for _ in range(count):
+                preempt(served, job, series, take, others)
+            served.client.cancel(job)
+            until("it is cancelled", lambda job=job: served.client.job(job).state == "cancelled")
+            print(series.line(), flush=True)
+
+
+@contextmanager
+def service() -> Iterator[OnSpot]:
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        cluster = SpotCluster(Path(folder) / "home", spot=3, on_demand=0, replace_after="1s")
+        try:
+            served = OnSpot(cluster.wait()).start()
+            try:
+                yield served
+            finally:
+                served.stop()
+        finally:
+            cluster.stop()
+
+
+def pass_self_test(served: OnSpot) -> None:
+    """By a job of its own: the test would take the marker of the long trial."""
+    marker = str(served.home / "marker-of-the-test")
+    job = served.submit(
+        "steady:one_long_among_short",
+        budget={"usd": 10, "trials": 1},
+        fidelity={"min": 1, "max": 2},
+        constants={"marker": marker, "megabytes": 1, "step_s": 0.1},
+        resources={"market": "spot", "max_concurrent_trials": 1},
+    ).id
+    ended = served.finished(job)
+    assert ended.state == "succeeded", ended.detail
+
+
+def submit(served: OnSpot, *, megabytes: float, step_s: float, others: int) -> str:
+    marker = served.home / f"marker-{time.monotonic_ns()}"
+    return served.submit(
+        "steady:one_long_among_short",
+        budget={"usd": 10} if others else {"usd": 10, "trials": 1},
+        fidelity={"min": 1, "max": 1_000_000},
+        algorithm={"scheduler": "none", "sampler": "random"},
+        constants={"marker": str(marker), "megabytes": megabytes, "step_s": step_s},
+        checkpoint={"interval": "10s", "keep": 2},
+        resources={"market": "spot", "max_concurrent_trials": 1 + others},
+    ).id
+
+
+def preempt(
+    served: OnSpot, job: str, series: Series, take: Callable[[OnSpot, str], float], others: int
+) -> None:
+    """Once two nodes will stay, the long trial trains, and so does another one beside it."""
+    until("two nodes are there that nobody takes away", lambda: len(staying(served, series)) > 1)
+    before = until("the long trial trains", lambda: running(served, job))
+    if others:
+        until("a short trial has run on another node", lambda: beside(served, job, series, before))
+    series.taken.add(str(before.node))
+    node = served.cluster.names[str(before.node)]
+    at = take(served, node)
+    after = until("it trains elsewhere", lambda: goes_on(served, job, before.attempt))
+    trial = long_trial(served, job)
+    assert trial is not None
+    ended = next(one for one in trial.attempt_list if one.attempt == before.attempt)
+    assert ended.end == "preempted", ended
+    series.lost.append(ended.to_step - after.from_step)
+    first = next(point for point in trial.curve if point.step == ended.to_step + 1)
+    # The steps that were lost are done again, but reported once: the first new one comes so much later.
+    series.back_s.append(unix(first.at) - at)
+    print(f"  {node}: {series.back_s[-1]:.1f} s, {series.lost[-1]} steps lost", flush=True)
+
+
+def with_notice(served: OnSpot, node: str) -> float:
+    """When it was told."""
+    command = served.cluster.preempt(node, NOTICE, stdout=subprocess.PIPE)
+    assert command.stdout is not None
+    assert b"has been told" in command.stdout.readline()
+    return time.time()
+
+
+def without(served: OnSpot, node: str) -> float:
+    served.cluster.kill_raylet(node)
+    return time.time()
+
+
+def long_trial(served: OnSpot, job: str) -> TrialDetail | None:
+    """The first to take the marker: one of the first two."""
+    found = [served.client.trial(job, trial.id) for trial in served.client.trials(job, limit=2)]
+    return next((trial for trial in found if trial.state != "completed" and trial.steps), None)
+
+
+def running(served: OnSpot, job: str) -> Attempt | None:
+    """The attempt of the long trial, once it has done some steps on a node."""
+    trial = long_trial(served, job)
+    if trial is None or trial.state != "running":
+        return None
+    now = trial.attempt_list[-1]
+    fresh = [point for point in trial.curve if unix(point.at) > unix(now.began_at)]
+    return now if now.end is None and now.node in served.cluster.names and len(fresh) > 3 else None
+
+
+def staying(served: OnSpot, series: Series) -> set[str]:
+    """Nodes that are there and have not been told that they go."""
+    return {
+        node.node_id
+        for node in served.cluster.nodes()
+        if node.state == "alive" and node.node_id not in series.taken
+    }
+
+
+def beside(served: OnSpot, job: str, series: Series, long: Attempt) -> bool:
+    """Whether the newest of the others ran on another node that stays."""
+    newest = served.client.trials(job, sort="-number", limit=1)
+    attempts = [a for trial in newest for a in served.client.trial(job, trial.id).attempt_list]
+    return any(a.node in staying(served, series) and a.node != long.node for a in attempts)
+
+
+def goes_on(served: OnSpot, job: str, attempt: int) -> Attempt | None:
+    trial = long_trial(served, job)
+    later = [one for one in trial.attempt_list if one.attempt > attempt] if trial else []
+    if trial is None or not later:
+        return None
+    before = next(one for one in trial.attempt_list if one.attempt == attempt)
+    return later[-1] if trial.curve[-1].step > before.to_step else None
+
+
+def unix(at: str) -> float:
+    from datetime import datetime
+
+    return datetime.fromisoformat(at).timestamp()
+
+
+if __name__ == "__main__":
+    main()

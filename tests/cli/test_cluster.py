@@ -1,0 +1,85 @@
+"""`tuner cluster` and `tuner preempt`: what they refuse, and how they say it. What they do, tests/system/test_preempted.py sees."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tuner.cli.main import app
+from tuner.engine.ray_cluster.cluster_file import ClusterFile, KeptCluster, KeptNode
+
+ALIVE = KeptNode("spot-1", "abcdef12", "nobody", "spot", "local", 0.0162, 1, 0, "alive")
+STARTING = KeptNode("spot-2", "", "nobody", "spot", "local", 0.0162, 1, 0, "starting")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path))
+    return tmp_path
+
+
+def refused(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, list(words))
+    return result.exit_code, " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("cluster", "--spot", "0", "--on-demand", "0"), "at least one node"),
+        (("cluster", "--spot", "-1"), "--spot"),
+        (("cluster", "--replace-after", "soon"), "soon"),
+        (("preempt",), "NODE"),
+        (("preempt", "spot-1", "--notice", "a while"), "a while"),
+        (("preempt", "spot-1", "--notice", "-15s"), "-15s"),
+    ],
+)
+def test_wrong_usage_is_refused_before_anything_is_done(
+    home: Path, words: tuple[str, ...], says: str
+) -> None:
+    code, said = refused(*words)
+    assert code == 2
+    assert says in said
+    assert not list(home.iterdir())
+
+
+def test_a_cluster_that_is_somebody_elses_is_not_doubled(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_RAY_ADDRESS", "http://head:8265")
+    code, said = refused("cluster")
+    assert code == 1
+    assert "TUNER_RAY_ADDRESS" in said
+
+
+def test_there_is_one_cluster_to_a_home(home: Path) -> None:
+    with ClusterFile(home).kept():
+        code, said = refused("cluster")
+    assert code == 1
+    assert "runs already" in said
+
+
+def test_without_a_cluster_nothing_is_taken_away(home: Path) -> None:
+    code, said = refused("preempt", "spot-1")
+    assert code == 1
+    assert "no `tuner cluster` runs" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("spot-3", "there is spot-1, spot-2"), ("abc", "no node 'abc'"), ("spot-2", "spot-2 is starting")],
+)
+def test_only_a_node_that_is_there_is_taken_away(home: Path, name: str, says: str) -> None:
+    file = ClusterFile(home)
+    with file.kept():
+        file.write(KeptCluster("", (ALIVE, STARTING)))
+        code, said = refused("preempt", name)
+    assert code == 1
+    assert says in said
+
+
+def test_a_node_may_be_named_by_the_beginning_of_its_id(home: Path) -> None:
+    file = ClusterFile(home)
+    with file.kept():
+        file.write(KeptCluster("", (ALIVE,)))
+        result = CliRunner().invoke(app, ["preempt", "abcd", "--notice", "0s"])
+    assert result.exit_code == 0
+    assert "spot-1 had ended by itself" in result.stdout

@@ -1,0 +1,178 @@
+"""The watcher beside a local head: started with it, kept, ended with it, and heard by every node of the machine."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from tests import deployed
+from tests.cluster.waiting import until
+from tests.engine.metadata_clouds import Aws
+from tests.engine.metadata_server import MetadataServer
+from tests.engine.told import looks_again
+from tuner.domain.time import Instant, rfc3339
+from tuner.engine.notices.feed import wall_clock
+from tuner.engine.notices.node_board import NodeBoard
+from tuner.engine.ray_cluster import (
+    Head,
+    LocalCluster,
+    LocalHead,
+    LocalWatch,
+    Market,
+    Metadata,
+    NodeSpec,
+)
+from tuner.engine.ray_cluster import local_watch as module
+from tuner.engine.ray_cluster.launch import ray_environment
+from tuner.engine.ray_cluster.local_node import LocalNode
+from tuner.engine.ray_cluster.processes import marked
+from tuner.service.cluster import RayCluster
+from tuner.settings import Settings
+
+NOBODY = Head("nobody-1", "127.0.0.1:1", "http://127.0.0.1:1")
+
+
+def in_two_minutes() -> str:
+    return rfc3339(Instant(wall_clock() // 10**9 * 10**9 + 120 * 10**9))
+
+
+def watchers(mark: str) -> list[int]:
+    return [process.pid for process in marked(f"{mark}-watch")]
+
+
+@pytest.fixture
+def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], LocalWatch]:
+    def make(program: str) -> LocalWatch:
+        monkeypatch.setattr(sys, "executable", program)
+        return LocalWatch(tmp_path, tmp_path / "token", Metadata())
+
+    return make
+
+
+@pytest.mark.parametrize(("program", "again"), [("/bin/true", False), ("/bin/false", True)])
+def test_a_watch_that_found_nothing_to_watch_is_over_and_one_that_failed_begins_again(
+    watch: Callable[[str], LocalWatch], program: str, again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, pids = watch(program), set[int]()
+    monkeypatch.setattr(module, "AGAIN_S", 0.0)
+    for _ in range(3):
+        found.keep(NOBODY)
+        assert found._process is not None
+        pids.add(found._process.pid)
+        found._process.wait()
+    assert len(pids) == (3 if again else 1)
+
+
+def test_one_that_fails_at_once_does_not_begin_at_once_again(watch: Callable[[str], LocalWatch]) -> None:
+    found = watch("/bin/false")
+    found.keep(NOBODY)
+    assert found._process is not None
+    before = found._process.pid
+    found._process.wait()
+    found.keep(NOBODY)
+    assert found._process.pid == before
+
+
+def test_where_it_is_said_that_there_is_no_cloud_nothing_is_started(tmp_path: Path) -> None:
+    LocalWatch(tmp_path, tmp_path / "token", Metadata("none")).keep(NOBODY)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> NodeBoard:
+    return NodeBoard(LocalHead(tmp_path).temp_dir / "session_latest" / "tuner_notices")
+
+
+@pytest.fixture
+def server() -> Iterator[MetadataServer[Aws]]:
+    with MetadataServer(Aws()) as found:
+        yield found
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, server: MetadataServer[Aws]) -> Iterator[LocalCluster]:
+    markets: tuple[Market, ...] = ("spot", "on_demand")
+    specs = [NodeSpec(market, market, "local", Decimal(1), 1, 0, 500_000_000) for market in markets]
+    found = LocalCluster(tmp_path, specs, Metadata("aws", server.url), replace_after_s=None)
+    with found.kept():
+        yield found
+    assert not list(marked(f"{LocalHead(tmp_path).tag}-"))
+
+
+@pytest.mark.system
+def test_of_the_nodes_of_a_machine_one_may_be_told_and_all_are_told_what_is_for_the_machine(
+    cluster: LocalCluster,
+    tmp_path: Path,
+    server: MetadataServer[Aws],
+    board: NodeBoard,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nodes on which nothing runs end at once, as drained ones do; the head, which cannot be drained, tells its workers."""
+    monkeypatch.setattr(module, "AGAIN_S", 0.0)
+    head = LocalHead(tmp_path).found()
+    assert head is not None
+    it_is_kept_by_whoever_keeps_the_head(tmp_path, head, server, cluster)
+    spot, other = cluster.nodes
+    a_pod_is_deleted(tmp_path, head, spot.node_id)
+
+    def gone(node: LocalNode) -> bool:
+        cluster.turn()
+        return node.state == "gone"
+
+    until(lambda: gone(spot))
+    told = board.standing(spot.node_id)
+    assert told is not None
+    assert told.id == "signal/SIGTERM"
+    assert other.state == "alive"
+    assert board.standing(other.node_id) is None
+    server.cloud.interrupt(at=in_two_minutes())
+    until(lambda: gone(other))
+    (head_id,) = [
+        path.name for path in board_paths(tmp_path) if path.name not in (spot.node_id, other.node_id)
+    ]
+    for node_id in (other.node_id, head_id):
+        told = board.standing(node_id)
+        assert told is not None
+        assert told.id == "aws/instance-action"
+
+
+def it_is_kept_by_whoever_keeps_the_head(
+    home: Path, head: Head, server: MetadataServer[Aws], cluster: LocalCluster
+) -> None:
+    (pid,) = watchers(head.session)
+    environ = {"TUNER_HOME": str(home), "TUNER_CLOUD": "aws", "TUNER_METADATA_URL": server.url}
+    services = [RayCluster(Settings.from_env(environ)) for _ in "12"]
+    for service in services:
+        service.ensure()
+    assert watchers(head.session) == [pid]
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not watchers(head.session))
+    for service in services:
+        service.ensure()
+    cluster.turn()
+    (again,) = watchers(head.session)
+    assert again != pid
+
+
+def a_pod_is_deleted(home: Path, head: Head, node_id: str) -> None:
+    """Of which the node is the raylet: SIGTERM to the sidecar, which ends with its node."""
+    with MetadataServer(Aws()) as server:
+        kept = [word for word in deployed.sidecar()["command"][1:] if not word.startswith("--address")]
+        more = [f"--address={head.address}", f"--node-id={node_id}", f"--metadata-url={server.url}"]
+        environment = ray_environment(f"{LocalHead(home).tag}-sidecar", home / "ray_token")
+        sidecar = subprocess.Popen([sys.executable, *kept, *more], env=environment)
+        try:
+            looks_again(server, "instance-action", 1)
+            sidecar.terminate()
+            assert sidecar.wait(60) == 0
+        finally:
+            sidecar.kill()
+
+
+def board_paths(home: Path) -> list[Path]:
+    return list((LocalHead(home).temp_dir / "session_latest" / "tuner_notices").iterdir())

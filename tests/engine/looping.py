@@ -1,0 +1,69 @@
+"""The real loop of a job of one trial, whose worker is the test: it says what it wants to."""
+
+from dataclasses import dataclass, field
+
+from tests.simulation.test_simulated_jobs import spec, terms
+from tuner.domain import events as ev
+from tuner.domain.cost import CostKind, Meter
+from tuner.domain.time import NS, Instant
+from tuner.engine.loop import Loop
+from tuner.engine.messages import Progress, Saved, StepReport
+from tuner.engine.recovery import recover
+from tuner.engine.simulated.clock import SimulatedClock
+from tuner.engine.simulated.journal import MemoryJournal
+from tuner.engine.world import Assignment
+from tuner.tuning.samplers import sampler_for
+
+
+@dataclass
+class World:
+    """Writes down what is ordered."""
+
+    begun: dict[str, Assignment] = field(default_factory=dict)
+    stopped: list[str] = field(default_factory=list)
+
+    def begin(self, assignment: Assignment) -> None:
+        self.begun[assignment.trial] = assignment
+
+    def go(self, trial: str, until: int | None, lease_ns: int) -> None:
+        pass
+
+    def park(self, trial: str) -> None:
+        pass
+
+    def finish(self, trial: str) -> None:
+        pass
+
+    def stop(self, trial: str) -> None:
+        self.stopped.append(trial)
+
+
+class Job:
+    """One trial, whose first attempt did a step, saved it, and was taken away."""
+
+    trial = "trial_00000"
+
+    def __init__(self) -> None:
+        self.world, clock = World(), SimulatedClock()
+        job, its = spec("1", scheduler="none"), terms(1)
+        self.journal = journal = MemoryJournal(its.job, job.budget)
+        self.loop = Loop(job, its, sampler=sampler_for(job), journal=journal, world=self.world, clock=clock)
+        recover(self.loop, died_at=None, now=clock.now())
+        self.loop.start(ev.Asked(clock.now(), "resume"))
+        self.trains(1, 1)
+
+    def trains(self, attempt: int, *steps: int) -> None:
+        """Up to each of these steps, which it saves; then it is taken away."""
+        for number, step in enumerate(steps, start=1):
+            meter = Meter({"setup": NS, "train": number * NS})
+            report = StepReport(step, {"acc": 0.5}, True, meter, Instant(1))
+            saved = Saved(step, f"memory://{step}", 1, 0.1)
+            self.loop.progress(Progress(self.trial, attempt, "running", meter, (report,), (saved,)))
+        self.loop.progress(Progress(self.trial, attempt, "preempted", meter, saved_step=steps[-1]))
+
+    def tells(self, kind: CostKind, seconds: range, *, outage: range | None = None) -> None:
+        """Every second, of how long its attempt has been at it, and how much of that was an outage."""
+        for each, second in enumerate(seconds):
+            outage_ns = (outage[min(each, len(outage) - 1)] if outage else 0) * NS
+            meter = Meter({kind: second * NS})
+            self.loop.progress(Progress(self.trial, 2, "running", meter, outage_ns=outage_ns))

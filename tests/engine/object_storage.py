@@ -1,0 +1,215 @@
+"""An S3 that is real but for its disks: moto's server as a process of its own, and an HTTP proxy before it that does harm."""
+
+import contextlib
+import http.client
+import importlib.util
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Literal
+
+Harm = Literal["answer", "reset", "cut", "flip", "shorten", "hang", "slow", "unlisted"]
+CODES = {500: "InternalError", 503: "SlowDown", 403: "AccessDenied", 507: "InsufficientStorage"}
+EMPTY = b"<ListBucketResult><IsTruncated>false</IsTruncated><KeyCount>0</KeyCount></ListBucketResult>"
+HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "host", "expect"}
+SLOW_S = 0.3
+
+
+@contextlib.contextmanager
+def moto_server() -> Iterator[int]:
+    """Its port."""
+    assert importlib.util.find_spec("moto"), (
+        "these tests need moto's server: pip install -c constraints.txt -e '.[dev,s3]'"
+    )
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        _await(port, server)
+        yield port
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _await(port: int, server: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and server.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"moto's server did not start (exit status {server.poll()})")
+
+
+@dataclass
+class Fault:
+    """What happens to the next `times` requests of a method whose path or query has `part` in it."""
+
+    harm: Harm
+    method: str
+    part: str
+    times: int
+    status: int = 0
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+
+class Proxy(ThreadingHTTPServer):
+    """`asked` has the method and path of each request, in order. After `dies_after` of them, each connection is reset."""
+
+    daemon_threads = True
+
+    def __init__(self, upstream: int) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.upstream = upstream
+        self.faults: list[Fault] = []
+        self.asked: list[str] = []
+        self.dies_after: int | None = None
+        self.over = threading.Event()
+        self._lock = threading.Lock()
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def fault(self, harm: Harm, method: str, part: str, times: int = 1, status: int = 0) -> None:
+        self.faults.append(Fault(harm, method, part, times, status))
+
+    def next_fault(self, method: str, path: str) -> Fault | None:
+        with self._lock:
+            self.asked.append(f"{method} {path}")
+            if self.dies_after is not None and len(self.asked) > self.dies_after:
+                return Fault("reset", method, path, 1)
+            for fault in self.faults:
+                if fault.times and fault.method == method and fault.part in path:
+                    fault.times -= 1
+                    return fault
+        return None
+
+    def asks(self, part: str, within_s: float = 60) -> bool:
+        """Whether somebody asks for something with `part` in its path or query."""
+        deadline = time.monotonic() + within_s
+        while time.monotonic() < deadline:
+            if any(part in asked for asked in list(self.asked)):
+                return True
+            time.sleep(0.02)
+        return False
+
+    def close(self) -> None:
+        self.over.set()
+        self.shutdown()
+        self.server_close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that gives up while it is answered is what some tests want."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Proxy
+
+    def _serve(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        fault = self.server.next_fault(self.command, self.path)
+        if fault is None:
+            self._send(self._forward(body))
+            return
+        getattr(self, f"_{fault.harm}")(fault, body)
+
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _serve
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def _forward(self, body: bytes) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.upstream, timeout=60)
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in HOP_BY_HOP}
+        connection.request(self.command, self.path, body=body, headers=headers)
+        response = connection.getresponse()
+        answer = Answer(response.status, response.getheaders(), response.read())
+        connection.close()
+        return answer
+
+    def _send(self, answer: Answer, *, cut: bool = False) -> None:
+        self.send_response_only(answer.status)
+        told = dict((name.lower(), value) for name, value in answer.headers)
+        for name, value in answer.headers:
+            if name.lower() not in HOP_BY_HOP:
+                self.send_header(name, value)
+        length = told.get("content-length", "0") if self.command == "HEAD" else str(len(answer.body))
+        self.send_header("Content-Length", length)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer.body[: len(answer.body) // 2] if cut else answer.body)
+        if cut:
+            self.close_connection = True
+
+    # Harm
+
+    def _answer(self, fault: Fault, body: bytes) -> None:
+        code = CODES[fault.status]
+        text = f"<Error><Code>{code}</Code><Message>the proxy says {code}</Message></Error>".encode()
+        self._send(Answer(fault.status, [("Content-Type", "application/xml")], text))
+
+    def _reset(self, fault: Fault, body: bytes) -> None:
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connection.close()
+        self.close_connection = True
+
+    def _cut(self, fault: Fault, body: bytes) -> None:
+        """Half of the answer, then the end of the connection."""
+        self._send(self._forward(body), cut=True)
+
+    def _flip(self, fault: Fault, body: bytes) -> None:
+        """One byte of the answer is another."""
+        answer = self._forward(body)
+        middle = len(answer.body) // 2
+        answer.body = answer.body[:middle] + bytes([answer.body[middle] ^ 1]) + answer.body[middle + 1 :]
+        self._send(answer)
+
+    def _shorten(self, fault: Fault, body: bytes) -> None:
+        """Half of what was sent is stored, and well received."""
+        for name in [
+            name for name in self.headers if "checksum" in name.lower() or name.lower() == "content-md5"
+        ]:
+            del self.headers[name]
+        self._send(self._forward(body[: len(body) // 2]))
+
+    def _hang(self, fault: Fault, body: bytes) -> None:
+        self.server.over.wait(60)
+        self.close_connection = True
+
+    def _slow(self, fault: Fault, body: bytes) -> None:
+        self.server.over.wait(SLOW_S)
+        self._send(self._forward(body))
+
+    def _unlisted(self, fault: Fault, body: bytes) -> None:
+        """A listing that lags behind."""
+        self._send(Answer(200, [("Content-Type", "application/xml")], EMPTY))
+
+
+@dataclass
+class Bucket:
+    """A bucket behind a proxy, and the client's settings for it."""
+
+    proxy: Proxy
+    name: str
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return f"s3://{self.name}/checkpoints"

@@ -1,0 +1,56 @@
+"""A cluster of no substance for the restore self-test: machines that are there or not, and verdicts as they were ordered."""
+
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from tuner.domain.job import Resources
+from tuner.domain.offer import Offer
+from tuner.domain.time import NS
+from tuner.engine.ray_driver.seat import SeatLost
+from tuner.engine.worker.self_test import Verdict
+
+
+@dataclass
+class Seats:
+    """A cluster with machines of the offers in `there`, where a test ends with the next of these verdicts."""
+
+    there: list[Offer]
+    verdicts: list[Verdict | type[SeatLost] | None] = field(default_factory=list)
+    asked: list[Offer] = field(default_factory=list)
+    orders: list[dict[str, Any]] = field(default_factory=list)
+    left: int = 0
+    takes_ns: int = NS
+
+    def __call__(self, offer: Offer, size: Resources) -> Any:
+        self.asked.append(offer)
+        return Seat(self, offer)
+
+
+@dataclass
+class Seat:
+    seats: Seats
+    offer: Offer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seats.left += 1
+
+    def landed(self, within_s: float) -> bool:
+        return self.offer in self.seats.there
+
+    def begin(self, order: dict[str, Any]) -> None:
+        self.seats.orders.append(order)
+
+    def answered(self, within_s: float) -> bool:
+        if self.seats.verdicts[0] is SeatLost:
+            self.seats.verdicts.pop(0)
+            raise SeatLost("its machine is gone")
+        return self.seats.verdicts[0] is not None
+
+    def verdict(self) -> Any:
+        return self.seats.verdicts.pop(0)
+
+    def used_ns(self) -> int:
+        return self.seats.takes_ns

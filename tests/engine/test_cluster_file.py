@@ -1,0 +1,58 @@
+"""What a local cluster's keeper tells the other processes of its home, and only as long as it keeps it."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tuner.domain.errors import Conflict
+from tuner.engine.ray_cluster.cluster_file import ClusterFile, KeptCluster, KeptNode
+
+NODE = KeptNode("spot-1", "ab12", "session", "spot", "local", 0.0162, 1, 0, "alive")
+KEEPS = "import sys, time, pathlib; from tuner.engine.ray_cluster.cluster_file import *\nwith ClusterFile(pathlib.Path(sys.argv[1])).kept():\n    ClusterFile(pathlib.Path(sys.argv[1])).write(KeptCluster('h'))\n    print('kept', flush=True); time.sleep(60)"
+
+
+def test_it_is_read_while_it_is_kept_and_not_after(tmp_path: Path) -> None:
+    file = ClusterFile(tmp_path)
+    assert file.read() is None
+    with file.kept():
+        assert file.read() is None
+        file.write(KeptCluster("head", (NODE,)))
+        assert ClusterFile(tmp_path).read() == KeptCluster("head", (NODE,))
+    assert ClusterFile(tmp_path).read() is None
+
+
+def test_only_one_keeps_it(tmp_path: Path) -> None:
+    with (
+        ClusterFile(tmp_path).kept(),
+        pytest.raises(Conflict, match="runs already"),
+        ClusterFile(tmp_path).kept(),
+    ):
+        raise AssertionError("it is kept twice")
+
+
+def test_what_a_killed_keeper_left_is_not_taken_for_a_cluster(tmp_path: Path) -> None:
+    keeper = subprocess.Popen(
+        [sys.executable, "-c", KEEPS, str(tmp_path)], stdout=subprocess.PIPE, env={**os.environ}
+    )
+    assert keeper.stdout is not None
+    assert keeper.stdout.readline() == b"kept\n"
+    file = ClusterFile(tmp_path)
+    assert file.read() == KeptCluster("h")
+    keeper.send_signal(signal.SIGKILL)
+    keeper.wait()
+    assert file.read() is None
+    assert file.left_behind() == KeptCluster("h")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"own_head": ""}', '{"own_head": "", "nodes": [{"name": "x"}]}']
+)
+def test_a_file_that_is_none_is_no_cluster(tmp_path: Path, text: str) -> None:
+    file = ClusterFile(tmp_path)
+    with file.kept():
+        (tmp_path / "cluster.json").write_text(text)
+        assert file.read() is None

@@ -1,0 +1,69 @@
+"""Of what a trainable's code is made, as far as the files tell."""
+
+from pathlib import Path
+
+import pytest
+
+from tuner.engine.code_digest import code_digest
+
+FILES = {
+    "mine/__init__.py": "",
+    "mine/train.py": "import os\nfrom . import model\nfrom helpers.data import load\nimport torch\n",
+    "mine/model.py": "from .layers.wide import Wide\n",
+    "mine/layers/__init__.py": "",
+    "mine/layers/wide.py": "class Wide: ...\n",
+    "mine/unused.py": "x = 1\n",
+    "helpers/__init__.py": "",
+    "helpers/data.py": "def load(): ...\n",
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def digest(root: Path, entry: str = "mine.train:train") -> str | None:
+    return code_digest(entry, [str(root)])
+
+
+USED = [name for name in FILES if name != "mine/unused.py"]
+
+
+@pytest.mark.parametrize("name", USED)
+def test_a_change_in_whatever_it_imports_is_a_change_of_its_code(root: Path, name: str) -> None:
+    before = digest(root)
+    (root / name).write_text(FILES[name] + "\n# changed\n")
+    assert digest(root) != before
+    (root / name).write_text(FILES[name])
+    assert digest(root) == before
+
+
+def test_what_it_does_not_import_is_not_its_code(root: Path) -> None:
+    before = digest(root)
+    (root / "mine/unused.py").write_text("x = 2\n")
+    assert digest(root) == before
+
+
+def test_where_it_lies_does_not_matter(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "copy"
+    root.rename(elsewhere)
+    before = code_digest("mine.train:train", [str(elsewhere)])
+    elsewhere.rename(root)
+    assert digest(root) == before
+
+
+def test_two_functions_of_a_module_are_two_trainables(root: Path) -> None:
+    assert digest(root) != digest(root, "mine.train:other")
+
+
+def test_code_that_is_no_file_has_no_digest(root: Path) -> None:
+    assert digest(root, "nowhere.at.all:train") is None
+
+
+def test_a_module_that_is_no_python_has_one_too(root: Path) -> None:
+    (root / "mine/train.py").write_text("def train(: not Python")
+    assert digest(root) is not None

@@ -1,0 +1,256 @@
+"""Spot with fallback: a bounded wait for spot, on demand where time runs out or a storm goes on, and back again."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from tuner.domain.job import Resources
+from tuner.domain.money import Price
+from tuner.domain.offer import Offer
+from tuner.domain.time import NS, Instant
+from tuner.engine.fallback import FULL_NS, STORM, SpotWithFallback
+from tuner.engine.placement import Machine, Place, Places, Standing
+
+MARKET = "ray.io/market-type"
+SPOT = Offer("m", Price(30_000), 1, 0, "spot", labels=((MARKET, "spot"),))
+DEAR = Offer("l", Price(60_000), 1, 0, "spot", labels=((MARKET, "spot"), ("instance-type", "l")))
+DEMAND = Offer("m", Price(100_000), 1, 0, labels=((MARKET, "!spot"),))
+SPOT_MACHINE = Machine({MARKET: "spot"}, 1, 0)
+DEAR_MACHINE = Machine({MARKET: "spot", "instance-type": "l"}, 1, 0)
+DEMAND_MACHINE = Machine({MARKET: "on-demand"}, 1, 0)
+WAIT_NS = 60 * NS
+
+
+@dataclass
+class Cluster:
+    """One trial on machines that come and go; `at` is where it is, as its loop would have it."""
+
+    machines: list[Machine]
+    offers: tuple[Offer, ...] = (DEMAND, SPOT)
+    trial: Standing = field(default_factory=lambda: Standing(trial="trial_00000", changeover_ns=5 * NS))
+
+    def __post_init__(self) -> None:
+        places = Places(self.offers, Resources(), lambda: self.machines)
+        self.placement = SpotWithFallback(places, patience_ns=WAIT_NS)
+
+    def stands(self, **more: Any) -> None:
+        self.trial = replace(self.trial, **more)
+
+    def passes(self, seconds: float) -> None:
+        ns = round(seconds * NS)
+        waited = None if self.trial.waited_ns is None else self.trial.waited_ns + ns
+        left = None if self.trial.time_ns is None else self.trial.time_ns - ns
+        self.stands(now=Instant(self.trial.now + ns), waited_ns=waited, time_ns=left)
+
+    def begins(self) -> Offer | None:
+        """Where it then waits, or if there is a machine, runs."""
+        self.stands(at=None, waited_ns=None)
+        place = self.placement.choose(self.trial)[0]
+        assert place.offer is not None
+        runs = any(place.offer.is_of(machine.labels) for machine in self.machines)
+        self.stands(at=place, waited_ns=None if runs else 0)
+        return place.offer
+
+    def elsewhere(self) -> Offer | None:
+        found = self.placement.elsewhere(self.trial)
+        return None if found is None else found.offer
+
+    def moves(self) -> Offer | None:
+        found = self.elsewhere()
+        if found is not None:
+            self.stands(at=self.placement._places.of(found), waited_ns=None)
+        return found
+
+
+def test_spot_is_taken_where_there_is_some_and_the_others_follow() -> None:
+    cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
+    assert [place.offer for place in cluster.placement.choose(cluster.trial)] == [SPOT, DEMAND]
+
+
+def test_a_trial_waits_for_spot_so_long_and_no_longer() -> None:
+    cluster = Cluster([DEMAND_MACHINE])
+    assert cluster.begins() == SPOT
+    cluster.passes(59)
+    assert cluster.elsewhere() is None
+    cluster.passes(2)
+    assert cluster.elsewhere() == DEMAND
+
+
+def test_what_one_trial_has_waited_for_in_vain_the_next_does_not_wait_for() -> None:
+    cluster = Cluster([DEMAND_MACHINE])
+    cluster.begins()
+    cluster.passes(61)
+    assert cluster.moves() == DEMAND
+    cluster.stands(trial="trial_00001")
+    assert cluster.begins() == DEMAND
+    cluster.stands(trial="trial_00002")
+    cluster.passes(FULL_NS / NS)
+    assert cluster.begins() == SPOT
+
+
+def test_no_wait_is_so_long_that_the_wall_clock_would_end_before_its_work() -> None:
+    cluster = Cluster([DEMAND_MACHINE])
+    cluster.stands(left_ns=100 * NS, target=9, time_ns=165 * NS)
+    assert cluster.begins() == SPOT
+    cluster.passes(22)
+    assert cluster.elsewhere() is None
+    cluster.passes(1)  # seven tenths of the time that is left are needed now
+    assert cluster.elsewhere() == DEMAND
+
+
+def test_much_time_is_no_reason_to_wait_longer() -> None:
+    cluster = Cluster([DEMAND_MACHINE])
+    cluster.stands(left_ns=100 * NS, target=9, time_ns=10_000 * NS)
+    assert cluster.begins() == SPOT
+    cluster.passes(61)
+    assert cluster.moves() == DEMAND
+    cluster.passes(15)
+    assert cluster.elsewhere() is None
+
+
+def test_where_time_is_short_from_the_beginning_it_begins_on_demand_unless_spot_is_there_in_time() -> None:
+    late = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
+    late.stands(left_ns=100 * NS, target=9, time_ns=105 * NS)
+    assert late.begins() == DEMAND
+
+
+def test_what_cannot_be_done_in_time_anyhow_is_done_at_the_price_of_spot() -> None:
+    cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
+    cluster.stands(left_ns=100 * NS, target=9, time_ns=99 * NS)
+    assert cluster.begins() == SPOT
+    cluster.passes(60)
+    assert cluster.elsewhere() is None
+
+
+def test_spot_will_do_where_the_machines_on_demand_are_all_taken() -> None:
+    cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
+    cluster.stands(left_ns=100 * NS, target=9, time_ns=105 * NS, taken={DEMAND: 1})
+    assert cluster.begins() == SPOT
+    assert cluster.elsewhere() is None
+    cluster.stands(in_vain=STORM)
+    assert cluster.begins() == SPOT
+
+
+def test_a_trial_on_spot_goes_on_demand_while_there_is_time_for_the_move() -> None:
+    cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
+    cluster.stands(left_ns=100 * NS, target=9, time_ns=200 * NS)
+    assert cluster.begins() == SPOT
+    cluster.passes(90)  # and nothing was saved meanwhile
+    assert cluster.elsewhere() is None
+    cluster.passes(6)
+    assert cluster.elsewhere() == DEMAND
+
+
+def test_it_goes_back_once_spot_is_there_and_it_has_worked_for_a_while() -> None:
+    cluster = Cluster([DEMAND_MACHINE])
+    cluster.stands(left_ns=1000 * NS, target=9)
+    cluster.begins()
+    cluster.passes(61)
+    assert cluster.moves() == DEMAND
+    cluster.machines = [SPOT_MACHINE, DEMAND_MACHINE]
+    cluster.passes(9)
+    cluster.stands(unsaved_ns=9 * NS)
+    assert cluster.elsewhere() is None
+    cluster.passes(2)
+    cluster.stands(unsaved_ns=11 * NS)
+    assert cluster.elsewhere() == SPOT
+
+
+def test_it_does_not_go_back_for_the_little_that_is_left() -> None:
+    cluster = Cluster([DEMAND_MACHINE])
+    cluster.stands(left_ns=20 * NS, target=9)
+    cluster.begins()
+    cluster.passes(61)
+    assert cluster.moves() == DEMAND
+    cluster.machines = [SPOT_MACHINE, DEMAND_MACHINE]
+    cluster.passes(18)
+    cluster.stands(unsaved_ns=18 * NS)
+    assert cluster.elsewhere() is None
+
+
+def test_a_storm_ends_on_demand_and_what_is_saved_there_ends_the_storm() -> None:
+    cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
+    cluster.stands(left_ns=1000 * NS, target=9, in_vain=STORM - 1)
+    assert cluster.begins() == SPOT
+    cluster.stands(in_vain=STORM)
+    assert cluster.elsewhere() is None
+    assert cluster.begins() == DEMAND
+    cluster.passes(60)
+    cluster.stands(unsaved_ns=60 * NS)
+    assert cluster.elsewhere() is None
+    cluster.stands(in_vain=0, left_ns=940 * NS, unsaved_ns=0)
+    assert cluster.elsewhere() is None
+    cluster.passes(11)
+    cluster.stands(unsaved_ns=11 * NS)
+    assert cluster.elsewhere() == SPOT
+
+
+def test_spot_that_wasted_more_than_it_saves_is_not_taken_until_that_is_forgotten() -> None:
+    cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
+    spot, hour = Place(SPOT, SPOT.rate(cpus=1, gpus=0)), 3600 * NS
+    cluster.placement.paid(spot, 2 * hour, gained_ns=0, now=Instant(0))
+    assert cluster.begins() == SPOT  # where it would wait: it is not late yet
+    cluster.stands(waited_ns=0)
+    cluster.passes(61)
+    assert cluster.elsewhere() == DEMAND
+    cluster.passes(24 * 3600)
+    assert cluster.begins() == SPOT
+
+
+def test_the_cheapest_progress_comes_first_among_kinds_of_spot() -> None:
+    cluster = Cluster([SPOT_MACHINE, DEAR_MACHINE, DEMAND_MACHINE], (DEMAND, DEAR, SPOT))
+    assert cluster.begins() == SPOT
+    spot = Place(SPOT, SPOT.rate(cpus=1, gpus=0))
+    cluster.placement.paid(spot, 3600 * NS, gained_ns=0, now=Instant(0))
+    assert cluster.begins() == DEAR
+
+
+def test_spot_that_should_be_free_and_is_not_counts_as_full_for_a_while() -> None:
+    cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
+    cluster.begins()
+    cluster.stands(waited_ns=0)
+    cluster.passes(59)
+    assert cluster.elsewhere() is None
+    cluster.passes(2)
+    assert cluster.moves() == DEMAND
+    cluster.passes(FULL_NS / NS - 1)
+    cluster.stands(left_ns=1000 * NS, unsaved_ns=200 * NS)
+    assert cluster.elsewhere() is None
+
+
+def test_a_machine_that_is_taken_by_another_trial_is_not_there() -> None:
+    cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
+    cluster.stands(taken={SPOT: 1})
+    assert cluster.placement.choose(cluster.trial)[0].offer == SPOT  # it waits for its turn
+    cluster.stands(at=cluster.placement._places.of(SPOT), waited_ns=0)
+    cluster.passes(61)
+    assert cluster.elsewhere() == DEMAND
+
+
+@pytest.mark.parametrize(
+    ("spot", "demand", "chosen"), [((16, 260), (4, 200), "spot"), ((4, 200), (16, 260), "on_demand")]
+)
+def test_machines_of_several_sizes_are_compared_by_what_a_trial_takes_of_them(
+    spot: tuple[int, int], demand: tuple[int, int], chosen: str
+) -> None:
+    """CPUs, and thousandths of a dollar an hour; the larger machine is dearer, and a trial on it is not."""
+    offers = tuple(
+        replace(offer, cpus=size[0], price=Price(1000 * size[1]))
+        for offer, size in ((SPOT, spot), (DEMAND, demand))
+    )
+    cluster = Cluster([replace(SPOT_MACHINE, cpus=spot[0]), replace(DEMAND_MACHINE, cpus=demand[0])], offers)
+    begun = cluster.begins()
+    assert begun in offers
+    assert begun.market == chosen
+    cluster.stands(left_ns=1000 * NS, target=9)
+    assert cluster.elsewhere() is None
+
+
+def test_what_is_known_of_one_kind_says_nothing_of_another_that_differs_in_its_labels_only() -> None:
+    first, second = (replace(SPOT, labels=(*SPOT.labels, ("zone", zone))) for zone in "ab")
+    machines = [Machine(dict(offer.labels), 1, 0) for offer in (first, second)]
+    cluster = Cluster([*machines, DEMAND_MACHINE], (DEMAND, first, second))
+    assert cluster.begins() == first
+    cluster.placement.paid(Place(first, first.rate(cpus=1, gpus=0)), 3600 * NS, gained_ns=0, now=Instant(0))
+    assert cluster.begins() == second

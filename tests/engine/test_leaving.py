@@ -1,0 +1,314 @@
+"""A worker whose machine is about to be taken away: real children, real fork server, a notice on the node's board."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine.driving import SECOND, Driver
+from tuner.domain.time import Instant
+from tuner.engine.checkpoints import CheckpointStore
+from tuner.engine.messages import Progress
+from tuner.engine.notices import Notice
+from tuner.engine.notices.node_board import NodeBoard
+from tuner.engine.worker.supervisor import Supervisor
+
+HERE, THERE = "node-here", "node-there"
+EVERY_STEP = {"checkpoint_interval_ns": 0}
+
+
+class Node:
+    """What its watcher does."""
+
+    def __init__(self, folder: Path) -> None:
+        self.board = NodeBoard(folder)
+
+    def goes(self, left_s: float, *, name: str = "aws/instance-action", node: str = HERE) -> None:
+        deadline = Instant(time.time_ns() + round(left_s * SECOND))
+        self.board.announce(node, Notice("aws", "terminate", name, deadline, "goes"))
+
+    def stays(self, name: str = "aws/instance-action") -> None:
+        self.board.withdraw(HERE, name)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("boards")
+
+
+@pytest.fixture(scope="module")
+def supervisor(place: Path) -> Iterator[Supervisor]:
+    board = NodeBoard(place)
+    made = Supervisor("tests.engine.cases:counts", notice=lambda: board.standing(HERE))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def node(place: Path) -> Iterator[Node]:
+    yield Node(place)
+    for file in (place / HERE).glob("*") if (place / HERE).exists() else ():
+        file.unlink()
+
+
+@pytest.fixture
+def drive(tmp_path: Path, supervisor: Supervisor, node: Node) -> Iterator[Any]:
+    drivers: list[Driver] = []
+
+    def start(case: str = "counts") -> Driver:
+        drivers.append(Driver(tmp_path / "storage", f"tests.engine.cases:{case}", supervisor))
+        return drivers[-1]
+
+    yield start
+    for driver in drivers:
+        driver.let_go()
+
+
+def until(driver: Driver, what: Callable[[dict[str, Any]], object]) -> None:
+    """Steps until a result of the running attempt is so."""
+    for _ in range(1000):
+        result = driver.supervisor.step()
+        driver.reports += result["reports"]
+        assert result["state"] in ("running", "waiting"), result
+        if what(result):
+            return
+    raise AssertionError("it never is")
+
+
+def reported(driver: Driver, step: int) -> None:
+    until(driver, lambda _: driver.reports and driver.reports[-1]["step"] >= step)
+
+
+def durable(driver: Driver, step: int) -> None:
+    until(driver, lambda result: (result["saved_step"] or 0) >= step)
+
+
+def leaving(driver: Driver) -> None:
+    until(driver, lambda result: result["leaving"])
+
+
+def trains(driver: Driver) -> None:
+    until(driver, lambda result: "train" in result["meter"])
+
+
+def test_the_step_in_progress_is_finished_and_saved_without_a_word_of_the_driver(
+    drive: Any, node: Node
+) -> None:
+    driver = drive()
+    driver.begin(until=9, config={"step_s": 0.5})
+    reported(driver, 2)
+    node.goes(15)
+    ended = driver.until_state("preempted")
+    last = driver.reports[-1]["step"]
+    assert 2 < last < 6, "it leaves after the step in progress"
+    assert ended["saved_step"] == last
+    assert Progress.parse(ended).leaving
+    assert ended["error"]["message"] == "goes"
+    node.stays()
+    driver.begin(until=9, restore=last)  # elsewhere
+    driver.until_state("waiting")
+    assert [report["metrics"]["acc"] for report in driver.reports] == [float(n) for n in range(1, 10)]
+
+
+@pytest.mark.parametrize("left_s", [2.5, 0, -5])
+def test_a_notice_that_is_too_short_for_the_step_costs_the_step_in_progress_and_no_more(
+    drive: Any, node: Node, left_s: float
+) -> None:
+    driver = drive()
+    driver.begin(until=9, config={"step_s": 3}, **EVERY_STEP)
+    reported(driver, 2)
+    durable(driver, 2)
+    node.goes(left_s)
+    ended = driver.until_state("preempted")
+    assert [report["step"] for report in driver.reports] == [1, 2]
+    assert ended["saved_step"] == 2
+    assert ended["error"]["message"] == "goes"
+
+
+def test_the_first_step_may_take_what_is_left_as_nobody_knows_how_long_it_takes(
+    drive: Any, node: Node
+) -> None:
+    driver = drive()
+    node_goes = threading.Timer(0.3, node.goes, (20,))
+    driver.begin(until=9, config={"step_s": 2})
+    node_goes.start()
+    assert driver.until_state("preempted")["saved_step"] == 1
+
+
+def test_a_first_step_that_does_not_end_is_given_up_before_the_machine_goes(drive: Any, node: Node) -> None:
+    driver = drive()
+    driver.begin(until=9, config={"step_s": 1000})
+    trains(driver)
+    node.goes(2)
+    ended = driver.until_state("preempted")
+    assert ended["saved_step"] is None
+    assert driver.reports == []
+
+
+@pytest.mark.parametrize("case", ["hangs", "restores_for_ever"])
+def test_what_has_not_begun_to_train_leaves_at_once(drive: Any, node: Node, case: str) -> None:
+    """In its setup, and while user code's process restores."""
+    driver = drive()
+    driver.begin(until=1)
+    driver.until_state("waiting")
+    driver.order("pause")
+    driver.until_state("paused")
+    other = drive(case)
+    other.attempt = 1
+    other.begin(until=9, restore=1)
+    kind = "setup" if case == "hangs" else "restore"
+    until(other, lambda result: kind in result["meter"] and other.supervisor.pid)
+    node.goes(1000)
+    ended = other.until_state("preempted")
+    assert ended["saved_step"] == 1, "it has what it was to begin with"
+    assert "train" not in ended["meter"]
+
+
+def test_a_checkpoint_that_is_being_fetched_is_not_waited_for(
+    drive: Any, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetches, over = threading.Event(), threading.Event()
+
+    def hang(*_: object, **__: object) -> None:
+        fetches.set()
+        over.wait()
+
+    monkeypatch.setattr(CheckpointStore, "newest_valid", hang)
+    driver = drive()
+    driver.begin(restore=1)
+    assert fetches.wait(30)
+    node.goes(1000)
+    assert driver.until_state("preempted")["saved_step"] is None
+    over.set()
+
+
+@pytest.fixture
+def slow_storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, threading.Event]]:
+    """Publications hang from the first on: (one hangs, they go on)."""
+    hangs, goes_on = threading.Event(), threading.Event()
+    real = CheckpointStore.publish
+
+    def publish(self: CheckpointStore, *args: Any) -> Any:
+        hangs.set()
+        goes_on.wait()
+        return real(self, *args)
+
+    monkeypatch.setattr(CheckpointStore, "publish", publish)
+    yield hangs, goes_on
+    goes_on.set()
+
+
+def test_a_save_under_way_is_waited_for_where_the_step_cannot_be_finished(
+    drive: Any, node: Node, slow_storage: tuple[threading.Event, threading.Event]
+) -> None:
+    hangs, goes_on = slow_storage
+    driver = drive()
+    driver.begin(until=9, config={"step_s": 3}, **EVERY_STEP)
+    reported(driver, 1)
+    assert hangs.wait(30)
+    node.goes(3)
+    leaving(driver)
+    goes_on.set()
+    assert driver.until_state("preempted")["saved_step"] == 1
+
+
+def test_a_save_under_way_does_not_keep_the_last_one_from_being_made(
+    drive: Any, node: Node, slow_storage: tuple[threading.Event, threading.Event]
+) -> None:
+    hangs, goes_on = slow_storage
+    driver = drive()
+    driver.begin(until=9, config={"step_s": 0.5}, **EVERY_STEP)
+    reported(driver, 1)
+    assert hangs.wait(30)
+    node.goes(30)
+    leaving(driver)
+    goes_on.set()
+    ended = driver.until_state("preempted")
+    assert ended["saved_step"] == driver.reports[-1]["step"] > 1
+
+
+def test_who_waits_at_a_rung_for_a_driver_that_says_nothing_is_saved(drive: Any, node: Node) -> None:
+    driver = drive()
+    driver.begin(until=1)
+    driver.until_state("waiting")
+    node.goes(15)
+    assert driver.until_state("preempted")["saved_step"] == 1
+
+
+def test_the_last_step_is_finished_as_it_was_ordered(drive: Any, node: Node) -> None:
+    driver = drive()
+    driver.begin(until=9, max_step=2)
+    driver.until_state("waiting")
+    driver.order("finish")
+    node.goes(15)
+    ended = driver.until_state("finished")
+    assert ended["saved_step"] == 2
+
+
+def test_what_cannot_be_saved_leaves_at_once(drive: Any, node: Node) -> None:
+    driver = drive("never_saves_slowly")
+    driver.begin(until=99, max_step=99)
+    reported(driver, 1)
+    node.goes(1000)
+    assert driver.until_state("preempted")["saved_step"] is None
+
+
+def test_a_withdrawn_notice_is_none(drive: Any, node: Node) -> None:
+    driver = drive()
+    driver.begin(until=4, config={"step_s": 2})
+    reported(driver, 1)
+    node.goes(1000)
+    leaving(driver)
+    node.stays()
+    waiting = driver.until_state("waiting")
+    assert not waiting["leaving"]
+    assert driver.reports[-1]["step"] == 4
+
+
+def test_a_notice_for_another_node_is_none(drive: Any, node: Node) -> None:
+    driver = drive()
+    node.goes(1, node=THERE)
+    driver.begin(until=2, config={"step_s": 0.5})
+    driver.until_state("waiting")
+    assert driver.reports[-1]["step"] == 2
+
+
+def test_two_notices_at_once_count_as_the_earlier_one_and_one_brought_forward_as_what_it_says_last(
+    drive: Any, node: Node
+) -> None:
+    driver = drive()
+    driver.begin(until=9, config={"step_s": 4}, **EVERY_STEP)
+    reported(driver, 1)
+    durable(driver, 1)
+    node.goes(1000)
+    node.goes(1000, name="signal/SIGTERM")
+    leaving(driver)
+    node.goes(1.5)
+    assert driver.until_state("preempted")["saved_step"] == 1
+    assert driver.reports[-1]["step"] == 1
+
+
+def test_nothing_begins_on_a_machine_that_goes_and_elsewhere_it_does(drive: Any, node: Node) -> None:
+    driver = drive()
+    node.goes(1000)
+    driver.begin(until=1)
+    ended = driver.until_state("preempted")
+    assert ended["reports"] == []
+    assert not set(ended["meter"]) & {"train", "restore"}
+    with pytest.raises(RuntimeError, match="no attempt"):
+        driver.supervisor.step()
+    node.stays()
+    driver.begin(until=1)
+    driver.until_state("waiting")
+
+
+def test_an_order_to_stop_is_obeyed_on_a_machine_that_goes(drive: Any, node: Node) -> None:
+    driver = drive()
+    driver.begin(until=9, config={"step_s": 1000})
+    trains(driver)
+    node.goes(1000)
+    driver.order("stop")
+    assert driver.until_state("stopped")["error"] is None

@@ -1,0 +1,50 @@
+"""The ports of a node of this machine."""
+
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tuner.engine.ray_cluster.local_node import LocalNode, NodeSpec
+from tuner.engine.ray_cluster.processes import marked
+
+NOBODY = "127.0.0.1:1"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[LocalNode]:
+    spec = NodeSpec("spot-1", "spot", "local", Decimal("0.03"), 1, 0, 1 << 30)
+    prefix = f"tuner-test-{tmp_path.name}-"
+    found = LocalNode(
+        spec, prefix=prefix, token_path=tmp_path / "token", log_path=tmp_path / "log", sockets=tmp_path
+    )
+    yield found
+    found.kill()
+    assert list(marked(prefix)) == []
+
+
+def ports(node: LocalNode) -> str:
+    """As its process was started with."""
+    assert node._process is not None
+    words = psutil.Process(node._process.pid).cmdline()
+    return words[words.index("--node-manager-port") + 1]
+
+
+def test_a_node_comes_back_under_its_ports(node: LocalNode) -> None:
+    node.start(NOBODY)
+    before = ports(node)
+    node.joined("a" * 56)
+    node.kill()
+    node.start(NOBODY)
+    assert ports(node) == before
+
+
+def test_a_node_that_never_came_up_tries_others(node: LocalNode) -> None:
+    """Somebody may have taken one of them since they were found."""
+    node.start(NOBODY)
+    before = ports(node)
+    node.kill()
+    node.start(NOBODY)
+    assert ports(node) != before

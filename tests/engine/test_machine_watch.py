@@ -1,0 +1,214 @@
+"""A machine's notices and the nodes of a cluster that are on it: all are told, whenever they began, and Ray for each that it can drain."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.waiting import until
+from tests.engine.metadata_clouds import Aws, Azure
+from tests.engine.metadata_server import MetadataServer
+from tests.engine.told import OPERATORS, looks_again, sources
+from tuner.domain.errors import Conflict, NotFound, Unavailable
+from tuner.engine.notices import Notice
+from tuner.engine.ray_node.machine import MachineWatch
+from tuner.engine.ray_node.nodes import RayNode
+
+ACTION = "aws/instance-action"
+
+
+@dataclass
+class Cluster:
+    """What Ray knows. `here`: ids of the nodes on this machine; `down`: it does not answer."""
+
+    folder: Path
+    here: list[str] = field(default_factory=lambda: ["head", "a"])
+    drained: list[tuple[str, str]] = field(default_factory=list)
+    down: bool = False
+    asked: int = 0
+
+    def node(self, node_id: str) -> RayNode:
+        return RayNode(node_id, node_id == "head", self.folder)
+
+    def nodes_here(self) -> dict[str, RayNode]:
+        self.asked += 1
+        self._answer()
+        return {node_id: self.node(node_id) for node_id in self.here}
+
+    def drain(self, node_id: str, notice: Notice) -> None:
+        self._answer()
+        if node_id == "head":
+            raise Conflict("head is the head, and cannot be drained")
+        if node_id not in self.here:
+            raise NotFound(f"{node_id} is gone")
+        self.drained.append((node_id, notice.id))
+
+    def seen(self, node_id: str) -> str | None:
+        """The notice that the node's workers see."""
+        standing = self.node(node_id).boards.standing(node_id)
+        return None if standing is None else standing.id
+
+    def looked(self, times: int = 2) -> None:
+        """Until the machine's nodes were asked for so often again."""
+        before = self.asked
+        until(lambda: self.asked >= before + times)
+
+    def _answer(self) -> None:
+        if self.down:
+            raise Unavailable("the cluster does not answer")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster(tmp_path)
+
+
+@contextmanager
+def watched(
+    cluster: Cluster, server: MetadataServer[Any], cloud: Any = "aws", **more: Any
+) -> Iterator[tuple[MachineWatch, threading.Thread]]:
+    watch = MachineWatch(cluster, cluster.nodes_here, sources(server, cloud), look_s=0.01, **more)
+    thread = threading.Thread(target=watch.run)
+    thread.start()
+    try:
+        yield watch, thread
+    finally:
+        cluster.down, cluster.here = False, []
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_every_node_of_the_machine_is_told_and_those_that_can_be_are_drained(cluster: Cluster) -> None:
+    cluster.here = ["head", "a", "b"]
+    with MetadataServer(Aws()) as server, watched(cluster, server):
+        server.cloud.recommend()
+        looks_again(server, "rebalance")
+        assert cluster.drained == []
+        server.cloud.interrupt()
+        until(lambda: cluster.drained == [("a", ACTION), ("b", ACTION)])
+        assert [cluster.seen(node) for node in ("head", "a", "b")] == [ACTION] * 3
+
+
+def test_a_node_that_begins_while_a_notice_stands_is_told_too(cluster: Cluster) -> None:
+    """As one that comes back on the same machine."""
+    cluster.here = []
+    with MetadataServer(Aws()) as server, watched(cluster, server):
+        server.cloud.interrupt()
+        looks_again(server, "instance-action")
+        for node in ("a", "b"):
+            cluster.here = ["head", node]
+            until(lambda node=node: (node, ACTION) in cluster.drained)  # type: ignore[misc]
+            assert cluster.seen(node) == ACTION
+
+
+def test_what_is_withdrawn_is_taken_down(cluster: Cluster) -> None:
+    with MetadataServer(Aws()) as server, watched(cluster, server):
+        server.cloud.interrupt()
+        until(lambda: cluster.seen("head") == cluster.seen("a") == ACTION)
+        server.cloud.withdraw()
+        until(lambda: cluster.seen("head") is None and cluster.seen("a") is None)
+        cluster.here = ["head", "a", "b"]
+        cluster.looked()
+        assert ("b", ACTION) not in cluster.drained
+
+
+def test_where_ray_does_not_answer_the_workers_are_told_and_ray_as_soon_as_it_does(cluster: Cluster) -> None:
+    with MetadataServer(Aws()) as server, watched(cluster, server):
+        cluster.looked()
+        cluster.down = True
+        server.cloud.interrupt()
+        until(lambda: cluster.seen("a") == ACTION)
+        cluster.looked()
+        assert cluster.drained == []
+        cluster.down = False
+        until(lambda: cluster.drained == [("a", ACTION)])
+
+
+def test_where_the_board_cannot_be_written_ray_is_told_all_the_same(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    board = cluster.folder / "tuner_notices"
+    board.write_text("in the way")
+    with MetadataServer(Aws()) as server, watched(cluster, server):
+        server.cloud.interrupt()
+        until(lambda: ("a", ACTION) in cluster.drained)
+        board.unlink()
+        until(lambda: cluster.seen("a") == ACTION)
+    assert "cannot be told" in caplog.text
+
+
+def test_a_container_that_does_not_see_the_nodes_files_says_what_to_mount(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.folder = cluster.folder / "session_1"
+    with MetadataServer(Aws()) as server, watched(cluster, server):
+        server.cloud.interrupt()
+        until(lambda: cluster.drained == [("a", ACTION)])
+    assert not cluster.folder.exists()
+    assert f"there is no {cluster.folder} here" in caplog.text
+    assert "mount it" in caplog.text
+
+
+def test_the_watch_ends_with_the_last_node_and_waits_for_the_first(cluster: Cluster) -> None:
+    cluster.here = []
+    with MetadataServer(Aws()) as server, watched(cluster, server) as (_, thread):
+        cluster.looked()
+        assert thread.is_alive()
+        cluster.here = ["a", "b"]
+        cluster.looked()
+        cluster.here = ["b"]
+        cluster.looked()
+        assert thread.is_alive()
+        cluster.here = []
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_a_cluster_that_stays_silent_for_longer_than_a_node_lasts_without_it_is_gone(
+    cluster: Cluster,
+) -> None:
+    with MetadataServer(Aws()) as server, watched(cluster, server, silent_s=0.2) as (_, thread):
+        cluster.looked()
+        cluster.down = True
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_a_cluster_that_is_silent_for_a_while_is_waited_for(cluster: Cluster) -> None:
+    cluster.down = True
+    with MetadataServer(Aws()) as server, watched(cluster, server) as (_, thread):
+        cluster.looked()
+        cluster.down = False
+        cluster.looked()
+        cluster.down = True
+        cluster.looked()
+        assert thread.is_alive()
+
+
+@pytest.mark.parametrize("may_release", [True, False])
+def test_azure_is_told_that_it_need_not_wait_once_all_nodes_have_gone(
+    cluster: Cluster, may_release: bool
+) -> None:
+    cluster.here = ["a", "b"]
+    with MetadataServer(Azure()) as server:
+        with watched(cluster, server, "azure", may_release=may_release) as (_, thread):
+            server.cloud.schedule("ours")
+            until(lambda: len(cluster.drained) == 2)
+            cluster.here = ["b"]
+            cluster.looked()
+            assert server.cloud.released == []
+            cluster.here = []
+            thread.join(30)
+        assert server.cloud.released == (["ours"] if may_release else [])
+
+
+def test_an_operators_word_reaches_the_nodes(cluster: Cluster) -> None:
+    with MetadataServer(Aws()) as server, watched(cluster, server, None) as (watch, _):
+        watch.watcher.announce(OPERATORS)
+        until(lambda: cluster.drained == [("a", OPERATORS.id)])
+        watch.watcher.withdraw(OPERATORS.id)
+        until(lambda: cluster.seen("a") is None)

@@ -1,0 +1,50 @@
+"""What there is of machines is known at once, however long Ray takes to say so."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.waiting import until
+from tuner.engine.placement import Machine
+from tuner.engine.ray_driver import machines
+
+ONE, TWO = Machine({}, 1, 0), Machine({}, 2, 0)
+
+
+class Head:
+    """A Ray head as one that asks sees it: it answers once, then it hangs until it is let go, then it fails and comes back."""
+
+    def __init__(self) -> None:
+        self.asked: list[threading.Thread] = []
+        self.goes_on = threading.Event()
+
+    def look(self) -> list[Machine]:
+        self.asked.append(threading.current_thread())
+        if len(self.asked) == 1:
+            return [ONE]
+        self.goes_on.wait()
+        if len(self.asked) == 2:
+            raise RuntimeError("the head is away")
+        return [ONE, TWO]
+
+
+@pytest.fixture
+def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
+    found = Head()
+    monkeypatch.setattr(machines, "FRESH_S", 0.01)
+    monkeypatch.setattr(machines, "_look", found.look)
+    yield found
+    found.goes_on.set()
+
+
+def test_a_head_that_does_not_answer_holds_nobody_up(head: Head) -> None:
+    known = machines.Machines()
+    assert known() == [ONE]
+    until(lambda: len(head.asked) == 2)
+    assert known() == [ONE]
+    assert threading.current_thread() not in head.asked[1:]
+    head.goes_on.set()
+    until(lambda: known() == [ONE, TWO])
+    known.close()
+    assert not known._watcher.is_alive()

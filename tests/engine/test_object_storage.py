@@ -1,0 +1,307 @@
+"""Checkpoints in S3, through the real client and over real HTTP, while requests fail in all the ways that they do."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from tests.engine.driving import SECOND
+from tests.engine.object_storage import SLOW_S, Bucket
+from tuner.engine import storage
+from tuner.engine.checkpoints import CheckpointMissing, CheckpointStore, Found
+from tuner.engine.worker import publishing
+
+TRIAL = "trial_00000"
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "WAITS_S", (0.01,) * 6)
+    timeouts = {"connect_timeout": 2, "read_timeout": 1, "retries": {"total_max_attempts": 1}}
+    monkeypatch.setattr(storage, "S3_TIMEOUTS", timeouts)
+
+
+def a_checkpoint(folder: Path, word: str = "weights") -> Path:
+    source = folder / f"staged-{word}"
+    (source / "shards").mkdir(parents=True)
+    (source / "state.pt").write_bytes(word.encode() * 1000)
+    (source / "shards/0.bin").write_bytes(word[::-1].encode() * 1000)
+    return source
+
+
+@pytest.fixture
+def store(bucket: Bucket) -> CheckpointStore:
+    return CheckpointStore(bucket.url, "default", "job_1")
+
+
+def saved(store: CheckpointStore, folder: Path, *steps: int, attempt: int = 1) -> None:
+    for step in steps:
+        store.publish(TRIAL, attempt, step, a_checkpoint(folder, f"step-{step}-"))
+
+
+def read_back(store: CheckpointStore, folder: Path, *, at_most: int, expected: Found | None = None) -> Any:
+    found = store.newest_valid(TRIAL, folder / "here", at_most=at_most, expected=expected)
+    if found is None:
+        return None
+    step, files = found
+    assert (files / "state.pt").read_text() == f"step-{step}-" * 1000
+    assert (files / "shards/0.bin").read_text() == f"step-{step}-"[::-1] * 1000
+    return step
+
+
+def objects(bucket: Bucket) -> list[str]:
+    fs = fsspec.filesystem("s3", skip_instance_cache=True)
+    return sorted(name.split("/checkpoints/")[1] for name in fs.find(bucket.name))
+
+
+def test_what_was_stored_comes_back(store: CheckpointStore, tmp_path: Path) -> None:
+    saved(store, tmp_path, 1, 2, 10)
+    assert [found.step for found in store.found(TRIAL)] == [10, 2, 1]
+    assert read_back(store, tmp_path, at_most=10) == 10
+    assert read_back(store, tmp_path, at_most=9) == 2
+    assert read_back(store, tmp_path, at_most=0) is None
+
+
+def test_the_manifest_is_put_last(store: CheckpointStore, bucket: Bucket, tmp_path: Path) -> None:
+    saved(store, tmp_path, 1)
+    puts = [asked for asked in bucket.proxy.asked if asked.startswith("PUT") and "step_" in asked]
+    assert ["MANIFEST.json" in asked for asked in puts] == [False, False, True]
+
+
+HARMS: list[tuple[str, str, int]] = [
+    ("answer", "PUT state.pt", 500),
+    ("answer", "PUT state.pt", 503),
+    ("answer", "PUT state.pt", 403),
+    ("answer", "PUT MANIFEST", 507),
+    ("reset", "PUT state.pt", 0),
+    ("reset", "PUT MANIFEST", 0),
+    ("hang", "PUT state.pt", 0),
+    ("slow", "PUT state.pt", 0),
+    ("shorten", "PUT state.pt", 0),
+    ("cut", "GET state.pt", 0),
+    ("cut", "GET MANIFEST", 0),
+    ("flip", "GET state.pt", 0),
+    ("reset", "GET MANIFEST", 0),
+    ("hang", "GET state.pt", 0),
+    ("answer", "GET state.pt", 500),
+    ("answer", "GET list-type", 503),
+    ("answer", "GET MANIFEST", 403),
+]
+
+
+def save(driver: Any, *, until: int, restore: int | None = None, by: int | None = None) -> None:
+    driver.begin(until=until, restore=restore, restore_attempt=by)
+    driver.until_state("waiting")
+    driver.order("pause")
+    assert driver.until_state("paused")["saved_step"] == until
+
+
+@pytest.mark.parametrize(("harm", "request_", "status"), HARMS, ids=str)
+def test_a_storage_that_falters_costs_a_trial_some_time_and_nothing_else(
+    drive: Any, bucket: Bucket, harm: Any, request_: str, status: int
+) -> None:
+    method, part = request_.split()
+    bucket.proxy.fault(harm, method, part, times=2 if harm == "answer" else 1, status=status)
+    driver = drive("counts", storage=bucket.url)
+    save(driver, until=2)
+    save(driver, until=4, restore=2, by=1)
+    assert [report["metrics"]["acc"] for report in driver.reports] == [1, 2, 3, 4]
+    assert all(fault.times == 0 for fault in bucket.proxy.faults)
+
+
+def test_a_wait_for_the_storage_is_billed_as_what_it_was_for(drive: Any, bucket: Bucket) -> None:
+    driver = drive("counts", storage=bucket.url)
+    save(driver, until=1)
+    for method, part in (("PUT", "state.pt"), ("GET", "MANIFEST")):
+        bucket.proxy.fault("slow", method, part)
+    driver.begin(until=2, restore=1, restore_attempt=1)
+    driver.until_state("waiting")
+    driver.order("pause")
+    meter = driver.until_state("paused")["meter"]
+    assert meter["restore"] >= SLOW_S * SECOND
+    assert meter["checkpoint"] >= SLOW_S * SECOND
+
+
+LASTING: list[tuple[str, int, str]] = [
+    ("answer", 500, "trouble of its own"),
+    ("answer", 403, "credentials"),
+    ("answer", 507, "make room"),
+    ("reset", 0, "network"),
+]
+
+
+@pytest.mark.parametrize(("harm", "status", "advice"), LASTING)
+def test_a_storage_that_fails_for_good_fails_the_attempt_and_says_what_to_do(
+    drive: Any, bucket: Bucket, harm: Any, status: int, advice: str
+) -> None:
+    driver = drive("counts", storage=bucket.url)
+    save(driver, until=1)
+    for method in ("PUT", "GET"):
+        bucket.proxy.fault(harm, method, "step_", times=1000, status=status)
+    driver.begin(until=2)
+    driver.until_state("waiting")
+    driver.order("pause")
+    not_saved = driver.until_state("failed")["error"]
+    assert not_saved["kind"] == "storage"
+    assert advice in not_saved["message"]
+    driver.begin(until=2, restore=1, restore_attempt=1)
+    not_read = driver.until_state("failed")["error"]
+    assert not_read["kind"] == "storage"
+    assert advice in not_read["message"]
+    bucket.proxy.faults.clear()
+    save(driver, until=2, restore=1, by=1)
+
+
+def test_a_bucket_that_is_not_there_is_said_to_be_wanted(drive: Any, bucket: Bucket) -> None:
+    driver = drive("counts", storage="s3://nobodys/checkpoints")
+    driver.begin(until=1)
+    driver.until_state("waiting")
+    driver.order("pause")
+    assert "create the bucket" in driver.until_state("failed")["error"]["message"]
+
+
+def test_while_saves_fail_training_goes_on(drive: Any, bucket: Bucket) -> None:
+    bucket.proxy.fault("answer", "PUT", "step_", times=7, status=503)
+    driver = drive("counts", storage=bucket.url)
+    driver.begin(until=9, checkpoint_interval_ns=1)
+    driver.until_state("waiting")
+    assert len(driver.reports) == 9
+    driver.order("pause")
+    assert driver.until_state("paused")["saved_step"] == 9
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
+    store: CheckpointStore, bucket: Bucket, tmp_path: Path
+) -> None:
+    saved(store, tmp_path, 1, 2)
+    damaged = f"{bucket.name}/checkpoints/default/job_1/{TRIAL}/step_00000002-a1/state.pt"
+    fs = fsspec.filesystem("s3", skip_instance_cache=True)
+    fs.pipe_file(damaged, b"S" + fs.cat_file(damaged)[1:])
+    assert read_back(store, tmp_path, at_most=2) == 1
+
+
+def test_what_the_storage_never_gives_as_it_was_costs_its_checkpoint(drive: Any, bucket: Bucket) -> None:
+    driver = drive("counts", storage=bucket.url)
+    save(driver, until=2)
+    save(driver, until=4, restore=2, by=1)
+    bucket.proxy.fault("flip", "GET", "step_00000004-a2/state.pt", times=1000)
+    driver.begin(until=5, restore=4, restore_attempt=2)
+    assert driver.until_state("waiting")["from_step"] == 2
+    assert [report["metrics"]["acc"] for report in driver.reports[4:]] == [3, 4, 5]
+
+
+def test_an_object_that_is_gone_costs_its_checkpoint(
+    store: CheckpointStore, bucket: Bucket, tmp_path: Path
+) -> None:
+    saved(store, tmp_path, 1, 2)
+    fs = fsspec.filesystem("s3", skip_instance_cache=True)
+    fs.rm(f"{bucket.name}/checkpoints/default/job_1/{TRIAL}/step_00000002-a1/shards/0.bin")
+    assert read_back(store, tmp_path, at_most=2, expected=Found(2, 1)) == 1
+
+
+def test_a_listing_that_lags_hides_nothing_that_is_known(
+    store: CheckpointStore, bucket: Bucket, tmp_path: Path
+) -> None:
+    saved(store, tmp_path, 1, 2)
+    bucket.proxy.fault("unlisted", "GET", "list-type", times=1000)
+    assert store.found(TRIAL) == []
+    assert read_back(store, tmp_path, at_most=2, expected=Found(2, 1)) == 2
+
+
+def test_a_listing_that_lags_costs_no_checkpoint(
+    store: CheckpointStore, bucket: Bucket, tmp_path: Path
+) -> None:
+    saved(store, tmp_path, 1, 2)
+    bucket.proxy.fault("unlisted", "GET", "list-type", times=1000)
+    store.prune(TRIAL, 1, newest=2, keep=1)
+    bucket.proxy.faults.clear()
+    assert read_back(store, tmp_path, at_most=2) == 2
+
+
+def test_where_nothing_is_left_of_what_was_saved_no_trial_starts_over(drive: Any, bucket: Bucket) -> None:
+    driver = drive("counts", storage=bucket.url)
+    driver.begin(until=6, restore=5, restore_attempt=1)
+    failed = driver.until_state("failed")
+    assert failed["error"]["kind"] == "storage"
+    assert "mount it on every worker" in failed["error"]["message"]
+    assert driver.reports == []
+
+
+def test_where_the_newest_is_missing_for_good_an_older_one_does(
+    drive: Any, store: CheckpointStore, bucket: Bucket
+) -> None:
+    driver = drive("counts", storage=bucket.url)
+    save(driver, until=2)
+    with pytest.raises(CheckpointMissing):
+        store.newest_valid(TRIAL, Path("unused"), at_most=3, expected=Found(3, 1))
+    driver.begin(until=3, restore=3, restore_attempt=1)
+    driver.until_state("waiting")
+    assert [report["metrics"]["acc"] for report in driver.reports] == [1, 2, 3]
+
+
+DIES_UPLOADING = """
+import sys
+from pathlib import Path
+from tuner.engine.checkpoints import CheckpointStore
+url, folder = sys.argv[1:]
+source = Path(folder)
+source.mkdir()
+with (source / "state.pt").open("wb") as file:
+    file.write(b"weights" * (6 << 20))
+    file.truncate(120 << 20)
+CheckpointStore(url, "default", "job_1").publish("trial_00000", 1, 3, source)
+"""
+
+
+def test_an_upload_that_is_killed_leaves_the_checkpoint_before_and_its_pieces_are_removed_later(
+    store: CheckpointStore, bucket: Bucket, tmp_path: Path
+) -> None:
+    saved(store, tmp_path, 2)
+    bucket.proxy.fault("hang", "PUT", "MANIFEST")
+    command = [sys.executable, "-c", DIES_UPLOADING, bucket.url, str(tmp_path / "large")]
+    uploader = subprocess.Popen(command, env={**os.environ, **bucket.environment})
+    try:
+        assert bucket.proxy.asks(
+            "PUT /" + bucket.name + "/checkpoints/default/job_1/trial_00000/step_00000003-a1/MANIFEST"
+        )
+    finally:
+        uploader.kill()
+        uploader.wait()
+    assert 0 < len(pieces(bucket)) < 7, "those that hold the same are stored once"
+    assert read_back(store, tmp_path, at_most=3) == 2
+    store.prune(TRIAL, 0, newest=2, keep=2)
+    assert pieces(bucket), "they may be those of a later attempt"
+    saved(store, tmp_path, 3, attempt=2)
+    store.prune(TRIAL, 2, newest=3, keep=2)
+    assert pieces(bucket) == []
+    assert read_back(store, tmp_path, at_most=3) == 3
+
+
+def pieces(bucket: Bucket) -> list[str]:
+    return [name for name in objects(bucket) if "/pieces-" in name]
+
+
+def test_wherever_the_storage_dies_the_newest_durable_checkpoint_survives(
+    store: CheckpointStore, bucket: Bucket, tmp_path: Path
+) -> None:
+    """Three checkpoints are saved, and older ones removed; the storage dies before the first request, the second, and so on."""
+    proxy, durable, requests, before = bucket.proxy, 0, 0, 0
+    while durable < 3:
+        durable, proxy.asked[:], proxy.dies_after = 0, [], requests
+        with contextlib.suppress(Exception):  # of each kind that the client has
+            for step in (1, 2, 3):
+                saved(store, tmp_path / str(requests), step, attempt=1 + requests)
+                durable = step
+                store.prune(TRIAL, 1 + requests, newest=step, keep=1)
+        proxy.dies_after = None
+        found = read_back(store, tmp_path, at_most=3) or 0
+        assert found >= (durable or before)
+        requests, before = requests + 1, found
+    assert requests > 20
+    store.prune(TRIAL, requests, newest=3, keep=1)
+    assert {name.split("/")[3] for name in objects(bucket)} == {f"step_00000003-a{requests}"}

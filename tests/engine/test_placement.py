@@ -1,0 +1,124 @@
+"""Where an attempt runs: the cheapest kind of machine that is free, another one once it has waited."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from tuner.domain.job import Resources
+from tuner.domain.money import Price, Rate
+from tuner.domain.offer import Offer
+from tuner.domain.time import NS
+from tuner.engine.placement import (
+    PATIENCE_NS,
+    Anywhere,
+    CheapestFree,
+    Machine,
+    Place,
+    Places,
+    Standing,
+    Taken,
+)
+
+MARKET = "ray.io/market-type"
+SPOT = Offer("m7i", Price(16_000), 1, 0, "spot", labels=((MARKET, "spot"), ("instance-type", "m7i")))
+OTHER_SPOT = Offer("m5", Price(17_000), 1, 0, "spot", labels=((MARKET, "spot"), ("instance-type", "m5")))
+DEMAND = Offer("m7i", Price(50_000), 1, 0, labels=((MARKET, "!spot"), ("instance-type", "m7i")))
+SPOT_MACHINE = Machine({MARKET: "spot", "instance-type": "m7i"}, 1, 0)
+OTHER_SPOT_MACHINE = Machine({MARKET: "spot", "instance-type": "m5"}, 1, 0)
+DEMAND_MACHINE = Machine({MARKET: "on-demand", "instance-type": "m7i"}, 1, 0)
+TRIAL = "trial_00000"
+
+
+def placement(*machines: Machine, offers: tuple[Offer, ...] = (DEMAND, OTHER_SPOT, SPOT)) -> CheapestFree:
+    return CheapestFree(Places(offers, Resources(), lambda: machines))
+
+
+def begins(taken: Taken | None = None) -> Standing:
+    return Standing(trial=TRIAL, taken=taken or {})
+
+
+def waits(at: Place, waited_ns: int, taken: Taken | None = None) -> Standing:
+    return Standing(trial=TRIAL, taken=taken or {}, at=at, waited_ns=waited_ns)
+
+
+def place(offer: Offer) -> Place:
+    return Place(offer, offer.rate(cpus=1, gpus=0))
+
+
+def first(found: CheapestFree, **taken: Offer) -> Offer | None:
+    return found.choose(begins(Counter(taken.values())))[0].offer
+
+
+def test_the_cheapest_that_is_there_comes_first_and_all_follow_by_price() -> None:
+    there = placement(DEMAND_MACHINE, OTHER_SPOT_MACHINE, SPOT_MACHINE)
+    assert [found.offer for found in there.choose(begins())] == [SPOT, OTHER_SPOT, DEMAND]
+    assert [found.offer for found in placement(DEMAND_MACHINE).choose(begins())] == [
+        DEMAND,
+        SPOT,
+        OTHER_SPOT,
+    ]
+
+
+def test_what_other_attempts_have_taken_is_not_free() -> None:
+    there = placement(DEMAND_MACHINE, OTHER_SPOT_MACHINE, SPOT_MACHINE)
+    assert first(there, a=SPOT) == OTHER_SPOT
+    assert first(there, a=SPOT, b=OTHER_SPOT) == DEMAND
+
+
+def test_where_nothing_is_free_it_waits_for_the_cheapest() -> None:
+    assert first(placement()) == SPOT
+    assert first(placement(DEMAND_MACHINE), a=DEMAND) == SPOT
+
+
+def test_one_machine_holds_as_many_trials_as_fit() -> None:
+    wanted, large = Resources(cpus=2, gpus=0.5), Offer("g6", Price(1), 4, 1, labels=((MARKET, "spot"),))
+    there = CheapestFree(Places([large], wanted, lambda: [Machine({MARKET: "spot"}, 4, 1)]))
+    either = [large, replace(large, labels=())]
+    other = CheapestFree(Places(either, wanted, lambda: [Machine({MARKET: "spot"}, 4, 1)]))
+    assert there.elsewhere(waits(there.choose(begins())[0], 0, {large: 1})) is None
+    assert other.choose(begins({large: 1}))[0].offer == large
+    assert other.choose(begins({large: 2}))[0].offer != large
+    assert Machine({}, 4, 1).fits(Resources(cpus=2, gpus=0.5)) == 2
+    assert Machine({}, 4, 1).fits(Resources(cpus=3)) == 1
+    assert Machine({}, 4, 0).fits(Resources(cpus=1, gpus=1)) == 0
+
+
+def test_an_attempt_waits_where_its_kind_is_there_until_its_patience_ends() -> None:
+    there = placement(SPOT_MACHINE, DEMAND_MACHINE)
+    assert there.elsewhere(waits(place(SPOT), PATIENCE_NS - 1)) is None
+    found = there.elsewhere(waits(place(SPOT), PATIENCE_NS))
+    assert found is not None
+    assert found.offer == DEMAND
+
+
+def test_an_attempt_whose_machines_are_gone_goes_elsewhere_at_once() -> None:
+    found = placement(DEMAND_MACHINE).elsewhere(waits(place(SPOT), NS))
+    assert found is not None
+    assert found.offer == DEMAND
+
+
+@pytest.mark.parametrize("taken", [{}, {DEMAND: 1}])
+def test_an_attempt_stays_where_there_is_nowhere_to_go(taken: dict[Offer, int]) -> None:
+    machines = [DEMAND_MACHINE] if taken else []
+    assert placement(*machines).elsewhere(waits(place(SPOT), 10 * PATIENCE_NS, taken)) is None
+    assert placement(SPOT_MACHINE, offers=(SPOT,)).elsewhere(waits(place(SPOT), 10 * PATIENCE_NS)) is None
+
+
+def test_an_attempt_that_runs_stays_where_it_is() -> None:
+    there = placement(SPOT_MACHINE, DEMAND_MACHINE)
+    assert there.elsewhere(Standing(trial=TRIAL, at=place(DEMAND))) is None
+
+
+def test_anywhere_has_one_price_and_no_labels() -> None:
+    rate = Rate(Price(7))
+    assert Anywhere(rate).choose(begins()) == [Place(None, rate)]
+    assert Anywhere(rate).elsewhere(waits(Place(None, rate), 10**18)) is None
+
+
+@pytest.mark.parametrize(
+    ("labels", "is_one"),
+    [({MARKET: "spot"}, False), ({MARKET: "on-demand"}, True), ({}, True)],
+)
+def test_an_offer_may_be_all_but_spot(labels: dict[str, str], is_one: bool) -> None:
+    assert Offer("local", Price(1), 1, 0, labels=((MARKET, "!spot"),)).is_of(labels) is is_one

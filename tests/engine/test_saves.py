@@ -1,0 +1,136 @@
+"""When a running attempt saves: by what its saves take, what its market does, and what was asked for."""
+
+import pytest
+
+from tuner.domain.time import NS
+from tuner.engine.exposure import NOTICE_NS, exposure
+from tuner.engine.worker.saves import LEAST_NS, Saves
+from tuner.store.losses import Losses
+from tuner.tuning.checkpointing import (
+    CRASH_MEAN_NS,
+    HOUR_NS,
+    SPOT_MEAN_NS,
+    Exposure,
+    Hazard,
+    Saving,
+    steps_between,
+)
+
+SPOT = Exposure(preemption=Hazard.of_spot())
+STEP_NS, STALL_NS, DURABLE_NS = 10 * NS, NS // 2, 2 * NS
+
+
+class Run:
+    """Steps of one length, each save with the same stall and way to durability; `saved` has the steps of saves."""
+
+    def __init__(
+        self, exposed: Exposure, *, interval_ns: int | None = None, stall_ns: int = STALL_NS
+    ) -> None:
+        self.saves = Saves(exposed, interval_ns, 0)
+        self.now = self.stalled = self.trained = 0
+        self.saved: list[int] = []
+        self._stall_ns, self._step, self._loses = stall_ns, 0, 0
+
+    def step(self, step_ns: int = STEP_NS, *, fails: bool = False) -> None:
+        self.now += step_ns
+        self.trained += step_ns
+        self._step += 1
+        trained = self.saves.stepped(step_ns + self._loses)
+        self._loses = 0
+        save = self.saves.due(trained, self.now)
+        self.saves.answered(self.now, save=save)
+        if save:
+            self._save(fails)
+
+    def _save(self, fails: bool) -> None:
+        self.saved.append(self._step)
+        self.saves.phase("checkpoint", self.now)
+        self.now += self._stall_ns
+        self.stalled += self._stall_ns
+        self._loses = self._stall_ns
+        self.saves.phase("train", self.now)
+        if not fails:
+            self.saves.made_durable(self.now + DURABLE_NS)
+
+    def gaps(self) -> list[int]:
+        return [later - earlier for earlier, later in zip(self.saved, self.saved[1:], strict=False)]
+
+
+@pytest.mark.parametrize("stall_ns", [LEAST_NS, STALL_NS, 5 * NS])
+@pytest.mark.parametrize(
+    "exposed", [SPOT, Exposure(), Exposure(preemption=Hazard.of_spot(), notice_ns=NOTICE_NS)]
+)
+def test_saves_are_as_far_apart_as_the_rule_says_of_what_they_were_measured_to_take(
+    exposed: Exposure, stall_ns: int
+) -> None:
+    run = Run(exposed, stall_ns=stall_ns)
+    while len(run.saved) < 4:
+        run.step()
+    saving = Saving(stall_ns, stall_ns + DURABLE_NS)
+    wanted = steps_between(step_ns=STEP_NS, saving=saving, exposure=exposed)
+    assert set(run.gaps()) == {wanted}
+    assert run.stalled <= run.trained / 20
+
+
+def test_a_stall_is_no_training_and_makes_no_step_longer() -> None:
+    run = Run(SPOT, stall_ns=5 * NS)
+    while not run.saved:
+        run.step()
+    assert run.saves.stepped(STEP_NS + 5 * NS) == STEP_NS
+
+
+def test_short_steps_among_long_ones_do_not_make_saves_dear() -> None:
+    run = Run(Exposure(preemption=Hazard(60 * NS)), stall_ns=NS)
+    while len(run.saved) < 20:
+        run.step(10 * NS if len(run.saved) % 2 else NS // 10)
+    assert run.stalled <= run.trained / 20 + run._stall_ns
+
+
+def test_the_more_often_workers_go_the_more_often_is_saved() -> None:
+    gaps = []
+    for mean_ns in (HOUR_NS // 10, HOUR_NS, 10 * HOUR_NS, 100 * HOUR_NS):
+        run = Run(Exposure(preemption=Hazard(mean_ns)))
+        while len(run.saved) < 3:
+            run.step()
+        gaps.append(run.gaps()[-1])
+    assert gaps == sorted(set(gaps))
+
+
+def test_a_save_that_failed_is_followed_by_another_an_interval_later_and_not_at_each_step() -> None:
+    run = Run(SPOT)
+    while len(run.saved) < 3:
+        run.step(fails=True)
+    assert run.saves.saving is None
+    assert min(run.gaps()) > 1
+
+
+def test_an_interval_that_was_asked_for_is_kept() -> None:
+    run = Run(SPOT, interval_ns=60 * NS, stall_ns=0)
+    for _ in range(30):
+        run.step()
+    assert run.saved == [6, 12, 18, 24, 30]
+
+
+def test_where_nothing_was_seen_the_market_says_what_to_expect() -> None:
+    assert exposure("on_demand", Losses()) == Exposure()
+    for market in ("spot", "spot_with_fallback"):
+        expected = exposure(market, Losses())
+        assert expected.preemption == Hazard(SPOT_MEAN_NS)
+        assert expected.notice_ns == NOTICE_NS
+
+
+def test_what_was_seen_counts_for_more_the_longer_it_was_looked_at() -> None:
+    calm = exposure("spot", Losses(98 * HOUR_NS, {"completed": 50}))
+    stormy = exposure("spot", Losses(8 * HOUR_NS, {"preempted": 60, "lost": 39}))
+    assert calm.preemption is not None
+    assert calm.preemption.mean_ns == 100 * HOUR_NS
+    assert stormy.preemption is not None
+    assert stormy.preemption.mean_ns == HOUR_NS // 10
+    assert (stormy.notices.preemptions, stormy.notices.missed) == (109, 40)
+
+
+def test_a_machine_on_demand_that_was_lost_is_trusted_no_more_for_a_month() -> None:
+    assert exposure("on_demand", Losses(HOUR_NS)).crash.mean_ns > CRASH_MEAN_NS
+    once, often = (exposure("on_demand", Losses(HOUR_NS, {"lost": n})).crash.mean_ns for n in (1, 9))
+    assert once == 3 * HOUR_NS // 2
+    assert often == 3 * HOUR_NS // 10

@@ -1,0 +1,355 @@
+"""Checkpoints in a folder that many machines mount: full, slow to show what is there, on another file system, and damaged."""
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuner.engine import storage, storage_words
+from tuner.engine.checkpoints import MANIFEST, CheckpointStore, Found
+from tuner.engine.storage import PARTIAL
+from tuner.engine.worker import publishing
+
+ROOT = Path(__file__).parents[2]
+TRIAL = "trial_00000"
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "WAITS_S", (0.01,) * 6)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore(str(tmp_path / "storage"), "default", "job_1")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Of the trial."""
+    return tmp_path / "storage/default/job_1" / TRIAL
+
+
+def staged(tmp_path: Path, step: int) -> Path:
+    source = tmp_path / f"staged-{step}"
+    (source / "shards").mkdir(parents=True)
+    (source / "state.pt").write_text(f"step-{step}")
+    (source / "shards/0.bin").write_text("shard")
+    return source
+
+
+def publish(store: CheckpointStore, tmp_path: Path, *steps: int) -> None:
+    for step in steps:
+        store.publish(TRIAL, 1, step, staged(tmp_path, step))
+
+
+def newest(store: CheckpointStore, tmp_path: Path, at_most: int = 9) -> int | None:
+    found = store.newest_valid(TRIAL, tmp_path / "here", at_most=at_most)
+    if found is None:
+        return None
+    assert (found[1] / "state.pt").read_text() == f"step-{found[0]}"
+    return found[0]
+
+
+def rewritten(**changes: Any) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        manifest = json.loads((folder / MANIFEST).read_text())
+        (folder / MANIFEST).write_text(json.dumps({**manifest, **changes}))
+
+    return change
+
+
+def of_the_first(folder: Path) -> None:
+    """Its own files and manifest, where those of step 2 should be."""
+    shutil.rmtree(folder)
+    shutil.copytree(folder.parent / "step_00000001-a1", folder)
+
+
+def flip(name: str) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        data = bytearray((folder / name).read_bytes())
+        data[len(data) // 2] ^= 1
+        (folder / name).write_bytes(data)
+
+    return change
+
+
+def cut(name: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:-1])
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "a flipped byte": flip("state.pt"),
+    "a flipped byte in a shard": flip("shards/0.bin"),
+    "a flipped byte in the manifest": flip(MANIFEST),
+    "a missing shard": lambda folder: (folder / "shards/0.bin").unlink(),
+    "missing shards": lambda folder: shutil.rmtree(folder / "shards"),
+    "a folder in place of a file": lambda folder: (
+        (folder / "state.pt").unlink(),
+        (folder / "state.pt").mkdir(),
+    ),
+    "a cut file": cut("state.pt"),
+    "a cut manifest": cut(MANIFEST),
+    "an empty manifest": lambda folder: (folder / MANIFEST).write_text(""),
+    "a manifest that is a list": lambda folder: (folder / MANIFEST).write_text("[1, 2]"),
+    "no manifest": lambda folder: (folder / MANIFEST).unlink(),
+    "a newer version": rewritten(version=3),
+    "another trial's": rewritten(trial="trial_00001"),
+    "another job's": rewritten(job="job_2"),
+    "another step's": rewritten(step=1),
+    "another checkpoint": of_the_first,
+    "no files": rewritten(files=[]),
+    "files of no kind": rewritten(files=["state.pt"]),
+    "files elsewhere": rewritten(files=[{"path": "/etc/hostname", "bytes": 1, "sha256": ""}]),
+    "files above": rewritten(files=[{"path": "../step_00000001-a1/state.pt", "bytes": 6, "sha256": ""}]),
+    "the folder as a file": rewritten(files=[{"path": ".", "bytes": 1, "sha256": ""}]),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_what_is_damaged_is_never_restored_and_the_one_before_is(
+    store: CheckpointStore, tmp_path: Path, folder: Path, damage: Callable[[Path], object]
+) -> None:
+    publish(store, tmp_path, 1, 2)
+    assert newest(store, tmp_path) == 2
+    damage(folder / "step_00000002-a1")
+    assert newest(store, tmp_path) == 1
+
+
+UNSEEN = {
+    "a flipped byte",
+    "a flipped byte in a shard",
+    "a flipped byte in the manifest",  # which may be one of a digest
+    "a missing shard",
+    "missing shards",
+    "a folder in place of a file",
+    "a cut file",
+}
+SEEN = {name: damage for name, damage in DAMAGES.items() if name not in UNSEEN}
+
+
+@pytest.mark.parametrize("damage", SEEN.values(), ids=SEEN.keys())
+def test_what_is_damaged_does_not_push_out_what_is_whole(
+    store: CheckpointStore, tmp_path: Path, folder: Path, damage: Callable[[Path], object]
+) -> None:
+    """As far as that can be told from its manifest: nobody reads it all again for this."""
+    publish(store, tmp_path, 1, 2)
+    damage(folder / "step_00000002-a1")
+    publish(store, tmp_path, 3)
+    store.prune(TRIAL, 1, newest=3, keep=2)
+    shutil.rmtree(folder / "step_00000003-a1")
+    assert newest(store, tmp_path) == 1
+
+
+# With how often each is tried: the worker is paid for while it waits for what will not change.
+TAKES_NO_MORE = [
+    (errno.ENOSPC, "make room", 4),
+    (errno.EDQUOT, "make room", 4),
+    (errno.EACCES, "credentials", 4),
+    (errno.EIO, "trouble", 7),
+    (errno.ESTALE, "trouble", 7),
+]
+
+
+@pytest.mark.parametrize(("number", "advice", "tries"), TAKES_NO_MORE)
+def test_a_folder_that_takes_no_more_fails_the_attempt_and_says_what_to_do(
+    drive: Any, monkeypatch: pytest.MonkeyPatch, folder: Path, number: int, advice: str, tries: int
+) -> None:
+    tried: list[int] = []
+
+    def refuse(*_: object) -> None:
+        tried.append(number)
+        raise OSError(number, os.strerror(number))
+
+    driver = drive("counts")
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "_link_or_copy", refuse)
+        driver.begin(until=1)
+        driver.until_state("waiting")
+        driver.order("pause")
+        failed = driver.until_state("failed")
+    assert failed["error"]["kind"] == "storage"
+    assert advice in failed["error"]["message"]
+    assert len(tried) == tries
+    assert list(folder.iterdir()) == [], "what cannot be used does not fill the disk"
+    driver.begin(until=1)
+    driver.until_state("waiting")
+    driver.order("pause")
+    assert driver.until_state("paused")["saved_step"] == 1
+
+
+def test_a_folder_on_another_file_system_gets_copies(
+    store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refuse)
+    publish(store, tmp_path, 1)
+    assert newest(store, tmp_path) == 1
+    assert not (tmp_path / "staged-1").exists()
+
+
+def test_a_file_system_that_cannot_sync_a_folder_will_do(
+    store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync = os.fsync
+
+    def only_files(descriptor: int) -> None:
+        if os.path.isdir(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", only_files)
+    publish(store, tmp_path, 1)
+    assert newest(store, tmp_path) == 1
+
+
+def test_what_was_not_put_can_be_put_again(
+    store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever step of it fails."""
+    source, fails_at = staged(tmp_path, 1), 0
+    real, seen = storage._sync, 0
+
+    def sync(path: Path) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == fails_at:
+            raise OSError(errno.EIO, "Input/output error")
+        real(path)
+
+    monkeypatch.setattr(storage, "_sync", sync)
+    while source.exists():
+        fails_at, seen = fails_at + 1, 0
+        try:
+            store.publish(TRIAL, 1, 1, source)
+        except OSError:
+            assert source.exists()
+    assert fails_at > 4
+    assert newest(store, tmp_path) == 1
+
+
+def test_nothing_is_not_published(store: CheckpointStore, tmp_path: Path, folder: Path) -> None:
+    """As where a save that hung goes on after its attempt, whose files are gone."""
+    (tmp_path / "empty").mkdir()
+    for source in (tmp_path / "empty", tmp_path / "gone"):
+        with pytest.raises(FileNotFoundError):
+            store.publish(TRIAL, 1, 1, source)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(("there", "tries"), [(True, 7), (False, 4)])
+def test_a_folder_that_is_not_mounted_starts_no_trial_over(
+    drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool, tries: int
+) -> None:
+    """Where only the checkpoint is missing, it may come: another machine wrote it."""
+    if there:
+        (tmp_path / "storage").mkdir()
+    looks: list[str] = []
+    found = CheckpointStore.found
+    monkeypatch.setattr(
+        CheckpointStore, "found", lambda store, trial: (looks.append(trial), found(store, trial))[1]
+    )
+    driver = drive("counts")
+    driver.begin(until=6, restore=5, restore_attempt=1)
+    failed = driver.until_state("failed")
+    assert "mount it on every worker" in failed["error"]["message"]
+    assert driver.reports == []
+    assert len(looks) == tries + 1, "and a last one for an older checkpoint"
+
+
+def test_where_all_that_was_saved_is_damaged_a_trial_starts_over(drive: Any, folder: Path) -> None:
+    driver = drive("counts")
+    driver.begin(until=2)
+    driver.until_state("waiting")
+    driver.order("pause")
+    driver.until_state("paused")
+    flip("state.pt")(folder / "step_00000002-a1")
+    driver.begin(until=2, restore=2, restore_attempt=1)
+    assert driver.until_state("waiting")["from_step"] == 0
+    assert [report["metrics"]["acc"] for report in driver.reports] == [1, 2, 1, 2]
+
+
+def test_when_the_best_is_damaged_all_stay_of_which_one_may_be_the_best_now(drive: Any, folder: Path) -> None:
+    driver = drive("counts")
+    for step in (1, 2, 3):
+        driver.begin(until=step, restore=step - 1 or None, restore_attempt=step - 1, keep=9)
+        driver.until_state("waiting")
+        driver.order("pause")
+        driver.until_state("paused")
+    flip("state.pt")(folder / "step_00000003-a3")
+    driver.begin(until=3, restore=3, restore_attempt=3, keep=1, best=(0.9, 3))
+    assert driver.until_state("waiting")["from_step"] == 2
+    driver.order("pause")
+    driver.until_state("paused")
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "step_00000001-a1",
+        "step_00000002-a2",
+        "step_00000003-a4",
+    ]
+
+
+def test_a_listing_that_lags_hides_nothing_that_is_known(
+    store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As NFS does, which remembers what a folder held for a minute."""
+    publish(store, tmp_path, 1, 2)
+    monkeypatch.setattr(storage.Storage, "names", lambda *_: ["step_00000001-a1"])
+    found = store.newest_valid(TRIAL, tmp_path / "here", at_most=2, expected=Found(2, 1))
+    assert found is not None
+    assert found[0] == 2
+
+
+FILLS_UP = """
+import os, sys
+from pathlib import Path
+from tuner.engine.checkpoints import CheckpointStore
+from tuner.engine.storage_words import explained
+mount, folder = Path(sys.argv[1]), Path(sys.argv[2])
+store = CheckpointStore(str(mount), "default", "job_1")
+for step in range(1, 9):
+    source = folder / str(step)
+    source.mkdir()
+    (source / "state.pt").write_bytes(os.urandom(300_000))
+    try:
+        store.publish("trial_00000", 1, step, source)
+    except OSError as error:
+        print(step, store.newest_valid("trial_00000", folder / "here", at_most=99)[0], explained(error))
+        store.prune("trial_00000", 1, newest=step - 1, keep=1)
+        print(store.publish("trial_00000", 1, step, source).step)
+        break
+"""
+
+
+def test_a_disk_that_is_full_in_earnest(tmp_path: Path) -> None:
+    """A real file system of 1 MiB, in a mount namespace of its own."""
+    (tmp_path / "mount").mkdir()
+    mounted = f"mount -t tmpfs -o size=1m tmpfs {tmp_path}/mount && exec "
+    command = " ".join(
+        f"'{word}'" for word in (sys.executable, "-c", FILLS_UP, str(tmp_path / "mount"), str(tmp_path))
+    )
+    unshare = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*unshare, f"{mounted} true"], check=False).returncode
+    ):
+        pytest.skip("this machine lets nobody mount a file system of their own")
+    done = subprocess.run([*unshare, mounted + command], cwd=ROOT, capture_output=True, text=True, check=True)
+    said, again = done.stdout.splitlines()
+    assert said.startswith("4 3 OSError: [Errno 28]"), said
+    assert storage_words.FULL in said
+    assert again == "4"
+
+
+def test_half_a_folder_is_never_seen(store: CheckpointStore, tmp_path: Path, folder: Path) -> None:
+    (folder / f"{PARTIAL}step_00000007-a1.77").mkdir(parents=True)
+    shutil.copytree(staged(tmp_path, 7), folder / f"{PARTIAL}step_00000007-a1.78")
+    assert store.found(TRIAL) == []

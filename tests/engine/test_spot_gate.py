@@ -1,0 +1,194 @@
+"""Who is let onto spot machines, by a gate with a real database and a cluster of no substance."""
+
+import time
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+
+from tests.engine.seats import Seats
+from tests.store.builders import JOB, PROJECT, create, new_job
+from tuner.domain.budget import Budget
+from tuner.domain.errors import Unavailable
+from tuner.domain.ids import SELF_TEST
+from tuner.domain.money import Money, Price
+from tuner.domain.offer import Offer
+from tuner.domain.records import AttemptRow
+from tuner.domain.time import NS, Instant
+from tuner.engine.ray_driver.main import Post
+from tuner.engine.ray_driver.seat import SeatLost
+from tuner.engine.ray_driver.spot_gate import LEAST_NS, LOST_MAX, SHARE, SpotGate
+from tuner.engine.worker.self_test import Verdict
+from tuner.store import jobs, launches, ledger
+from tuner.store.database import Database
+from tuner.store.journal import SqlJournal
+
+SPOT = Offer("m", Price(1_000_000), 1, 0, "spot", labels=(("market", "spot"),))
+DEMAND = Offer("m", Price(3_600_000), 1, 0, labels=(("market", "!spot"),))
+SLOW = Verdict(False, "it was not through", lasting=False)
+FORGETS = Verdict(False, "it forgets")
+
+
+def gate(
+    database: Database,
+    seats: Seats,
+    *,
+    offers: tuple[Offer, ...] = (DEMAND, SPOT),
+    goes_on: Any = lambda: True,
+    usd: int = 36_000_000,
+) -> SpotGate:
+    """Of a job that is new, or was there. With $36 a trial on demand runs for ten hours. Nothing is waited for: one look at each
+    kind of machine."""
+    with database.read() as db:
+        known = launches.get(db, JOB)
+    if known is None:
+        new = new_job(limits=Budget(usd=Money(usd)))
+        create(database, replace(new, offer=offers[0], others=offers[1:]))
+        with database.write() as db:
+            launches.beat(db, JOB, 1, Instant(1))
+            jobs.begin_running(db, JOB, at=Instant(1))
+    with database.read() as db:
+        row = jobs.get(db, JOB)
+    return SpotGate(database, row, 1, goes_on, -1.0, seat=seats)
+
+
+def refusal(found: SpotGate) -> str | None:
+    return found.refusal(died_at=None)
+
+
+def markets(database: Database) -> list[str]:
+    with database.read() as db:
+        return [offer.market for offer in jobs.get(db, JOB).offers]
+
+
+def account(database: Database) -> Any:
+    with database.read() as db:
+        return ledger.account(db, JOB)
+
+
+def begin_a_trial(database: Database) -> None:
+    with SqlJournal(database, JOB, PROJECT, 1, Instant(2)).transaction() as tx:
+        tx.put_attempt(AttemptRow("trial_00000", 1, Instant(2)))
+
+
+def test_the_test_is_on_demand_where_that_is_to_be_had(database: Database) -> None:
+    seats = Seats([DEMAND, SPOT], [Verdict(True)])
+    assert refusal(gate(database, seats)) is None
+    assert seats.asked == [DEMAND]
+    assert (account(database).posted.usd, account(database).held.usd) == (DEMAND.price.of(NS), Money(0))
+
+
+def test_where_nothing_is_free_on_demand_a_spot_machine_will_do(database: Database) -> None:
+    seats = Seats([SPOT], [Verdict(True)])
+    assert refusal(gate(database, seats)) is None
+    assert seats.asked == [DEMAND, SPOT]
+    assert account(database).posted.usd == SPOT.price.of(NS)
+
+
+def test_a_machine_is_waited_for_as_long_as_the_job_goes_on_and_that_costs_nothing(
+    database: Database,
+) -> None:
+    seats, looks = Seats([], [Verdict(True)]), count()
+
+    def goes_on() -> bool:
+        if next(looks) == 100:
+            seats.there = [SPOT]
+        assert seats.orders or account(database).held.usd == Money(0)
+        return True
+
+    patient = gate(database, seats, goes_on=goes_on)
+    assert refusal(patient) is None
+    assert len(seats.asked) == seats.left > 20
+
+
+def test_nobody_waits_for_a_machine_that_is_not_wanted_any_more(database: Database) -> None:
+    looks = iter([True] * 100)
+    seats = Seats([])
+    assert refusal(gate(database, seats, goes_on=lambda: next(looks, False))) is None
+    assert len(seats.asked) == seats.left
+    assert not seats.orders
+
+
+def test_a_test_whose_machine_is_taken_away_is_made_again_so_many_times(database: Database) -> None:
+    seats = Seats([SPOT], [SeatLost, SeatLost, Verdict(True)])
+    assert refusal(gate(database, seats)) is None
+    assert account(database).posted.usd.micro_usd == 3 * SPOT.price.of(NS).micro_usd
+    assert account(database).held.usd == Money(0)
+
+
+def test_a_test_that_is_lost_every_time_is_nobody_s_verdict(database: Database) -> None:
+    seats = Seats([DEMAND], [SeatLost] * (LOST_MAX + 1))
+    with pytest.raises(Unavailable, match="lost 5 times"):
+        refusal(gate(database, seats))
+    assert account(database).held.usd == Money(0)
+
+
+@pytest.mark.parametrize("usd", [36_000_000, 360_000_000])
+def test_the_test_may_take_its_share_of_the_money(database: Database, usd: int) -> None:
+    seats = Seats([DEMAND], [Verdict(True)])
+    assert refusal(gate(database, seats, usd=usd)) is None
+    assert seats.orders[0]["limit_s"] == pytest.approx(usd / 1000 / SHARE, abs=11)
+
+
+def test_a_small_budget_has_ten_minutes_for_it_or_all_that_it_buys(database: Database) -> None:
+    seats = Seats([DEMAND], [Verdict(True)])
+    assert refusal(gate(database, seats, usd=900_000)) is None
+    assert seats.orders[0]["limit_s"] == LEAST_NS / NS - 10
+
+
+def test_what_says_nothing_of_the_code_lets_the_job_run_on_demand_and_no_driver_after_that_one_on_spot(
+    database: Database,
+) -> None:
+    seats = Seats([DEMAND, SPOT], [SLOW])
+    assert refusal(gate(database, seats)) is None
+    assert markets(database) == ["on_demand"]
+    assert refusal(gate(database, seats)) is None
+    assert len(seats.asked) == 1
+
+
+def test_a_job_that_may_have_nothing_but_spot_is_refused_for_it(database: Database) -> None:
+    assert "not through" in str(refusal(gate(database, Seats([SPOT], [SLOW]), offers=(SPOT,))))
+    assert markets(database) == ["spot"]
+
+
+def test_what_fails_for_good_is_refused_though_it_could_run_on_demand(database: Database) -> None:
+    assert "it forgets" in str(refusal(gate(database, Seats([DEMAND], [FORGETS]))))
+    assert markets(database) == ["on_demand", "spot"]
+
+
+@pytest.mark.parametrize("verdict", [FORGETS, SLOW])
+def test_a_job_that_has_had_a_trial_is_not_tested_again(database: Database, verdict: Verdict) -> None:
+    """Whatever became of its code since it was let in: what it found is not taken from it."""
+    seats = Seats([DEMAND, SPOT], [Verdict(True), verdict])
+    assert refusal(gate(database, seats)) is None
+    begin_a_trial(database)
+    assert refusal(gate(database, seats)) is None
+    assert len(seats.asked) == 1
+
+
+def test_a_wish_ends_the_test_and_it_is_paid_for(database: Database) -> None:
+    wanted = iter([True] * 3)
+    seats = Seats([DEMAND], [None])
+    assert refusal(gate(database, seats, goes_on=lambda: next(wanted, False))) is None
+    assert account(database).posted.usd == DEMAND.price.of(NS)
+    with database.read() as db:
+        assert {line.trial for line in ledger.lines(db, JOB)} == {SELF_TEST}
+
+
+@pytest.mark.parametrize(
+    ("wall_clock_s", "wish", "goes_on"),
+    [(None, None, True), (60, None, True), (9, None, False), (60, "pause", False)],
+)
+def test_what_the_test_and_the_wait_for_it_take_counts_for_the_wall_clock(
+    database: Database, wall_clock_s: int | None, wish: Any, goes_on: bool
+) -> None:
+    """Of a job that has been running for ten seconds, two of them before its last pause."""
+    limit = None if wall_clock_s is None else wall_clock_s * NS
+    create(database, new_job(limits=Budget(usd=Money(1), wall_clock_ns=limit)))
+    now = time.time_ns()
+    with database.write() as db:
+        for state, at_s in (("running", -30), ("paused", -28), ("running", -8)):
+            jobs.move(db, JOB, state, None, at=Instant(now + at_s * NS))  # type: ignore[arg-type]
+        jobs.set_wish(db, JOB, wish)
+    assert Post(database, JOB, 1).goes_on() is goes_on

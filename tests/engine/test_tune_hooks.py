@@ -1,0 +1,166 @@
+"""What Tune is told of attempts that wait for a worker: the real hooks and orders, and in Tune's place its side of both."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray import cloudpickle
+from ray.exceptions import RayActorError
+
+from tuner.domain.time import NS
+from tuner.engine.ray_driver import deaths
+from tuner.engine.ray_driver.actuator import Actuator
+from tuner.engine.ray_driver.tune_hooks import Assigner, Messenger
+from tuner.engine.world import Assignment
+
+
+class Loop:
+    """Has those in `elsewhere` begin anew."""
+
+    def __init__(self, actuator: Actuator) -> None:
+        self._actuator = actuator
+        self.end = None
+        self.elsewhere: set[str] = set()
+        self.told: list[Any] = []
+
+    def relocate(self, trial: str, attempt: int) -> bool:
+        moves = trial in self.elsewhere
+        self.elsewhere.discard(trial)
+        if moves:
+            self._actuator.begin(assignment(trial, attempt + 1))
+        return moves
+
+    def runs(self, trial: str, attempt: int) -> bool:
+        return True
+
+    def lost(self, trial: str, attempt: int, reason: str, **more: Any) -> None:
+        self.told.append((trial, attempt, more))
+
+    def progress(self, progress: Any) -> None:
+        self.told.append(progress)
+
+
+class Tune:
+    """The part of its controller that the hooks use. What it stops is no longer live, at once."""
+
+    def __init__(self) -> None:
+        self.live: set[Any] = set()
+        self._staged_trials: set[Any] = set()
+        self.cached_max = 0
+        self._tune_controller = self
+
+    def get_live_trials(self) -> set[Any]:
+        return self.live
+
+    def stop_trial(self, trial: Any) -> None:
+        self.live.discard(trial)
+
+    def _unstage_trial_with_resources(self, trial: Any) -> None:
+        self._staged_trials.remove(trial)
+
+
+class Trial(SimpleNamespace):
+    __hash__ = object.__hash__
+
+
+SPOT_NODE = {"NodeID": "gone", "Alive": False, "DeathReason": 0, "Labels": {deaths.MARKET: "spot"}}
+
+
+class GlobalState:
+    """What Ray knows of actors; no node is being drained."""
+
+    def __init__(self, actors: dict[str, Any]) -> None:
+        self.actor_table = actors.__getitem__
+
+    def get_draining_nodes(self) -> dict[str, int]:
+        return {}
+
+
+class Driver:
+    def __init__(self) -> None:
+        self.actuator = Actuator(lambda one: {"order": "begin", "trial": one.trial}, clock=lambda: 0)
+        self.loop, self.tune = Loop(self.actuator), Tune()
+        hooks: Any = (self.loop, self.actuator)
+        self.assigner = Assigner(*hooks, {}, lambda: None)
+        self.messenger = Messenger(*hooks, lambda: None)
+
+    def tune_asks(self) -> Any:
+        """And looks for a worker for what it is given."""
+        config = self.assigner.suggest("any")
+        if config is None:
+            return None
+        assert isinstance(config, dict)
+        trial = Trial(config=config, trial_id=f"{config['trial']}-{config['attempt']}")
+        self.messenger.on_trial_add(self.tune, trial)
+        self.tune.live.add(trial)
+        self.tune._staged_trials.add(trial)
+        return trial
+
+
+def assignment(trial: str, attempt: int = 1, *, not_before_ns: int = 0) -> Assignment:
+    return Assignment(trial, attempt, {}, None, NS, None, not_before_ns)
+
+
+@pytest.fixture
+def driver() -> Driver:
+    return Driver()
+
+
+def test_a_worker_that_becomes_free_is_for_the_attempt_that_waits_longest(driver: Driver) -> None:
+    for name in ("b", "a", "c"):
+        driver.actuator.begin(assignment(name))
+    b, a, c = (driver.tune_asks() for _ in range(3))
+    assert driver.messenger.choose_trial_to_run(driver.tune) is b
+    driver.actuator.started("b", lambda message: None)
+    assert driver.messenger.choose_trial_to_run(driver.tune) is a
+    driver.actuator.started("a", lambda message: None)
+    driver.actuator.started("c", lambda message: None)
+    assert driver.messenger.choose_trial_to_run(driver.tune) is None
+    assert c in driver.tune.live
+
+
+def test_an_attempt_that_is_to_be_elsewhere_is_called_off_and_its_next_one_looked_for(driver: Driver) -> None:
+    for name in ("a", "b"):
+        driver.actuator.begin(assignment(name))
+    a, b = driver.tune_asks(), driver.tune_asks()
+    driver.loop.elsewhere = {"a"}
+    assert driver.messenger.choose_trial_to_run(driver.tune) is b
+    assert driver.tune.live == driver.tune._staged_trials == {b}
+    assert a not in driver.tune.live
+    again = driver.tune_asks()
+    assert (again.config["trial"], again.config["attempt"]) == ("a", 2)
+    assert [one.attempt for one in driver.actuator.looking()] == [1, 2]
+
+
+def test_what_is_called_off_while_it_waits_has_ended(driver: Driver) -> None:
+    driver.actuator.begin(assignment("a"))
+    driver.tune_asks()
+    driver.actuator.stop("a")
+    assert driver.messenger.choose_trial_to_run(driver.tune) is None
+    assert [(one.trial, one.state) for one in driver.loop.told] == [("a", "stopped")]
+    assert not driver.tune.live
+    assert not driver.tune._staged_trials
+
+
+def test_an_idle_worker_that_died_with_its_machine_is_noticed_by_its_next_attempt(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Which is preempted, on the node of that worker; and Tune keeps no other idle for it."""
+    monkeypatch.setattr(deaths.ray, "nodes", lambda: [SPOT_NODE])
+    monkeypatch.setattr(deaths, "state", GlobalState({"actor": {"Address": {"NodeID": "gone"}}}))
+    driver.actuator.begin(assignment("a"))
+    trial = driver.tune_asks()
+    trial.pickled_error_file = str(tmp_path / "error.pkl")
+    Path(trial.pickled_error_file).write_bytes(cloudpickle.dumps(RayActorError("actor")))
+    driver.messenger.on_trial_error(driver.tune, trial)
+    assert driver.loop.told == [("a", 1, {"preempted": True, "node": "gone"})]
+    assert not driver.tune._staged_trials
+    assert driver.actuator.looking() == []
+
+
+def test_an_attempt_is_not_handed_out_before_its_time(driver: Driver) -> None:
+    driver.actuator.begin(assignment("a", not_before_ns=NS))
+    driver.actuator.begin(assignment("b"))
+    assert driver.tune_asks().config["trial"] == "b"
+    assert driver.tune_asks() is None

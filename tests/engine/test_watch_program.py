@@ -1,0 +1,52 @@
+"""The watcher as a program, where there is nothing to watch: over soon, cheap, and no alarm."""
+
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from tests.engine.metadata_clouds import Nowhere
+from tests.engine.metadata_server import MetadataServer, hangs
+
+ENDS = """
+import sys
+from tuner.engine.ray_node.watch import main
+code = main(sys.argv[1:], detect_s=0.5)
+assert "ray" not in sys.modules, "it takes a second and 80 MB to load"
+sys.exit(code)
+"""
+
+
+def ends(*words: str) -> str:
+    """What it logs."""
+    command = [sys.executable, "-c", ENDS, "--address", "127.0.0.1:1", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+@pytest.fixture
+def nobody() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{free.getsockname()[1]}"
+
+
+def test_on_a_machine_of_no_cloud_it_ends_with_one_line_in_its_log(nobody: str) -> None:
+    (line,) = ends("--metadata-url", nobody).splitlines()
+    assert "INFO" in line
+    assert "nothing to watch" in line
+
+
+@pytest.mark.parametrize("hanging", [False, True])
+def test_something_else_that_has_the_address_is_no_cloud(hanging: bool) -> None:
+    with MetadataServer(Nowhere()) as server:
+        if hanging:
+            server.fail("", hangs)
+        (line,) = ends("--metadata-url", server.url).splitlines()
+        assert "nothing to watch" in line
+
+
+def test_without_a_cloud_and_outside_a_pod_there_is_nothing_to_watch() -> None:
+    assert "nothing to watch" in ends("--cloud", "none")

@@ -1,0 +1,73 @@
+"""Who is refused spot machines as soon as they ask: whose trainable has failed the restore self-test."""
+
+from dataclasses import replace
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.engine.seats import Seats
+from tests.fakes import FakeService
+from tests.service.passes import launch_of, one_pass
+from tuner.engine.ray_driver.spot_gate import SpotGate
+from tuner.engine.worker.self_test import Verdict
+from tuner.store import jobs, launches
+
+LABELS = {"ray.io/market-type": "spot", "usd-per-hour": "0.02"}
+WANTED = {"market": "spot", "max_concurrent_trials": 1}
+
+
+def judged(service: FakeService, job: str, verdict: Verdict) -> str | None:
+    """By the job's driver."""
+    one_pass(service)
+    epoch = launch_of(service, job).epoch
+    with service.database.write() as db:
+        launches.beat(db, job, epoch, service.now())
+        jobs.begin_running(db, job, at=service.now())
+        row = jobs.get(db, job)
+    seen = service.cluster.codes[-1]
+    gate = SpotGate(
+        service.database, row, epoch, lambda: True, 60.0, seen, Seats(list(row.offers), [verdict])
+    )
+    why = gate.refusal(died_at=None)
+    if why is not None:
+        gate.refuse(why)
+    return why
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_what_has_failed_is_refused_at_the_door_though_the_cluster_has_other_files(
+    service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch, elsewhere: bool
+) -> None:
+    if elsewhere:
+        monkeypatch.setattr("tuner.engine.ray_driver.spot_gate.code_digest", lambda *_: "0" * 64)
+    service.cluster.found = [replace(fakes.SMALL, labels=LABELS)]
+    job = fakes.submit(client, resources=WANTED)
+    assert "it forgets" in str(judged(service, job, Verdict(False, "it forgets")))
+    answer = client.post("/v1/jobs", json=fakes.body(resources=WANTED))
+    assert answer.status_code == 422
+    assert "it forgets" in answer.text
+    mended = "1" * 64
+    monkeypatch.setattr("tuner.service.submit.code_digest", lambda *_: mended)
+    fakes.submit(client, resources=WANTED)
+
+
+def test_code_that_is_tested_anew_is_let_in_again(
+    service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was mended on the cluster alone, while jobs waited that had come in before."""
+    service.cluster.found = [replace(fakes.SMALL, cpus=8, labels=LABELS)]
+    first, second = (fakes.submit(client, resources=WANTED) for _ in range(2))
+    for job, code, verdict in ((first, "0", Verdict(False, "it forgets")), (second, "1", Verdict(True))):
+        digest = code * 64
+        monkeypatch.setattr("tuner.engine.ray_driver.spot_gate.code_digest", lambda *_, found=digest: found)
+        judged(service, job, verdict)
+    fakes.submit(client, resources=WANTED)
+
+
+def test_what_a_job_on_demand_is_made_of_is_nobody_s_concern(
+    service: FakeService, client: TestClient
+) -> None:
+    fakes.submit(client)
+    one_pass(service)
+    assert service.cluster.codes == [None]

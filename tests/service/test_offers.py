@@ -1,0 +1,120 @@
+"""On which nodes a job's trials may run, at what price, and what is said where there is none."""
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuner.domain.errors import Invalid
+from tuner.domain.job import Resources
+from tuner.engine.ray_cluster import Node
+from tuner.service.offers import offers_of, suitable
+from tuner.settings import Settings
+
+MARKET = "ray.io/market-type"
+
+
+def settings(home: Path, prices: str = "") -> Settings:
+    return Settings.from_env({"TUNER_HOME": str(home), "TUNER_NODE_PRICES": prices})
+
+
+def node(name: str, cpus: float = 1, **labels: str) -> Node:
+    """`market`, `kind` and `price` are those of its labels."""
+    names = {"market": MARKET, "kind": "instance-type", "price": "usd-per-hour"}
+    return Node(name, cpus, 0, 1 << 30, {names[key]: value for key, value in labels.items()})
+
+
+HEAD = Node("head", 0, 0, 1 << 30, is_head=True)
+SPOT, DEMAND = node("s", market="spot", price="0.0162"), node("d", market="on-demand", price="0.0504")
+
+
+def of(
+    found: list[Node], home: Path, prices: str = "", **wanted: Any
+) -> list[tuple[str, int, dict[str, str]]]:
+    size = Resources(**wanted)
+    offers = offers_of(settings(home, prices), suitable(found, size), size)
+    return [(one.market, one.price.micro_usd_per_hour, dict(one.labels)) for one in offers]
+
+
+def test_each_market_is_had_at_the_price_that_its_nodes_say(tmp_path: Path) -> None:
+    spot = ("spot", 16_200, {MARKET: "spot", "usd-per-hour": "0.0162"})
+    demand = ("on_demand", 50_400, {MARKET: "!spot", "usd-per-hour": "0.0504"})
+    cluster = [HEAD, SPOT, DEMAND, SPOT]
+    assert of(cluster, tmp_path, market="spot") == [spot]
+    assert of(cluster, tmp_path, market="on_demand") == [demand]
+    assert of(cluster, tmp_path, market="spot_with_fallback") == [demand, spot]
+
+
+def test_without_a_label_the_price_is_that_of_kind_and_market(tmp_path: Path) -> None:
+    cluster = [node("s", market="spot", kind="m7i.large"), node("d", kind="m7i.large")]
+    prices = "m7i.large=0.1,m7i.large/spot=0.03"
+    assert [price for _, price, _ in of(cluster, tmp_path, prices, market="spot_with_fallback")] == [
+        100_000,
+        30_000,
+    ]
+    assert [price for _, price, _ in of(cluster, tmp_path, market="spot_with_fallback")] == [50_400, 16_200]
+
+
+def test_kinds_of_one_market_are_kept_apart_by_their_labels(tmp_path: Path) -> None:
+    cluster = [
+        node("a", market="spot", kind="m5", price="0.02"),
+        node("b", market="spot", kind="m7i", price="0.03"),
+        node("c", market="spot", kind="m7i", price="0.03"),
+    ]
+    found = of(cluster, tmp_path, market="spot")
+    assert [(price, labels["instance-type"]) for _, price, labels in found] == [
+        (30_000, "m7i"),
+        (20_000, "m5"),
+    ]
+
+
+def test_nodes_that_labels_do_not_tell_apart_are_had_at_the_dearest_price(tmp_path: Path) -> None:
+    """A trial may land on either, and a hold may be too large, never too small."""
+    cluster = [node("a", 4, market="spot", price="0.04"), node("b", 1, market="spot", price="0.04")]
+    (offer,) = offers_of(settings(tmp_path), cluster, Resources(cpus=1))
+    assert offer.rate(cpus=1, gpus=0).price.micro_usd_per_hour == 40_000
+
+
+def test_a_cluster_that_says_nothing_of_markets_is_on_demand_and_nothing_is_bound(tmp_path: Path) -> None:
+    plain = [node("a", 2), node("b", 2, kind="m5")]
+    for market in ("on_demand", "spot_with_fallback"):
+        ((found, price, labels),) = of(plain, tmp_path, market=market)
+        assert (found, price, labels) == ("on_demand", 100_800, {})
+
+
+def test_beside_labelled_nodes_the_others_are_on_demand(tmp_path: Path) -> None:
+    found = of([node("plain", 2), SPOT], tmp_path, market="spot_with_fallback")
+    assert found == [
+        ("on_demand", 100_800, {MARKET: "!spot"}),
+        ("spot", 16_200, {MARKET: "spot", "usd-per-hour": "0.0162"}),
+    ]
+
+
+@pytest.mark.parametrize("cluster", [[node("plain")], [DEMAND], [node("odd", market="capacity-block")]])
+def test_spot_is_refused_where_no_node_is_and_the_missing_label_is_named(cluster: list[Node]) -> None:
+    with pytest.raises(Invalid) as refused:
+        suitable(cluster, Resources(market="spot"))
+    (fault,) = refused.value.faults
+    assert fault.pointer == "/resources/market"
+    assert "ray.io/market-type=spot" in fault.detail
+    assert "spot_with_fallback" in fault.detail
+
+
+def test_on_demand_is_refused_where_all_nodes_are_spot() -> None:
+    with pytest.raises(Invalid, match=r"ray\.io/market-type=on-demand"):
+        suitable([SPOT], Resources(market="on_demand"))
+
+
+def test_a_size_that_no_node_has_is_refused_before_the_market() -> None:
+    with pytest.raises(Invalid, match="/resources/cpus"):
+        suitable([SPOT], Resources(cpus=2, market="on_demand"))
+
+
+@pytest.mark.parametrize("said", ["", "cheap", "nan", "-1", "1e9", "inf"])
+def test_a_price_label_that_is_none_is_as_if_it_were_not_there(said: str) -> None:
+    assert node("a", price=said).usd_per_hour is None
+
+
+def test_a_price_of_more_than_six_decimals_is_rounded_up() -> None:
+    assert node("a", price="0.01234561").usd_per_hour == Decimal("0.012346")

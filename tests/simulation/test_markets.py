@@ -1,0 +1,167 @@
+"""Attempts of one job at different prices: each is held and billed at that of its own machine, and the budget holds."""
+
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+
+from tests.simulation.test_simulated_jobs import QuickCurves, check_books, outcome, spec
+from tests.simulation.watched import watched
+from tuner.domain.money import Price, Rate
+from tuner.domain.offer import Offer
+from tuner.domain.time import Instant
+from tuner.engine.placement import Place, Standing
+from tuner.engine.simulated.world import Faults, SimulatedRun
+from tuner.engine.world import Terms
+
+SPOT = Offer("m", Price(30_000), 1, 0, "spot", labels=(("ray.io/market-type", "spot"),))
+DEMAND = Offer("m", Price(100_000), 1, 0, labels=(("ray.io/market-type", "!spot"),))
+PLACES = {offer: Place(offer, Rate(offer.price)) for offer in (SPOT, DEMAND)}
+
+
+class Fickle:
+    """Either market, by chance; and elsewhere by chance, too."""
+
+    def __init__(self, seed: int, *, only: Offer | None = None) -> None:
+        self._rng, self._only = Random(f"markets/{seed}"), only
+        self.chosen: list[Offer] = []
+
+    def choose(self, trial: Standing) -> Sequence[Place]:
+        first = self._only or self._rng.choice([SPOT, DEMAND])
+        self.chosen.append(first)
+        second = DEMAND if first == SPOT else SPOT
+        return [PLACES[first]] if self._only else [PLACES[first], PLACES[second]]
+
+    def elsewhere(self, trial: Standing) -> Place | None:
+        assert trial.at is not None
+        other = DEMAND if trial.at.offer == SPOT else SPOT
+        return PLACES[other] if self._rng.random() < (0.02 if trial.waited_ns is None else 0.3) else None
+
+    def paid(self, place: Place, paid_ns: int, *, gained_ns: int, now: Instant) -> None:
+        assert 0 <= gained_ns <= paid_ns
+
+
+def run_of(seed: int, *, only: Offer | None = None, usd: str = "0.005", **faults: float) -> SimulatedRun:
+    terms = Terms("job_0", Rate(DEMAND.price), 3, 10 * 10**9)
+    return SimulatedRun(
+        spec(usd, seed=seed),
+        terms,
+        QuickCurves(),
+        seed=seed,
+        faults=Faults(**faults),
+        placement=Fickle(seed, only=only),
+    )
+
+
+def restless(run: SimulatedRun) -> list[str]:
+    """From now on every attempt that waits for a worker is asked, at each turn, whether it would go elsewhere."""
+    moved: list[str] = []
+    before = run.on_turn
+
+    def turn() -> None:
+        for waiting in list(run.fleet._queue):
+            if waiting in run.fleet._queue:
+                run.fleet._queue.remove(waiting)  # or it is placed while it is asked
+                if run.loop.relocate(waiting.trial, waiting.attempt):
+                    moved.append(waiting.trial)
+                else:
+                    run.fleet._queue.append(waiting)
+        before()
+
+    run.on_turn = turn
+    return moved
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_the_markets_do_the_budget_and_all_invariants_hold(seed: int) -> None:
+    run = run_of(seed, crash=0.02, repeat=0.02, driver_restart=0.01, loss=0.02)
+    invariants = watched(run)
+    moved = restless(run)
+    run.fleet.workers[2].up = False  # so that there is always somebody who waits
+    run.run()
+    invariants.at_end(run)
+    check_books(run)
+    assert moved
+    assert isinstance(run.placement, Fickle)
+    assert set(run.placement.chosen) == {SPOT, DEMAND}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_attempt_is_billed_at_the_price_of_its_own_machine(seed: int) -> None:
+    run = run_of(seed)
+    metered: dict[tuple[str, int], int] = {}
+    heard = run.loop.progress
+
+    def listen(progress: object) -> None:
+        metered[progress.trial, progress.attempt] = progress.meter.total_ns  # type: ignore[attr-defined]
+        heard(progress)  # type: ignore[arg-type]
+
+    run.loop.progress = listen  # type: ignore[method-assign,assignment]
+    run.run()
+    bills = {(a.trial, a.attempt): a.costs for a in run.journal.tables.attempts.values()}
+    prices = set()
+    for where, costs in bills.items():
+        paid = sum(cost.usd.micro_usd for cost in costs.values())
+        at = [offer for offer in (SPOT, DEMAND) if offer.price.of(metered[where]).micro_usd == paid]
+        assert at, (where, paid, metered[where])
+        prices.update(at)
+    assert prices == {SPOT, DEMAND}
+
+
+def test_the_same_money_buys_more_on_spot() -> None:
+    """Some three times as many steps at less than a third of the price."""
+    steps = {}
+    for only in (SPOT, DEMAND):
+        run = run_of(0, only=only, usd="0.003")
+        run.run()
+        steps[only] = run.loop.state.steps
+        spent = run.journal.tables.account.posted.usd.micro_usd
+        assert 0.97 * 3000 <= spent <= 3000
+    assert steps[SPOT] > 2.5 * steps[DEMAND]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_job_at_less_than_its_dearest_price_decides_as_one_that_has_no_dearer(seed: int) -> None:
+    """What `auto` keeps back is counted at what was paid, not at the dearest price that a machine of the job may have."""
+    told = []
+    for dearest in (SPOT, DEMAND):
+        run = SimulatedRun(
+            spec("0.003", seed=seed, scheduler="auto"),
+            Terms("job_0", Rate(dearest.price), 4, 10 * 10**9),
+            QuickCurves(),
+            seed=seed,
+            placement=Fickle(seed, only=SPOT),
+        )
+        run.run()
+        told.append((outcome(run), run.clock.elapsed_ns()))
+    assert told[0] == told[1]
+
+
+def test_who_cannot_pay_for_the_first_place_takes_the_next() -> None:
+    """The money is enough for some seconds on spot, and for none on demand that a step could be done in."""
+
+    class DearestFirst(Fickle):
+        def choose(self, trial: Standing) -> Sequence[Place]:
+            return [Place(DEMAND, Rate(Price(100_000_000))), PLACES[SPOT]]
+
+    terms = Terms("job_0", Rate(SPOT.price), 1, 10 * 10**9)
+    run = SimulatedRun(spec("0.0005"), terms, QuickCurves(), placement=DearestFirst(0))
+    run.run()
+    assert run.loop.state.steps > 5
+
+
+def test_what_waits_for_a_machine_costs_nothing_when_it_is_lost() -> None:
+    run = run_of(0)
+    for worker in run.fleet.workers:
+        worker.up = False
+    run.fleet.end_all()
+    run.clock.after(50 * 10**9, lambda: None)
+    while run.clock.elapsed_ns() < 50 * 10**9:
+        run.clock.run_next()
+    waiting = next(purse for purse in run.loop.purses.values() if purse.slice == 1)
+    waiting.landed_at = None
+    run.loop.lost(waiting.trial, waiting.attempt, "Tune gave up")
+    (ended,) = (
+        a for a in run.journal.tables.attempts.values() if a.trial == waiting.trial and a.attempt == 1
+    )
+    assert not any(cost.usd.micro_usd for cost in ended.costs.values())

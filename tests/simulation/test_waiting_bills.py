@@ -1,0 +1,71 @@
+"""Drivers that die while attempts wait for machines, or have had theirs for a while: only what had one is billed."""
+
+from collections.abc import Sequence
+
+from tests.simulation.test_simulated_jobs import QuickCurves, check_books, spec
+from tuner.domain import events as ev
+from tuner.domain.cost import total
+from tuner.domain.money import Price, Rate
+from tuner.domain.offer import Offer
+from tuner.domain.time import NS, Instant
+from tuner.engine.placement import Place, Standing
+from tuner.engine.simulated.world import SimulatedRun
+from tuner.engine.world import Terms
+
+SPOT = Offer("m", Price(1_000_000), 1, 0, "spot")
+HOUR_NS = 3600 * NS
+
+
+class OnlySpot:
+    def choose(self, trial: Standing) -> Sequence[Place]:
+        return [Place(SPOT, Rate(SPOT.price))]
+
+    def elsewhere(self, trial: Standing) -> Place | None:
+        return None
+
+    def paid(self, place: Place, paid_ns: int, *, gained_ns: int, now: Instant) -> None:
+        pass
+
+
+def without_machines() -> SimulatedRun:
+    terms = Terms("job_0", Rate(SPOT.price), 2, 10 * NS)
+    run = SimulatedRun(spec("1", seed=1), terms, QuickCurves(), seed=1, placement=OnlySpot())
+    for worker in run.fleet.workers:
+        worker.up = False
+    run._launch(ev.Asked(run.clock.now(), "resume"))
+    return run
+
+
+def passes(run: SimulatedRun, ns: int) -> None:
+    over: list[bool] = []
+    run.clock.after(ns, lambda: over.append(True))
+    while not over and run.clock.run_next():
+        pass
+
+
+def test_what_waits_for_a_machine_costs_nothing_however_often_its_driver_dies() -> None:
+    run = without_machines()
+    before = run.journal.tables.account.posted
+    for _ in range(5):
+        passes(run, HOUR_NS)
+        assert all(purse.waits for purse in run.loop.purses.values())
+        run._launch(ev.Asked(run.clock.now(), "resume"))
+    assert run.journal.tables.account.posted == before
+    check_books(run)
+
+
+def test_a_worker_that_came_late_is_billed_from_when_it_came() -> None:
+    """One that waited for an hour and has worked for two seconds of its lease of ten when its driver dies."""
+    run = without_machines()
+    before = run.journal.tables.account.posted.usd
+    passes(run, HOUR_NS)
+    purse = next(iter(run.loop.purses.values()))
+    run.loop.landed(purse.trial, purse.attempt)
+    assert run.journal.tables.attempts[purse.trial, purse.attempt].landed_at == run.clock.now()
+    passes(run, 2 * NS)
+    run._launch(ev.Asked(run.clock.now(), "resume"))
+    spent = run.journal.tables.account.posted.usd
+    rate = Rate(SPOT.price)
+    assert spent.micro_usd - before.micro_usd == rate.cost(2 * NS).usd.micro_usd
+    assert total(run.journal.tables.attempts[purse.trial, purse.attempt].costs) == rate.cost(2 * NS)
+    check_books(run)

@@ -1,0 +1,90 @@
+"""A cloud says that a machine goes: the watcher beside its node, started as deploy/ starts it, has the trial there saved and moved."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests import deployed
+from tests.cluster.waiting import until
+from tests.engine.metadata_clouds import Aws, Gcp
+from tests.engine.metadata_server import MetadataServer, hangs, says
+from tests.system import books
+from tests.system.spot_cluster import OnSpot, now
+from tuner.domain.time import Instant, rfc3339
+from tuner.engine.ray_cluster import LocalHead
+from tuner.engine.ray_cluster.launch import ray_environment
+
+SIDECAR, UNIT = deployed.commands().values()
+ACTION = "instance-action"
+
+
+@contextmanager
+def watched(
+    served: OnSpot, node: str, command: list[str], cloud: str, server: MetadataServer[Any]
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """The command of deploy/ as it stands, but for what another cluster and an emulated cloud make necessary: which of the nodes on
+    this machine is meant, as each stands for a machine of its own."""
+    local = LocalHead(served.home)
+    head = local.found()
+    assert head is not None
+    (node_id,) = [kept.node_id for kept in served.cluster.nodes() if kept.name == node]
+    assert command[0].endswith("python")
+    changed = {"--address": head.address, "--cloud": cloud}
+    kept = [word for word in command[1:] if word.partition("=")[0] not in changed]
+    ours = {**changed, "--node-id": node_id, "--metadata-url": server.url}
+    words = [sys.executable, *kept, *(f"{name}={value}" for name, value in ours.items())]
+    environment = ray_environment(f"{local.tag}-test-watch", local.token_path)
+    with (served.home / f"{node}.watch.log").open("wb") as log:
+        process = subprocess.Popen(words, env=environment, stderr=log)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        print((served.home / f"{node}.watch.log").read_text())
+
+
+def a_trial_is_moved_by_the_word_of_one_cloud_and_then_of_another(on_spot: OnSpot) -> None:
+    """Its cluster has three nodes, so that there is one to move to each time."""
+    job = on_spot.submit(
+        "steady:train",
+        budget={"usd": 1, "trials": 1},
+        fidelity={"min": 1000, "max": 1000},
+        constants={"step_s": 0.5},
+        checkpoint={"interval": "60s", "keep": 2},  # so that what is saved is saved for the notice
+        resources={"market": "spot", "max_concurrent_trials": 1},
+    ).id
+    first, _ = on_spot.trains_on(job)
+    with MetadataServer(Aws()) as aws, watched(on_spot, first, SIDECAR, "aws", aws) as sidecar:
+        nothing_is_a_notice_but_one(on_spot, job, aws)
+        at = now()
+        aws.cloud.interrupt(at=rfc3339(Instant(int(at + 120) * 10**9)))
+        aws.mend()
+        second, _ = on_spot.trains_on(job, since=at, but=first)
+        with MetadataServer(Gcp()) as google, watched(on_spot, second, UNIT, "gcp", google) as unit:
+            until(lambda: google.asked("preempted") > 0, seconds=60)
+            at = now()
+            google.cloud.preempt()
+            on_spot.trains_on(job, since=at, but=second)
+            assert [sidecar.wait(60), unit.wait(60)] == [0, 0], "a node ends once its trial has left"
+    attempts = [one for _, one in on_spot.attempts(job)]
+    assert [one.end for one in attempts] == ["preempted", "preempted", None]
+    assert "AWS will terminate this spot instance" in attempts[0].reason
+    assert "Google preempts this machine" in attempts[1].reason
+    assert [one.bill["lost"] for one in attempts[:2]] == [0, 0]
+    assert [one.from_step for one in attempts[1:]] == [one.to_step for one in attempts[:2]]
+    on_spot.client.cancel(job)
+    assert on_spot.finished(job).state == "cancelled"
+    books.check(on_spot.client, job)
+
+
+def nothing_is_a_notice_but_one(on_spot: OnSpot, job: str, aws: MetadataServer[Aws]) -> None:
+    """Answers that are malformed first, and late then. The last is still awaited at the end."""
+    aws.fail(ACTION, says(b'{"action": "terminate", "time": "soon"}'), times=2)
+    until(lambda: aws.asked(ACTION) >= 3, seconds=60)
+    aws.fail(ACTION, hangs)
+    asked = aws.asked(ACTION)
+    until(lambda: aws.asked(ACTION) > asked, seconds=60)
+    assert [one.end for _, one in on_spot.attempts(job)] == [None]

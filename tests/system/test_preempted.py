@@ -1,0 +1,163 @@
+"""Machines taken away from running jobs, on a real cluster of several raylets: the same trials, decisions and best as if none had been."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.system import books, noticed
+from tests.system.serving import TIMEOUT_S, until
+from tests.system.spot_cluster import OnSpot, SpotCluster, left_of, now
+from tuner.engine.ray_cluster import LocalHead
+from tuner.schemas.answers import Attempt
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+# A pod's notice, none and nobody told, none as in a power cut; and then again and again.
+WAYS = ("15s", "silent", "5s", "0s", "5s")
+TWENTY = (*WAYS, *["5s"] * 15)
+
+
+@pytest.fixture(scope="module")
+def on_spot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnSpot]:
+    """Three spot nodes, so that there is always one to go on at while another comes back."""
+    cluster = SpotCluster(tmp_path_factory.mktemp("spot"), spot=3, replace_after="1s")
+    found = OnSpot(cluster)
+    try:
+        cluster.wait()
+        yield found.start()
+    finally:
+        if hasattr(found, "process"):
+            found.stop()
+        cluster.stop()
+    assert left_of(cluster.home) == []
+
+
+def submit(served: OnSpot, market: str, *, step_s: float, trials: int) -> str:
+    """One trial at a time, so that no decision depends on what came first; some five steps for each."""
+    return served.submit(
+        "steady:train",
+        name=market,
+        budget={"usd": 0.05, "trials": trials},
+        fidelity={"min": 2, "max": 18, "reduction_factor": 3},
+        algorithm={"scheduler": "asha", "sampler": "random", "seed": 7},
+        constants={"step_s": step_s},
+        checkpoint={"interval": "2s", "keep": 2},
+        resources={"market": market, "max_concurrent_trials": 1},
+    ).id
+
+
+def decided(served: OnSpot, job: str) -> list[dict[str, Any]]:
+    """All that a job decided: which trials, up to where, and what each step of them brought."""
+    found = []
+    for trial in served.client.trials(job):
+        curve = served.client.trial(job, trial.id).curve
+        assert [point.step for point in curve] == list(range(1, trial.steps + 1))
+        shown = {"trial": trial.id, "config": trial.config, "state": trial.state, "steps": trial.steps}
+        found.append({**shown, "curve": [point.metric for point in curve]})
+    return found
+
+
+def preempted(served: OnSpot, job: str) -> list[Attempt]:
+    return [attempt for _, attempt in served.attempts(job) if attempt.end == "preempted"]
+
+
+def take_away(served: OnSpot, node: str, way: str) -> None:
+    if way == "silent":
+        served.cluster.kill_raylet(node)
+    else:
+        served.cluster.preempt(node, way)
+
+
+@pytest.mark.parametrize(
+    ("ways", "trials"), [(WAYS, 10), pytest.param(TWENTY, 36, marks=pytest.mark.soak)], ids=["five", "twenty"]
+)
+def test_a_job_that_is_preempted_again_and_again_ends_as_one_that_was_not(
+    on_spot: OnSpot, ways: tuple[str, ...], trials: int
+) -> None:
+    calm = submit(on_spot, "on_demand", step_s=0.05, trials=trials)
+    rough = submit(on_spot, "spot", step_s=0.6, trials=trials)
+    node, _ = on_spot.trains_on(rough)
+    for number, way in enumerate(ways):
+        # Again, where the trial had just been parked or moved on by itself.
+        while len(preempted(on_spot, rough)) <= number:
+            at = now()
+            take_away(on_spot, node, way)
+            node, _ = on_spot.trains_on(rough, since=at, but=node)
+    ended = [on_spot.finished(job) for job in (calm, rough)]
+    assert [(job.state, job.stop_reason) for job in ended] == [("succeeded", "trials")] * 2
+    assert decided(on_spot, calm) == decided(on_spot, rough)
+    best = [(job.best.trial, job.best.step, job.best.metric) for job in ended if job.best is not None]
+    assert len(best) == 2
+    assert best[0] == best[1]
+    it_is_on_the_record(on_spot, rough, ways)
+    assert on_spot.client.bill(calm).preemptions == 0
+    assert on_spot.client.bill(calm).savings.against_on_demand_usd == 0
+    books.check(on_spot.client, calm)
+
+
+def it_is_on_the_record(served: OnSpot, job: str, ways: tuple[str, ...]) -> None:
+    """What was taken away, where from, and what it cost."""
+    books.check(served.client, job)
+    bill, attempts = served.client.bill(job), served.attempts(job)
+    taken = preempted(served, job)
+    assert len(taken) == bill.preemptions == sum(trial.preemptions for trial in served.client.trials(job))
+    assert len(taken) == len(ways)
+    assert {attempt.market for _, attempt in served.attempts(job)} == {"spot"}
+    assert all(attempt.usd_per_hour == 0.0162 and attempt.node for attempt in taken)
+    assert not [attempt for _, attempt in served.attempts(job) if attempt.end in ("lost", "failed")]
+    # At the prices of one vCPU there, to the rounding of each attempt. On demand there would have been no self-test.
+    trained = bill.total_usd - bill.self_test_usd
+    assert abs(bill.savings.on_demand_usd - trained * 0.0504 / 0.0162) < 0.000_01
+    assert abs(bill.savings.against_on_demand_usd - (bill.savings.on_demand_usd - bill.total_usd)) < 0.000_001
+    for told, attempt in zip(ways, taken, strict=True):
+        if told not in ("silent", "0s"):
+            assert "taken away by its operator" in attempt.reason
+            assert attempt.bill["lost"] == 0, attempt
+            trial = next(trial for trial, one in attempts if one == attempt)
+            later = [one for name, one in attempts if name == trial and one.attempt == attempt.attempt + 1]
+            # There is no later one where it was left at a rung.
+            assert {one.from_step for one in later} <= {attempt.to_step}, (
+                "steps were lost in spite of the notice"
+            )
+
+
+def test_nothing_is_left_held(on_spot: OnSpot) -> None:
+    for job in on_spot.client.jobs():
+        until(f"{job.name} holds nothing", lambda job=job: on_spot.client.job(job.id).spend.held_usd == 0)
+
+
+def test_a_node_is_taken_away_once_however_often_it_is_told(on_spot: OnSpot) -> None:
+    """And it comes back under the address that it had, to be trained on again."""
+    job = submit(on_spot, "spot", step_s=1.0, trials=12)
+    node, _ = on_spot.trains_on(job)
+    before = address(on_spot, node)
+    told = [on_spot.cluster.preempt(node, notice) for notice in ("15s", "10s", "15s")]
+    other, _ = on_spot.trains_on(job, but=node)
+    assert [process.wait(TIMEOUT_S) for process in told].count(0) >= 1
+    on_spot.cluster.alive("spot-1", "spot-2", "spot-3")
+    assert address(on_spot, node) == before
+    assert [on_spot.cluster.names[str(attempt.node)] for attempt in preempted(on_spot, job)] in ([node], [])
+    third = ({"spot-1", "spot-2", "spot-3"} - {node, other}).pop()
+    at = now()
+    take_away(on_spot, third, "0s")
+    take_away(on_spot, other, "0s")
+    assert on_spot.trains_on(job, since=at, but=other)[0] in (node, third)
+    on_spot.client.cancel(job)
+    assert on_spot.finished(job).state == "cancelled"
+    books.check(on_spot.client, job)
+
+
+def test_the_word_of_a_cloud_moves_a_trial_with_nothing_lost(on_spot: OnSpot) -> None:
+    on_spot.cluster.alive("spot-1", "spot-2", "spot-3")
+    noticed.a_trial_is_moved_by_the_word_of_one_cloud_and_then_of_another(on_spot)
+
+
+def address(served: OnSpot, name: str) -> str:
+    """Host and port of the node's raylet, by Ray's word."""
+    head = LocalHead(served.home)
+    dashboard = head.dashboard(head.find_or_start())
+    rows = dashboard.get("/api/v0/nodes?detail=1&limit=1000")["data"]["result"]["result"]
+    dashboard.close()
+    node_id = next(node.node_id for node in served.cluster.nodes() if node.name == name)
+    (row,) = [row for row in rows if row["node_id"] == node_id]
+    return f"{row['node_ip']}:{row.get('node_manager_port', row.get('raylet_socket_name'))}"

@@ -1,0 +1,119 @@
+"""What a save copies before training goes on: the same to the last bit, untouched by training, and in memory that is used again."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.training.counting import Count
+from tuner.training import SpotSafe, checkpoint
+
+TENSORS = {
+    "a row": torch.randn(7),
+    "a matrix": torch.randn(5, 3),
+    "a transposed one": torch.randn(5, 3).T,
+    "every second of a row": torch.arange(10.0)[::2],
+    "one number, repeated": torch.ones(1).expand(4),
+    "a number": torch.tensor(3.5),
+    "nothing": torch.empty(0, 4),
+    "channels last": torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last),
+    "half precision": torch.randn(6).to(torch.bfloat16),
+    "whole numbers": torch.arange(6, dtype=torch.int64),
+    "truths": torch.tensor([True, False]),
+    "complex, conjugate": torch.randn(4, dtype=torch.complex64).conj(),
+    "sparse": torch.eye(3).to_sparse(),
+    "a parameter": nn.Parameter(torch.randn(3)),
+}
+
+
+@pytest.mark.parametrize("tensor", TENSORS.values(), ids=TENSORS.keys())
+def test_a_copy_is_what_was_copied_however_often_and_later_training_does_not_reach_it(tensor: Any) -> None:
+    copies = checkpoint.Copies()
+    for _ in range(3):
+        copies.begin()
+        found = [copies.copy(tensor), copies.copy(tensor)]
+        for copy in found:
+            assert torch.equal(
+                copy.to_dense() if copy.is_sparse else copy, tensor.to_dense() if tensor.is_sparse else tensor
+            )
+            assert copy.dtype == tensor.dtype
+            assert not copy.requires_grad
+        if tensor.layout == torch.strided and tensor.numel():
+            assert len({found[0].data_ptr(), found[1].data_ptr(), tensor.data_ptr()}) == 3
+
+
+def test_the_memory_of_a_save_is_used_for_the_next_and_given_back_when_it_is_not() -> None:
+    copies, tensor = checkpoint.Copies(), torch.randn(1000)
+    first = copies.copy(tensor)
+    copies.begin()
+    tensor.add_(1)
+    second = copies.copy(tensor)
+    assert second.data_ptr() == first.data_ptr()
+    assert torch.equal(second, tensor)
+    copies.begin()
+    copies.copy(torch.randn(10))
+    copies.begin()
+    assert copies._free.keys() == {(torch.float32, torch.Size([10]), (1,))}
+
+
+def test_a_part_that_grows_is_saved_as_it_is(tmp_path: Path) -> None:
+    count = Count()
+    with SpotSafe(count=count, steps=3, checkpoint_dir=tmp_path) as run:
+        for step in run.steps():
+            count.value = torch.arange(float(10 * (step + 1)))
+            run.report(step=step)
+    for step in (2, 3):
+        state = torch.load(tmp_path / f"step_{step:08d}" / checkpoint.STATE_FILE, weights_only=True)
+        assert torch.equal(state["parts"]["count"]["value"], torch.arange(float(10 * step)))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_inference_mode_around_some_reports_does_no_harm(tmp_path: Path, first: bool) -> None:
+    model = nn.Linear(3, 1)
+    with SpotSafe(model=model, steps=3, checkpoint_dir=tmp_path) as run:
+        for step in run.steps():
+            with torch.inference_mode((step % 2 == 0) == first):
+                run.report(step=step)
+            model(torch.ones(3)).sum().backward()
+
+
+def test_training_goes_on_while_a_save_is_written_and_does_not_change_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained, real = threading.Event(), checkpoint.write
+
+    def slow(state: Any, directory: Path) -> None:
+        assert trained.wait(60)
+        real(state, directory)
+
+    monkeypatch.setattr(checkpoint, "write", slow)
+    count = Count()
+    with SpotSafe(count=count, steps=2, checkpoint_dir=tmp_path) as run:
+        for step in run.steps():
+            count.value += 1
+            if step == 1:
+                trained.set()
+            run.report(step=step)
+    for step in (1, 2):
+        state = torch.load(tmp_path / f"step_{step:08d}" / checkpoint.STATE_FILE, weights_only=True)
+        assert state["parts"]["count"]["value"].item() == step
+
+
+def test_a_script_syncs_what_it_keeps_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, real = [], checkpoint.sync
+
+    def sync(directory: Path) -> None:
+        assert directory.name.startswith(".writing_")
+        synced.append(directory)
+        real(directory)
+
+    monkeypatch.setattr(checkpoint, "sync", sync)
+    with SpotSafe(count=Count(), steps=2, checkpoint_dir=tmp_path) as run:
+        for step in run.steps():
+            run.report(step=step)
+    assert len(synced) == 2

@@ -1,0 +1,85 @@
+"""`tuner cluster` and `tuner preempt`: spot machines to try things out on, all of them this one."""
+
+import dataclasses
+import json
+import signal
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tuner.cli.frame import WIDTH, with_problems
+from tuner.domain.time import NS, parse_duration_ns
+from tuner.settings import Settings
+
+if TYPE_CHECKING:
+    from tuner.service.local_cluster import KeptNode
+
+
+@with_problems
+def cluster(
+    spot: Annotated[int, typer.Option(min=0, max=16, help="Nodes on the spot market.")] = 2,
+    on_demand: Annotated[int, typer.Option(min=0, max=16, help="Nodes on demand.")] = 1,
+    cpus_per_node: Annotated[int, typer.Option(min=1, max=1000, help="Logical CPUs of each.")] = 1,
+    gpus_per_node: Annotated[int, typer.Option(min=0, max=1000, help="Logical GPUs of each.")] = 0,
+    replace_after: Annotated[
+        str, typer.Option(help="When a node that is gone comes back: 60s, 5m, or never.")
+    ] = "60s",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="All nodes as one line of JSON, at each change.")
+    ] = False,
+) -> None:
+    """Keep a Ray cluster of several nodes on this machine until Ctrl-C, for the service of the same home to run jobs on."""
+    from tuner.service import local_cluster  # the parts of a service, which other commands need not wait for
+
+    if not spot + on_demand:
+        raise typer.BadParameter("give at least one node: --spot 1 or --on-demand 1")
+    replaced = None if replace_after == "never" else _seconds(replace_after, "--replace-after")
+    plan = local_cluster.Plan(spot, on_demand, cpus_per_node, gpus_per_node, replaced)
+    over = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: over.set())
+    local_cluster.keep(Settings.from_env(), plan, tell=_as_json if as_json else _as_table, over=over)
+
+
+@with_problems
+def preempt(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="A node of `tuner cluster`: spot-1.")],
+    notice: Annotated[str, typer.Option(help="How long before it is told: 15s, 2m; 0s: not at all.")] = "15s",
+) -> None:
+    """Take a node of the local cluster away, as a cloud takes a spot machine."""
+    from tuner.service import local_cluster
+
+    notice_ns = round(_seconds(notice, "--notice") * NS)
+    local_cluster.preempt(Settings.from_env(), node, notice_ns=notice_ns, say=typer.echo)
+
+
+def _seconds(text: str, option: str) -> float:
+    try:
+        return parse_duration_ns(text) / NS
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}, not {text!r}", param_hint=option) from error
+
+
+def _as_json(nodes: "Sequence[KeptNode]", said: list[str]) -> None:
+    shown = [{k: v for k, v in dataclasses.asdict(node).items() if k != "session"} for node in nodes]
+    print(json.dumps({"nodes": shown, "said": said}), flush=True)
+
+
+def _as_table(nodes: "Sequence[KeptNode]", said: list[str]) -> None:
+    """The table at first, then a line for each change."""
+    for line in said:
+        print(line, flush=True)
+    if said:
+        return
+    table = Table("node", "id", "market", "kind", "price an hour", "CPUs", "GPUs", "state", box=None)
+    for n in nodes:
+        price = f"${n.usd_per_hour:.4f}"
+        table.add_row(
+            n.name, n.node_id[:12], n.market, n.instance_type, price, str(n.cpus), str(n.gpus), n.state
+        )
+    Console(width=WIDTH, highlight=False).print(table)
+    print("Ctrl-C ends it. In another terminal: tuner serve, tuner preempt spot-1", flush=True)

@@ -1,0 +1,74 @@
+"""The code of a trainable as one number: what was found out about it holds until the number changes."""
+
+import ast
+import hashlib
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import tuner.training
+
+MODULES_MAX = 2000
+
+
+def code_digest(entry: str, roots: Sequence[str]) -> str | None:
+    """SHA-256 over the trainable's module and all modules that it imports, directly or not, from the directories `roots` (where
+    trainables are looked for) or from its own package, and over `tuner.training`. None where its module is not plainly a file.
+
+    Nothing is imported. What is imported by name at run time, and data files, are not seen.
+    """
+    first = entry.partition(":")[0]
+    own = first.partition(".")[0]
+    found: dict[str, bytes] = {}
+    waiting, known = [first], {first}
+    while waiting and len(found) < MODULES_MAX:
+        module = waiting.pop()
+        file = _file_of(module, [*roots, *sys.path] if module.partition(".")[0] == own else roots)
+        if file is None:
+            continue
+        found[module] = file.read_bytes()
+        for name in _imported(found[module], module, is_package=file.name == "__init__.py"):
+            if name not in known and name.partition(".")[0] != "tuner":
+                known.add(name)
+                waiting.append(name)
+    if first not in found:
+        return None
+    for file in sorted(Path(str(tuner.training.__file__)).parent.glob("*.py")):
+        found[f"tuner.training.{file.stem}"] = file.read_bytes()
+    digest = hashlib.sha256(entry.encode())
+    for module in sorted(found):
+        digest.update(f"\n{module} {hashlib.sha256(found[module]).hexdigest()}".encode())
+    return digest.hexdigest()
+
+
+def _file_of(module: str, roots: Sequence[str]) -> Path | None:
+    for root in roots:
+        base = Path(root or ".", *module.split("."))
+        for file in (base.with_suffix(".py"), base / "__init__.py"):
+            if file.is_file():
+                return file
+    return None
+
+
+def _imported(source: bytes, module: str, *, is_package: bool) -> Iterator[str]:
+    """Names of modules, and some that are none: of `from a import b`, b may be a module or not. Its own packages first."""
+    parts = module.split(".")
+    yield from (".".join(parts[:end]) for end in range(1, len(parts)))
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return
+    package = parts if is_package else parts[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (name for alias in node.names for name in _with_packages(alias.name))
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            yield from _with_packages(base)
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def _with_packages(module: str) -> Iterator[str]:
+    parts = module.split(".")
+    return (".".join(parts[:end]) for end in range(1, len(parts) + 1))

@@ -1,0 +1,42 @@
+"""How attempts end: what a worker says, as the record and the decisions have it."""
+
+from tuner.domain import events as ev
+from tuner.domain.time import Instant
+from tuner.domain.trial import AttemptEnd
+from tuner.engine.messages import Progress
+
+AttemptEvent = ev.Parked | ev.Completed | ev.Stopped | ev.Failed | ev.Lost | ev.Preempted
+_ENDS: dict[str, AttemptEnd] = {
+    "paused": "paused",
+    "finished": "completed",
+    "ended": "completed",
+    "stopped": "stopped",
+    "failed": "failed",
+    "preempted": "preempted",
+}
+# What the trial does again from its newest checkpoint, it has lost.
+DONE_AGAIN: frozenset[AttemptEnd] = frozenset({"paused", "lost", "preempted"})
+
+
+def end_of(progress: Progress) -> AttemptEnd:
+    """Of a worker's last word. Trouble with the worker or the storage is not the trial's failure."""
+    if progress.state == "failed" and progress.trouble is not None and progress.trouble.no_fault:
+        return "preempted" if progress.leaving else "lost"
+    return _ENDS[progress.state]
+
+
+def event_of(end: AttemptEnd, at: Instant, trial: str, *, saved: int, reason: str) -> AttemptEvent:
+    """`saved` is the step of the trial's newest checkpoint (0: none)."""
+    match end:
+        case "completed":
+            return ev.Completed(at, trial)
+        case "stopped":
+            return ev.Stopped(at, trial)
+        case "failed":
+            return ev.Failed(at, trial, reason)
+        case "lost":
+            return ev.Lost(at, trial, saved, reason)
+        case "preempted":
+            return ev.Preempted(at, trial, saved, reason)
+        case "paused":
+            return ev.Parked(at, trial, saved)

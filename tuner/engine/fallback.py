@@ -1,0 +1,132 @@
+"""Spot with fallback: `tuner.tuning.placement` asked for each trial of a job, with what is known of the cluster.
+
+A trial falls back to a machine on demand once it has waited for spot for as long as it may, at once where it would not get where
+it was sent before the wall clock ends, and where spot takes it away again and again before anything is saved. It goes
+back once spot is there again and the move pays.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tuner.domain.offer import Offer
+from tuner.domain.time import NS, Instant
+from tuner.engine.placement import Place, Places, Standing
+from tuner.tuning.placement import Choice, Sight, Terms, choose
+from tuner.tuning.progress_price import Memory
+
+# So many preemptions in a row without a newer checkpoint: the next attempt is to bring one, at whatever price.
+STORM = 3
+# Until a kind that should have been free, and was not, is asked for again.
+FULL_NS = 300 * NS
+UNKNOWN_NS = 1
+
+
+class SpotWithFallback:
+    """For offers of both markets. It knows what this driver has seen, not what the ones before it saw."""
+
+    def __init__(self, places: Places, *, patience_ns: int) -> None:
+        self._places, self._patience_ns = places, patience_ns
+        # What is chosen between has the price of a trial in it: machines may be of several sizes.
+        self._priced = {
+            place.offer: replace(place.offer, price=place.rate.price) for place in places.all if place.offer
+        }
+        self._place = {self._priced[place.offer]: place for place in places.all if place.offer}
+        self._offers = tuple(self._place)
+        self._terms: dict[str, tuple[int | None, Terms]] = {}
+        self._memories: dict[str, Memory] = {}
+        self._shared = Memory(Instant(0), 0)
+        self._full: dict[Offer, Instant] = {}
+        self._waited_in_vain = -FULL_NS
+
+    def choose(self, trial: Standing) -> Sequence[Place]:
+        first = self._place[self._wanted(trial)]
+        return [first, *(place for place in self._places.all if place != first)]
+
+    def elsewhere(self, trial: Standing) -> Place | None:
+        if trial.at is None or trial.at.offer is None:
+            return None
+        at = self._priced[trial.at.offer]
+        waited_long = trial.waited_ns is not None and trial.waited_ns >= self._patience_ns
+        if waited_long and self._room(at, trial) > 0:
+            self._full[at] = Instant(trial.now + FULL_NS)
+        found = self._wanted(trial)
+        return self._place[found] if found != at and self._room(found, trial) > 0 else None
+
+    def paid(self, place: Place, paid_ns: int, *, gained_ns: int, now: Instant) -> None:
+        if place.offer is not None:
+            offer = self._priced[place.offer]
+            self._shared = self._shared.after(offer, now=now, paid_ns=paid_ns, gained_ns=gained_ns)
+
+    def _wanted(self, trial: Standing) -> Offer:
+        """The kind to be on, or to wait for. Where a machine on demand is wanted, and the job has filled them all, spot will do."""
+        found = self._best(trial)
+        there = [] if found.market == "spot" or self._room(found, trial) > 0 else self._there(trial)
+        return self._shared.cheapest(there, trial.now) or found
+
+    def _best(self, trial: Standing) -> Offer:
+        if trial.in_vain >= STORM:
+            return self._runs_at(trial) or self._cheapest("on_demand", trial.now)
+        choice = self._choice(trial)
+        if trial.now - self._memories[trial.trial].progressed >= self._patience_ns and trial.runs_at is None:
+            self._waited_in_vain = trial.now if choice.why in ("waits", "out of patience") else -FULL_NS
+        # One that has time to spare on demand could wait for spot, too; it keeps what it has.
+        if found := choice.offer or self._runs_at(trial):
+            return found
+        # What one trial has waited for in vain, the next one need not wait for.
+        late = trial.now < self._waited_in_vain + FULL_NS
+        return self._cheapest("on_demand" if late else "spot", trial.now)
+
+    def _choice(self, trial: Standing) -> Choice:
+        terms = self._terms_of(trial)
+        # Training of which nothing is known is there to be done all the same.
+        left_ns = max(UNKNOWN_NS, trial.left_ns or 0)
+        sight = Sight(
+            now=trial.now,
+            left_ns=left_ns,
+            changeover_ns=trial.changeover_ns,
+            unsaved_ns=min(trial.unsaved_ns, left_ns - 1),
+            at=self._runs_at(trial),
+            there=self._there(trial),
+        )
+        memory = self._memories.get(trial.trial) or Memory(trial.now, left_ns)
+        memory = replace(memory, records=self._shared.records)
+        self._memories[trial.trial], choice = choose(terms, memory, sight)
+        return choice
+
+    def _terms_of(self, trial: Standing) -> Terms:
+        """Anew whenever the trial is sent further, and once it is known how long its training takes. What cannot be done in time on
+        demand either is not worth its price."""
+        of_what, terms = self._terms.get(trial.trial, (None, None))
+        meets = trial.left_ns is not None and trial.time_ns is not None and trial.left_ns <= trial.time_ns
+        if terms is None or of_what != trial.target or (meets and terms.deadline is None):
+            deadline = Instant(trial.now + (trial.time_ns or 0)) if meets else None
+            terms = Terms(
+                market="spot_with_fallback",
+                offers=self._offers,
+                begun=trial.now,
+                work_ns=trial.left_ns or UNKNOWN_NS,
+                deadline=deadline,
+                patience_ns=self._patience_ns,
+            )
+            self._terms[trial.trial] = trial.target, terms
+            self._memories.pop(trial.trial, None)
+        return terms
+
+    def _there(self, trial: Standing) -> list[Offer]:
+        return [offer for offer in self._of("spot") if self._room(offer, trial) > 0]
+
+    def _runs_at(self, trial: Standing) -> Offer | None:
+        return None if trial.runs_at is None else self._priced[trial.runs_at]
+
+    def _room(self, offer: Offer, trial: Standing) -> int:
+        if self._full.get(offer, trial.now) > trial.now:
+            return 0
+        return self._places.room(self._place[offer], trial.taken)
+
+    def _cheapest(self, market: str, now: Instant) -> Offer:
+        found = self._shared.cheapest(self._of(market), now)
+        assert found is not None
+        return found
+
+    def _of(self, market: str) -> list[Offer]:
+        return [offer for offer in self._offers if offer.market == market]

@@ -1,0 +1,30 @@
+"""What a node of a cluster says of itself in its labels: its market, its kind, its price."""
+
+from collections.abc import Mapping
+from decimal import ROUND_CEILING, Decimal, InvalidOperation
+from typing import Literal
+
+Market = Literal["on_demand", "spot"]
+MARKET = "ray.io/market-type"
+PRICE = "usd-per-hour"
+INSTANCE_TYPE = ("node.kubernetes.io/instance-type", "ray.io/instance-type", "instance-type")
+REGION = ("topology.kubernetes.io/region", "ray.io/region", "region")
+# Ray's word for each market of ours.
+MARKETS: Mapping[Market, str] = {"on_demand": "on-demand", "spot": "spot"}
+USD_PER_HOUR_MAX = 100_000
+
+
+def first(labels: Mapping[str, str], names: tuple[str, ...]) -> tuple[str, str] | None:
+    """The first of these labels that there is, with its value."""
+    return next(((name, labels[name]) for name in names if labels.get(name)), None)
+
+
+def usd_per_hour(labels: Mapping[str, str]) -> Decimal | None:
+    """To the micro-dollar, rounded up; None where the label is missing or says nothing that can be a price."""
+    try:
+        found = Decimal(labels.get(PRICE, ""))
+    except InvalidOperation:
+        return None
+    if not found.is_finite() or not 0 <= found <= USD_PER_HOUR_MAX:
+        return None
+    return found.quantize(Decimal("0.000001"), ROUND_CEILING)

@@ -1,0 +1,55 @@
+"""A node of a local cluster is taken away: with a notice, as a cloud's spot machine, or without one, as in a power cut.
+
+announce to its workers ──▶ Ray gives it no new work (drain) ──▶ SIGKILL of all its processes at the deadline
+"""
+
+import os
+import time
+
+from tuner.domain.time import Instant
+from tuner.engine.notices import Notice
+from tuner.engine.ray_cluster.cluster_file import KeptNode
+from tuner.engine.ray_cluster.dashboard import RayUnavailable
+from tuner.engine.ray_cluster.head import LocalHead
+from tuner.engine.ray_cluster.launch import ray_environment
+from tuner.engine.ray_cluster.processes import kill_marked, marked
+
+LOOK_S = 0.1
+
+
+def kill(node: KeptNode) -> int:
+    """All its processes at once; nobody is told. Answers how many there were."""
+    return kill_marked(node.session)
+
+
+def announce(head: LocalHead, node: KeptNode, notice: Notice) -> None:
+    """Tells the node's workers, and then Ray, which places nothing there any more. Raises RayUnavailable, NotFound or Conflict.
+
+    Imports Ray into this process, which takes a second: do it once the notice's time may begin to run.
+    """
+    found = head.found()
+    if found is None:
+        raise RayUnavailable("the cluster's head is gone")
+    # Ray reads it when it connects.
+    os.environ.update(
+        {
+            name: value
+            for name, value in ray_environment("", head.token_path).items()
+            if name.startswith("RAY_")
+        }
+    )
+    from tuner.engine.ray_node.nodes import Gcs
+
+    gcs = Gcs(found.address)
+    gcs.node(node.node_id).boards.announce(node.node_id, notice)
+    gcs.drain(node.node_id, notice)
+
+
+def wait_until(node: KeptNode, deadline: Instant) -> bool:
+    """Until the deadline, or until the node has ended by itself, as one that is drained does once nothing runs on it: then
+    True."""
+    while time.time_ns() < deadline:
+        if next(marked(node.session), None) is None:
+            return True
+        time.sleep(LOOK_S)
+    return False

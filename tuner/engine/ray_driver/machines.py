@@ -1,0 +1,46 @@
+"""The nodes that Ray would place something on now."""
+
+import atexit
+import contextlib
+import threading
+
+import ray
+from ray._private.state import state as cluster_state
+
+from tuner.engine.placement import Machine
+
+FRESH_S = 1.0
+
+
+class Machines:
+    """Call it for what there was a second ago. It answers at once, as it is asked in the midst of transactions, while Ray is asked
+    beside: that takes a minute where the head does not answer, and what was known is the answer meanwhile. One that is draining,
+    or known to be dead, is none. To be made after `ray.init`."""
+
+    def __init__(self) -> None:
+        self._found = _look()
+        self._over = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="machines", daemon=True)
+        self._watcher.start()
+        atexit.register(self.close)  # before Ray's own, which takes away what it is asked through
+
+    def __call__(self) -> list[Machine]:
+        return self._found
+
+    def _watch(self) -> None:
+        while not self._over.wait(FRESH_S):
+            with contextlib.suppress(Exception):  # a head that is away is asked again
+                self._found = _look()
+
+    def close(self) -> None:
+        self._over.set()
+        self._watcher.join(FRESH_S)
+
+
+def _look() -> list[Machine]:
+    leaving = cluster_state.get_draining_nodes()
+    return [
+        Machine(node["Labels"], node["Resources"].get("CPU", 0), node["Resources"].get("GPU", 0))
+        for node in ray.nodes()
+        if node["Alive"] and node["NodeID"] not in leaving
+    ]

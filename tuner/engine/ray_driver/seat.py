@@ -1,0 +1,77 @@
+"""A place on the cluster for the restore self-test: an actor with the size of a trial, on a machine of one kind."""
+
+import contextlib
+import time
+from typing import Any, Self
+
+import ray
+
+from tuner.domain.job import Resources
+from tuner.domain.offer import Offer
+from tuner.engine.worker import BORN_NS
+from tuner.engine.worker.self_test import Verdict, self_test
+
+
+class SeatLost(Exception):
+    """Its machine or its process is gone, and what was tested there with it."""
+
+
+class Tester:
+    def ready(self) -> None:
+        """It has a machine."""
+
+    def test(self, order: dict[str, Any]) -> tuple[Verdict, int]:
+        """The verdict, and for how many nanoseconds this process has existed."""
+        return self_test(**order), time.monotonic_ns() - BORN_NS
+
+
+class Seat:
+    """Waits for a machine from the beginning, and is given up at the end of its `with`. Methods raise SeatLost."""
+
+    def __init__(self, offer: Offer, size: Resources) -> None:
+        options = {"num_cpus": size.cpus, "num_gpus": size.gpus, "label_selector": dict(offer.labels)}
+        self._actor = ray.remote(Tester).options(**options).remote()
+        self._landed = self._actor.ready.remote()
+        self._began_ns: int | None = None
+        self._answer: Any = None
+        self._told_ns = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.kill(self._actor)
+
+    def landed(self, within_s: float) -> bool:
+        """Whether it has a machine."""
+        if self._began_ns is None and _has(self._landed, within_s):
+            self._began_ns = time.monotonic_ns()
+        return self._began_ns is not None
+
+    def begin(self, order: dict[str, Any]) -> None:
+        self._answer = self._actor.test.remote(order)
+
+    def answered(self, within_s: float) -> bool:
+        return _has(self._answer, within_s)
+
+    def verdict(self) -> Verdict:
+        """Of a test that has answered."""
+        verdict, self._told_ns = ray.get(self._answer)
+        return verdict  # type: ignore[no-any-return]
+
+    def used_ns(self) -> int:
+        """Of its machine; as its process counted it, from its own beginning, where that is known."""
+        if self._began_ns is None:
+            return 0
+        return self._told_ns or time.monotonic_ns() - self._began_ns
+
+
+def _has(answer: Any, within_s: float) -> bool:
+    if not ray.wait([answer], timeout=within_s)[0]:
+        return False
+    try:
+        ray.get(answer)
+    except ray.exceptions.RayActorError as error:
+        raise SeatLost(str(error)) from error
+    return True

@@ -1,0 +1,204 @@
+"""Before a job may use spot machines: its trainable has passed the restore self-test, or passes it now.
+
+The test runs on the cluster, on a machine that is not spot where one can be had, in the place of one trial; the job pays for it, as
+`setup`, out of a hold like any other. What it found out is kept by the trainable's code, and later jobs are not tested again.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import count, cycle
+from random import Random
+from typing import Any
+
+from tuner.domain.cost import CostKind
+from tuner.domain.errors import Unavailable
+from tuner.domain.ids import SELF_TEST, hold_id
+from tuner.domain.job import Resources, config_values
+from tuner.domain.money import Cost
+from tuner.domain.offer import Offer
+from tuner.domain.records import OpenHold
+from tuner.domain.time import NS, Instant
+from tuner.engine.code_digest import code_digest
+from tuner.engine.ray_driver.seat import Seat, SeatLost
+from tuner.engine.recovery import lost_of
+from tuner.engine.worker.self_test import Verdict
+from tuner.store import jobs, launches, ledger, self_tests
+from tuner.store.database import Connection, Database
+from tuner.store.jobs import JobRow
+from tuner.store.journal import end_open
+from tuner.store.self_tests import SelfTest, refusal
+
+# The test may take this part of the money that is left, and ten minutes in any case; where machines are free, a day.
+SHARE = 10
+LEAST_NS = 600 * NS
+MOST_NS = 24 * 3600 * NS
+ENDS_WITHIN_NS = 10 * NS  # of the limit: the test has come to its own end by then
+LOST_MAX = 5
+LOOK_S = 0.2
+CONFIGS = 3
+log = logging.getLogger("tuner.driver")
+
+
+@dataclass(frozen=True)
+class SpotGate:
+    """`goes_on` is called several times a second; once it answers False, the test is given up. `seen`: the digest of the code as
+    the service has it. `wait_s`: after so long without a machine another kind is tried, and then this one again."""
+
+    database: Database
+    row: JobRow
+    epoch: int
+    goes_on: Callable[[], bool]
+    wait_s: float
+    seen: str | None = None
+    seat: Callable[[Offer, Resources], Seat] = Seat
+
+    def refusal(self, *, died_at: Instant | None) -> str | None:
+        """Why this job may not run; None: it may, or it is not to go on. Raises Unavailable where the test itself was lost again
+        and again. A job that has had an attempt was let in, and stays so: its code may change as it runs, and what it found
+        is not taken from it.
+
+        `died_at`: when the driver before is known to have stopped.
+        """
+        with self.database.read() as db:
+            begun = jobs.has_attempts(db, self.row.id)
+        if begun or all(offer.market != "spot" for offer in self.row.offers):
+            return None
+        trainable, roots = self.row.spec.trainable, os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        code = code_digest(trainable, roots)
+        with self.database.read() as db:
+            known = self_tests.get(db, self.row.project, trainable, code) if code else None
+        if known is not None:
+            self._note(known)
+            return None if known.passed else refusal(known.reason)
+        verdict = self._tested(died_at)
+        if verdict is None:
+            return None
+        if code and verdict.lasting:
+            self._note(SelfTest(trainable, code, verdict.passed, verdict.reason, self.row.id, _now()))
+        log.info("restore self-test of %s: %s", trainable, verdict)
+        if verdict.passed or (not verdict.lasting and self._on_demand_only(verdict.reason)):
+            return None
+        return refusal(verdict.reason)
+
+    def _note(self, found: SelfTest) -> None:
+        """For the jobs after this one, and for the service's door."""
+        with self.database.write() as db:
+            self_tests.put(db, self.row.project, found)
+            if self.seen is not None:
+                at_the_door = replace(found, code=self_tests.at_the_door(self.seen))
+                self_tests.put(db, self.row.project, at_the_door)
+
+    def refuse(self, why: str) -> None:
+        """Ends the job, and whatever was left open of it."""
+        now = _now()
+        with self.database.write() as db:
+            launches.check(db, self.row.id, self.epoch)
+            for hold in ledger.open_holds(db, self.row.id):
+                ledger.settle(db, self.row.project, self.row.id, hold.id, lost_of(hold, now), now)
+            end_open(db, self.row.id, now)
+            jobs.move(db, self.row.id, "failed", "error", at=now, detail=f"/resources/market: {why}")
+            launches.end(db, self.row.id, self.epoch)
+
+    def _on_demand_only(self, why: str) -> bool:
+        """The job goes without spot from now on, if it can: False where it has nothing else."""
+        rest = tuple(offer for offer in self.row.offers if offer.market != "spot")
+        if rest:
+            with self.database.write() as db:
+                launches.check(db, self.row.id, self.epoch)
+                jobs.set_offers(db, self.row.id, rest)
+                detail = f"runs on demand only, as the restore self-test says of the trainable: {why}"
+                jobs.move(db, self.row.id, "running", None, at=_now(), detail=detail)
+            log.warning("%s %s", self.row.id, detail)
+        return bool(rest)
+
+    # The test
+
+    def _tested(self, died_at: Instant | None) -> Verdict | None:
+        """None: given up."""
+        with self.database.write() as db:
+            launches.check(db, self.row.id, self.epoch)
+            self._settle_former(db, died_at)
+        for number in count(1):
+            try:
+                return self._test(number)
+            except SeatLost as lost:
+                if number == LOST_MAX:
+                    raise Unavailable(f"the restore self-test was lost {number} times: {lost}") from lost
+                log.warning("the restore self-test was lost and is made again: %s", lost)
+        return None
+
+    def _settle_former(self, db: Connection, died_at: Instant | None) -> None:
+        for hold in ledger.open_holds(db, self.row.id):
+            if hold.trial == SELF_TEST:
+                lost = lost_of(hold, died_at or _now())
+                ledger.settle(db, self.row.project, self.row.id, hold.id, lost, _now())
+
+    def _test(self, number: int) -> Verdict | None:
+        """Waits for a machine for as long as it takes, on demand first; that costs nothing."""
+        for offer in cycle(sorted(self.row.offers, key=self._preference)):
+            with self.seat(offer, self.row.spec.resources) as seat:
+                if self._awaited(seat.landed, self.wait_s):
+                    return self._paid(seat, offer, number)
+            if not self.goes_on():
+                return None
+        return None
+
+    def _preference(self, offer: Offer) -> tuple[bool, int]:
+        size = self.row.spec.resources
+        return offer.market == "spot", offer.rate(cpus=size.cpus, gpus=size.gpus).price.micro_usd_per_hour
+
+    def _paid(self, seat: Seat, offer: Offer, number: int) -> Verdict | None:
+        size, name = self.row.spec.resources, hold_id(self.row.id, SELF_TEST, self.epoch, number)
+        rate = offer.rate(cpus=size.cpus, gpus=size.gpus)
+        with self.database.write() as db:
+            launches.check(db, self.row.id, self.epoch)
+            affords = rate.affords_ns(ledger.account(db, self.row.id).left)
+            limit_ns = min(affords, max(LEAST_NS, min(affords // SHARE, MOST_NS)))
+            now, where = _now(), (name, SELF_TEST, self.epoch, number)
+            hold = OpenHold(*where, rate.cost(limit_ns), now, Instant(now + limit_ns))
+            ledger.place(db, self.row.project, self.row.id, hold)
+        try:
+            return self._answer(seat, limit_ns)
+        finally:
+            cost = rate.cost(min(seat.used_ns(), limit_ns))
+            used: dict[CostKind, Cost] = {} if cost.nothing else {"setup": cost}
+            with self.database.write() as db:
+                ledger.settle(db, self.row.project, self.row.id, name, used, _now())
+
+    def _answer(self, seat: Seat, limit_ns: int) -> Verdict | None:
+        seat.begin(self._order(limit_ns))
+        if self._awaited(seat.answered, limit_ns / NS):
+            return seat.verdict()
+        late = Verdict(False, f"it was not through within {limit_ns / NS:.0f} s", lasting=False)
+        return late if self.goes_on() else None
+
+    def _order(self, limit_ns: int) -> dict[str, Any]:
+        spec, size = self.row.spec, self.row.spec.resources
+        drawn = [
+            spec.space.sample(Random(f"{spec.algorithm.seed}/self-test/{number}"))
+            for number in range(CONFIGS)
+        ]
+        return {
+            "entry": spec.trainable,
+            "configs": [config_values(config, spec.constants) for config in drawn],
+            "max_step": spec.fidelity.max,
+            "limit_s": (limit_ns - min(ENDS_WITHIN_NS, limit_ns // 4)) / NS,
+            "resources": {"CPU": size.cpus, "GPU": size.gpus},
+        }
+
+    def _awaited(self, done: Callable[[float], bool], within_s: float) -> bool:
+        """False: it is not so in time, or not waited for any more."""
+        deadline = time.monotonic() + within_s
+        while self.goes_on():
+            if done(LOOK_S):
+                return True
+            if time.monotonic() > deadline:
+                return False
+        return False
+
+
+def _now() -> Instant:
+    return Instant(time.time_ns())

@@ -1,0 +1,233 @@
+"""The restore self-test of a trainable: a step, a checkpoint, kill -9, a restore, and what is restored against what was saved.
+
+With a worker's real supervisor, its fork server and children; checkpoints go to a folder of this machine. Asked to `echo`, a child
+saves once more what it restored, before it trains on: a function of Ray Tune's, whose state nobody else can see, is known to
+have asked for its checkpoint by that.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tuner.domain.ids import SELF_TEST
+from tuner.engine.checkpoints import MANIFEST, Found
+from tuner.engine.scratch import Scratch
+from tuner.engine.worker.supervisor import Supervisor
+from tuner.training.channel import STATE_FILE
+
+PROJECT = JOB = "self-test"
+SETTLES_S = 5.0  # a save that was ordered is durable by then, or the child is asked to end with one
+USE_SPOT_SAFE = "name everything that training changes to SpotSafe (model, optimizer, …), or report a checkpoint with every result"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`reason` says why it did not pass, and what would mend that. One that is not `lasting` says nothing of the code: the same
+    code may pass another time."""
+
+    passed: bool
+    reason: str = ""
+    lasting: bool = True
+
+
+class _Failed(Exception):
+    """With the verdict."""
+
+    def __init__(self, reason: str, *, lasting: bool = True) -> None:
+        super().__init__(reason)
+        self.verdict = Verdict(passed=False, reason=reason, lasting=lasting)
+
+
+@dataclass
+class _Run:
+    """What an attempt told until it was ended."""
+
+    state: str = ""
+    reports: list[dict[str, Any]] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)  # whose checkpoints are durable
+    error: Mapping[str, str] = field(default_factory=dict)
+
+
+def self_test(
+    entry: str,
+    configs: Sequence[Mapping[str, Any]],
+    *,
+    max_step: int | None,
+    limit_s: float,
+    resources: Mapping[str, float],
+) -> Verdict:
+    """Blocks, for `limit_s` at most and some seconds. Of several configurations the first whose first step raises nothing decides."""
+    scratch, supervisor = Scratch("self-test"), Supervisor(entry)
+    test = _Test(entry, supervisor, scratch.path / "storage", max_step, resources, limit_s)
+    verdict = Verdict(passed=False, reason="there is no configuration to test it with", lasting=False)
+    try:
+        for config in configs:
+            try:
+                test.of(config)
+                return Verdict(passed=True)
+            except _Failed as failed:
+                verdict = failed.verdict
+            if verdict.lasting or test.left_s() <= 0:
+                break
+    finally:
+        supervisor.close()
+        scratch.close()
+    return verdict
+
+
+class _Test:
+    def __init__(
+        self,
+        entry: str,
+        supervisor: Supervisor,
+        storage: Path,
+        max_step: int | None,
+        resources: Mapping[str, float],
+        limit_s: float,
+    ) -> None:
+        self._entry, self._supervisor, self._storage = entry, supervisor, storage
+        self._max_step = None if max_step is None else max(2, max_step)
+        self._resources = resources
+        self._until, self._limit_s = time.monotonic() + limit_s, limit_s
+        self._attempt = 0
+
+    def left_s(self) -> float:
+        return self._until - time.monotonic()
+
+    def of(self, config: Mapping[str, Any]) -> None:
+        """Raises _Failed."""
+        saved = Found(self._trained_and_killed(config), self._attempt)
+        echo = Found(saved.step, self._attempt + 1)
+        self._went_on(config, saved)
+        different = _differences(self._folder(saved), self._folder(echo))
+        if different:
+            raise _Failed(
+                f"what it restored is not what it had saved: {', '.join(different)}; every part that is named to SpotSafe "
+                "must restore in load_state_dict what it gave in state_dict"
+            )
+
+    def _folder(self, found: Found) -> Path:
+        return self._storage / PROJECT / JOB / SELF_TEST / found.name
+
+    # The first attempt
+
+    def _trained_and_killed(self, config: Mapping[str, Any]) -> int:
+        """The step whose checkpoint was durable when the process was killed."""
+        self._begin(config, until=2, checkpoint_interval_ns=1)
+        waits_since: list[float] = []
+
+        def over(run: _Run) -> str | None:
+            if run.steps:
+                return "stop"
+            if run.state == "waiting":
+                waits_since.append(time.monotonic())
+                if not any(report["resumable"] for report in run.reports):
+                    return "stop"
+                if time.monotonic() - waits_since[0] > SETTLES_S:
+                    return "pause"
+            return None
+
+        run = self._until_over(over)
+        if run.steps:
+            return run.steps[0]
+        if run.state == "failed":
+            raise _Failed(f"its first step did not end well: {_said(run.error)}", lasting=False)
+        self._check_time(run)
+        if not run.reports:
+            raise _Failed("it ended without a report", lasting=False)
+        raise _Failed(f"it cannot be resumed, since it reported no checkpoint; {USE_SPOT_SAFE}")
+
+    # The second
+
+    def _went_on(self, config: Mapping[str, Any], saved: Found) -> None:
+        self._begin(
+            config,
+            until=saved.step + 1,
+            restore_step=saved.step,
+            restore_attempt=saved.attempt,
+            checkpoint_interval_ns=10**18,
+            echo=True,
+        )
+        # To end with a save is to end after those before it: then the echo, if there was one, is durable.
+        run = self._until_over(lambda run: "pause" if run.state == "waiting" else None)
+        if run.state == "failed":
+            lasting = run.error.get("kind") != "storage"
+            raise _Failed(
+                f"it could not go on from its checkpoint of step {saved.step}: {_said(run.error)}",
+                lasting=lasting,
+            )
+        self._check_time(run)
+        if saved.step not in run.steps:
+            raise _Failed(
+                f"it was given its checkpoint of step {saved.step} and began again without it; {USE_SPOT_SAFE}, and go on from "
+                "tune.get_checkpoint() where there is one"
+            )
+
+    # Both
+
+    def _begin(self, config: Mapping[str, Any], **more: Any) -> None:
+        self._attempt += 1
+        order = {
+            "order": "begin",
+            "project": PROJECT,
+            "job": JOB,
+            "trial": SELF_TEST,
+            "attempt": self._attempt,
+            "entry": self._entry,
+            "config": dict(config),
+            "max_step": self._max_step,
+            "lease_ns": max(1, round(self.left_s() * 1e9)),
+            "storage": str(self._storage),
+            "restore_step": None,
+            "keep": 100,
+            "resources": dict(self._resources),
+        }
+        self._supervisor.order({**order, **more})
+
+    def _until_over(self, over: Callable[[_Run], str | None]) -> _Run:
+        """Follows the attempt until it ends, once `over` has given the order for it."""
+        run, ordered = _Run(), False
+        for result in self._results():
+            run.state, run.error = result["state"], result["error"] or {}
+            run.reports += result["reports"]
+            run.steps += [one["step"] for one in result["checkpoints"]]
+            order = None if ordered else over(run)
+            if order is not None:
+                self._supervisor.order({"order": order})
+                ordered = True
+        return run
+
+    def _results(self) -> Iterator[dict[str, Any]]:
+        while True:
+            result = self._supervisor.step()
+            yield result
+            if result["state"] not in ("running", "waiting"):
+                return
+
+    def _check_time(self, run: _Run) -> None:
+        """Of an attempt whose lease ended before it was asked to end."""
+        if run.state == "paused" and run.error:
+            raise _Failed(f"it was not through within {self._limit_s:.0f} s", lasting=False)
+
+
+def _said(error: Mapping[str, str]) -> str:
+    return f"{error.get('type', 'Error')}: {error.get('message', '')}"[:1000]
+
+
+def _differences(saved: Path, restored: Path) -> list[str]:
+    """Of files that are not `SpotSafe`'s, the tensors and arrays in those that PyTorch can read."""
+    if (saved / STATE_FILE).is_file() and (restored / STATE_FILE).is_file():
+        from tuner.training.comparing import differences
+
+        return differences(saved, restored)
+    from tuner.training.comparing import same_tensors
+
+    names = sorted(_files(saved) | _files(restored))
+    return [f"the file {name}" for name in names if not same_tensors(saved / name, restored / name)]
+
+
+def _files(folder: Path) -> set[str]:
+    found = (path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
+    return {path.relative_to(folder).as_posix() for path in found}

@@ -1,0 +1,77 @@
+"""What ends an attempt from outside: its lease, its memory, its machine. One thread for each attempt, which no user code can hold up."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from tuner.engine.notices import Notice
+from tuner.engine.worker import endings
+from tuner.engine.worker.attempt import Attempt
+
+WATCH_S = 0.05
+MEMORY_EVERY = 5  # looks at memory at every fifth look at the lease
+NoticeSource = Callable[[], Notice | None]
+
+
+class Watched(Protocol):
+    """Both are called under the lock."""
+
+    def reply_if_due(self, attempt: Attempt) -> None: ...
+
+    def kill(self) -> None: ...
+
+    @property
+    def pid(self) -> int:
+        """Of the child; 0: none."""
+
+
+class Watchdog:
+    """`notice` is asked at each look by what this machine goes, and must not raise."""
+
+    def __init__(self, watched: Watched, changed: threading.Condition, notice: NoticeSource) -> None:
+        self._watched, self._changed, self._notice = watched, changed, notice
+
+    def start(self, attempt: Attempt) -> None:
+        """Where the machine goes already, the attempt ends with nothing begun."""
+        with self._changed:
+            attempt.notice = self._notice()
+            if attempt.notice is not None:
+                attempt.leave()
+                return
+        threading.Thread(target=self._watch, args=(attempt,), name="watchdog", daemon=True).start()
+
+    def _watch(self, attempt: Attempt) -> None:
+        looks = 0
+        limit = attempt.order.get("memory_limit_bytes")
+        while attempt.state is None:
+            left_s = attempt.left_ns() / 1e9
+            if left_s <= 0:
+                self._end_lease(attempt)
+                continue
+            self._heed(attempt, self._notice())
+            looks += 1
+            if looks % MEMORY_EVERY == 0 and (too_much := endings.out_of_memory(self._watched.pid, limit)):
+                with self._changed:
+                    self._end(attempt, "failed", too_much)
+            time.sleep(min(WATCH_S, left_s))
+
+    def _end_lease(self, attempt: Attempt) -> None:
+        with self._changed:
+            if attempt.left_ns() <= 0:  # else it was raised meanwhile
+                self._end(attempt, "paused", endings.lease_ended())
+
+    def _heed(self, attempt: Attempt, notice: Notice | None) -> None:
+        with self._changed:
+            attempt.notice = notice
+            self._watched.reply_if_due(attempt)
+            if attempt.cannot_gain():
+                attempt.leave()
+                self._watched.kill()
+            self._changed.notify_all()
+
+    def _end(self, attempt: Attempt, state: str, error: endings.Trouble) -> None:
+        if attempt.state is None:
+            attempt.end(state, error)
+            self._watched.kill()
+            self._changed.notify_all()

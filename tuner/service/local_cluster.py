@@ -1,0 +1,127 @@
+"""A cluster of several nodes on this machine, and taking one of them away."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+import psutil
+
+from tuner.domain.errors import Conflict, NotFound
+from tuner.domain.time import NS, Instant
+from tuner.engine.notices import Notice
+from tuner.engine.ray_cluster import (
+    ClusterFile,
+    LocalCluster,
+    LocalHead,
+    Market,
+    Metadata,
+    NodeSpec,
+    preemption,
+)
+from tuner.engine.ray_cluster.cluster_file import KeptNode as KeptNode
+from tuner.engine.ray_cluster.local_cluster import TURN_S
+from tuner.service.wiring import system_now
+from tuner.settings import Settings
+
+INSTANCE_TYPE = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`replace_after_s` None: what is gone stays so."""
+
+    spot: int
+    on_demand: int
+    cpus_per_node: int
+    gpus_per_node: int
+    replace_after_s: float | None
+
+
+def keep(
+    settings: Settings,
+    plan: Plan,
+    *,
+    tell: Callable[[Sequence[KeptNode], list[str]], None],
+    over: threading.Event,
+) -> None:
+    """Until `over`. `tell` is called with all nodes, and what has changed, when they have joined and after each change.
+
+    Raises Conflict where this home has a cluster already or uses another one, RayUnavailable where it does not start.
+    """
+    if settings.ray_address:
+        raise Conflict(
+            "TUNER_RAY_ADDRESS names a cluster that is there; a local one is for a home without it"
+        )
+    settings.make_home()
+    metadata = Metadata(settings.cloud, settings.metadata_url)
+    nodes = specs(settings, plan)
+    cluster = LocalCluster(settings.home, nodes, metadata, replace_after_s=plan.replace_after_s)
+    with cluster.kept():
+        tell(cluster.kept_nodes(), [])
+        while not over.wait(TURN_S):
+            if said := cluster.turn():
+                tell(cluster.kept_nodes(), said)
+
+
+def specs(settings: Settings, plan: Plan) -> list[NodeSpec]:
+    """The machine's memory is shared among the nodes and all else that runs here."""
+    wanted: list[tuple[str, Market]] = [
+        *((f"spot-{number}", "spot") for number in range(1, plan.spot + 1)),
+        *((f"on-demand-{number}", "on_demand") for number in range(1, plan.on_demand + 1)),
+    ]
+    share = psutil.virtual_memory().total // (len(wanted) + 1)
+    return [
+        NodeSpec(
+            name,
+            market,
+            INSTANCE_TYPE,
+            _price(settings, plan, market),
+            plan.cpus_per_node,
+            plan.gpus_per_node,
+            share,
+        )
+        for name, market in wanted
+    ]
+
+
+def _price(settings: Settings, plan: Plan, market: Market) -> Decimal:
+    usd, _ = settings.price_of(INSTANCE_TYPE, cpus=plan.cpus_per_node, gpus=plan.gpus_per_node, market=market)
+    return Decimal(str(usd))
+
+
+def preempt(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str], None]) -> None:
+    """Takes a node away after so long a notice, or without any (0). Blocks until it is gone; where it is interrupted it is gone
+    at once, as a notice is not taken back. Raises NotFound or Conflict."""
+    node = _find(settings, name)
+    try:
+        if notice_ns:
+            _give_notice(settings, node, notice_ns, say)
+    finally:
+        killed = preemption.kill(node)
+    say(f"{node.name} is gone ({killed} processes killed)" if killed else f"{node.name} had ended by itself")
+
+
+def _give_notice(settings: Settings, node: KeptNode, notice_ns: int, say: Callable[[str], None]) -> None:
+    deadline = Instant(system_now() + notice_ns)
+    text = f"{node.name} is taken away by its operator"
+    notice = Notice("operator", "terminate", f"operator/{node.session}", deadline, text)
+    preemption.announce(LocalHead(settings.home), node, notice)
+    say(f"{node.name} has been told that it goes in {notice_ns / NS:g} s")
+    preemption.wait_until(node, deadline)
+
+
+def _find(settings: Settings, name: str) -> KeptNode:
+    """By its name, or by the beginning of its id."""
+    kept = ClusterFile(settings.home).read()
+    if kept is None:
+        raise Conflict(
+            f"no `tuner cluster` runs for {settings.home}: start one, or set TUNER_HOME to its home"
+        )
+    found = [n for n in kept.nodes if n.name == name or (len(name) >= 4 and n.node_id.startswith(name))]
+    if len(found) != 1:
+        there = ", ".join(node.name for node in kept.nodes)
+        raise NotFound(f"there is no node {name!r}; there is {there}")
+    if found[0].state != "alive":
+        raise Conflict(f"{found[0].name} is {found[0].state}")
+    return found[0]

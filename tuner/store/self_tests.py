@@ -1,0 +1,54 @@
+"""Which code has passed the restore self-test, and why other code has not."""
+
+import hashlib
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, insert, select, update
+
+from tuner.domain.time import Instant
+from tuner.store.tables import self_tests
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTest:
+    """Of the trainable's code whose digest is `code`; `job` is the one that paid for it."""
+
+    trainable: str
+    code: str
+    passed: bool
+    reason: str
+    job: str
+    at: Instant
+
+
+def get(db: Connection, project: str, trainable: str, code: str) -> SelfTest | None:
+    t = self_tests.c
+    mine = (t.project == project) & (t.trainable == trainable) & (t.code == code)
+    row = db.execute(select(self_tests).where(mine)).first()
+    if row is None:
+        return None
+    return SelfTest(row.trainable, row.code, bool(row.passed), row.reason, row.job, Instant(row.at))
+
+
+def at_the_door(seen: str) -> str:
+    """In place of `code`: for the newest result of a trainable whose code is `seen` by the service. Its files may be others than
+    those of the cluster, where it is tested."""
+    return hashlib.sha256(f"at the door {seen}".encode()).hexdigest()
+
+
+def put(db: Connection, project: str, found: SelfTest) -> None:
+    """The newest result counts."""
+    t = self_tests.c
+    mine = (t.project == project) & (t.trainable == found.trainable) & (t.code == found.code)
+    values = {"passed": int(found.passed), "reason": found.reason, "job": found.job, "at": found.at}
+    if db.execute(update(self_tests).where(mine).values(values)).rowcount == 0:
+        key = {"project": project, "trainable": found.trainable, "code": found.code}
+        db.execute(insert(self_tests).values(**key, **values))
+
+
+def refusal(reason: str) -> str:
+    """What to tell whoever asked for spot machines."""
+    return (
+        f"spot machines may be taken away at any time, and the restore self-test says of this trainable: {reason}. "
+        "Ask for on_demand, or mend the trainable; once its code has changed it is tested again"
+    )

@@ -1,0 +1,88 @@
+"""Where two checkpoints of `SpotSafe` differ, to the last bit."""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tuner.training import plain
+from tuner.training.channel import STATE_FILE
+
+MOST = 5  # differences that are told of; more say no more
+
+
+def differences(saved: Path, restored: Path) -> list[str]:
+    """Of two directories that `SpotSafe` saved to: the places where the step or the parts' states differ, at most five."""
+    first, second = (plain.read(folder / STATE_FILE) for folder in (saved, restored))
+    return list(itertools.islice(_states(first, second), MOST))
+
+
+def same_tensors(first: Path, second: Path) -> bool:
+    """Whether two files hold the same tensors and arrays at the same places. What else they hold may well differ from one save
+    to the next: the time, the host. A file that is not there, or that PyTorch cannot read, has none."""
+    one, other = _tensors_of(first), _tensors_of(second)
+    return one.keys() == other.keys() and all(_same(one[at], other[at]) for at in one)
+
+
+def _tensors_of(path: Path) -> dict[str, Any]:
+    try:
+        return dict(_tensors(plain.read(path), ""))
+    except Exception:  # it has many words for what it cannot read
+        return {}
+
+
+def _tensors(value: Any, at: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _tensors(inner, f"{at}[{key!r}]")
+    elif isinstance(value, list | tuple):
+        for number, inner in enumerate(value):
+            yield from _tensors(inner, f"{at}[{number}]")
+    elif isinstance(value, torch.Tensor) or hasattr(value, "tobytes"):
+        yield at, value
+
+
+def _states(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[str]:
+    if first["step"] != second["step"]:
+        yield f"the step, which was {first['step']} and is {second['step']}"
+    for name in sorted({*first["parts"], *second["parts"]}):
+        yield from _within(first["parts"].get(name), second["parts"].get(name), name)
+
+
+def _within(first: Any, second: Any, at: str) -> Iterator[str]:
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        if list(first) != list(second):
+            yield f"the keys of {at}"
+            return
+        for key in first:
+            yield from _within(first[key], second[key], f"{at}[{key!r}]")
+    elif isinstance(first, list | tuple) and type(first) is type(second) and len(first) == len(second):
+        for number, (one, other) in enumerate(zip(first, second, strict=True)):
+            yield from _within(one, other, f"{at}[{number}]")
+    elif not _same(first, second):
+        yield at
+
+
+def _same(first: Any, second: Any) -> bool:
+    if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
+        alike = (first.dtype, first.shape, first.layout) == (second.dtype, second.shape, second.layout)
+        return alike and _bits(first) == _bits(second)
+    return type(first) is type(second) and (_is_same_array(first, second) or repr(first) == repr(second))
+
+
+def _bits(tensor: torch.Tensor) -> bytes:
+    """A NaN is what it was where its bits are."""
+    dense = tensor.to_dense() if tensor.layout != torch.strided else tensor
+    flat = dense.detach().resolve_conj().resolve_neg().reshape(-1).contiguous()
+    return flat.view(torch.uint8).numpy().tobytes()
+
+
+def _is_same_array(first: Any, second: Any) -> bool:
+    """NumPy's, of which `repr` leaves out most."""
+    if not hasattr(first, "tobytes"):
+        return False
+    return (first.dtype, getattr(first, "shape", ())) == (second.dtype, getattr(second, "shape", ())) and (
+        first.tobytes() == second.tobytes()
+    )
