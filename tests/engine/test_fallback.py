@@ -224,6 +224,25 @@ def test_a_storm_ends_on_demand_and_what_is_saved_there_ends_the_storm() -> None
     assert cluster.elsewhere() == SPOT
 
 
+def test_after_each_further_storm_it_stays_on_demand_for_twice_as_long() -> None:
+    cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
+    left_ns, waited = 10**5 * NS, list[int]()
+    cluster.stands(left_ns=left_ns, target=9)
+    for _ in range(4):
+        cluster.stands(at=None, in_vain=STORM)
+        assert cluster.begins() == DEMAND
+        began = cluster.trial.now
+        cluster.stands(in_vain=0)
+        while cluster.elsewhere() is None:
+            cluster.passes(10)
+            cluster.stands(unsaved_ns=cluster.trial.now - began)
+        waited.append((cluster.trial.now - began) // NS)
+        left_ns -= cluster.trial.unsaved_ns
+        cluster.stands(unsaved_ns=0, left_ns=left_ns)
+        assert cluster.begins() == SPOT
+    assert waited == [10, 900, 1800, 3600]
+
+
 def test_spot_that_wasted_more_than_it_saves_is_not_taken_until_that_is_forgotten() -> None:
     cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
     spot, hour = Place(SPOT, SPOT.rate(cpus=1, gpus=0)), 3600 * NS

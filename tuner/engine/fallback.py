@@ -2,24 +2,44 @@
 
 A trial falls back to a machine on demand once it has waited for spot for as long as it may, at once where it would not get where
 it was sent before the wall clock ends, and where spot takes it away again and again before anything is saved. It goes
-back once spot is there again and the move pays. With a wall clock it begins on demand where nothing is known yet of how long a
+back once spot is there again and the move pays, and later after each such storm. With a wall clock it begins on demand where nothing is known yet of how long a
 step takes: there might be no time to spare.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
-from tuner.engine.placement import CheapestFree, Place, Placement, Places, Standing
+from tuner.engine.placement import EPOCH, CheapestFree, Place, Placement, Places, Standing
 from tuner.tuning.placement import Choice, Sight, Terms, choose
-from tuner.tuning.progress_price import Memory
+from tuner.tuning.progress_price import HALF_LIFE_NS, Memory
 
 # So many preemptions in a row without a newer checkpoint: the next attempt is to bring one, at whatever price.
 STORM = 3
+# On demand after the second storm, and for twice as long after each further one.
+SHELTER_NS = 900 * NS
 # Until a kind that should have been free, and was not, is asked for again; twice as long each time that it was in vain again.
 FULL_NS = 300 * NS
 UNKNOWN_NS = 1
+
+
+@dataclass(slots=True)
+class Storms:
+    """Those that a trial was in. A machine or three may be unlucky; who is sent back into the next storm learns to wait."""
+
+    count: int = 0
+    rages: bool = False
+    until: Instant = EPOCH
+
+    def shelters(self, in_vain: int, now: Instant) -> bool:
+        """Whether spot is to be avoided."""
+        begins, self.rages = in_vain >= STORM and not self.rages, in_vain >= STORM
+        self.count += begins
+        if begins and self.count > 1:
+            self.until = Instant(now + min(SHELTER_NS << (self.count - 2), HALF_LIFE_NS))
+        return self.rages or now < self.until
 
 
 def placement_of(places: Places, *, patience_ns: int) -> Placement:
@@ -46,6 +66,7 @@ class SpotWithFallback:
         # Until when a kind counts as full, and for how long it did.
         self._full: dict[Offer, tuple[Instant, int]] = {}
         self._waits_for: dict[str, Offer] = {}
+        self._storms: defaultdict[str, Storms] = defaultdict(Storms)
         self._waited_in_vain = -FULL_NS
 
     def choose(self, trial: Standing) -> Sequence[Place]:
@@ -94,7 +115,7 @@ class SpotWithFallback:
 
     def _best(self, trial: Standing) -> Offer:
         in_the_dark = trial.time_ns is not None and trial.left_ns is None
-        if trial.in_vain >= STORM or in_the_dark:
+        if self._storms[trial.trial].shelters(trial.in_vain, trial.now) or in_the_dark:
             return self._runs_at(trial) or self._cheapest("on_demand", trial.now)
         choice = self._choice(trial)
         if trial.now - self._memories[trial.trial].progressed >= self._patience_ns and trial.runs_at is None:
