@@ -224,6 +224,23 @@ def test_a_storm_ends_on_demand_and_what_is_saved_there_ends_the_storm() -> None
     assert cluster.elsewhere() == SPOT
 
 
+def test_where_every_kind_was_waited_for_in_vain_they_are_tried_in_turn() -> None:
+    """Other jobs have all machines, though there seems to be room."""
+    cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
+    cluster.stands(left_ns=10**5 * NS, target=9)
+    cluster.begins()
+    found, waited = [], []
+    for _ in range(5):
+        cluster.stands(waited_ns=0)
+        began = cluster.trial.now
+        while (to := cluster.moves()) is None:
+            cluster.passes(1)
+        found.append(to)
+        waited.append((cluster.trial.now - began) // NS)
+    assert found == [DEMAND, SPOT, DEMAND, SPOT, DEMAND]
+    assert waited[:3] == [60, 60, 120]  # and then the marks of the first ones fade
+
+
 def test_after_each_further_storm_it_stays_on_demand_for_twice_as_long() -> None:
     cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
     left_ns, waited = 10**5 * NS, list[int]()

@@ -66,6 +66,7 @@ class SpotWithFallback:
         # Until when a kind counts as full, and for how long it did.
         self._full: dict[Offer, tuple[Instant, int]] = {}
         self._waits_for: dict[str, Offer] = {}
+        self._turns: dict[str, int] = {}
         self._storms: defaultdict[str, Storms] = defaultdict(Storms)
         self._waited_in_vain = -FULL_NS
 
@@ -81,8 +82,11 @@ class SpotWithFallback:
             return None
         at = self._priced[trial.at.offer]
         self._note_wait(at, trial)
-        found = self._wanted(trial)
-        if found == at or self._room(found, trial) <= 0:
+        wanted = self._wanted(trial)
+        found: Offer | None = wanted
+        if wanted == at or self._room(wanted, trial) <= 0:
+            found = self._another(at, trial)
+        if found is None:
             return None
         self._waits_for[trial.trial] = found
         return self._place[found]
@@ -92,10 +96,22 @@ class SpotWithFallback:
             offer = self._priced[place.offer]
             self._shared = self._shared.after(offer, now=now, paid_ns=paid_ns, gained_ns=gained_ns)
 
+    def _another(self, at: Offer, trial: Standing) -> Offer | None:
+        """Where all kinds count as full, one that waits tries them in turn, each for twice as long as the one before: none may be
+        full any more, and a worker may take longer to start than a machine is waited for."""
+        turns = self._turns.get(trial.trial, 0)
+        if trial.waited_ns is None or trial.waited_ns < self._patience_ns << min(turns, 10):
+            return None
+        others = [o for o in self._offers if o != at and self._places.room(self._place[o], trial.taken) > 0]
+        if others:
+            self._turns[trial.trial] = turns + 1
+        return self._shared.cheapest(others, trial.now)
+
     def _note_wait(self, at: Offer, trial: Standing) -> None:
         """A kind is full of which there should be room, as other jobs may have it, once it was waited for in vain; and no more once
         one that waited has got some of it."""
         if trial.waited_ns is None:
+            self._turns.pop(trial.trial, None)
             if self._waits_for.pop(trial.trial, None) == at:
                 self._full.pop(at, None)
             return
