@@ -26,7 +26,7 @@ from tuner.engine.simulated import world
 from tuner.engine.simulated.clock import EPOCH_NS
 from tuner.engine.simulated.journal import Tables
 from tuner.engine.simulated.traces import UpTimes
-from tuner.engine.simulated.worker import Training
+from tuner.engine.simulated.training import Training
 from tuner.engine.simulated.world import NONE, Faults, SimulatedRun
 from tuner.engine.world import Terms
 from tuner.service.trainables import Described
@@ -250,7 +250,7 @@ class SimulatedSqlJournal(SqlJournal):
             launches.beat(db, job, launch.epoch, Instant(EPOCH_NS))
             jobs.begin_running(db, job, at=Instant(EPOCH_NS))
         super().__init__(database, job, project, launch.epoch, Instant(EPOCH_NS))
-        self.ran_ns = 0
+        self.ran_ns, self.watchers = 0, list[Any]()
 
     @property
     def tables(self) -> Tables:

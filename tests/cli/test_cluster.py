@@ -1,5 +1,8 @@
 """`tuner cluster` and `tuner preempt`: what they refuse, and how they say it. What they do, tests/system/test_preempted.py sees."""
 
+import os
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +10,7 @@ from typer.testing import CliRunner
 
 from tuner.cli.main import app
 from tuner.engine.ray_cluster.cluster_file import ClusterFile, KeptCluster, KeptNode
+from tuner.engine.ray_cluster.processes import MARK
 
 ALIVE = KeptNode("spot-1", "abcdef12", "nobody", "spot", "local", 0.0162, 1, 0, "alive")
 STARTING = KeptNode("spot-2", "", "nobody", "spot", "local", 0.0162, 1, 0, "starting")
@@ -83,3 +87,21 @@ def test_a_node_may_be_named_by_the_beginning_of_its_id(home: Path) -> None:
         result = CliRunner().invoke(app, ["preempt", "abcd", "--notice", "0s"])
     assert result.exit_code == 0
     assert "spot-1 had ended by itself" in result.stdout
+
+
+def test_a_node_that_cannot_be_told_is_not_taken_away_without_a_word(home: Path) -> None:
+    """The cluster's head is gone; what is left of the node is a process with its mark."""
+    file, node = ClusterFile(home), replace(ALIVE, session=f"untold-{os.getpid()}")
+    left = subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: node.session})
+    try:
+        with file.kept():
+            file.write(KeptCluster("", (node,)))
+            code, said = refused("preempt", "spot-1", "--notice", "15s")
+            assert code == 1
+            assert "head is gone" in said
+            assert left.poll() is None
+            assert CliRunner().invoke(app, ["preempt", "spot-1", "--notice", "0s"]).exit_code == 0
+        left.wait(10)
+    finally:
+        left.kill()
+        left.wait()

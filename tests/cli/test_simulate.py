@@ -65,6 +65,27 @@ def test_faults_of_every_kind_can_be_asked_for(table: Path, tmp_path: Path) -> N
     }
 
 
+def test_spot_machines_are_shown_with_what_they_cost_and_the_same_job_otherwise(table: Path) -> None:
+    training = ["--training-time", "1h", "--trials", 1, "--scheduler", "none", "--sampler", "random"]
+    words = ["--table", table, "--budget-trainings", 20, *training, "--preemptions", "bamboo", "--beside"]
+    words += ["--market", "spot_with_fallback", "--wall-clock", "3h", "--trace-id", "bamboo-gcp-v100"]
+    done = tuner(*words, "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    spot, rows = found["spot"], {row["name"]: row for row in found["beside"]}
+    assert (spot["trace"], spot["notice_s"], spot["market"]) == ("bamboo-gcp-v100", 30, "spot_with_fallback")
+    assert sum(use["usd"] for use in spot["markets"].values()) == pytest.approx(found["spent_usd"])
+    assert found["deadline_met"] is True
+    assert list(rows) == ["this_job", "uninterrupted", "on_demand", "every_15m", "every_30m", "from_zero"]
+    assert rows["this_job"]["spent_usd"] == found["spent_usd"]
+    assert rows["uninterrupted"]["spent_usd"] == pytest.approx(spot["uninterrupted_usd"], rel=0.01)
+    assert rows["on_demand"]["spent_usd"] == pytest.approx(spot["on_demand_usd"], rel=0.01)
+    assert rows["on_demand"]["times_uninterrupted"] == pytest.approx(1 / (1 - 0.66), rel=0.01)
+    shown = tuner(*words).stdout
+    for word in ("bamboo-gcp-v100", "30 s of notice", "deadline  met", "on demand alone", "nothing saved"):
+        assert word in shown
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [
@@ -74,7 +95,10 @@ def test_faults_of_every_kind_can_be_asked_for(table: Path, tmp_path: Path) -> N
         (["--budget-trainings", "1", "--workers", "0"], "--workers"),
         (["--budget-trainings", "1", "--sampler", "luck"], "--sampler"),
         (["--budget-trainings", "1", "--crash-rate", "2"], "--crash-rate"),
-        (["--budget-trainings", "1", "--preemptions", "no.csv"], "no.csv"),
+        (["--budget-trainings", "1", "--preemptions", "no.csv"], "bamboo"),
+        (["--budget-trainings", "1", "--market", "spot"], "--market"),
+        (["--budget-trainings", "1", "--preemptions", "bamboo", "--trace-id", "no"], "trace_id"),
+        (["--budget-trainings", "1", "--training-time", "0s"], "--training-time"),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_option(table: Path, words: list[str], named: str) -> None:
@@ -82,6 +106,13 @@ def test_what_cannot_be_is_refused_with_its_option(table: Path, words: list[str]
     assert done.exit_code == 1
     assert done.stdout == ""
     assert named in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--notice", "--wall-clock", "--checkpoint-interval"])
+def test_what_is_no_time_is_wrong_usage(table: Path, option: str) -> None:
+    done = tuner("--table", table, "--budget-trainings", 1, "--preemptions", "bamboo", option, "soon")
+    assert done.exit_code == 2
+    assert option in done.stderr
 
 
 def test_bad_files_are_refused_by_file_and_place(tmp_path: Path) -> None:
@@ -101,7 +132,7 @@ def test_bad_files_are_refused_by_file_and_place(tmp_path: Path) -> None:
 
 
 def documented() -> list[str]:
-    pages = [ROOT / "README.md", ROOT / "docs" / "simulator.md"]
+    pages = [ROOT / "README.md", ROOT / "docs" / "simulator.md", ROOT / "docs" / "spot.md"]
     blocks = [
         block for page in pages for block in re.findall(r"```console\n(.*?)```", page.read_text(), re.DOTALL)
     ]

@@ -31,6 +31,7 @@ from tuner.engine.ray_cluster import local_watch as module
 from tuner.engine.ray_cluster.launch import ray_environment
 from tuner.engine.ray_cluster.local_node import LocalNode
 from tuner.engine.ray_cluster.processes import marked
+from tuner.engine.ray_node.watch import NO_CLOUD
 from tuner.service.cluster import RayCluster
 from tuner.settings import Settings
 
@@ -54,11 +55,19 @@ def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Lo
     return make
 
 
-@pytest.mark.parametrize(("program", "again"), [("/bin/true", False), ("/bin/false", True)])
-def test_a_watch_that_found_nothing_to_watch_is_over_and_one_that_failed_begins_again(
-    watch: Callable[[str], LocalWatch], program: str, again: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("status", "again"), [(NO_CLOUD, False), (0, True), (1, True)])
+def test_a_watch_of_no_cloud_is_over_and_one_that_failed_or_took_the_nodes_for_gone_begins_again(
+    watch: Callable[[str], LocalWatch],
+    tmp_path: Path,
+    status: int,
+    again: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found, pids = watch(program), set[int]()
+    """The head lives on: it was silent."""
+    program = tmp_path / "ends"
+    program.write_text(f"#!/bin/sh\nexit {status}\n")
+    program.chmod(0o700)
+    found, pids = watch(str(program)), set[int]()
     monkeypatch.setattr(module, "AGAIN_S", 0.0)
     for _ in range(3):
         found.keep(NOBODY)

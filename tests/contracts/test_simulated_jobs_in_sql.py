@@ -1,5 +1,7 @@
 """Whole simulated jobs, drivers killed under way, whose record is kept in SQL: they end as those in memory do."""
 
+from typing import Any
+
 import pytest
 
 from tests.simulation.test_simulated_jobs import Curves, outcome, spec, terms
@@ -29,7 +31,7 @@ class SimulatedSqlJournal(SqlJournal):
             jobs.set_budget(db, job, budget)
             jobs.begin_running(db, job, at=Instant(0))
         super().__init__(database, job, PROJECT, 1, Instant(0))
-        self.ran_ns = 0
+        self.ran_ns, self.watchers = 0, list[Any]()
 
     @property
     def tables(self) -> Tables:

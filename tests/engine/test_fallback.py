@@ -1,6 +1,7 @@
 """Spot with fallback: a bounded wait for spot, on demand where time runs out or a storm goes on, and back again."""
 
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -89,6 +90,22 @@ def test_what_one_trial_has_waited_for_in_vain_the_next_does_not_wait_for() -> N
     assert cluster.begins() == SPOT
 
 
+def test_the_wait_for_spot_begins_when_the_machine_is_lost_not_at_the_checkpoint_before() -> None:
+    cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
+    cluster.stands(left_ns=1000 * NS, target=9)
+    assert cluster.begins() == SPOT
+    cluster.passes(200)
+    cluster.stands(unsaved_ns=200 * NS)
+    assert cluster.elsewhere() is None
+    cluster.machines = [DEMAND_MACHINE]
+    cluster.stands(unsaved_ns=0, in_vain=1)
+    assert cluster.begins() == SPOT
+    cluster.passes(59)
+    assert cluster.elsewhere() is None
+    cluster.passes(2)
+    assert cluster.elsewhere() == DEMAND
+
+
 def test_no_wait_is_so_long_that_the_wall_clock_would_end_before_its_work() -> None:
     cluster = Cluster([DEMAND_MACHINE])
     cluster.stands(left_ns=100 * NS, target=9, time_ns=165 * NS)
@@ -117,10 +134,31 @@ def test_where_time_is_short_from_the_beginning_it_begins_on_demand_unless_spot_
 
 def test_what_cannot_be_done_in_time_anyhow_is_done_at_the_price_of_spot() -> None:
     cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
-    cluster.stands(left_ns=100 * NS, target=9, time_ns=99 * NS)
+    cluster.stands(left_ns=130 * NS, least_ns=100 * NS, target=9, time_ns=99 * NS)
     assert cluster.begins() == SPOT
     cluster.passes(60)
     assert cluster.elsewhere() is None
+
+
+def test_what_may_be_done_in_time_on_demand_and_on_spot_would_not_is_done_on_demand() -> None:
+    cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
+    cluster.stands(left_ns=130 * NS, least_ns=90 * NS, target=9, time_ns=100 * NS)
+    assert cluster.begins() == DEMAND
+    cluster.passes(5)
+    cluster.stands(left_ns=90 * NS)
+    assert cluster.elsewhere() is None
+    cluster.stands(left_ns=50 * NS)  # steps were not as long as was feared
+    assert cluster.elsewhere() == SPOT
+
+
+def test_with_a_wall_clock_the_first_step_is_done_on_demand() -> None:
+    cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
+    cluster.stands(time_ns=10_000 * NS)
+    assert cluster.begins() == DEMAND
+    cluster.passes(500)
+    assert cluster.elsewhere() is None
+    cluster.stands(left_ns=900 * NS, least_ns=300 * NS, target=9, unsaved_ns=100 * NS)
+    assert cluster.elsewhere() == SPOT
 
 
 def test_spot_will_do_where_the_machines_on_demand_are_all_taken() -> None:
@@ -186,6 +224,42 @@ def test_a_storm_ends_on_demand_and_what_is_saved_there_ends_the_storm() -> None
     assert cluster.elsewhere() == SPOT
 
 
+def test_where_every_kind_was_waited_for_in_vain_they_are_tried_in_turn() -> None:
+    """Other jobs have all machines, though there seems to be room."""
+    cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
+    cluster.stands(left_ns=10**5 * NS, target=9)
+    cluster.begins()
+    found, waited = [], []
+    for _ in range(5):
+        cluster.stands(waited_ns=0)
+        began = cluster.trial.now
+        while (to := cluster.moves()) is None:
+            cluster.passes(1)
+        found.append(to)
+        waited.append((cluster.trial.now - began) // NS)
+    assert found == [DEMAND, SPOT, DEMAND, SPOT, DEMAND]
+    assert waited[:3] == [60, 60, 120]  # and then the marks of the first ones fade
+
+
+def test_after_each_further_storm_it_stays_on_demand_for_twice_as_long() -> None:
+    cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
+    left_ns, waited = 10**5 * NS, list[int]()
+    cluster.stands(left_ns=left_ns, target=9)
+    for _ in range(4):
+        cluster.stands(at=None, in_vain=STORM)
+        assert cluster.begins() == DEMAND
+        began = cluster.trial.now
+        cluster.stands(in_vain=0)
+        while cluster.elsewhere() is None:
+            cluster.passes(10)
+            cluster.stands(unsaved_ns=cluster.trial.now - began)
+        waited.append((cluster.trial.now - began) // NS)
+        left_ns -= cluster.trial.unsaved_ns
+        cluster.stands(unsaved_ns=0, left_ns=left_ns)
+        assert cluster.begins() == SPOT
+    assert waited == [10, 900, 1800, 3600]
+
+
 def test_spot_that_wasted_more_than_it_saves_is_not_taken_until_that_is_forgotten() -> None:
     cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
     spot, hour = Place(SPOT, SPOT.rate(cpus=1, gpus=0)), 3600 * NS
@@ -217,6 +291,41 @@ def test_spot_that_should_be_free_and_is_not_counts_as_full_for_a_while() -> Non
     cluster.passes(FULL_NS / NS - 1)
     cluster.stands(left_ns=1000 * NS, unsaved_ns=200 * NS)
     assert cluster.elsewhere() is None
+
+
+def asked_for_spot(cluster: Cluster, seconds: int) -> list[int]:
+    """When the trial went to a spot machine, of which there is one that another job has."""
+    found = []
+    for second in range(seconds):
+        cluster.passes(1)
+        if cluster.trial.waited_ns is None:
+            cluster.stands(unsaved_ns=cluster.trial.unsaved_ns + NS)
+        went = cluster.moves()
+        if went is not None:
+            left = (cluster.trial.left_ns or 0) - cluster.trial.unsaved_ns
+            cluster.stands(left_ns=left, unsaved_ns=0, waited_ns=0 if went == SPOT else None)
+        if went == SPOT:
+            found.append(second)
+    return found
+
+
+def test_spot_that_another_job_keeps_is_asked_for_less_and_less_often_until_it_was_had() -> None:
+    cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
+    cluster.stands(left_ns=100_000 * NS, target=9)
+    assert cluster.begins() == SPOT
+    cluster.stands(waited_ns=0)
+    asked = asked_for_spot(cluster, 2 * 3600)
+    between = [later - earlier for earlier, later in pairwise(asked)]
+    assert len(asked) == 4
+    assert all(gap > 2 * FULL_NS / NS for gap in between)
+    assert all(later > 1.8 * earlier for earlier, later in pairwise(between))
+    spot, left = cluster.placement._places.of(SPOT), (cluster.trial.left_ns or 0) - cluster.trial.unsaved_ns
+    cluster.stands(at=spot, waited_ns=0, left_ns=left, unsaved_ns=0)
+    assert cluster.elsewhere() is None
+    cluster.stands(waited_ns=None)
+    assert cluster.elsewhere() is None
+    cluster.stands(at=spot, waited_ns=0)
+    assert len(asked_for_spot(cluster, 400)) == 1
 
 
 def test_a_machine_that_is_taken_by_another_trial_is_not_there() -> None:

@@ -1,8 +1,9 @@
-"""An attempt that went on from an older checkpoint than it was given, as that one is damaged."""
+"""An attempt that went on from an older checkpoint than it was given, as that one is damaged, or from none, as its machine goes."""
 
 from tests.engine.looping import Job
 from tuner.domain.cost import Meter
-from tuner.engine.messages import Progress
+from tuner.domain.time import NS
+from tuner.engine.messages import Progress, Trouble
 
 
 def test_what_is_damaged_is_asked_for_no_more() -> None:
@@ -22,3 +23,23 @@ def test_one_that_starts_over_has_no_checkpoint_left() -> None:
     job = Job()
     job.loop.progress(Progress(job.trial, 2, "running", Meter(), from_step=0))
     assert job.journal.newest_checkpoints() == {}
+
+
+def test_what_an_idle_worker_refuses_goes_on_at_once_and_counts_for_nothing() -> None:
+    """However many there are on the machine that goes."""
+    job = Job()
+    trial = job.loop.state.trial(job.trial)
+    before = trial.preemptions, trial.in_vain
+    for attempt in range(2, 7):
+        refused = Progress(
+            job.trial,
+            attempt,
+            "paused",
+            Meter({"idle": NS}),
+            trouble=Trouble("notice", "", "goes"),
+            leaving=True,
+        )
+        job.loop.progress(refused)
+        begun = job.world.begun[job.trial]
+        assert (begun.attempt, begun.restore_step, begun.not_before_ns) == (attempt + 1, 1, 0)
+    assert (trial.preemptions, trial.in_vain) == before

@@ -1,5 +1,7 @@
 """A worker whose machine is about to be taken away: real children, real fork server, a notice on the node's board."""
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +13,7 @@ import pytest
 from tests.engine.driving import SECOND, Driver
 from tuner.domain.time import Instant
 from tuner.engine.checkpoints import CheckpointStore
+from tuner.engine.ends import end_of
 from tuner.engine.messages import Progress
 from tuner.engine.notices import Notice
 from tuner.engine.notices.node_board import NodeBoard
@@ -256,6 +259,19 @@ def test_what_cannot_be_saved_leaves_at_once(drive: Any, node: Node) -> None:
     assert driver.until_state("preempted")["saved_step"] is None
 
 
+def test_who_is_killed_with_its_machine_is_preempted(drive: Any, node: Node) -> None:
+    """As where a machine that shuts down sends each of its processes a signal."""
+    driver = drive()
+    driver.begin(until=9, config={"step_s": 1000})
+    trains(driver)
+    node.goes(1000)
+    leaving(driver)
+    os.kill(driver.supervisor.pid, signal.SIGTERM)
+    ended = driver.until_state("failed")
+    assert ended["error"]["kind"] == "killed"
+    assert end_of(Progress.parse(ended)) == "preempted"
+
+
 def test_a_withdrawn_notice_is_none(drive: Any, node: Node) -> None:
     driver = drive()
     driver.begin(until=4, config={"step_s": 2})
@@ -292,17 +308,42 @@ def test_two_notices_at_once_count_as_the_earlier_one_and_one_brought_forward_as
 
 
 def test_nothing_begins_on_a_machine_that_goes_and_elsewhere_it_does(drive: Any, node: Node) -> None:
+    """Nor is that a preemption, where the worker was kept from an attempt before: its machine went while it was idle."""
     driver = drive()
+    driver.begin(until=1)
+    driver.until_state("waiting")
+    driver.order("pause")
+    driver.until_state("paused")
+    driver.reports.clear()
     node.goes(1000)
     driver.begin(until=1)
-    ended = driver.until_state("preempted")
+    ended = driver.until_state("paused")
     assert ended["reports"] == []
+    assert ended["leaving"], "so that the worker is given nothing more"
+    assert end_of(Progress.parse(ended)) == "paused"
     assert not set(ended["meter"]) & {"train", "restore"}
     with pytest.raises(RuntimeError, match="no attempt"):
         driver.supervisor.step()
     node.stays()
     driver.begin(until=1)
     driver.until_state("waiting")
+
+
+def test_a_worker_that_is_born_on_a_machine_that_goes_says_so(
+    place: Path, node: Node, tmp_path: Path
+) -> None:
+    """As on a head, which is never drained."""
+    born = Supervisor("tests.engine.cases:counts", notice=lambda: NodeBoard(place).standing(HERE))
+    try:
+        driver = Driver(tmp_path / "storage", "tests.engine.cases:counts", born)
+        node.goes(1000)
+        driver.begin(until=1)
+        assert driver.until_state("preempted")["reports"] == []
+        node.stays()
+        driver.begin(until=1)
+        driver.until_state("waiting")
+    finally:
+        born.close()
 
 
 def test_an_order_to_stop_is_obeyed_on_a_machine_that_goes(drive: Any, node: Node) -> None:

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from tuner.engine.ends import end_of
 from tuner.engine.messages import Progress
 
 REPORT = {"step": 1, "resumable": True, "meter": {}, "at_ns": 0}
@@ -44,3 +45,20 @@ def test_text_that_is_none_is_mended() -> None:
     assert found.reports[0].metrics == {"caf?": "caf?"}
     assert found.trouble is not None
     assert (found.trouble.message, found.trouble.traceback) == ("caf?", "caf?")
+
+
+@pytest.mark.parametrize(
+    ("kind", "end", "leaving"),
+    [
+        ("storage", "lost", "preempted"),
+        ("killed", "failed", "preempted"),
+        ("saving", "failed", "preempted"),
+        ("raised", "failed", "failed"),
+        ("memory", "failed", "failed"),
+        ("exited", "failed", "failed"),
+    ],
+)
+def test_what_a_shutdown_does_to_a_trial_is_no_failure_of_it(kind: str, end: str, leaving: str) -> None:
+    error = {"kind": kind, "type": "", "message": "", "traceback": ""}
+    assert end_of(parse(state="failed", error=error)) == end
+    assert end_of(parse(state="failed", error=error, leaving=True)) == leaving

@@ -83,6 +83,7 @@ HARMS: list[tuple[str, str, int]] = [
     ("hang", "PUT state.pt", 0),
     ("slow", "PUT state.pt", 0),
     ("shorten", "PUT state.pt", 0),
+    ("shorten", "PUT MANIFEST", 0),
     ("cut", "GET state.pt", 0),
     ("cut", "GET MANIFEST", 0),
     ("flip", "GET state.pt", 0),
@@ -193,6 +194,23 @@ def test_what_the_storage_never_gives_as_it_was_costs_its_checkpoint(drive: Any,
     driver.begin(until=5, restore=4, restore_attempt=2)
     assert driver.until_state("waiting")["from_step"] == 2
     assert [report["metrics"]["acc"] for report in driver.reports[4:]] == [3, 4, 5]
+
+
+def test_what_the_storage_does_not_give_may_be_whole_and_is_not_passed_over(
+    drive: Any, bucket: Bucket
+) -> None:
+    """An older one would be found. The newer one would be forgotten for it, and removed."""
+    driver = drive("counts", storage=bucket.url)
+    save(driver, until=2)
+    save(driver, until=4, restore=2, by=1)
+    bucket.proxy.fault("answer", "GET", "step_00000004-a2/state.pt", times=1000, status=500)
+    driver.begin(until=5, restore=4, restore_attempt=2)
+    failed = driver.until_state("failed")
+    assert failed["error"]["kind"] == "storage"
+    assert failed["from_step"] is None
+    bucket.proxy.faults.clear()
+    driver.begin(until=5, restore=4, restore_attempt=2)
+    assert driver.until_state("waiting")["from_step"] == 4
 
 
 def test_an_object_that_is_gone_costs_its_checkpoint(

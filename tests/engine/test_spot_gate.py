@@ -12,9 +12,9 @@ from tests.store.builders import JOB, PROJECT, create, new_job
 from tuner.domain.budget import Budget
 from tuner.domain.errors import Unavailable
 from tuner.domain.ids import SELF_TEST
-from tuner.domain.money import Money, Price
+from tuner.domain.money import Cost, Money, Price
 from tuner.domain.offer import Offer
-from tuner.domain.records import AttemptRow
+from tuner.domain.records import AttemptRow, OpenHold
 from tuner.domain.time import NS, Instant
 from tuner.engine.ray_driver.main import Post
 from tuner.engine.ray_driver.seat import SeatLost
@@ -192,3 +192,15 @@ def test_what_the_test_and_the_wait_for_it_take_counts_for_the_wall_clock(
             jobs.move(db, JOB, state, None, at=Instant(now + at_s * NS))  # type: ignore[arg-type]
         jobs.set_wish(db, JOB, wish)
     assert Post(database, JOB, 1).goes_on() is goes_on
+
+
+def test_a_driver_that_died_in_the_test_is_paid_for_until_then_though_its_successor_refuses_the_job(
+    database: Database,
+) -> None:
+    found = gate(database, Seats([], []))
+    with database.write() as db:
+        an_hour = Cost(DEMAND.price.of(3600 * NS), 0)
+        hold = OpenHold("former", SELF_TEST, 1, 1, an_hour, Instant(NS), Instant(3601 * NS))
+        ledger.place(db, PROJECT, JOB, hold)
+    found.refuse("it forgets", died_at=Instant(3 * NS))
+    assert account(database).posted.usd == DEMAND.price.of(2 * NS)

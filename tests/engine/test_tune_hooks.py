@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray import cloudpickle
+from ray import ActorID, cloudpickle
 from ray.exceptions import RayActorError
 
 from tuner.domain.time import NS
@@ -68,13 +68,14 @@ SPOT_NODE = {"NodeID": "gone", "Alive": False, "DeathReason": 0, "Labels": {deat
 
 
 class GlobalState:
-    """What Ray knows of actors; no node is being drained."""
+    """What Ray knows of actors, and which nodes are being drained."""
 
-    def __init__(self, actors: dict[str, Any]) -> None:
+    def __init__(self, actors: dict[str, Any], draining: dict[str, int] | None = None) -> None:
         self.actor_table = actors.__getitem__
+        self._draining = draining or {}
 
     def get_draining_nodes(self) -> dict[str, int]:
-        return {}
+        return self._draining
 
 
 class Driver:
@@ -91,7 +92,8 @@ class Driver:
         if config is None:
             return None
         assert isinstance(config, dict)
-        trial = Trial(config=config, trial_id=f"{config['trial']}-{config['attempt']}")
+        own = SimpleNamespace(ray_actor=None)
+        trial = Trial(config=config, trial_id=f"{config['trial']}-{config['attempt']}", temporary_state=own)
         self.messenger.on_trial_add(self.tune, trial)
         self.tune.live.add(trial)
         self.tune._staged_trials.add(trial)
@@ -157,6 +159,23 @@ def test_an_idle_worker_that_died_with_its_machine_is_noticed_by_its_next_attemp
     assert driver.loop.told == [("a", 1, {"preempted": True, "node": "gone"})]
     assert not driver.tune._staged_trials
     assert driver.actuator.looking() == []
+
+
+def test_a_worker_whose_own_code_fails_before_its_first_word_is_looked_for_by_its_actor(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Such an error names no actor. It counts as preempted where the node is drained."""
+    actor = ActorID.from_random()
+    monkeypatch.setattr(deaths.ray, "nodes", lambda: [{**SPOT_NODE, "NodeID": "here", "Alive": True}])
+    known = GlobalState({actor.hex(): {"Address": {"NodeID": "here"}}}, {"here": 0})
+    monkeypatch.setattr(deaths, "state", known)
+    driver.actuator.begin(assignment("a"))
+    trial = driver.tune_asks()
+    trial.temporary_state.ray_actor = SimpleNamespace(_actor_id=actor)
+    trial.pickled_error_file = str(tmp_path / "error.pkl")
+    Path(trial.pickled_error_file).write_bytes(cloudpickle.dumps(RuntimeError("in the worker")))
+    driver.messenger.on_trial_error(driver.tune, trial)
+    assert driver.loop.told == [("a", 1, {"preempted": True, "node": "here"})]
 
 
 def test_an_attempt_is_not_handed_out_before_its_time(driver: Driver) -> None:

@@ -185,6 +185,20 @@ def test_a_report_in_between_starts_the_count_anew(service: FakeService, client:
     assert launch_of(service, job).quick_deaths == 0
 
 
+def test_drivers_that_waited_for_hours_did_not_die_at_once(service: FakeService, client: TestClient) -> None:
+    """No spot machine was there in the meantime, and so nothing to report."""
+    job = submit(service, client)
+    for _ in range(2 * QUICK_DEATHS_MAX):
+        while launch_of(service, job).state != "submitted":
+            one_pass(service)
+        service.now.pass_s(2 * 3600)
+        fakes.begin(service, job)
+        die(service, job)
+        one_pass(service)
+    assert row_of(service, job).state == "running"
+    assert launch_of(service, job).quick_deaths == 0
+
+
 def test_a_cluster_that_forgot_everything_fails_no_job(service: FakeService, client: TestClient) -> None:
     """The head was started anew: no driver is known any more."""
     job = submit(service, client)

@@ -31,7 +31,7 @@ def judged(service: FakeService, job: str, verdict: Verdict) -> str | None:
     )
     why = gate.refusal(died_at=None)
     if why is not None:
-        gate.refuse(why)
+        gate.refuse(why, died_at=None)
     return why
 
 

@@ -33,13 +33,13 @@ def of(
     found: list[Node], home: Path, prices: str = "", **wanted: Any
 ) -> list[tuple[str, int, dict[str, str]]]:
     size = Resources(**wanted)
-    offers = offers_of(settings(home, prices), suitable(found, size), size)
+    offers = offers_of(settings(home, prices), found, size)
     return [(one.market, one.price.micro_usd_per_hour, dict(one.labels)) for one in offers]
 
 
 def test_each_market_is_had_at_the_price_that_its_nodes_say(tmp_path: Path) -> None:
-    spot = ("spot", 16_200, {MARKET: "spot", "usd-per-hour": "0.0162"})
-    demand = ("on_demand", 50_400, {MARKET: "!spot", "usd-per-hour": "0.0504"})
+    spot = ("spot", 16_200, {MARKET: "spot"})
+    demand = ("on_demand", 50_400, {MARKET: "!spot"})
     cluster = [HEAD, SPOT, DEMAND, SPOT]
     assert of(cluster, tmp_path, market="spot") == [spot]
     assert of(cluster, tmp_path, market="on_demand") == [demand]
@@ -69,10 +69,21 @@ def test_kinds_of_one_market_are_kept_apart_by_their_labels(tmp_path: Path) -> N
     ]
 
 
+def test_a_node_that_comes_back_at_another_price_is_still_one_of_its_kind(tmp_path: Path) -> None:
+    before, other, after = (
+        node(price, market="spot", kind="g6", price=price) for price in ("0.31", "0.29", "0.33")
+    )
+    wanted = Resources(market="spot")
+    (offer,) = offers_of(settings(tmp_path), [before, other], wanted)
+    assert offer.price.micro_usd_per_hour == 310_000
+    assert offer.is_of(other.labels)
+    assert offer.is_of(after.labels)
+
+
 def test_nodes_that_labels_do_not_tell_apart_are_had_at_the_dearest_price(tmp_path: Path) -> None:
     """A trial may land on either, and a hold may be too large, never too small."""
     cluster = [node("a", 4, market="spot", price="0.04"), node("b", 1, market="spot", price="0.04")]
-    (offer,) = offers_of(settings(tmp_path), cluster, Resources(cpus=1))
+    (offer,) = offers_of(settings(tmp_path), cluster, Resources(cpus=1, market="spot"))
     assert offer.rate(cpus=1, gpus=0).price.micro_usd_per_hour == 40_000
 
 
@@ -87,8 +98,16 @@ def test_beside_labelled_nodes_the_others_are_on_demand(tmp_path: Path) -> None:
     found = of([node("plain", 2), SPOT], tmp_path, market="spot_with_fallback")
     assert found == [
         ("on_demand", 100_800, {MARKET: "!spot"}),
-        ("spot", 16_200, {MARKET: "spot", "usd-per-hour": "0.0162"}),
+        ("spot", 16_200, {MARKET: "spot"}),
     ]
+
+
+def test_what_is_to_be_on_demand_is_kept_off_the_spot_nodes_also_where_its_own_have_no_label(
+    tmp_path: Path,
+) -> None:
+    found = of([node("plain", 2), SPOT], tmp_path, market="on_demand")
+    assert found == [("on_demand", 100_800, {MARKET: "!spot"})]
+    assert of([node("plain", 2), SPOT], tmp_path, market="on_demand", cpus=2)[0][2] == {MARKET: "!spot"}
 
 
 @pytest.mark.parametrize("cluster", [[node("plain")], [DEMAND], [node("odd", market="capacity-block")]])

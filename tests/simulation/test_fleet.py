@@ -8,7 +8,7 @@ from tuner.domain import events as ev
 from tuner.domain.money import Cost
 from tuner.domain.time import NS
 from tuner.engine.simulated.traces import UpTimes
-from tuner.engine.simulated.worker import Overheads
+from tuner.engine.simulated.training import Overheads
 from tuner.engine.simulated.world import SimulatedRun
 
 EVEN = Overheads(setup_ns=0, restore_ns=0, save_ns=0)
@@ -108,4 +108,4 @@ def test_crashed_workers_are_replaced_by_cold_ones() -> None:
     assert attempt is not None
     run.fleet.crashed(attempt)
     assert run.fleet.workers[0].cold
-    assert run.fleet.workers[0].free
+    assert run.fleet.workers[0].free_for(None)

@@ -14,7 +14,7 @@ from tuner.domain.job import Algorithm, JobSpec, SamplerName, SchedulerName
 from tuner.domain.money import Cost, Money, Price, Rate
 from tuner.domain.objective import Objective
 from tuner.domain.space import Config, Float, Int, Space
-from tuner.engine.simulated.worker import Overheads
+from tuner.engine.simulated.training import Overheads
 from tuner.engine.simulated.world import Faults, SimulatedRun
 from tuner.engine.world import Terms
 

@@ -183,7 +183,8 @@ def traced(folder: Path, name: str, hash_seed: str) -> bytes:
     words = ["--table", str(folder / "made.npz"), "--budget-trainings", "15", "--seed", "5", "--json"]
     rates = [word for rate, value in ALL.items() for word in (f"--{rate.replace('_', '-')}", str(value))]
     trace = folder / name
-    words += ["--trace", str(trace), "--preemptions", str(folder / "trace.csv")]
+    words += ["--trace", str(trace), "--preemptions", str(folder / "trace.csv"), "--wall-clock", "1h"]
+    words += ["--market", "spot_with_fallback"]
     done = subprocess.run(
         [sys.executable, "-m", "tuner.cli.main", "simulate", *words, *rates],
         env={
@@ -231,6 +232,19 @@ def test_another_seed_is_another_trace(folder: Path, tmp_path: Path) -> None:
         ({"crash_rate": 1.0}, "/crash_rate"),
         ({"loss_rate": float("nan")}, "/loss_rate"),
         ({"trace_id": "a"}, "/trace_id"),
+        ({"market": "spot"}, "/market"),
+        ({"beside": True}, "/beside"),
+        ({"preemptions": "bamboo", "market": "cheap"}, "/market"),
+        ({"preemptions": "bamboo", "notice_ns": -1}, "/notice"),
+        ({"preemptions": "bamboo", "notice_ns": NS, "noticeless": True}, "/notice"),
+        ({"preemptions": "bamboo", "spot_saving": 1.0}, "/spot_saving"),
+        ({"preemptions": "bamboo", "spot_saving": float("nan")}, "/spot_saving"),
+        ({"preemptions": "bamboo", "spot_wait_ns": 0}, "/spot_wait"),
+        ({"preemptions": "bamboo", "save_ns": 10**15}, "/save_time"),
+        ({"preemptions": "bamboo", "every_ns": 0}, "/checkpoint_interval"),
+        ({"trials": 0}, "/trials"),
+        ({"wall_clock_ns": 0}, "/wall_clock"),
+        ({"training_ns": 1}, "/training_time"),
     ],
 )
 def test_a_request_that_cannot_be_is_refused_by_place(

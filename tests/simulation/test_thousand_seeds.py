@@ -16,7 +16,7 @@ from tuner.domain.job import SamplerName, SchedulerName
 from tuner.domain.money import Cost
 from tuner.domain.time import NS
 from tuner.engine.simulated.traces import Trace
-from tuner.engine.simulated.worker import Overheads
+from tuner.engine.simulated.training import Overheads
 from tuner.engine.simulated.world import Faults, SimulatedRun
 
 SCHEDULERS: tuple[SchedulerName, ...] = ("auto", "asha", "asha_stopping", "none")

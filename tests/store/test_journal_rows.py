@@ -13,7 +13,7 @@ from tuner.domain.events import Completed, WallClockEnded
 from tuner.domain.job import StopReason
 from tuner.domain.money import FREE
 from tuner.domain.objective import Mode
-from tuner.domain.records import AttemptRow, CheckpointRow, ReportRow
+from tuner.domain.records import DRIVER_ENDED, AttemptRow, CheckpointRow, ReportRow
 from tuner.domain.time import Instant
 from tuner.store import jobs
 from tuner.store.database import Database
@@ -241,6 +241,23 @@ def test_losses_are_counted_with_the_time_since_each_attempt_had_its_machine(
         tx.put_attempt(AttemptRow(TRIAL, 5, Instant(0), Instant(50), "lost"))
         tx.put_attempt(AttemptRow(TRIAL, 6, Instant(50)))
     with database.read() as db:
-        found = losses(db, JOB, Instant(90))
-        assert losses(db, OTHER, Instant(90)) == Losses()
+        found = losses(db, JOB, "on_demand", Instant(90))
+        assert losses(db, OTHER, "on_demand", Instant(90)) == Losses()
     assert found == Losses(4 + 4 + 4 + 57, {"lost": 2, "paused": 1})
+
+
+def test_losses_are_of_one_market_and_not_of_drivers(journal: SqlJournal, database: Database) -> None:
+    """The attempt that went with its driver had its machine, and did not lose it."""
+    had: list[tuple[Any, Any, str]] = [
+        ("spot", "preempted", ""),
+        ("spot", "lost", DRIVER_ENDED),
+        ("on_demand", "lost", DRIVER_ENDED),
+        ("on_demand", "completed", ""),
+    ]
+    with journal.transaction() as tx:
+        for number, (market, end, why) in enumerate(had):
+            times = {"began_at": Instant(0), "ended_at": Instant(10), "landed_at": Instant(number)}
+            tx.put_attempt(AttemptRow(TRIAL, number + 1, end=end, reason=why, market=market, **times))
+    with database.read() as db:
+        assert losses(db, JOB, "spot", Instant(90)) == Losses(10 + 9, {"preempted": 1})
+        assert losses(db, JOB, "on_demand", Instant(90)) == Losses(8 + 7, {"completed": 1})

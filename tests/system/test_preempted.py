@@ -1,6 +1,7 @@
 """Machines taken away from running jobs, on a real cluster of several raylets: the same trials, decisions and best as if none had been."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,17 +34,22 @@ def on_spot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnSpot]:
 
 
 def submit(served: OnSpot, market: str, *, step_s: float, trials: int) -> str:
-    """One trial at a time, so that no decision depends on what came first; some five steps for each."""
+    """One trial at a time, so that no decision depends on what came first; some five steps for each. They are long until the job
+    is told to hurry."""
     return served.submit(
         "steady:train",
         name=market,
         budget={"usd": 0.05, "trials": trials},
         fidelity={"min": 2, "max": 18, "reduction_factor": 3},
         algorithm={"scheduler": "asha", "sampler": "random", "seed": 7},
-        constants={"step_s": step_s},
+        constants={"step_s": step_s, "hurry": str(hurry(served, market))},
         checkpoint={"interval": "2s", "keep": 2},
         resources={"market": market, "max_concurrent_trials": 1},
     ).id
+
+
+def hurry(served: OnSpot, market: str) -> Path:
+    return served.home / f"hurry-{market}"
 
 
 def decided(served: OnSpot, job: str) -> list[dict[str, Any]]:
@@ -69,13 +75,14 @@ def take_away(served: OnSpot, node: str, way: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ways", "trials"), [(WAYS, 10), pytest.param(TWENTY, 36, marks=pytest.mark.soak)], ids=["five", "twenty"]
+    ("ways", "trials"), [(WAYS, 16), pytest.param(TWENTY, 60, marks=pytest.mark.soak)], ids=["five", "twenty"]
 )
 def test_a_job_that_is_preempted_again_and_again_ends_as_one_that_was_not(
     on_spot: OnSpot, ways: tuple[str, ...], trials: int
 ) -> None:
     calm = submit(on_spot, "on_demand", step_s=0.05, trials=trials)
-    rough = submit(on_spot, "spot", step_s=0.6, trials=trials)
+    hurry(on_spot, "spot").unlink(missing_ok=True)
+    rough = submit(on_spot, "spot", step_s=1.5, trials=trials)
     node, _ = on_spot.trains_on(rough)
     for number, way in enumerate(ways):
         # Again, where the trial had just been parked or moved on by itself.
@@ -83,6 +90,7 @@ def test_a_job_that_is_preempted_again_and_again_ends_as_one_that_was_not(
             at = now()
             take_away(on_spot, node, way)
             node, _ = on_spot.trains_on(rough, since=at, but=node)
+    hurry(on_spot, "spot").touch()
     ended = [on_spot.finished(job) for job in (calm, rough)]
     assert [(job.state, job.stop_reason) for job in ended] == [("succeeded", "trials")] * 2
     assert decided(on_spot, calm) == decided(on_spot, rough)
@@ -128,7 +136,8 @@ def test_nothing_is_left_held(on_spot: OnSpot) -> None:
 
 def test_a_node_is_taken_away_once_however_often_it_is_told(on_spot: OnSpot) -> None:
     """And it comes back under the address that it had, to be trained on again."""
-    job = submit(on_spot, "spot", step_s=1.0, trials=12)
+    hurry(on_spot, "spot").unlink(missing_ok=True)
+    job = submit(on_spot, "spot", step_s=1.5, trials=12)
     node, _ = on_spot.trains_on(job)
     before = address(on_spot, node)
     told = [on_spot.cluster.preempt(node, notice) for notice in ("15s", "10s", "15s")]

@@ -143,6 +143,14 @@ def test_what_cannot_be_in_time_goes_on_demand_at_once() -> None:
     assert chosen(impossible, sight(now=2000, left=500, at=DEMAND, there=(SPOT,)))[0] is DEMAND
 
 
+def test_work_that_was_thought_to_take_longer_than_there_is_time_leaves_no_line_that_is_easy_to_keep() -> (
+    None
+):
+    asked = terms(work=2000, time=1000)
+    memory = Memory(Instant(0), 2000 * MINUTE)
+    assert chosen(asked, sight(now=0, left=990, at=DEMAND, there=(SPOT,)), memory) == (DEMAND, "catches up")
+
+
 def test_without_a_deadline_waiting_has_an_end() -> None:
     endless = terms(time=None)
     memory, choice = choose(endless, FRESH, sight(now=0))

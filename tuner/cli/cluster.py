@@ -47,14 +47,18 @@ def cluster(
 
 @with_problems
 def preempt(
-    node: Annotated[str, typer.Argument(metavar="NODE", help="A node of `tuner cluster`: spot-1.")],
+    node: Annotated[
+        str, typer.Argument(metavar="NODE", help="Its name, spot-1, or the beginning of its id.")
+    ],
     notice: Annotated[str, typer.Option(help="How long before it is told: 15s, 2m; 0s: not at all.")] = "15s",
 ) -> None:
-    """Take a node of the local cluster away, as a cloud takes a spot machine."""
-    from tuner.service import local_cluster
+    """Take a node of the local cluster away, as a cloud takes a spot machine; tell one of the cluster of TUNER_RAY_ADDRESS that
+    you will."""
+    from tuner.service import joined_cluster, local_cluster
 
-    notice_ns = round(_seconds(notice, "--notice") * NS)
-    local_cluster.preempt(Settings.from_env(), node, notice_ns=notice_ns, say=typer.echo)
+    notice_ns, settings = round(_seconds(notice, "--notice") * NS), Settings.from_env()
+    taking = joined_cluster if settings.ray_address else local_cluster
+    taking.preempt(settings, node, notice_ns=notice_ns, say=typer.echo)
 
 
 def _seconds(text: str, option: str) -> float:

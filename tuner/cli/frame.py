@@ -12,6 +12,7 @@ from rich.console import Console, RenderableType
 
 from tuner.client import ApiError
 from tuner.domain.errors import TunerError
+from tuner.domain.time import parse_duration_ns
 from tuner.schemas.base import Answer
 
 if TYPE_CHECKING:
@@ -66,6 +67,16 @@ def with_problems(command: Callable[P, R]) -> Callable[P, R]:
             raise _exit(f"A setting is wrong\n{error}") from error
 
     return call
+
+
+def duration_ns(text: str | None, option: str) -> int | None:
+    """Of an option such as 90s, 15m, 6h or 2d; None where it is not given."""
+    if text is None:
+        return None
+    try:
+        return parse_duration_ns(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}, not {text!r}", param_hint=option) from error
 
 
 def _exit(text: str) -> typer.Exit:

@@ -1,73 +1,66 @@
 """`tuner simulate`: a job over recorded learning curves, on this machine, without a service."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
 
-import typer
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from tuner.cli import render
-from tuner.cli.frame import Frame, with_problems
+from tuner.cli import simulate_options as option
+from tuner.cli.frame import Frame, duration_ns, with_problems
 from tuner.domain.errors import Fault, Invalid
 
 if TYPE_CHECKING:
+    from tuner.service.simulated_spot import Beside, SpotFigures
     from tuner.service.simulation import Result
+    from tuner.service.simulation_request import Request
 
-FAULTS = "Faults"
-Rate = "a chance per message of a worker, of which there is about one a step"
+BESIDE = {
+    "this_job": "this job",
+    "uninterrupted": "on spot, never interrupted",
+    "on_demand": "on demand alone",
+    "every_15m": "saved every 15 min, deaf to notices",
+    "every_30m": "saved every 30 min, deaf to notices",
+    "from_zero": "nothing saved, deaf to notices",
+}
 
 
 @with_problems
 def simulate(
-    table: Annotated[Path, typer.Option(help="Recorded learning curves: an .npz file.", show_default=False)],
-    budget_trainings: Annotated[
-        float,
-        typer.Option(
-            help="The budget; 1 is the mean cost of training a random row in full.", show_default=False
-        ),
-    ],
-    workers: Annotated[int, typer.Option(help="How many trials run at once.")] = 4,
-    seed: Annotated[int, typer.Option(help="Of every draw: the same seed is the same run.")] = 0,
-    scheduler: Annotated[str, typer.Option(help="auto, asha, asha_stopping or none.")] = "auto",
-    sampler: Annotated[str, typer.Option(help="auto, tpe, random, gp, cmaes, qmc or grid.")] = "auto",
-    startup_steps: Annotated[
-        float, typer.Option(help="What starting or resuming a trial on a worker costs, in mean steps.")
-    ] = 1,
-    preemptions: Annotated[
-        Path | None,
-        typer.Option(help="Workers come and go as in this CSV of availability.", rich_help_panel=FAULTS),
-    ] = None,
-    trace_id: Annotated[
-        str | None,
-        typer.Option(help="Which of its traces; drawn by the seed if not given.", rich_help_panel=FAULTS),
-    ] = None,
-    noticeless: Annotated[
-        bool, typer.Option("--noticeless", help="Without two minutes' notice.", rich_help_panel=FAULTS)
-    ] = False,
-    crash_rate: Annotated[float, typer.Option(help=f"A worker dies: {Rate}.", rich_help_panel=FAULTS)] = 0,
-    loss_rate: Annotated[
-        float, typer.Option(help="A message is lost, and sent again later.", rich_help_panel=FAULTS)
-    ] = 0,
-    repeat_rate: Annotated[float, typer.Option(help="A message arrives twice.", rich_help_panel=FAULTS)] = 0,
-    restart_rate: Annotated[
-        float, typer.Option(help="The driver is killed, with its workers.", rich_help_panel=FAULTS)
-    ] = 0,
-    clock_jump_rate: Annotated[
-        float, typer.Option(help="The wall clock jumps by up to a day.", rich_help_panel=FAULTS)
-    ] = 0,
-    trace: Annotated[
-        Path | None, typer.Option(help="Write every event and ledger entry here, as JSON lines.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    table: option.Table,
+    budget_trainings: option.BudgetTrainings,
+    workers: option.Workers = 4,
+    seed: option.Seed = 0,
+    scheduler: option.Scheduler = "auto",
+    sampler: option.Sampler = "auto",
+    startup_steps: option.StartupSteps = 1,
+    trials: option.Trials = None,
+    wall_clock: option.WallClock = None,
+    training_time: option.TrainingTime = None,
+    preemptions: option.Preemptions = None,
+    trace_id: option.TraceId = None,
+    market: option.Market = None,
+    notice: option.Notice = None,
+    noticeless: option.Noticeless = False,
+    spot_saving: option.SpotSaving = None,
+    spot_wait: option.SpotWait = None,
+    save_time: option.SaveTime = None,
+    checkpoint_interval: option.CheckpointInterval = None,
+    beside: option.Beside = False,
+    crash_rate: option.CrashRate = 0,
+    loss_rate: option.LossRate = 0,
+    repeat_rate: option.RepeatRate = 0,
+    restart_rate: option.RestartRate = 0,
+    clock_jump_rate: option.ClockJumpRate = 0,
+    trace: option.Trace = None,
+    as_json: option.AsJson = False,
 ) -> None:
-    """Try scheduler, sampler and budget on recorded learning curves, by the very code of a real job."""
-    from tuner.service import (
-        simulation,  # numpy takes a moment to import, which other commands need not wait for
-    )
+    """Try scheduler, sampler, budget and market on recorded learning curves, by the very code of a real job."""
+    from tuner.service.simulation_request import Request
 
-    request = simulation.Request(
+    request = Request(
         table,
         budget_trainings,
         workers,
@@ -84,12 +77,34 @@ def simulate(
         restart_rate,
         clock_jump_rate,
         trace,
+        trials=trials,
+        wall_clock_ns=duration_ns(wall_clock, "--wall-clock"),
+        training_ns=duration_ns(training_time, "--training-time"),
+        market=market,
+        notice_ns=duration_ns(notice, "--notice"),
+        spot_saving=spot_saving,
+        spot_wait_ns=duration_ns(spot_wait, "--spot-wait"),
+        save_ns=duration_ns(save_time, "--save-time"),
+        every_ns=_interval(checkpoint_interval),
+        beside=beside,
     )
+    Frame(as_json).show(_simulated(request), shown)
+
+
+def _interval(text: str | None) -> int | Literal["auto"] | None:
+    return "auto" if text == "auto" else duration_ns(text, "--checkpoint-interval")
+
+
+def _simulated(request: "Request") -> "Result":
+    """With faults named by their options."""
+    from tuner.service import (
+        simulation,  # numpy takes a moment to import, which other commands need not wait for
+    )
+
     try:
-        found = simulation.simulate(request)
+        return simulation.simulate(request)
     except Invalid as error:
         raise Invalid(*(Fault(_option(fault.pointer), fault.detail) for fault in error.faults)) from error
-    Frame(as_json).show(found, shown)
 
 
 def _option(pointer: str) -> str:
@@ -111,16 +126,62 @@ def shown(found: "Result") -> RenderableType:
         "spent", f"{found.spent:.2f} of {found.budget:.2f} trainings ({render.usd(found.spent_usd)})"
     )
     lines.add_row("ended", f"{found.stop_reason} after {found.simulated_seconds:.0f} simulated seconds")
+    if found.deadline_met is not None:
+        lines.add_row("deadline", "met" if found.deadline_met else "missed")
     lines.add_row("trials", f"{found.trials}, {found.steps} steps, {found.resumes} resumed attempts")
     faults = (
         f"{found.preemptions} preemptions, {found.crashes} crashes, {found.restarts} restarts of the driver"
     )
     lines.add_row("faults", faults)
-    bill = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("kind", "cost", "share"):
-        bill.add_column(column)
+    if found.spot is not None:
+        _add_spot(lines, found.spot)
+    bill = _table("kind", "cost", "share")
     for kind, cost in found.bill_usd.items():
         share = cost / found.spent_usd if found.spent_usd else 0
         bill.add_row(kind, render.usd(cost), f"{share:.1%}")
     checked = Text(f"{found.transactions_checked} transactions checked; nothing was spent beyond the budget.")
-    return Group(lines, bill, checked)
+    return Group(lines, bill, *([_others(found.beside)] if found.beside else []), checked)
+
+
+def _add_spot(lines: Table, spot: "SpotFigures") -> None:
+    notice = f"{spot.notice_s:.0f} s of notice" if spot.notice_s else "no notice"
+    lines.add_row("spot", f"{spot.trace} from second {spot.start_s:.0f} on, {notice}")
+    used = (
+        f"{name.replace('_', ' ')} {use.hours:.2f} h for {render.usd(use.usd)}"
+        for name, use in spot.markets.items()
+    )
+    lines.add_row("market", f"{spot.market}: {', '.join(used)}")
+    times = "" if spot.times_uninterrupted is None else f" ({spot.times_uninterrupted:.3f} × that was spent)"
+    lines.add_row(
+        "against",
+        f"{render.usd(spot.uninterrupted_usd)} on spot without an interruption{times}, "
+        f"{render.usd(spot.on_demand_usd)} on demand, for the training that was kept",
+    )
+
+
+def _others(rows: "Sequence[Beside]") -> Table:
+    """This job, and the same one under other conditions."""
+    table = _table(
+        "", "spent", "trainings kept", "a training", "times", "lost", "preemptions", "hours", "ended"
+    )
+    for one in rows:
+        times = "-" if one.times_uninterrupted is None else f"{one.times_uninterrupted:.3f}"
+        table.add_row(
+            BESIDE[one.name],
+            render.usd(one.spent_usd),
+            f"{one.kept_trainings:.2f}",
+            "-" if one.usd_per_training is None else f"${one.usd_per_training:.3f}",
+            times,
+            render.usd(one.lost_usd),
+            str(one.preemptions),
+            f"{one.simulated_seconds / 3600:.1f}",
+            one.stop_reason or "",
+        )
+    return table
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column)
+    return table

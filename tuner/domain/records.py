@@ -10,6 +10,8 @@ from tuner.domain.time import Instant
 from tuner.domain.trial import AttemptEnd
 
 NO_PRICE = Price(0)
+# Why an attempt ended that nothing was wrong with but for its driver.
+DRIVER_ENDED = "the job's driver ended"
 
 
 @dataclass(frozen=True, slots=True)

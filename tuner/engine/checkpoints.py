@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.engine.pieces import Pieces, pieces_of, put_together
-from tuner.engine.storage import PARTIAL, Storage
+from tuner.engine.storage import PARTIAL, Storage, is_corrupt
 
 MANIFEST = "MANIFEST.json"
 VERSION = 2  # of the manifest; 1 knew no pieces
@@ -162,10 +162,11 @@ class CheckpointStore:
     def newest_valid(
         self, trial: str, into: Path, *, at_most: int, expected: Found | None = None, last_try: bool = False
     ) -> tuple[int, Path] | None:
-        """The newest checkpoint up to step `at_most` that is whole, skipping damaged ones; None where there is none.
+        """The newest checkpoint up to step `at_most` that is whole, skipping damaged ones; None where there is none. Raises what the
+        storage raises where it does not give one: that may be whole, and who went on from an older one would have it removed.
 
         `expected` is known to be durable, and found though a listing lags behind; raises CheckpointMissing where it has no
-        manifest. With `last_try` it is skipped too, as is any that the storage does not give.
+        manifest. With `last_try` it is skipped too, as is what the storage's own checksum does not bear out.
         """
         listed = {found for found in self.found(trial) if found.step <= at_most}
         for found in sorted(listed | ({expected} if expected else set()), reverse=True):
@@ -173,8 +174,8 @@ class CheckpointStore:
                 return found.step, self.fetch(trial, found, into / found.name)
             except Exception as error:
                 lags = isinstance(error, CheckpointMissing) and found == expected
-                skipped = isinstance(error, CheckpointDamaged | CheckpointMissing) and not lags
-                if not (skipped or last_try):
+                damaged = isinstance(error, CheckpointDamaged | CheckpointMissing) and not lags
+                if not (damaged or (last_try and (lags or is_corrupt(error)))):
                     raise
                 log.warning("a checkpoint of %s is passed over: %s: %s", trial, found.name, error)
         return None

@@ -16,12 +16,18 @@ _ENDS: dict[str, AttemptEnd] = {
 }
 # What the trial does again from its newest checkpoint, it has lost.
 DONE_AGAIN: frozenset[AttemptEnd] = frozenset({"paused", "lost", "preempted"})
+# What else befalls a trial where its machine is shut down: a signal to all processes, a disk without room for the last save. If it
+# was the trial's own doing, it happens again elsewhere.
+_BY_ITS_MACHINE = {"killed", "saving"}
 
 
 def end_of(progress: Progress) -> AttemptEnd:
     """Of a worker's last word. Trouble with the worker or the storage is not the trial's failure."""
-    if progress.state == "failed" and progress.trouble is not None and progress.trouble.no_fault:
-        return "preempted" if progress.leaving else "lost"
+    if progress.state == "failed" and progress.trouble is not None:
+        if progress.leaving and (progress.trouble.no_fault or progress.trouble.kind in _BY_ITS_MACHINE):
+            return "preempted"
+        if progress.trouble.no_fault:
+            return "lost"
     return _ENDS[progress.state]
 
 

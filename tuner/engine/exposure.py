@@ -4,8 +4,8 @@ from tuner.domain.time import NS
 from tuner.store.losses import Losses
 from tuner.tuning.checkpointing import SPOT_MEAN_NS, Exposure, Hazard, Notices
 
-# The shortest that a cloud promises (Azure, Google); AWS gives two minutes. A worker does not know where it is.
-NOTICE_NS = 30 * NS
+# The shortest that is promised, in a pod on GKE; Azure and Google give 30 s, AWS two minutes. A worker does not know where it is.
+NOTICE_NS = 15 * NS
 
 
 def exposure(market: str, seen: Losses) -> Exposure:

@@ -2,23 +2,51 @@
 
 A trial falls back to a machine on demand once it has waited for spot for as long as it may, at once where it would not get where
 it was sent before the wall clock ends, and where spot takes it away again and again before anything is saved. It goes
-back once spot is there again and the move pays.
+back once spot is there again and the move pays, and later after each such storm. With a wall clock it begins on demand where nothing is known yet of how long a
+step takes: there might be no time to spare.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
-from tuner.engine.placement import Place, Places, Standing
+from tuner.engine.placement import EPOCH, CheapestFree, Place, Placement, Places, Standing
 from tuner.tuning.placement import Choice, Sight, Terms, choose
-from tuner.tuning.progress_price import Memory
+from tuner.tuning.progress_price import HALF_LIFE_NS, Memory
 
 # So many preemptions in a row without a newer checkpoint: the next attempt is to bring one, at whatever price.
 STORM = 3
-# Until a kind that should have been free, and was not, is asked for again.
+# On demand after the second storm, and for twice as long after each further one.
+SHELTER_NS = 900 * NS
+# Until a kind that should have been free, and was not, is asked for again; twice as long each time that it was in vain again.
 FULL_NS = 300 * NS
 UNKNOWN_NS = 1
+
+
+@dataclass(slots=True)
+class Storms:
+    """Those that a trial was in. A machine or three may be unlucky; who is sent back into the next storm learns to wait."""
+
+    count: int = 0
+    rages: bool = False
+    until: Instant = EPOCH
+
+    def shelters(self, in_vain: int, now: Instant) -> bool:
+        """Whether spot is to be avoided."""
+        begins, self.rages = in_vain >= STORM and not self.rages, in_vain >= STORM
+        self.count += begins
+        if begins and self.count > 1:
+            self.until = Instant(now + min(SHELTER_NS << (self.count - 2), HALF_LIFE_NS))
+        return self.rages or now < self.until
+
+
+def placement_of(places: Places, *, patience_ns: int) -> Placement:
+    """For a job that may have these."""
+    if {place.offer.market for place in places.all if place.offer} == {"spot", "on_demand"}:
+        return SpotWithFallback(places, patience_ns=patience_ns)
+    return CheapestFree(places)
 
 
 class SpotWithFallback:
@@ -35,27 +63,65 @@ class SpotWithFallback:
         self._terms: dict[str, tuple[int | None, Terms]] = {}
         self._memories: dict[str, Memory] = {}
         self._shared = Memory(Instant(0), 0)
-        self._full: dict[Offer, Instant] = {}
+        # Until when a kind counts as full, and for how long it did.
+        self._full: dict[Offer, tuple[Instant, int]] = {}
+        self._waits_for: dict[str, Offer] = {}
+        self._turns: dict[str, int] = {}
+        self._storms: defaultdict[str, Storms] = defaultdict(Storms)
         self._waited_in_vain = -FULL_NS
 
     def choose(self, trial: Standing) -> Sequence[Place]:
-        first = self._place[self._wanted(trial)]
+        if memory := self._memories.get(trial.trial):
+            self._memories[trial.trial] = memory.waits(trial.now)
+        wanted = self._wanted(trial)
+        first, self._waits_for[trial.trial] = self._place[wanted], wanted
         return [first, *(place for place in self._places.all if place != first)]
 
     def elsewhere(self, trial: Standing) -> Place | None:
         if trial.at is None or trial.at.offer is None:
             return None
         at = self._priced[trial.at.offer]
-        waited_long = trial.waited_ns is not None and trial.waited_ns >= self._patience_ns
-        if waited_long and self._room(at, trial) > 0:
-            self._full[at] = Instant(trial.now + FULL_NS)
-        found = self._wanted(trial)
-        return self._place[found] if found != at and self._room(found, trial) > 0 else None
+        self._note_wait(at, trial)
+        wanted = self._wanted(trial)
+        found: Offer | None = wanted
+        if wanted == at or self._room(wanted, trial) <= 0:
+            found = self._another(at, trial)
+        if found is None:
+            return None
+        self._waits_for[trial.trial] = found
+        return self._place[found]
 
     def paid(self, place: Place, paid_ns: int, *, gained_ns: int, now: Instant) -> None:
         if place.offer is not None:
             offer = self._priced[place.offer]
             self._shared = self._shared.after(offer, now=now, paid_ns=paid_ns, gained_ns=gained_ns)
+
+    def _another(self, at: Offer, trial: Standing) -> Offer | None:
+        """Where all kinds count as full, one that waits tries them in turn, each for twice as long as the one before: none may be
+        full any more, and a worker may take longer to start than a machine is waited for."""
+        turns = self._turns.get(trial.trial, 0)
+        if trial.waited_ns is None or trial.waited_ns < self._patience_ns << min(turns, 10):
+            return None
+        others = [o for o in self._offers if o != at and self._places.room(self._place[o], trial.taken) > 0]
+        if others:
+            self._turns[trial.trial] = turns + 1
+        return self._shared.cheapest(others, trial.now)
+
+    def _note_wait(self, at: Offer, trial: Standing) -> None:
+        """A kind is full of which there should be room, as other jobs may have it, once it was waited for in vain; and no more once
+        one that waited has got some of it."""
+        if trial.waited_ns is None:
+            self._turns.pop(trial.trial, None)
+            if self._waits_for.pop(trial.trial, None) == at:
+                self._full.pop(at, None)
+            return
+        self._waits_for[trial.trial] = at
+        if trial.waited_ns >= self._patience_ns and self._room(at, trial) > 0:
+            until, full_ns = self._full.get(at, (trial.now, FULL_NS))
+            # What is on demand may be needed for a deadline.
+            if at.market == "spot" and at in self._full and trial.now - trial.waited_ns >= until:
+                full_ns *= 2
+            self._full[at] = Instant(trial.now + full_ns), full_ns
 
     def _wanted(self, trial: Standing) -> Offer:
         """The kind to be on, or to wait for. Where a machine on demand is wanted, and the job has filled them all, spot will do."""
@@ -64,7 +130,8 @@ class SpotWithFallback:
         return self._shared.cheapest(there, trial.now) or found
 
     def _best(self, trial: Standing) -> Offer:
-        if trial.in_vain >= STORM:
+        in_the_dark = trial.time_ns is not None and trial.left_ns is None
+        if self._storms[trial.trial].shelters(trial.in_vain, trial.now) or in_the_dark:
             return self._runs_at(trial) or self._cheapest("on_demand", trial.now)
         choice = self._choice(trial)
         if trial.now - self._memories[trial.trial].progressed >= self._patience_ns and trial.runs_at is None:
@@ -94,10 +161,10 @@ class SpotWithFallback:
         return choice
 
     def _terms_of(self, trial: Standing) -> Terms:
-        """Anew whenever the trial is sent further, and once it is known how long its training takes. What cannot be done in time on
-        demand either is not worth its price."""
+        """Anew whenever the trial is sent further, and once it is known how long its training takes. What surely cannot be done in
+        time on demand either is not worth its price."""
         of_what, terms = self._terms.get(trial.trial, (None, None))
-        meets = trial.left_ns is not None and trial.time_ns is not None and trial.left_ns <= trial.time_ns
+        meets = trial.left_ns is not None and trial.time_ns is not None and trial.least_ns <= trial.time_ns
         if terms is None or of_what != trial.target or (meets and terms.deadline is None):
             deadline = Instant(trial.now + (trial.time_ns or 0)) if meets else None
             terms = Terms(
@@ -119,7 +186,7 @@ class SpotWithFallback:
         return None if trial.runs_at is None else self._priced[trial.runs_at]
 
     def _room(self, offer: Offer, trial: Standing) -> int:
-        if self._full.get(offer, trial.now) > trial.now:
+        if offer in self._full and self._full[offer][0] > trial.now:
             return 0
         return self._places.room(self._place[offer], trial.taken)
 

@@ -12,7 +12,7 @@ from tuner.domain import events as ev
 from tuner.domain.cost import CostKind
 from tuner.domain.ids import hold_id
 from tuner.domain.money import FREE, Cost, Money
-from tuner.domain.records import AttemptRow, OpenHold
+from tuner.domain.records import DRIVER_ENDED, AttemptRow, OpenHold
 from tuner.domain.time import Instant
 from tuner.engine.journal import JournalTx
 from tuner.engine.loop import Loop
@@ -95,6 +95,6 @@ def _end_attempt(loop: Loop, tx: JournalTx, row: AttemptRow, now: Instant) -> No
             costs=moved,
             at=now,
         )
-    reason, to_step = "the job's driver ended", max(trial.steps, row.from_step)
+    reason, to_step = DRIVER_ENDED, max(trial.steps, row.from_step)
     costs = tx.posted(row.trial, row.attempt)
     tx.put_attempt(replace(row, ended_at=now, end="lost", reason=reason, to_step=to_step, costs=costs))

@@ -1,8 +1,10 @@
 """How a trial stands, for whoever says where it is to run: gathered from the state, its attempt, and the pace so far. Pure."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 
+from tuner.domain.cost import CostKind
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
 from tuner.engine.holds import Purse
@@ -10,8 +12,10 @@ from tuner.engine.pace import Pace
 from tuner.engine.placement import Standing
 from tuner.tuning.state import State, TrialRecord
 
+STARTS: tuple[CostKind, ...] = ("setup", "restore")
 # From the order to another machine's worker, where it is new: a process that imports Ray and torch.
 WORKER_NS = 10 * NS
+DOUBT = 0.5  # of what one step took, when it is taken for all
 
 
 def standing(
@@ -26,9 +30,10 @@ def standing(
 ) -> Standing:
     trial, purse, kept = state.trial(name), purses.get(name), saved.get(name, 0)
     target = trial.until if trial.until is not None else state.max_step
-    # The slowest step of all, as machines differ; a trial's own where it has done some.
-    step_ns = pace.step_ns.get(name, pace.slowest_ns)
-    left_ns = step_ns * max(0, target - kept) if step_ns and target is not None else None
+    left_ns = least_ns = None
+    if target is not None:
+        left_ns = _left_ns(trial, target - kept, pace)
+        least_ns = _least_ns(state, trial, target - max(kept, purse.last_step if purse else 0))
     waits = purse is not None and purse.waits
     return Standing(
         trial=name,
@@ -38,10 +43,40 @@ def standing(
         waited_ns=now - purse.heard_ns if purse is not None and waits else None,
         target=target,
         left_ns=left_ns,
+        least_ns=least_ns or 0,
         unsaved_ns=0 if purse is None else unsaved_ns(purse, kept),
-        changeover_ns=WORKER_NS + pace.longest_overhead_ns + pace.slowest_ns,
+        changeover_ns=WORKER_NS
+        + max(pace.longest_overhead_ns, _starts_ns(purses))
+        + pace.slowest_ns * 5 // 4,
         time_ns=time_ns,
         in_vain=trial.in_vain if kept <= trial.kept else 0,
+    )
+
+
+def _left_ns(trial: TrialRecord, steps: int, pace: Pace) -> int | None:
+    """What is thought to be left at most, as an estimate that rises later on could not be made good: by the trial's own steps where
+    it has done some, else by the slowest of all."""
+    if not trial.steps:
+        return pace.slowest_ns * max(0, steps) or None
+    return round(trial.trained_ns * max(0, steps) * (1 + _doubt(trial.steps))) // trial.steps
+
+
+def _least_ns(state: State, trial: TrialRecord, steps: int) -> int:
+    """Where not even that can be done in time, the deadline is lost."""
+    trained_ns, done = (trial.trained_ns, trial.steps) if trial.steps else (state.trained_ns, state.steps)
+    return round(trained_ns * max(0, steps) * (1 - _doubt(trial.steps))) // max(1, done)
+
+
+def _doubt(steps: int) -> float:
+    """By what part the mean of so many steps may be wrong."""
+    return DOUBT / math.sqrt(max(1, steps))
+
+
+def _starts_ns(purses: Mapping[str, Purse]) -> int:
+    """What those that run took to begin: nothing else is known of that until the first one ends."""
+    return max(
+        (sum(purse.meter.ns.get(kind, 0) for kind in STARTS) for purse in purses.values()),
+        default=0,
     )
 
 

@@ -70,6 +70,7 @@ class Storage:
                     self._fs.put_file(str(file), f"{target}/{path}")
                     self._check_size(f"{target}/{path}", file.stat().st_size)
             self._fs.pipe_file(f"{target}/{name}", data)
+            self._check_size(f"{target}/{name}", len(data))
         shutil.rmtree(source, ignore_errors=True)
 
     def put_files(self, files: Mapping[str, bytes], *parts: str) -> None:
@@ -106,6 +107,12 @@ class Storage:
                 self._fs.rm(path, recursive=True)
             except FileNotFoundError:
                 continue
+
+
+def is_corrupt(error: Exception) -> bool:
+    """Whether a cloud's client says that what it was given is not what was stored (botocore's FlexibleChecksumError, gcsfs's
+    ChecksumError: neither need be installed)."""
+    return any("Checksum" in type(one).__name__ for one in (error, error.__cause__))
 
 
 def _put_local(source: Path, target: Path, last: str, data: bytes) -> None:

@@ -30,6 +30,8 @@ SILENT_NS = 4 * NS
 HUNG_NS = 90 * NS
 ASK_EVERY_S = 0.5
 QUICK_DEATHS_MAX = 5
+# A driver that lived for so long died of something else, though it had nothing to report: it may have waited for a machine.
+QUICK_NS = 3600 * NS
 
 
 class Controller(threading.Thread):
@@ -119,7 +121,9 @@ class Controller(threading.Thread):
             worked = answers.has_reported_since(db, launch.job, launch.submitted_at or now)
         if present is None or present.epoch != launch.epoch or present.state == "ended":
             return
-        deaths = 0 if worked or status == "unknown" else launch.quick_deaths + 1
+        lived_ns = (launch.heartbeat_at or 0) - (launch.submitted_at or now)
+        quick = not worked and status != "unknown" and lived_ns < QUICK_NS
+        deaths = launch.quick_deaths + 1 if quick else 0
         if deaths >= QUICK_DEATHS_MAX:
             self._give_up(present, service.cluster.log_tail(launch.submission_id))
             return
@@ -129,7 +133,7 @@ class Controller(threading.Thread):
         log.warning("the driver %s is dead (%s); the next one is launched", launch.submission_id, status)
 
     def _give_up(self, launch: Launch, said: str) -> None:
-        """Five drivers in a row died before a single report: the job fails, with its money accounted for."""
+        """Five drivers in a row died within the hour and before a single report: the job fails, with its money accounted for."""
         with self._service.database.write() as db:
             row = jobs.get(db, launch.job)
             close_books(db, row, Instant(launch.heartbeat_at or self._service.now()), self._service.now())

@@ -91,24 +91,26 @@ def _price(settings: Settings, plan: Plan, market: Market) -> Decimal:
 
 
 def preempt(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str], None]) -> None:
-    """Takes a node away after so long a notice, or without any (0). Blocks until it is gone; where it is interrupted it is gone
-    at once, as a notice is not taken back. Raises NotFound or Conflict."""
+    """Takes a node away after so long a notice, or without any (0). Blocks until it is gone; where it is interrupted after it gave
+    notice the node is gone at once, as a notice is not taken back. Raises NotFound, Conflict or RayUnavailable: then it stays."""
     node = _find(settings, name)
+    deadline = _give_notice(settings, node, notice_ns) if notice_ns else None
     try:
-        if notice_ns:
-            _give_notice(settings, node, notice_ns, say)
+        if deadline is not None:
+            say(f"{node.name} has been told that it goes in {notice_ns / NS:g} s")
+            preemption.wait_until(node, deadline)
     finally:
         killed = preemption.kill(node)
     say(f"{node.name} is gone ({killed} processes killed)" if killed else f"{node.name} had ended by itself")
 
 
-def _give_notice(settings: Settings, node: KeptNode, notice_ns: int, say: Callable[[str], None]) -> None:
+def _give_notice(settings: Settings, node: KeptNode, notice_ns: int) -> Instant:
+    """By when the node goes."""
     deadline = Instant(system_now() + notice_ns)
     text = f"{node.name} is taken away by its operator"
     notice = Notice("operator", "terminate", f"operator/{node.session}", deadline, text)
     preemption.announce(LocalHead(settings.home), node, notice)
-    say(f"{node.name} has been told that it goes in {notice_ns / NS:g} s")
-    preemption.wait_until(node, deadline)
+    return deadline
 
 
 def _find(settings: Settings, name: str) -> KeptNode:

@@ -26,12 +26,14 @@ def suitable(nodes: Iterable[Node], wanted: Resources) -> list[Node]:
 
 
 def offers_of(settings: Settings, nodes: Iterable[Node], wanted: Resources) -> list[Offer]:
-    """One for each kind of machine that a placement can be bound to, the dearest for such a trial first. Among nodes that say
-    nothing of their market nothing is bound: there the dearest stands for all."""
+    """One for each kind of machine that a placement can be bound to, the dearest for such a trial first; `nodes` are all of the
+    cluster. Where none of them says anything of its market nothing is bound: there the dearest stands for all. Raises Invalid
+    where none will do."""
     found: dict[tuple[tuple[str, str], ...], Offer] = {}
-    all_nodes = list(nodes)
-    bound = any(labels.MARKET in node.labels for node in all_nodes)
-    for node in all_nodes:
+    there = list(nodes)
+    # By the unsuitable ones, too: Ray would place on spot what is bound to nothing.
+    bound = any(labels.MARKET in node.labels for node in there)
+    for node in suitable(there, wanted):
         offer = _offer(settings, node, wanted, _binding(node) if bound else ())
         known = found.get(offer.labels)
         if known is None or _micro_usd(known, wanted) < _micro_usd(offer, wanted):
@@ -44,10 +46,11 @@ def _micro_usd(offer: Offer, wanted: Resources) -> int:
 
 
 def _binding(node: Node) -> tuple[tuple[str, str], ...]:
-    """The labels by which Ray tells this node from those of other markets, kinds and prices."""
+    """The labels by which Ray tells this node from those of other markets and kinds. Not its price: the machine that comes in its
+    stead may have another one."""
     market = labels.MARKETS["spot"] if node.market == "spot" else f"!{labels.MARKETS['spot']}"
-    more = (labels.first(node.labels, names) for names in (labels.INSTANCE_TYPE, (labels.PRICE,)))
-    return ((labels.MARKET, market), *(found for found in more if found))
+    kind = labels.first(node.labels, labels.INSTANCE_TYPE)
+    return ((labels.MARKET, market), *([kind] if kind else []))
 
 
 def _offer(settings: Settings, node: Node, wanted: Resources, binding: tuple[tuple[str, str], ...]) -> Offer:

@@ -2,78 +2,32 @@
 
 import contextlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO, get_args
+from typing import TextIO
 
 from tuner.domain.cost import KINDS
 from tuner.domain.errors import BadFile, Fault, Invalid
-from tuner.domain.job import Algorithm, SamplerName, SchedulerName
+from tuner.domain.job import Algorithm
 from tuner.domain.money import ZERO, Money
 from tuner.domain.space import Config
 from tuner.domain.time import NS
 from tuner.engine.simulated.invariants import Invariants
 from tuner.engine.simulated.recorder import BestCurve, TraceWriter
-from tuner.engine.simulated.table_run import NOTICE_NS, Preemptions, money_of, table_run, trainings_of
+from tuner.engine.simulated.table_run import Spot, money_of, table_run, trainings_of
 from tuner.engine.simulated.tables import RecordedTable, load_table
 from tuner.engine.simulated.world import Faults, SimulatedRun
+from tuner.service.simulated_spot import Beside, SpotFigures, beside, figures_of, spot_of
+from tuner.service.simulation_request import SAMPLERS, SCHEDULERS, Request
 
-MAX_TRAININGS = 1_000_000
-MAX_WORKERS = 10_000
 TURNS_MAX = 10**9
-SCHEDULERS: tuple[SchedulerName, ...] = get_args(SchedulerName)
-SAMPLERS: tuple[SamplerName, ...] = get_args(SamplerName)
-RATES = ("crash_rate", "loss_rate", "repeat_rate", "restart_rate", "clock_jump_rate")
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """`*_rate`: chances per message of a worker, of which there is about one a step. `preemptions`: a CSV of availability;
-    `noticeless`: workers go without the two minutes' notice. `trace`: where every event and ledger entry is written."""
-
-    table: Path
-    budget_trainings: float
-    workers: int = 4
-    seed: int = 0
-    scheduler: str = "auto"
-    sampler: str = "auto"
-    startup_steps: float = 1
-    preemptions: Path | None = None
-    trace_id: str | None = None
-    noticeless: bool = False
-    crash_rate: float = 0
-    loss_rate: float = 0
-    repeat_rate: float = 0
-    restart_rate: float = 0
-    clock_jump_rate: float = 0
-    trace: Path | None = None
-
-    def faults(self) -> list[Fault]:
-        """Everything wrong with the request itself."""
-        bounds = {
-            "/workers": (1 <= self.workers <= MAX_WORKERS, f"must be between 1 and {MAX_WORKERS}"),
-            "/seed": (-(2**63) <= self.seed < 2**63, "must fit into 64 bits"),
-            "/startup_steps": (0 <= self.startup_steps <= 1000, "must be between 0 and 1000"),
-            "/budget_trainings": (
-                0 < self.budget_trainings <= MAX_TRAININGS,
-                f"must be more than 0, and at most {MAX_TRAININGS}",
-            ),
-            "/scheduler": (self.scheduler in SCHEDULERS, f"must be one of {', '.join(SCHEDULERS)}"),
-            "/sampler": (self.sampler in SAMPLERS, f"must be one of {', '.join(SAMPLERS)}"),
-            "/trace_id": (
-                self.trace_id is None or self.preemptions is not None,
-                "names a trace of a file of preemptions: give that, too",
-            ),
-        }
-        for name in RATES:
-            bounds[f"/{name}"] = (0 <= getattr(self, name) <= 0.5, "must be between 0 and 0.5")
-        return [Fault(pointer, mend) for pointer, (holds, mend) in bounds.items() if not holds]
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     """Money is counted in trainings, where nothing else is said. `best_curve`: (spent without idle time, best value so far).
-    `best`, `best_step` and the like are None where nothing was reported."""
+    `best`, `best_step` and the like are None where nothing was reported, `spot` where none was asked for, and `deadline_met`
+    without a wall clock. `beside`: the same job under other conditions."""
 
     table: str
     best: float | None
@@ -98,6 +52,9 @@ class Result:
     simulated_seconds: float
     transactions_checked: int
     seed: int
+    deadline_met: bool | None = None
+    spot: SpotFigures | None = None
+    beside: list[Beside] = field(default_factory=list)
 
 
 def simulate(request: Request) -> Result:
@@ -105,28 +62,50 @@ def simulate(request: Request) -> Result:
     the job did not do as it must."""
     _refuse(request.faults())
     table = load_table(request.table)
+    if request.training_ns is not None:
+        table = table.lasting(request.training_ns / NS)
     if money_of(table, request.budget_trainings) <= ZERO or request.budget_trainings * table.full_s < 1:
         _refuse([Fault("/budget_trainings", "buys less than a second of training: allow more")])
-    invariants, curve = Invariants(), BestCurve()
+    spot = spot_of(request)
+    curve = BestCurve()
     with _trace(request.trace) as trace:
-        watchers = [invariants.recorded, curve.recorded]
-        if trace is not None:
-            watchers.append(TraceWriter(trace).recorded)
-        run = table_run(
-            table,
-            budget_trainings=request.budget_trainings,
-            algorithm=_algorithm(request),
-            workers=request.workers,
-            startup_steps=request.startup_steps,
-            faults=_chances(request),
-            preemptions=_preemptions(request),
-            watchers=watchers,
-        )
+        writer = TraceWriter(trace) if trace is not None else None
+        run, transactions = _simulated(request, table, spot, curve, writer)
+    others: list[Beside] = []
+    if spot is not None and request.beside:
+        others = beside(run, spot, table, lambda other: _simulated(request, table, other)[0])
+    return _result(request, table, run, curve, transactions, spot, others)
+
+
+def _simulated(
+    request: Request,
+    table: RecordedTable,
+    spot: Spot | None,
+    curve: BestCurve | None = None,
+    writer: TraceWriter | None = None,
+) -> tuple[SimulatedRun, int]:
+    """The job, run to its end, and how many transactions were checked."""
+    invariants = Invariants()
+    watchers = [invariants.recorded]
+    watchers += [one.recorded for one in (curve, writer) if one is not None]
+    run = table_run(
+        table,
+        budget_trainings=request.budget_trainings,
+        algorithm=_algorithm(request),
+        trials=request.trials,
+        wall_clock_ns=request.wall_clock_ns,
+        workers=request.workers,
+        startup_steps=request.startup_steps,
+        faults=_chances(request),
+        spot=spot,
+        watchers=watchers,
+    )
+    if curve is not None:
         curve.follow(run)
-        run.on_turn = lambda: invariants.after_turn(run)
-        run.run(turns_max=TURNS_MAX)
+    run.on_turn = lambda: invariants.after_turn(run)
+    run.run(turns_max=TURNS_MAX)
     invariants.at_end(run)
-    return _result(request, table, run, curve, invariants)
+    return run, invariants.transactions
 
 
 def _refuse(faults: list[Fault]) -> None:
@@ -159,18 +138,19 @@ def _chances(request: Request) -> Faults:
     )
 
 
-def _preemptions(request: Request) -> Preemptions | None:
-    if request.preemptions is None:
-        return None
-    return Preemptions(request.preemptions, request.trace_id, None if request.noticeless else NOTICE_NS)
-
-
 def _result(
-    request: Request, table: RecordedTable, run: SimulatedRun, curve: BestCurve, invariants: Invariants
+    request: Request,
+    table: RecordedTable,
+    run: SimulatedRun,
+    curve: BestCurve,
+    transactions: int,
+    spot: Spot | None,
+    others: list[Beside],
 ) -> Result:
     tables, state = run.journal.tables, run.loop.state
     posted = tables.account.posted.usd
     limit = tables.account.limit.usd
+    reason = run.loop.end.reason if run.loop.end else None
     best = None if curve.best_trial is None else state.trials[curve.best_trial]
     bill = {
         kind: sum(e.cost.usd.micro_usd for e in tables.entries.values() if e.kind == kind) for kind in KINDS
@@ -195,10 +175,13 @@ def _result(
         preemptions=run.preemptions,
         crashes=run.crashes,
         restarts=run.restarts,
-        stop_reason=run.loop.end.reason if run.loop.end else None,
+        stop_reason=reason,
         simulated_seconds=run.clock.elapsed_ns() / NS,
-        transactions_checked=invariants.transactions,
+        transactions_checked=transactions,
         seed=request.seed,
+        deadline_met=None if request.wall_clock_ns is None else reason != "wall_clock",
+        spot=figures_of(run, table, spot) if spot is not None else None,
+        beside=others,
     )
 
 

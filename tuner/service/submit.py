@@ -70,8 +70,8 @@ def admit(service: Service, spec: JobSpec) -> tuple[list[Offer], int]:
     """What the machines are had for that trials may run on, the dearest first, and how many trials run at once. Raises Invalid
     for what no node has."""
     wanted = spec.resources
-    found = suitable(service.cluster.nodes(), wanted)
-    offers = offers_of(service.settings, found, wanted)
+    nodes = service.cluster.nodes()
+    offers = offers_of(service.settings, nodes, wanted)
     rate = offers[0].rate(cpus=wanted.cpus, gpus=wanted.gpus)
     affords = rate.affords_ns(spec.budget.limit)
     if affords < UNKNOWN_NEED_NS:
@@ -86,7 +86,7 @@ def admit(service: Service, spec: JobSpec) -> tuple[list[Offer], int]:
             f"take; give at least {least.usd} and {least.gpu_hours:.6f} GPU-hours"
         )
         raise Invalid(Fault(pointer, detail))
-    room = min(MAX_CONCURRENCY, sum(_fit(node, wanted) for node in found))
+    room = min(MAX_CONCURRENCY, sum(_fit(node, wanted) for node in suitable(nodes, wanted)))
     return offers, min(room, wanted.max_concurrent_trials or room)
 
 

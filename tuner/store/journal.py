@@ -15,7 +15,7 @@ from tuner.domain.job import JobState, StopReason
 from tuner.domain.ledger import Account
 from tuner.domain.money import Cost, Money, Price
 from tuner.domain.objective import Mode
-from tuner.domain.records import AttemptRow, CheckpointRow, OpenHold, ReportRow
+from tuner.domain.records import DRIVER_ENDED, AttemptRow, CheckpointRow, OpenHold, ReportRow
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
 from tuner.domain.trial import TrialState
@@ -295,7 +295,7 @@ def landed(db: Connection, job: str) -> dict[tuple[str, int], Instant | None]:
 
 def end_open(db: Connection, job: str, at: Instant) -> None:
     """Ends the attempts and trials of a job whose driver is dead and has no successor."""
-    a, t, why = attempts.c, trials.c, "the job's driver ended"
+    a, t, why = attempts.c, trials.c, DRIVER_ENDED
     open_ones = (a.job == job) & a.ended_at.is_(None)
     for trial, attempt in db.execute(select(a.trial, a.attempt).where(open_ones)).all():
         ended = {"ended_at": at, "end": "lost", "reason": why}

@@ -12,8 +12,8 @@ so large a part of all cases as what is beside the save is of a step. Where not 
 not saved, and all count.
 
 **Never rarer** than a tenth of the mean time between *all* losses. A loss costs half an interval on average, so that even where
-no notice comes, or none can be counted on, at most a twentieth of the time is lost to it. To save at every step would keep that
-loss to one step, but at the price of a stall at each; that is the better bargain only where the rule finds it anyway.
+no notice comes at most a twentieth of the time is lost to it. And **at every step** where there are notices that are too short
+for a step and its save: one that comes as a step begins would else cost all finished steps since the last save, not that step.
 
 **Never more often** than keeps the stalls within a twentieth of the training, nor than saves become durable: one that waits for
 the one before stalls for longer. This bound wins. It binds where M is below 200 δ, which is where Young's interval passes a
@@ -155,6 +155,8 @@ def steps_between(*, step_ns: int, saving: Saving, exposure: Exposure) -> int:
     wanted_ns = daly_ns(saving.stall_ns, exposure.unsaved_mean_ns(step_ns, saving))
     at_least = -(-max(STALL_PART * saving.stall_ns, saving.durable_ns) // step_ns)
     at_most = exposure.mean_ns // LOSS_PART // step_ns
+    if exposure.preemption is not None and exposure.notice_ns is not None:
+        at_most = at_most if saves_on_notice(exposure.notice_ns, step_ns, saving.durable_ns) else 1
     return max(1, at_least, min((wanted_ns + step_ns // 2) // step_ns, at_most))
 
 

@@ -75,9 +75,10 @@ class Terms:
 
     @property
     def line(self) -> Fraction:
-        """The work of a unit of time on the line: C(0)/R(0), or the switch point where that is later on."""
+        """The work of a unit of time on the line: C(0)/R(0), or the switch point where that is later on. At most all of the time,
+        where the work was thought to be more than that and is not."""
         assert self.deadline is not None
-        return max(TIGHT, Fraction(self.work_ns, max(1, self.deadline - self.begun)))
+        return min(Fraction(1), max(TIGHT, Fraction(self.work_ns, max(1, self.deadline - self.begun))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

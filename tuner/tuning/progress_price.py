@@ -39,8 +39,8 @@ class Record:
 class Memory:
     """All that a choice may depend on beside what is seen. One record an offer, so that it does not grow.
 
-    `progressed`: when the work that is left fell last, to `least_ns`. `landed_ns`: what was left when the training came to where
-    it is, `landed`.
+    `progressed`: when the work that is left fell last, to `least_ns`, or when its machine was lost after that. `landed_ns`: what
+    was left when the training came to where it is, `landed`.
     """
 
     progressed: Instant
@@ -58,6 +58,10 @@ class Memory:
         if place != self.landed:
             found = replace(found, landed=place, landed_ns=left_ns)
         return found
+
+    def waits(self, now: Instant) -> Self:
+        """With the training's machine gone: its patience begins now, however long ago its newest checkpoint was."""
+        return replace(self, progressed=now)
 
     def after(self, offer: Offer, *, now: Instant, paid_ns: int, gained_ns: int) -> Self:
         """With more time paid for on an offer, and what it brought; told at each durable checkpoint and at the machine's end."""

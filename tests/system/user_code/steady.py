@@ -8,6 +8,8 @@ import torch
 
 from tuner.training import SpotSafe
 
+SHORT_S = 0.05
+
 
 class Counter:
     """The whole of a model: how often it was trained."""
@@ -23,11 +25,12 @@ class Counter:
 
 
 def train(config: dict[str, Any]) -> None:
-    """The score rises by a tenth of `x` a step, from wherever the checkpoint left it."""
+    """The score rises by a tenth of `x` a step, from wherever the checkpoint left it. A step takes `step_s`, but is short once there
+    is a file `hurry`."""
     counter = Counter()
     with SpotSafe(counter=counter) as run:
         for step in run.steps():
-            time.sleep(config.get("step_s", 0.05))
+            time.sleep(SHORT_S if os.path.exists(config.get("hurry", "")) else config.get("step_s", SHORT_S))
             counter.count += 1
             assert int(counter.count) == step + 1, "a checkpoint was not that of its step"
             run.report(score=config["x"] * (1 - 0.9 ** (step + 1)), fork_server=os.getppid())

@@ -11,6 +11,7 @@ from pathlib import Path
 from tuner.engine.ray_cluster.head import Head
 from tuner.engine.ray_cluster.launch import ray_environment
 from tuner.engine.ray_cluster.processes import mark_of, marked
+from tuner.engine.ray_node.watch import NO_CLOUD
 
 AGAIN_S = 10.0
 
@@ -35,7 +36,7 @@ class LocalWatch:
         self._not_before = 0.0
 
     def keep(self, head: Head) -> None:
-        """Starts it where the head has none, and again where it failed. Cheap enough for every second."""
+        """Starts it where the head has none, and again where it ended. Cheap enough for every second."""
         if self._metadata.cloud == "none" or not self._is_wanted(head) or time.monotonic() < self._not_before:
             return
         self._not_before = time.monotonic() + AGAIN_S
@@ -49,8 +50,8 @@ class LocalWatch:
         if mark != self._mark:
             self._reap()
             self._mark, self._process, self._pid, self._not_before = mark, None, 0, 0.0
-        if self._process is not None and self._process.poll() == 0:
-            return False  # there is nothing to watch
+        if self._process is not None and self._process.poll() == NO_CLOUD:
+            return False
         return mark_of(self._pid) != mark if self._pid else True
 
     def _reap(self) -> None:

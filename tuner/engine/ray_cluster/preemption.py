@@ -23,7 +23,8 @@ def kill(node: KeptNode) -> int:
 
 
 def announce(head: LocalHead, node: KeptNode, notice: Notice) -> None:
-    """Tells the node's workers, and then Ray, which places nothing there any more. Raises RayUnavailable, NotFound or Conflict.
+    """Tells the node's workers, and then Ray, which places nothing there any more. Raises RayUnavailable, NotFound or Conflict; then
+    no notice stands.
 
     Imports Ray into this process, which takes a second: do it once the notice's time may begin to run.
     """
@@ -38,11 +39,9 @@ def announce(head: LocalHead, node: KeptNode, notice: Notice) -> None:
             if name.startswith("RAY_")
         }
     )
-    from tuner.engine.ray_node.nodes import Gcs
+    from tuner.engine.ray_node.nodes import give_notice
 
-    gcs = Gcs(found.address)
-    gcs.node(node.node_id).boards.announce(node.node_id, notice)
-    gcs.drain(node.node_id, notice)
+    give_notice(found.address, node.node_id, notice)
 
 
 def wait_until(node: KeptNode, deadline: Instant) -> bool:

@@ -30,9 +30,12 @@ def went_with_its_machine(error: Exception | None, node_id: str) -> bool:
     return node["Labels"].get(MARKET) == "spot" and not (node["Alive"] and _answers(node))
 
 
-def node_of(error: Exception | None) -> str:
-    """Where the actor was that the error tells of, which may have died before its first word; "" where Ray does not know."""
+def node_of(error: Exception | None, actor: Any = None) -> str:
+    """Where the actor was that the error tells of, which may have died before its first word; "" where Ray does not know. An error
+    out of the actor's own code names none: it is the trial's then."""
     actor_id = getattr(error, "actor_id", None)
+    if not isinstance(actor_id, str) and actor is not None:
+        actor_id = actor._actor_id.hex()
     found = state.actor_table(actor_id) if isinstance(actor_id, str) else {}
     return str(found.get("Address", {}).get("NodeID", ""))
 

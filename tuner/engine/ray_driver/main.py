@@ -18,9 +18,9 @@ import ray
 from tuner.domain.errors import Fenced, TunerError
 from tuner.domain.events import Asked
 from tuner.domain.time import NS, Instant
-from tuner.engine.fallback import SpotWithFallback
+from tuner.engine.fallback import placement_of
 from tuner.engine.loop import Loop
-from tuner.engine.placement import CheapestFree, Placement, Places
+from tuner.engine.placement import Placement, Places
 from tuner.engine.ray_driver.actuator import Actuator
 from tuner.engine.ray_driver.machines import Machines
 from tuner.engine.ray_driver.orders import Orders, memory_limit
@@ -74,9 +74,9 @@ class Post:
         limit_ns = wanted.budget.wall_clock_ns
         return wanted.wish not in ("pause", "cancel") and (limit_ns is None or ran_ns < limit_ns)
 
-    def losses(self) -> Losses:
+    def losses(self, market: str) -> Losses:
         with self.database.read() as db:
-            return losses(db, self.job, Instant(time.time_ns()))
+            return losses(db, self.job, market, Instant(time.time_ns()))
 
     def beat(self) -> None:
         """Raises Fenced."""
@@ -182,10 +182,7 @@ def _placement(row: JobRow, patience_ns: int) -> Placement | None:
     """None where nodes do not say of which market they are: one is as good as another then."""
     if not any(offer.labels for offer in row.offers):
         return None
-    places = Places(row.offers, row.spec.resources, Machines())
-    if {offer.market for offer in row.offers} == {"spot", "on_demand"}:
-        return SpotWithFallback(places, patience_ns=patience_ns)
-    return CheapestFree(places)
+    return placement_of(Places(row.offers, row.spec.resources, Machines()), patience_ns=patience_ns)
 
 
 def _died_at(post: Post) -> Instant | None:
@@ -225,7 +222,7 @@ def main() -> int:
     gate = SpotGate(post.database, row, post.epoch, goes_on, settings.spot_wait_s, args.code)
     if (why := gate.refusal(died_at=died_at)) is not None:
         heart.stop()
-        gate.refuse(why)
+        gate.refuse(why, died_at=died_at)
         return 0
     with post.database.read() as db:
         row = jobs.get(db, post.job)  # it may have been asked to pause meanwhile

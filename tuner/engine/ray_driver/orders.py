@@ -18,17 +18,18 @@ USABLE_MEMORY = 0.9
 @dataclass(frozen=True)
 class Orders:
     """`best_checkpoint` answers with value and step of a trial's best checkpoint, `saved_by` with the attempt that wrote that of a
-    step, and `losses` with what became of the job's attempts so far."""
+    step, and `losses` with what became of the job's attempts on a market so far."""
 
     row: JobRow
     storage: str
     memory_limit_bytes: int | None
     best_checkpoint: Callable[[str], tuple[float, int] | None]
     saved_by: Callable[[str, int], int | None]
-    losses: Callable[[], Losses]
+    losses: Callable[[str], Losses]
 
     def begin(self, assignment: Assignment) -> Message:
         spec, step = self.row.spec, assignment.restore_step
+        market = (assignment.offer or self.row.offer).market
         best = self.best_checkpoint(assignment.trial) if step else None
         if best is not None:
             best = (spec.objective.score(best[0]), best[1])
@@ -51,7 +52,7 @@ class Orders:
             "mode": spec.objective.mode,
             "best": best,
             "checkpoint_interval_ns": spec.checkpoint.interval_ns,
-            "exposure": exposure((assignment.offer or self.row.offer).market, self.losses()),
+            "exposure": exposure(market, self.losses(market)),
             "memory_limit_bytes": self.memory_limit_bytes,
             "resources": {"CPU": spec.resources.cpus, "GPU": spec.resources.gpus},
         }

@@ -91,13 +91,14 @@ class SpotGate:
                 at_the_door = replace(found, code=self_tests.at_the_door(self.seen))
                 self_tests.put(db, self.row.project, at_the_door)
 
-    def refuse(self, why: str) -> None:
-        """Ends the job, and whatever was left open of it."""
+    def refuse(self, why: str, *, died_at: Instant | None) -> None:
+        """Ends the job, and whatever a driver that stopped at `died_at` left open of it."""
         now = _now()
         with self.database.write() as db:
             launches.check(db, self.row.id, self.epoch)
             for hold in ledger.open_holds(db, self.row.id):
-                ledger.settle(db, self.row.project, self.row.id, hold.id, lost_of(hold, now), now)
+                lost = lost_of(hold, died_at or now)
+                ledger.settle(db, self.row.project, self.row.id, hold.id, lost, now)
             end_open(db, self.row.id, now)
             jobs.move(db, self.row.id, "failed", "error", at=now, detail=f"/resources/market: {why}")
             launches.end(db, self.row.id, self.epoch)

@@ -121,7 +121,7 @@ class Messenger(Unrecorded, TrialScheduler):
         self._actuator.ended(name, attempt)
         _unstage(tune_controller, trial)
         if self._loop.runs(name, attempt):
-            node = node or node_of(error)
+            node = node or node_of(error, trial.temporary_state.ray_actor)
             taken = went_with_its_machine(error, node)
             self._loop.lost(name, attempt, _why(error), preempted=taken, node=node)
 

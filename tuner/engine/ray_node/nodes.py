@@ -11,7 +11,7 @@ from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 from ray.core.generated.gcs_pb2 import GcsNodeInfo
 from ray.core.generated.gcs_service_pb2 import GetAllNodeInfoRequest
 
-from tuner.domain.errors import Conflict, NotFound, Unavailable
+from tuner.domain.errors import Conflict, NotFound, TunerError, Unavailable
 from tuner.engine.notices.node_board import NodeBoard
 from tuner.engine.notices.notice import Notice
 
@@ -44,6 +44,21 @@ def own_board() -> NodeBoard:
 def own_addresses() -> frozenset[str]:
     """Of this machine, or of this pod, which all of its containers share."""
     return frozenset(address.address for found in psutil.net_if_addrs().values() for address in found)
+
+
+def give_notice(address: str, node_id: str, notice: Notice) -> None:
+    """To be called on the node itself. Tells its workers, and then Ray, which places nothing there any more.
+
+    Raises NotFound, Unavailable, and Conflict for the head; then no notice stands.
+    """
+    gcs = Gcs(address)
+    boards = gcs.node(node_id).boards
+    boards.announce(node_id, notice)
+    try:
+        gcs.drain(node_id, notice)
+    except TunerError:
+        boards.withdraw(node_id, notice.id)
+        raise
 
 
 class Gcs:

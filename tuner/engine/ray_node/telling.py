@@ -1,50 +1,51 @@
-"""Telling a node, from anywhere in its cluster, that it is about to be taken away, or that it is not any more."""
+"""`python -m tuner.engine.ray_node.telling`, run as a Ray Job: tells a node, from anywhere in its cluster, that it is about to be taken away.
+
+Exit status 0: its workers and Ray have been told; 1: the last line printed says why not, and nothing has changed.
+"""
+
+import argparse
+import logging
+import sys
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tuner.domain.errors import Conflict, Unavailable
+from tuner.domain.errors import TunerError, Unavailable
+from tuner.domain.time import Instant
 from tuner.engine.notices.notice import Notice
-from tuner.engine.ray_node.nodes import Gcs, own_board
+from tuner.engine.ray_node.nodes import give_notice
 
 REACH_S = 30.0
 
 
-def tell(node_id: str, notice: Notice) -> bool:
-    """Puts the notice up on the node, where its workers see it at once, and drains it: nothing new begins there. False: it is the
-    head, which cannot be drained; its workers know all the same.
+def tell(node_id: str, notice: Notice) -> None:
+    """For a process that has joined the cluster. The node itself does it, as its workers look for a notice on its disk.
 
-    For a process that has joined the cluster. Raises NotFound for a node that is not there, and Unavailable where it cannot be
-    reached, as one that is drained already cannot: then nothing was changed.
+    Raises Unavailable where it cannot be reached, as one that is drained already cannot, and what `give_notice` does.
     """
-    gcs = Gcs(ray.get_runtime_context().gcs_address)
-    is_head = gcs.node(node_id).is_head
-    # First the workers: on a drained node nothing can be started that would tell them.
-    _on(node_id, _announce, node_id, notice)
-    if not is_head:
-        gcs.drain(node_id, notice)
-    return not is_head
-
-
-def untell(node_id: str, notice_id: str) -> None:
-    """Takes a notice of the head down; any other node ends with its drain. Raises NotFound, Unavailable, and Conflict."""
-    if not Gcs(ray.get_runtime_context().gcs_address).node(node_id).is_head:
-        raise Conflict(f"{node_id} is drained: that cannot be taken back, and it ends once it is idle")
-    _on(node_id, _withdraw, node_id, notice_id)
-
-
-def _announce(node_id: str, notice: Notice) -> None:
-    own_board().announce(node_id, notice)
-
-
-def _withdraw(node_id: str, notice_id: str) -> None:
-    own_board().withdraw(node_id, notice_id)
-
-
-def _on(node_id: str, work: object, *args: object) -> None:
     place = NodeAffinitySchedulingStrategy(node_id, soft=False)
-    task = ray.remote(num_cpus=0, max_retries=0)(work).options(scheduling_strategy=place)
+    task = ray.remote(num_cpus=0, max_retries=0)(give_notice).options(scheduling_strategy=place)
     try:
-        ray.get(task.remote(*args), timeout=REACH_S)
+        ray.get(task.remote(ray.get_runtime_context().gcs_address, node_id, notice), timeout=REACH_S)
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from error
     except ray.exceptions.RayError as error:
-        raise Unavailable(f"node {node_id} cannot be reached: {error}") from error
+        raise Unavailable(f"node {node_id} cannot be reached: {error}".splitlines()[0]) from error
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--node-id", required=True)
+    parser.add_argument("--deadline", required=True, type=int, help="nanoseconds since 1970")
+    args = parser.parse_args()
+    ray.init(log_to_driver=False, logging_level=logging.WARNING)
+    text = f"node {args.node_id[:12]} is taken away by its operator"
+    notice = Notice("operator", "terminate", f"operator/{args.deadline}", Instant(args.deadline), text)
+    try:
+        tell(args.node_id, notice)
+    except TunerError as error:
+        sys.exit(error.detail)
+
+
+if __name__ == "__main__":
+    main()

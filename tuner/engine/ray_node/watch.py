@@ -1,7 +1,7 @@
 """`python -m tuner.engine.ray_node.watch --address HOST:PORT`: listens for notices for this machine and tells the cluster's nodes on it.
 
-One beside each machine's nodes, started with them and again whenever it ends. Exit status 0: the nodes are gone, or no cloud tells
-this machine anything; 2: wrong usage.
+One beside each machine's nodes, started with them and again whenever it ends. Exit status 0: the nodes are gone, or their cluster
+was silent for so long that they should be; 2: wrong usage; 3: no cloud tells this machine anything, now or ever.
 """
 
 import argparse
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 CLOUDS = ("detect", "aws", "gcp", "azure", "none")
 USUAL = Sources()
+NO_CLOUD = 3
 log = logging.getLogger("tuner.notices")
 
 
@@ -36,7 +37,7 @@ def main(argv: list[str] | None = None, *, detect_s: float = USUAL.detect_s) -> 
                 sources = replace(sources, cloud=asyncio.run(cloud_of_this_machine(sources)))
             if sources.cloud is None:
                 log.info("no cloud tells this machine when it is taken away: there is nothing to watch")
-                return 0
+                return NO_CLOUD
         _watch(args, sources)
     return 0
 

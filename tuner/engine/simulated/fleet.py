@@ -6,11 +6,12 @@ trains ends as preempted, saved if there is time; what is not saved by then is l
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from tuner.domain.cost import Meter
+from tuner.domain.offer import Offer
 from tuner.engine.messages import Progress
 from tuner.engine.simulated.clock import SimulatedClock
 from tuner.engine.simulated.traces import UpTimes
@@ -20,8 +21,10 @@ from tuner.engine.world import Assignment
 
 @dataclass(slots=True)
 class Worker:
-    """`leaving`: it had its notice. A worker that comes back is a new one, and cold."""
+    """`offer`: of which kind its machine is, None: of any. `leaving`: it had its notice. A worker that comes back is a new one, and
+    cold."""
 
+    offer: Offer | None = None
     up: bool = True
     leaving: bool = False
     cold: bool = True
@@ -32,8 +35,12 @@ class Worker:
         return self.attempt if self.attempt is not None and not self.attempt.over else None
 
     @property
-    def free(self) -> bool:
-        return self.up and not self.leaving and self.busy is None
+    def there(self) -> bool:
+        """Whether attempts could be placed on it, as far as its machine goes."""
+        return self.up and not self.leaving
+
+    def free_for(self, offer: Offer | None) -> bool:
+        return self.there and self.busy is None and (offer is None or self.offer in (None, offer))
 
 
 class Fleet:
@@ -42,22 +49,24 @@ class Fleet:
     def __init__(
         self,
         clock: SimulatedClock,
-        workers: int,
+        workers: Sequence[Worker],
         *,
         make: Callable[[Assignment, bool], SimulatedAttempt],
         taken: Callable[[SimulatedAttempt], None],
     ) -> None:
-        self.workers = [Worker() for _ in range(workers)]
+        self.workers = workers
         self._clock, self._make, self._taken = clock, make, taken
         self._queue: deque[Assignment] = deque()
 
     def follow(self, up_times: list[Iterator[UpTimes]], *, notice_ns: int | None) -> None:
-        """Workers come and go by these times from now on. `notice_ns` None: without a word."""
-        for worker, times in zip(self.workers, up_times, strict=True):
+        """The first workers come and go by these times from now on. `notice_ns` None: without a word."""
+        for worker, times in zip(self.workers, up_times, strict=False):
             worker.up = False
             self._next_up(worker, times, self._clock.elapsed_ns(), notice_ns)
 
     def begin(self, assignment: Assignment) -> None:
+        """A trial's next attempt takes the place of one that waits."""
+        self._drop(assignment.trial)
         self._queue.append(assignment)
         wait_ns = assignment.not_before_ns - self._clock.elapsed_ns()
         if wait_ns > 0:
@@ -65,25 +74,44 @@ class Fleet:
         self.place()
 
     def place(self) -> None:
-        """Waiting attempts whose time has come onto free workers, first come, first served."""
-        while (given := self._due()) and (worker := next((one for one in self.workers if one.free), None)):
+        """Waiting attempts whose time has come onto free workers of their kind, first come, first served."""
+        while found := self._match():
+            given, worker = found
             self._queue.remove(given)
             worker.attempt = self._make(given, worker.cold)
             worker.cold = False
             worker.attempt.start()
 
-    def _due(self) -> Assignment | None:
+    def _match(self) -> tuple[Assignment, Worker] | None:
+        for given in self.waiting():
+            worker = next((one for one in self.workers if one.free_for(given.offer)), None)
+            if worker is not None:
+                return given, worker
+        return None
+
+    def waiting(self) -> list[Assignment]:
+        """Attempts whose time has come, and that have no worker."""
         now = self._clock.elapsed_ns()
-        return next((one for one in self._queue if one.not_before_ns <= now), None)
+        return [one for one in self._queue if one.not_before_ns <= now]
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether any attempt has no worker yet."""
+        return bool(self._queue)
+
+    def _drop(self, trial: str) -> Assignment | None:
+        found = next((one for one in self._queue if one.trial == trial), None)
+        if found is not None:
+            self._queue.remove(found)
+        return found
 
     def call_off(self, trial: str, state: Literal["paused", "stopped"]) -> Progress | None:
         """Takes an attempt that has no worker out of the queue: the end that its loop waits for."""
-        for assignment in self._queue:
-            if assignment.trial == trial:
-                self._queue.remove(assignment)
-                restored = assignment.restore_step
-                return Progress(trial, assignment.attempt, state, Meter(), saved_step=restored)
-        return None
+        assignment = self._drop(trial)
+        if assignment is None:
+            return None
+        restored = assignment.restore_step
+        return Progress(trial, assignment.attempt, state, Meter(), saved_step=restored)
 
     def crashed(self, attempt: SimulatedAttempt) -> None:
         """The worker of this attempt dies, and another one takes its place."""

@@ -9,7 +9,7 @@ is shown to people (`RecordedTable.shown`) has the table's own names and values.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -49,6 +49,10 @@ class RecordedTable:
     @cached_property
     def mean_step_s(self) -> float:
         return float(self.step_s.mean())
+
+    def lasting(self, full_s: float) -> "RecordedTable":
+        """The same curves, where a mean training takes so long."""
+        return replace(self, step_s=self.step_s * (full_s / self.full_s))
 
     @cached_property
     def best(self) -> float:

@@ -43,11 +43,12 @@ class BestCurve:
         """What those at work have used of their present slices, to the nanosecond."""
         if self._run is None:
             return ZERO
-        price, spent = self._run.terms.rate.price, ZERO
+        spent = ZERO
         for purse in self._run.loop.purses.values():
             attempt = self._run.world.attempts.get(purse.trial)
             if attempt is not None and attempt.given.attempt == purse.attempt:
-                spent = spent + price.of(max(0, attempt.meter().busy_ns - purse.settled.busy_ns))
+                busy_ns = max(0, attempt.meter().busy_ns - purse.settled.busy_ns)
+                spent = spent + purse.rate.price.of(busy_ns)
         return spent
 
 

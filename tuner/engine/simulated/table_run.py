@@ -4,20 +4,23 @@ One training costs about a dollar: the price is that of a worker which trains a 
 slices grow with the table's steps, so that a day of simulated training is not told second by second.
 """
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from tuner.domain.budget import Budget
 from tuner.domain.fidelity import Fidelity
-from tuner.domain.job import Algorithm, JobSpec
+from tuner.domain.job import Algorithm, JobSpec, Market, Resources
 from tuner.domain.money import Money, Price, Rate
 from tuner.domain.objective import Objective
 from tuner.domain.time import NS
-from tuner.engine.simulated import traces
+from tuner.engine.placement import PATIENCE_NS
 from tuner.engine.simulated.journal import Committed, Tables
+from tuner.engine.simulated.markets import Markets
 from tuner.engine.simulated.tables import RecordedTable, RowsSampler, TableTraining
-from tuner.engine.simulated.worker import Overheads
+from tuner.engine.simulated.traces import Trace
+from tuner.engine.simulated.training import Overheads
 from tuner.engine.simulated.world import NONE, Faults, SimulatedRun
 from tuner.engine.world import Terms
 from tuner.tuning.samplers import sampler_for
@@ -26,17 +29,37 @@ METRIC = "metric"
 SLICE_STEPS = 8
 HEARTBEAT_STEPS = 4
 HEARTBEAT_MIN_NS = NS
-SAVE_EVERY_NS = 30 * NS  # as a real worker
-NOTICE_NS = 120 * NS
+# Where a trial is to be is asked at each heartbeat. A real worker's come every second; a move has time for one that is so late.
+HEARTBEAT_MAX_NS = 60 * NS
+HEARTBEAT_IN_TIME_NS = 10 * NS
+SAVE_EVERY_NS = 30 * NS
+SPOT_SAVES = 0.66  # the median saving of AWS's GPU machines in 2026
+SAVE_NS = NS  # 100 MB into object storage
+STALL_PART = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Preemptions:
-    """By a recorded trace: drawn from the file's by the run's seed where `trace_id` is not given. `notice_ns` None: without."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spot:
+    """What a job sees of spot machines. They come and go as in `trace` from `start_ns` of it on (None: they stay), with `notice_ns`
+    before they go (None: without), and cost `saving` less than on demand. A checkpoint is durable after `save_ns`, for a tenth of
+    which training waits; `every_ns` is how often one is saved in the background ("auto": as real workers do; None: never)."""
 
-    path: Path
-    trace_id: str | None = None
-    notice_ns: int | None = NOTICE_NS
+    trace: Trace | None = None
+    start_ns: int = 0
+    notice_ns: int | None = None
+    market: Market = "spot"
+    saving: float = SPOT_SAVES
+    patience_ns: int = PATIENCE_NS
+    save_ns: int = SAVE_NS
+    every_ns: int | Literal["auto"] | None = "auto"
+
+    def markets(self, spot: Price) -> Markets:
+        on_demand = Price(math.ceil(spot.micro_usd_per_hour / (1 - self.saving)))
+        return Markets.of(self.market, spot=spot, on_demand=on_demand, patience_ns=self.patience_ns)
+
+    def overheads(self, plain: Overheads) -> Overheads:
+        stall_ns = self.save_ns // STALL_PART
+        return replace(plain, save_ns=self.save_ns, stall_ns=stall_ns, save_every_ns=self.every_ns)
 
 
 def price_of(table: RecordedTable) -> Price:
@@ -57,16 +80,19 @@ def table_run(
     *,
     budget_trainings: float,
     algorithm: Algorithm,
+    trials: int | None = None,
+    wall_clock_ns: int | None = None,
     workers: int = 4,
     startup_steps: float = 1,
     faults: Faults = NONE,
-    preemptions: Preemptions | None = None,
+    spot: Spot | None = None,
     watchers: Sequence[Callable[[Tables, Committed], None]] = (),
 ) -> SimulatedRun:
-    """A run whose every draw comes of `algorithm.seed`. Raises TraceError where the trace cannot be used.
+    """A run whose every draw comes of `algorithm.seed`.
 
     An attempt takes `startup_steps` mean steps before its first one, as setup, or as restore where it is resumed; one
-    that goes on without leaving its worker takes nothing, and neither does saving.
+    that goes on without leaving its worker takes nothing. Saving takes nothing either, but where there is spot. Then a training
+    costs about a dollar on a spot machine.
     """
     step_ns = table.mean_step_s * NS
     spec = JobSpec(
@@ -74,34 +100,33 @@ def table_run(
         "recorded:table",
         Objective(METRIC),
         table.space,
-        Budget(usd=money_of(table, budget_trainings)),
+        Budget(usd=money_of(table, budget_trainings), trials=trials, wall_clock_ns=wall_clock_ns),
         fidelity=Fidelity("step", 1, table.steps),
         algorithm=algorithm,
+        resources=Resources(market=spot.market if spot else "on_demand"),
     )
     startup_ns = round(startup_steps * step_ns)
-    up_times = notice_ns = None
-    if preemptions is not None:
-        notice_ns = preemptions.notice_ns
-        trace, start_ns = traces.drawn(
-            preemptions.path, seed=algorithm.seed, notice_ns=notice_ns, trace_id=preemptions.trace_id
-        )
-        up_times = trace.up_times(workers, start_ns=start_ns)
+    overheads = Overheads(
+        setup_ns=startup_ns, resumed_setup_ns=0, restore_ns=startup_ns, save_ns=0, save_every_ns=SAVE_EVERY_NS
+    )
+    heartbeat_ns = max(HEARTBEAT_MIN_NS, round(HEARTBEAT_STEPS * step_ns))
+    if spot is not None:
+        in_time = wall_clock_ns is not None and spot.market == "spot_with_fallback"
+        heartbeat_ns = min(heartbeat_ns, HEARTBEAT_IN_TIME_NS if in_time else HEARTBEAT_MAX_NS)
+    markets = spot.markets(price_of(table)) if spot else None
+    rate = markets.rate if markets else Rate(price_of(table))
+    seen = spot.trace if spot and spot.market != "on_demand" else None
     return SimulatedRun(
         spec,
-        Terms("job_simulated", Rate(price_of(table)), workers, max(NS, round(SLICE_STEPS * step_ns))),
+        Terms("job_simulated", rate, workers, max(NS, round(SLICE_STEPS * step_ns))),
         TableTraining(table),
-        overheads=Overheads(
-            setup_ns=startup_ns,
-            resumed_setup_ns=0,
-            restore_ns=startup_ns,
-            save_ns=0,
-            save_every_ns=SAVE_EVERY_NS,
-        ),
+        overheads=spot.overheads(overheads) if spot else overheads,
         faults=faults,
         seed=algorithm.seed,
         sampler=lambda: RowsSampler(table, sampler_for(spec)),
-        heartbeat_ns=max(HEARTBEAT_MIN_NS, round(HEARTBEAT_STEPS * step_ns)),
-        up_times=up_times,
-        notice_ns=notice_ns,
+        heartbeat_ns=heartbeat_ns,
+        up_times=seen.up_times(workers, start_ns=spot.start_ns) if spot and seen else None,
+        notice_ns=spot.notice_ns if spot else None,
         watchers=watchers,
+        markets=markets,
     )

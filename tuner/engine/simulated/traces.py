@@ -24,6 +24,9 @@ from tuner.domain.time import MAX_SECONDS, NS, parse_rfc3339
 
 MAX_NODES = 100_000
 MAX_BYTES = 100_000_000
+NOTICE_NS = 120 * NS
+NOTICES_NS = {"aws": 120 * NS, "gcp": 30 * NS, "azure": 30 * NS}
+SHIPPED = Path(__file__).parent / "spot_markets"
 Row = dict[str, str]
 Segment = tuple[int, int, int]
 
@@ -42,14 +45,20 @@ class UpTimes:
 
 @dataclass(frozen=True)
 class Trace:
-    """`segments`: (begin, end, nodes) in nanoseconds, without gaps, from 0."""
+    """`segments`: (begin, end, nodes) in nanoseconds, without gaps, from 0. `cloud` "": not said."""
 
     name: str
     segments: tuple[Segment, ...]
+    cloud: str = ""
 
     @property
     def length_ns(self) -> int:
         return self.segments[-1][1]
+
+    @property
+    def notice_ns(self) -> int:
+        """What its cloud promises."""
+        return NOTICES_NS.get(self.cloud.lower(), NOTICE_NS)
 
     @property
     def nodes(self) -> int:
@@ -103,13 +112,14 @@ def _for_ever(spans: list[tuple[int, int]], period: int) -> Iterator[tuple[int, 
 def drawn(
     path: Path | str, *, seed: int, notice_ns: int | None, trace_id: str | None = None
 ) -> tuple[Trace, int]:
-    """One of the file's traces that a job could run on, or the named one, and where in it to start (nanoseconds)."""
+    """One of the file's traces that a job could run on, or the named one, and where in it to start (nanoseconds). `notice_ns` None:
+    what its cloud promises."""
     traces = load_traces(path)
     if trace_id is not None:
         traces = [trace for trace in traces if trace.name == trace_id]
         if not traces:
             raise TraceError(f"{path}: has no trace {trace_id!r}: name one of its trace_id")
-    usable = [trace for trace in traces if _usable(trace, notice_ns or 0)]
+    usable = [t for t in traces if _usable(t, t.notice_ns if notice_ns is None else notice_ns)]
     if not usable:
         raise TraceError(
             f"{path}: no node is ever up for longer than the notice: take another trace, or a shorter notice"
@@ -127,7 +137,14 @@ def _usable(trace: Trace, notice_ns: int) -> bool:
 
 
 def load_traces(path: Path | str) -> list[Trace]:
-    """Every trace of a file, in its order. Raises TraceError, which names the file, the line and the mend."""
+    """Every trace of a file, or of one that is shipped by its name, in its order. Raises TraceError, which names the file, the
+    line and the mend."""
+    shipped = {file.stem: file for file in SHIPPED.glob("*.csv")}
+    if not Path(path).exists():
+        if str(path) not in shipped:
+            names = ", ".join(sorted(shipped))
+            raise TraceError(f"{path}: there is no such file: name one, or a trace that is shipped: {names}")
+        path = shipped[str(path)]
     try:
         if Path(path).stat().st_size > MAX_BYTES:
             raise TraceError(f"{path}: is larger than {MAX_BYTES} bytes: keep the traces that are needed")
@@ -158,7 +175,9 @@ def _traces(text: str) -> list[Trace]:
         raise _Wrong(f"line {reader.line_num} or the one after: {error}") from error
     if not groups:
         raise _Wrong("line 1: has a header, but no rows")
-    return [Trace(name, tuple(_gapless(read(rows)))) for name, rows in groups.items()]
+    return [
+        Trace(name, tuple(_gapless(read(rows))), rows[0][1].get("cloud", "")) for name, rows in groups.items()
+    ]
 
 
 # Columns that are needed, and those that may be there.

@@ -1,45 +1,20 @@
 """A simulated attempt: keeps its lease, reports, waits and saves as a real worker does, by the clock it is given."""
 
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from tuner.domain.cost import CostKind, Meter
-from tuner.domain.space import Config
 from tuner.engine.messages import Progress, Saved, StepReport, Trouble, WorkerState
 from tuner.engine.parting import MARGIN_NS, in_time
 from tuner.engine.simulated.clock import SimulatedClock
+from tuner.engine.simulated.training import Overheads, Training
+from tuner.engine.worker.saves import Saves
 from tuner.engine.world import Assignment
 
 HEARTBEAT_NS = 1_000_000_000
 FLUSH_NS = 200_000_000  # reports are told at most so often, unless the worker waits for an answer
-
-
-class Training(Protocol):
-    """What would be trained: time and result of each step, by configuration. Pure."""
-
-    def step_ns(self, config: Config, step: int) -> int: ...
-
-    def value(self, config: Config, step: int) -> float: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Overheads:
-    """`warming_ns`: what the first attempt of each worker takes beyond `setup_ns`; `resumed_setup_ns`: the setup of an attempt
-    that then restores (None: as any). Beside that at its end, a checkpoint is saved in the background when `save_every_ns`
-    have passed since the last (None: never); `save_ns` is what the one at the end takes."""
-
-    warming_ns: int = 0
-    setup_ns: int = 200_000_000
-    resumed_setup_ns: int | None = None
-    restore_ns: int = 100_000_000
-    save_ns: int = 50_000_000
-    save_every_ns: int | None = None
-    resumable: bool = True
-
-    def before_ns(self, *, resumed: bool) -> int:
-        return self.resumed_setup_ns if resumed and self.resumed_setup_ns is not None else self.setup_ns
 
 
 @dataclass(slots=True)
@@ -51,6 +26,7 @@ class SimulatedAttempt:
     tell: Callable[["SimulatedAttempt", Progress], None]
     metric: str
     max_step: int | None
+    saves: Saves | None = None
     warming_ns: int = 0
     heartbeat_ns: int = HEARTBEAT_NS
     kind: CostKind = "setup"
@@ -66,7 +42,7 @@ class SimulatedAttempt:
     need_ns: int = 0
     parking: bool = False
     leaving: bool = False
-    seen_ns: int | None = None
+    recent_ns: deque[int] = field(default_factory=lambda: deque(maxlen=3))
     generation: int = 0
     pending: list[StepReport] = field(default_factory=list)
     took_ns: int = 0
@@ -74,12 +50,14 @@ class SimulatedAttempt:
     flushing: bool = False
     line_ns: int = 0
     told_saved: int = 0
-    saved_ns: int = 0
+    saving: int | None = None
+    ends_as: WorkerState | None = None
+    went_on_ns: int = 0
 
     def start(self) -> None:
         self.lease_ns, self.until = self.given.lease_ns, self.given.until
         self.step = self.saved = self.told_saved = self.given.restore_step or 0
-        self.since_ns = self.told_ns = self.saved_ns = self.clock.elapsed_ns()
+        self.since_ns = self.told_ns = self.clock.elapsed_ns()
         setup_ns = self.warming_ns + self.overheads.before_ns(resumed=self.step > 0)
         self._later(setup_ns, self._restore if self.step else self._train)
         self._later(self._beat_ns(), self._beat, keep=True)
@@ -117,18 +95,25 @@ class SimulatedAttempt:
             self._later(left_ns - save_ns - MARGIN_NS, lambda: self._give_up(generation), keep=True)
             self._say("running")
         elif self.kind != "checkpoint":
-            self._end("preempted")
+            self._leave_now()
 
     def _gains(self, ends_ns: int) -> bool:
         """Whether the step in progress may be finished and saved before the worker goes."""
-        now = self.clock.elapsed_ns()
-        step_ns = None if self.seen_ns is None else self.since_ns + self.seen_ns - now
-        unsaveable = self.seen_ns is not None and not self.overheads.resumable
+        now, seen_ns = self.clock.elapsed_ns(), max(self.recent_ns, default=None)
+        step_ns = None if seen_ns is None else self.since_ns + seen_ns - now
+        unsaveable = seen_ns is not None and not self.overheads.resumable
         return not unsaveable and in_time(ends_ns - now, step_ns=step_ns, save_ns=self.overheads.save_ns)
 
     def _give_up(self, generation: int) -> None:
         if self.kind == "train" and generation == self.generation:
+            self._leave_now()
+
+    def _leave_now(self) -> None:
+        """Without the step in progress; what is being saved is waited for."""
+        if self.saving is None:
             self._end("preempted")
+        else:
+            self.ends_as = "preempted"
 
     def vanish(self) -> None:
         """The worker dies without a word."""
@@ -177,38 +162,81 @@ class SimulatedAttempt:
             self._say("waiting")
             return
         self._flush()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        due, self.went_on_ns = self._save_is_due(), self.clock.elapsed_ns()
+        if self.saves is not None:
+            self.saves.answered(self.went_on_ns, save=due)
+        if due:
+            self._save_beside(self.step)
+        if due and self.overheads.stall_ns:
+            self._switch("checkpoint")
+            self._later(self.overheads.stall_ns, self._copied)
+        else:
+            self._step_on()
+
+    def _copied(self) -> None:
+        """Training had waited for that."""
+        if self.leaving or self.parking:
+            self._next_step()
+        else:
+            self._step_on()
+
+    def _step_on(self) -> None:
         self._switch("train")
         self.took_ns = self.training.step_ns(self.given.config, self.step + 1)
         self._later(self.took_ns, self._stepped)
 
     def _stepped(self) -> None:
-        self.step, self.seen_ns = self.step + 1, self.took_ns
+        self.step += 1
+        self.recent_ns.append(self.took_ns)
         value = self.training.value(self.given.config, self.step)
         shown: object = "NaN" if math.isnan(value) else value
         at = self.clock.now()
-        self._save_if_due()
+        if self.saves is not None:
+            self.saves.stepped(self.clock.elapsed_ns() - self.went_on_ns)
         self.pending.append(
             StepReport(self.step, {self.metric: shown}, self.overheads.resumable, self.meter(), at)
         )
         self._next_step()
 
-    def _save_if_due(self) -> None:
-        every = self.overheads.save_every_ns
-        if (
-            every is not None
-            and self.overheads.resumable
-            and self.clock.elapsed_ns() - self.saved_ns >= every
-        ):
-            self.saved, self.saved_ns = self.step, self.clock.elapsed_ns()
+    # Checkpoints
+
+    def _save_is_due(self) -> bool:
+        ready = self.overheads.resumable and self.saving is None and bool(self.recent_ns)
+        return (
+            ready and self.saves is not None and self.saves.due(max(self.recent_ns), self.clock.elapsed_ns())
+        )
+
+    def _save_beside(self, step: int) -> None:
+        assert self.saves is not None
+        self.saves.phase("checkpoint", self.went_on_ns)
+        self.saves.phase("train", self.went_on_ns + self.overheads.stall_ns)
+        self.saving = step
+        if self.overheads.save_ns:
+            self._later(self.overheads.save_ns, lambda: self._made_durable(step), keep=True)
+        else:
+            self._made_durable(step)
+
+    def _made_durable(self, step: int) -> None:
+        assert self.saves is not None
+        self.saved, self.saving = max(step, self.saved), None
+        self.saves.made_durable(self.clock.elapsed_ns())
+        if self.ends_as is not None:
+            self._end(self.ends_as)
 
     def _save_and(self, state: WorkerState) -> None:
-        self.waiting = False
+        self.waiting, self.ends_as = False, None
         if not self.overheads.resumable or self.step == self.saved:
             self._end(state)
             return
         self._switch("checkpoint")
         self.generation += 1
-        self._later(self.overheads.save_ns, lambda: self._saved(state))
+        if self.saving == self.step:
+            self.ends_as = state
+        else:
+            self._later(self.overheads.save_ns, lambda: self._saved(state))
 
     def _saved(self, state: WorkerState) -> None:
         self.saved = self.step

@@ -7,20 +7,25 @@ from random import Random
 from tuner.domain import events as ev
 from tuner.domain.budget import Budget
 from tuner.domain.job import JobSpec
+from tuner.engine.exposure import exposure
 from tuner.engine.loop import Loop
 from tuner.engine.messages import Progress
 from tuner.engine.placement import Placement
 from tuner.engine.recovery import recover
 from tuner.engine.simulated.clock import SimulatedClock
-from tuner.engine.simulated.fleet import Fleet
+from tuner.engine.simulated.fleet import Fleet, Worker
 from tuner.engine.simulated.journal import Committed, MemoryJournal, Tables
+from tuner.engine.simulated.markets import LossesSeen, Markets
 from tuner.engine.simulated.traces import UpTimes
-from tuner.engine.simulated.worker import HEARTBEAT_NS, Overheads, SimulatedAttempt, Training
+from tuner.engine.simulated.training import Overheads, Training
+from tuner.engine.simulated.worker import HEARTBEAT_NS, SimulatedAttempt
+from tuner.engine.worker.saves import Saves
 from tuner.engine.world import Assignment, Terms
 from tuner.tuning.samplers import Sampler, sampler_for
 
 MESSAGE_NS = 2_000_000
 RETRY_NS = 1_000_000_000
+LOOK_NS = 1_000_000_000
 NOTICED_NS = 2_000_000_000
 
 
@@ -51,6 +56,7 @@ class SimulatedWorld:
 
     def begin(self, assignment: Assignment) -> None:
         self._run.fleet.begin(assignment)
+        self._run.look_later()
 
     def go(self, trial: str, until: int | None, lease_ns: int) -> None:
         self._send(trial, lambda attempt: attempt.go(until, lease_ns))
@@ -79,8 +85,8 @@ class SimulatedWorld:
 
 class SimulatedRun:
     """One job from its start to its end, through any number of drivers. `up_times`: when each worker is there, with
-    `notice_ns` before it goes (None: without); all of them always where it is not given. `watchers` are told of each
-    transaction."""
+    `notice_ns` before it goes (None: without); all of them always where it is not given. With `markets` that holds for spot
+    machines, of which there is one for each trial at once, as there is on demand. `watchers` are told of each transaction."""
 
     def __init__(
         self,
@@ -97,21 +103,22 @@ class SimulatedRun:
         notice_ns: int | None = None,
         watchers: Sequence[Callable[[Tables, Committed], None]] = (),
         placement: Placement | None = None,
+        markets: Markets | None = None,
     ) -> None:
         self.sampler = sampler or (lambda: sampler_for(spec))
         self.spec, self.terms, self.training, self.overheads = spec, terms, training, overheads
-        self.placement = placement
+        self.placement, self.markets = placement, markets
         self.faults, self._rng, self.heartbeat_ns = faults, Random(f"faults/{seed}"), heartbeat_ns
         self.clock = SimulatedClock()
-        self.journal = MemoryJournal(terms.job, spec.budget)
-        if watchers:
-            self.journal.watchers += watchers
+        self.journal, self._losses = MemoryJournal(terms.job, spec.budget), LossesSeen()
+        self.journal.watchers += [self._losses.recorded, *watchers]
         self.budget = spec.budget
         self.on_turn: Callable[[], None] = lambda: None
         self.restarts = self.crashes = self.resent = self.repeated = self.clock_jumps = 0
+        count, self._looks = terms.concurrency, False
         self.fleet = Fleet(
             self.clock,
-            terms.concurrency,
+            markets.workers(count) if markets else [Worker() for _ in range(count)],
             make=self._attempt,
             taken=lambda it: self._taken(it, preempted=True),
         )
@@ -148,6 +155,7 @@ class SimulatedRun:
                 tx.put_job("running", None, at=self.clock.now())
         self._driver_started_ns = self.clock.elapsed_ns()
         self.fleet.end_all()
+        self._looks = False
         self.world = SimulatedWorld(self)
         self.loop = Loop(
             self.spec,
@@ -156,7 +164,7 @@ class SimulatedRun:
             journal=self.journal,
             world=self.world,
             clock=self.clock,
-            placement=self.placement,
+            placement=self.placement or (self.markets.placement(self.fleet) if self.markets else None),
         )
         recover(self.loop, died_at=None, now=self.clock.now())
         self.loop.start(asked)
@@ -169,6 +177,24 @@ class SimulatedRun:
             self.on_turn()
             self.clock.after(self.heartbeat_ns, lambda: self._tick(loop))
 
+    # Whoever waits for a machine
+
+    def look_later(self) -> None:
+        """Where there are several markets, whoever waits in one is asked every second whether it should be in the other."""
+        several = self.markets is not None and self.markets.are_several
+        if several and not self._looks and self.fleet.is_wanted:
+            self._looks, loop = True, self.loop
+            self.clock.after(LOOK_NS, lambda: self._look(loop))
+
+    def _look(self, loop: Loop) -> None:
+        if loop is not self.loop or loop.end is not None:
+            return
+        self._looks = False
+        for waiting in self.fleet.waiting():
+            if loop.relocate(waiting.trial, waiting.attempt):
+                self.on_turn()
+        self.look_later()
+
     # Workers
 
     def _attempt(self, assignment: Assignment, cold: bool) -> SimulatedAttempt:
@@ -180,12 +206,21 @@ class SimulatedRun:
             self.hear,
             self.spec.objective.metric,
             self.spec.fidelity.max,
+            self._saves(assignment),
             self.overheads.warming_ns if cold else 0,
             self.heartbeat_ns,
         )
         self.world.attempts[assignment.trial] = attempt
         self.loop.landed(assignment.trial, assignment.attempt)
         return attempt
+
+    def _saves(self, assignment: Assignment) -> Saves | None:
+        every = self.overheads.save_every_ns
+        if every is None:
+            return None
+        market = assignment.offer.market if assignment.offer is not None else "on_demand"
+        seen = exposure(market, self._losses.at(self.clock.now()))
+        return Saves(seen, None if every == "auto" else every, self.clock.elapsed_ns())
 
     def transit_ns(self) -> int:
         """How long a message is under way until it arrives."""

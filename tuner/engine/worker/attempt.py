@@ -197,9 +197,9 @@ class Attempt:
             case "go":
                 self.leave()
 
-    def leave(self) -> None:
+    def leave(self, state: Literal["preempted", "paused"] = "preempted") -> None:
         """Its machine goes, so it ends here."""
-        self.end("preempted", endings.machine_goes(self.notice.text if self.notice else ""))
+        self.end(state, endings.machine_goes(self.notice.text if self.notice else ""))
 
     def cannot_gain(self) -> bool:
         """Whether the machine goes before anything more could be saved. What is being saved is waited for, as long as there is

@@ -103,7 +103,8 @@ def publish(
 
 def restored(store: CheckpointStore, attempt: Attempt, into: Path) -> tuple[int, Path] | None:
     """Step and files of the newest whole checkpoint up to the step that the driver knows to be durable. None where every one
-    is damaged. Raises StorageFailed, too where that of this step is gone and no other there: this is not the storage that it was."""
+    is damaged. Raises StorageFailed where one is not given, of which nobody can say that it is damaged, and where that of this step
+    is gone and no other there: this is not the storage that it was."""
     step, number = attempt.order["restore_step"], attempt.order.get("restore_attempt")
     expected = Found(step, number) if number is not None else None
     newest = partial(store.newest_valid, attempt.trial, into, at_most=step, expected=expected)

@@ -57,7 +57,7 @@ class Supervisor:
         self._connection: Connection | None = None
         self._pump: LogPump | None = None
         self._publisher = Publisher()
-        self._starter = threading.Thread(name="nothing yet")
+        self._starter: threading.Thread | None = None
         self._pid = 0
         self._told_at = 0.0
         self._fresh = True
@@ -94,13 +94,13 @@ class Supervisor:
         gap = min(
             now - self._last_end_ns, MAX_START_NS if self._fresh else MAX_GAP_NS, order["lease_ns"] // 2
         )
-        watch = Stopwatch("setup" if self._fresh else "idle", now - gap)
-        self._fresh = False
+        kept, self._fresh = not self._fresh, False
+        watch = Stopwatch("idle" if kept else "setup", now - gap)
         watch.switch("setup")
         attempt = Attempt(order, watch, order["lease_ns"], order["until"], order["max_step"])
         with self._changed:
             self._attempt = attempt
-        self._watchdog.start(attempt)
+        self._watchdog.start(attempt, kept=kept)
         if attempt.state is None:
             self._starter = background("starter", self._start, attempt)
 
@@ -305,7 +305,8 @@ class Supervisor:
     def _clear(self, attempt: Attempt) -> None:
         """Gives a child that ends by itself a moment, kills whatever is left, and waits for saves under way, as long as they
         are paid for and not for ever."""
-        self._starter.join(EXIT_GRACE_S)
+        if self._starter is not None:
+            self._starter.join(EXIT_GRACE_S)
         with self._changed:
             if attempt.error is None and attempt.state != "stopped":
                 self._changed.wait_for(lambda: self._pid in self._exits or not self._pid, EXIT_GRACE_S)

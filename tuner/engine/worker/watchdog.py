@@ -32,12 +32,13 @@ class Watchdog:
     def __init__(self, watched: Watched, changed: threading.Condition, notice: NoticeSource) -> None:
         self._watched, self._changed, self._notice = watched, changed, notice
 
-    def start(self, attempt: Attempt) -> None:
-        """Where the machine goes already, the attempt ends with nothing begun."""
+    def start(self, attempt: Attempt, *, kept: bool) -> None:
+        """Where the machine goes already, the attempt ends with nothing begun. `kept`: the worker was there from an attempt before,
+        and idle when its machine had the notice. Then it was not this attempt that a machine was taken from."""
         with self._changed:
             attempt.notice = self._notice()
             if attempt.notice is not None:
-                attempt.leave()
+                attempt.leave("paused" if kept else "preempted")
                 return
         threading.Thread(target=self._watch, args=(attempt,), name="watchdog", daemon=True).start()
 

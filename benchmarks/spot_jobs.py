@@ -1,0 +1,157 @@
+"""`python -m benchmarks.spot_jobs --traces DIR`: whole simulated jobs of one training on recorded spot markets, by the code of real ones.
+
+Where `benchmarks.spot_replay` asks the rules alone, here a job runs: loop, ledger, placement, checkpoints. DIR as there.
+"""
+
+import argparse
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+import numpy as np
+
+from benchmarks.spot_replay.__main__ import CALM_NS, mean_up_ns
+from benchmarks.spot_replay.tracks import Track, load
+from tuner.domain.job import Algorithm
+from tuner.domain.space import Float, Space
+from tuner.domain.time import NS
+from tuner.engine.simulated.table_run import Spot, table_run
+from tuner.engine.simulated.tables import RecordedTable
+from tuner.engine.simulated.traces import Trace
+from tuner.engine.simulated.world import SimulatedRun
+from tuner.service.simulated_spot import conditions
+
+STEP_S = 60
+START_STEPS = 5
+GIVEN_UP = 40  # times the work
+SPARE = (0.01, 0.1, 0.25, 1.0)  # of the time that it takes on demand
+
+
+@dataclass(frozen=True)
+class Case:
+    """One training of so many steps that starts somewhere in a track."""
+
+    track: Track
+    start_ns: int
+    steps: int
+
+    def spot(self) -> Spot:
+        return Spot(trace=_alone(self.track), start_ns=self.start_ns, notice_ns=self.track.trace.notice_ns)
+
+    def run(self, spot: Spot, wall_clock_ns: int | None = None) -> SimulatedRun:
+        run = table_run(
+            _table(self.steps),
+            budget_trainings=GIVEN_UP,
+            algorithm=Algorithm("none", "random", 0),
+            trials=1,
+            wall_clock_ns=wall_clock_ns,
+            workers=1,
+            startup_steps=START_STEPS,
+            spot=spot,
+        )
+        run.run(turns_max=10**8)
+        assert run.journal.account().posted.fits(run.journal.account().limit)
+        return run
+
+
+def _table(steps: int) -> RecordedTable:
+    """A single row."""
+    space, ones = Space({"x": Float(0, 1)}), np.ones((1, steps))
+    return RecordedTable("one", space, np.array([[0.5]]), ones, ones * STEP_S, [{"x": 0.5}])
+
+
+def _alone(track: Track) -> Trace:
+    """What a single training sees of it."""
+    found = [
+        (a, b, int(count * track.slots >= (track.slot + 1) * track.trace.nodes))
+        for a, b, count in track.trace.segments
+    ]
+    return Trace(track.name, tuple(found), track.trace.cloud)
+
+
+def cases(tracks: Sequence[Track], hours: float, starts: int, seed: int) -> Iterator[Case]:
+    """Short tracks get shorter trainings: half their length."""
+    for track in tracks:
+        rng = Random(f"spot-jobs/{seed}/{track.name}")
+        steps = min(round(hours * 3600), track.length_ns // (2 * NS)) // STEP_S
+        for _ in range(starts):
+            yield Case(track, rng.randrange(track.length_ns), steps)
+
+
+def usd(run: SimulatedRun) -> int:
+    return run.journal.account().posted.usd.micro_usd
+
+
+def done(run: SimulatedRun) -> bool:
+    return run.loop.end is not None and run.loop.end.reason == "trials"
+
+
+def costs(found: Sequence[Case]) -> None:
+    """Without a deadline, on spot alone; then with fallback."""
+    print("| condition | finished | cost | calm | markets within 1.10 | median | worst | lost |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    calm = {case.track.name for case in found if mean_up_ns(case.track) >= CALM_NS}
+    ideal = {case: usd(case.run(conditions(case.spot())["uninterrupted"])) for case in found}
+    for name in ("ours", "every_15m", "every_30m", "from_zero", "with fallback", "on_demand"):
+        runs = [(case, case.run(_condition(case.spot(), name))) for case in found]
+        by_track: dict[str, list[float]] = {}
+        for case, run in runs:
+            by_track.setdefault(case.track.name, []).append(usd(run) / ideal[case])
+        means = [statistics.fmean(ratios) for ratios in by_track.values()]
+        lost = sum(_lost(run) for _, run in runs) / sum(ideal.values())
+        quiet = [(case, run) for case, run in runs if case.track.name in calm]
+        print(
+            f"| {name} | {sum(done(run) for _, run in runs) / len(runs):.0%} | {_ratio(runs, ideal):.3f} "
+            f"| {_ratio(quiet, ideal):.3f} | {sum(mean <= 1.10 for mean in means)} of {len(means)} "
+            f"| {statistics.median(means):.3f} | {max(means):.3f} | {lost:.1%} |",
+            flush=True,
+        )
+
+
+def _condition(spot: Spot, name: str) -> Spot:
+    own = {"ours": spot, "with fallback": replace(spot, market="spot_with_fallback")}
+    return {**own, **conditions(spot)}[name]
+
+
+def _ratio(runs: Sequence[tuple[Case, SimulatedRun]], ideal: dict[Case, int]) -> float:
+    return sum(usd(run) for _, run in runs) / max(1, sum(ideal[case] for case, _ in runs))
+
+
+def _lost(run: SimulatedRun) -> int:
+    return sum(e.cost.usd.micro_usd for e in run.journal.tables.entries.values() if e.kind == "lost")
+
+
+def in_time(found: Sequence[Case], spare: float) -> None:
+    """With fallback, and a deadline at which it would be done on demand alone with a part of that time to spare."""
+    met = ideal = spent = alone_spent = count = 0
+    for case in found:
+        spot = replace(case.spot(), market="spot_with_fallback")
+        alone = case.run(replace(spot, market="on_demand"))
+        limit = round(alone.clock.elapsed_ns() * (1 + spare))
+        if not done(case.run(replace(spot, market="on_demand"), limit)):
+            continue
+        run = case.run(spot, limit)
+        count, met = count + 1, met + done(run)
+        spent, alone_spent = spent + usd(run), alone_spent + usd(alone)
+        ideal += usd(case.run(conditions(spot)["uninterrupted"]))
+    print(f"| {spare:.0%} | {met} of {count} | {spent / ideal:.3f} | {alone_spent / ideal:.3f} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--traces", type=Path, required=True)
+    parser.add_argument("--starts", type=int, default=3, help="of each track")
+    parser.add_argument("--hours", type=float, default=10, help="of training")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    found = list(cases(load(args.traces), args.hours, args.starts, args.seed))
+    costs(found)
+    print("\n| to spare | deadline met | cost | on demand alone |\n| --- | --- | --- | --- |")
+    for spare in SPARE:
+        in_time(found, spare)
+
+
+if __name__ == "__main__":
+    main()

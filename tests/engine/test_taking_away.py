@@ -1,0 +1,39 @@
+"""A node that is told of its end by two ways, of which the second fails."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_cluster import ALIVE
+from tuner.domain.errors import Conflict
+from tuner.domain.time import Instant
+from tuner.engine.notices import Notice
+from tuner.engine.ray_cluster import Head, LocalHead, preemption
+from tuner.engine.ray_node import nodes
+
+
+class Refuses(nodes.Gcs):
+    folder: Path
+
+    def node(self, node_id: str) -> nodes.RayNode:
+        return nodes.RayNode(node_id, is_head=False, session_dir=self.folder)
+
+    def drain(self, node_id: str, notice: Notice) -> None:
+        hanging = self.node(node_id).boards.standing(node_id)
+        assert hanging is not None
+        assert hanging.id == notice.id
+        raise Conflict("not now")
+
+
+def test_where_ray_refuses_no_notice_is_left_standing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Refuses.folder = tmp_path
+    monkeypatch.setattr(nodes, "Gcs", Refuses)
+    monkeypatch.setattr(os, "environ", {**os.environ})
+    monkeypatch.setattr(LocalHead, "found", lambda _: Head("nobody-1", "127.0.0.1:1", "http://127.0.0.1:1"))
+    notice = Notice("operator", "terminate", "operator/1", Instant(2**62), "it goes")
+    with pytest.raises(Conflict, match="not now"):
+        preemption.announce(LocalHead(tmp_path), ALIVE, notice)
+    assert nodes.RayNode("", is_head=False, session_dir=tmp_path).boards.standing(ALIVE.node_id) is None

@@ -1,0 +1,251 @@
+"""Jobs on spot machines that come and go as recorded: what they cost, what they decide, and whether they end in time."""
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.simulation.made_tables import arrays, written
+from tests.simulation.test_simulated_jobs import check_books, outcome
+from tuner.domain.job import Algorithm, Market, SchedulerName
+from tuner.domain.money import Cost
+from tuner.domain.time import NS
+from tuner.engine.simulated.invariants import Invariants
+from tuner.engine.simulated.table_run import Spot, table_run
+from tuner.engine.simulated.tables import RecordedTable, load_table
+from tuner.engine.simulated.traces import Trace, load_traces
+from tuner.engine.simulated.world import Faults, SimulatedRun
+
+MINUTE = 60 * NS
+HOUR = 60 * MINUTE
+MARKETS: tuple[Market, ...] = ("spot", "spot_with_fallback", "on_demand")
+SHIPPED = load_traces("bamboo")
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> RecordedTable:
+    """Trainings of 24 min to an hour, in steps of 36 to 90 s that differ by a fifth."""
+    found = arrays(rows=40, steps=40, mean_s=60)
+    rng = Random("uneven")
+    found["time"] = found["time"] * [[rng.uniform(0.8, 1.2) for _ in row] for row in found["time"]]
+    return load_table(written(tmp_path_factory.mktemp("tables") / "made.npz", found))
+
+
+def made(*minutes: float, nodes: int = 1) -> Trace:
+    """There and away by turns."""
+    found, at = [], 0
+    for number, length in enumerate(minutes):
+        found.append((at, at + round(length * MINUTE), nodes * (1 - number % 2)))
+        at = found[-1][1]
+    return Trace("made", tuple(found))
+
+
+def drawn(seed: int) -> Trace:
+    """Most times are short and some long, as those that were recorded."""
+    rng = Random(f"market/{seed}")
+    return made(*(max(0.1, rng.lognormvariate(2, 1.5)) for _ in range(30)))
+
+
+def run_of(
+    table: RecordedTable,
+    spot: Spot,
+    *,
+    budget: float = 1000,
+    seed: int = 0,
+    scheduler: SchedulerName = "none",
+    **more: Any,
+) -> SimulatedRun:
+    invariants = Invariants()
+    run = table_run(
+        table,
+        budget_trainings=budget,
+        algorithm=Algorithm(scheduler, "random", seed),
+        spot=spot,
+        watchers=[invariants.recorded],
+        **{"workers": 1, "startup_steps": 0.5, **more},
+    )
+    run.on_turn = lambda: invariants.after_turn(run)
+    run.run(turns_max=10**6)
+    invariants.at_end(run)
+    check_books(run)
+    assert run.journal.tables.account.held == Cost()
+    return run
+
+
+def ended(run: SimulatedRun) -> str | None:
+    assert run.loop.end is not None
+    return run.loop.end.reason
+
+
+def usd(run: SimulatedRun) -> int:
+    return run.journal.tables.account.posted.usd.micro_usd
+
+
+def lost(run: SimulatedRun) -> int:
+    return sum(e.cost.usd.micro_usd for e in run.journal.tables.entries.values() if e.kind == "lost")
+
+
+def markets(run: SimulatedRun) -> list[str]:
+    """Of the attempts that had a machine, one after the other."""
+    return [row.market for row in run.journal.tables.attempts.values() if row.landed_at is not None]
+
+
+# No cent over
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_no_market_makes_a_job_spend_more_than_its_budget(table: RecordedTable, seed: int) -> None:
+    rng = Random(f"recorded/{seed}")
+    trace = rng.choice([*SHIPPED, drawn(seed)])
+    spot = Spot(
+        trace=trace,
+        start_ns=rng.randrange(trace.length_ns),
+        notice_ns=rng.choice((None, 15 * NS, trace.notice_ns)),
+        market=rng.choice(MARKETS),
+        saving=rng.choice((0.0, 0.5, 0.66, 0.9)),
+        save_ns=rng.choice((0, NS, 30 * NS)),
+        every_ns=rng.choice(("auto", "auto", None, 5 * MINUTE)),
+    )
+    chances = [rng.choice((0, rng.uniform(0, 0.03))) for _ in range(4)]
+    run = run_of(
+        table,
+        spot,
+        budget=rng.uniform(0.05, 4),
+        seed=seed,
+        scheduler=rng.choice(("asha", "asha_stopping", "none", "auto")),
+        workers=rng.randint(1, 4),
+        wall_clock_ns=rng.choice((None, HOUR, 6 * HOUR)),
+        faults=Faults(crash=chances[0], repeat=chances[1], driver_restart=chances[2], loss=chances[3]),
+    )
+    assert run.journal.tables.account.posted.fits(run.journal.tables.account.limit)
+    assert ended(run) in ("budget_usd", "wall_clock")
+
+
+# The same decisions
+
+
+@pytest.mark.parametrize("scheduler", ["auto", "asha", "asha_stopping", "none"])
+@pytest.mark.parametrize(
+    ("market", "notice_ns"), [("spot", None), ("spot_with_fallback", None), ("spot_with_fallback", 30 * NS)]
+)
+def test_a_job_that_is_preempted_often_decides_as_one_that_is_not(
+    table: RecordedTable, scheduler: SchedulerName, market: Market, notice_ns: int | None
+) -> None:
+    def run(trace: Trace | None) -> SimulatedRun:
+        spot = Spot(trace=trace, market=market, notice_ns=notice_ns)
+        return run_of(table, spot, scheduler=scheduler, seed=1, trials=12)
+
+    calm, rough = run(None), run(made(*(2, 1, 4, 0.5, 3, 1) * 10))
+    assert calm.preemptions == 0
+    assert rough.preemptions >= (20 if market == "spot" else 10)
+    assert outcome(rough) == outcome(calm)
+    assert ended(calm) == "trials"
+
+
+# In time
+
+
+def in_time(
+    table: RecordedTable, trace: Trace, seed: int, spare: float, **more: Any
+) -> tuple[SimulatedRun, int]:
+    """One training with a deadline at which it is done on demand alone, with a part of that time to spare."""
+    took = run_of(table, Spot(market="on_demand"), seed=seed, trials=1).clock.elapsed_ns()
+    limits = {"seed": seed, "trials": 1, "wall_clock_ns": round(took * (1 + spare))}
+    assert ended(run_of(table, Spot(market="on_demand"), **limits)) == "trials"
+    start_ns = Random(f"start/{seed}").randrange(trace.length_ns)
+    notice_ns = None if seed % 2 else 30 * NS
+    spot = Spot(trace=trace, start_ns=start_ns, market="spot_with_fallback", notice_ns=notice_ns)
+    return run_of(table, replace(spot, **more), **limits), took
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("spare", [0.01, 0.05, 0.2, 1.0])
+def test_a_deadline_that_is_met_on_demand_is_met_with_fallback(
+    table: RecordedTable, seed: int, spare: float
+) -> None:
+    for trace in (SHIPPED[seed % len(SHIPPED)], drawn(seed)):
+        run, took = in_time(table, trace, seed, spare)
+        assert ended(run) == "trials"
+        assert run.clock.elapsed_ns() <= took * (1 + spare)
+
+
+def test_who_has_time_to_spare_waits_for_spot_as_long_as_it_may(table: RecordedTable) -> None:
+    """Away for half of the time, by turns. With three times as long as it takes, it need not go on demand once the pace is known."""
+
+    def on_demand(patience_ns: int) -> float:
+        run, _ = in_time(table, made(*(20, 20) * 20), 0, 2.0, patience_ns=patience_ns)
+        assert ended(run) == "trials"
+        return sum(hours(run, "on_demand").values()) / sum(hours(run, "spot").values())
+
+    assert on_demand(HOUR) < 0.2
+    assert on_demand(MINUTE) > 0.5
+
+
+# There and back
+
+
+def hours(run: SimulatedRun, market: str) -> dict[int, float]:
+    """That were paid for, by attempt."""
+    rows = [row for row in run.journal.tables.attempts.values() if row.market == market]
+    paid = ((row, sum(cost.usd.micro_usd for cost in row.costs.values())) for row in rows)
+    return {row.attempt: micro / row.price.micro_usd_per_hour for row, micro in paid if micro}
+
+
+def test_it_goes_on_demand_and_back_once_spot_is_there_for_good(table: RecordedTable) -> None:
+    trace = Trace("back", ((0, 10 * MINUTE, 1), (10 * MINUTE, 25 * MINUTE, 0), (25 * MINUTE, 900 * HOUR, 1)))
+    run = run_of(table, Spot(trace=trace, market="spot_with_fallback", notice_ns=30 * NS), trials=1)
+    assert markets(run) == ["spot", "on_demand", "spot"]
+    assert run.preemptions == 1
+    assert sum(hours(run, "on_demand").values()) == pytest.approx(0.25, abs=0.05)
+    assert lost(run) < 0.03 * usd(run)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_storm_ends_on_demand(table: RecordedTable, seed: int) -> None:
+    """Taken away every minute, before a step is done or just after one: the training ends on demand, which it leaves for spot a few
+    times in vain."""
+    storm = made(*(0.9, 0.1) * 10)
+    alone = run_of(table, Spot(market="on_demand"), seed=seed, trials=1)
+    run = run_of(table, Spot(trace=storm, market="spot_with_fallback"), seed=seed, trials=1)
+    assert ended(run) == "trials"
+    assert outcome(run) == outcome(alone)
+    assert markets(run)[-1] == "on_demand"
+    assert 3 <= run.preemptions <= 15
+    assert lost(run) < 0.1 * usd(run)
+    assert usd(run) < 1.25 * usd(alone)
+
+
+def test_on_spot_alone_only_the_budget_ends_a_storm(table: RecordedTable) -> None:
+    run = run_of(table, Spot(trace=made(*(0.4, 0.1) * 10)), budget=0.5, trials=1)
+    assert ended(run) == "budget_usd"
+    assert run.loop.state.steps == 0
+    assert run.preemptions > 20
+    assert usd(run) <= run.journal.tables.account.limit.usd.micro_usd
+
+
+# Checkpoints
+
+
+def test_checkpoints_are_saved_as_often_as_real_workers_would(table: RecordedTable) -> None:
+    """More often where saving is cheap and machines go without a notice, hardly on demand."""
+
+    def saves(**more: Any) -> int:
+        return len(run_of(table, Spot(**more), trials=1).journal.tables.checkpoints)
+
+    often = saves(trace=made(*(30, 5) * 10))
+    assert often > 10
+    assert saves(trace=made(*(30, 5) * 10), save_ns=200 * NS) < often
+    assert saves(market="on_demand") < often / 2
+    assert saves(every_ns=None) == 1
+
+
+def test_what_was_being_saved_when_the_machine_went_is_lost(table: RecordedTable) -> None:
+    """Without a notice: the newest checkpoint that was durable by then is gone on from."""
+    trace = made(30, 5, 10_000)
+    quick, slow = (
+        run_of(table, Spot(trace=trace, save_ns=save_ns, every_ns=2 * MINUTE), trials=1)
+        for save_ns in (0, 4 * MINUTE)
+    )
+    assert quick.preemptions == slow.preemptions == 1
+    assert lost(quick) < lost(slow)

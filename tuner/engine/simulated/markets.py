@@ -1,0 +1,87 @@
+"""The markets of a simulated job: machines that are taken away, machines that can always be had, and their prices."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+from tuner.domain.job import Market, Resources
+from tuner.domain.money import Price, Rate
+from tuner.domain.offer import Offer
+from tuner.domain.time import Instant
+from tuner.engine.fallback import placement_of
+from tuner.engine.placement import PATIENCE_NS, Machine, Placement, Places
+from tuner.engine.simulated.fleet import Fleet, Worker
+from tuner.engine.simulated.journal import Committed, Tables
+from tuner.store.losses import Losses
+
+LABEL = "ray.io/market-type"
+ONE = Resources()  # each trial takes a whole machine
+
+
+@dataclass(frozen=True, slots=True)
+class Markets:
+    """`offers`: one of each market that the job may have, the spot one first. After `patience_ns` without a spot machine a trial
+    goes on demand."""
+
+    offers: tuple[Offer, ...]
+    patience_ns: int = PATIENCE_NS
+
+    @classmethod
+    def of(cls, market: Market, *, spot: Price, on_demand: Price, patience_ns: int = PATIENCE_NS) -> Self:
+        offers = [
+            Offer("spot", spot, 1, 0, "spot", labels=((LABEL, "spot"),)),
+            Offer("on-demand", on_demand, 1, 0, "on_demand", labels=((LABEL, "!spot"),)),
+        ]
+        return cls(tuple(one for one in offers if market in (one.market, "spot_with_fallback")), patience_ns)
+
+    @property
+    def are_several(self) -> bool:
+        return len(self.offers) > 1
+
+    @property
+    def rate(self) -> Rate:
+        """Of the dearest, which is what a job's decisions count with."""
+        return Rate(max(offer.price for offer in self.offers))
+
+    def workers(self, count: int) -> list[Worker]:
+        """So many machines of each kind."""
+        return [Worker(offer) for offer in self.offers for _ in range(count)]
+
+    def placement(self, fleet: Fleet) -> Placement:
+        """As a real driver's, for the machines that are there."""
+        return placement_of(
+            Places(self.offers, ONE, lambda: machines(fleet.workers)), patience_ns=self.patience_ns
+        )
+
+
+def machines(workers: Sequence[Worker]) -> list[Machine]:
+    """Those that attempts could be placed on, as Ray would say."""
+    return [Machine(_labels(one.offer), 1, 0) for one in workers if one.offer is not None and one.there]
+
+
+def _labels(offer: Offer) -> dict[str, str]:
+    return {name: value for name, value in offer.labels if not value.startswith("!")}
+
+
+@dataclass(slots=True)
+class LossesSeen:
+    """What became of a job's attempts so far, as `tuner.store.losses` counts it from the tables."""
+
+    _held_ns: int = 0
+    _ends: dict[str, int] = field(default_factory=dict)
+    _since: dict[tuple[str, int], Instant] = field(default_factory=dict)
+
+    def recorded(self, tables: Tables, committed: Committed) -> None:
+        for row in committed.attempts:
+            key = row.trial, row.attempt
+            if row.ended_at is None or row.end is None:
+                if row.landed_at is not None:
+                    self._since[key] = row.landed_at
+                continue
+            since = self._since.pop(key, row.ended_at)
+            self._held_ns += max(0, row.ended_at - since)
+            self._ends[row.end] = self._ends.get(row.end, 0) + 1
+
+    def at(self, now: Instant) -> Losses:
+        held_ns = self._held_ns + sum(max(0, now - since) for since in self._since.values())
+        return Losses(held_ns, dict(self._ends))

@@ -1,0 +1,48 @@
+"""A node of a cluster that somebody else keeps is about to be taken away, by its operator's word."""
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable
+
+from tuner.domain.errors import Conflict, NotFound, Unavailable
+from tuner.domain.time import NS
+from tuner.engine.ray_cluster import Dashboard, Node, RayJobs, cluster_token, dashboard_url, nodes
+from tuner.service.cluster import import_path
+from tuner.service.wiring import system_now
+from tuner.settings import Settings
+
+LOOK_S = 0.2
+
+
+def preempt(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str], None]) -> None:
+    """The trials on the node are saved and go on elsewhere, and Ray places nothing more there; it ends once nothing runs on it.
+    The machine is its operator's to take. Blocks until the node has been told. Raises NotFound, Conflict or Unavailable."""
+    if not notice_ns:
+        raise Conflict("the machine is not ours to take: say with --notice how long it will still be there")
+    deadline = system_now() + notice_ns
+    with contextlib.closing(Dashboard(dashboard_url(settings.ray_address), cluster_token())) as dashboard:
+        node, jobs = _find(dashboard, name), RayJobs(dashboard)
+        if node.is_head:
+            raise Conflict(f"{name} is the head, with which the cluster would end: it cannot be drained")
+        job = f"preempt-{node.id[:12]}-{deadline}"
+        program = f"{sys.executable} -m tuner.engine.ray_node.telling"
+        env = {"PYTHONPATH": os.pathsep.join(import_path())}
+        jobs.submit(job, f"exec {program} --node-id {node.id} --deadline {deadline}", env=env)
+        while (status := jobs.status(job)) in ("pending", "running"):
+            time.sleep(LOOK_S)
+        if status != "succeeded":
+            said = (jobs.logs(job) or jobs.message(job) or f"its job {job} is {status}").strip()
+            raise Unavailable(f"{name} was not told: {said.splitlines()[-1]}")
+    say(f"{name} has been told that it goes in {(deadline - system_now()) / NS:.1f} s")
+
+
+def _find(dashboard: Dashboard, name: str) -> Node:
+    """By its name, or by the beginning of its id."""
+    there = [node for node in nodes(dashboard) if node.alive]
+    found = [node for node in there if node.name == name or (len(name) >= 4 and node.id.startswith(name))]
+    if len(found) != 1:
+        known = ", ".join(f"{node.name} ({node.id[:12]})" for node in there)
+        raise NotFound(f"{len(found)} living nodes are {name!r}; there is {known}")
+    return found[0]
