@@ -26,7 +26,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         assert cluster.stdout is not None
         nodes = json.loads(cluster.stdout.readline())["nodes"]
         assert {node["market"] for node in nodes} == {"spot", "on_demand"}
-        served = Served(home, TUNER_SPOT_WAIT="4")
+        served = Served(home, TUNER_SPOT_WAIT="8")
         try:
             yield served.start()
         finally:
