@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tuner.engine.ray_cluster.local_node import LocalNode, NodeSpec
@@ -28,8 +27,9 @@ def node(tmp_path: Path) -> Iterator[LocalNode]:
 def ports(node: LocalNode) -> str:
     """As its process was started with."""
     assert node._process is not None
-    words = psutil.Process(node._process.pid).cmdline()
-    return words[words.index("--node-manager-port") + 1]
+    words = node._process.args
+    assert isinstance(words, list)
+    return str(words[words.index("--node-manager-port") + 1])
 
 
 def test_a_node_comes_back_under_its_ports(node: LocalNode) -> None:
