@@ -75,7 +75,9 @@ def take_away(served: OnSpot, node: str, way: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ways", "trials"), [(WAYS, 12), pytest.param(TWENTY, 60, marks=pytest.mark.soak)], ids=["three", "twenty"]
+    ("ways", "trials"),
+    [(WAYS, 12), pytest.param(TWENTY, 60, marks=pytest.mark.soak)],
+    ids=["three", "twenty"],
 )
 def test_a_job_that_is_preempted_again_and_again_ends_as_one_that_was_not(
     on_spot: OnSpot, ways: tuple[str, ...], trials: int
