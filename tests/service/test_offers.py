@@ -94,6 +94,21 @@ def test_a_cluster_that_says_nothing_of_markets_is_on_demand_and_nothing_is_boun
         assert (found, price, labels) == ("on_demand", 100_800, {})
 
 
+def test_what_is_bound_to_a_market_alone_is_had_at_the_dearest_price_of_all_kinds_there(
+    tmp_path: Path,
+) -> None:
+    """Ray may place it on a node that says its kind, too."""
+    cluster = [
+        node("plain", market="spot", price="0.02"),
+        node("kind", market="spot", kind="m7i", price="0.03"),
+    ]
+    kind = {MARKET: "spot", "instance-type": "m7i"}
+    assert of(cluster, tmp_path, market="spot") == [
+        ("spot", 30_000, {MARKET: "spot"}),
+        ("spot", 30_000, kind),
+    ]
+
+
 def test_beside_labelled_nodes_the_others_are_on_demand(tmp_path: Path) -> None:
     found = of([node("plain", 2), SPOT], tmp_path, market="spot_with_fallback")
     assert found == [

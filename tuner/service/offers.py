@@ -1,6 +1,7 @@
 """On which of a cluster's nodes a job's trials may run, and what those cost."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from decimal import Decimal
 
 from tuner.domain.errors import Fault, Invalid, Unavailable
@@ -29,15 +30,18 @@ def offers_of(settings: Settings, nodes: Iterable[Node], wanted: Resources) -> l
     """One for each kind of machine that a placement can be bound to, the dearest for such a trial first; `nodes` are all of the
     cluster. Where none of them says anything of its market nothing is bound: there the dearest stands for all. Raises Invalid
     where none will do."""
-    found: dict[tuple[tuple[str, str], ...], Offer] = {}
     there = list(nodes)
     # By the unsuitable ones, too: Ray would place on spot what is bound to nothing.
     bound = any(labels.MARKET in node.labels for node in there)
-    for node in suitable(there, wanted):
-        offer = _offer(settings, node, wanted, _binding(node) if bound else ())
-        known = found.get(offer.labels)
-        if known is None or _micro_usd(known, wanted) < _micro_usd(offer, wanted):
-            found[offer.labels] = offer
+    priced = [
+        (node, _offer(settings, node, wanted, _binding(node) if bound else ()))
+        for node in suitable(there, wanted)
+    ]
+    found: dict[tuple[tuple[str, str], ...], Offer] = {}
+    for _, offer in priced:
+        # A trial may land on any node with these labels, also on one that has more of them.
+        like = [other for node, other in priced if offer.is_of(node.labels)]
+        found[offer.labels] = replace(max(like, key=lambda one: _micro_usd(one, wanted)), labels=offer.labels)
     return sorted(found.values(), key=lambda offer: -_micro_usd(offer, wanted))
 
 
