@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tuner.cli.frame import WIDTH, with_problems
-from tuner.domain.time import NS, parse_duration_ns
+from tuner.cli.frame import WIDTH, duration_ns, with_problems
+from tuner.domain.time import NS
 from tuner.settings import Settings
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def cluster(
 
     if not spot + on_demand:
         raise typer.BadParameter("give at least one node: --spot 1 or --on-demand 1")
-    replaced = None if replace_after == "never" else _seconds(replace_after, "--replace-after")
+    replaced = None if replace_after == "never" else duration_ns(replace_after, "--replace-after") / NS
     plan = local_cluster.Plan(spot, on_demand, cpus_per_node, gpus_per_node, replaced)
     over = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -56,16 +56,9 @@ def preempt(
     you will."""
     from tuner.service import joined_cluster, local_cluster
 
-    notice_ns, settings = round(_seconds(notice, "--notice") * NS), Settings.from_env()
+    notice_ns, settings = duration_ns(notice, "--notice"), Settings.from_env()
     taking = joined_cluster if settings.ray_address else local_cluster
     taking.preempt(settings, node, notice_ns=notice_ns, say=typer.echo)
-
-
-def _seconds(text: str, option: str) -> float:
-    try:
-        return parse_duration_ns(text) / NS
-    except ValueError as error:
-        raise typer.BadParameter(f"{error}, not {text!r}", param_hint=option) from error
 
 
 def _as_json(nodes: "Sequence[KeptNode]", said: list[str]) -> None:

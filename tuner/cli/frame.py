@@ -69,10 +69,8 @@ def with_problems(command: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def duration_ns(text: str | None, option: str) -> int | None:
-    """Of an option such as 90s, 15m, 6h or 2d; None where it is not given."""
-    if text is None:
-        return None
+def duration_ns(text: str, option: str) -> int:
+    """Of an option such as 90s, 15m, 6h or 2d."""
     try:
         return parse_duration_ns(text)
     except ValueError as error:

@@ -61,38 +61,42 @@ def simulate(
     from tuner.service.simulation_request import Request
 
     request = Request(
-        table,
-        budget_trainings,
-        workers,
-        seed,
-        scheduler,
-        sampler,
-        startup_steps,
-        preemptions,
-        trace_id,
-        noticeless,
-        crash_rate,
-        loss_rate,
-        repeat_rate,
-        restart_rate,
-        clock_jump_rate,
-        trace,
+        table=table,
+        budget_trainings=budget_trainings,
+        workers=workers,
+        seed=seed,
+        scheduler=scheduler,
+        sampler=sampler,
+        startup_steps=startup_steps,
+        preemptions=preemptions,
+        trace_id=trace_id,
+        noticeless=noticeless,
+        crash_rate=crash_rate,
+        loss_rate=loss_rate,
+        repeat_rate=repeat_rate,
+        restart_rate=restart_rate,
+        clock_jump_rate=clock_jump_rate,
+        trace=trace,
         trials=trials,
-        wall_clock_ns=duration_ns(wall_clock, "--wall-clock"),
-        training_ns=duration_ns(training_time, "--training-time"),
+        wall_clock_ns=_given_ns(wall_clock, "--wall-clock"),
+        training_ns=_given_ns(training_time, "--training-time"),
         market=market,
-        notice_ns=duration_ns(notice, "--notice"),
+        notice_ns=_given_ns(notice, "--notice"),
         spot_saving=spot_saving,
-        spot_wait_ns=duration_ns(spot_wait, "--spot-wait"),
-        save_ns=duration_ns(save_time, "--save-time"),
+        spot_wait_ns=_given_ns(spot_wait, "--spot-wait"),
+        save_ns=_given_ns(save_time, "--save-time"),
         every_ns=_interval(checkpoint_interval),
         beside=beside,
     )
     Frame(as_json).show(_simulated(request), shown)
 
 
+def _given_ns(text: str | None, option: str) -> int | None:
+    return None if text is None else duration_ns(text, option)
+
+
 def _interval(text: str | None) -> int | Literal["auto"] | None:
-    return "auto" if text == "auto" else duration_ns(text, "--checkpoint-interval")
+    return "auto" if text == "auto" else _given_ns(text, "--checkpoint-interval")
 
 
 def _simulated(request: "Request") -> "Result":
