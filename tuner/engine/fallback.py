@@ -2,8 +2,8 @@
 
 A trial falls back to a machine on demand once it has waited for spot for as long as it may, at once where it would not get where
 it was sent before the wall clock ends, and where spot takes it away again and again before anything is saved. It goes
-back once spot is there again and the move pays, and later after each such storm. With a wall clock it begins on demand where nothing is known yet of how long a
-step takes: there might be no time to spare.
+back once spot is there again and the move pays, and later after each such storm. With a wall clock it begins on demand where
+nothing is known yet of how long a step takes: there might be no time to spare.
 """
 
 from collections import defaultdict
@@ -26,20 +26,26 @@ UNKNOWN_NS = 1
 
 
 @dataclass(slots=True)
-class Storms:
-    """Those that a trial was in. A machine or three may be unlucky; who is sent back into the next storm learns to wait."""
+class Course:
+    """What is remembered of one trial. `terms` are those of its way to the step `target`; `waits_for` is where it was sent last and
+    has not been seen to run yet; `turns`: so often was it sent on where all kinds counted as full; of the `storms` it was in one
+    `rages` still, and until `shelters_until` it avoids spot."""
 
-    count: int = 0
+    target: int | None = None
+    terms: Terms | None = None
+    memory: Memory | None = None
+    waits_for: Offer | None = None
+    turns: int = 0
+    storms: int = 0
     rages: bool = False
-    until: Instant = EPOCH
+    shelters_until: Instant = EPOCH
 
-    def shelters(self, in_vain: int, now: Instant) -> bool:
-        """Whether spot is to be avoided."""
+    def note_storm(self, in_vain: int, now: Instant) -> None:
+        """A machine or three may be unlucky; who is sent back into the next storm learns to wait."""
         begins, self.rages = in_vain >= STORM and not self.rages, in_vain >= STORM
-        self.count += begins
-        if begins and self.count > 1:
-            self.until = Instant(now + min(SHELTER_NS << (self.count - 2), HALF_LIFE_NS))
-        return self.rages or now < self.until
+        self.storms += begins
+        if begins and self.storms > 1:
+            self.shelters_until = Instant(now + min(SHELTER_NS << (self.storms - 2), HALF_LIFE_NS))
 
 
 def placement_of(places: Places, *, patience_ns: int) -> Placement:
@@ -60,21 +66,17 @@ class SpotWithFallback:
         }
         self._place = {self._priced[place.offer]: place for place in places.all if place.offer}
         self._offers = tuple(self._place)
-        self._terms: dict[str, tuple[int | None, Terms]] = {}
-        self._memories: dict[str, Memory] = {}
+        self._courses: defaultdict[str, Course] = defaultdict(Course)
         self._shared = Memory(Instant(0), 0)
         # Until when a kind counts as full, and for how long it did.
         self._full: dict[Offer, tuple[Instant, int]] = {}
-        self._waits_for: dict[str, Offer] = {}
-        self._turns: dict[str, int] = {}
-        self._storms: defaultdict[str, Storms] = defaultdict(Storms)
         self._waited_in_vain = -FULL_NS
 
     def choose(self, trial: Standing) -> Sequence[Place]:
-        if memory := self._memories.get(trial.trial):
-            self._memories[trial.trial] = memory.waits(trial.now)
-        wanted = self._wanted(trial)
-        first, self._waits_for[trial.trial] = self._place[wanted], wanted
+        course = self._courses[trial.trial]
+        course.memory = course.memory and course.memory.waits(trial.now)
+        course.waits_for = self._wanted(trial)
+        first = self._place[course.waits_for]
         return [first, *(place for place in self._places.all if place != first)]
 
     def elsewhere(self, trial: Standing) -> Place | None:
@@ -83,12 +85,11 @@ class SpotWithFallback:
         at = self._priced[trial.at.offer]
         self._note_wait(at, trial)
         wanted = self._wanted(trial)
-        found: Offer | None = wanted
-        if wanted == at or self._room(wanted, trial) <= 0:
-            found = self._another(at, trial)
+        is_to_be_had = wanted != at and self._room(wanted, trial) > 0
+        found = wanted if is_to_be_had else self._another(at, trial)
         if found is None:
             return None
-        self._waits_for[trial.trial] = found
+        self._courses[trial.trial].waits_for = found
         return self._place[found]
 
     def paid(self, place: Place, paid_ns: int, *, gained_ns: int, now: Instant) -> None:
@@ -99,23 +100,23 @@ class SpotWithFallback:
     def _another(self, at: Offer, trial: Standing) -> Offer | None:
         """Where all kinds count as full, one that waits tries them in turn, each for twice as long as the one before: none may be
         full any more, and a worker may take longer to start than a machine is waited for."""
-        turns = self._turns.get(trial.trial, 0)
-        if trial.waited_ns is None or trial.waited_ns < self._patience_ns << min(turns, 10):
+        course = self._courses[trial.trial]
+        if trial.waited_ns is None or trial.waited_ns < self._patience_ns << min(course.turns, 10):
             return None
         others = [o for o in self._offers if o != at and self._places.room(self._place[o], trial.taken) > 0]
-        if others:
-            self._turns[trial.trial] = turns + 1
+        course.turns += bool(others)
         return self._shared.cheapest(others, trial.now)
 
     def _note_wait(self, at: Offer, trial: Standing) -> None:
         """A kind is full of which there should be room, as other jobs may have it, once it was waited for in vain; and no more once
         one that waited has got some of it."""
+        course = self._courses[trial.trial]
         if trial.waited_ns is None:
-            self._turns.pop(trial.trial, None)
-            if self._waits_for.pop(trial.trial, None) == at:
+            if course.waits_for == at:
                 self._full.pop(at, None)
+            course.waits_for, course.turns = None, 0
             return
-        self._waits_for[trial.trial] = at
+        course.waits_for = at
         if trial.waited_ns >= self._patience_ns and self._room(at, trial) > 0:
             until, full_ns = self._full.get(at, (trial.now, FULL_NS))
             # What is on demand may be needed for a deadline.
@@ -131,10 +132,13 @@ class SpotWithFallback:
 
     def _best(self, trial: Standing) -> Offer:
         in_the_dark = trial.time_ns is not None and trial.left_ns is None
-        if self._storms[trial.trial].shelters(trial.in_vain, trial.now) or in_the_dark:
+        course = self._courses[trial.trial]
+        course.note_storm(trial.in_vain, trial.now)
+        if course.rages or trial.now < course.shelters_until or in_the_dark:
             return self._runs_at(trial) or self._cheapest("on_demand", trial.now)
-        choice = self._choice(trial)
-        if trial.now - self._memories[trial.trial].progressed >= self._patience_ns and trial.runs_at is None:
+        choice = self._choice(course, trial)
+        assert course.memory is not None
+        if trial.now - course.memory.progressed >= self._patience_ns and trial.runs_at is None:
             self._waited_in_vain = trial.now if choice.why in ("waits", "out of patience") else -FULL_NS
         # One that has time to spare on demand could wait for spot, too; it keeps what it has.
         if found := choice.offer or self._runs_at(trial):
@@ -143,8 +147,8 @@ class SpotWithFallback:
         late = trial.now < self._waited_in_vain + FULL_NS
         return self._cheapest("on_demand" if late else "spot", trial.now)
 
-    def _choice(self, trial: Standing) -> Choice:
-        terms = self._terms_of(trial)
+    def _choice(self, course: Course, trial: Standing) -> Choice:
+        terms = self._terms_of(course, trial)
         # Training of which nothing is known is there to be done all the same.
         left_ns = max(UNKNOWN_NS, trial.left_ns or 0)
         sight = Sight(
@@ -155,17 +159,16 @@ class SpotWithFallback:
             at=self._runs_at(trial),
             there=self._there(trial),
         )
-        memory = self._memories.get(trial.trial) or Memory(trial.now, left_ns)
-        memory = replace(memory, records=self._shared.records)
-        self._memories[trial.trial], choice = choose(terms, memory, sight)
+        memory = replace(course.memory or Memory(trial.now, left_ns), records=self._shared.records)
+        course.memory, choice = choose(terms, memory, sight)
         return choice
 
-    def _terms_of(self, trial: Standing) -> Terms:
+    def _terms_of(self, course: Course, trial: Standing) -> Terms:
         """Anew whenever the trial is sent further, and once it is known how long its training takes. What surely cannot be done in
         time on demand either is not worth its price."""
-        of_what, terms = self._terms.get(trial.trial, (None, None))
+        terms = course.terms
         meets = trial.left_ns is not None and trial.time_ns is not None and trial.least_ns <= trial.time_ns
-        if terms is None or of_what != trial.target or (meets and terms.deadline is None):
+        if terms is None or course.target != trial.target or (meets and terms.deadline is None):
             deadline = Instant(trial.now + (trial.time_ns or 0)) if meets else None
             terms = Terms(
                 market="spot_with_fallback",
@@ -175,8 +178,7 @@ class SpotWithFallback:
                 deadline=deadline,
                 patience_ns=self._patience_ns,
             )
-            self._terms[trial.trial] = trial.target, terms
-            self._memories.pop(trial.trial, None)
+            course.target, course.terms, course.memory = trial.target, terms, None
         return terms
 
     def _there(self, trial: Standing) -> list[Offer]:

@@ -31,8 +31,8 @@ class Standing:
     `at` is where its attempt is, None: it has none. One that waits for a machine there has done so for `waited_ns`; None: it runs.
     `target` is the step up to which it may go now, and `left_ns` the training up to there since its newest checkpoint, None:
     unknown. `unsaved_ns` of that is done. `left_ns` counts with its slowest steps; from where it is now `least_ns` may do.
-    `changeover_ns` is what a move takes, `time_ns` what is left of the wall clock (None: it
-    has no limit). `in_vain`: so many preemptions in a row brought no newer checkpoint.
+    `changeover_ns` is what a move takes, `time_ns` what is left of the wall clock (None: it has no limit). `in_vain`: so many
+    preemptions in a row brought no newer checkpoint.
     """
 
     trial: str
