@@ -4,7 +4,7 @@ that have it done in time."""
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tuner.domain.job import Market
+from tuner.domain.job import Market, Resources
 from tuner.domain.money import Money, Price
 from tuner.domain.offer import Offer
 from tuner.planning.plan import Alternative, Chance
@@ -41,9 +41,9 @@ class Candidate:
             spot=None if self.market == "on_demand" else life,
         )
 
-    def price(self, spec_cpus: float, spec_gpus: float) -> Price:
+    def price(self, wanted: Resources) -> Price:
         """Of one trial, at most."""
-        return max(offer.rate(cpus=spec_cpus, gpus=spec_gpus).price for offer in self.offers)
+        return max(offer.rate(cpus=wanted.cpus, gpus=wanted.gpus).price for offer in self.offers)
 
 
 def compared(
@@ -76,7 +76,7 @@ def _unsimulated(candidate: Candidate, base: Setting) -> Alternative:
     return Alternative(
         candidate.instance_type,
         candidate.market,
-        candidate.price(wanted.cpus, wanted.gpus) if candidate.offers else None,
+        candidate.price(wanted) if candidate.offers else None,
         candidate.concurrency,
         candidate.offers[0].source if candidate.offers else "",
         candidate.speed,

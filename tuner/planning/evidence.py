@@ -49,7 +49,7 @@ class Delays:
 class Evidence:
     """`step_ns`: of the mean configuration, on `machine` (an instance type; "": on whatever the job gets). `doubt`: the standard
     deviation of the logarithm of how far that may be off; `spread`: of configurations' step times. `jobs`: which ones `trials`
-    are of. `steps`: what a trial has that ends by itself; None: unknown."""
+    are of. `steps`: what a trial has that ends by itself; None: unknown. `notes`: what a reader should know of it."""
 
     source: Source
     step_ns: int
@@ -60,6 +60,7 @@ class Evidence:
     jobs: tuple[str, ...] = ()
     machine: str = ""
     steps: int | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def curves(self) -> tuple[SeenTrial, ...]:
@@ -90,6 +91,7 @@ def of_trials(
     delays: Delays,
     jobs: Sequence[str] = (),
     machine: str = "",
+    notes: Sequence[str] = (),
 ) -> Evidence:
     """Of at least one trial. The fewer there are, the more may their mean be off."""
     logs = [math.log(trial.step_ns) for trial in trials]
@@ -106,4 +108,5 @@ def of_trials(
         tuple(jobs),
         machine,
         ended[len(ended) // 2] if ended else None,
+        tuple(notes),
     )

@@ -15,6 +15,7 @@ def warnings_of(spec: JobSpec, setting: Setting, plan: Plan) -> tuple[str, ...]:
 
 def _of_evidence(spec: JobSpec, setting: Setting) -> Iterator[str]:
     evidence = setting.paces.evidence
+    yield from evidence.notes
     if evidence.source == "none":
         yield (
             f"nothing is known of how long a step of {spec.trainable} takes: {evidence.step_ns / NS:g} s is assumed, four times as "

@@ -17,8 +17,8 @@ from tuner.engine.simulated.world import SimulatedRun
 from tuner.engine.world import Terms
 from tuner.planning.evidence import Delays
 from tuner.planning.paces import DrawnTraining
-from tuner.planning.simulations import stops
 from tuner.planning.scenario import Outcome, RungUse, Scenario, SpotLife
+from tuner.planning.simulations import stops
 from tuner.tuning.samplers import Sampler, sampler_for
 from tuner.tuning.samplers.simple import GridSampler
 

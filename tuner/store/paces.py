@@ -1,21 +1,24 @@
 """How trials of a job went: the pace of each, its learning curve thinned, and the time around its training."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from sqlalchemy import Connection, and_, func, or_, select
 
-from tuner.domain.cost import CostKind
 from tuner.domain.records import AttemptRow
 from tuner.domain.space import Config
 from tuner.domain.trial import TrialState
-from tuner.store.answers import attempts_of_job
-from tuner.store.tables import reports, trials
+from tuner.store import jobs
+from tuner.store.jobs import JobRow
+from tuner.store.journal import attempt_row
+from tuner.store.tables import attempts, reports, trials
+from tuner.store.tables import jobs as job_rows
 
 TRIALS_PAGE = 100
 TRIALS_MAX = 300
+ATTEMPTS_MAX = 500
 # Steps of which a curve is made, some 15 % apart; the first and the last of each trial besides.
 TELLING = tuple(sorted({round(1.15**n) for n in range(116)}))
 
@@ -62,3 +65,19 @@ def _points(
     )
     for trial, found in groupby(db.execute(query).all(), key=lambda row: str(row.trial)):
         yield trial, tuple((row.step, row.value, row.duration_ns) for row in found)
+
+
+def attempts_of(db: Connection, job: str) -> list[AttemptRow]:
+    """Those that ended, the latest of them."""
+    a = attempts.c
+    ended = select(attempts).where(a.job == job, a.ended_at.is_not(None))
+    rows = db.execute(ended.order_by(a.began_at.desc()).limit(ATTEMPTS_MAX))
+    return [attempt_row(dict(row._mapping)) for row in rows][::-1]
+
+
+def jobs_that_ran(db: Connection, project: str, trainable: str, limit: int) -> list[JobRow]:
+    """That tuned it and have begun, newest first."""
+    j = job_rows.c
+    mine = (j.project == project) & (j.trainable == trainable) & j.started_at.is_not(None)
+    query = select(j.id).where(mine).order_by(j.created_at.desc(), j.id.desc()).limit(limit)
+    return [jobs.get(db, name) for name in db.execute(query).scalars().all()]
