@@ -24,6 +24,7 @@ ENDPOINTS = {
     ("get", "/v1/jobs/{job}/ledger"),
     ("get", "/v1/jobs/{job}/events"),
     ("get", "/v1/best"),
+    ("get", "/v1/spend"),
     ("get", "/v1/trainables"),
     ("get", "/healthz"),
     ("get", "/readyz"),
@@ -39,6 +40,7 @@ QUERIES = {
         "market",
         "instance_type",
     },
+    "/v1/spend": {"group_by", "since", "until", "timezone"},
     "/v1/best": {"trainable", "metric", "max_cost_usd"},
 }
 COMMANDS = {
@@ -50,6 +52,7 @@ COMMANDS = {
     "trials": {"--json"},
     "bill": {"--json"},
     "report": {"--json"},
+    "spend": {"--by", "--since", "--until", "--timezone", "--csv", "--json"},
     "pause": {"--json"},
     "resume": {"--json"},
     "cancel": {"--json"},

@@ -13,6 +13,7 @@ from tuner.cli.cluster import cluster, preempt
 from tuner.cli.frame import Frame, with_problems
 from tuner.cli.job_yaml import JobYaml
 from tuner.cli.simulate import simulate
+from tuner.cli.spending import spend
 from tuner.client import Client
 
 app = typer.Typer(
@@ -228,6 +229,7 @@ def trainables(as_json: Json = False) -> None:
 app.command()(simulate)
 app.command()(cluster)
 app.command()(preempt)
+app.command()(spend)
 
 
 def _plus(before: float | None, more: float, name: str) -> float:
