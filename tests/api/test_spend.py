@@ -165,7 +165,7 @@ def test_days_come_in_their_order_and_the_dearest_of_each_first(books: Books) ->
     rows = get(books.client, group_by=["day", "owner"])["items"]
     places = [(row["keys"]["day"], -row["usd"]) for row in rows]
     assert places == sorted(places)
-    assert len({day for day, _ in places}) > 2
+    assert len({day for day, _ in places}) > 1
 
 
 def test_a_table_has_the_same_figures_and_no_formulas(books: Books) -> None:

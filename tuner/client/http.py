@@ -82,8 +82,10 @@ class Http:
         tries: int = 1,
     ) -> httpx2.Response:
         params = {name: value for name, value in (query or {}).items() if value is not None}
-        content = _content(body, headers or {})
-        answer = self._send(lambda: self._http.request(method, path, params=params, **content), tries=tries)
+        answer = self._send(
+            lambda: self._http.request(method, path, params=params, **_content(body, headers or {})),
+            tries=tries,
+        )
         if not answer.is_success:
             raise ApiError(problem_of(answer))
         return answer
