@@ -214,6 +214,26 @@ reports = Table(
     Index("ix_reports_seq", "job", "seq"),
 )
 
+attempt_usage = Table(
+    "attempt_usage",
+    metadata,
+    _job(primary_key=True),
+    Column("trial", String(40), primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    _project(),
+    Column("wall_ns", BigInteger),
+    Column("cpu_ns", BigInteger),
+    Column("memory_peak_bytes", BigInteger),
+    Column("gpu_samples", BigInteger),
+    Column("gpu_percent", BigInteger),
+    Column("gpu_memory_peak_bytes", BigInteger),
+    Column("data_wait_ns", BigInteger),
+    Column("compute_ns", BigInteger),
+    Column("saves", BigInteger),
+    Column("saved_bytes", BigInteger),
+    Column("facts", Text, nullable=False),
+)
+
 checkpoints = Table(
     "checkpoints",
     metadata,
