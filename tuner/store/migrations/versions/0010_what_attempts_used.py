@@ -4,7 +4,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0010"
-down_revision = "0005"
+down_revision = "0011"
 COUNTS = (
     "wall_ns",
     "cpu_ns",
