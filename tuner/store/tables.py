@@ -214,6 +214,23 @@ reports = Table(
     Index("ix_reports_seq", "job", "seq"),
 )
 
+# The reports that no other of their job beats: an index that `tuner.store.front` derives from `reports` in the same transaction.
+front = Table(
+    "front",
+    metadata,
+    _job(primary_key=True),
+    Column("trial", String(40), primary_key=True),
+    Column("step", Integer, primary_key=True),
+    _project(),
+    Column("loss", Float, nullable=False),
+    Column("usd", BigInteger, nullable=False),
+    Column("gpu_ms", BigInteger, nullable=False),
+    Column("duration_ns", BigInteger, nullable=False),
+    Column("seq", Integer, nullable=False),
+    Index("ix_front_best", "job", "loss", "usd", "duration_ns", "gpu_ms", "seq"),
+    Index("ix_front_cheapest", "job", "usd", "loss", "duration_ns", "gpu_ms", "seq"),
+)
+
 checkpoints = Table(
     "checkpoints",
     metadata,
