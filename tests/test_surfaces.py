@@ -25,6 +25,7 @@ ENDPOINTS = {
     ("get", "/v1/jobs/{job}/ledger"),
     ("get", "/v1/jobs/{job}/events"),
     ("get", "/v1/best"),
+    ("get", "/v1/prices"),
     ("get", "/v1/trainables"),
     ("get", "/healthz"),
     ("get", "/readyz"),
@@ -40,6 +41,7 @@ QUERIES = {
         "market",
         "instance_type",
     },
+    "/v1/prices": {"cloud", "region", "zone", "instance_type", "accelerator", "market", "limit"},
     "/v1/best": {"trainable", "metric", "max_cost_usd"},
 }
 COMMANDS = {
@@ -56,6 +58,7 @@ COMMANDS = {
     "resume": {"--json"},
     "cancel": {"--json"},
     "topup": {"--usd", "--json"},
+    "prices": {"--cloud", "--region", "--accelerator", "--market", "--update", "--json"},
     "demo": set[str](),
     "simulate": {
         "--table",
