@@ -9,6 +9,7 @@ from tuner.cli.main import app
 
 ENDPOINTS = {
     ("post", "/v1/jobs"),
+    ("post", "/v1/pilots"),
     ("get", "/v1/jobs"),
     ("get", "/v1/jobs/{job}"),
     ("patch", "/v1/jobs/{job}"),
@@ -25,6 +26,7 @@ ENDPOINTS = {
     ("get", "/v1/jobs/{job}/events"),
     ("get", "/v1/best"),
     ("get", "/v1/spend"),
+    ("get", "/v1/prices"),
     ("get", "/v1/trainables"),
     ("get", "/healthz"),
     ("get", "/readyz"),
@@ -41,11 +43,13 @@ QUERIES = {
         "instance_type",
     },
     "/v1/spend": {"group_by", "since", "until", "timezone"},
+    "/v1/prices": {"cloud", "region", "zone", "instance_type", "accelerator", "market", "limit"},
     "/v1/best": {"trainable", "metric", "max_cost_usd"},
 }
 COMMANDS = {
     "serve": set[str](),
     "submit": {"--wait", "--json"},
+    "pilot": {"--usd", "--wait", "--json"},
     "jobs": {"--json"},
     "watch": {"--json"},
     "best": {"--max-cost-usd", "--json"},
@@ -57,6 +61,7 @@ COMMANDS = {
     "resume": {"--json"},
     "cancel": {"--json"},
     "topup": {"--usd", "--json"},
+    "prices": {"--cloud", "--region", "--accelerator", "--market", "--update", "--json"},
     "demo": set[str](),
     "simulate": {
         "--table",

@@ -22,6 +22,7 @@ from tuner.client.http import ApiError as ApiError
 from tuner.client.http import Http, problem_of, silent
 from tuner.schemas import answers as show
 from tuner.schemas.job import Job, JobPage
+from tuner.schemas.prices import Prices
 from tuner.schemas.spend import SpendAnswer
 
 ENDED = ("succeeded", "cancelled", "failed")
@@ -74,6 +75,13 @@ class Client(Http):
     def patch(self, job: str, **change: Any) -> Job:
         """`budget={...}`, `tags={...}`, `priority=1`."""
         return self._ask(Job, "PATCH", f"/v1/jobs/{job}", body=change, repeat=True)
+
+    def pilot(self, job: Mapping[str, Any], *, usd: float | None = None) -> Job:
+        """Runs a few steps of a few configurations of a job under a budget of their own, for plans to learn from, unless there is
+        such a pilot: then it answers that one. `usd` where `job` does not say it under `planning`."""
+        body = job if usd is None else _with_pilot(job, usd)
+        headers = {"Idempotency-Key": uuid.uuid4().hex}
+        return self._ask(Job, "POST", "/v1/pilots", body=body, headers=headers, repeat=True)
 
     def wait(
         self, job: str, *, timeout_s: float | None = None, until: tuple[str, ...] = (*ENDED, "paused")
@@ -157,6 +165,10 @@ class Client(Http):
     def trainables(self) -> show.Trainables:
         return self._ask(show.Trainables, "GET", "/v1/trainables")
 
+    def prices(self, *, limit: int = 100, **filters: str | None) -> Prices:
+        """`cloud`, `region`, `zone`, `instance_type`, `accelerator`, `market`; the cheapest first."""
+        return self._ask(Prices, "GET", "/v1/prices", query={**filters, "limit": limit})
+
     def events(self, job: str, *, after: int | None = None) -> Iterator[Event]:
         """Until the job ends; goes on behind the last event by itself when the connection breaks."""
         patience = _Patience()
@@ -200,6 +212,12 @@ class _Patience:
         silent_s = time.monotonic() - self._heard_at
         if 0 < error.status < 500 or silent_s > RESTART_S:
             raise error
+
+
+def _with_pilot(job: Mapping[str, Any], usd: float) -> dict[str, Any]:
+    planning = dict(job.get("planning") or {})
+    pilot = {**(planning.get("pilot") or {}), "usd": usd}
+    return {**job, "planning": {**planning, "pilot": pilot}}
 
 
 def parse_events(lines: Iterator[str]) -> Iterator[Event]:

@@ -3,7 +3,7 @@
 from alembic import op
 
 revision = "0007"
-down_revision = "0005"
+down_revision = "0010"
 
 
 def upgrade() -> None:
