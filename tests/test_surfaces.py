@@ -25,6 +25,8 @@ ENDPOINTS = {
     ("get", "/v1/jobs/{job}/ledger"),
     ("get", "/v1/jobs/{job}/events"),
     ("get", "/v1/best"),
+    ("get", "/v1/spend"),
+    ("get", "/v1/prices"),
     ("get", "/v1/trainables"),
     ("get", "/healthz"),
     ("get", "/readyz"),
@@ -40,6 +42,8 @@ QUERIES = {
         "market",
         "instance_type",
     },
+    "/v1/spend": {"group_by", "since", "until", "timezone"},
+    "/v1/prices": {"cloud", "region", "zone", "instance_type", "accelerator", "market", "limit"},
     "/v1/best": {"trainable", "metric", "max_cost_usd"},
 }
 COMMANDS = {
@@ -52,10 +56,12 @@ COMMANDS = {
     "trials": {"--json"},
     "bill": {"--json"},
     "report": {"--json"},
+    "spend": {"--by", "--since", "--until", "--timezone", "--csv", "--json"},
     "pause": {"--json"},
     "resume": {"--json"},
     "cancel": {"--json"},
     "topup": {"--usd", "--json"},
+    "prices": {"--cloud", "--region", "--accelerator", "--market", "--update", "--json"},
     "demo": set[str](),
     "simulate": {
         "--table",
