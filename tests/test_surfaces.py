@@ -25,6 +25,7 @@ ENDPOINTS = {
     ("get", "/v1/jobs/{job}/ledger"),
     ("get", "/v1/jobs/{job}/events"),
     ("get", "/v1/best"),
+    ("get", "/v1/spend"),
     ("get", "/v1/prices"),
     ("get", "/v1/trainables"),
     ("get", "/healthz"),
@@ -41,6 +42,7 @@ QUERIES = {
         "market",
         "instance_type",
     },
+    "/v1/spend": {"group_by", "since", "until", "timezone"},
     "/v1/prices": {"cloud", "region", "zone", "instance_type", "accelerator", "market", "limit"},
     "/v1/best": {"trainable", "metric", "max_cost_usd"},
 }
@@ -54,6 +56,7 @@ COMMANDS = {
     "trials": {"--json"},
     "bill": {"--json"},
     "report": {"--json"},
+    "spend": {"--by", "--since", "--until", "--timezone", "--csv", "--json"},
     "pause": {"--json"},
     "resume": {"--json"},
     "cancel": {"--json"},

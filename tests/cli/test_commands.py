@@ -37,9 +37,10 @@ def waiting(rest: TestClient) -> str:
 @pytest.fixture
 def tuner(rest: TestClient, monkeypatch: pytest.MonkeyPatch) -> Tuner:
     """The command line, over the app."""
-    monkeypatch.setattr(
-        "tuner.cli.main.Client", lambda: Client("http://tuner", fakes.KEY, transport=rest._transport)
-    )
+    for module in ("main", "spending"):
+        monkeypatch.setattr(
+            f"tuner.cli.{module}.Client", lambda: Client("http://tuner", fakes.KEY, transport=rest._transport)
+        )
 
     def run(*words: str, typed: str | None = None) -> Result:
         return CliRunner().invoke(app, list(words), input=typed)
@@ -88,6 +89,12 @@ ASKING: dict[str, tuple[list[str], str, dict[str, Any]]] = {
         {"limit": 500, "sort": "-metric"},
     ),
     "trial": (["trial", "JOB", "trial_00000"], "/v1/jobs/JOB/trials/trial_00000", {}),
+    "spend": (["spend"], "/v1/spend", {}),
+    "spend by owner and day": (
+        ["spend", "--by", "owner", "--by", "day", "--since", "2001-01-01", "--timezone", "Asia/Tokyo"],
+        "/v1/spend",
+        {"group_by": ["owner", "day"], "since": "2001-01-01", "timezone": "Asia/Tokyo"},
+    ),
     "bill": (["bill", "JOB"], "/v1/jobs/JOB/bill", {}),
     "report": (["report", "JOB"], "/v1/jobs/JOB/report", {}),
     "ledger": (["ledger", "JOB"], "/v1/jobs/JOB/ledger", {}),
@@ -125,6 +132,14 @@ def test_a_bill_shows_its_total_and_every_kind(tuner: Tuner, rest: TestClient, d
     shown = tuner("bill", done).stdout
     for kind in get(rest, f"/v1/jobs/{done}/bill")["by_kind"]:
         assert kind in shown
+
+
+def test_spend_is_printed_for_spreadsheets(tuner: Tuner, rest: TestClient, done: str) -> None:
+    table = tuner("spend", "--by", "owner", "--csv").stdout
+    query = {"group_by": "owner"}
+    answer = rest.get("/v1/spend", params=query, headers={"Accept": "text/csv"})
+    assert table.splitlines() == answer.text.splitlines()
+    assert "done," in table
 
 
 def test_a_report_shows_the_best_its_price_and_both_estimates(

@@ -12,6 +12,7 @@ from tuner.cli.job_yaml import read_job
 from tuner.cli.pilot import pilot
 from tuner.cli.prices import prices
 from tuner.cli.simulate import simulate
+from tuner.cli.spending import spend
 from tuner.client import Client
 
 app = typer.Typer(
@@ -229,6 +230,7 @@ app.command()(prices)
 app.command()(simulate)
 app.command()(cluster)
 app.command()(preempt)
+app.command()(spend)
 
 
 def _plus(before: float | None, more: float, name: str) -> float:
