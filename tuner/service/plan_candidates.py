@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 from tuner.domain.errors import Fault, Invalid
 from tuner.domain.job import JobSpec, Market, Resources
+from tuner.domain.listing import MARKETS as LISTED
 from tuner.domain.listing import Listing
 from tuner.domain.listing import Market as ListedMarket
 from tuner.domain.money import Price
@@ -15,11 +16,10 @@ from tuner.planning.alternatives import Candidate
 from tuner.planning.catalogue import Catalogue
 from tuner.planning.evidence import Evidence
 from tuner.service.catalogue import catalogue
-from tuner.service.offers import suitable
+from tuner.service.node_prices import priced_kind
 from tuner.service.submit import admit
 from tuner.service.wiring import Service
 
-MARKETS: tuple[Market, ...] = ("on_demand", "spot", "spot_with_fallback")
 FROM_CATALOGUE = 6  # kinds of machines, the cheapest for such a trial
 
 
@@ -99,22 +99,21 @@ def _of_cluster(
     service: Service, spec: JobSpec, evidence: Evidence, machines: Machines
 ) -> tuple[Candidate, ...]:
     offers, concurrency = admit(service, spec)
-    node = suitable(service.cluster.nodes(), spec.resources)[0]
     kind, market = offers[0].instance_type, spec.resources.market
     as_told = Described(kind, cpus=offers[0].cpus, gpus=offers[0].gpus)
     speed = _speed(catalogue(service.settings), as_told, evidence, machines.speeds)
-    priced: dict[str, Offer] = {}
-    for other in ("on_demand", "spot"):
-        usd, source = service.settings.price_of(kind, cpus=node.cpus, gpus=node.gpus, market=other)
-        priced[other] = replace(
-            offers[0], market=other, price=Price.from_usd_per_hour(usd), source=source, labels=()
-        )
-    for offer in reversed(offers):
-        priced[offer.market] = offer
-    markets = _by_market(priced["on_demand"], priced["spot"])
-    return (
-        Candidate(kind, market, tuple(offers), concurrency, speed, None, {**markets, market: tuple(offers)}),
-    )
+    had = {offer.market: offer for offer in reversed(offers)}
+    priced = {name: had.get(name) or _listed(service, offers[0], name) for name in LISTED}
+    markets = {**_by_market(priced["on_demand"], priced["spot"]), market: tuple(offers)}
+    return (Candidate(kind, market, tuple(offers), concurrency, speed, None, markets),)
+
+
+def _listed(service: Service, offer: Offer, market: ListedMarket) -> Offer | None:
+    """The same kind of machine on another market; None where its price there is not known."""
+    found = priced_kind(service.settings, offer, market)
+    if found.price is None:
+        return None
+    return replace(offer, market=market, price=found.price, source=found.source, labels=())
 
 
 def _by_market(on_demand: Offer | None, spot: Offer | None) -> dict[Market, tuple[Offer, ...]]:
