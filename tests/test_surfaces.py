@@ -10,6 +10,7 @@ from tuner.cli.main import app
 ENDPOINTS = {
     ("post", "/v1/jobs"),
     ("post", "/v1/pilots"),
+    ("post", "/v1/plans"),
     ("get", "/v1/jobs"),
     ("get", "/v1/jobs/{job}"),
     ("patch", "/v1/jobs/{job}"),
@@ -50,6 +51,7 @@ COMMANDS = {
     "serve": set[str](),
     "submit": {"--wait", "--json"},
     "pilot": {"--usd", "--wait", "--json"},
+    "plan": {"--step-seconds", "--steps-from", "--deadline", "--json"},
     "jobs": {"--json"},
     "watch": {"--json"},
     "best": {"--max-cost-usd", "--json"},

@@ -10,6 +10,7 @@ from tuner.cli.cluster import cluster, preempt
 from tuner.cli.frame import Frame, with_problems
 from tuner.cli.job_yaml import read_job
 from tuner.cli.pilot import pilot
+from tuner.cli.plan import plan
 from tuner.cli.prices import prices
 from tuner.cli.simulate import simulate
 from tuner.cli.spending import spend
@@ -62,9 +63,10 @@ def submit(
     wait: Annotated[bool, typer.Option("--wait", help="Show progress until the job ends.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Submit a tuning job."""
-    client = Client()
-    job = client.submit(read_job(file))
+    """Submit a tuning job. What it says of planning is left out."""
+    client, asked = Client(), read_job(file)
+    asked.pop("planning", None)
+    job = client.submit(asked)
     if not wait:
         Frame(as_json).show(job, render.job)
         return
@@ -226,6 +228,7 @@ def trainables(as_json: Json = False) -> None:
 
 
 app.command()(pilot)
+app.command()(plan)
 app.command()(prices)
 app.command()(simulate)
 app.command()(cluster)

@@ -22,6 +22,7 @@ from tuner.client.http import ApiError as ApiError
 from tuner.client.http import Http, problem_of, silent
 from tuner.schemas import answers as show
 from tuner.schemas.job import Job, JobPage
+from tuner.schemas.plan import Plan
 from tuner.schemas.prices import Prices
 from tuner.schemas.spend import SpendAnswer
 
@@ -82,6 +83,10 @@ class Client(Http):
         body = job if usd is None else _with_pilot(job, usd)
         headers = {"Idempotency-Key": uuid.uuid4().hex}
         return self._ask(Job, "POST", "/v1/pilots", body=body, headers=headers, repeat=True)
+
+    def plan(self, job: Mapping[str, Any]) -> Plan:
+        """What the job would cost, take and find; nothing runs. What is known beside it is under `planning`."""
+        return self._ask(Plan, "POST", "/v1/plans", body=job, repeat=True)
 
     def wait(
         self, job: str, *, timeout_s: float | None = None, until: tuple[str, ...] = (*ENDED, "paused")

@@ -20,6 +20,7 @@ DEFAULT_SETUP_NS = 2 * NS
 DOUBT = {"pilot": 0.04, "history": 0.04, "given": 0.06, "none": math.log(4)}
 SPREAD = {"given": 0.25, "none": 0.5}
 LEAST_SPREAD = 0.02
+CURVES_MIN = 3  # trials; of fewer nothing is foretold
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,10 @@ class Evidence:
     def curves(self) -> tuple[SeenTrial, ...]:
         """The trials of which something is known beside their pace."""
         return tuple(trial for trial in self.trials if trial.curve)
+
+    @property
+    def knows_curves(self) -> bool:
+        return len(self.curves) >= CURVES_MIN
 
     @property
     def digest(self) -> str:

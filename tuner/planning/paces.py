@@ -42,7 +42,7 @@ class Paces:
 
     @property
     def knows_curves(self) -> bool:
-        return len(self.evidence.curves) >= 3
+        return self.evidence.knows_curves
 
     def seen_for(self, config: Config, rng: Random) -> SeenTrial | None:
         """The trial whose pace and curve this configuration is given; None where none was seen."""

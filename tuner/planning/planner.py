@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tuner.domain.budget import Budget
 from tuner.domain.job import JobSpec
-from tuner.domain.money import NS_PER_HOUR, Money, Price
+from tuner.domain.money import NS_PER_HOUR, Cost, Money, Price
 from tuner.planning import alternatives, choices, comparisons
 from tuner.planning.alternatives import Candidate, in_time
 from tuner.planning.evidence import Evidence
@@ -51,17 +52,23 @@ class Question:
 def plan(question: Question, simulate: Simulate) -> Plan:
     """Of a job that could be admitted. Some tens of simulations of some hundred steps each."""
     base = _base(question)
-    limit_ns, life = question.limit_ns, question.life
+    limit_ns, life, budget = question.limit_ns, question.life, question.spec.budget
     offered = alternatives.compared(base, question.candidates, life, limit_ns, simulate)
     chosen = alternatives.chosen_of(offered) if question.choose else question.candidates[0]
     setting = chosen.setting(base, life)
     runs = setting.runs(simulate, RUNS)
-    rungs = _rungs(setting, runs)
+    rungs, most = _rungs(setting, runs), _most(setting, budget)
     shown = tuple(_shown(candidate, one, chosen, runs, limit_ns) for candidate, one in offered)
     made = Plan(
-        cost=_cost(runs, rungs, question.spec),
-        gpu_ms=_spread([run.cost.gpu_ms for run in runs], sum(rung.gpu_ms for rung in rungs)),
-        finish_ns=_spread([run.elapsed_ns for run in runs]),
+        cost=_within(
+            _spread([run.cost.usd.micro_usd for run in runs], sum(rung.usd.micro_usd for rung in rungs)),
+            min(most.usd, budget.limit.usd).micro_usd,
+        ),
+        gpu_ms=_within(
+            _spread([run.cost.gpu_ms for run in runs], sum(rung.gpu_ms for rung in rungs)),
+            budget.limit.gpu_ms,
+        ),
+        finish_ns=_within(_spread([run.elapsed_ns for run in runs]), budget.wall_clock_ns),
         trials=_spread([run.trials for run in runs], margin=False),
         rungs=rungs,
         ends=Counter(run.reason for run in runs if run.reason is not None),
@@ -82,11 +89,10 @@ def plan(question: Question, simulate: Simulate) -> Plan:
 
 
 def _base(question: Question) -> Setting:
-    evidence, space = question.evidence, question.spec.space
+    evidence = question.evidence
     steps = question.spec.fidelity.max or evidence.steps
-    knows = Paces(evidence, space, steps or 1).knows_curves
-    spec = for_planning(question.spec, steps=steps, knows_curves=knows)
-    paces = Paces(evidence, space, spec.fidelity.max or 1)
+    spec = for_planning(question.spec, steps=steps, knows_curves=evidence.knows_curves)
+    paces = Paces(evidence, question.spec.space, spec.fidelity.max or 1)
     first = question.candidates[0]
     return Setting(
         spec, first.offers, first.concurrency, paces, question.slice_ns, question.life, seed=question.seed
@@ -115,11 +121,19 @@ def _rungs(setting: Setting, runs: Sequence[Outcome]) -> tuple[PlannedRung, ...]
     return tuple(found)
 
 
-def _cost(runs: Sequence[Outcome], rungs: Sequence[PlannedRung], spec: JobSpec) -> Spread:
-    """What is expected never is above the budget."""
-    found = _spread([run.cost.usd.micro_usd for run in runs], sum(rung.usd.micro_usd for rung in rungs))
-    limit = spec.budget.limit.usd.micro_usd
-    return Spread(min(found.expected, limit), min(found.low, limit), min(found.high, limit))
+def _most(setting: Setting, budget: Budget) -> Cost:
+    """What all limits together allow, at the dearest price."""
+    wanted = setting.spec.resources
+    rates = [offer.rate(cpus=wanted.cpus, gpus=wanted.gpus) for offer in setting.offers]
+    rate = max(rates, key=lambda one: one.price)
+    return rate.cost(rate.affords_ns(budget.limit))
+
+
+def _within(spread: Spread, limit: int | None) -> Spread:
+    """A limit is hard: nothing is expected beyond it."""
+    if limit is None:
+        return spread
+    return Spread(min(spread.expected, limit), min(spread.low, limit), min(spread.high, limit))
 
 
 def _spread(values: Sequence[int], expected: int | None = None, *, margin: bool = True) -> Spread:

@@ -2,10 +2,11 @@
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from tuner.domain.errors import Fault, Invalid
 from tuner.domain.job import JobSpec, Market, Resources
+from tuner.domain.listing import MARKETS as LISTED
 from tuner.domain.listing import Listing
 from tuner.domain.listing import Market as ListedMarket
 from tuner.domain.money import Price
@@ -15,11 +16,10 @@ from tuner.planning.alternatives import Candidate
 from tuner.planning.catalogue import Catalogue
 from tuner.planning.evidence import Evidence
 from tuner.service.catalogue import catalogue
-from tuner.service.offers import suitable
+from tuner.service.node_prices import priced_kind
 from tuner.service.submit import admit
 from tuner.service.wiring import Service
 
-MARKETS: tuple[Market, ...] = ("on_demand", "spot", "spot_with_fallback")
 FROM_CATALOGUE = 6  # kinds of machines, the cheapest for such a trial
 
 
@@ -85,7 +85,7 @@ def candidates_of(
     shelf = catalogue(service.settings)
     described = list(machines.described)
     if machines.listed is not None:
-        described += _from_catalogue(shelf, spec, machines.listed)
+        described += _from_catalogue(shelf, spec, machines.listed, machines.needs)
     found = []
     for i, one in enumerate(described):
         full = _completed(shelf, one, i)
@@ -99,22 +99,21 @@ def _of_cluster(
     service: Service, spec: JobSpec, evidence: Evidence, machines: Machines
 ) -> tuple[Candidate, ...]:
     offers, concurrency = admit(service, spec)
-    node = suitable(service.cluster.nodes(), spec.resources)[0]
     kind, market = offers[0].instance_type, spec.resources.market
     as_told = Described(kind, cpus=offers[0].cpus, gpus=offers[0].gpus)
     speed = _speed(catalogue(service.settings), as_told, evidence, machines.speeds)
-    priced: dict[str, Offer] = {}
-    for other in ("on_demand", "spot"):
-        usd, source = service.settings.price_of(kind, cpus=node.cpus, gpus=node.gpus, market=other)
-        priced[other] = replace(
-            offers[0], market=other, price=Price.from_usd_per_hour(usd), source=source, labels=()
-        )
-    for offer in reversed(offers):
-        priced[offer.market] = offer
-    markets = _by_market(priced["on_demand"], priced["spot"])
-    return (
-        Candidate(kind, market, tuple(offers), concurrency, speed, None, {**markets, market: tuple(offers)}),
-    )
+    had = {offer.market: offer for offer in reversed(offers)}
+    priced = {name: had.get(name) or _listed(service, offers[0], name) for name in LISTED}
+    markets = {**_by_market(priced["on_demand"], priced["spot"]), market: tuple(offers)}
+    return (Candidate(kind, market, tuple(offers), concurrency, speed, None, markets),)
+
+
+def _listed(service: Service, offer: Offer, market: ListedMarket) -> Offer | None:
+    """The same kind of machine on another market; None where its price there is not known."""
+    found = priced_kind(service.settings, offer, market)
+    if found.price is None:
+        return None
+    return replace(offer, market=market, price=found.price, source=found.source, labels=())
 
 
 def _by_market(on_demand: Offer | None, spot: Offer | None) -> dict[Market, tuple[Offer, ...]]:
@@ -175,32 +174,21 @@ def _too_slow(evidence: Evidence, speed: float | None, needs: Needs) -> str | No
     return f"a step takes {evidence.step_ns / speed / 1e9:g} s there, longer than {needs.step_ns / 1e9:g} s"
 
 
-def _from_catalogue(shelf: Catalogue, spec: JobSpec, listed: Listed) -> list[Described]:
+def _from_catalogue(shelf: Catalogue, spec: JobSpec, listed: Listed, needs: Needs) -> list[Described]:
     """Those that such a trial fits on, the cheapest for it first. Raises Invalid for words that the catalogue does not know."""
-    faults = []
-    for name in ("cloud", "region", "accelerator", "instance_type"):
-        word = getattr(listed, name)
-        detail = None if word is None else shelf.unknown(name, word)
-        if detail is not None:
-            faults.append(Fault(f"/planning/catalogue/{name}", detail))
+    words = {name: word for name, word in asdict(listed).items() if word is not None}
+    told = {name: shelf.unknown(name, word) for name, word in words.items()}
+    faults = [Fault(f"/planning/catalogue/{name}", detail) for name, detail in told.items() if detail]
     if faults:
         raise Invalid(*faults)
     wanted = spec.resources
     cheapest: dict[str, tuple[int, Listing]] = {}
-    rows = shelf.find(
-        cloud=listed.cloud,
-        region=listed.region,
-        accelerator=listed.accelerator,
-        instance_type=listed.instance_type,
-    )
-    for row in rows:
+    for row in shelf.find(**words):
         price = row.on_demand if wanted.market == "on_demand" else row.spot
-        if price is None or row.vcpus < wanted.cpus or row.accelerators < wanted.gpus:
+        if price is None or not _fits(row, wanted, needs):
             continue
-        rate = Offer(row.instance_type, price, row.vcpus, row.accelerators).rate(
-            cpus=wanted.cpus, gpus=wanted.gpus
-        )
-        micro = rate.price.micro_usd_per_hour
+        offer = Offer(row.instance_type, price, row.vcpus, row.accelerators)
+        micro = offer.rate(cpus=wanted.cpus, gpus=wanted.gpus).price.micro_usd_per_hour
         if row.instance_type not in cheapest or micro < cheapest[row.instance_type][0]:
             cheapest[row.instance_type] = micro, row
     if not cheapest:
@@ -211,6 +199,12 @@ def _from_catalogue(shelf: Catalogue, spec: JobSpec, listed: Listed) -> list[Des
     return [
         Described(row.instance_type, cloud=row.cloud, region=row.region) for _, row in chosen[:FROM_CATALOGUE]
     ]
+
+
+def _fits(row: Listing, wanted: Resources, needs: Needs) -> bool:
+    large = row.vcpus >= wanted.cpus and row.accelerators >= wanted.gpus
+    has = ((row.memory_gib, needs.memory_gib), (row.gpu_memory_gib, needs.gpu_memory_gib))
+    return large and all(needed is None or (there is not None and there >= needed) for there, needed in has)
 
 
 def _completed(shelf: Catalogue, one: Described, number: int) -> Described:

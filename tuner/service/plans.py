@@ -8,9 +8,14 @@ from tuner.domain.job import JobSpec
 from tuner.domain.time import NS, Instant
 from tuner.planning import planner
 from tuner.planning.alternatives import Candidate
-from tuner.planning.evidence import Delays, Evidence, of_given
+from tuner.planning.evidence import Delays, of_given
+from tuner.planning.evidence import Evidence as Evidence
 from tuner.planning.plan import Alternative as Alternative
+from tuner.planning.plan import Chance as Chance
+from tuner.planning.plan import Comparison as Comparison
+from tuner.planning.plan import Inputs as Inputs
 from tuner.planning.plan import Plan as Plan
+from tuner.planning.plan import PlannedRung as PlannedRung
 from tuner.planning.plan import Spread as Spread
 from tuner.planning.scenario import SpotLife
 from tuner.service.plan_candidates import Described as Described
