@@ -13,11 +13,12 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import httpx2
 
 from tuner.schemas import answers as show
+from tuner.schemas import best
 from tuner.schemas.base import Answer
 from tuner.schemas.job import Job, JobPage
 from tuner.schemas.problem import FieldProblem, Problem
@@ -45,6 +46,22 @@ class Event:
     type: str
     data: dict[str, Any]
     id: int | None = None
+
+
+class Elsewhere(TypedDict, total=False):
+    """A machine to price for; without it costs are as they were recorded."""
+
+    market: str | None
+    instance_type: str | None
+    region: str | None
+
+
+class BestQuery(Elsewhere, total=False):
+    """Limits on what training a configuration may take."""
+
+    max_cost_usd: float | None
+    max_gpu_hours: float | None
+    max_duration: str | float | None
 
 
 class Client:
@@ -127,19 +144,17 @@ class Client:
 
     # Answers
 
-    def best(
-        self,
-        job: str,
-        *,
-        max_cost_usd: float | None = None,
-        max_gpu_hours: float | None = None,
-        max_duration: str | float | None = None,
-    ) -> show.BestAnswer:
-        query = {"max_cost_usd": max_cost_usd, "max_gpu_hours": max_gpu_hours, "max_duration": max_duration}
-        return self._ask(show.BestAnswer, "GET", f"/v1/jobs/{job}/best", query=query)
+    def best(self, job: str, *, forecast: bool = True, **limits: Unpack[BestQuery]) -> best.BestAnswer:
+        query = {**limits, "forecast": None if forecast else "false"}
+        return self._ask(best.BestAnswer, "GET", f"/v1/jobs/{job}/best", query=query)
 
-    def pareto(self, job: str) -> show.Pareto:
-        return self._ask(show.Pareto, "GET", f"/v1/jobs/{job}/pareto")
+    def best_of_all(self, trainable: str, metric: str, **limits: Unpack[BestQuery]) -> best.BestOfAll:
+        """Over all jobs that tuned it for this metric."""
+        query = {"trainable": trainable, "metric": metric, **limits}
+        return self._ask(best.BestOfAll, "GET", "/v1/best", query=query)
+
+    def pareto(self, job: str, **elsewhere: Unpack[Elsewhere]) -> best.Pareto:
+        return self._ask(best.Pareto, "GET", f"/v1/jobs/{job}/pareto", query=elsewhere)
 
     def bill(self, job: str) -> show.Bill:
         return self._ask(show.Bill, "GET", f"/v1/jobs/{job}/bill")
