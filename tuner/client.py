@@ -18,7 +18,7 @@ from typing import Any, TypedDict, TypeVar, Unpack
 import httpx2
 
 from tuner.schemas import answers as show
-from tuner.schemas import best
+from tuner.schemas import best as choices
 from tuner.schemas.base import Answer
 from tuner.schemas.job import Job, JobPage
 from tuner.schemas.problem import FieldProblem, Problem
@@ -124,6 +124,13 @@ class Client:
         """`budget={...}`, `tags={...}`, `priority=1`."""
         return self._ask(Job, "PATCH", f"/v1/jobs/{job}", body=change, repeat=True)
 
+    def pilot(self, job: Mapping[str, Any], *, usd: float | None = None) -> Job:
+        """Runs a few steps of a few configurations of a job under a budget of their own, for plans to learn from, unless there is
+        such a pilot: then it answers that one. `usd` where `job` does not say it under `planning`."""
+        body = job if usd is None else _with_pilot(job, usd)
+        headers = {"Idempotency-Key": uuid.uuid4().hex}
+        return self._ask(Job, "POST", "/v1/pilots", body=body, headers=headers, repeat=True)
+
     def wait(
         self, job: str, *, timeout_s: float | None = None, until: tuple[str, ...] = (*ENDED, "paused")
     ) -> Job:
@@ -144,17 +151,17 @@ class Client:
 
     # Answers
 
-    def best(self, job: str, *, forecast: bool = True, **limits: Unpack[BestQuery]) -> best.BestAnswer:
+    def best(self, job: str, *, forecast: bool = True, **limits: Unpack[BestQuery]) -> choices.BestAnswer:
         query = {**limits, "forecast": None if forecast else "false"}
-        return self._ask(best.BestAnswer, "GET", f"/v1/jobs/{job}/best", query=query)
+        return self._ask(choices.BestAnswer, "GET", f"/v1/jobs/{job}/best", query=query)
 
-    def best_of_all(self, trainable: str, metric: str, **limits: Unpack[BestQuery]) -> best.BestOfAll:
+    def best_of_all(self, trainable: str, metric: str, **limits: Unpack[BestQuery]) -> choices.BestOfAll:
         """Over all jobs that tuned it for this metric."""
         query = {"trainable": trainable, "metric": metric, **limits}
-        return self._ask(best.BestOfAll, "GET", "/v1/best", query=query)
+        return self._ask(choices.BestOfAll, "GET", "/v1/best", query=query)
 
-    def pareto(self, job: str, **elsewhere: Unpack[Elsewhere]) -> best.Pareto:
-        return self._ask(best.Pareto, "GET", f"/v1/jobs/{job}/pareto", query=elsewhere)
+    def pareto(self, job: str, **elsewhere: Unpack[Elsewhere]) -> choices.Pareto:
+        return self._ask(choices.Pareto, "GET", f"/v1/jobs/{job}/pareto", query=elsewhere)
 
     def bill(self, job: str) -> show.Bill:
         return self._ask(show.Bill, "GET", f"/v1/jobs/{job}/bill")
@@ -273,6 +280,12 @@ class _Patience:
         silent_s = time.monotonic() - self._heard_at
         if 0 < error.status < 500 or silent_s > RESTART_S:
             raise error
+
+
+def _with_pilot(job: Mapping[str, Any], usd: float) -> dict[str, Any]:
+    planning = dict(job.get("planning") or {})
+    pilot = {**(planning.get("pilot") or {}), "usd": usd}
+    return {**job, "planning": {**planning, "pilot": pilot}}
 
 
 def _content(body: Mapping[str, Any] | None, headers: Mapping[str, str]) -> dict[str, Any]:

@@ -127,8 +127,7 @@ class _Elsewhere:
             for cost, point in self._points
             if limits.allow(cost.cost.usd, cost.cost.gpu_ms, cost.duration_ns)
         ]
-        found = self._least(within, lambda cost, point: (point.loss, cost.cost.usd, point.seq))
-        return found
+        return self._least(within, lambda cost, point: (point.loss, cost.cost.usd, point.seq))
 
     def next_better(self, loss: float) -> Priced | None:
         better = [(cost, point) for cost, point in self._points if point.loss < loss]

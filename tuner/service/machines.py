@@ -40,6 +40,10 @@ class Machine:
     accelerator: str
     source: str
 
+    def is_as_offered(self, offer: Offer) -> bool:
+        same = _is(self.instance_type, offer.instance_type) and self.market == offer.market
+        return same and self.price == offer.price
+
     def rate(self, row: JobRow) -> Rate:
         """Of one trial of the job. Raises Invalid where it does not fit."""
         cpus, gpus = row.spec.resources.cpus, row.spec.resources.gpus

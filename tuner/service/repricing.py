@@ -33,10 +33,8 @@ def pricing(db: Connection, service: Service, row: JobRow, asked: Asked) -> Pric
         return None
     there = machine(service.settings, row, asked)
     rate = there.rate(row)
-    own = row.offer
-    if len(row.offers) == 1 and own.market == there.market and own.price == there.price:
-        if own.instance_type.casefold() == there.instance_type.casefold():
-            return None
+    if len(row.offers) == 1 and there.is_as_offered(row.offer):
+        return None
     time = _relative_time(db, service, row, there)
     overhead, notes = _interruptions(db, service, row, there)
     kinds = sorted({offer.instance_type for offer in row.offers})
