@@ -25,6 +25,8 @@ ENDPOINTS = {
     ("get", "/v1/jobs/{job}/ledger"),
     ("get", "/v1/jobs/{job}/events"),
     ("get", "/v1/best"),
+    ("get", "/v1/spend"),
+    ("get", "/v1/prices"),
     ("get", "/v1/trainables"),
     ("get", "/healthz"),
     ("get", "/readyz"),
@@ -53,6 +55,8 @@ QUERIES = {
         "instance_type",
         "region",
     },
+    "/v1/spend": {"group_by", "since", "until", "timezone"},
+    "/v1/prices": {"cloud", "region", "zone", "instance_type", "accelerator", "market", "limit"},
 }
 COMMANDS = {
     "serve": set[str](),
@@ -74,10 +78,12 @@ COMMANDS = {
     "trials": {"--json"},
     "bill": {"--json"},
     "report": {"--json"},
+    "spend": {"--by", "--since", "--until", "--timezone", "--csv", "--json"},
     "pause": {"--json"},
     "resume": {"--json"},
     "cancel": {"--json"},
     "topup": {"--usd", "--json"},
+    "prices": {"--cloud", "--region", "--accelerator", "--market", "--update", "--json"},
     "demo": set[str](),
     "simulate": {
         "--table",

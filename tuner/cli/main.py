@@ -11,7 +11,9 @@ from tuner.cli.cluster import cluster, preempt
 from tuner.cli.frame import Frame, with_problems
 from tuner.cli.job_yaml import read_job
 from tuner.cli.pilot import pilot
+from tuner.cli.prices import prices
 from tuner.cli.simulate import simulate
+from tuner.cli.spending import spend
 from tuner.client import Client
 
 app = typer.Typer(
@@ -203,9 +205,11 @@ app.command()(best)
 app.command()(best_of_all)
 app.command()(pareto)
 app.command()(pilot)
+app.command()(prices)
 app.command()(simulate)
 app.command()(cluster)
 app.command()(preempt)
+app.command()(spend)
 
 
 def _plus(before: float | None, more: float, name: str) -> float:

@@ -19,7 +19,8 @@ from tuner.domain.records import DRIVER_ENDED, AttemptRow, CheckpointRow, OpenHo
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
 from tuner.domain.trial import TrialState
-from tuner.store import front, jobs, launches, ledger
+from tuner.domain.usage import Usage
+from tuner.store import front, jobs, launches, ledger, usage
 from tuner.store.codec import decode, encode
 from tuner.store.database import Database
 from tuner.store.tables import attempts, checkpoints, events, reports, trials
@@ -213,6 +214,9 @@ class SqlTx:
         mine = (a.job == self._job) & (a.trial == attempt.trial) & (a.attempt == attempt.attempt)
         if self._db.execute(update(attempts).where(mine).values(values)).rowcount == 0:
             self._db.execute(insert(attempts).values(**key, **values, project=self._project))
+
+    def put_usage(self, trial: str, attempt: int, used: Usage) -> None:
+        usage.put(self._db, self._project, (self._job, trial, attempt), used)
 
     def put_report(self, report: ReportRow) -> bool:
         if self.reached(report.trial, report.step) is not None:

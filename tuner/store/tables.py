@@ -153,6 +153,7 @@ entries = Table(
     CheckConstraint("entry = 'correct' OR (usd >= 0 AND gpu_ms >= 0)", name="only_corrections_negative"),
     Index("ix_entries_job", "job", "seq"),
     Index("ix_entries_attempt", "job", "trial", "attempt"),
+    Index("ix_entries_at", "project", "at"),
 )
 
 trials = Table(
@@ -193,6 +194,26 @@ attempts = Table(
     Column("market", String(20), nullable=False, server_default="on_demand"),
     Column("price", BigInteger, nullable=False, server_default="0"),
     Column("landed_at", BigInteger),
+)
+
+attempt_usage = Table(
+    "attempt_usage",
+    metadata,
+    _job(primary_key=True),
+    Column("trial", String(40), primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    _project(),
+    Column("wall_ns", BigInteger),
+    Column("cpu_ns", BigInteger),
+    Column("memory_peak_bytes", BigInteger),
+    Column("gpu_samples", BigInteger),
+    Column("gpu_percent", BigInteger),
+    Column("gpu_memory_peak_bytes", BigInteger),
+    Column("data_wait_ns", BigInteger),
+    Column("compute_ns", BigInteger),
+    Column("saves", BigInteger),
+    Column("saved_bytes", BigInteger),
+    Column("facts", Text, nullable=False),
 )
 
 reports = Table(
