@@ -202,8 +202,8 @@ def bill_of(view: BillView) -> show.Bill:
         savings=show.Savings(
             full_fidelity_usd=full,
             against_full_fidelity_usd=None if full is None else round(full - spent.usd.usd, 6),
-            on_demand_usd=view.on_demand.usd,
-            against_on_demand_usd=round(view.on_demand.usd - spent.usd.usd, 6),
+            on_demand_usd=None if view.on_demand is None else view.on_demand.usd,
+            against_on_demand_usd=None if view.on_demand is None else (view.on_demand - spent.usd).usd,
         ),
         completed_trials=view.completed,
         cost_per_completed_trial_usd=round(spent.usd.usd / view.completed, 6) if view.completed else None,

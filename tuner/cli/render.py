@@ -120,7 +120,7 @@ def bill(found: show.Bill) -> RenderableType:
 
 
 def _spot_savings(found: show.Bill) -> str:
-    demand, less = usd(found.savings.on_demand_usd), found.savings.against_on_demand_usd
+    demand, less = usd(found.savings.on_demand_usd), found.savings.against_on_demand_usd or 0
     if less > 0:
         return f"{usd(less)} saved by spot machines: on demand the same time costs {demand}."
     test = f", {usd(found.self_test_usd)} of it for the restore self-test" if found.self_test_usd else ""

@@ -80,8 +80,8 @@ class Savings(Answer):
 
     full_fidelity_usd: float | None
     against_full_fidelity_usd: float | None
-    on_demand_usd: float
-    against_on_demand_usd: float
+    on_demand_usd: float | None
+    against_on_demand_usd: float | None
 
 
 class Bill(Answer):
