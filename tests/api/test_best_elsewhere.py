@@ -134,6 +134,8 @@ def test_a_forecast_that_cannot_be_made_says_why(finished: Finished) -> None:
         ({"market": "spott"}, "market", "spot"),
         ({"market": "spot_with_fallback"}, "market", "spot"),
         ({**T4, "region": "us-esat-1"}, "region", "us-east-1"),
+        ({"region": "us-east-1"}, "region", "name an instance type"),
+        ({**T4, "region": "eastus"}, "region", "us-east-1"),
         ({"region": "nowhere at all"}, "region", "eu-central-1"),
     ],
 )

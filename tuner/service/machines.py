@@ -75,6 +75,11 @@ def machine(settings: Settings, row: JobRow, asked: Asked) -> Machine:
         return listed
     if own and asked.region is None:
         return _local(settings, own[0], market)
+    if own:
+        detail = (
+            f"no price of {kind} is known by region; name an instance type that the catalogue has there, too"
+        )
+        raise Invalid.at("region", detail)
     raise Invalid.at("instance_type", _unknown(prices, row, kind))
 
 
@@ -108,16 +113,15 @@ def _offered(prices: Catalogue, offer: Offer) -> Machine:
 
 def _named(settings: Settings, prices: Catalogue, offer: Offer, market: Market) -> Machine | None:
     """As TUNER_NODE_PRICES has it."""
-    kind = offer.instance_type
-    if (kind if market == "on_demand" else f"{kind}/{market}") not in settings.node_prices:
+    usd = settings.node_price(offer.instance_type, market)
+    if usd is None:
         return None
-    usd, source = settings.price_of(kind, cpus=offer.cpus, gpus=offer.gpus, market=market)
-    return _of(prices, offer, market, Price.from_usd_per_hour(usd), source)
+    return _of(prices, offer, market, Price.from_usd_per_hour(usd), "TUNER_NODE_PRICES")
 
 
 def _local(settings: Settings, offer: Offer, market: Market) -> Machine:
     """A kind that no catalogue has: by its CPUs and GPUs, as when the job was admitted."""
-    usd, source = settings.price_of(offer.instance_type, cpus=offer.cpus, gpus=offer.gpus, market=market)
+    usd, source = settings.local_price(cpus=offer.cpus, gpus=offer.gpus, market=market)
     return _of(None, offer, market, Price.from_usd_per_hour(usd), source)
 
 
@@ -138,32 +142,22 @@ def _listed(prices: Catalogue, row: JobRow, kind: str, market: Market, asked: As
             there = known
         else:
             raise Invalid.at("region", f"{kind} is not listed in {asked.region}; it is in {_all(known)}")
-    priced = [(one.price(market), one) for one in there]
-    best = min(
-        ((price.micro_usd_per_hour, one.zone, one) for price, one in priced if price is not None),
-        key=lambda found: found[:2],
-        default=None,
-    )
-    if best is None:
+    priced = [(price, one) for one in there if (price := one.price(market)) is not None]
+    if not priced:
         other = "on_demand" if market == "spot" else "spot"
         raise Invalid.at(
             "market", f"no {market} price of {kind} is known there; try {other} or another region"
         )
-    return _machine(best[2], market, Price(best[0]))
+    price, cheapest = min(priced, key=lambda pair: (pair[0], pair[1].region, pair[1].zone))
+    return _machine(prices, cheapest, market, price, of=len(priced))
 
 
-def _machine(one: Listing, market: Market, price: Price) -> Machine:
-    source = f"{one.source(market)}, {one.date(market)}"
-    return Machine(
-        one.instance_type,
-        market,
-        one.region,
-        price,
-        one.vcpus,
-        one.accelerators,
-        one.accelerator,
-        source,
-    )
+def _machine(prices: Catalogue, one: Listing, market: Market, price: Price, *, of: int) -> Machine:
+    which = f"the cheapest of {of}: " if of > 1 else ""
+    place = f"{one.cloud} {one.zone or one.region}"
+    source = f"{prices.name}: {which}{place}, {one.date(market)}, {one.source(market)}"
+    size = one.vcpus, one.accelerators
+    return Machine(one.instance_type, market, one.region, price, *size, one.accelerator, source)
 
 
 def _unknown(prices: Catalogue, row: JobRow, kind: str) -> str:
