@@ -9,6 +9,7 @@ from tuner.cli.main import app
 
 ENDPOINTS = {
     ("post", "/v1/jobs"),
+    ("post", "/v1/pilots"),
     ("get", "/v1/jobs"),
     ("get", "/v1/jobs/{job}"),
     ("patch", "/v1/jobs/{job}"),
@@ -44,6 +45,7 @@ QUERIES = {
 COMMANDS = {
     "serve": set[str](),
     "submit": {"--wait", "--json"},
+    "pilot": {"--usd", "--wait", "--json"},
     "jobs": {"--json"},
     "watch": {"--json"},
     "best": {"--max-cost-usd", "--json"},

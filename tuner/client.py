@@ -107,6 +107,13 @@ class Client:
         """`budget={...}`, `tags={...}`, `priority=1`."""
         return self._ask(Job, "PATCH", f"/v1/jobs/{job}", body=change, repeat=True)
 
+    def pilot(self, job: Mapping[str, Any], *, usd: float | None = None) -> Job:
+        """Runs a few steps of a few configurations of a job under a budget of their own, for plans to learn from, unless there is
+        such a pilot: then it answers that one. `usd` where `job` does not say it under `planning`."""
+        body = job if usd is None else _with_pilot(job, usd)
+        headers = {"Idempotency-Key": uuid.uuid4().hex}
+        return self._ask(Job, "POST", "/v1/pilots", body=body, headers=headers, repeat=True)
+
     def wait(
         self, job: str, *, timeout_s: float | None = None, until: tuple[str, ...] = (*ENDED, "paused")
     ) -> Job:
@@ -258,6 +265,12 @@ class _Patience:
         silent_s = time.monotonic() - self._heard_at
         if 0 < error.status < 500 or silent_s > RESTART_S:
             raise error
+
+
+def _with_pilot(job: Mapping[str, Any], usd: float) -> dict[str, Any]:
+    planning = dict(job.get("planning") or {})
+    pilot = {**(planning.get("pilot") or {}), "usd": usd}
+    return {**job, "planning": {**planning, "pilot": pilot}}
 
 
 def _content(body: Mapping[str, Any] | None, headers: Mapping[str, str]) -> dict[str, Any]:

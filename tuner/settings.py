@@ -32,6 +32,7 @@ class Settings:
     url: str = ""
     allowed_modules: tuple[str, ...] = ("trainables",)
     node_prices: Mapping[str, float] = field(default_factory=dict)
+    prices: str = ""
     local_cpus: int | None = None
     local_gpus: int | None = None
     slice_s: float = 10.0
@@ -57,6 +58,7 @@ class Settings:
             url=environ.get("TUNER_URL") or f"http://{_reachable(host)}:{port}",
             allowed_modules=_names(environ.get("TUNER_ALLOWED_MODULES") or "trainables"),
             node_prices=_prices(environ.get("TUNER_NODE_PRICES", "")),
+            prices=_path(environ.get("TUNER_PRICES", "")),
             local_cpus=_int(environ, "TUNER_LOCAL_CPUS", None, 1, 10_000),
             local_gpus=_int(environ, "TUNER_LOCAL_GPUS", None, 0, 1000),
             slice_s=_seconds(environ, "TUNER_SLICE", 10.0),
@@ -69,6 +71,11 @@ class Settings:
     @property
     def api_key_path(self) -> Path:
         return self.home / "api_key"
+
+    @property
+    def prices_path(self) -> Path:
+        """Where `tuner prices --update` keeps the catalogue that stands for the shipped one."""
+        return self.home / "prices.csv"
 
     @property
     def database_url_path(self) -> Path:
@@ -111,6 +118,11 @@ def write_private(path: Path, text: str) -> None:
         os.link(draft, path)
     finally:
         draft.unlink()
+
+
+def _path(text: str) -> str:
+    """Absolute, so that it is the same for every process; empty stays empty."""
+    return str(Path(text).expanduser().absolute()) if text else ""
 
 
 def _storage(url: str) -> str:

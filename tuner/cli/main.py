@@ -1,17 +1,15 @@
 """`tuner`: one function a command."""
 
-import json
-import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-import yaml
 
 from tuner.cli import render, sketch, watching
 from tuner.cli.cluster import cluster, preempt
 from tuner.cli.frame import Frame, with_problems
-from tuner.cli.job_yaml import JobYaml
+from tuner.cli.job_yaml import read_job
+from tuner.cli.pilot import pilot
 from tuner.cli.simulate import simulate
 from tuner.client import Client
 
@@ -64,7 +62,7 @@ def submit(
 ) -> None:
     """Submit a tuning job."""
     client = Client()
-    job = client.submit(_read(file))
+    job = client.submit(read_job(file))
     if not wait:
         Frame(as_json).show(job, render.job)
         return
@@ -225,6 +223,7 @@ def trainables(as_json: Json = False) -> None:
     Frame(as_json).show(Client().trainables(), render.trainables)
 
 
+app.command()(pilot)
 app.command()(simulate)
 app.command()(cluster)
 app.command()(preempt)
@@ -234,29 +233,6 @@ def _plus(before: float | None, more: float, name: str) -> float:
     if before is None:
         raise typer.BadParameter(f"the job has no limit on {name}")
     return round(before + more, 6)
-
-
-def _read(file: Path) -> dict[str, Any]:
-    text = _text(file)
-    try:
-        found = yaml.load(text, JobYaml)  # noqa: S506  a SafeLoader
-        json.dumps(found)
-    except yaml.YAMLError as error:
-        raise typer.BadParameter(f"{file} is no YAML: {error}") from error
-    except (TypeError, ValueError) as error:
-        raise typer.BadParameter(f"{file}: {error}; put dates and the like into quotes") from error
-    if not isinstance(found, dict):
-        raise typer.BadParameter(
-            f"{file} holds no job: a mapping with name, trainable, objective, search_space, budget"
-        )
-    return found
-
-
-def _text(file: Path) -> str:
-    try:
-        return sys.stdin.read() if str(file) == "-" else file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise typer.BadParameter(f"{file} cannot be read: {error}") from error
 
 
 if __name__ == "__main__":
