@@ -94,7 +94,7 @@ def fits(model: Model, gib: Fraction, *, bf16: bool) -> Iterator[Fit]:
 
 def _fit(model: Model, changed: Model, micro: int) -> Fit:
     accumulation = -(-model.batch // micro)
-    changes = []
+    changes: list[str] = []
     if changed.precision != model.precision:
         changes.append(changed.precision)
     if accumulation > 1:
