@@ -10,6 +10,7 @@ from tuner.cli.main import app
 ENDPOINTS = {
     ("post", "/v1/jobs"),
     ("post", "/v1/pilots"),
+    ("post", "/v1/estimates"),
     ("get", "/v1/jobs"),
     ("get", "/v1/jobs/{job}"),
     ("patch", "/v1/jobs/{job}"),
@@ -25,6 +26,7 @@ ENDPOINTS = {
     ("get", "/v1/jobs/{job}/ledger"),
     ("get", "/v1/jobs/{job}/events"),
     ("get", "/v1/best"),
+    ("get", "/v1/prices"),
     ("get", "/v1/trainables"),
     ("get", "/healthz"),
     ("get", "/readyz"),
@@ -40,12 +42,14 @@ QUERIES = {
         "market",
         "instance_type",
     },
+    "/v1/prices": {"cloud", "region", "zone", "instance_type", "accelerator", "market", "limit"},
     "/v1/best": {"trainable", "metric", "max_cost_usd"},
 }
 COMMANDS = {
     "serve": set[str](),
     "submit": {"--wait", "--json"},
     "pilot": {"--usd", "--wait", "--json"},
+    "estimate": {"--samples", "--throughput", "--deadline", "--json"},
     "jobs": {"--json"},
     "watch": {"--json"},
     "best": {"--max-cost-usd", "--json"},
@@ -56,6 +60,7 @@ COMMANDS = {
     "resume": {"--json"},
     "cancel": {"--json"},
     "topup": {"--usd", "--json"},
+    "prices": {"--cloud", "--region", "--accelerator", "--market", "--update", "--json"},
     "demo": set[str](),
     "simulate": {
         "--table",

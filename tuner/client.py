@@ -19,7 +19,9 @@ import httpx2
 
 from tuner.schemas import answers as show
 from tuner.schemas.base import Answer
+from tuner.schemas.estimate_answers import Estimate
 from tuner.schemas.job import Job, JobPage
+from tuner.schemas.prices import Prices
 from tuner.schemas.problem import FieldProblem, Problem
 from tuner.settings import Settings
 
@@ -176,6 +178,14 @@ class Client:
 
     def trainables(self) -> show.Trainables:
         return self._ask(show.Trainables, "GET", "/v1/trainables")
+
+    def prices(self, *, limit: int = 100, **filters: str | None) -> Prices:
+        """`cloud`, `region`, `zone`, `instance_type`, `accelerator`, `market`; the cheapest first."""
+        return self._ask(Prices, "GET", "/v1/prices", query={**filters, "limit": limit})
+
+    def estimate(self, **parts: Any) -> Estimate:
+        """`run={...}`, `choices`, `scaling`, `compute_optimal`, `recurring`, `ownership`: any of them."""
+        return self._ask(Estimate, "POST", "/v1/estimates", body=parts, repeat=True)
 
     def events(self, job: str, *, after: int | None = None) -> Iterator[Event]:
         """Until the job ends; goes on behind the last event by itself when the connection breaks."""

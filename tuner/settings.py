@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 # On-demand list prices of us-east-1, read 2026-07-20 from AWS's price list: m7i a vCPU, g6.xlarge (one L4) a GPU.
@@ -33,6 +34,8 @@ class Settings:
     allowed_modules: tuple[str, ...] = ("trainables",)
     node_prices: Mapping[str, float] = field(default_factory=dict)
     prices: str = ""
+    egress_usd_per_gb: Decimal | None = None
+    storage_usd_per_gb_month: Decimal | None = None
     local_cpus: int | None = None
     local_gpus: int | None = None
     slice_s: float = 10.0
@@ -59,6 +62,8 @@ class Settings:
             allowed_modules=_names(environ.get("TUNER_ALLOWED_MODULES") or "trainables"),
             node_prices=_prices(environ.get("TUNER_NODE_PRICES", "")),
             prices=_path(environ.get("TUNER_PRICES", "")),
+            egress_usd_per_gb=_usd(environ, "TUNER_EGRESS_USD_PER_GB"),
+            storage_usd_per_gb_month=_usd(environ, "TUNER_STORAGE_USD_PER_GB_MONTH"),
             local_cpus=_int(environ, "TUNER_LOCAL_CPUS", None, 1, 10_000),
             local_gpus=_int(environ, "TUNER_LOCAL_GPUS", None, 0, 1000),
             slice_s=_seconds(environ, "TUNER_SLICE", 10.0),
@@ -192,6 +197,22 @@ def _int(environ: Mapping[str, str], name: str, default: int | None, low: int, h
     if not text.isdecimal() or not low <= int(text) <= high:
         raise ValueError(f"{name}: {text!r} must be a whole number from {low} to {high}")
     return int(text)
+
+
+def _usd(environ: Mapping[str, str], name: str) -> Decimal | None:
+    """Dollars of a rate, to the micro-dollar."""
+    text = environ.get(name)
+    if not text:
+        return None
+    try:
+        exact: Decimal | None = Decimal(text)
+    except InvalidOperation:
+        exact = None
+    if exact is None or not exact.is_finite() or not 0 <= exact <= 1000 or exact != round(exact, 6):
+        raise ValueError(
+            f"{name}: {text!r} must be dollars from 0 to 1000 with at most six decimals, such as 0.09"
+        )
+    return exact
 
 
 def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:

@@ -91,7 +91,7 @@ def check_best(many: Many, limits: dict[str, Any]) -> None:
     best = min(found, key=lambda point: point.order)
     assert place(answer.json()) == (best.trial, best.step)
     better = [point for point in many.points if point.score > best.score]
-    cheapest = min(better, key=lambda point: (point.usd, -point.score, point.seq), default=None)
+    cheapest = min(better, key=lambda point: point.cheapest_first, default=None)
     shown = answer.json()["next_better"]
     assert (shown and place(shown)) == (cheapest and (cheapest.trial, cheapest.step))
 
@@ -150,7 +150,7 @@ def test_where_nothing_is_affordable_the_cheapest_is_named(finished: Finished) -
     answer = finished.client.get(f"/v1/jobs/{finished.plain}/best", params={"max_cost_usd": 0.000001})
     problem = check_problem(answer, 404)
     found = points(finished.service, finished.plain, "max")
-    cheapest = min(found, key=lambda point: (point.usd, point.gpu_ms, point.ns, point.seq))
+    cheapest = min(found, key=lambda point: (point.usd, point.gpu_ms, point.ns, -point.score, point.seq))
     for word in (cheapest.trial, f"step {cheapest.step}", str(Money(cheapest.usd))):
         assert word in problem["detail"]
 

@@ -14,7 +14,8 @@ from tuner.domain.records import AttemptRow
 from tuner.domain.time import NS, rfc3339
 from tuner.schemas import answers as show
 from tuner.schemas import job as wire
-from tuner.service.answers import BestView, BillView, EntryRow, Reached, TrialRow, TrialView
+from tuner.service.answers import BillView, EntryRow, TrialRow, TrialView
+from tuner.service.best import BestView, Reached
 from tuner.service.report import Estimate, ReportView
 from tuner.service.trainables import Described
 from tuner.service.views import JobView

@@ -7,9 +7,11 @@ import typer
 
 from tuner.cli import render, sketch, watching
 from tuner.cli.cluster import cluster, preempt
+from tuner.cli.estimate import estimate
 from tuner.cli.frame import Frame, with_problems
 from tuner.cli.job_yaml import read_job
 from tuner.cli.pilot import pilot
+from tuner.cli.prices import prices
 from tuner.cli.simulate import simulate
 from tuner.client import Client
 
@@ -224,6 +226,8 @@ def trainables(as_json: Json = False) -> None:
 
 
 app.command()(pilot)
+app.command()(estimate)
+app.command()(prices)
 app.command()(simulate)
 app.command()(cluster)
 app.command()(preempt)

@@ -1,21 +1,20 @@
-"""Which configuration is best under a budget, and what everything cost."""
+"""What was found, and what everything cost."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tuner.domain.cost import CostKind
-from tuner.domain.errors import Invalid, NotFound, NothingAffordable
+from tuner.domain.errors import NotFound
 from tuner.domain.ids import TRIAL_ID
 from tuner.domain.job import JobState
 from tuner.domain.ledger import Account
 from tuner.domain.money import FREE, Cost, Money, Price
 from tuner.domain.records import AttemptRow
-from tuner.domain.time import NS, Instant
+from tuner.domain.time import Instant
 from tuner.service.views import JobView, view_of
 from tuner.service.wiring import Service
 from tuner.store import answers, jobs, ledger
 from tuner.store.answers import After as After
-from tuner.store.answers import Limits as Limits
 from tuner.store.answers import Reached as Reached
 from tuner.store.answers import Sort as Sort
 from tuner.store.answers import Told as Told
@@ -23,12 +22,6 @@ from tuner.store.answers import TrialRow as TrialRow
 from tuner.store.database import Connection
 from tuner.store.jobs import JobRow
 from tuner.store.ledger import EntryRow as EntryRow
-
-
-@dataclass(frozen=True)
-class BestView:
-    best: Reached
-    next_better: Reached | None
 
 
 @dataclass(frozen=True)
@@ -84,49 +77,6 @@ class Changes:
 
     told: Told
     view: JobView
-
-
-def best(
-    service: Service, job: str, limits: Limits, *, market: str | None = None, instance_type: str | None = None
-) -> BestView:
-    """The best configuration whose training costs no more than this. Raises NothingAffordable, naming the cheapest."""
-    with service.database.read() as db:
-        row = jobs.get(db, job, service.project)
-        _refuse_other_prices(row, market, instance_type)
-        mode = row.spec.objective.mode
-        found = answers.best(db, job, mode, limits)
-        if found is None:
-            raise NothingAffordable(_nothing(answers.cheapest(db, job), row))
-        assert found.value is not None
-        return BestView(found, answers.next_better(db, job, mode, found.value))
-
-
-def best_of_all(service: Service, trainable: str, metric: str, limits: Limits) -> tuple[str, Reached]:
-    """The same question over all jobs that tuned this trainable for this metric, the newest deciding which way is better;
-    answers the job too. Raises NothingAffordable."""
-    with service.database.read() as db:
-        rows = [
-            row
-            for row in jobs.of_trainable(db, service.project, trainable)
-            if row.spec.objective.metric == metric
-        ]
-        if not rows:
-            raise NothingAffordable(f"no job has tuned {trainable} for {metric!r}")
-        objective = rows[0].spec.objective
-        found = [(row.id, answers.best(db, row.id, objective.mode, limits)) for row in rows]
-        reached = [(job, point) for job, point in found if point is not None and point.value is not None]
-        if not reached:
-            points = ((answers.cheapest(db, row.id), row) for row in rows)
-            known = [(point, row) for point, row in points if point is not None]
-            cheapest = min(known, key=lambda pair: pair[0].cost.usd, default=(None, rows[0]))
-            raise NothingAffordable(_nothing(*cheapest))
-        return max(reached, key=lambda pair: objective.score(pair[1].value or 0.0))
-
-
-def pareto(service: Service, job: str) -> list[Reached]:
-    with service.database.read() as db:
-        row = jobs.get(db, job, service.project)
-        return answers.pareto(db, job, row.spec.objective.mode)
 
 
 def page_of_jobs(
@@ -238,20 +188,3 @@ def _price_on_demand(service: Service, row: JobRow) -> Price:
     usd, _ = service.settings.price_of(o.instance_type, cpus=o.cpus, gpus=o.gpus)
     listed = replace(o, price=Price.from_usd_per_hour(usd))
     return listed.rate(cpus=size.cpus, gpus=size.gpus).price
-
-
-def _refuse_other_prices(row: JobRow, market: str | None, instance_type: str | None) -> None:
-    if instance_type not in (None, row.offer.instance_type):
-        detail = f"there are prices for {row.offer.instance_type} only, which this job ran on"
-        raise Invalid.at("instance_type", detail)
-    if market not in (None, row.offer.market):
-        raise Invalid.at("market", f"there are prices for {row.offer.market} only, at which this job ran")
-
-
-def _nothing(cheapest: Reached | None, row: JobRow) -> str:
-    if cheapest is None:
-        return f"no trial has reported {row.spec.objective.metric!r} yet"
-    return (
-        f"the cheapest is {cheapest.trial} at step {cheapest.step}, for {cheapest.cost.usd}, "
-        f"{cheapest.cost.gpu_hours:.6f} GPU-hours and {cheapest.duration_ns / NS:.1f} s"
-    )

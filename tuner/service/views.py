@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tuner.domain.ledger import Account
 from tuner.domain.trial import TrialState
 from tuner.service.wiring import Service
-from tuner.store import answers, jobs, ledger
+from tuner.store import answers, best, jobs, ledger
 from tuner.store.answers import Reached
 from tuner.store.database import Connection
 from tuner.store.jobs import JobRow
@@ -53,7 +53,7 @@ def view_of(db: Connection, service: Service, row: JobRow) -> JobView:
         ledger.account(db, row.id),
         answers.states(db, row.id),
         answers.steps_reported(db, row.id),
-        answers.best(db, row.id, row.spec.objective.mode),
+        best.best(db, row.id),
         jobs.running_ns(db, row.id, service.now()),
         service.cluster.dashboard_url,
     )

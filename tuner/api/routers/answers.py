@@ -14,8 +14,9 @@ from tuner.domain.errors import Invalid
 from tuner.domain.money import MS_PER_HOUR, Money
 from tuner.domain.time import parse_duration_ns
 from tuner.schemas import answers as show
-from tuner.service import answers, trainables
-from tuner.service.answers import After, Limits, Sort
+from tuner.service import answers, best, trainables
+from tuner.service.answers import After, Sort
+from tuner.service.best import Limits
 from tuner.service.report import report
 from tuner.service.wiring import Service
 
@@ -60,14 +61,14 @@ def get_best(
 ) -> show.BestAnswer:
     """The best configuration that can be trained within these limits, and the next better one with what it would cost."""
     limits = _limits(max_cost_usd, max_gpu_hours, max_duration)
-    view = answers.best(service, job, limits, market=market, instance_type=instance_type)
+    view = best.best(service, job, limits, market=market, instance_type=instance_type)
     return present.best_answer_of(view)
 
 
 @router.get("/jobs/{job}/pareto")
 def get_pareto(job: str, service: Svc) -> show.Pareto:
     """Metric against cost: no point of it is beaten on both."""
-    return present.pareto_of(answers.pareto(service, job))
+    return present.pareto_of(best.pareto(service, job))
 
 
 @router.get("/jobs/{job}/bill")
@@ -111,7 +112,7 @@ def get_best_of_all(
 ) -> show.BestOfAll:
     """The best configuration that any job found for this trainable and metric."""
     limits = _limits(max_cost_usd, max_gpu_hours, None)
-    job, point = answers.best_of_all(service, trainable, metric, limits)
+    job, point = best.best_of_all(service, trainable, metric, limits)
     return present.best_of_all_of(job, point)
 
 
