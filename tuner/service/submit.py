@@ -14,7 +14,7 @@ from tuner.engine.code_digest import code_digest
 from tuner.engine.placement import Machine
 from tuner.engine.ray_cluster import Node
 from tuner.service.cluster import import_path
-from tuner.service.offers import offers_of, suitable
+from tuner.service.offers import offers_of, priced_nodes
 from tuner.service.trainables import is_allowed
 from tuner.service.views import JobView, job_view
 from tuner.service.warm_start import warm_start_faults
@@ -86,7 +86,9 @@ def admit(service: Service, spec: JobSpec) -> tuple[list[Offer], int]:
             f"take; give at least {least.usd} and {least.gpu_hours:.6f} GPU-hours"
         )
         raise Invalid(Fault(pointer, detail))
-    room = min(MAX_CONCURRENCY, sum(_fit(node, wanted) for node in suitable(nodes, wanted)))
+    room = min(
+        MAX_CONCURRENCY, sum(_fit(node, wanted) for node, *_ in priced_nodes(service.settings, nodes, wanted))
+    )
     return offers, min(room, wanted.max_concurrent_trials or room)
 
 

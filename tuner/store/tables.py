@@ -153,6 +153,7 @@ entries = Table(
     CheckConstraint("entry = 'correct' OR (usd >= 0 AND gpu_ms >= 0)", name="only_corrections_negative"),
     Index("ix_entries_job", "job", "seq"),
     Index("ix_entries_attempt", "job", "trial", "attempt"),
+    Index("ix_entries_at", "project", "at"),
 )
 
 trials = Table(
