@@ -100,18 +100,22 @@ def _scaling(found: show.ScalingEstimate) -> Iterator[RenderableType]:
         )
     yield table
     if found.machines:
-        pays = _table("GPUs", "machines", "where", "hours", "dollars", "$ for an hour less", "pays")
-        for one in found.machines:
-            pays.add_row(
-                str(one.gpus),
-                f"{one.machines} x {one.instance_type}",
-                one.region,
-                number(one.hours),
-                usd(one.usd),
-                usd(one.usd_per_hour_saved),
-                one.pays,
-            )
-        yield pays
+        yield _machines(found.machines)
+
+
+def _machines(found: Sequence[show.Machines]) -> Table:
+    table = _table("GPUs", "machines", "where", "hours", "dollars", "$ for an hour less", "pays")
+    for one in found:
+        table.add_row(
+            str(one.gpus),
+            f"{one.machines} x {one.instance_type}",
+            one.region,
+            number(one.hours),
+            usd(one.usd),
+            usd(one.usd_per_hour_saved),
+            one.pays,
+        )
+    return table
 
 
 def _compute(found: show.ComputeEstimate) -> Iterator[RenderableType]:
