@@ -11,6 +11,7 @@ ENDPOINTS = {
     ("post", "/v1/jobs"),
     ("post", "/v1/pilots"),
     ("post", "/v1/plans"),
+    ("post", "/v1/estimates"),
     ("get", "/v1/jobs"),
     ("get", "/v1/jobs/{job}"),
     ("patch", "/v1/jobs/{job}"),
@@ -64,6 +65,7 @@ COMMANDS = {
     "submit": {"--wait", "--json"},
     "pilot": {"--usd", "--wait", "--json"},
     "plan": {"--step-seconds", "--steps-from", "--deadline", "--json"},
+    "estimate": {"--samples", "--throughput", "--deadline", "--json"},
     "jobs": {"--json"},
     "watch": {"--json"},
     "best": {

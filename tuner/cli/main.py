@@ -8,6 +8,7 @@ import typer
 from tuner.cli import render, sketch, watching
 from tuner.cli.best import best, best_of_all, pareto
 from tuner.cli.cluster import cluster, preempt
+from tuner.cli.estimate import estimate
 from tuner.cli.frame import Frame, with_problems
 from tuner.cli.job_yaml import read_job
 from tuner.cli.pilot import pilot
@@ -208,6 +209,7 @@ app.command()(best_of_all)
 app.command()(pareto)
 app.command()(pilot)
 app.command()(plan)
+app.command()(estimate)
 app.command()(prices)
 app.command()(simulate)
 app.command()(cluster)

@@ -23,6 +23,7 @@ from tuner.client.http import Http, problem_of, silent
 from tuner.client.queries import BestQuery, Elsewhere
 from tuner.schemas import answers as show
 from tuner.schemas import best as choices
+from tuner.schemas.estimate_answers import Estimate
 from tuner.schemas.job import Job, JobPage
 from tuner.schemas.plan import Plan
 from tuner.schemas.prices import Prices
@@ -173,6 +174,10 @@ class Client(Http):
     def prices(self, *, limit: int = 100, **filters: str | None) -> Prices:
         """`cloud`, `region`, `zone`, `instance_type`, `accelerator`, `market`; the cheapest first."""
         return self._ask(Prices, "GET", "/v1/prices", query={**filters, "limit": limit})
+
+    def estimate(self, **parts: Any) -> Estimate:
+        """`run={...}`, `choices`, `scaling`, `compute_optimal`, `recurring`, `ownership`: any of them."""
+        return self._ask(Estimate, "POST", "/v1/estimates", body=parts, repeat=True)
 
     def events(self, job: str, *, after: int | None = None) -> Iterator[Event]:
         """Until the job ends; goes on behind the last event by itself when the connection breaks."""
