@@ -6,7 +6,9 @@ from typing import Annotated
 import typer
 
 from tuner.cli import render, sketch, watching
+from tuner.cli.best import best, best_of_all, pareto
 from tuner.cli.cluster import cluster, preempt
+from tuner.cli.estimate import estimate
 from tuner.cli.frame import Frame, with_problems
 from tuner.cli.job_yaml import read_job
 from tuner.cli.pilot import pilot
@@ -111,31 +113,6 @@ def watch(job: JobId, as_json: Json = False) -> None:
 
 @app.command()
 @with_problems
-def best(
-    job: JobId,
-    max_cost_usd: Annotated[float | None, typer.Option(help="What training it may cost, in dollars.")] = None,
-    max_gpu_hours: Annotated[float | None, typer.Option(help="GPU-hours that training it may take.")] = None,
-    max_duration: Annotated[
-        str | None, typer.Option(help="Time that training it may take: 90s, 15m.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """The best configuration, within limits on what it costs to train."""
-    found = Client().best(
-        job, max_cost_usd=max_cost_usd, max_gpu_hours=max_gpu_hours, max_duration=max_duration
-    )
-    Frame(as_json).show(found, render.best)
-
-
-@app.command()
-@with_problems
-def pareto(job: JobId, as_json: Json = False) -> None:
-    """Metric against cost: every configuration that no other beats on both."""
-    Frame(as_json).show(Client().pareto(job), render.pareto)
-
-
-@app.command()
-@with_problems
 def trials(
     job: JobId,
     sort: Annotated[
@@ -227,8 +204,12 @@ def trainables(as_json: Json = False) -> None:
     Frame(as_json).show(Client().trainables(), render.trainables)
 
 
+app.command()(best)
+app.command()(best_of_all)
+app.command()(pareto)
 app.command()(pilot)
 app.command()(plan)
+app.command()(estimate)
 app.command()(prices)
 app.command()(simulate)
 app.command()(cluster)

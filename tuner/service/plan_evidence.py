@@ -11,9 +11,9 @@ from tuner.domain.records import AttemptRow
 from tuner.planning.evidence import Delays, Evidence, SeenTrial, of_nothing, of_trials
 from tuner.planning.pilot import TAG
 from tuner.service.wiring import Service
-from tuner.store import jobs, paces
+from tuner.store import jobs, seen
 from tuner.store.jobs import JobRow
-from tuner.store.paces import Paced
+from tuner.store.seen import Paced
 
 LOOKED_AT = 20  # jobs of the trainable, the newest
 USED = 5
@@ -34,11 +34,11 @@ def of_jobs(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> Evidence
     used: list[str] = []
     for row in rows:
         with service.database.read() as db:
-            ran = paces.attempts_of(db, row.id)
-            found = list(paces.paced(db, row.id))
-        seen = _seen(found, ran, row.spec.objective, like=spec.objective)
-        if seen:
-            trials, attempts, used = [*trials, *seen], [*attempts, *ran], [*used, row.id]
+            ran = seen.attempts_of(db, row.id)
+            found = list(seen.paced(db, row.id))
+        told = _seen(found, ran, row.spec.objective, like=spec.objective)
+        if told:
+            trials, attempts, used = [*trials, *told], [*attempts, *ran], [*used, row.id]
     if not trials:
         return None
     notes = [
@@ -60,7 +60,7 @@ def of_jobs(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> Evidence
 def _alike(service: Service, spec: JobSpec) -> list[JobRow]:
     """Called with the same constants where there are such, and on the machine of the newest."""
     with service.database.read() as db:
-        found = paces.jobs_that_ran(db, service.project, spec.trainable, LOOKED_AT)
+        found = seen.jobs_that_ran(db, service.project, spec.trainable, LOOKED_AT)
     found = [row for row in found if row.spec.fidelity.unit == spec.fidelity.unit]
     same = [row for row in found if dict(row.spec.constants) == dict(spec.constants)]
     chosen = same or found
@@ -92,15 +92,15 @@ def _seen(
 ) -> list[SeenTrial]:
     setups = {row.trial: ns_of(row, "setup") for row in attempts if row.attempt == 1}
     told = (objective.metric, objective.mode) == (like.metric, like.mode)
-    seen = []
+    trials = []
     for one in found:
         step_ns = _step_ns(one, setups.get(one.trial))
         if step_ns is None:
             continue
         points = [(step, value) for step, value, _ in one.points if value is not None]
         curve = tuple((step, like.score(value)) for step, value in points) if told else ()
-        seen.append(SeenTrial(one.config, step_ns, curve, one.points[-1][0], one.state == "completed"))
-    return seen
+        trials.append(SeenTrial(one.config, step_ns, curve, one.points[-1][0], one.state == "completed"))
+    return trials
 
 
 def _step_ns(one: Paced, setup_ns: int | None) -> int | None:
