@@ -64,7 +64,7 @@ COMMANDS = {
     "serve": set[str](),
     "submit": {"--wait", "--json"},
     "pilot": {"--usd", "--wait", "--json"},
-    "plan": {"--step-seconds", "--steps-from", "--deadline", "--json"},
+    "plan": {"--pilot-usd", "--step-seconds", "--steps-from", "--deadline", "--json"},
     "estimate": {"--samples", "--throughput", "--deadline", "--json"},
     "jobs": {"--json"},
     "watch": {"--json"},

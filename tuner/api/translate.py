@@ -12,7 +12,7 @@ from tuner.domain.money import MS_PER_HOUR, Money
 from tuner.domain.objective import Objective
 from tuner.domain.time import parse_duration_ns
 from tuner.schemas import job as wire
-from tuner.schemas.pilot import Pilot
+from tuner.schemas.plan import Pilot
 from tuner.service.control import UNSET, BudgetPatch
 from tuner.service.pilots import PilotLimits
 
