@@ -62,6 +62,7 @@ class NewJob:
     key: str | None = None
     body_sha256: str = ""
     others: tuple[Offer, ...] = ()
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def create(db: Connection, new: NewJob) -> str:
             budget_version=0,
             offer=_offers((new.offer, *new.others)),
             concurrency=new.concurrency,
-            priority=0,
+            priority=new.priority,
             state="queued",
             detail="",
             created_at=new.at,
