@@ -54,6 +54,7 @@ COMMANDS = {
     "resume": {"--json"},
     "cancel": {"--json"},
     "topup": {"--usd", "--json"},
+    "priority": {"--json"},
     "demo": set[str](),
     "simulate": {
         "--table",
