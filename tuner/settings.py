@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 # On-demand list prices of us-east-1, read 2026-07-20 from AWS's price list: m7i a vCPU, g6.xlarge (one L4) a GPU.
@@ -32,6 +33,9 @@ class Settings:
     url: str = ""
     allowed_modules: tuple[str, ...] = ("trainables",)
     node_prices: Mapping[str, float] = field(default_factory=dict)
+    prices: str = ""
+    egress_usd_per_gb: Decimal | None = None
+    storage_usd_per_gb_month: Decimal | None = None
     local_cpus: int | None = None
     local_gpus: int | None = None
     slice_s: float = 10.0
@@ -57,6 +61,9 @@ class Settings:
             url=environ.get("TUNER_URL") or f"http://{_reachable(host)}:{port}",
             allowed_modules=_names(environ.get("TUNER_ALLOWED_MODULES") or "trainables"),
             node_prices=_prices(environ.get("TUNER_NODE_PRICES", "")),
+            prices=_path(environ.get("TUNER_PRICES", "")),
+            egress_usd_per_gb=_usd(environ, "TUNER_EGRESS_USD_PER_GB"),
+            storage_usd_per_gb_month=_usd(environ, "TUNER_STORAGE_USD_PER_GB_MONTH"),
             local_cpus=_int(environ, "TUNER_LOCAL_CPUS", None, 1, 10_000),
             local_gpus=_int(environ, "TUNER_LOCAL_GPUS", None, 0, 1000),
             slice_s=_seconds(environ, "TUNER_SLICE", 10.0),
@@ -69,6 +76,11 @@ class Settings:
     @property
     def api_key_path(self) -> Path:
         return self.home / "api_key"
+
+    @property
+    def prices_path(self) -> Path:
+        """Where `tuner prices --update` keeps the catalogue that stands for the shipped one."""
+        return self.home / "prices.csv"
 
     @property
     def database_url_path(self) -> Path:
@@ -88,13 +100,13 @@ class Settings:
         """Its owner's alone; one that is there already stays as it is."""
         self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    def price_of(
-        self, instance_type: str, *, cpus: float, gpus: float, market: str = "on_demand"
-    ) -> tuple[float, str]:
-        """Dollars an hour for a whole node, and where the figure comes from."""
-        named = instance_type if market == "on_demand" else f"{instance_type}/{market}"
-        if named in self.node_prices:
-            return self.node_prices[named], "TUNER_NODE_PRICES"
+    def node_price(self, instance_type: str, market: str) -> float | None:
+        """Dollars an hour for a whole node, as TUNER_NODE_PRICES has it."""
+        return self.node_prices.get(instance_type if market == "on_demand" else f"{instance_type}/{market}")
+
+    @staticmethod
+    def local_price(*, cpus: float, gpus: float, market: str = "on_demand") -> tuple[float, str]:
+        """Dollars an hour for a whole node of no type that is priced, and where the figure comes from."""
         if market == "spot":
             usd = cpus * LOCAL_SPOT_USD_PER_CPU_HOUR + gpus * LOCAL_SPOT_USD_PER_GPU_HOUR
             return round(usd, 6), SPOT_SOURCE
@@ -111,6 +123,11 @@ def write_private(path: Path, text: str) -> None:
         os.link(draft, path)
     finally:
         draft.unlink()
+
+
+def _path(text: str) -> str:
+    """Absolute, so that it is the same for every process; empty stays empty."""
+    return str(Path(text).expanduser().absolute()) if text else ""
 
 
 def _storage(url: str) -> str:
@@ -180,6 +197,22 @@ def _int(environ: Mapping[str, str], name: str, default: int | None, low: int, h
     if not text.isdecimal() or not low <= int(text) <= high:
         raise ValueError(f"{name}: {text!r} must be a whole number from {low} to {high}")
     return int(text)
+
+
+def _usd(environ: Mapping[str, str], name: str) -> Decimal | None:
+    """Dollars of a rate, to the micro-dollar."""
+    text = environ.get(name)
+    if not text:
+        return None
+    try:
+        exact: Decimal | None = Decimal(text)
+    except InvalidOperation:
+        exact = None
+    if exact is None or not exact.is_finite() or not 0 <= exact <= 1000 or exact != round(exact, 6):
+        raise ValueError(
+            f"{name}: {text!r} must be dollars from 0 to 1000 with at most six decimals, such as 0.09"
+        )
+    return exact
 
 
 def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:

@@ -22,9 +22,13 @@ class Point:
     seq: int
 
     @property
-    def order(self) -> tuple[float, int, int, int]:
+    def order(self) -> tuple[float, int, int, int, int]:
         """The best first; of equal ones the cheapest, then the fastest, then the first."""
-        return -self.score, self.usd, self.ns, self.seq
+        return -self.score, self.usd, self.ns, self.gpu_ms, self.seq
+
+    @property
+    def cheapest_first(self) -> tuple[int, float, int, int, int]:
+        return self.usd, -self.score, self.ns, self.gpu_ms, self.seq
 
 
 def points(service: FakeService, job: str, mode: str) -> list[Point]:

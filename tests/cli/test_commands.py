@@ -37,9 +37,10 @@ def waiting(rest: TestClient) -> str:
 @pytest.fixture
 def tuner(rest: TestClient, monkeypatch: pytest.MonkeyPatch) -> Tuner:
     """The command line, over the app."""
-    monkeypatch.setattr(
-        "tuner.cli.main.Client", lambda: Client("http://tuner", fakes.KEY, transport=rest._transport)
-    )
+    for module in ("best", "main", "spending"):
+        monkeypatch.setattr(
+            f"tuner.cli.{module}.Client", lambda: Client("http://tuner", fakes.KEY, transport=rest._transport)
+        )
 
     def run(*words: str, typed: str | None = None) -> Result:
         return CliRunner().invoke(app, list(words), input=typed)
@@ -81,6 +82,21 @@ ASKING: dict[str, tuple[list[str], str, dict[str, Any]]] = {
         {"max_cost_usd": 0.0001},
     ),
     "pareto": (["pareto", "JOB"], "/v1/jobs/JOB/pareto", {}),
+    "best elsewhere": (
+        ["best", "JOB", "--market", "spot", "--instance-type", "g4dn.xlarge", "--region", "us-east-1"],
+        "/v1/jobs/JOB/best",
+        {"market": "spot", "instance_type": "g4dn.xlarge", "region": "us-east-1"},
+    ),
+    "best of all": (
+        ["best-of-all", fakes.ENTRY, "acc", "--max-cost-usd", "0.0001"],
+        "/v1/best",
+        {"trainable": fakes.ENTRY, "metric": "acc", "max_cost_usd": 0.0001},
+    ),
+    "pareto elsewhere": (
+        ["pareto", "JOB", "--instance-type", "g4dn.xlarge"],
+        "/v1/jobs/JOB/pareto",
+        {"instance_type": "g4dn.xlarge"},
+    ),
     "trials": (["trials", "JOB"], "/v1/jobs/JOB/trials", {"limit": 500}),
     "trials by metric": (
         ["trials", "JOB", "--sort", "-metric"],
@@ -88,6 +104,12 @@ ASKING: dict[str, tuple[list[str], str, dict[str, Any]]] = {
         {"limit": 500, "sort": "-metric"},
     ),
     "trial": (["trial", "JOB", "trial_00000"], "/v1/jobs/JOB/trials/trial_00000", {}),
+    "spend": (["spend"], "/v1/spend", {}),
+    "spend by owner and day": (
+        ["spend", "--by", "owner", "--by", "day", "--since", "2001-01-01", "--timezone", "Asia/Tokyo"],
+        "/v1/spend",
+        {"group_by": ["owner", "day"], "since": "2001-01-01", "timezone": "Asia/Tokyo"},
+    ),
     "bill": (["bill", "JOB"], "/v1/jobs/JOB/bill", {}),
     "report": (["report", "JOB"], "/v1/jobs/JOB/report", {}),
     "ledger": (["ledger", "JOB"], "/v1/jobs/JOB/ledger", {}),
@@ -125,6 +147,14 @@ def test_a_bill_shows_its_total_and_every_kind(tuner: Tuner, rest: TestClient, d
     shown = tuner("bill", done).stdout
     for kind in get(rest, f"/v1/jobs/{done}/bill")["by_kind"]:
         assert kind in shown
+
+
+def test_spend_is_printed_for_spreadsheets(tuner: Tuner, rest: TestClient, done: str) -> None:
+    table = tuner("spend", "--by", "owner", "--csv").stdout
+    query = {"group_by": "owner"}
+    answer = rest.get("/v1/spend", params=query, headers={"Accept": "text/csv"})
+    assert table.splitlines() == answer.text.splitlines()
+    assert "done," in table
 
 
 def test_a_report_shows_the_best_its_price_and_both_estimates(

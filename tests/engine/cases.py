@@ -183,3 +183,47 @@ def dies_saving(config: dict[str, Any]) -> None:
     with SpotSafe(counter=DiesSaving()) as run:
         for _ in run.steps():
             run.report(acc=1.0)
+
+
+def burns_or_waits(config: dict[str, Any]) -> None:
+    """A step is 0.3 s of arithmetic, or the same time without any; in a process of its own where `apart`."""
+    with SpotSafe(counter=Counter()) as run:
+        for _ in run.steps():
+            if config.get("apart"):
+                apart = multiprocessing.get_context("fork").Process(target=_burn, args=(config["burns"],))
+                apart.start()
+                apart.join()
+            else:
+                _burn(config["burns"])
+            run.report(acc=1.0)
+
+
+def _burn(burns: bool) -> None:
+    end = time.monotonic() + 0.3
+    while time.monotonic() < end:
+        if not burns:
+            time.sleep(0.3)
+
+
+def waits_for_data(config: dict[str, Any]) -> None:
+    """Of a step of 0.4 s, `wait_s` goes into waiting for a batch."""
+
+    def batches() -> Any:
+        time.sleep(config["wait_s"])
+        yield 1
+
+    with SpotSafe(counter=Counter()) as run:
+        for _ in run.steps():
+            for _ in run.data(batches()):
+                time.sleep(0.4 - config["wait_s"])
+            run.report(acc=1.0)
+
+
+def says_anything_of_its_use(config: dict[str, Any]) -> None:
+    from tuner.training import measured
+
+    measured.note(
+        **{f"fact {n}": n for n in range(100)}, nan=float("nan"), huge=10**400, surrogate="a\udc80\0"
+    )  # type: ignore[arg-type]
+    measured._waited_ns[:] = [-5]
+    counts(config)

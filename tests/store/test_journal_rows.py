@@ -15,7 +15,8 @@ from tuner.domain.money import FREE
 from tuner.domain.objective import Mode
 from tuner.domain.records import DRIVER_ENDED, AttemptRow, CheckpointRow, ReportRow
 from tuner.domain.time import Instant
-from tuner.store import jobs
+from tuner.domain.usage import Usage
+from tuner.store import evidence, jobs
 from tuner.store.database import Database
 from tuner.store.journal import SqlJournal
 from tuner.store.losses import Losses, losses
@@ -261,3 +262,18 @@ def test_losses_are_of_one_market_and_not_of_drivers(journal: SqlJournal, databa
     with database.read() as db:
         assert losses(db, JOB, "spot", Instant(90)) == Losses(10 + 9, {"preempted": 1})
         assert losses(db, JOB, "on_demand", Instant(90)) == Losses(8 + 7, {"completed": 1})
+
+
+def test_what_attempts_used_is_replaced_and_unknown_stays_unknown(
+    journal: SqlJournal, database: Database
+) -> None:
+    with journal.transaction() as tx:
+        for attempt in (1, 2):
+            tx.put_attempt(AttemptRow(TRIAL, attempt, AT))
+        for cpu_ns in (1, 2):
+            used = Usage(wall_ns=5, cpu_ns=cpu_ns, facts={"precision": "fp32", "batch_size": 8})
+            tx.put_usage(TRIAL, 2, used)
+    with database.read() as db:
+        found = list(evidence.attempts_of(db, JOB))
+    assert [(row.attempt, usage) for row, usage in found] == [(1, None), (2, used)]
+    assert found[1][0] == AttemptRow(TRIAL, 2, AT)

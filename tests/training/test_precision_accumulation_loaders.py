@@ -1,5 +1,6 @@
 """Mixed precision, gradient accumulation and batches: what they compute, on a CPU."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from tuner.training import Batches, accumulated_step, autocast, grad_scaler
+from tuner.training import Batches, SpotSafe, accumulated_step, autocast, grad_scaler, measured
 
 steady = settings(deadline=None, derandomize=True)
 
@@ -218,3 +219,32 @@ def test_drawing_an_order_leaves_the_global_generator_alone() -> None:
     before = torch.get_rng_state()
     epochs(Batches(20, 6), 2)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+# What the helpers note for the service's advice
+
+
+@pytest.fixture
+def forgotten() -> Iterator[None]:
+    measured.forget()
+    yield
+    measured.forget()
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_what_a_training_is_set_up_with_is_noted() -> None:
+    assert measured.taken() == {}
+    loader = torch.utils.data.DataLoader(torch.arange(6), batch_size=3)
+    with SpotSafe() as run:
+        timed = run.data(loader)
+        assert [batch.tolist() for batch in timed] == [[0, 1, 2], [3, 4, 5]]
+        assert len(timed) == 2
+    with autocast("bf16"):
+        pass
+    noted = measured.taken()
+    assert noted["data_wait_ns"] > 0
+    facts = {"loader_workers": 0, "batch_size": 3, "pin_memory": False, "precision": "bf16", "device": "cpu"}
+    assert noted["facts"] == facts
+    with pytest.raises(ValueError, match="fp8"):
+        autocast("fp8")
+    assert measured.taken()["facts"]["precision"] == "bf16"

@@ -13,7 +13,9 @@ from tuner.domain.objective import Objective
 from tuner.domain.time import parse_duration_ns
 from tuner.domain.window import Window
 from tuner.schemas import job as wire
+from tuner.schemas.pilot import Pilot
 from tuner.service.control import UNSET, BudgetPatch
+from tuner.service.pilots import PilotLimits
 
 MAX_GPU_HOURS = 1e9
 T = TypeVar("T")
@@ -90,6 +92,19 @@ def budget_patch_of(change: wire.BudgetChange) -> BudgetPatch:
     }
     read.check()
     return BudgetPatch(**found, on_exhausted=change.on_exhausted or UNSET)
+
+
+def pilot_limits_of(given: Pilot) -> PilotLimits:
+    """Raises Invalid for amounts that cannot be read."""
+    read = Reader()
+    found = PilotLimits(
+        usd=read.take("/planning/pilot/usd", Money.from_usd, given.usd),
+        gpu_ms=read.take("/planning/pilot/gpu_hours", _gpu_ms, given.gpu_hours),
+        trials=given.trials,
+        steps=given.steps,
+    )
+    read.check()
+    return found
 
 
 def _gpu_ms(hours: float) -> int:

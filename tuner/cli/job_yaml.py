@@ -1,7 +1,12 @@
 """YAML as people write jobs: 1e-4 is a number, as in YAML 1.2, where PyYAML's 1.1 has it as text."""
 
+import json
 import re
+import sys
+from pathlib import Path
+from typing import Any
 
+import typer
 import yaml
 
 
@@ -14,3 +19,30 @@ JobYaml.add_implicit_resolver(
     re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+"),
     list("-+0123456789."),
 )
+
+
+def read_job(file: Path) -> dict[str, Any]:
+    """A job as it is written down; - reads standard input. Raises BadParameter for what is none."""
+    return read_mapping(file, "job: a mapping with name, trainable, objective, search_space, budget")
+
+
+def read_mapping(file: Path, what: str) -> dict[str, Any]:
+    """A mapping as it is written down; - reads standard input. Raises BadParameter, saying that it is no `what`."""
+    text = _text(file)
+    try:
+        found = yaml.load(text, JobYaml)  # noqa: S506  a SafeLoader
+        json.dumps(found)
+    except yaml.YAMLError as error:
+        raise typer.BadParameter(f"{file} is no YAML: {error}") from error
+    except (TypeError, ValueError) as error:
+        raise typer.BadParameter(f"{file}: {error}; put dates and the like into quotes") from error
+    if not isinstance(found, dict):
+        raise typer.BadParameter(f"{file} holds no {what}")
+    return found
+
+
+def _text(file: Path) -> str:
+    try:
+        return sys.stdin.read() if str(file) == "-" else file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"{file} cannot be read: {error}") from error

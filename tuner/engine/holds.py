@@ -10,6 +10,7 @@ from tuner.domain.money import FREE, Cost, Money, Rate
 from tuner.domain.records import AttemptRow, OpenHold, ReportRow
 from tuner.domain.time import Instant
 from tuner.domain.trial import AttemptEnd
+from tuner.domain.usage import Usage
 from tuner.engine.journal import JournalTx
 from tuner.engine.messages import StepReport
 from tuner.engine.placement import Place
@@ -46,6 +47,7 @@ class Purse:
     moving: Place | None = None
     again_until: int = 0
     again_ns: int = 0
+    usage: Usage | None = None
 
     @property
     def waits(self) -> bool:
@@ -189,6 +191,8 @@ class Treasury:
     def _settle(self, tx: JournalTx, purse: Purse, added: Mapping[CostKind, int], at: Instant) -> None:
         used = slice_costs(purse.rate, purse.settled.total_ns, added)
         tx.settle(hold_id(self._job, purse.trial, purse.attempt, purse.slice), used, at=at)
+        if purse.usage is not None:
+            tx.put_usage(purse.trial, purse.attempt, purse.usage)
         _add(purse.posted, used)
         purse.settled = purse.meter
 

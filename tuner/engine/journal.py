@@ -21,6 +21,7 @@ from tuner.domain.records import AttemptRow, CheckpointRow, OpenHold, ReportRow
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
 from tuner.domain.trial import TrialState
+from tuner.domain.usage import Usage
 
 
 class JournalTx(Protocol):
@@ -53,6 +54,9 @@ class JournalTx(Protocol):
 
     def put_attempt(self, attempt: AttemptRow) -> None:
         """Creates or replaces."""
+
+    def put_usage(self, trial: str, attempt: int, usage: Usage) -> None:
+        """What it used of its machine so far. Creates or replaces."""
 
     def put_report(self, report: ReportRow) -> bool:
         """False where this trial has reported this step before: the first report stays."""

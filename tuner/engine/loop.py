@@ -96,7 +96,7 @@ class Loop:
             purse.read(progress.meter, heard_ns=self._clock.elapsed_ns())
             if purse.began(turn.tx, progress.node, progress.from_step):
                 self.saved[purse.trial] = purse.from_step
-            purse.leaving = progress.leaving
+            purse.leaving, purse.usage = progress.leaving, progress.usage
             for saved in progress.checkpoints:
                 self._on_saved(turn, purse, saved.step)
                 size, seconds = saved.size_bytes, saved.seconds

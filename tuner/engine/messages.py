@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar
 
 from tuner.domain.cost import Meter
 from tuner.domain.time import Instant
+from tuner.domain.usage import Usage
 
 T = TypeVar("T")
 WorkerState = Literal["running", "waiting", "paused", "finished", "stopped", "ended", "failed", "preempted"]
@@ -89,6 +90,7 @@ class Progress:
     leaving: bool = False
     from_step: int | None = None
     outage_ns: int = 0
+    usage: Usage | None = None
 
     @classmethod
     def parse(cls, result: Mapping[str, Any]) -> "Progress":
@@ -118,6 +120,7 @@ class Progress:
             leaving=result.get("leaving", False),
             from_step=result.get("from_step"),
             outage_ns=result.get("outage_ns", 0),
+            usage=Usage.parse(result.get("usage")),
             trouble=Trouble(**{name: _text(error.get(name, "")) for name in TROUBLE}) if error else None,
         )
 

@@ -1,22 +1,22 @@
-"""Which configuration is best under a budget, and what everything cost."""
+"""What was found, and what everything cost."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tuner.domain.cost import CostKind
-from tuner.domain.errors import Invalid, NotFound, NothingAffordable
+from tuner.domain.errors import NotFound
 from tuner.domain.ids import TRIAL_ID
 from tuner.domain.job import FINAL, JobState
 from tuner.domain.ledger import Account
 from tuner.domain.money import FREE, Cost, Money, Price
 from tuner.domain.records import AttemptRow
-from tuner.domain.time import NS, Instant
+from tuner.domain.time import Instant
 from tuner.service.line import positions
+from tuner.service.node_prices import priced_kind
 from tuner.service.views import JobView, view_of
 from tuner.service.wiring import Service
 from tuner.store import answers, jobs, ledger
 from tuner.store.answers import After as After
-from tuner.store.answers import Limits as Limits
 from tuner.store.answers import Reached as Reached
 from tuner.store.answers import Sort as Sort
 from tuner.store.answers import Told as Told
@@ -24,12 +24,6 @@ from tuner.store.answers import TrialRow as TrialRow
 from tuner.store.database import Connection
 from tuner.store.jobs import JobRow
 from tuner.store.ledger import EntryRow as EntryRow
-
-
-@dataclass(frozen=True)
-class BestView:
-    best: Reached
-    next_better: Reached | None
 
 
 @dataclass(frozen=True)
@@ -60,7 +54,7 @@ class BillView:
     by_trial: Mapping[str, Mapping[CostKind, Cost]]
     trials: list[TrialRow]
     full_fidelity: Money | None
-    on_demand: Money
+    on_demand: Money | None
 
     @property
     def by_kind(self) -> dict[CostKind, Cost]:
@@ -85,49 +79,6 @@ class Changes:
 
     told: Told
     view: JobView
-
-
-def best(
-    service: Service, job: str, limits: Limits, *, market: str | None = None, instance_type: str | None = None
-) -> BestView:
-    """The best configuration whose training costs no more than this. Raises NothingAffordable, naming the cheapest."""
-    with service.database.read() as db:
-        row = jobs.get(db, job, service.project)
-        _refuse_other_prices(row, market, instance_type)
-        mode = row.spec.objective.mode
-        found = answers.best(db, job, mode, limits)
-        if found is None:
-            raise NothingAffordable(_nothing(answers.cheapest(db, job), row))
-        assert found.value is not None
-        return BestView(found, answers.next_better(db, job, mode, found.value))
-
-
-def best_of_all(service: Service, trainable: str, metric: str, limits: Limits) -> tuple[str, Reached]:
-    """The same question over all jobs that tuned this trainable for this metric, the newest deciding which way is better;
-    answers the job too. Raises NothingAffordable."""
-    with service.database.read() as db:
-        rows = [
-            row
-            for row in jobs.of_trainable(db, service.project, trainable)
-            if row.spec.objective.metric == metric
-        ]
-        if not rows:
-            raise NothingAffordable(f"no job has tuned {trainable} for {metric!r}")
-        objective = rows[0].spec.objective
-        found = [(row.id, answers.best(db, row.id, objective.mode, limits)) for row in rows]
-        reached = [(job, point) for job, point in found if point is not None and point.value is not None]
-        if not reached:
-            points = ((answers.cheapest(db, row.id), row) for row in rows)
-            known = [(point, row) for point, row in points if point is not None]
-            cheapest = min(known, key=lambda pair: pair[0].cost.usd, default=(None, rows[0]))
-            raise NothingAffordable(_nothing(*cheapest))
-        return max(reached, key=lambda pair: objective.score(pair[1].value or 0.0))
-
-
-def pareto(service: Service, job: str) -> list[Reached]:
-    with service.database.read() as db:
-        row = jobs.get(db, job, service.project)
-        return answers.pareto(db, job, row.spec.objective.mode)
 
 
 def page_of_jobs(
@@ -220,41 +171,31 @@ def _full_fidelity(db: Connection, row: JobRow) -> Money | None:
     return Money(sum(round(r.usd * last / r.step) for r in reached))
 
 
-def _on_demand(service: Service, db: Connection, row: JobRow) -> Money:
-    """What the same machine time would have cost on demand: every attempt's cost at the ratio of the prices. A self-test is the
-    price of spot, and would not have been."""
-    demand = _price_on_demand(service, row).micro_usd_per_hour
-    micro = 0
-    for market, price, spent in answers.spent_by_market(db, row.id):
-        at = price.micro_usd_per_hour
+def _on_demand(service: Service, db: Connection, row: JobRow) -> Money | None:
+    """What the same machine time would have cost on demand: every attempt's cost at the ratio of the prices; None where that price is
+    not known. A self-test is the price of spot, and would not have been."""
+    spent_by_market = answers.spent_by_market(db, row.id)
+    if not any(market == "spot" for market, _, _ in spent_by_market):
+        return Money(sum(spent.micro_usd for _, _, spent in spent_by_market))
+    price = _price_on_demand(service, row)
+    if price is None:
+        return None
+    micro, demand = 0, price.micro_usd_per_hour
+    for market, paid, spent in spent_by_market:
+        at = paid.micro_usd_per_hour
         micro += spent.micro_usd * demand // at if market == "spot" and at else spent.micro_usd
     return Money(micro)
 
 
-def _price_on_demand(service: Service, row: JobRow) -> Price:
+def _price_on_demand(service: Service, row: JobRow) -> Price | None:
     """For one trial: the least that the job could have had a machine on demand for, or where there was none, the price of its kind."""
     size = row.spec.resources
     offered = [o.rate(cpus=size.cpus, gpus=size.gpus).price for o in row.offers if o.market == "on_demand"]
     if offered:
         return min(offered)
-    o = row.offer
-    usd, _ = service.settings.price_of(o.instance_type, cpus=o.cpus, gpus=o.gpus)
-    listed = replace(o, price=Price.from_usd_per_hour(usd))
-    return listed.rate(cpus=size.cpus, gpus=size.gpus).price
-
-
-def _refuse_other_prices(row: JobRow, market: str | None, instance_type: str | None) -> None:
-    if instance_type not in (None, row.offer.instance_type):
-        detail = f"there are prices for {row.offer.instance_type} only, which this job ran on"
-        raise Invalid.at("instance_type", detail)
-    if market not in (None, row.offer.market):
-        raise Invalid.at("market", f"there are prices for {row.offer.market} only, at which this job ran")
-
-
-def _nothing(cheapest: Reached | None, row: JobRow) -> str:
-    if cheapest is None:
-        return f"no trial has reported {row.spec.objective.metric!r} yet"
+    listed = priced_kind(service.settings, row.offer, "on_demand").price
     return (
-        f"the cheapest is {cheapest.trial} at step {cheapest.step}, for {cheapest.cost.usd}, "
-        f"{cheapest.cost.gpu_hours:.6f} GPU-hours and {cheapest.duration_ns / NS:.1f} s"
+        None
+        if listed is None
+        else replace(row.offer, price=listed).rate(cpus=size.cpus, gpus=size.gpus).price
     )

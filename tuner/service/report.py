@@ -9,7 +9,7 @@ from tuner.planning.paths import End, Point, Seen
 from tuner.planning.replay import Estimate as Estimate
 from tuner.planning.replay import Evidence, estimates, rungs_of
 from tuner.service.wiring import Service
-from tuner.store import answers, curves, jobs, ledger
+from tuner.store import best, curves, jobs, ledger
 from tuner.store.answers import Reached
 from tuner.store.curves import Improvement as Improvement
 from tuner.store.curves import Trained
@@ -48,11 +48,11 @@ def report(service: Service, job: str) -> ReportView:
         row = jobs.get(db, job, service.project)
         objective = row.spec.objective
         spent = ledger.account(db, job).posted.usd
-        best = answers.best(db, job, objective.mode)
+        found = best.best(db, job)
         curve = curves.improvements(db, job, objective.mode)
     evidence = _evidence(service, row, curve[-1].value) if curve else None
     trials = len(evidence.trials) if evidence is not None else 0
-    return ReportView(row, spent, best, curve, trials, estimates(evidence))
+    return ReportView(row, spent, found, curve, trials, estimates(evidence))
 
 
 def _evidence(service: Service, row: JobRow, best: float) -> Evidence:

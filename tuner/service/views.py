@@ -7,7 +7,7 @@ from tuner.domain.ledger import Account
 from tuner.domain.trial import TrialState
 from tuner.service.line import Wait, wait_of
 from tuner.service.wiring import Service
-from tuner.store import answers, jobs, ledger
+from tuner.store import answers, best, jobs, ledger
 from tuner.store.answers import Reached
 from tuner.store.database import Connection
 from tuner.store.jobs import JobRow
@@ -58,7 +58,7 @@ def view_of(
         ledger.account(db, row.id),
         answers.states(db, row.id),
         answers.steps_reported(db, row.id),
-        answers.best(db, row.id, row.spec.objective.mode),
+        best.best(db, row.id),
         jobs.running_ns(db, row.id, service.now()),
         wait_of(db, row, service.now(), places),
         service.cluster.dashboard_url,

@@ -1,7 +1,6 @@
 """Answers as queries over what was recorded: reports, entries, trials. Nothing here is kept up to date by hand."""
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -10,13 +9,12 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, case, func, selec
 
 from tuner.domain.cost import CostKind
 from tuner.domain.money import FREE, Cost, Money, Price
-from tuner.domain.objective import Mode
 from tuner.domain.records import AttemptRow
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
 from tuner.domain.trial import TrialState
 from tuner.store.journal import attempt_row
-from tuner.store.tables import attempts, checkpoints, entries, events, reports, trials
+from tuner.store.tables import attempts, entries, events, reports, trials
 
 Sort = Literal["number", "metric", "cost_usd", "steps"]
 
@@ -35,26 +33,6 @@ class Reached:
     metrics: Mapping[str, Any]
     config: Config = field(default_factory=dict)
     checkpoint_uri: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a configuration may cost to train; None: any amount."""
-
-    usd: Money | None = None
-    gpu_ms: int | None = None
-    duration_ns: int | None = None
-
-    def conditions(self) -> list[ColumnElement[bool]]:
-        r = reports.c
-        found: list[ColumnElement[bool]] = []
-        if self.usd is not None:
-            found.append(r.usd <= self.usd.micro_usd)
-        if self.gpu_ms is not None:
-            found.append(r.gpu_ms <= self.gpu_ms)
-        if self.duration_ns is not None:
-            found.append(r.duration_ns <= self.duration_ns)
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,43 +67,6 @@ class Told:
     seq: int
     reports: list[Reached]
     trials: list[TrialRow]
-
-
-def best(db: Connection, job: str, mode: Mode, limits: Limits | None = None) -> Reached | None:
-    """The best metric that a trial reached within the limits; of equal ones the cheapest, then the first."""
-    r = reports.c
-    query = _points(job).where(*(limits or Limits()).conditions())
-    row = db.execute(query.order_by(_better_first(mode), r.usd, r.duration_ns, r.seq).limit(1)).first()
-    return None if row is None else _with_origin(db, job, _reached(row))
-
-
-def next_better(db: Connection, job: str, mode: Mode, than: float) -> Reached | None:
-    """The cheapest point with a better metric than this."""
-    r = reports.c
-    better = r.value > than if mode == "max" else r.value < than
-    query = _points(job).where(better).order_by(r.usd, _better_first(mode), r.seq)
-    row = db.execute(query.limit(1)).first()
-    return None if row is None else _with_origin(db, job, _reached(row))
-
-
-def cheapest(db: Connection, job: str) -> Reached | None:
-    """The point that costs least, of those that have a metric."""
-    r = reports.c
-    row = db.execute(_points(job).order_by(r.usd, r.gpu_ms, r.duration_ns, r.seq).limit(1)).first()
-    return None if row is None else _reached(row)
-
-
-def pareto(db: Connection, job: str, mode: Mode) -> list[Reached]:
-    """Points that no other beats on both dollars and metric, cheapest first."""
-    r = reports.c
-    found: list[Reached] = []
-    last = -math.inf
-    for row in db.execute(_points(job).order_by(r.usd, _better_first(mode), r.seq)).yield_per(1000):
-        score = row.value if mode == "max" else -row.value
-        if score > last:
-            found.append(_reached(row))
-            last = score
-    return [_with_origin(db, job, point) for point in found]
 
 
 def curve(db: Connection, job: str, trial: str) -> list[Row[Any]]:
@@ -230,33 +171,13 @@ def told_after(db: Connection, job: str, seq: int, *, limit: int = 500) -> Told:
     changed = (
         _trial_rows(job, _costs_by_trial(job)).where(t.seq > seq, t.seq <= upper).order_by(t.seq, t.number)
     )
-    return Told(upper, [_reached(row) for row in rows], [_trial(row) for row in db.execute(changed)])
+    return Told(upper, [reached(row) for row in rows], [_trial(row) for row in db.execute(changed)])
 
 
-def _points(job: str) -> Select[Any]:
-    return select(reports).where(reports.c.job == job, reports.c.value.is_not(None))
-
-
-def _better_first(mode: Mode) -> ColumnElement[Any]:
-    return reports.c.value.desc() if mode == "max" else reports.c.value.asc()
-
-
-def _reached(row: Row[Any]) -> Reached:
+def reached(row: Row[Any]) -> Reached:
     cost = Cost(Money(row.usd), row.gpu_ms)
     metrics = json.loads(row.metrics)
     return Reached(row.trial, row.step, row.value, cost, row.duration_ns, Instant(row.at), row.seq, metrics)
-
-
-def _with_origin(db: Connection, job: str, point: Reached) -> Reached:
-    """With the configuration, and the checkpoint of that very step where it is kept."""
-    t, c = trials.c, checkpoints.c
-    config = db.execute(select(t.config).where(t.job == job, t.trial == point.trial)).scalar_one()
-    where = (c.job == job) & (c.trial == point.trial) & (c.step == point.step)
-    uri = db.execute(select(c.uri).where(where)).scalar()
-    shown = {
-        name: getattr(point, name) for name in Reached.__slots__ if name not in ("config", "checkpoint_uri")
-    }
-    return Reached(**shown, config=json.loads(config), checkpoint_uri=uri)
 
 
 def _costs_by_trial(job: str) -> Any:

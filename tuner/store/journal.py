@@ -19,7 +19,8 @@ from tuner.domain.records import DRIVER_ENDED, AttemptRow, CheckpointRow, OpenHo
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
 from tuner.domain.trial import TrialState
-from tuner.store import jobs, launches, ledger
+from tuner.domain.usage import Usage
+from tuner.store import front, jobs, launches, ledger, usage
 from tuner.store.codec import decode, encode
 from tuner.store.database import Database
 from tuner.store.tables import attempts, checkpoints, events, reports, trials
@@ -39,13 +40,16 @@ class SqlJournal:
         with database.read() as db:
             self._ran_ns = jobs.running_ns(db, job, now)
             self.budget_version = jobs.control(db, job).budget_version
+            self._mode = jobs.get(db, job).spec.objective.mode
             self._seq = db.execute(select(func.max(events.c.seq)).where(events.c.job == job)).scalar() or 0
 
     @contextmanager
     def transaction(self) -> Iterator["SqlTx"]:
         with self._database.write() as db:
             launches.check(db, self._job, self._epoch)
-            tx = SqlTx(db, self._job, self._project, self._epoch, self._seq, self.budget_version)
+            tx = SqlTx(
+                db, self._job, self._project, self._epoch, self._seq, self.budget_version, mode=self._mode
+            )
             yield tx
         self._seq = tx.seq
 
@@ -138,10 +142,18 @@ class SqlTx:
     """One turn's records."""
 
     def __init__(
-        self, db: Connection, job: str, project: str, epoch: int, seq: int, budget_version: int
+        self,
+        db: Connection,
+        job: str,
+        project: str,
+        epoch: int,
+        seq: int,
+        budget_version: int,
+        *,
+        mode: Mode,
     ) -> None:
         self._db, self._job, self._project, self._epoch, self.seq = db, job, project, epoch, seq
-        self._budget_version = budget_version
+        self._budget_version, self._mode = budget_version, mode
 
     def append(self, event: Event) -> int:
         self.seq += 1
@@ -203,6 +215,9 @@ class SqlTx:
         if self._db.execute(update(attempts).where(mine).values(values)).rowcount == 0:
             self._db.execute(insert(attempts).values(**key, **values, project=self._project))
 
+    def put_usage(self, trial: str, attempt: int, used: Usage) -> None:
+        usage.put(self._db, self._project, (self._job, trial, attempt), used)
+
     def put_report(self, report: ReportRow) -> bool:
         if self.reached(report.trial, report.step) is not None:
             return False
@@ -222,6 +237,8 @@ class SqlTx:
                 seq=self.seq + 1,  # that of the `Reported` which its turn appends next
             )
         )
+        if _finite(report.value) is not None:
+            front.note(self._db, self._job, self._project, self._mode, report, seq=self.seq + 1)
         t = trials.c
         mine = (t.job == self._job) & (t.trial == report.trial) & (t.steps < report.step)
         new: dict[str, object] = {"steps": report.step, "updated_at": report.at}

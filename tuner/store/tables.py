@@ -153,6 +153,7 @@ entries = Table(
     CheckConstraint("entry = 'correct' OR (usd >= 0 AND gpu_ms >= 0)", name="only_corrections_negative"),
     Index("ix_entries_job", "job", "seq"),
     Index("ix_entries_attempt", "job", "trial", "attempt"),
+    Index("ix_entries_at", "project", "at"),
 )
 
 trials = Table(
@@ -195,6 +196,26 @@ attempts = Table(
     Column("landed_at", BigInteger),
 )
 
+attempt_usage = Table(
+    "attempt_usage",
+    metadata,
+    _job(primary_key=True),
+    Column("trial", String(40), primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    _project(),
+    Column("wall_ns", BigInteger),
+    Column("cpu_ns", BigInteger),
+    Column("memory_peak_bytes", BigInteger),
+    Column("gpu_samples", BigInteger),
+    Column("gpu_percent", BigInteger),
+    Column("gpu_memory_peak_bytes", BigInteger),
+    Column("data_wait_ns", BigInteger),
+    Column("compute_ns", BigInteger),
+    Column("saves", BigInteger),
+    Column("saved_bytes", BigInteger),
+    Column("facts", Text, nullable=False),
+)
+
 reports = Table(
     "reports",
     metadata,
@@ -212,6 +233,23 @@ reports = Table(
     Column("seq", Integer, nullable=False),
     Index("ix_reports_value", "job", "value"),
     Index("ix_reports_seq", "job", "seq"),
+)
+
+# The reports that no other of their job beats: an index that `tuner.store.front` derives from `reports` in the same transaction.
+front = Table(
+    "front",
+    metadata,
+    _job(primary_key=True),
+    Column("trial", String(40), primary_key=True),
+    Column("step", Integer, primary_key=True),
+    _project(),
+    Column("loss", Float, nullable=False),
+    Column("usd", BigInteger, nullable=False),
+    Column("gpu_ms", BigInteger, nullable=False),
+    Column("duration_ns", BigInteger, nullable=False),
+    Column("seq", Integer, nullable=False),
+    Index("ix_front_best", "job", "loss", "usd", "duration_ns", "gpu_ms", "seq"),
+    Index("ix_front_cheapest", "job", "usd", "loss", "duration_ns", "gpu_ms", "seq"),
 )
 
 checkpoints = Table(

@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import torch
 
+from tuner.training.measured import note
+
 
 def accumulated_step(
     batch: torch.Tensor,
@@ -18,6 +20,7 @@ def accumulated_step(
     `loss_of` gives the mean loss of a micro-batch; each is weighted by its share of the examples, so that the gradient
     is that of the whole batch whatever `parts` is.
     """
+    note(batch_size=len(batch), accumulation_steps=parts)
     optimizer.zero_grad(set_to_none=True)
     whole = 0.0
     for part in batch.chunk(parts):

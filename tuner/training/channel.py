@@ -14,6 +14,8 @@ from multiprocessing.connection import Connection
 from numbers import Real
 from typing import Any, Literal
 
+from tuner.training import measured
+
 Kind = Literal["setup", "restore", "train", "checkpoint", "idle"]
 Metric = float | int | str | bool | None
 MAX_MESSAGE_BYTES = 1 << 20
@@ -68,7 +70,8 @@ class Channel:
     def report(self, step: int, metrics: Mapping[str, Any], *, resumable: bool) -> Reply:
         """Blocks for the answer. Raises StopTraining where nothing is left to be done, MetricsRefused for what is no metric."""
         shown = {name: _word(value) for name, value in plain_metrics(metrics).items()}
-        self._send({"type": "report", "step": step, "metrics": shown, "resumable": resumable})
+        told = {"step": step, "metrics": shown, "resumable": resumable, "usage": measured.taken()}
+        self._send({"type": "report", **told})
         answer = json.loads(self._connection.recv_bytes())
         reply = Reply(answer["type"] == "stop", bool(answer.get("save")))
         if reply.stop and not reply.save:

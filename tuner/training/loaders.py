@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from tuner.training.measured import note
+
 
 class Batches:
     """Shuffled index batches over `size` examples, a new order each epoch; its position is part of a checkpoint.
@@ -21,6 +23,7 @@ class Batches:
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         """The batches of this epoch that are left."""
+        note(batch_size=self._batch)
         generator = torch.Generator().manual_seed(self._seed * 1_000_003 + self._epoch)
         order = torch.split(torch.randperm(self._size, generator=generator), self._batch)
         while self._next < len(order):

@@ -3,15 +3,18 @@
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from tuner.training import checkpoint
 from tuner.training.channel import StopTraining
 from tuner.training.checkpoint import Stateful
 from tuner.training.homes import Alone, PlainTune, Supervised, find_home
+from tuner.training.measured import Timed
+
+T = TypeVar("T")
 
 
 class SpotSafe:
@@ -85,6 +88,11 @@ class SpotSafe:
                 raise RuntimeError(
                     f"step {self._step + 1} ended without run.report(...); report once in each step"
                 )
+
+    def data(self, batches: Iterable[T]) -> Timed[T]:
+        """The same batches, of a loader or anything else: `for x, y in run.data(loader)`. How long the training waits for each is
+        measured, so that the service can say where more loader workers would save money."""
+        return Timed(batches)
 
     def _check_open(self) -> None:
         """Only `with` restores: counting on without it would be from the checkpoint's step, with fresh weights."""

@@ -19,6 +19,7 @@ from tuner.domain.records import AttemptRow, CheckpointRow, OpenHold, ReportRow
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
 from tuner.domain.trial import TrialState
+from tuner.domain.usage import Usage
 
 
 @dataclass
@@ -34,6 +35,7 @@ class Tables:
     attempts: dict[tuple[str, int], AttemptRow] = field(default_factory=dict)
     reports: dict[tuple[str, int], ReportRow] = field(default_factory=dict)
     checkpoints: dict[tuple[str, int], str] = field(default_factory=dict)
+    usages: dict[tuple[str, int], Usage] = field(default_factory=dict)
     open: dict[str, OpenHold] = field(default_factory=dict)
     bills: dict[tuple[str, int], dict[CostKind, Cost]] = field(default_factory=dict)
     newest_attempt: dict[str, AttemptRow] = field(default_factory=dict)
@@ -179,6 +181,9 @@ class MemoryTx:
         if newest is None or newest.attempt <= attempt.attempt:
             self._above["newest_attempt"][attempt.trial] = attempt
         self.committed.attempts.append(attempt)
+
+    def put_usage(self, trial: str, attempt: int, usage: Usage) -> None:
+        self._above["usages"][trial, attempt] = usage
 
     def put_report(self, report: ReportRow) -> bool:
         key = (report.trial, report.step)

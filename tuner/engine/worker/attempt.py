@@ -14,6 +14,7 @@ from tuner.engine.parting import in_time
 from tuner.engine.worker import endings
 from tuner.engine.worker.meter import Stopwatch
 from tuner.engine.worker.saves import Saves
+from tuner.engine.worker.using import Use
 from tuner.training.channel import Begin
 
 Wanted = Literal["go", "pause", "finish"]
@@ -59,6 +60,7 @@ class Attempt:
     scores: dict[int, float] = field(default_factory=dict)
     spared: frozenset[int] = frozenset()
     best: tuple[float, int] | None = None
+    use: Use = field(default_factory=Use)
 
     def __post_init__(self) -> None:
         """`best` is the score and step of the best checkpoint that earlier attempts left."""
@@ -112,6 +114,7 @@ class Attempt:
     def reported(self, message: dict[str, Any]) -> None:
         """Notes a report; the child waits from here on."""
         at, step = int(message["t"]), int(message["step"])
+        self.use.told(message.get("usage"), trained_ns=self.watch.of("train"))
         if self.stepped_at:
             self.step_ns.append(self.saves.stepped(at - self.stepped_at))
         self.watch.switch("idle", at)
@@ -240,5 +243,6 @@ class Attempt:
             "leaving": self.notice is not None,
             "from_step": self.from_step,
             "outage_ns": self.outage_ns,
+            "usage": self.use.reading(),
             "error": self.error if state == self.state else None,
         }

@@ -36,5 +36,10 @@ class Stopwatch:
         self._shown, self._shown_at = shown, at
         return {kind: ns for kind, ns in shown.items() if ns}
 
+    def of(self, kind: str) -> int:
+        """Nanoseconds of one kind so far."""
+        running = max(0, time.monotonic_ns() - self._since) if kind == self._kind else 0
+        return self._ns.get(kind, 0) + running
+
     def total_ns(self) -> int:
         return sum(self._ns.values()) + max(0, time.monotonic_ns() - self._since)

@@ -20,6 +20,7 @@ from tuner.engine.worker.attempt import Attempt
 from tuner.engine.worker.logs import LogPump
 from tuner.engine.worker.meter import Stopwatch
 from tuner.engine.worker.publishing import Publisher, background, older_than, publish, restored
+from tuner.engine.worker.sampling import Sampler, look
 from tuner.engine.worker.server_handle import ForkServer
 from tuner.engine.worker.watchdog import NoticeSource, Watchdog
 from tuner.training.channel import MAX_MESSAGE_BYTES, begin_message, reply_message
@@ -48,6 +49,7 @@ class Supervisor:
         self._last_end_ns = now if born_ns is None else max(born_ns, now - MAX_START_NS)
         self._changed = threading.Condition()
         self._watchdog = Watchdog(self, self._changed, notice)
+        self._sampler = Sampler(self, self._changed)
         self._scratch = Scratch("worker")
         self._home = self._scratch.path
         self._exits: dict[int, int] = {}
@@ -101,6 +103,7 @@ class Supervisor:
         with self._changed:
             self._attempt = attempt
         self._watchdog.start(attempt, kept=kept)
+        self._sampler.start()
         if attempt.state is None:
             self._starter = background("starter", self._start, attempt)
 
@@ -180,7 +183,9 @@ class Supervisor:
         match message["type"]:
             case "phase":
                 attempt.phase(message["kind"], message["t"])
+                look(attempt, self._pid)
             case "report":
+                look(attempt, self._pid)
                 attempt.reported(message)
                 self.reply_if_due(attempt)
             case "saved":
@@ -250,6 +255,7 @@ class Supervisor:
         if published is not None:
             attempt.made_durable(step)
             size, seconds = published.size_bytes, published.seconds
+            attempt.use.saved(size)
             attempt.checkpoints.append(
                 {"step": step, "uri": published.uri, "bytes": size, "seconds": seconds}
             )
@@ -263,6 +269,10 @@ class Supervisor:
     @property
     def pid(self) -> int:
         return self._pid
+
+    @property
+    def attempt(self) -> Attempt | None:
+        return self._attempt
 
     def kill(self) -> None:
         if self._pid and self._pid not in self._exits:
@@ -330,5 +340,6 @@ class Supervisor:
             if self._attempt is not None:
                 self._attempt.end("stopped")
             self.kill()
+        self._sampler.close()
         self._server.close()
         self._scratch.close()

@@ -11,31 +11,26 @@ print(client.best(job.id, max_cost_usd=0.01))
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Unpack
 
 import httpx2
 
+from tuner.client.http import TRIES as TRIES
+from tuner.client.http import ApiError as ApiError
+from tuner.client.http import Http, problem_of, silent
+from tuner.client.queries import BestQuery, Elsewhere
 from tuner.schemas import answers as show
-from tuner.schemas.base import Answer
+from tuner.schemas import best as choices
+from tuner.schemas.estimate_answers import Estimate
 from tuner.schemas.job import Job, JobPage
-from tuner.schemas.problem import FieldProblem, Problem
-from tuner.settings import Settings
+from tuner.schemas.plan import Plan
+from tuner.schemas.prices import Prices
+from tuner.schemas.spend import SpendAnswer
 
-A = TypeVar("A", bound=Answer)
 ENDED = ("succeeded", "cancelled", "failed")
-TRIES = 4
 RESTART_S = 120.0  # who follows a job outlasts a restart of the service
-
-
-class ApiError(Exception):
-    """The service refused, or does not answer (`status` 0). `errors` point at the fields that are wrong."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(f"{problem.title}: {problem.detail}")
-        self.status, self.title, self.detail = problem.status, problem.title, problem.detail
-        self.errors: list[FieldProblem] = problem.errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,31 +42,9 @@ class Event:
     id: int | None = None
 
 
-class Client:
+class Client(Http):
     """May be shared between threads. Everything raises ApiError. What is safe to repeat is tried again for some seconds when
     the service does not answer."""
-
-    def __init__(
-        self,
-        url: str | None = None,
-        api_key: str | None = None,
-        *,
-        timeout_s: float = 90.0,
-        transport: httpx2.BaseTransport | None = None,
-    ) -> None:
-        settings = Settings.from_env()
-        self.url = (url or settings.url).rstrip("/")
-        key = api_key or settings.given_api_key or _kept_key(settings)
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        try:
-            self._http = httpx2.Client(
-                base_url=self.url, headers=headers, timeout=timeout_s, transport=transport
-            )
-        except httpx2.InvalidURL as error:
-            raise _silent(self.url, error) from error
-
-    def close(self) -> None:
-        self._http.close()
 
     # Jobs
 
@@ -107,6 +80,17 @@ class Client:
         """`budget={...}`, `tags={...}`, `priority=1`."""
         return self._ask(Job, "PATCH", f"/v1/jobs/{job}", body=change, repeat=True)
 
+    def pilot(self, job: Mapping[str, Any], *, usd: float | None = None) -> Job:
+        """Runs a few steps of a few configurations of a job under a budget of their own, for plans to learn from, unless there is
+        such a pilot: then it answers that one. `usd` where `job` does not say it under `planning`."""
+        body = job if usd is None else _with_pilot(job, usd)
+        headers = {"Idempotency-Key": uuid.uuid4().hex}
+        return self._ask(Job, "POST", "/v1/pilots", body=body, headers=headers, repeat=True)
+
+    def plan(self, job: Mapping[str, Any]) -> Plan:
+        """What the job would cost, take and find; nothing runs. What is known beside it is under `planning`."""
+        return self._ask(Plan, "POST", "/v1/plans", body=job, repeat=True)
+
     def wait(
         self, job: str, *, timeout_s: float | None = None, until: tuple[str, ...] = (*ENDED, "paused")
     ) -> Job:
@@ -127,19 +111,17 @@ class Client:
 
     # Answers
 
-    def best(
-        self,
-        job: str,
-        *,
-        max_cost_usd: float | None = None,
-        max_gpu_hours: float | None = None,
-        max_duration: str | float | None = None,
-    ) -> show.BestAnswer:
-        query = {"max_cost_usd": max_cost_usd, "max_gpu_hours": max_gpu_hours, "max_duration": max_duration}
-        return self._ask(show.BestAnswer, "GET", f"/v1/jobs/{job}/best", query=query)
+    def best(self, job: str, *, forecast: bool = True, **limits: Unpack[BestQuery]) -> choices.BestAnswer:
+        query = {**limits, "forecast": None if forecast else "false"}
+        return self._ask(choices.BestAnswer, "GET", f"/v1/jobs/{job}/best", query=query)
 
-    def pareto(self, job: str) -> show.Pareto:
-        return self._ask(show.Pareto, "GET", f"/v1/jobs/{job}/pareto")
+    def best_of_all(self, trainable: str, metric: str, **limits: Unpack[BestQuery]) -> choices.BestOfAll:
+        """Over all jobs that tuned it for this metric."""
+        query = {"trainable": trainable, "metric": metric, **limits}
+        return self._ask(choices.BestOfAll, "GET", "/v1/best", query=query)
+
+    def pareto(self, job: str, **elsewhere: Unpack[Elsewhere]) -> choices.Pareto:
+        return self._ask(choices.Pareto, "GET", f"/v1/jobs/{job}/pareto", query=elsewhere)
 
     def bill(self, job: str) -> show.Bill:
         return self._ask(show.Bill, "GET", f"/v1/jobs/{job}/bill")
@@ -167,8 +149,35 @@ class Client:
         """Every entry, oldest first."""
         return self._ask(show.LedgerPage, "GET", f"/v1/jobs/{job}/ledger")
 
+    def spend(
+        self,
+        group_by: Sequence[str] = ("tag:project",),
+        *,
+        since: str | None = None,
+        until: str | None = None,
+        timezone: str = "UTC",
+    ) -> SpendAnswer:
+        """By `tag:KEY`, `owner`, `trainable`, `market`, `day`, `job`, or several of them; `since` and `until` are dates or times."""
+        query = {"group_by": list(group_by), "since": since, "until": until, "timezone": timezone}
+        return self._ask(SpendAnswer, "GET", "/v1/spend", query=query)
+
+    def spend_csv(self, group_by: Sequence[str] = ("tag:project",), **query: Any) -> str:
+        """The same as a table."""
+        asked = {"group_by": list(group_by), **query}
+        return self._request(
+            "GET", "/v1/spend", query=asked, headers={"Accept": "text/csv"}, tries=TRIES
+        ).text
+
     def trainables(self) -> show.Trainables:
         return self._ask(show.Trainables, "GET", "/v1/trainables")
+
+    def prices(self, *, limit: int = 100, **filters: str | None) -> Prices:
+        """`cloud`, `region`, `zone`, `instance_type`, `accelerator`, `market`; the cheapest first."""
+        return self._ask(Prices, "GET", "/v1/prices", query={**filters, "limit": limit})
+
+    def estimate(self, **parts: Any) -> Estimate:
+        """`run={...}`, `choices`, `scaling`, `compute_optimal`, `recurring`, `ownership`: any of them."""
+        return self._ask(Estimate, "POST", "/v1/estimates", body=parts, repeat=True)
 
     def events(self, job: str, *, after: int | None = None) -> Iterator[Event]:
         """Until the job ends; goes on behind the last event by itself when the connection breaks."""
@@ -179,7 +188,7 @@ class Client:
                 with self._http.stream("GET", f"/v1/jobs/{job}/events", headers=headers) as answer:
                     if not answer.is_success:
                         answer.read()
-                        raise ApiError(_problem(answer))
+                        raise ApiError(problem_of(answer))
                     for event in parse_events(answer.iter_lines()):
                         after = event.id if event.id is not None else after
                         patience.heard()
@@ -187,7 +196,7 @@ class Client:
                         if event.type == "job" and event.data["state"] in ENDED:
                             return
             except httpx2.HTTPError as error:
-                patience.bear(_silent(self.url, error))
+                patience.bear(silent(self.url, error))
             except ApiError as error:
                 patience.bear(error)
             time.sleep(0.5)
@@ -197,51 +206,6 @@ class Client:
             return self._http.get("/readyz", timeout=5).is_success
         except httpx2.HTTPError:
             return False
-
-    # Plumbing
-
-    def _ask(
-        self,
-        kind: type[A],
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, Any] | None = None,
-        body: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-        repeat: bool = False,
-    ) -> A:
-        params = {name: value for name, value in (query or {}).items() if value is not None}
-        answer = self._send(
-            lambda: self._http.request(method, path, params=params, **_content(body, headers or {})),
-            tries=TRIES if repeat or method == "GET" else 1,
-        )
-        if not answer.is_success:
-            raise ApiError(_problem(answer))
-        try:
-            return kind.model_validate(answer.json())
-        except ValueError as error:
-            detail = f"{self.url}{path} is no answer of this service: {answer.text[:200]}"
-            problem = Problem(
-                title="The service answered strangely", status=answer.status_code, detail=detail
-            )
-            raise ApiError(problem) from error
-
-    def _send(self, send: Callable[[], httpx2.Response], *, tries: int) -> httpx2.Response:
-        for attempt in range(tries):
-            try:
-                answer = send()
-                if answer.status_code != 503 or attempt == tries - 1:
-                    return answer
-            except (TypeError, ValueError) as error:
-                raise ApiError(
-                    Problem(title="The request is not valid", status=422, detail=str(error))
-                ) from error
-            except httpx2.HTTPError as error:
-                if attempt == tries - 1:
-                    raise _silent(self.url, error) from error
-            time.sleep(0.25 * 2**attempt)
-        raise AssertionError("the last try answers or raises")
 
 
 class _Patience:
@@ -260,11 +224,10 @@ class _Patience:
             raise error
 
 
-def _content(body: Mapping[str, Any] | None, headers: Mapping[str, str]) -> dict[str, Any]:
-    """A NaN is sent as it is: the service says which field it is that may have none."""
-    if body is None:
-        return {"headers": dict(headers)}
-    return {"headers": {**headers, "Content-Type": "application/json"}, "content": json.dumps(body)}
+def _with_pilot(job: Mapping[str, Any], usd: float) -> dict[str, Any]:
+    planning = dict(job.get("planning") or {})
+    pilot = {**(planning.get("pilot") or {}), "usd": usd}
+    return {**job, "planning": {**planning, "pilot": pilot}}
 
 
 def parse_events(lines: Iterator[str]) -> Iterator[Event]:
@@ -281,24 +244,3 @@ def parse_events(lines: Iterator[str]) -> Iterator[Event]:
             data += line[5:].strip()
         elif line.startswith("id:"):
             number = int(line[3:].strip())
-
-
-def _kept_key(settings: Settings) -> str | None:
-    try:
-        return settings.api_key_path.read_text().strip()
-    except OSError:
-        return None
-
-
-def _problem(answer: httpx2.Response) -> Problem:
-    try:
-        return Problem.model_validate(answer.json())
-    except ValueError:
-        return Problem(
-            title="The service answered strangely", status=answer.status_code, detail=answer.text[:500]
-        )
-
-
-def _silent(url: str, error: Exception) -> ApiError:
-    detail = f"{url}: {error or type(error).__name__}; start it with `tuner serve`, or set TUNER_URL"
-    return ApiError(Problem(title="The service does not answer", status=0, detail=detail))

@@ -1,0 +1,111 @@
+"""Pilots over REST and on the command line: run once, found again, and refused where they cannot be."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from starlette.testclient import TestClient
+from typer.testing import CliRunner
+
+from tests import fakes
+from tests.fakes import FakeService, body
+from tuner.cli.main import app
+from tuner.client import Client
+
+service, client = fakes.fixtures("function")
+PILOT = {"planning": {"pilot": {"usd": 0.002, "trials": 6}}}
+
+
+def pilot_of(client: TestClient, **changes: Any) -> Any:
+    return client.post("/v1/pilots", json=body(**{**PILOT, **changes}))
+
+
+def test_a_pilot_is_a_small_job_with_a_budget_of_its_own(service: FakeService, client: TestClient) -> None:
+    answer = pilot_of(client, tags={"owner": "alice"})
+    assert answer.status_code == 201, answer.text
+    found = answer.json()
+    assert answer.headers["Location"] == f"/v1/jobs/{found['id']}"
+    assert found["budget"]["usd"] == 0.002
+    assert found["tags"]["owner"] == "alice"
+    assert list(found["tags"]) == ["owner", "pilot"]
+    fakes.simulate(service, found["id"])
+    ended = client.get(f"/v1/jobs/{found['id']}").json()
+    assert (ended["state"], ended["stop_reason"]) == ("succeeded", "trials")
+    trials = client.get(f"/v1/jobs/{found['id']}/trials").json()["items"]
+    assert sorted(trial["steps"] for trial in trials) == [2, 2, 2, 2, 2, 6], "one goes on further"
+    assert len({json.dumps(trial["config"]) for trial in trials}) == 6
+
+
+def test_the_second_plan_needs_no_pilot(service: FakeService, client: TestClient) -> None:
+    first = pilot_of(client).json()["id"]
+    under_way = pilot_of(client)
+    assert (under_way.status_code, under_way.json()["id"]) == (200, first)
+    fakes.simulate(service, first)
+    again = pilot_of(client, budget={"usd": 3, "trials": 9}, name="other")
+    assert (again.status_code, again.json()["id"]) == (200, first)
+    wider = {"search_space": {**body()["search_space"], "width": {"type": "int", "low": 8, "high": 128}}}
+    other = pilot_of(client, **wider)
+    assert other.status_code == 201
+    assert other.json()["id"] != first
+
+
+def test_a_pilot_that_told_nothing_is_run_again(client: TestClient) -> None:
+    first = pilot_of(client).json()["id"]
+    assert client.post(f"/v1/jobs/{first}/cancel").status_code == 202
+    second = pilot_of(client)
+    assert second.status_code == 201
+    assert second.json()["id"] != first
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer"),
+    [
+        ({"planning": {}}, "/planning/pilot"),
+        ({"planning": {"pilot": {}}}, "/planning/pilot"),
+        ({"planning": {"pilot": {"usd": 0}}}, "/planning/pilot/usd"),
+        ({"planning": {"pilot": {"usd": 0.0000001}}}, "/planning/pilot/usd"),
+        ({"planning": {"pilot": {"usd": 1}}}, "/planning/pilot/usd"),
+        ({"planning": {"pilot": {"usd": 0.000001}}}, "/planning/pilot/usd"),
+        ({"planning": {"pilot": {"usd": 0.001, "eur": 1}}}, "/planning/pilot/eur"),
+        ({"planning": {"pilot": {"usd": 0.001, "steps": 0}}}, "/planning/pilot/steps"),
+        ({"search_space": {}}, "/search_space"),
+        ({"budget": {"usd": -1}}, "/budget/usd"),
+        ({"resources": {"cpus": 64}}, "/resources/cpus"),
+    ],
+    ids=repr,
+)
+def test_a_bad_pilot_is_pointed_at_and_costs_nothing(
+    client: TestClient, changes: dict[str, Any], pointer: str
+) -> None:
+    answer = pilot_of(client, **changes)
+    assert answer.status_code == 422, answer.text
+    assert pointer in [error["pointer"] for error in answer.json()["errors"]]
+    assert client.get("/v1/jobs").json()["items"] == []
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(body()))
+    return str(path)
+
+
+def test_the_command_prints_the_pilot_that_rest_answers(
+    service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    monkeypatch.setattr(
+        "tuner.cli.pilot.Client", lambda: Client("http://tuner", fakes.KEY, transport=client._transport)
+    )
+    made = CliRunner().invoke(app, ["pilot", file, "--usd", "0.002", "--json"])
+    assert made.exit_code == 0, made.output
+    shown = json.loads(made.stdout)
+    assert client.get(f"/v1/jobs/{shown['id']}").json() == shown
+    fakes.simulate(service, shown["id"])
+    waited = CliRunner().invoke(app, ["pilot", file, "--usd", "0.002", "--wait"])
+    assert waited.exit_code == 0, waited.output
+    assert shown["id"] in waited.stdout
+    dear = CliRunner().invoke(app, ["pilot", file, "--usd", "9"])
+    assert dear.exit_code == 1
+    assert "/planning/pilot/usd" in dear.stderr

@@ -1,0 +1,210 @@
+"""Chargeback: whatever it is grouped by, the groups are the ledger's entries of that time, to the micro-dollar."""
+
+import csv
+import io
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.api.conftest import Finished
+from tests.api.test_bad_bodies import check_problem
+from tuner.domain.calendar import day_name, local_day, offsets, zone
+from tuner.domain.time import NS, rfc3339
+from tuner.engine.simulated.world import Faults
+from tuner.store.tables import attempts, entries, job_tags, jobs, trials
+
+GROUPS = ["tag:project", "owner", "trainable", "market", "day", "job"]
+TAGS = [{"project": "a", "owner": "ann"}, {"project": "b", "owner": "ann"}, {"owner": "=1+1"}, {}]
+
+
+class Books:
+    """Jobs of several owners over some days, with crashes and preemptions, one still under way; and their rows, read plainly."""
+
+    def __init__(self, found: Finished) -> None:
+        service, self.client = found.service, found.client
+        for number, tags in enumerate([*TAGS, TAGS[0]]):
+            algorithm = {"scheduler": "asha", "sampler": "random", "seed": number}
+            fidelity = {"unit": "epoch", "min": 1, "max": 3, "reduction_factor": 3}
+            given = {"tags": tags, "algorithm": algorithm, "fidelity": fidelity}
+            job = fakes.submit(self.client, **given, budget={"usd": 0.0012})
+            faults = Faults(crash=0.1, driver_restart=0.03)
+            up_s = [*((10.5 * n, 10.5 * n + 9) for n in range(5)), (60, None)]
+            service.now.pass_s(9 * 3600)
+            last = {"messages": 60} if number == len(TAGS) else {}
+            fakes.simulate(service, job, faults=faults, seed=number, up_s=up_s, **last)
+        with service.database.read() as db:
+            self.entries = [dict(row._mapping) for row in db.execute(select(entries))]
+            self.attempts = {(row.job, row.trial, row.attempt): row for row in db.execute(select(attempts))}
+            self.states = {(row.job, row.trial): row.state for row in db.execute(select(trials))}
+            self.trainables = {row.id: row.trainable for row in db.execute(select(jobs))}
+            self.tags = {(row.job, row.key): row.value for row in db.execute(select(job_tags))}
+        self.first, self.last = (pick(e["at"] for e in self.entries) for pick in (min, max))
+
+    def key(self, group: str, job: str, at: int, attempt: Any, timezone: str) -> str | None:
+        shifts = offsets(self.first, self.last, zone(timezone))
+        told: dict[str, Callable[[], str | None]] = {
+            "trainable": lambda: self.trainables[job],
+            "market": lambda: None if attempt is None else attempt.market,
+            "day": lambda: day_name(local_day(at, shifts)),
+            "job": lambda: job,
+            "owner": lambda: self.tags.get((job, "owner")),
+        }
+        return told.get(group, lambda: self.tags.get((job, group.removeprefix("tag:"))))()
+
+    def sums(self, groups: list[str], since: int, until: int, timezone: str) -> dict[Any, dict[str, Any]]:
+        """By brute force."""
+        found: dict[Any, dict[str, Any]] = defaultdict(lambda: defaultdict(set))
+        for entry in self.entries:
+            if entry["kind"] is None or not since <= entry["at"] < until:
+                continue
+            attempt = self.attempts.get((entry["job"], entry["trial"], entry["attempt"]))
+            key = tuple(self.key(g, entry["job"], entry["at"], attempt, timezone) for g in groups)
+            trial = (entry["job"], entry["trial"])
+            sums = found[key]
+            sums["usd"] = (sums["usd"] or 0) + entry["usd"]
+            sums["gpu_ms"] = (sums["gpu_ms"] or 0) + entry["gpu_ms"]
+            sums["lost"] = (sums["lost"] or 0) + (entry["usd"] if entry["kind"] == "lost" else 0)
+            sums["jobs"].add(entry["job"])
+            sums["trials"].add(trial)
+            if self.states[trial] == "completed":
+                sums["completed"].add(trial)
+        for (job, trial_name, number), attempt in self.attempts.items():
+            before = self.attempts.get((job, trial_name, number - 1))
+            for name, at, counts in (
+                ("preemptions", attempt.ended_at, attempt.end == "preempted"),
+                ("retries", attempt.began_at, before is not None and before.end in ("lost", "failed")),
+            ):
+                if counts and since <= at < until:
+                    key = tuple(self.key(g, job, at, attempt, timezone) for g in groups)
+                    found[key][name] = (found[key][name] or 0) + 1
+        return found
+
+
+@pytest.fixture(scope="module")
+def books(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Books]:
+    service = fakes.service_in(tmp_path_factory.mktemp("spend"))
+    found = object.__new__(Finished)
+    found.service, found.client = service, fakes.client_of(service)
+    yield Books(found)
+    service.database.dispose()
+
+
+def get(client: TestClient, **query: Any) -> Any:
+    answer = client.get("/v1/spend", params=query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def micro(usd: float) -> int:
+    return round(usd * 1_000_000)
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_every_grouping_is_what_the_entries_of_that_time_add_up_to(books: Books, data: st.DataObject) -> None:
+    groups = data.draw(st.lists(st.sampled_from(GROUPS), unique=True, max_size=4))
+    timezone = data.draw(st.sampled_from(["UTC", "America/New_York", "Asia/Kathmandu"]))
+    span = books.last - books.first
+    since, until = sorted(
+        books.first + data.draw(st.integers(-1, 1001)) * span // 1000 // 1000 * 1000 for _ in range(2)
+    )
+    until += NS
+    shown = {"since": rfc3339(since), "until": rfc3339(until)}
+    found = (
+        get(books.client, group_by=groups, timezone=timezone, **shown)
+        if groups
+        else get(books.client, group_by=[], **shown)
+    )
+    if not groups:  # a query without the parameter groups by project
+        groups = ["tag:project"]
+    since, until = since // 1000 * 1000, until // 1000 * 1000
+    wanted = books.sums(groups, since, until, timezone)
+    assert {tuple(row["keys"][g] for g in groups) for row in found["items"]} == set(wanted)
+    for row in found["items"]:
+        sums = wanted[tuple(row["keys"][g] for g in groups)]
+        assert micro(row["usd"]) == (sums["usd"] or 0)
+        assert round(row["gpu_hours"] * 3_600_000) == (sums["gpu_ms"] or 0)
+        assert micro(row["lost_usd"]) == (sums["lost"] or 0)
+        assert row["jobs"] == len(sums["jobs"])
+        assert row["trials"] == len(sums["trials"])
+        assert row["completed_trials"] == len(sums["completed"])
+        assert row["preemptions"] == (sums["preemptions"] or 0)
+        assert row["retries"] == (sums["retries"] or 0)
+    total = sum(e["usd"] for e in books.entries if e["kind"] is not None and since <= e["at"] < until)
+    assert micro(found["total"]["usd"]) == total == sum(micro(row["usd"]) for row in found["items"])
+
+
+def test_there_are_preemptions_retries_and_losses_to_charge(books: Books) -> None:
+    total = get(books.client)["total"]
+    assert total["preemptions"] > 0
+    assert total["retries"] > 0
+    assert total["lost_usd"] > 0
+    per_trial = total["usd"] / total["completed_trials"]
+    assert abs(total["usd_per_completed_trial"] - per_trial) < 1e-6
+
+
+def test_what_has_no_tag_is_a_group_of_its_own(books: Books) -> None:
+    projects = {row["keys"]["tag:project"]: row["jobs"] for row in get(books.client)["items"]}
+    assert projects == {"a": 2, "b": 1, None: 2}
+
+
+def test_nothing_completed_has_no_price(books: Books) -> None:
+    row = get(books.client, until="2001-01-01")["total"]
+    assert (row["usd"], row["completed_trials"]) == (0, 0)
+    assert row["usd_per_completed_trial"] is None
+
+
+def test_days_come_in_their_order_and_the_dearest_of_each_first(books: Books) -> None:
+    rows = get(books.client, group_by=["day", "owner"])["items"]
+    places = [(row["keys"]["day"], -row["usd"]) for row in rows]
+    assert places == sorted(places)
+    assert len({day for day, _ in places}) > 1
+
+
+def test_a_table_has_the_same_figures_and_no_formulas(books: Books) -> None:
+    query = {"group_by": ["owner", "day"]}
+    answer = books.client.get("/v1/spend", params=query, headers={"Accept": "text/csv"})
+    assert answer.headers["content-type"].startswith("text/csv")
+    table = list(csv.DictReader(io.StringIO(answer.text)))
+    rows = get(books.client, **query)["items"]
+    assert [micro(float(line["usd"])) for line in table] == [micro(row["usd"]) for row in rows]
+    owners = {line["owner"] for line in table}
+    assert owners == {"ann", "'=1+1", ""}
+
+
+def test_before_anything_was_spent_there_is_nothing(tmp_path: Any) -> None:
+    service = fakes.service_in(tmp_path)
+    client = fakes.client_of(service)
+    found = get(client, group_by=["day", "owner"])
+    assert found["items"] == []
+    assert found["total"]["usd"] == 0
+    assert found["total"]["usd_per_completed_trial"] is None
+    service.database.dispose()
+
+
+@pytest.mark.parametrize(
+    ("query", "pointer", "said"),
+    [
+        ({"group_by": "trainabel"}, "group_by", "did you mean trainable?"),
+        ({"group_by": "tag:"}, "group_by", "tag:KEY"),
+        ({"group_by": ["day", "day"]}, "group_by", "once"),
+        ({"group_by": GROUPS}, "group_by", "at most 5"),
+        ({"since": "yesterday"}, "since", "2026-01-31"),
+        ({"until": "2026-13-01"}, "until", "2026-01-31"),
+        ({"since": "2026-02-01", "until": "2026-02-01"}, "until", "later than since"),
+        ({"timezone": "Europe/Berln"}, "timezone", "Europe/Berlin"),
+    ],
+)
+def test_bad_questions_are_named_with_what_there_is(
+    books: Books, query: dict[str, Any], pointer: str, said: str
+) -> None:
+    problem = check_problem(books.client.get("/v1/spend", params=query), 422)
+    assert [field["pointer"] for field in problem["errors"]] == [pointer]
+    assert said in problem["errors"][0]["detail"]

@@ -1,0 +1,207 @@
+"""What an attempt uses of its machine, measured from beside its process; real children, GPUs in place of which a module stands."""
+
+import json
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.engine.looping import Job
+from tuner.domain.cost import Meter
+from tuner.domain.time import NS
+from tuner.domain.usage import COUNTS, MAX_FACTS, Usage
+from tuner.engine.messages import Progress
+from tuner.engine.worker import sampling
+from tuner.engine.worker.nvml import Gpus
+from tuner.engine.worker.using import Processes, Use
+
+
+def used(driver: Any, **config: Any) -> Usage:
+    driver.begin(until=2, config=config)
+    found = Progress.parse(driver.until_state("waiting")).usage
+    driver.order("stop")
+    driver.until_state("stopped")
+    assert found is not None
+    return found
+
+
+def share(usage: Usage) -> float:
+    assert usage.cpu_ns is not None
+    assert usage.wall_ns
+    return usage.cpu_ns / usage.wall_ns
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["in its process", "in one of its children"])
+def test_arithmetic_takes_more_of_a_processor_than_waiting_does(drive: Any, apart: bool) -> None:
+    driver = drive("burns_or_waits")
+    waits, burns = (used(driver, burns=burns, apart=apart) for burns in (False, True))
+    assert share(burns) > 2 * share(waits)
+    assert burns.memory_peak_bytes is not None
+    assert burns.memory_peak_bytes > 1 << 20
+    assert burns.gpu_samples is None
+    assert burns.data_wait_ns is None
+
+
+def test_time_spent_waiting_for_batches_is_told_apart_from_the_rest(drive: Any) -> None:
+    driver = drive("waits_for_data")
+    little, much = (used(driver, wait_s=wait_s) for wait_s in (0.1, 0.3))
+    for usage in (little, much):
+        assert usage.data_wait_ns is not None
+        assert usage.compute_ns is not None
+    assert (little.data_wait_ns or 0) < (little.compute_ns or 0)
+    assert (much.data_wait_ns or 0) > (much.compute_ns or 0)
+
+
+def test_saves_are_counted(drive: Any) -> None:
+    driver = drive("counts")
+    driver.begin(until=1)
+    driver.until_state("waiting")
+    driver.order("pause")
+    usage = Progress.parse(driver.until_state("paused")).usage
+    assert usage is not None
+    assert usage.saves == 1
+    assert usage.saved_bytes
+
+
+def test_whatever_user_code_says_of_its_use_can_be_recorded(drive: Any) -> None:
+    usage = used(drive("says_anything_of_its_use"))
+    assert len(usage.facts) == MAX_FACTS
+    assert usage.data_wait_ns is None
+    json.dumps(dict(usage.facts), allow_nan=False)
+
+
+def test_a_process_that_is_gone_is_unknown() -> None:
+    assert sampling.processes(2**22 + 5) is None
+
+
+def test_a_kernel_that_does_not_tell_of_children_is_asked_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    told = sampling._descendants(os.getpid())
+    monkeypatch.setattr(sampling.Path, "read_bytes", lambda path: (_ for _ in ()).throw(FileNotFoundError))
+    assert sampling._descendants(os.getpid()) == told
+
+
+class Nvml(ModuleType):
+    """Two GPUs, with what each answers in turn."""
+
+    def __init__(self, percents: list[int]) -> None:
+        super().__init__("pynvml")
+        self.percents, self.named = percents, list[Any]()
+
+    def nvmlInit(self) -> None:
+        pass
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        self.named.append(index)
+        return index
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
+        self.named.append(uuid)
+        return 1
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:
+        return SimpleNamespace(gpu=self.percents[handle])
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
+        return SimpleNamespace(total=80 << 30, used=(10 + handle) << 30)
+
+    def nvmlDeviceGetName(self, handle: int) -> str:
+        return "NVIDIA H100 80GB HBM3"
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle: int) -> tuple[int, int]:
+        return 9, 0
+
+
+@pytest.mark.parametrize(
+    ("visible", "percent", "asked"),
+    [
+        (None, 50, [0, 1]),
+        ("1", 80, [1]),
+        ("GPU-5", 80, ["GPU-5"]),
+    ],
+)
+def test_gpus_are_those_that_the_worker_may_see(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, percent: int, asked: list[Any]
+) -> None:
+    nvml = Nvml([20, 80])
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    sample = Gpus().sample()
+    assert sample is not None
+    assert nvml.named == asked
+    assert sample.percent == percent
+    assert sample.used_bytes == 11 << 30
+    assert sample.facts == {
+        "gpu": "NVIDIA H100 80GB HBM3",
+        "gpu_memory_bytes": 80 << 30,
+        "gpu_capability": "9.0",
+    }
+
+
+@pytest.mark.parametrize("visible", ["", "GPU"])
+def test_gpus_of_which_nothing_is_known_are_unknown_not_idle(
+    monkeypatch: pytest.MonkeyPatch, visible: str
+) -> None:
+    nvml = Nvml([0, 0])
+    nvml.nvmlDeviceGetHandleByUUID = None  # type: ignore[method-assign, assignment]
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert Gpus().sample() is None
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert Gpus().sample() is None
+
+
+def test_what_an_attempt_used_is_recorded_when_its_money_is() -> None:
+    job, usage = Job(), Usage(wall_ns=NS, cpu_ns=NS // 2)
+    meter = Meter({"setup": NS, "train": NS})
+    for state, told in (("running", None), ("running", usage), ("preempted", usage)):
+        job.loop.progress(Progress(job.trial, 2, state, meter, usage=told))  # type: ignore[arg-type]
+    assert job.journal.tables.usages == {(job.trial, 2): usage}
+
+
+# Sums and peaks
+
+LOOKS = st.lists(
+    st.tuples(st.integers(0, 100), st.integers(0, 100), st.integers(1, 100)), min_size=1, max_size=8
+)
+
+
+@settings(deadline=None, max_examples=30)
+@given(LOOKS)
+def test_processor_time_never_falls_and_counts_from_the_first_look(looks: list[tuple[int, int, int]]) -> None:
+    use, trained, cpu, before = Use(), 0, 1000, 0
+    for more_cpu, more_trained, memory in looks:
+        cpu, trained = cpu + more_cpu, trained + more_trained
+        use.processes(Processes(cpu, memory), trained_ns=trained)
+        found = Usage.parse(use.reading())
+        assert found is not None
+        assert (found.cpu_ns or 0) >= before
+        before = found.cpu_ns or 0
+    assert found.memory_peak_bytes == max(memory for *_, memory in looks)
+    if found.wall_ns is not None:
+        assert found.wall_ns == trained - looks[0][1]
+        assert found.cpu_ns == cpu - 1000 - looks[0][0]
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: st.dictionaries(st.sampled_from([*COUNTS, "facts", "x"]), inner),
+        max_leaves=10,
+    )
+)
+def test_anything_that_is_told_is_a_usage_or_nothing(told: Any) -> None:
+    found = Usage.parse(told)
+    if found is not None:
+        assert all(value is None or 0 <= value < 2**63 for value in (getattr(found, name) for name in COUNTS))
+        json.dumps(dict(found.facts), allow_nan=False).encode()

@@ -1,0 +1,209 @@
+"""The price catalogue: what is found, in which order, how old it is, and what is refused."""
+
+import csv
+import io
+from datetime import date
+from decimal import Decimal
+from importlib.resources import files
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tuner.domain.errors import BadFile
+from tuner.domain.listing import MARKETS, Market
+from tuner.domain.money import Price
+from tuner.planning.catalogue import Catalogue, day_of, read_catalogue
+from tuner.planning.catalogue_file import COLUMNS
+
+TEXT = (files("tuner.planning") / "data" / "prices.csv").read_text(encoding="utf-8")
+SHIPPED = read_catalogue(TEXT, "shipped")
+GOOD = {
+    "cloud": "aws",
+    "region": "us-east-1",
+    "zone": "use1-az1",
+    "instance_type": "p4d.24xlarge",
+    "vcpus": "96",
+    "memory_gib": "1152",
+    "accelerator": "A100",
+    "accelerator_count": "8",
+    "gpu_memory_gib": "40",
+    "on_demand_usd_h": "21.95",
+    "spot_usd_h": "",
+    "on_demand_date": "2026-07-20",
+    "flags": "a;b",
+}
+
+
+def text_of(*rows: dict[str, str]) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS)
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def refused(*changes: dict[str, str]) -> str:
+    with pytest.raises(BadFile) as caught:
+        read_catalogue(text_of(*({**GOOD, **change} for change in changes)), "mine.csv")
+    return caught.value.detail
+
+
+def test_every_shipped_price_is_what_the_file_says_to_the_micro_dollar() -> None:
+    rows = list(csv.DictReader(io.StringIO(TEXT)))
+    assert len(rows) == len(SHIPPED.listings) == 916
+    for row, one in zip(rows, SHIPPED.listings, strict=True):
+        for market in MARKETS:
+            said, price = row[f"{market}_usd_h"], one.price(market)
+            assert (price is None) == (said == "")
+            if price is not None:
+                assert price.micro_usd_per_hour == Decimal(said) * 10**6
+                assert price.micro_usd_per_hour > 0
+                assert one.date(market)
+                assert one.source(market)
+
+
+def test_prices_that_are_published_are_found() -> None:
+    """p4d.24xlarge of July 2026 on AWS's list, us-east-1; Google's a2-highgpu-1g with its A100, not the host alone."""
+    assert SHIPPED.find(region="us-east-1", instance_type="p4d.24xlarge")[0].on_demand == Price(21_957_642)
+    found = SHIPPED.find(region="us-central1", instance_type="A2-HighGPU-1g")
+    assert [one.on_demand for one in found] == [Price(3_673_390)]
+
+
+def test_a_part_of_a_gpu_has_a_part_of_its_memory() -> None:
+    found = SHIPPED.find(instance_type="Standard_NV6ads_A10_v5")[0]
+    assert found.accelerators == 0.167
+    assert found.gpu_memory_gib == 4.008
+
+
+@settings(max_examples=30, deadline=None)
+@given(one=st.sampled_from(SHIPPED.listings), market=st.sampled_from([None, *MARKETS]), upper=st.booleans())
+def test_what_is_found_is_all_that_matches_the_cheapest_first(
+    one, market: Market | None, upper: bool
+) -> None:
+    region = one.region.upper() if upper else one.region
+    found = SHIPPED.find(cloud=one.cloud, region=region, market=market)
+    wanted = {
+        (each.cloud, each.region, each.zone, each.instance_type)
+        for each in SHIPPED.listings
+        if (each.cloud, each.region) == (one.cloud, one.region)
+        and (market is None or each.price(market) is not None)
+    }
+    assert {(each.cloud, each.region, each.zone, each.instance_type) for each in found} == wanted
+    prices = [each.price(market or "on_demand") for each in found]
+    known = [price for price in prices if price is not None]
+    assert known == sorted(known)
+    assert prices[: len(known)] == known
+
+
+def test_unknown_words_get_the_nearest() -> None:
+    assert SHIPPED.unknown("instance_type", "P4D.24XLARGE") is None
+    assert "p4d.24xlarge" in str(SHIPPED.unknown("instance_type", "p4d.24xlrge"))
+    assert "us-east-1" in str(SHIPPED.unknown("region", "us-east1b"))
+    assert "aws" in str(SHIPPED.unknown("cloud", "xyzzy"))
+    assert SHIPPED.nearest("accelerator", "h100")[0] == "H100"
+
+
+def test_ages_are_said() -> None:
+    assert (SHIPPED.newest, SHIPPED.oldest) == ("2026-07-30", "2025-07-28")
+    assert "the newest 11 days old; 164 have no date" in SHIPPED.age(date(2026, 8, 10))
+    assert "3 months old" in SHIPPED.age(date(2026, 11, 22))
+    fresh = SHIPPED.find(cloud="gcp")
+    assert SHIPPED.warning(date(2026, 10, 28), fresh) is None
+    assert "558 of 558 prices are older than 90 days" in str(SHIPPED.warning(date(2026, 10, 29), fresh))
+    assert "8 of 16 prices" not in str(SHIPPED.warning(date(2026, 8, 1), SHIPPED.find(cloud="runpod")))
+    assert "16 of 16 have no date" in str(SHIPPED.warning(date(2026, 8, 1), SHIPPED.find(cloud="runpod")))
+    assert day_of("2026-13") is None
+    assert day_of("undated (v8)") is None
+    undated = read_catalogue(text_of({**GOOD, "on_demand_date": "undated"}), "mine")
+    assert (undated.newest, undated.undated, undated.age_days(date(2026, 8, 1))) == (None, 1, None)
+
+
+def test_a_small_file_is_enough() -> None:
+    text = "cloud,region,instance_type,vcpus,on_demand_usd_h,on_demand_date\nmine,here,box,8,0.25,2026-07\n"
+    found = read_catalogue("\ufeff" + text, "mine").listings[0]
+    assert (found.on_demand, found.spot, found.accelerator, found.accelerators) == (
+        Price(250_000),
+        None,
+        "",
+        0,
+    )
+    assert read_catalogue(text_of(GOOD), "mine").listings[0].flags == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("change", "place", "mend"),
+    [
+        ({"on_demand_usd_h": ""}, "line 2, on_demand_usd_h", "there is no price"),
+        ({"on_demand_usd_h": "0"}, "line 2, on_demand_usd_h", "leave it empty"),
+        ({"spot_usd_h": "0.00"}, "line 2, spot_usd_h", "leave it empty"),
+        ({"on_demand_usd_h": "-3"}, "line 2, on_demand_usd_h", "not above zero"),
+        ({"on_demand_usd_h": "€3.20"}, "line 2, on_demand_usd_h", "US dollars"),
+        ({"on_demand_usd_h": "3.20 EUR"}, "line 2, on_demand_usd_h", "US dollars"),
+        ({"on_demand_usd_h": "1,234.00"}, "line 2, on_demand_usd_h", "commas"),
+        ({"on_demand_usd_h": "nan"}, "line 2, on_demand_usd_h", "US dollars"),
+        ({"on_demand_usd_h": "inf"}, "line 2, on_demand_usd_h", "US dollars"),
+        ({"on_demand_usd_h": "0.1234567"}, "line 2, on_demand_usd_h", "round"),
+        ({"on_demand_usd_h": "1e6"}, "line 2, on_demand_usd_h", "more than"),
+        ({"on_demand_date": ""}, "line 2, on_demand_date", "undated"),
+        ({"region": " "}, "line 2, region", "is empty"),
+        ({"vcpus": "many"}, "line 2, vcpus", "number above zero"),
+        ({"memory_gib": "-1"}, "line 2, memory_gib", "number above zero"),
+        ({"accelerator_count": ""}, "line 2, accelerator_count", "how many A100"),
+        ({"accelerator": ""}, "line 2, accelerator", "which accelerators"),
+    ],
+)
+def test_what_is_wrong_is_named_by_line_column_and_mend(
+    change: dict[str, str], place: str, mend: str
+) -> None:
+    said = refused(change)
+    assert said.startswith("mine.csv: ")
+    assert place in said
+    assert mend in said
+
+
+def test_a_machine_that_is_there_twice_and_one_with_two_numbers_of_gpus() -> None:
+    assert "line 3, instance_type: P4D.24xlarge in use1-az1 is on line 2 already" in refused(
+        {}, {"instance_type": "P4D.24xlarge"}
+    )
+    assert "line 3, accelerator_count: p4d.24xlarge has 12 accelerators here and 8 on line 2" in refused(
+        {}, {"zone": "use1-az2", "accelerator_count": "12"}
+    )
+
+
+def test_ten_faults_are_said_and_the_rest_counted() -> None:
+    said = refused(*({"zone": f"z{one}", "on_demand_usd_h": "0"} for one in range(14)))
+    assert "line 11" in said
+    assert "line 12" not in said
+    assert said.endswith("and 4 more")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "line 1, cloud: the column is missing"),
+        ("cloud,region,instance_type,vcpus,on_demand_usd_h,on_demand_date\n", "there is no price"),
+        ("cloud,on_demand_eur_h\n", "US dollars; the nearest: on_demand_usd_h"),
+        ("cloud,cloud\n", "is there twice"),
+    ],
+)
+def test_columns_that_are_missing_or_not_known(text: str, said: str) -> None:
+    with pytest.raises(BadFile, match=said):
+        read_catalogue(text, "mine.csv")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(max_size=80))
+def test_any_text_is_a_catalogue_or_refused(noise: str) -> None:
+    for text in (
+        noise,
+        text_of(GOOD) + noise,
+        text_of({**GOOD, "spot_usd_h": noise, "spot_date": "2026-07"}),
+    ):
+        try:
+            found = read_catalogue(text, "mine.csv")
+        except BadFile:
+            continue
+        assert isinstance(found, Catalogue)
+        for one in found.listings:
+            assert all(price is None or price.micro_usd_per_hour > 0 for price in (one.on_demand, one.spot))

@@ -1,0 +1,92 @@
+"""The small job that is run before a job."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tuner.domain.budget import Budget
+from tuner.domain.fidelity import Fidelity
+from tuner.domain.job import JobSpec, Resources
+from tuner.domain.money import Money
+from tuner.domain.objective import Objective
+from tuner.domain.space import Float, Int, Space
+from tuner.planning.pilot import PilotLimits, pilot_key, pilot_of
+
+LIMITS = PilotLimits(usd=Money(50_000))
+
+
+def job(**changes: object) -> JobSpec:
+    right = JobSpec(
+        "digits",
+        "trainables.digits_mlp:train",
+        Objective("acc", "max", 0.9),
+        Space({"lr": Float(0.001, 1.0, log=True), "width": Int(8, 64)}),
+        Budget(usd=Money(1_000_000), trials=500),
+        fidelity=Fidelity("epoch", 3, 27),
+        tags={"owner": "alice"},
+    )
+    return replace(right, **changes)  # type: ignore[arg-type]
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    most=st.none() | st.integers(1, 100),
+    steps=st.integers(1, 20),
+    trials=st.integers(1, 100),
+    name=st.text("abc", min_size=1, max_size=100),
+)
+def test_a_pilot_is_a_right_job_that_is_no_longer_than_the_job(
+    most: int | None, steps: int, trials: int, name: str
+) -> None:
+    asked = job(name=name, fidelity=Fidelity("epoch", 1, most))
+    limits = PilotLimits(usd=Money(50_000), trials=trials, steps=steps)
+    found = pilot_of(asked, limits, "key")
+    assert found.faults() == []
+    assert found.budget == Budget(usd=Money(50_000), trials=trials)
+    longest = found.fidelity.max
+    assert longest is not None
+    assert longest <= (most or longest)
+    assert found.fidelity.min <= steps
+    assert found.objective.target is None
+    assert found.tags == {"owner": "alice", "pilot": "key"}
+    assert (found.space, found.constants, found.resources) == (asked.space, asked.constants, asked.resources)
+
+
+@pytest.mark.parametrize(
+    ("limits", "pointer"),
+    [
+        (PilotLimits(), ""),
+        (PilotLimits(gpu_ms=1000), "/usd"),
+        (PilotLimits(usd=Money(0)), "/usd"),
+        (PilotLimits(usd=Money(1_000_000)), "/usd"),
+        (PilotLimits(usd=Money(1), gpu_ms=0), "/gpu_hours"),
+        (PilotLimits(usd=Money(1), trials=0), "/trials"),
+        (PilotLimits(usd=Money(1), steps=0), "/steps"),
+    ],
+)
+def test_limits_that_cannot_be_are_pointed_at(limits: PilotLimits, pointer: str) -> None:
+    assert LIMITS.faults(job()) == []
+    assert pointer in [fault.pointer for fault in limits.faults(job())]
+
+
+def test_a_pilot_holds_for_the_same_code_space_and_resources_whatever_the_budget_and_the_market() -> None:
+    key = pilot_key(job(), "code")
+    for same in (
+        job(budget=Budget(usd=Money(7))),
+        job(name="other"),
+        job(resources=Resources(market="spot")),
+        job(fidelity=Fidelity("epoch", 1, 9)),
+        job(tags={}),
+    ):
+        assert pilot_key(same, "code") == key
+    others = [
+        pilot_key(job(), "changed"),
+        pilot_key(job(trainable="trainables.digits_cnn:train"), "code"),
+        pilot_key(job(space=Space({"lr": Float(0.001, 1.0, log=True)})), "code"),
+        pilot_key(job(space=Space({"lr": Float(0.001, 1.0), "width": Int(8, 64)})), "code"),
+        pilot_key(job(resources=Resources(cpus=2)), "code"),
+        pilot_key(job(constants={"data_dir": "/data"}), "code"),
+    ]
+    assert len({key, *others}) == 7

@@ -1,0 +1,51 @@
+"""Which price catalogue holds."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tuner.domain.errors import BadFile
+from tuner.service.catalogue import SHIPPED, catalogue
+from tuner.settings import Settings
+
+HEAD = "cloud,region,instance_type,vcpus,on_demand_usd_h,on_demand_date\n"
+
+
+def settings(tmp_path: Path, prices: str = "") -> Settings:
+    return Settings.from_env({"TUNER_HOME": str(tmp_path / "home"), "TUNER_PRICES": prices})
+
+
+def test_named_goes_before_brought_goes_before_shipped(tmp_path: Path) -> None:
+    here = settings(tmp_path)
+    assert catalogue(here).name == SHIPPED
+    assert catalogue(here) is catalogue(here)
+    here.make_home()
+    here.prices_path.write_text(f"{HEAD}mine,here,box,8,0.25,2026-07\n")
+    assert [one.instance_type for one in catalogue(here).listings] == ["box"]
+    assert catalogue(here).name == str(here.prices_path)
+    named = tmp_path / "named.csv"
+    named.write_text(f"{HEAD}mine,here,bigger,8,0.25,2026-07\n")
+    found = catalogue(settings(tmp_path, str(named)))
+    assert [one.instance_type for one in found.listings] == ["bigger"]
+    assert found.name == f"TUNER_PRICES: {named}"
+
+
+def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "prices.csv"
+    file.write_text(f"{HEAD}mine,here,box,8,0.25,2026-07\n")
+    here = settings(tmp_path, str(file))
+    assert catalogue(here) is catalogue(here)
+    file.write_text(f"{HEAD}mine,here,box,8,0.35,2026-07\n")
+    os.utime(file, ns=(1, 1))
+    price = catalogue(here).listings[0].on_demand
+    assert price is not None
+    assert price.micro_usd_per_hour == 350_000
+
+
+def test_a_file_that_is_not_there_or_is_no_text_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match=r"TUNER_PRICES: .*nowhere.csv cannot be read: No such file"):
+        catalogue(settings(tmp_path, str(tmp_path / "nowhere.csv")))
+    (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(BadFile, match=r"no text in UTF-8"):
+        catalogue(settings(tmp_path, str(tmp_path / "binary.csv")))

@@ -1,0 +1,166 @@
+"""The front of a job answers every question of the best under limits as all of its reports would."""
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import event, select
+
+from tests.fakes import database_in
+from tests.store.builders import PROJECT, budget, create, new_job, spec
+from tuner.domain.money import Cost, Money
+from tuner.domain.objective import Mode, Objective
+from tuner.domain.records import ReportRow
+from tuner.domain.time import Instant
+from tuner.store import best
+from tuner.store.best import Limits
+from tuner.store.database import Connection, Database
+from tuner.store.journal import SqlJournal
+from tuner.store.tables import front, reports
+
+migration = importlib.import_module("tuner.store.migrations.versions.0011_fronts")
+NUMBERS = iter(range(10**9))
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    found = database_in(tmp_path_factory.mktemp("front"))
+    yield found
+    found.dispose()
+
+
+@dataclass(frozen=True)
+class Given:
+    """A report: of which trial and step, what it reached and what it took."""
+
+    trial: int
+    step: int
+    value: float | None
+    usd: int
+    gpu_ms: int
+    ns: int
+
+
+FEW = st.integers(0, 4)
+VALUES = st.none() | FEW.map(float) | st.sampled_from([float("nan"), float("inf"), -0.0, -1.5])
+REPORTS = st.lists(st.builds(Given, FEW, FEW, VALUES, FEW, FEW, FEW), max_size=20)
+MODES = st.sampled_from(["max", "min"])
+SOME = (None, 0, 2)
+LIMITS = [Limits(None if usd is None else Money(usd), gpu, ns) for usd, gpu, ns in product(SOME, SOME, SOME)]
+
+
+def job_with(database: Database, mode: Mode, found: list[Given]) -> str:
+    """Several of the reports are of the same trial and step: the first of them stays."""
+    job = f"job_{next(NUMBERS):016d}"
+    new = new_job(job)
+    wanted = replace(spec(budget()), objective=Objective("acc", mode))
+    create(database, replace(new, spec=wanted))
+    journal = SqlJournal(database, job, PROJECT, 1, Instant(0))
+    with journal.transaction() as tx:
+        for number in range(5):
+            tx.put_trial(f"trial_{number:05d}", "running", at=Instant(0), config={"lr": 0.1})
+        for one in found:
+            cost, trial = Cost(Money(one.usd), one.gpu_ms), f"trial_{one.trial:05d}"
+            if tx.put_report(ReportRow(trial, 1, one.step, Instant(0), one.value, {}, cost, one.ns)):
+                tx.seq += 1
+    return job
+
+
+def loss(mode: str, row: Any) -> float:
+    return -row.value if mode == "max" else float(row.value)
+
+
+def recorded(db: Connection, job: str) -> list[Any]:
+    r = reports.c
+    return list(db.execute(select(reports).where(r.job == job, r.value.is_not(None))))
+
+
+def place(found: Any) -> tuple[str, int] | None:
+    return None if found is None else (found.trial, found.step)
+
+
+@settings(deadline=None, max_examples=60, derandomize=True)
+@given(found=REPORTS, mode=MODES)
+def test_every_answer_is_that_of_a_search_through_all_reports(
+    database: Database, found: list[Given], mode: Mode
+) -> None:
+    check_answers(database, found, mode)
+
+
+def check_answers(database: Database, found: list[Given], mode: Mode) -> None:
+    job = job_with(database, mode, found)
+    with database.read() as db:
+        rows = recorded(db, job)
+
+        def best_first(row: Any) -> Any:
+            return loss(mode, row), row.usd, row.duration_ns, row.gpu_ms, row.seq
+
+        for limits in LIMITS:
+            within = [row for row in rows if limits.allow(Money(row.usd), row.gpu_ms, row.duration_ns)]
+            assert place(best.best(db, job, limits)) == place(min(within, key=best_first, default=None))
+
+        def cheapest_first(row: Any) -> Any:
+            return row.usd, loss(mode, row), row.duration_ns, row.gpu_ms, row.seq
+
+        for row in rows:
+            better = [other for other in rows if loss(mode, other) < loss(mode, row)]
+            wanted = min(better, key=cheapest_first, default=None)
+            assert place(best.next_better(db, job, mode, row.value)) == place(wanted)
+        least = min(
+            rows, key=lambda row: (row.usd, row.gpu_ms, row.duration_ns, loss(mode, row)), default=None
+        )
+        cheap = best.cheapest(db, job)
+        assert (cheap and cheap.cost.usd) == (least and Money(least.usd))
+        assert {(p.cost.usd.micro_usd, loss(mode, p)) for p in best.pareto(db, job)} == {
+            (a.usd, loss(mode, a)) for a in rows if not any(beats(mode, b, a) for b in rows)
+        }
+
+
+def beats(mode: str, b: Any, a: Any) -> bool:
+    mine, theirs = (b.usd, loss(mode, b)), (a.usd, loss(mode, a))
+    return mine != theirs and mine[0] <= theirs[0] and mine[1] <= theirs[1]
+
+
+@settings(deadline=None, max_examples=40, derandomize=True)
+@given(found=REPORTS, mode=MODES)
+def test_a_front_made_afterwards_is_the_one_that_reports_made_one_by_one(
+    database: Database, found: list[Given], mode: Mode
+) -> None:
+    """As a database of an older release gets it."""
+    check_made_afterwards(database, found, mode)
+
+
+def check_made_afterwards(database: Database, found: list[Given], mode: Mode) -> None:
+    job = job_with(database, mode, found)
+    with database.read() as db:
+        kept = [dict(row._mapping) for row in db.execute(select(front).where(front.c.job == job))]
+        made = list(migration._front(db, job, 1.0 if mode == "min" else -1.0))
+    assert sorted(kept, key=lambda row: row["seq"]) == sorted(made, key=lambda row: row["seq"])
+
+
+def test_the_database_answers_from_the_index_of_the_front_alone(database: Database) -> None:
+    job = job_with(database, "max", [Given(n % 5, n // 5 + 1, n / 10, n, n, n) for n in range(20)])
+    asked: list[tuple[str, Any]] = []
+
+    def note(_c: object, _cursor: object, statement: str, parameters: Any, _x: object, _many: object) -> None:
+        asked.append((statement, parameters))
+
+    event.listen(database.engine, "before_cursor_execute", note)
+    try:
+        with database.read() as db:
+            best.best(db, job, Limits(Money(7), 9, 11))
+            best.next_better(db, job, "max", 0.5)
+    finally:
+        event.remove(database.engine, "before_cursor_execute", note)
+    selects = [one for one in asked if one[0].startswith("SELECT")]
+    with database.read() as db:
+        for statement, parameters in selects:
+            plan = db.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
+            searched = [str(row[3]) for row in plan if row[3] != "USE TEMP B-TREE FOR ORDER BY"]
+            assert all(one.startswith("SEARCH ") and " INDEX " in one for one in searched), plan
+    assert any("front" in statement for statement, _ in selects)

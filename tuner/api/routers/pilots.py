@@ -1,0 +1,24 @@
+"""Pilots: what a plan learns from before there is any job to learn from."""
+
+from fastapi import APIRouter, Response
+
+from tuner.api import present, translate
+from tuner.api.deps import Svc
+from tuner.api.routers.jobs import Key
+from tuner.schemas.job import Job
+from tuner.schemas.pilot import PilotRequest
+from tuner.service import pilots
+
+router = APIRouter(tags=["plans"])
+
+
+@router.post("/pilots", status_code=201, responses={200: {"model": Job}})
+def create_pilot(body: PilotRequest, response: Response, service: Svc, key: Key = None) -> Job:
+    """Runs a few steps of a few configurations of this job, under a budget of their own, for plans to learn from. Answers 200 with
+    the one that there is where the code, the space and the resources have had their pilot."""
+    asked = body.model_dump(mode="json")
+    limits = translate.pilot_limits_of(body.planning.pilot)
+    view, new = pilots.start(service, translate.spec_of(body), limits, body=asked, idempotency_key=key)
+    response.status_code = 201 if new else 200
+    response.headers["Location"] = f"/v1/jobs/{view.row.id}"
+    return present.job_of(view)

@@ -1,0 +1,39 @@
+"""The price catalogue."""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from tuner.api import present_prices
+from tuner.api.deps import Svc
+from tuner.domain.time import NS
+from tuner.schemas.prices import Prices
+from tuner.service.catalogue import Market, prices
+
+router = APIRouter(tags=["prices"])
+
+
+@router.get("/prices")
+def list_prices(
+    service: Svc,
+    *,
+    cloud: str | None = None,
+    region: str | None = None,
+    zone: str | None = None,
+    instance_type: str | None = None,
+    accelerator: str | None = None,
+    market: Market | None = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
+) -> Prices:
+    """Machines and their prices, with dates and sources, the cheapest first. `market` leaves out those without a known price there,
+    and orders by it."""
+    today = datetime.fromtimestamp(service.now() // NS, UTC).date()
+    words = {
+        "cloud": cloud,
+        "region": region,
+        "zone": zone,
+        "instance_type": instance_type,
+        "accelerator": accelerator,
+    }
+    return present_prices.prices_of(prices(service.settings, today, words, market), limit)

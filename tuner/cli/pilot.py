@@ -1,0 +1,44 @@
+"""`tuner pilot`: a few steps of a few configurations, for plans to learn from."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tuner.cli import render, watching
+from tuner.cli.frame import Frame, with_problems
+from tuner.cli.job_yaml import read_job
+from tuner.client import Client
+from tuner.schemas.job import Job
+
+
+@with_problems
+def pilot(
+    file: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job; - reads standard input.")],
+    usd: Annotated[float | None, typer.Option(help="What the pilot may cost, in dollars.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Show progress until the pilot ends.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what REST answers, as JSON.")] = False,
+) -> None:
+    """Train a few steps of a few configurations of a job, so that plans for it know how long steps take."""
+    client, job = Client(), read_job(file)
+    found = run(client, job, usd, quiet=as_json) if wait else client.pilot(job, usd=usd)
+    Frame(as_json).show(found, render.job)
+
+
+def run(client: Client, job: dict[str, Any], usd: float | None, *, quiet: bool) -> Job:
+    """The pilot of this job once it has ended: a new one, shown as it goes, or the one that there is. Exit status 1 where it
+    brought nothing to plan by."""
+    found = client.pilot(job, usd=usd)
+    if found.state not in ("succeeded", "paused"):
+        if not quiet:
+            typer.echo(f"pilot {found.id}")
+            watching.watch(client, found.id)
+        found = client.wait(found.id)
+    if not found.progress.steps:
+        why = (
+            found.detail
+            or f"{found.stop_reason} before the first step; give it more than {render.usd(found.spend.usd)}"
+        )
+        typer.echo(f"The pilot {found.id} told nothing\n{why}", err=True)
+        raise typer.Exit(1)
+    return found

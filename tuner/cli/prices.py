@@ -1,0 +1,109 @@
+"""`tuner prices`: the price catalogue, and newer ones brought."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tuner.cli.frame import Frame, with_problems
+from tuner.cli.render import number, usd
+from tuner.client import Client
+from tuner.schemas.prices import CatalogueAge, Prices
+
+
+@with_problems
+def prices(
+    cloud: Annotated[str | None, typer.Option(help="Only this cloud.")] = None,
+    region: Annotated[str | None, typer.Option(help="Only this region.")] = None,
+    zone: Annotated[str | None, typer.Option(help="Only this zone.")] = None,
+    instance_type: Annotated[str | None, typer.Option(help="Only this type.")] = None,
+    accelerator: Annotated[str | None, typer.Option(help="Only machines with these GPUs.")] = None,
+    market: Annotated[
+        str | None, typer.Option(help="on_demand or spot: only what is known to be had there.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many.")] = 100,
+    update: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Bring the prices of this CSV to this home.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what REST answers, as JSON.")] = False,
+) -> None:
+    """What machines cost, the cheapest first, with dates; or bring newer prices."""
+    words = {
+        "cloud": cloud,
+        "region": region,
+        "zone": zone,
+        "instance_type": instance_type,
+        "accelerator": accelerator,
+        "market": market,
+    }
+    if update is None:
+        Frame(as_json).show(Client().prices(limit=limit, **words), _prices)
+        return
+    if any(words.values()):
+        raise typer.BadParameter("give a file or filters, not both", param_hint="--update")
+    Frame(as_json).show(_update(update), _catalogue)
+
+
+def _update(file: Path) -> CatalogueAge:
+    from datetime import UTC, datetime
+
+    from tuner.api.present_prices import age_of
+    from tuner.service.catalogue import update
+    from tuner.settings import Settings
+
+    settings = Settings.from_env()
+    found = update(settings, file)
+    if settings.prices:
+        typer.echo(f"TUNER_PRICES is set: {settings.prices} stands for what was brought", err=True)
+    return age_of(found, datetime.now(UTC).date())
+
+
+def _prices(found: Prices) -> RenderableType:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in (
+        "cloud",
+        "region",
+        "instance type",
+        "vCPUs",
+        "GiB",
+        "accelerators",
+        "on demand",
+        "spot",
+        "dates",
+    ):
+        table.add_column(column, overflow="fold")
+    for one in found.items:
+        gpus = f"{one.accelerators:g} {one.accelerator} of {number(one.gpu_memory_gib)} GiB"
+        dates = dict.fromkeys(
+            date
+            for price, date in (
+                (one.on_demand_usd_per_hour, one.on_demand_date),
+                (one.spot_usd_per_hour, one.spot_date),
+            )
+            if price is not None
+        )
+        table.add_row(
+            one.cloud,
+            one.zone or one.region,
+            one.instance_type,
+            f"{one.vcpus:g}",
+            number(one.memory_gib),
+            gpus if one.accelerator else "",
+            usd(one.on_demand_usd_per_hour),
+            usd(one.spot_usd_per_hour),
+            ", ".join(dates),
+        )
+    lines: list[RenderableType] = [table if found.items else Text("no machine matches all of this")]
+    if found.total > len(found.items):
+        lines.append(Text(f"{len(found.items)} of {found.total}: more with --limit"))
+    lines.append(_catalogue(found.catalogue))
+    if found.warning:
+        lines.append(Text(found.warning, style="bold"))
+    return Group(*lines)
+
+
+def _catalogue(found: CatalogueAge) -> RenderableType:
+    return Text(f"{found.listings} prices, {found.name}: {found.age}")

@@ -1,0 +1,154 @@
+"""The price catalogue: what machines cost where, read from CSV, with every price's date and source."""
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date
+from functools import cached_property
+
+from tuner.domain.listing import MARKETS, Listing, Market
+from tuner.planning.catalogue_file import read_listings
+
+FIELDS = ("cloud", "region", "zone", "instance_type", "accelerator")
+OLD_AFTER_DAYS = 90
+DATE = re.compile(r"(\d{4})-(\d{2})(?:-(\d{2}))?")
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """`name` says where it was read from."""
+
+    listings: tuple[Listing, ...]
+    name: str
+
+    def find(
+        self,
+        *,
+        cloud: str | None = None,
+        region: str | None = None,
+        zone: str | None = None,
+        instance_type: str | None = None,
+        accelerator: str | None = None,
+        market: Market | None = None,
+    ) -> list[Listing]:
+        """Those that match every word given, in either case; the cheapest on that market first. A market leaves out the listings
+        whose price there is not known; without one they are ordered by the price on demand, unknown prices last."""
+        words = (cloud, region, zone, instance_type, accelerator)
+        wanted = [
+            (field, word.casefold()) for field, word in zip(FIELDS, words, strict=True) if word is not None
+        ]
+        found = [one for one in self.listings if all(_word(one, field) == word for field, word in wanted)]
+        if market is not None:
+            found = [one for one in found if one.price(market) is not None]
+        return sorted(found, key=lambda one: _order(one, market or "on_demand"))
+
+    def words(self, field: str) -> list[str]:
+        """All that some listing has in this field, of FIELDS, sorted."""
+        return self._words[field]
+
+    def nearest(self, field: str, word: str) -> list[str]:
+        """The field's words most like this one, at most three, the most like first: for the texts of errors."""
+        by_case = {known.casefold(): known for known in self._words[field]}
+        near = difflib.get_close_matches(word.casefold(), by_case, n=3, cutoff=0.5)
+        return [by_case[one] for one in near]
+
+    def unknown(self, field: str, word: str) -> str | None:
+        """What is wrong with this word, and the nearest of those that there are; None: some listing has it."""
+        if word.casefold() in (known.casefold() for known in self._words[field]):
+            return None
+        near = self.nearest(field, word) or self._words[field][:10]
+        named = field.replace("_", " ")
+        if not near:
+            return f"no {named} is known to the catalogue {self.name}"
+        return f"{word!r} is no {named} of the catalogue {self.name}; the nearest: {', '.join(near)}"
+
+    @property
+    def newest(self) -> str | None:
+        """The newest date of a price, such as 2026-07-30 or 2026-07; None: no price has one."""
+        return max(self._dates, default=None)
+
+    @property
+    def oldest(self) -> str | None:
+        return min(self._dates, default=None)
+
+    @property
+    def undated(self) -> int:
+        """How many prices have no date."""
+        return sum(day_of(text) is None for text in _dates(self.listings))
+
+    def age_days(self, today: date) -> int | None:
+        """Of the newest price; None where no price has a date."""
+        return _days(self.newest, today)
+
+    def age(self, today: date) -> str:
+        """How old the prices are, in words."""
+        if self.newest is None or self.oldest is None:
+            return "no price has a date"
+        span = f"prices of {self.newest}"
+        if self.oldest != self.newest:
+            span = f"prices from {self.oldest} to {self.newest}"
+        undated = f"; {self.undated} have no date" if self.undated else ""
+        return f"{span}, the newest {days_in_words(_days(self.newest, today) or 0)} old{undated}"
+
+    def warning(self, today: date, listings: Iterable[Listing] | None = None) -> str | None:
+        """That prices, of these listings or of all, are older than 90 days or of unknown age; None: they are not."""
+        dates = _dates(self.listings if listings is None else listings)
+        ages = [_days(text, today) for text in dates]
+        old = sum(age is not None and age > OLD_AFTER_DAYS for age in ages)
+        undated = sum(age is None for age in ages)
+        if not old and not undated:
+            return None
+        parts = [f"{old} of {len(ages)} prices are older than {OLD_AFTER_DAYS} days"] if old else []
+        parts += [f"{undated} of {len(ages)} have no date"] if undated else []
+        return f"{' and '.join(parts)}: check them before you decide, and bring newer ones by `tuner prices --update FILE`"
+
+    @cached_property
+    def _dates(self) -> list[str]:
+        return [found[0] for text in _dates(self.listings) if (found := DATE.match(text)) and day_of(text)]
+
+    @cached_property
+    def _words(self) -> dict[str, list[str]]:
+        return {field: sorted({str(getattr(one, field)) for one in self.listings} - {""}) for field in FIELDS}
+
+
+def read_catalogue(text: str, name: str) -> Catalogue:
+    """From CSV. Raises BadFile, naming line, column and mend of all that is wrong with it."""
+    return Catalogue(read_listings(text, name), name)
+
+
+def day_of(text: str) -> date | None:
+    """The first day that a price's date may mean: 2026-07 is 2026-07-01; None for a text that is no date."""
+    found = DATE.match(text)
+    if found is None:
+        return None
+    try:
+        return date(int(found[1]), int(found[2]), int(found[3] or 1))
+    except ValueError:
+        return None
+
+
+def days_in_words(days: int) -> str:
+    if days < 60:
+        return f"{days} day{'' if days == 1 else 's'}"
+    return f"{days // 30} months" if days < 730 else f"{days // 365} years"
+
+
+def _days(text: str | None, today: date) -> int | None:
+    day = day_of(text or "")
+    return None if day is None else max(0, (today - day).days)
+
+
+def _dates(listings: Iterable[Listing]) -> list[str]:
+    """One for each price that is known."""
+    return [one.date(market) for one in listings for market in MARKETS if one.price(market) is not None]
+
+
+def _word(listing: Listing, field: str) -> str:
+    return str(getattr(listing, field)).casefold()
+
+
+def _order(listing: Listing, market: Market) -> tuple[bool, int, str, str, str, str]:
+    price = listing.price(market)
+    place = (listing.cloud, listing.region, listing.zone, listing.instance_type)
+    return (price is None, price.micro_usd_per_hour if price else 0, *place)

@@ -1,0 +1,120 @@
+"""The price catalogue that holds here: one that was named, one that was brought, or the shipped one."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import date
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+
+from tuner.domain.errors import BadFile, Fault, Invalid
+from tuner.domain.listing import Listing
+from tuner.domain.listing import Market as Market
+from tuner.domain.money import Money
+from tuner.planning.catalogue import Catalogue as Catalogue
+from tuner.planning.catalogue import read_catalogue
+from tuner.planning.data_rates import DataRates as DataRates
+from tuner.planning.data_rates import read_data_rates
+from tuner.settings import Settings
+
+SHIPPED = "shipped with tuner"
+
+
+def catalogue(settings: Settings) -> Catalogue:
+    """TUNER_PRICES, else `$TUNER_HOME/prices.csv`, else the shipped one; read anew when the file has changed. Raises BadFile."""
+    if settings.prices:
+        return _of_file(Path(settings.prices), "TUNER_PRICES: ")
+    if settings.prices_path.exists():
+        return _of_file(settings.prices_path)
+    return _shipped()
+
+
+def _of_file(path: Path, said_by: str = "") -> Catalogue:
+    try:
+        stat = path.stat()
+        return _read(path, f"{said_by}{path}", stat.st_mtime_ns, stat.st_size)
+    except OSError as error:
+        raise BadFile(f"{said_by}{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BadFile(f"{said_by}{path} is no text in UTF-8") from error
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, name: str, mtime_ns: int, size: int) -> Catalogue:
+    return read_catalogue(path.read_text(encoding="utf-8"), name)
+
+
+@lru_cache(maxsize=1)
+def _shipped() -> Catalogue:
+    text = (files("tuner.planning") / "data" / "prices.csv").read_text(encoding="utf-8")
+    return read_catalogue(text, SHIPPED)
+
+
+@dataclass(frozen=True)
+class PricesView:
+    """`found` are all listings that match, `warning` is of them."""
+
+    catalogue: Catalogue
+    found: list[Listing]
+    today: date
+    warning: str | None
+    rates: tuple[DataRates, ...]
+
+
+def prices(
+    settings: Settings, today: date, words: Mapping[str, str | None], market: Market | None = None
+) -> PricesView:
+    """What the catalogue has for these words, by field. Raises Invalid, with the nearest choices, for words that it does not have."""
+    here = catalogue(settings)
+    given = {field: word for field, word in words.items() if word is not None}
+    wrong = {field: here.unknown(field, word) for field, word in given.items()}
+    if faults := [Fault(field, detail) for field, detail in wrong.items() if detail is not None]:
+        raise Invalid(*faults)
+    found = here.find(**given, market=market)
+    return PricesView(here, found, today, here.warning(today, found), data_rates(settings))
+
+
+def data_rates(settings: Settings) -> tuple[DataRates, ...]:
+    """What data costs to move and keep, by cloud; the settings, where they are given, stand for every cloud."""
+    return tuple(_with_settings(rates, settings) for rates in _shipped_rates())
+
+
+def update(settings: Settings, file: Path) -> Catalogue:
+    """Brings the catalogue of a file, checked whole before it stands for the one before. Raises BadFile."""
+    _of_file(file)
+    settings.make_home()
+    draft = settings.prices_path.with_name(f".prices.{os.getpid()}.csv")
+    try:
+        draft.write_bytes(file.read_bytes())
+        _of_file(draft)
+        os.replace(draft, settings.prices_path)
+    except OSError as error:
+        raise BadFile(f"{file} cannot be kept as {settings.prices_path}: {error.strerror}") from error
+    finally:
+        draft.unlink(missing_ok=True)
+    return _of_file(settings.prices_path)
+
+
+def _with_settings(rates: DataRates, settings: Settings) -> DataRates:
+    egress, storage = settings.egress_usd_per_gb, settings.storage_usd_per_gb_month
+    named = [
+        name
+        for name, one in (
+            ("TUNER_EGRESS_USD_PER_GB", egress),
+            ("TUNER_STORAGE_USD_PER_GB_MONTH", storage),
+        )
+        if one is not None
+    ]
+    return replace(
+        rates,
+        internet=rates.internet if egress is None else Money.from_usd(egress),
+        between_regions=rates.between_regions if egress is None else Money.from_usd(egress),
+        storage=rates.storage if storage is None else Money.from_usd(storage),
+        source="; ".join([*named, rates.source]),
+    )
+
+
+@lru_cache(maxsize=1)
+def _shipped_rates() -> tuple[DataRates, ...]:
+    return read_data_rates((files("tuner.planning") / "data" / "data_rates.csv").read_text(encoding="utf-8"))

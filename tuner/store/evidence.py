@@ -1,0 +1,57 @@
+"""What a job's advice goes by: its attempts with what was measured of them, and its learning curves at some steps."""
+
+import json
+from collections.abc import Collection, Iterator
+
+from sqlalchemy import Connection, and_, func, select
+
+from tuner.domain.money import Money
+from tuner.domain.records import AttemptRow
+from tuner.domain.usage import COUNTS, Usage
+from tuner.store.journal import attempt_row
+from tuner.store.tables import attempt_usage, attempts, reports, self_tests
+
+
+def attempts_of(db: Connection, job: str) -> Iterator[tuple[AttemptRow, Usage | None]]:
+    """Every attempt, by trial and number; None: nothing was measured of it."""
+    a, u = attempts.c, attempt_usage.c
+    same = and_(u.job == a.job, u.trial == a.trial, u.attempt == a.attempt)
+    counts = [u[name].label(f"used_{name}") for name in COUNTS]
+    query = (
+        select(attempts, u.facts.label("used_facts"), *counts)
+        .outerjoin(attempt_usage, same)
+        .where(a.job == job)
+        .order_by(a.trial, a.attempt)
+    )
+    for row in db.execute(query):
+        found = dict(row._mapping)
+        facts = found["used_facts"]
+        measured = {name: found[f"used_{name}"] for name in COUNTS}
+        yield attempt_row(found), None if facts is None else Usage(**measured, facts=json.loads(facts))
+
+
+def last_steps(db: Connection, job: str) -> dict[str, int]:
+    """The last step that each trial reported."""
+    r = reports.c
+    return {
+        trial: step
+        for trial, step in db.execute(select(r.trial, func.max(r.step)).where(r.job == job).group_by(r.trial))
+    }
+
+
+def values_at(
+    db: Connection, job: str, steps: Collection[int]
+) -> Iterator[tuple[str, int, float | None, Money]]:
+    """Trial, step, metric and cost up to it, of the reports of these steps."""
+    r = reports.c
+    query = select(r.trial, r.step, r.value, r.usd).where(r.job == job, r.step.in_(sorted(steps)))
+    for trial, step, value, usd in db.execute(query.order_by(r.trial, r.step)):
+        yield trial, step, value, Money(usd)
+
+
+def self_test(db: Connection, project: str, trainable: str) -> tuple[bool, str] | None:
+    """Whether the trainable passed its newest restore self-test, and why not; None: it was never tested."""
+    t = self_tests.c
+    mine = (t.project == project) & (t.trainable == trainable)
+    row = db.execute(select(t.passed, t.reason).where(mine).order_by(t.at.desc()).limit(1)).first()
+    return None if row is None else (bool(row.passed), row.reason)

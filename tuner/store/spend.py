@@ -1,0 +1,195 @@
+"""Who spent what: sums of ledger entries by tag, trainable, market, day and job, each a query over the entries of a time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    FromClause,
+    Select,
+    and_,
+    case,
+    distinct,
+    func,
+    literal_column,
+    select,
+)
+
+from tuner.domain.calendar import DAY_NS, day_name, offsets, zone
+from tuner.domain.money import FREE, Cost, Money
+from tuner.domain.time import Instant
+from tuner.store.tables import attempts, entries, job_tags, jobs, trials
+
+TAG = "tag:"
+Key = str
+"""`tag:KEY`, `trainable`, `market`, `day` or `job`."""
+FAILED = ("failed", "lost")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Entries from `since` until before `until`; days are those of `timezone`."""
+
+    since: Instant
+    until: Instant
+    timezone: str = "UTC"
+
+
+@dataclass(frozen=True, slots=True)
+class SpendRow:
+    """`keys` in the order asked for; None where a job has no such tag. `trials` had entries in that time, of which `completed`
+    have been trained to their end; `preemptions` counts attempts that ended in one, `retries` those that followed a failure."""
+
+    keys: tuple[str | None, ...]
+    cost: Cost = FREE
+    lost: Cost = FREE
+    jobs: int = 0
+    trials: int = 0
+    completed: int = 0
+    preemptions: int = 0
+    retries: int = 0
+
+    @property
+    def usd_per_completed(self) -> Money | None:
+        return None if not self.completed else Money(round_half_up(self.cost.usd.micro_usd, self.completed))
+
+
+def round_half_up(amount: int, parts: int) -> int:
+    return (2 * amount + parts) // (2 * parts)
+
+
+def extent(db: Connection, project: str) -> Span | None:
+    """From the first entry to after the last; None where there is none."""
+    e = entries.c
+    first, last = db.execute(select(func.min(e.at), func.max(e.at)).where(e.project == project)).one()
+    return None if first is None else Span(Instant(first), Instant(last + 1))
+
+
+def rows(db: Connection, project: str, keys: Sequence[Key], span: Span) -> list[SpendRow]:
+    """One row for each combination of keys that has an entry or an attempt; without keys the one row of all."""
+    found: dict[tuple[str | None, ...], SpendRow] = {}
+    for row in db.execute(_sums(project, keys, span)):
+        key = _keys(keys, row)
+        found[key] = SpendRow(
+            key,
+            Cost(Money(int(row.usd or 0)), int(row.gpu_ms or 0)),
+            Cost(Money(int(row.lost_usd or 0)), int(row.lost_gpu_ms or 0)),
+            row.jobs,
+            row.trials,
+            row.completed,
+        )
+    for name, query in (("preemptions", _preempted), ("retries", _retried)):
+        for row in db.execute(query(project, keys, span)):
+            key = _keys(keys, row)
+            found[key] = replace(found.get(key, SpendRow(key)), **{name: row.number})
+    return list(found.values())
+
+
+def _keys(keys: Sequence[Key], row: Any) -> tuple[str | None, ...]:
+    values = [getattr(row, f"key{number}") for number in range(len(keys))]
+    return tuple(
+        day_name(int(value)) if key == "day" else value for key, value in zip(keys, values, strict=True)
+    )
+
+
+def _sums(project: str, keys: Sequence[Key], span: Span) -> Select[Any]:
+    """Trial by trial first, so that none is counted twice."""
+    e, a = entries.c, attempts.c
+    of_attempt = and_(a.job == e.job, a.trial == e.trial, a.attempt == e.attempt)
+    source, columns = _grouped(entries.outerjoin(attempts, of_attempt), keys, e.job, e.at, span)
+    lost = e.kind == "lost"
+    each = (
+        select(
+            *columns,
+            e.job,
+            e.trial,
+            func.sum(e.usd).label("usd"),
+            func.sum(e.gpu_ms).label("gpu_ms"),
+            func.sum(case((lost, e.usd), else_=0)).label("lost_usd"),
+            func.sum(case((lost, e.gpu_ms), else_=0)).label("lost_gpu_ms"),
+        )
+        .select_from(source)
+        .where(e.project == project, e.kind.is_not(None), *_within(e.at, span))
+        .group_by(*_names(keys), e.job, e.trial)
+        .subquery()
+    )
+    of_trial = (trials.c.job == each.c.job) & (trials.c.trial == each.c.trial)
+    amounts = (each.c.usd, each.c.gpu_ms, each.c.lost_usd, each.c.lost_gpu_ms)
+    return (
+        select(
+            *(each.c[name] for name in _names(keys)),
+            *(func.sum(amount).label(amount.name) for amount in amounts),
+            func.count(distinct(each.c.job)).label("jobs"),
+            func.count(trials.c.trial).label("trials"),
+            func.count(case((trials.c.state == "completed", 1))).label("completed"),
+        )
+        .select_from(each.outerjoin(trials, of_trial))
+        .group_by(*_names(keys))
+    )
+
+
+def _preempted(project: str, keys: Sequence[Key], span: Span) -> Select[Any]:
+    a = attempts.c
+    source, columns = _grouped(attempts, keys, a.job, a.ended_at, span)
+    query = select(*columns, func.count().label("number")).select_from(source)
+    wanted = (a.project == project, a.end == "preempted", *_within(a.ended_at, span))
+    return query.where(*wanted).group_by(*_names(keys))
+
+
+def _retried(project: str, keys: Sequence[Key], span: Span) -> Select[Any]:
+    a, before = attempts.c, attempts.alias("before")
+    follows = and_(
+        before.c.job == a.job, before.c.trial == a.trial, before.c.attempt == a.attempt - literal_column("1")
+    )
+    source, columns = _grouped(attempts.join(before, follows), keys, a.job, a.began_at, span)
+    query = select(*columns, func.count().label("number")).select_from(source)
+    wanted = (a.project == project, before.c.end.in_(FAILED), *_within(a.began_at, span))
+    return query.where(*wanted).group_by(*_names(keys))
+
+
+def _within(at: ColumnElement[int], span: Span) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return at >= span.since, at < span.until
+
+
+def _names(keys: Sequence[Key]) -> list[str]:
+    return [f"key{number}" for number in range(len(keys))]
+
+
+def _grouped(
+    source: FromClause, keys: Sequence[Key], job: ColumnElement[str], at: ColumnElement[int], span: Span
+) -> tuple[FromClause, list[ColumnElement[Any]]]:
+    """The source joined with what the keys ask for, and their columns."""
+    columns: list[ColumnElement[Any]] = []
+    for key, name in zip(keys, _names(keys), strict=True):
+        column: ColumnElement[Any]
+        if key.startswith(TAG):
+            tags = job_tags.alias(f"tags_{name}")
+            source = source.outerjoin(tags, (tags.c.job == job) & (tags.c.key == key.removeprefix(TAG)))
+            column = tags.c.value
+        elif key == "trainable":
+            source, column = source.join(jobs, jobs.c.id == job), jobs.c.trainable
+        elif key == "market":
+            column = attempts.c.market
+        elif key == "day":
+            column = _day(at, span)
+        else:
+            column = job
+        columns.append(column.label(name))
+    return source, columns
+
+
+def _day(at: ColumnElement[int], span: Span) -> ColumnElement[int]:
+    """Number of the local day. Constants are written out, so that databases know the column they group by for the same."""
+    shifts = offsets(span.since, span.until, zone(span.timezone))
+    shift: ColumnElement[int] = _number(shifts[0][1])
+    if len(shifts) > 1:
+        later = [(at >= _number(start), _number(ns)) for start, ns in reversed(shifts[1:])]
+        shift = case(*later, else_=shift)
+    return (at + shift) // _number(DAY_NS)
+
+
+def _number(value: int) -> ColumnElement[int]:
+    return literal_column(str(value), BigInteger)
