@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from tuner.cli import render, sketch, watching
+from tuner.cli.advising import advice
 from tuner.cli.cluster import cluster, preempt
 from tuner.cli.frame import Frame, with_problems
 from tuner.cli.job_yaml import read_job
@@ -227,6 +228,7 @@ def trainables(as_json: Json = False) -> None:
 
 app.command()(pilot)
 app.command()(prices)
+app.command()(advice)
 app.command()(simulate)
 app.command()(cluster)
 app.command()(preempt)

@@ -21,6 +21,7 @@ from tuner.client.http import TRIES as TRIES
 from tuner.client.http import ApiError as ApiError
 from tuner.client.http import Http, problem_of, silent
 from tuner.schemas import answers as show
+from tuner.schemas.advice import Advice
 from tuner.schemas.job import Job, JobPage
 from tuner.schemas.prices import Prices
 from tuner.schemas.spend import SpendAnswer
@@ -123,6 +124,10 @@ class Client(Http):
     def report(self, job: str) -> show.JobReport:
         """What the money bought, and estimates of what other ways to search would have spent for it."""
         return self._ask(show.JobReport, "GET", f"/v1/jobs/{job}/report")
+
+    def advice(self, job: str) -> Advice:
+        """What would have made it cheaper, with evidence and dollars, and what could not be judged."""
+        return self._ask(Advice, "GET", f"/v1/jobs/{job}/advice")
 
     def trials(self, job: str, *, sort: str = "number", limit: int | None = None) -> Iterator[show.Trial]:
         """Page by page; at most `limit` where it is given."""
