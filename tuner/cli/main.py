@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from tuner.cli import render, sketch, watching
+from tuner.cli.advising import advice
 from tuner.cli.best import best, best_of_all, pareto
 from tuner.cli.cluster import cluster, preempt
 from tuner.cli.estimate import estimate
@@ -222,6 +223,7 @@ app.command()(pilot)
 app.command()(plan)
 app.command()(estimate)
 app.command()(prices)
+app.command()(advice)
 app.command()(simulate)
 app.command()(cluster)
 app.command()(preempt)
