@@ -9,6 +9,7 @@ seen, paces are log-normal around what was given, and scores stand for ranks alo
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from random import Random
@@ -18,7 +19,7 @@ import numpy.typing as npt
 
 from tuner.domain.history import transferred
 from tuner.domain.space import Config, Space
-from tuner.planning.evidence import Evidence, SeenTrial
+from tuner.planning.evidence import EARLY_STEPS, Evidence, SeenTrial, pace_model_of
 from tuner.tuning.samplers.encoding import UnitCube
 
 Floats = npt.NDArray[np.float64]
@@ -26,19 +27,43 @@ MILESTONES = 24
 DECAY = (
     0.7  # what a curve gains at each doubling beyond all that was seen, of what it gained at the one before
 )
+# A sampler that learns proposes better configurations after its first ones, for some tens of trials, by up to so many deviations.
+LEARNS_FROM, LEARNS_FOR, LEARNT_MOST = 10, 30, 2.0
+APART = 1e-6  # of a deviation
 NEIGHBOURS_MIN = 8  # trials; fewer say nothing of whether neighbours are alike
 
 
 class Paces:
-    """Of one plan: the same for all its scenarios. `steps`: a whole training."""
+    """Of one plan: the same for all its scenarios. `steps`: a whole training. `learns`: the job's sampler proposes better ones as it
+    goes, by a rule that promotes whoever is better than those before."""
 
-    def __init__(self, evidence: Evidence, space: Space, steps: int) -> None:
-        self.evidence, self.steps = evidence, steps
+    def __init__(self, evidence: Evidence, space: Space, steps: int, *, learns: bool = False) -> None:
+        self.evidence, self.steps, self.learns = evidence, steps, learns
         self._cube = UnitCube(space)
+        self._model = pace_model_of(evidence.trials, space) if evidence.trials else None
         placed = [(trial, transferred(space, trial.config)) for trial in evidence.trials]
         self._near = [trial for trial, config in placed if config is not None]
         points = [self._cube.point(config) for _, config in placed if config is not None]
         self._points: Floats = np.array(points).reshape(len(points), self._cube.parameters)
+
+    def training_ns(self, trial: SeenTrial, steps: float) -> float:
+        """What the first so many steps of it take."""
+        if trial.early_ns is None:
+            return trial.step_ns * steps
+        later_ns = trial.later_ns or trial.early_ns * self.evidence.later
+        return trial.early_ns * min(steps, EARLY_STEPS) + later_ns * max(0.0, steps - EARLY_STEPS)
+
+    def pace_of(self, seen: SeenTrial, config: Config, rng: Random) -> float:
+        """How many times as long a step takes this configuration as that trial, by its parameters; 1 where they do not tell."""
+        if self._model is None:
+            return 1.0
+        return self._model.drawn_ns(config, rng) / (seen.early_ns or seen.step_ns)
+
+    @cached_property
+    def deviation(self) -> float:
+        """Of first scores, from trial to trial; 1 where there are only ranks."""
+        firsts = [trial.curve[0][1] for trial in self.evidence.curves]
+        return float(np.std(firsts)) if self.knows_curves else 1.0
 
     @property
     def knows_curves(self) -> bool:
@@ -118,36 +143,58 @@ class DrawnTraining:
 
     def __init__(self, paces: Paces, *, seed: int, stretch: float, coarse: float) -> None:
         self._paces, self._seed, self._stretch, self._coarse = paces, seed, stretch, coarse
-        self._drawn: dict[str, tuple[int, SeenTrial | None, float, float]] = {}
+        self._drawn: dict[str, _Drawn] = {}
+        rise = Random(f"{seed}/learning").uniform(0, LEARNT_MOST) if paces.learns else 0.0
+        self._rise = rise * paces.deviation
 
     def step_ns(self, config: Config, step: int) -> int:
-        return self._of(config)[0]
+        drawn = self._of(config)
+        if drawn.seen is None:
+            ns = drawn.step_ns * self._coarse
+        else:
+            before, behind = ((step - 1) * self._coarse, step * self._coarse)
+            ns = self._paces.training_ns(drawn.seen, behind) - self._paces.training_ns(drawn.seen, before)
+            ns *= drawn.pace
+        return max(1, round(ns * self._stretch))
 
     def value(self, config: Config, step: int) -> float:
-        _, seen, talent, luck = self._of(config)
-        if self._paces.knows_curves and seen is not None and seen.curve:
-            return self._paces.score(seen, max(1, round(step * self._coarse)))
+        drawn = self._of(config)
+        learnt = self._rise * min(1.0, max(0, drawn.number - LEARNS_FROM) / LEARNS_FOR)
+        if self._paces.knows_curves and drawn.seen is not None and drawn.seen.curve:
+            # Of those that are given the same curve, none is better for having come first.
+            apart = APART * self._paces.deviation * drawn.luck
+            return self._paces.score(drawn.seen, max(1, round(step * self._coarse))) + learnt + apart
         # Ranks alone: more and more of them is talent.
         part = min(1.0, math.sqrt(step * self._coarse / self._paces.steps))
-        return talent * part + luck * (1 - part) - 3 / math.sqrt(step)
+        return drawn.talent * part + drawn.luck * (1 - part) - 3 / math.sqrt(step) + learnt
 
-    def _of(self, config: Config) -> tuple[int, SeenTrial | None, float, float]:
+    def _of(self, config: Config) -> "_Drawn":
         key = str(sorted(config.items()))
         found = self._drawn.get(key)
         if found is None:
             found = self._drawn[key] = self._draw(config, Random(f"{self._seed}/{key}"))
         return found
 
-    def _draw(self, config: Config, rng: Random) -> tuple[int, SeenTrial | None, float, float]:
+    def _draw(self, config: Config, rng: Random) -> "_Drawn":
         evidence = self._paces.evidence
         seen = self._paces.seen_for(config, rng)
         talent, luck = rng.gauss(0, 1), rng.gauss(0, 1)
-        if seen is not None:
-            ns = float(seen.step_ns)
-        else:
-            sd = evidence.spread
-            ns = evidence.step_ns * math.exp(rng.gauss(0, sd) - sd * sd / 2)
-        return max(1, round(ns * self._stretch * self._coarse)), seen, talent, luck
+        sd = evidence.spread
+        ns = evidence.step_ns * math.exp(rng.gauss(0, sd) - sd * sd / 2)
+        pace = 1.0 if seen is None else self._paces.pace_of(seen, config, rng)
+        return _Drawn(len(self._drawn), ns, seen, talent, luck, pace)
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """The `number`th configuration. `step_ns` where no trial was seen to tell; `pace`: how many times as long as `seen` it takes."""
+
+    number: int
+    step_ns: float
+    seen: SeenTrial | None
+    talent: float
+    luck: float
+    pace: float
 
 
 def _between(curve: Sequence[tuple[int, float]], step: int) -> float:

@@ -23,6 +23,7 @@ from tuner.planning.simulations import Setting, for_planning, mean, stops_of
 from tuner.planning.warnings import warnings_of
 
 RUNS = 10
+OBLIVIOUS = ("random", "grid", "qmc")  # samplers that do not look at results
 MARGIN = 50  # an interval is wider by a fiftieth at each end: for what no simulation knows of
 
 
@@ -92,7 +93,9 @@ def _base(question: Question) -> Setting:
     evidence = question.evidence
     steps = question.spec.fidelity.max or evidence.steps
     spec = for_planning(question.spec, steps=steps, knows_curves=evidence.knows_curves)
-    paces = Paces(evidence, question.spec.space, spec.fidelity.max or 1)
+    asked = question.spec.algorithm
+    learns = asked.scheduler in ("asha", "asha_stopping") and asked.sampler not in OBLIVIOUS
+    paces = Paces(evidence, question.spec.space, spec.fidelity.max or 1, learns=learns)
     first = question.candidates[0]
     return Setting(
         spec, first.offers, first.concurrency, paces, question.slice_ns, question.life, seed=question.seed
