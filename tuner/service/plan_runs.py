@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from random import Random
 
 from tuner.domain.cost import total
@@ -16,14 +15,16 @@ from tuner.engine.simulated.training import Overheads
 from tuner.engine.simulated.world import SimulatedRun
 from tuner.engine.world import Terms
 from tuner.planning.evidence import Delays
+from tuner.planning.learner import KnowingSampler
 from tuner.planning.paces import DrawnTraining
 from tuner.planning.scenario import Outcome, RungUse, Scenario, SpotLife
 from tuner.planning.simulations import stops
-from tuner.tuning.samplers import Sampler, sampler_for
-from tuner.tuning.samplers.simple import GridSampler
+from tuner.tuning.samplers import Sampler
+from tuner.tuning.samplers.simple import GridSampler, RandomSampler
 
 TURNS_MAX = 2_000_000
 SLICE_STEPS = 8
+LEARNING = ("auto", "tpe", "gp", "cmaes")
 GRID_LISTED = 2000  # points; to list more takes longer than to draw from them
 HEARTBEAT_STEPS = 4
 SPOT_HEARTBEAT_NS = 60 * NS
@@ -57,7 +58,7 @@ def _run(scenario: Scenario) -> SimulatedRun:
         training,
         overheads=_overheads(scenario.delays, spot=life is not None),
         seed=scenario.seed,
-        sampler=lambda: _sampler(scenario),
+        sampler=lambda: _sampler(scenario, training),
         heartbeat_ns=heartbeat_ns,
         up_times=up_times,
         notice_ns=life.notice_ns if life else None,
@@ -65,11 +66,16 @@ def _run(scenario: Scenario) -> SimulatedRun:
     )
 
 
-def _sampler(scenario: Scenario) -> Sampler:
-    spec = replace(scenario.spec, algorithm=replace(scenario.spec.algorithm, seed=scenario.seed))
-    if spec.algorithm.sampler == "grid":
-        return GridSampler(spec.space, scenario.seed, listed=GRID_LISTED)
-    return sampler_for(spec)
+def _sampler(scenario: Scenario, training: DrawnTraining) -> Sampler:
+    """Models are too slow for a plan: one that learns is stood in for, where there is anything to learn."""
+    spec, seed = scenario.spec, scenario.seed
+    name = spec.algorithm.sampler
+    if name == "grid":
+        return GridSampler(spec.space, seed, listed=GRID_LISTED)
+    if name in LEARNING and scenario.paces.knows_curves:
+        last, thrifty = spec.fidelity.max or 1, name == "auto"
+        return KnowingSampler(spec.space, seed, training, last=last, thrifty=thrifty)
+    return RandomSampler(spec.space, seed)
 
 
 def _overheads(delays: Delays, *, spot: bool) -> Overheads:
