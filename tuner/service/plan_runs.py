@@ -136,19 +136,24 @@ def _rungs(run: SimulatedRun, scenario: Scenario) -> tuple[RungUse, ...]:
     tables, uses = run.journal.tables, [_Use() for _ in steps_of]
     reached: Counter[str] = Counter()
     trained: Counter[tuple[str, int]] = Counter()
+    on_gpus: Counter[tuple[str, int]] = Counter()
+    gpus = scenario.spec.resources.gpus
     for (trial, step), row in tables.reports.items():
         ns = run.training.step_ns(run.loop.state.trial(trial).config, step)
         price = tables.attempts[trial, row.attempt].price
         micro = ns * price.micro_usd_per_hour // NS_PER_HOUR
         use = uses[_stop_of(steps_of, step)]
         use.steps, use.train_ns, use.train_micro = use.steps + 1, use.train_ns + ns, use.train_micro + micro
+        gpu_ms = round(1000 * gpus) * ns // (1000 * 1_000_000)
+        use.gpu_ms += gpu_ms
         trained[trial, row.attempt] += micro
+        on_gpus[trial, row.attempt] += gpu_ms
         reached[trial] = max(step, reached[trial])
     for key, attempt in tables.attempts.items():
         paid = total(tables.bills.get(key, {}))
         use = uses[_stop_of(steps_of, attempt.from_step + 1)]
         use.overhead_micro += paid.usd.micro_usd - trained[key]
-        use.gpu_ms += paid.gpu_ms
+        use.gpu_ms += paid.gpu_ms - on_gpus[key]
     return tuple(
         RungUse(
             sum(step >= stop for step in reached.values()),
