@@ -1,6 +1,6 @@
 """What would have made a job cheaper: what was recorded of it, put before the rules of `tuner.planning.advice`."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -88,19 +88,21 @@ def evidence_of(service: Service, db: Connection, row: JobRow) -> Evidence:
 
 def _curves(db: Connection, row: JobRow) -> tuple[Curve, ...]:
     """At the steps that the rules ask for alone, since a job may have a million reports."""
-    spec, lasts, states = row.spec, recorded.last_steps(db, row.id), recorded.states(db, row.id)
+    spec, trials = row.spec, recorded.trials_of(db, row.id)
     final = ("stopped",) if row.state == "running" else ("stopped", "paused")
     points: dict[str, list[Point]] = {}
-    for trial, step, value, cost in recorded.values_at(db, row.id, _steps(spec, lasts)):
+    for trial, step, value, cost in recorded.values_at(
+        db, row.id, _steps(spec, [last for _, last in trials.values() if last])
+    ):
         score = None if value is None else spec.objective.score(value)
         points.setdefault(trial, []).append(Point(step, score, cost))
     return tuple(
-        Curve(tuple(found), lasts[trial], states.get(trial) in final) for trial, found in points.items()
+        Curve(tuple(found), trials[trial][1], trials[trial][0] in final) for trial, found in points.items()
     )
 
 
-def _steps(spec: JobSpec, lasts: Mapping[str, int]) -> set[int]:
-    reached, fidelity = sorted(lasts.values(), reverse=True), spec.fidelity
+def _steps(spec: JobSpec, lasts: Sequence[int]) -> set[int]:
+    reached, fidelity = sorted(lasts, reverse=True), spec.fidelity
     last = fidelity.max or (reached[LEAST_TRIALS - 1] if len(reached) >= LEAST_TRIALS else fidelity.min)
     whole = spec.algorithm.scheduler == "none"
     earlier = earlier_steps(fidelity.min, last, fidelity.reduction_factor, whole=whole)

@@ -32,22 +32,21 @@ def attempts_of(db: Connection, job: str) -> Iterator[tuple[AttemptRow, Usage | 
         yield attempt_row(found), None if facts is None else Usage(**measured, facts=json.loads(facts))
 
 
-def last_steps(db: Connection, job: str) -> dict[str, int]:
-    """The last step that each trial reported."""
-    r = reports.c
-    return {
-        trial: step
-        for trial, step in db.execute(select(r.trial, func.max(r.step)).where(r.job == job).group_by(r.trial))
-    }
+def trials_of(db: Connection, job: str) -> dict[str, tuple[TrialState, int]]:
+    """The state of each trial, and the last step that it reported (0: none)."""
+    t = trials.c
+    rows = db.execute(select(t.trial, t.state, t.steps).where(t.job == job))
+    return {trial: (state, steps) for trial, state, steps in rows}
 
 
 def values_at(
     db: Connection, job: str, steps: Collection[int]
 ) -> Iterator[tuple[str, int, float | None, Money]]:
-    """Trial, step, metric and cost up to it, of the reports of these steps."""
-    r = reports.c
-    query = select(r.trial, r.step, r.value, r.usd).where(r.job == job, r.step.in_(sorted(steps)))
-    for trial, step, value, usd in db.execute(query.order_by(r.trial, r.step)):
+    """Trial, step, metric and cost up to it, of the reports of these steps: looked up one by one, since there may be a million."""
+    r, t = reports.c, trials.c
+    these = (r.job == t.job) & (r.trial == t.trial) & r.step.in_(sorted(steps))
+    query = select(r.trial, r.step, r.value, r.usd).select_from(trials).join(reports, these)
+    for trial, step, value, usd in db.execute(query.where(t.job == job).order_by(r.trial, r.step)):
         yield trial, step, value, Money(usd)
 
 
@@ -71,8 +70,3 @@ def bills(db: Connection, job: str) -> dict[tuple[str, int], dict[CostKind, Mone
     for trial, attempt, kind, usd in db.execute(query):
         found.setdefault((trial, attempt), {})[kind] = Money(int(usd))
     return found
-
-
-def states(db: Connection, job: str) -> dict[str, TrialState]:
-    t = trials.c
-    return {trial: state for trial, state in db.execute(select(t.trial, t.state).where(t.job == job))}
