@@ -37,7 +37,7 @@ def waiting(rest: TestClient) -> str:
 @pytest.fixture
 def tuner(rest: TestClient, monkeypatch: pytest.MonkeyPatch) -> Tuner:
     """The command line, over the app."""
-    for module in ("main", "spending", "advising"):
+    for module in ("advising", "best", "main", "spending"):
         monkeypatch.setattr(
             f"tuner.cli.{module}.Client", lambda: Client("http://tuner", fakes.KEY, transport=rest._transport)
         )
@@ -82,6 +82,21 @@ ASKING: dict[str, tuple[list[str], str, dict[str, Any]]] = {
         {"max_cost_usd": 0.0001},
     ),
     "pareto": (["pareto", "JOB"], "/v1/jobs/JOB/pareto", {}),
+    "best elsewhere": (
+        ["best", "JOB", "--market", "spot", "--instance-type", "g4dn.xlarge", "--region", "us-east-1"],
+        "/v1/jobs/JOB/best",
+        {"market": "spot", "instance_type": "g4dn.xlarge", "region": "us-east-1"},
+    ),
+    "best of all": (
+        ["best-of-all", fakes.ENTRY, "acc", "--max-cost-usd", "0.0001"],
+        "/v1/best",
+        {"trainable": fakes.ENTRY, "metric": "acc", "max_cost_usd": 0.0001},
+    ),
+    "pareto elsewhere": (
+        ["pareto", "JOB", "--instance-type", "g4dn.xlarge"],
+        "/v1/jobs/JOB/pareto",
+        {"instance_type": "g4dn.xlarge"},
+    ),
     "trials": (["trials", "JOB"], "/v1/jobs/JOB/trials", {"limit": 500}),
     "trials by metric": (
         ["trials", "JOB", "--sort", "-metric"],
