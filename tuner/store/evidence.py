@@ -14,15 +14,17 @@ from tuner.store.journal import attempt_row
 from tuner.store.tables import attempt_usage, attempts, entries, reports, self_tests, trials
 
 
-def attempts_of(db: Connection, job: str) -> Iterator[tuple[AttemptRow, Usage | None]]:
-    """Every attempt, by trial and number; None: nothing was measured of it."""
+def attempts_of(
+    db: Connection, job: str, names: Collection[str]
+) -> Iterator[tuple[AttemptRow, Usage | None]]:
+    """Every attempt of these trials, by trial and number; None: nothing was measured of it."""
     a, u = attempts.c, attempt_usage.c
     same = and_(u.job == a.job, u.trial == a.trial, u.attempt == a.attempt)
     counts = [u[name].label(f"used_{name}") for name in COUNTS]
     query = (
         select(attempts, u.facts.label("used_facts"), *counts)
         .outerjoin(attempt_usage, same)
-        .where(a.job == job)
+        .where(a.job == job, a.trial.in_(names))
         .order_by(a.trial, a.attempt)
     )
     for row in db.execute(query):
@@ -40,13 +42,12 @@ def trials_of(db: Connection, job: str) -> dict[str, tuple[TrialState, int]]:
 
 
 def values_at(
-    db: Connection, job: str, steps: Collection[int]
+    db: Connection, job: str, names: Collection[str], steps: Collection[int]
 ) -> Iterator[tuple[str, int, float | None, Money]]:
-    """Trial, step, metric and cost up to it, of the reports of these steps: looked up one by one, since there may be a million."""
-    r, t = reports.c, trials.c
-    these = (r.job == t.job) & (r.trial == t.trial) & r.step.in_(sorted(steps))
-    query = select(r.trial, r.step, r.value, r.usd).select_from(trials).join(reports, these)
-    for trial, step, value, usd in db.execute(query.where(t.job == job).order_by(r.trial, r.step)):
+    """Trial, step, metric and cost up to it, of these trials' reports of these steps."""
+    r = reports.c
+    query = select(r.trial, r.step, r.value, r.usd).where(r.job == job, r.trial.in_(names), r.step.in_(steps))
+    for trial, step, value, usd in db.execute(query.order_by(r.trial, r.step)):
         yield trial, step, value, Money(usd)
 
 
@@ -58,12 +59,12 @@ def self_test(db: Connection, project: str, trainable: str) -> tuple[bool, str] 
     return None if row is None else (bool(row.passed), row.reason)
 
 
-def bills(db: Connection, job: str) -> dict[tuple[str, int], dict[CostKind, Money]]:
-    """Posts and corrections of each trial's attempts, by kind; those of the self-test too."""
+def bills(db: Connection, job: str, names: Collection[str]) -> dict[tuple[str, int], dict[CostKind, Money]]:
+    """Posts and corrections of these trials' attempts, by kind."""
     e = entries.c
     query = (
         select(e.trial, e.attempt, e.kind, func.sum(e.usd))
-        .where(e.job == job, e.kind.is_not(None))
+        .where(e.job == job, e.trial.in_(names), e.kind.is_not(None))
         .group_by(e.trial, e.attempt, e.kind)
     )
     found: dict[tuple[str, int], dict[CostKind, Money]] = {}
