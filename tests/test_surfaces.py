@@ -65,7 +65,7 @@ COMMANDS = {
     "serve": set[str](),
     "submit": {"--wait", "--json"},
     "pilot": {"--usd", "--wait", "--json"},
-    "plan": {"--step-seconds", "--steps-from", "--deadline", "--json"},
+    "plan": {"--pilot-usd", "--step-seconds", "--steps-from", "--deadline", "--json"},
     "estimate": {"--samples", "--throughput", "--deadline", "--json"},
     "jobs": {"--json"},
     "watch": {"--json"},
@@ -89,6 +89,7 @@ COMMANDS = {
     "resume": {"--json"},
     "cancel": {"--json"},
     "topup": {"--usd", "--json"},
+    "priority": {"--json"},
     "prices": {"--cloud", "--region", "--accelerator", "--market", "--update", "--json"},
     "demo": set[str](),
     "simulate": {

@@ -268,6 +268,16 @@ def test_a_top_up_leaves_a_job_paused_that_a_person_paused(tuner: Tuner, waiting
     assert printed(tuner("topup", waiting, "--usd", "1", "--json"))["state"] == "paused"
 
 
+@pytest.mark.parametrize("value", [7, -5])
+def test_a_job_that_waits_is_given_another_priority(
+    tuner: Tuner, rest: TestClient, waiting: str, value: int
+) -> None:
+    found = printed(tuner("priority", waiting, str(value), "--json"))
+    assert found == get(rest, f"/v1/jobs/{waiting}")
+    assert found["priority"] == value
+    assert f"place {found['queue_position']}" in tuner("priority", waiting, str(value)).stdout
+
+
 # Refusals
 
 

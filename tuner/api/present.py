@@ -18,6 +18,7 @@ from tuner.schemas import answers as show
 from tuner.schemas import job as wire
 from tuner.service.answers import BillView, EntryRow, TrialRow, TrialView
 from tuner.service.best import Reached
+from tuner.service.line import Wait
 from tuner.service.report import Estimate, ReportView
 from tuner.service.trainables import Described
 from tuner.service.views import JobView
@@ -35,10 +36,12 @@ def job_of(view: JobView) -> wire.Job:
         name=spec.name,
         state=row.state,
         stop_reason=row.stop_reason,
-        detail=row.detail,
+        detail=row.detail or _waits(view.wait),
         **spec_to_wire(spec, row.budget),
         tags=dict(row.tags),
         priority=row.priority,
+        queue_position=view.wait.position,
+        next_opening=_time(view.wait.next_opening),
         concurrency=row.concurrency,
         price=wire.NodePrice(
             instance_type=row.offer.instance_type,
@@ -63,6 +66,10 @@ def job_of(view: JobView) -> wire.Job:
         started_at=_time(row.started_at),
         ended_at=_time(row.ended_at),
     )
+
+
+def _waits(wait: Wait) -> str:
+    return "" if wait.next_opening is None else "waits for its window to open"
 
 
 def spec_to_wire(spec: JobSpec, budget: Budget) -> dict[str, Any]:
@@ -94,7 +101,7 @@ def spec_to_wire(spec: JobSpec, budget: Budget) -> dict[str, Any]:
             "keep": spec.checkpoint.keep,
         },
         "warm_start": {"jobs": list(spec.warm_start_jobs)},
-        "window": None if spec.window is None else dict(spec.window),
+        "window": None if spec.window is None else _fields(spec.window),
     }
 
 

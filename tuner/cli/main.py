@@ -198,6 +198,17 @@ def topup(
     Frame(as_json).show(after, render.job)
 
 
+@app.command(context_settings={"ignore_unknown_options": True})  # such as -5
+@with_problems
+def priority(
+    job: JobId,
+    value: Annotated[int, typer.Argument(help="From -1000 to 1000; higher ones are launched first.")],
+    as_json: Json = False,
+) -> None:
+    """Change a job's place in the line of those that wait."""
+    Frame(as_json).show(Client().patch(job, priority=value), render.job)
+
+
 @app.command()
 @with_problems
 def trainables(as_json: Json = False) -> None:

@@ -131,7 +131,7 @@ def stops_of(spec: JobSpec) -> list[int]:
 
 
 def for_planning(spec: JobSpec, *, steps: int | None, knows_curves: bool) -> JobSpec:
-    """As it is simulated: with a last step, configurations drawn at random where the job's own sampler would have to learn first, and
+    """As it is simulated: at any hour of the day, with a last step, configurations drawn at random where the job's own sampler would have to learn first, and
     without ends that depend on scores of which nothing is known."""
     fidelity = spec.fidelity
     if fidelity.max is None:
@@ -150,6 +150,7 @@ def for_planning(spec: JobSpec, *, steps: int | None, knows_curves: bool) -> Job
         plateau=spec.plateau if knows_curves else None,
         algorithm=replace(spec.algorithm, sampler=sampler),
         budget=replace(budget, on_exhausted="finish"),
+        window=None,
     )
 
 

@@ -28,7 +28,12 @@ MAX_CONCURRENCY = 10_000
 
 
 def submit(
-    service: Service, spec: JobSpec, *, body: Mapping[str, Any], idempotency_key: str | None = None
+    service: Service,
+    spec: JobSpec,
+    *,
+    body: Mapping[str, Any],
+    priority: int = 0,
+    idempotency_key: str | None = None,
 ) -> tuple[JobView, bool]:
     """The job, and whether it is new. Raises Invalid, IdempotencyConflict, or Unavailable where the cluster does not answer."""
     digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
@@ -51,6 +56,7 @@ def submit(
         idempotency_key,
         digest,
         tuple(others),
+        priority,
     )
     with service.database.write() as db:
         job = jobs.create(db, new)
@@ -62,7 +68,6 @@ def check(service: Service, spec: JobSpec) -> None:
     faults = [
         *spec.faults(),
         *tag_faults(spec.tags),
-        *_unbuilt_faults(spec),
         *_constant_faults(spec.constants),
     ]
     if not faults:
@@ -137,13 +142,6 @@ def _trainable_faults(service: Service, spec: JobSpec) -> list[Fault]:
         return [Fault("/trainable", detail)]
     error = service.prober.describe(spec.trainable).error
     return [Fault("/trainable", f"cannot be trained: {error}")] if error else []
-
-
-def _unbuilt_faults(spec: JobSpec) -> list[Fault]:
-    """Asked for, and not there yet: refused rather than ignored."""
-    if spec.window is not None:
-        return [Fault("/window", "windows are not available yet; leave it out")]
-    return []
 
 
 def _constant_faults(constants: Mapping[str, Any]) -> list[Fault]:
