@@ -51,13 +51,16 @@ def test_a_bill_is_what_the_worker_s_time_costs(served: Served) -> None:
     watch.start()
     job = served.submit(
         "steady:train",
-        fidelity={"min": 1, "max": 40},
+        fidelity={"min": 1, "max": 25},
         algorithm={"scheduler": "none"},
         budget={"usd": 1, "trials": 1},
         constants={"step_s": 1.0},
     ).id
     ended = served.finished(job)
     assert ended.stop_reason == "trials", ended.detail
+    advice = served.client.advice(job)
+    assert advice.measured_usd == advice.spent_usd > 0
+    assert "cpu_underused" in [finding.kind for finding in advice.findings]  # its steps sleep
     books.check(served.client, job)
     worked_s = watch.stop() - began(served)
     expected = worked_s * ended.price.trial_usd_per_hour / 3600

@@ -23,7 +23,10 @@ from tuner.client.http import Http, problem_of, silent
 from tuner.client.queries import BestQuery, Elsewhere
 from tuner.schemas import answers as show
 from tuner.schemas import best as choices
+from tuner.schemas.advice import Advice
+from tuner.schemas.estimate_answers import Estimate
 from tuner.schemas.job import Job, JobPage
+from tuner.schemas.plan import Plan
 from tuner.schemas.prices import Prices
 from tuner.schemas.spend import SpendAnswer
 
@@ -85,6 +88,10 @@ class Client(Http):
         headers = {"Idempotency-Key": uuid.uuid4().hex}
         return self._ask(Job, "POST", "/v1/pilots", body=body, headers=headers, repeat=True)
 
+    def plan(self, job: Mapping[str, Any]) -> Plan:
+        """What the job would cost, take and find; nothing runs. What is known beside it is under `planning`."""
+        return self._ask(Plan, "POST", "/v1/plans", body=job, repeat=True)
+
     def wait(
         self, job: str, *, timeout_s: float | None = None, until: tuple[str, ...] = (*ENDED, "paused")
     ) -> Job:
@@ -123,6 +130,10 @@ class Client(Http):
     def report(self, job: str) -> show.JobReport:
         """What the money bought, and estimates of what other ways to search would have spent for it."""
         return self._ask(show.JobReport, "GET", f"/v1/jobs/{job}/report")
+
+    def advice(self, job: str) -> Advice:
+        """What would have made it cheaper, with evidence and dollars, and what could not be judged."""
+        return self._ask(Advice, "GET", f"/v1/jobs/{job}/advice")
 
     def trials(self, job: str, *, sort: str = "number", limit: int | None = None) -> Iterator[show.Trial]:
         """Page by page; at most `limit` where it is given."""
@@ -168,6 +179,10 @@ class Client(Http):
     def prices(self, *, limit: int = 100, **filters: str | None) -> Prices:
         """`cloud`, `region`, `zone`, `instance_type`, `accelerator`, `market`; the cheapest first."""
         return self._ask(Prices, "GET", "/v1/prices", query={**filters, "limit": limit})
+
+    def estimate(self, **parts: Any) -> Estimate:
+        """`run={...}`, `choices`, `scaling`, `compute_optimal`, `recurring`, `ownership`: any of them."""
+        return self._ask(Estimate, "POST", "/v1/estimates", body=parts, repeat=True)
 
     def events(self, job: str, *, after: int | None = None) -> Iterator[Event]:
         """Until the job ends; goes on behind the last event by itself when the connection breaks."""
