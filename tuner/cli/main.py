@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from tuner.cli import render, sketch, watching
+from tuner.cli.budgets import budgets
 from tuner.cli.cluster import cluster, preempt
 from tuner.cli.frame import Frame, with_problems
 from tuner.cli.job_yaml import read_job
@@ -231,6 +232,7 @@ app.command()(simulate)
 app.command()(cluster)
 app.command()(preempt)
 app.command()(spend)
+app.add_typer(budgets, name="budgets")
 
 
 def _plus(before: float | None, more: float, name: str) -> float:

@@ -62,11 +62,12 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class EndJob:
-    """Nothing runs any more; the job's state becomes this."""
+    """Nothing runs any more; the job's state becomes this. `waits_for`: the budget above it which is to allow more."""
 
     state: JobState
     reason: StopReason | None
     detail: str = ""
+    waits_for: str = ""
 
 
 Command = Suggest | Consult | Begin | Proceed | Park | Finish | Stop | EndJob

@@ -7,10 +7,11 @@ from tuner.domain.budget import Budget
 from tuner.domain.errors import Conflict, Invalid
 from tuner.domain.job import FINAL
 from tuner.domain.time import NS, Instant
-from tuner.service.submit import tag_faults
+from tuner.service.above import refuse_without_room
+from tuner.service.tags import tag_faults
 from tuner.service.views import JobView, job_view
 from tuner.service.wiring import Service
-from tuner.store import answers, jobs, launches
+from tuner.store import above, above_changes, answers, budget_waits, jobs, launches
 from tuner.store.database import Connection
 from tuner.store.jobs import JobRow
 
@@ -40,19 +41,23 @@ def pause(service: Service, job: str) -> JobView:
         row = jobs.get(db, job, service.project)
         _refuse_ended(row, "paused")
         _refuse_cancelled(row)
+        budget_waits.end(db, job)
         if row.state != "paused" and not _ended_without_driver(db, service, row, "paused"):
             jobs.set_wish(db, job, "pause")
     return job_view(service, job)
 
 
 def resume(service: Service, job: str) -> JobView:
-    """A paused job goes on; a succeeded one too, where its budget allows more. Raises NotFound or Conflict."""
+    """A paused job goes on; a succeeded one too, where its budget allows more. Raises NotFound, Conflict, or BudgetRefused where a
+    budget above it is used up."""
     with service.database.write() as db:
         row = jobs.get(db, job, service.project)
         if row.state in ("cancelled", "failed"):
             raise Conflict(f"a job that is {row.state} stays so; submit it anew")
         _refuse_cancelled(row)
         if row.state in ("paused", "succeeded"):
+            size = row.spec.resources
+            refuse_without_room(db, service, row.tags, row.offer.rate(cpus=size.cpus, gpus=size.gpus))
             jobs.revive(db, job)
             launches.want(db, job, row.project, service.now())
         elif row.wish == "pause":
@@ -89,7 +94,9 @@ def patch(
         if tags is not None:
             if faults := tag_faults(tags):
                 raise Invalid(*faults)
+            above.shut_out(db)
             jobs.set_tags(db, job, row.project, tags)
+            above_changes.recount(db, row.project, service.now())
         if priority is not None:
             jobs.set_priority(db, job, priority)
         if budget is not None:

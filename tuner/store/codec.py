@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from tuner.domain import budget, commands, events, fidelity, job, money, objective, offer, space
+from tuner.domain import above, budget, commands, events, fidelity, job, money, objective, offer, space
 
 VERSION = 1
 _CLASSES = {
     name: found
-    for module in (budget, commands, events, fidelity, job, money, objective, offer, space)
+    for module in (above, budget, commands, events, fidelity, job, money, objective, offer, space)
     for name, found in vars(module).items()
     if isinstance(found, type) and dataclasses.is_dataclass(found)
 }

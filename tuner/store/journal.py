@@ -12,15 +12,15 @@ from tuner.domain.cost import CostKind
 from tuner.domain.events import Event
 from tuner.domain.ids import trial_number
 from tuner.domain.job import JobState, StopReason
-from tuner.domain.ledger import Account
-from tuner.domain.money import Cost, Money, Price
+from tuner.domain.ledger import Account, Allowance
+from tuner.domain.money import FREE, Cost, Money, Price
 from tuner.domain.objective import Mode
 from tuner.domain.records import DRIVER_ENDED, AttemptRow, CheckpointRow, OpenHold, ReportRow
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
 from tuner.domain.trial import TrialState
 from tuner.domain.usage import Usage
-from tuner.store import front, jobs, launches, ledger, usage
+from tuner.store import above, budget_waits, front, jobs, launches, ledger, usage
 from tuner.store.codec import decode, encode
 from tuner.store.database import Database
 from tuner.store.tables import attempts, checkpoints, events, reports, trials
@@ -176,6 +176,10 @@ class SqlTx:
     def account(self) -> Account:
         return ledger.account(self._db, self._job)
 
+    def allowance(self, at: Instant, *, freeing: str = "", freed: Cost = FREE) -> Allowance:
+        own = self.account().left + freed
+        return above.allowance(self._db, self._project, self._job, at, own, freeing=freeing, freed=freed)
+
     def put_trial(
         self, trial: str, state: TrialState, *, at: Instant, config: Config | None = None, reason: str = ""
     ) -> None:
@@ -286,7 +290,15 @@ class SqlTx:
         c = checkpoints.c
         self._db.execute(delete(checkpoints).where(c.job == self._job, c.trial == trial, c.step > above))
 
-    def put_job(self, state: JobState, reason: StopReason | None, *, at: Instant, detail: str = "") -> None:
+    def put_job(
+        self,
+        state: JobState,
+        reason: StopReason | None,
+        *,
+        at: Instant,
+        detail: str = "",
+        waits_for: str = "",
+    ) -> None:
         """A job that runs no more needs no driver: its launch ends with it, and this driver can write nothing more. One that
         was resumed or topped up in the very moment in which it came to its end gets another driver."""
         control = jobs.control(self._db, self._job)
@@ -295,6 +307,7 @@ class SqlTx:
         jobs.move(self._db, self._job, state, reason, at=at, detail=detail)
         if state != "running":
             launches.end(self._db, self._job, self._epoch)
+        budget_waits.note(self._db, self._project, self._job, waits_for if state == "paused" else "", at)
         if resumed or (unheard and reason in LIMITS):
             jobs.revive(self._db, self._job)
             launches.want(self._db, self._job, self._project, at)

@@ -78,6 +78,7 @@ class Ending:
     state: JobState
     reason: StopReason | None
     detail: str = ""
+    waits_for: str = ""
 
     @property
     def found(self) -> bool:
@@ -106,6 +107,7 @@ class State:
     suggesting: bool = False
     space_exhausted: bool = False
     broke: StopReason | None = None
+    above: str = ""
     passed: dict[int, StopReason] = field(default_factory=dict)
     ending: Ending | None = None
     ended: bool = False
