@@ -27,6 +27,7 @@ class Settings:
     home: Path
     database_url: str = field(repr=False)
     storage: str
+    storage_region: str = ""
     ray_address: str = ""
     host: str = "127.0.0.1"
     port: int = 8000
@@ -56,6 +57,7 @@ class Settings:
             home=home,
             database_url=_database_url(environ, home),
             storage=_storage(environ.get("TUNER_STORAGE") or str(home / "storage")),
+            storage_region=environ.get("TUNER_STORAGE_REGION", ""),
             ray_address=environ.get("TUNER_RAY_ADDRESS", ""),
             host=host,
             port=port,
@@ -102,13 +104,13 @@ class Settings:
         """Its owner's alone; one that is there already stays as it is."""
         self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    def price_of(
-        self, instance_type: str, *, cpus: float, gpus: float, market: str = "on_demand"
-    ) -> tuple[float, str]:
-        """Dollars an hour for a whole node, and where the figure comes from."""
-        named = instance_type if market == "on_demand" else f"{instance_type}/{market}"
-        if named in self.node_prices:
-            return self.node_prices[named], "TUNER_NODE_PRICES"
+    def node_price(self, instance_type: str, market: str) -> float | None:
+        """Dollars an hour for a whole node, as TUNER_NODE_PRICES has it."""
+        return self.node_prices.get(instance_type if market == "on_demand" else f"{instance_type}/{market}")
+
+    @staticmethod
+    def local_price(*, cpus: float, gpus: float, market: str = "on_demand") -> tuple[float, str]:
+        """Dollars an hour for a whole node of no type that is priced, and where the figure comes from."""
         if market == "spot":
             usd = cpus * LOCAL_SPOT_USD_PER_CPU_HOUR + gpus * LOCAL_SPOT_USD_PER_GPU_HOUR
             return round(usd, 6), SPOT_SOURCE

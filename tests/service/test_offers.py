@@ -9,7 +9,7 @@ import pytest
 from tuner.domain.errors import Invalid
 from tuner.domain.job import Resources
 from tuner.engine.ray_cluster import Node
-from tuner.service.offers import offers_of, suitable
+from tuner.service.offers import offers_of, priced_nodes, suitable
 from tuner.settings import Settings
 
 MARKET = "ray.io/market-type"
@@ -53,7 +53,8 @@ def test_without_a_label_the_price_is_that_of_kind_and_market(tmp_path: Path) ->
         100_000,
         30_000,
     ]
-    assert [price for _, price, _ in of(cluster, tmp_path, market="spot_with_fallback")] == [50_400, 16_200]
+    kinds = [node("s", market="spot", kind="own"), node("d", kind="own")]
+    assert [price for _, price, _ in of(kinds, tmp_path, market="spot_with_fallback")] == [50_400, 16_200]
 
 
 def test_kinds_of_one_market_are_kept_apart_by_their_labels(tmp_path: Path) -> None:
@@ -152,3 +153,74 @@ def test_a_price_label_that_is_none_is_as_if_it_were_not_there(said: str) -> Non
 
 def test_a_price_of_more_than_six_decimals_is_rounded_up() -> None:
     assert node("a", price="0.01234561").usd_per_hour == Decimal("0.012346")
+
+
+HEAD_OF_CSV = "cloud,region,zone,instance_type,vcpus,accelerator,accelerator_count,on_demand_usd_h,spot_usd_h,on_demand_date,spot_date\n"
+LISTED = (
+    "aws,us-east-1,use1-az1,g6.xlarge,4,L4,1,0.8,0.3,2026-07,2026-07\n"
+    "aws,us-east-1,use1-az2,g6.xlarge,4,L4,1,0.8,0.4,2026-07,2026-07\n"
+    "aws,eu-west-1,euw1-az1,g6.xlarge,4,L4,1,0.9,,2026-07,\n"
+)
+
+
+def listed(home: Path) -> Settings:
+    file = home / "listed.csv"
+    file.write_text(HEAD_OF_CSV + LISTED)
+    return Settings.from_env({"TUNER_HOME": str(home), "TUNER_PRICES": str(file)})
+
+
+def placed(name: str, region: str = "", zone: str = "", market: str = "spot") -> Node:
+    said = {MARKET: market, "instance-type": "g6.xlarge", "region": region, "zone": zone}
+    return Node(name, 4, 1, 1 << 30, {key: value for key, value in said.items() if value})
+
+
+@pytest.mark.parametrize(
+    ("region", "zone", "market", "micro"),
+    [
+        ("us-east-1", "use1-az1", "spot", 300_000),
+        ("us-east-1", "us-east-1a", "spot", 400_000),
+        ("us-east-1", "", "spot", 400_000),
+        ("", "", "spot", 400_000),
+        ("", "", "on-demand", 900_000),
+        ("us-east-1", "", "on-demand", 800_000),
+    ],
+)
+def test_a_type_of_the_catalogue_costs_what_it_says_or_the_dearest_that_fits(
+    tmp_path: Path, region: str, zone: str, market: str, micro: int
+) -> None:
+    wanted = Resources(gpus=1, market="spot_with_fallback")
+    (offer,) = offers_of(listed(tmp_path), [placed("a", region, zone, market)], wanted)
+    assert offer.price.micro_usd_per_hour == micro
+    assert "2026-07" in offer.source
+
+
+def test_a_spot_price_that_is_not_known_is_refused_and_never_zero(tmp_path: Path) -> None:
+    with pytest.raises(Invalid) as refused:
+        offers_of(listed(tmp_path), [placed("a", "eu-west-1")], Resources(gpus=1, market="spot"))
+    (fault,) = refused.value.faults
+    assert fault.pointer == "/resources/market"
+    assert "g6.xlarge as spot in eu-west-1 is not known" in fault.detail
+    assert "us-east-1" in fault.detail
+    assert "TUNER_NODE_PRICES=g6.xlarge/spot=" in fault.detail
+
+
+def test_a_machine_without_a_price_is_left_out_where_there_are_others(tmp_path: Path) -> None:
+    cluster = [placed("a", "eu-west-1"), placed("b", "eu-west-1", market="on-demand")]
+    wanted = Resources(gpus=1, market="spot_with_fallback")
+    assert [one.market for one in offers_of(listed(tmp_path), cluster, wanted)] == ["on_demand"]
+    assert len(priced_nodes(listed(tmp_path), cluster, wanted)) == 1
+
+
+def test_a_region_that_the_catalogue_does_not_have_is_no_other_region(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="on demand in ap-south-1 is not known"):
+        offers_of(listed(tmp_path), [placed("a", "ap-south-1", market="on-demand")], Resources(gpus=1))
+
+
+def test_more_gpus_than_the_type_has_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match=r"/resources/gpus: g6.xlarge has 1 L4 GPUs, not 2"):
+        offers_of(listed(tmp_path), [placed("a")], Resources(gpus=2, instance_type="g6.xlarge"))
+
+
+def test_a_type_that_is_misspelt_gets_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match=r"no node is a g6.xlrge; there is g6.xlarge"):
+        offers_of(listed(tmp_path), [placed("a")], Resources(gpus=1, instance_type="g6.xlrge"))

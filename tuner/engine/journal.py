@@ -87,10 +87,12 @@ class JournalTx(Protocol):
         *,
         at: Instant,
         detail: str = "",
+        again_at: Instant | None = None,
         waits_for: str = "",
     ) -> None:
-        """Moves the job; a move that `tuner.domain.job.MOVES` does not have raises Conflict. A paused one goes on by itself once the
-        budget `waits_for`, which is above it, allows that."""
+        """Moves the job; a move that `tuner.domain.job.MOVES` does not have raises Conflict. A job that pauses goes
+        on by itself at `again_at`, or once the budget `waits_for` above it allows more, unless a person has asked for
+        something else."""
 
     def set_limit(self, budget: Budget) -> None:
         """The account's new bound, and the job's new budget. Raises Conflict or BudgetRefused below what is posted and held."""

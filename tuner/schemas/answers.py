@@ -64,20 +64,6 @@ class TrialDetail(Trial):
     attempt_list: list[Attempt]
 
 
-class BestAnswer(Best):
-    """`next_better` is the cheapest point with a better metric, null where there is none."""
-
-    next_better: Best | None
-
-
-class BestOfAll(Best):
-    job: str
-
-
-class Pareto(Answer):
-    items: list[Best]
-
-
 class TrialBill(Answer):
     trial: str
     state: str
@@ -94,8 +80,8 @@ class Savings(Answer):
 
     full_fidelity_usd: float | None
     against_full_fidelity_usd: float | None
-    on_demand_usd: float
-    against_on_demand_usd: float
+    on_demand_usd: float | None
+    against_on_demand_usd: float | None
 
 
 class Bill(Answer):

@@ -6,11 +6,13 @@ from dataclasses import dataclass, replace
 from tuner.domain.cost import CostKind
 from tuner.domain.errors import NotFound
 from tuner.domain.ids import TRIAL_ID
-from tuner.domain.job import JobState
+from tuner.domain.job import FINAL, JobState
 from tuner.domain.ledger import Account
 from tuner.domain.money import FREE, Cost, Money, Price
 from tuner.domain.records import AttemptRow
 from tuner.domain.time import Instant
+from tuner.service.line import positions
+from tuner.service.node_prices import priced_kind
 from tuner.service.views import JobView, view_of
 from tuner.service.wiring import Service
 from tuner.store import answers, jobs, ledger
@@ -52,7 +54,7 @@ class BillView:
     by_trial: Mapping[str, Mapping[CostKind, Cost]]
     trials: list[TrialRow]
     full_fidelity: Money | None
-    on_demand: Money
+    on_demand: Money | None
 
     @property
     def by_kind(self) -> dict[CostKind, Cost]:
@@ -89,7 +91,9 @@ def page_of_jobs(
 ) -> list[JobView]:
     with service.database.read() as db:
         rows = jobs.page(db, service.project, state=state, tag=tag, before=before, limit=limit)
-        return [view_of(db, service, row) for row in rows]
+        waits = any(row.state not in FINAL and row.running_since is None for row in rows)
+        places = positions(db, service.now()) if waits else {}
+        return [view_of(db, service, row, places) for row in rows]
 
 
 def page_of_trials(
@@ -167,24 +171,31 @@ def _full_fidelity(db: Connection, row: JobRow) -> Money | None:
     return Money(sum(round(r.usd * last / r.step) for r in reached))
 
 
-def _on_demand(service: Service, db: Connection, row: JobRow) -> Money:
-    """What the same machine time would have cost on demand: every attempt's cost at the ratio of the prices. A self-test is the
-    price of spot, and would not have been."""
-    demand = _price_on_demand(service, row).micro_usd_per_hour
-    micro = 0
-    for market, price, spent in answers.spent_by_market(db, row.id):
-        at = price.micro_usd_per_hour
+def _on_demand(service: Service, db: Connection, row: JobRow) -> Money | None:
+    """What the same machine time would have cost on demand: every attempt's cost at the ratio of the prices; None where that price is
+    not known. A self-test is the price of spot, and would not have been."""
+    spent_by_market = answers.spent_by_market(db, row.id)
+    if not any(market == "spot" for market, _, _ in spent_by_market):
+        return Money(sum(spent.micro_usd for _, _, spent in spent_by_market))
+    price = _price_on_demand(service, row)
+    if price is None:
+        return None
+    micro, demand = 0, price.micro_usd_per_hour
+    for market, paid, spent in spent_by_market:
+        at = paid.micro_usd_per_hour
         micro += spent.micro_usd * demand // at if market == "spot" and at else spent.micro_usd
     return Money(micro)
 
 
-def _price_on_demand(service: Service, row: JobRow) -> Price:
+def _price_on_demand(service: Service, row: JobRow) -> Price | None:
     """For one trial: the least that the job could have had a machine on demand for, or where there was none, the price of its kind."""
     size = row.spec.resources
     offered = [o.rate(cpus=size.cpus, gpus=size.gpus).price for o in row.offers if o.market == "on_demand"]
     if offered:
         return min(offered)
-    o = row.offer
-    usd, _ = service.settings.price_of(o.instance_type, cpus=o.cpus, gpus=o.gpus)
-    listed = replace(o, price=Price.from_usd_per_hour(usd))
-    return listed.rate(cpus=size.cpus, gpus=size.gpus).price
+    listed = priced_kind(service.settings, row.offer, "on_demand").price
+    return (
+        None
+        if listed is None
+        else replace(row.offer, price=listed).rate(cpus=size.cpus, gpus=size.gpus).price
+    )

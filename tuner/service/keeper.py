@@ -14,6 +14,7 @@ from tuner.domain.above import PPM, AboveBudget, Alert
 from tuner.domain.errors import TunerError
 from tuner.domain.time import NS, Instant, rfc3339
 from tuner.service import outgoing
+from tuner.service.control import go_on
 from tuner.service.wiring import Service
 from tuner.store import above, budget_waits, deliveries, jobs, launches
 from tuner.store.above import Kept, Standing
@@ -65,9 +66,9 @@ class Keeper(threading.Thread):
             ]
         for wait in waiting:
             with service.database.write() as db:
-                if jobs.get(db, wait.job).state == "paused":
-                    jobs.revive(db, wait.job)
-                    launches.want(db, wait.job, wait.project, now)
+                row, launch = jobs.get(db, wait.job), launches.get(db, wait.job)
+                if row.state == "paused" and (launch is None or launch.state == "ended"):
+                    go_on(db, row, now)
                     log.info("%s goes on: the budget %r allows more", wait.job, wait.name)
 
     # Webhooks

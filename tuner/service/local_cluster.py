@@ -86,8 +86,9 @@ def specs(settings: Settings, plan: Plan) -> list[NodeSpec]:
 
 
 def _price(settings: Settings, plan: Plan, market: Market) -> Decimal:
-    usd, _ = settings.price_of(INSTANCE_TYPE, cpus=plan.cpus_per_node, gpus=plan.gpus_per_node, market=market)
-    return Decimal(str(usd))
+    named = settings.node_price(INSTANCE_TYPE, market)
+    size = {"cpus": plan.cpus_per_node, "gpus": plan.gpus_per_node}
+    return Decimal(str(settings.local_price(**size, market=market)[0] if named is None else named))
 
 
 def preempt(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str], None]) -> None:

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from decimal import Decimal
+from difflib import get_close_matches
 
 from tuner.domain.errors import Fault, Invalid, Unavailable
 from tuner.domain.job import Resources
 from tuner.domain.money import Price
 from tuner.domain.offer import Offer
 from tuner.engine.ray_cluster import Node, labels
+from tuner.service.catalogue import catalogue
+from tuner.service.node_prices import priced, unpriced
 from tuner.settings import Settings
 
 
@@ -33,16 +35,50 @@ def offers_of(settings: Settings, nodes: Iterable[Node], wanted: Resources) -> l
     there = list(nodes)
     # By the unsuitable ones, too: Ray would place on spot what is bound to nothing.
     bound = any(labels.MARKET in node.labels for node in there)
-    priced = [
-        (node, _offer(settings, node, wanted, _binding(node) if bound else ()))
-        for node in suitable(there, wanted)
+    offered = [
+        (node, _offer(node, price, source, wanted, _binding(node) if bound else ()))
+        for node, price, source in priced_nodes(settings, there, wanted)
     ]
     found: dict[tuple[tuple[str, str], ...], Offer] = {}
-    for _, offer in priced:
+    for _, offer in offered:
         # A trial may land on any node with these labels, also on one that has more of them.
-        like = [other for node, other in priced if offer.is_of(node.labels)]
+        like = [other for node, other in offered if offer.is_of(node.labels)]
         found[offer.labels] = replace(max(like, key=lambda one: _micro_usd(one, wanted)), labels=offer.labels)
     return sorted(found.values(), key=lambda offer: -_micro_usd(offer, wanted))
+
+
+def priced_nodes(
+    settings: Settings, nodes: Iterable[Node], wanted: Resources
+) -> list[tuple[Node, Price, str]]:
+    """The suitable ones whose price is known, with it and its source: what is not known is not used. Raises Invalid where there is
+    none."""
+    check_size(settings, wanted)
+    found, unknown = [], []
+    for node in suitable(nodes, wanted):
+        told = priced(settings, node.labels, cpus=node.cpus, gpus=node.gpus)
+        if told.price is None:
+            unknown.append(told.source)
+        else:
+            found.append((node, told.price, told.source))
+    if not found:
+        pointer = "/resources/market" if wanted.market == "spot" else "/resources"
+        raise Invalid.at(pointer, unpriced(unknown))
+    return found
+
+
+def check_size(settings: Settings, wanted: Resources) -> None:
+    """Raises Invalid for more GPUs than a machine of the named type has."""
+    kind = wanted.instance_type
+    listings = [] if kind is None else catalogue(settings).find(instance_type=kind)
+    if listings and wanted.gpus > listings[0].accelerators:
+        has = (
+            f"{listings[0].accelerators:g} {listings[0].accelerator}".strip()
+            if listings[0].accelerators
+            else "no"
+        )
+        raise Invalid.at(
+            "/resources/gpus", f"{kind} has {has} GPUs, not {wanted.gpus:g}: ask for at most as many"
+        )
 
 
 def _micro_usd(offer: Offer, wanted: Resources) -> int:
@@ -57,13 +93,9 @@ def _binding(node: Node) -> tuple[tuple[str, str], ...]:
     return ((labels.MARKET, market), *([kind] if kind else []))
 
 
-def _offer(settings: Settings, node: Node, wanted: Resources, binding: tuple[tuple[str, str], ...]) -> Offer:
-    usd: Decimal | float | None = node.usd_per_hour
-    source = f"the node's label {labels.PRICE}"
-    if usd is None:
-        kind, market = node.instance_type, node.market
-        usd, source = settings.price_of(kind, cpus=node.cpus, gpus=node.gpus, market=market)
-    price = Price.from_usd_per_hour(usd)
+def _offer(
+    node: Node, price: Price, source: str, wanted: Resources, binding: tuple[tuple[str, str], ...]
+) -> Offer:
     return Offer(node.instance_type, price, node.cpus, node.gpus, node.market, wanted.region, source, binding)
 
 
@@ -86,8 +118,11 @@ def _no_node(nodes: list[Node], wanted: Resources) -> Fault:
     if wanted.gpus > gpus:
         return Fault("/resources/gpus", f"no node has {wanted.gpus:g} GPUs; the largest has {gpus:g}")
     if wanted.instance_type is not None:
-        kinds = ", ".join(sorted({node.instance_type for node in nodes}))
-        return Fault("/resources/instance_type", f"no node is a {wanted.instance_type}; there is {kinds}")
+        kinds = sorted({node.instance_type for node in nodes})
+        near = get_close_matches(wanted.instance_type, kinds, n=3) or kinds
+        return Fault(
+            "/resources/instance_type", f"no node is a {wanted.instance_type}; there is {', '.join(near)}"
+        )
     if wanted.region is not None:
         known = ", ".join(sorted({node.region for node in nodes if node.region})) or "none that is known"
         return Fault(

@@ -8,7 +8,10 @@ Market = Literal["on_demand", "spot"]
 MARKET = "ray.io/market-type"
 PRICE = "usd-per-hour"
 INSTANCE_TYPE = ("node.kubernetes.io/instance-type", "ray.io/instance-type", "instance-type")
-REGION = ("topology.kubernetes.io/region", "ray.io/region", "region")
+REGION = ("topology.kubernetes.io/region", "ray.io/availability-region", "ray.io/region", "region")
+# The id first: AWS shuffles the letters of zones between accounts.
+ZONE = ("topology.k8s.aws/zone-id", "topology.kubernetes.io/zone", "ray.io/availability-zone", "zone")
+LOCAL = "local"
 # Ray's word for each market of ours.
 MARKETS: Mapping[Market, str] = {"on_demand": "on-demand", "spot": "spot"}
 USD_PER_HOUR_MAX = 100_000
@@ -17,6 +20,26 @@ USD_PER_HOUR_MAX = 100_000
 def first(labels: Mapping[str, str], names: tuple[str, ...]) -> tuple[str, str] | None:
     """The first of these labels that there is, with its value."""
     return next(((name, labels[name]) for name in names if labels.get(name)), None)
+
+
+def market_of(labels: Mapping[str, str]) -> Market:
+    """Whatever does not say that it is spot is on demand: it is not taken away."""
+    return "spot" if labels.get(MARKET) == MARKETS["spot"] else "on_demand"
+
+
+def instance_type_of(labels: Mapping[str, str]) -> str:
+    found = first(labels, INSTANCE_TYPE)
+    return found[1] if found else LOCAL
+
+
+def region_of(labels: Mapping[str, str]) -> str | None:
+    found = first(labels, REGION)
+    return found[1] if found else None
+
+
+def zone_of(labels: Mapping[str, str]) -> str | None:
+    found = first(labels, ZONE)
+    return found[1] if found else None
 
 
 def usd_per_hour(labels: Mapping[str, str]) -> Decimal | None:

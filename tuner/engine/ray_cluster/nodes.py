@@ -27,18 +27,15 @@ class Node:
 
     @property
     def market(self) -> its.Market:
-        """Whatever does not say that it is spot is on demand: it is not taken away."""
-        return "spot" if self.labels.get(its.MARKET) == its.MARKETS["spot"] else "on_demand"
+        return its.market_of(self.labels)
 
     @property
     def instance_type(self) -> str:
-        found = its.first(self.labels, its.INSTANCE_TYPE)
-        return found[1] if found else "local"
+        return its.instance_type_of(self.labels)
 
     @property
     def region(self) -> str | None:
-        found = its.first(self.labels, its.REGION)
-        return found[1] if found else None
+        return its.region_of(self.labels)
 
     @property
     def usd_per_hour(self) -> Decimal | None:

@@ -225,6 +225,7 @@ class MemoryTx:
         *,
         at: Instant,
         detail: str = "",
+        again_at: Instant | None = None,
         waits_for: str = "",
     ) -> None:
         if state != self._job[0]:

@@ -1,0 +1,109 @@
+"""What a machine of a cluster costs: as it says itself, as the settings say, as the catalogue has it, or by its size."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from tuner.domain.listing import Listing, Market
+from tuner.domain.money import Price
+from tuner.domain.offer import Offer
+from tuner.engine.placement import Machine
+from tuner.engine.ray_cluster import labels as its
+from tuner.planning.catalogue import Catalogue
+from tuner.service.catalogue import catalogue
+from tuner.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """`price` None: it is not known, and `source` says why and what to do."""
+
+    price: Price | None
+    source: str
+
+
+def priced(settings: Settings, labels: Mapping[str, str], *, cpus: float, gpus: float) -> Priced:
+    """An hour of a whole machine with these labels. The first that there is: its label, TUNER_NODE_PRICES, the catalogue where it has
+    machines of this type, and else so much for each CPU and GPU. Raises BadFile for a catalogue that cannot be used."""
+    said, market = its.usd_per_hour(labels), its.market_of(labels)
+    if said is not None:
+        return Priced(Price.from_usd_per_hour(said), f"the node's label {its.PRICE}")
+    kind = its.instance_type_of(labels)
+    named = settings.node_price(kind, market)
+    if named is not None:
+        return Priced(Price.from_usd_per_hour(named), "TUNER_NODE_PRICES")
+    here = catalogue(settings)
+    listings = here.find(instance_type=kind)
+    if listings:
+        return listed(here, listings, market, region=its.region_of(labels), zone=its.zone_of(labels))
+    usd, source = settings.local_price(cpus=cpus, gpus=gpus, market=market)
+    why = "" if kind == its.LOCAL else f"{kind} is not in the catalogue; "
+    return Priced(Price.from_usd_per_hour(usd), f"{why}{source}")
+
+
+def priced_kind(settings: Settings, offer: Offer, market: Market) -> Priced:
+    """A machine of this kind and size on that market."""
+    named = {"instance-type": offer.instance_type, its.MARKET: its.MARKETS[market]}
+    where = {} if offer.region is None else {"region": offer.region}
+    return priced(settings, {**named, **where}, cpus=offer.cpus, gpus=offer.gpus)
+
+
+def listed(
+    here: Catalogue, listings: list[Listing], market: Market, *, region: str | None, zone: str | None
+) -> Priced:
+    """The price of a type in its zone; where that is not known, the dearest of its region, or of all."""
+    kind = listings[0].instance_type
+    found = [one for one in listings if region is None or one.region.casefold() == region.casefold()]
+    where = region or "any region"
+    if zone is not None and any(one.zone == zone for one in found):
+        found, where = [one for one in found if one.zone == zone], zone
+    known = [(price, one) for one in found if (price := one.price(market)) is not None]
+    if not known:
+        return Priced(None, _unknown(here, kind, market, where))
+    price, dearest = max(known, key=lambda pair: pair[0])
+    of_several = "the dearest of " if len(known) > 1 else ""
+    date, source = dearest.date(market), dearest.source(market)
+    return Priced(
+        price, f"{here.name}: {of_several}{dearest.cloud} {where}, {_word(market)}, {date}, {source}"
+    )
+
+
+def finder(settings: Settings) -> Callable[[Machine], Offer | None]:
+    """What the machine on which an attempt landed is, and costs; None where its price is not known."""
+
+    def find(machine: Machine) -> Offer | None:
+        found = priced(settings, machine.labels, cpus=machine.cpus, gpus=machine.gpus)
+        return None if found.price is None else offer_of(machine, found.price, found.source)
+
+    return find
+
+
+def offer_of(machine: Machine, price: Price, source: str) -> Offer:
+    return Offer(
+        its.instance_type_of(machine.labels),
+        price,
+        machine.cpus,
+        machine.gpus,
+        its.market_of(machine.labels),
+        its.region_of(machine.labels),
+        source,
+    )
+
+
+def unpriced(reasons: Iterable[str]) -> str:
+    """The different reasons of several machines, in one line."""
+    return "; ".join(dict.fromkeys(reasons))
+
+
+def _unknown(here: Catalogue, kind: str, market: Market, where: str) -> str:
+    known = here.find(instance_type=kind, market=market)
+    others = sorted({one.region for one in known})[:5]
+    there = f"it is known for {', '.join(others)}" if others else "it is known for no region"
+    name = kind if market == "on_demand" else f"{kind}/{market}"
+    return (
+        f"the price of {kind} {_word(market)} in {where} is not known to the catalogue {here.name}, and {there}: "
+        f"name it with TUNER_NODE_PRICES={name}=…, or bring prices by `tuner prices --update FILE`"
+    )
+
+
+def _word(market: Market) -> str:
+    return "on demand" if market == "on_demand" else "as spot"
