@@ -27,6 +27,7 @@ class Settings:
     home: Path
     database_url: str = field(repr=False)
     storage: str
+    storage_region: str = ""
     ray_address: str = ""
     host: str = "127.0.0.1"
     port: int = 8000
@@ -42,6 +43,7 @@ class Settings:
     spot_wait_s: float = 60.0
     cloud: str = "detect"
     metadata_url: str = ""
+    webhook_private: bool = False
     given_api_key: str | None = field(default=None, repr=False)
 
     @classmethod
@@ -55,6 +57,7 @@ class Settings:
             home=home,
             database_url=_database_url(environ, home),
             storage=_storage(environ.get("TUNER_STORAGE") or str(home / "storage")),
+            storage_region=environ.get("TUNER_STORAGE_REGION", ""),
             ray_address=environ.get("TUNER_RAY_ADDRESS", ""),
             host=host,
             port=port,
@@ -70,6 +73,7 @@ class Settings:
             spot_wait_s=_seconds(environ, "TUNER_SPOT_WAIT", 60.0),
             cloud=_one_of(environ, "TUNER_CLOUD", CLOUDS),
             metadata_url=_http_url(environ, "TUNER_METADATA_URL"),
+            webhook_private=_one_of(environ, "TUNER_WEBHOOK_PRIVATE", ("refuse", "allow")) == "allow",
             given_api_key=environ.get("TUNER_API_KEY") or None,
         )
 

@@ -37,7 +37,7 @@ def waiting(rest: TestClient) -> str:
 @pytest.fixture
 def tuner(rest: TestClient, monkeypatch: pytest.MonkeyPatch) -> Tuner:
     """The command line, over the app."""
-    for module in ("best", "main", "spending"):
+    for module in ("advising", "best", "budgets", "main", "spending"):
         monkeypatch.setattr(
             f"tuner.cli.{module}.Client", lambda: Client("http://tuner", fakes.KEY, transport=rest._transport)
         )
@@ -112,6 +112,7 @@ ASKING: dict[str, tuple[list[str], str, dict[str, Any]]] = {
     ),
     "bill": (["bill", "JOB"], "/v1/jobs/JOB/bill", {}),
     "report": (["report", "JOB"], "/v1/jobs/JOB/report", {}),
+    "advice": (["advice", "JOB"], "/v1/jobs/JOB/advice", {}),
     "ledger": (["ledger", "JOB"], "/v1/jobs/JOB/ledger", {}),
     "trainables": (["trainables"], "/v1/trainables", {}),
 }
@@ -149,6 +150,27 @@ def test_a_bill_shows_its_total_and_every_kind(tuner: Tuner, rest: TestClient, d
         assert kind in shown
 
 
+def test_budgets_are_set_listed_shown_and_removed(tuner: Tuner, rest: TestClient) -> None:
+    words = ["--usd", "100", "--match", "project:none", "--period", "month", "--timezone", "Asia/Tokyo"]
+    made = printed(
+        tuner("budgets", "set", "vision", *words, "--alert", "0.8=https://a.example/?x=1", "--json")
+    )
+    assert made["webhook_secret"]
+    assert made["alerts"] == [{"at": 0.8, "url": "https://a.example/?x=1"}]
+    assert printed(tuner("budgets", "show", "vision", "--json")) == get(rest, "/v1/budgets/vision")
+    assert printed(tuner("budgets", "list", "--json")) == get(rest, "/v1/budgets")
+    for shown in (tuner("budgets", "list").stdout, tuner("budgets", "show", "vision").stdout):
+        assert "vision" in shown
+        assert "$100.00" in shown
+    assert "whsec_" in tuner("budgets", "set", "vision", *words, "--new-secret").stdout
+    assert tuner("budgets", "remove", "vision").exit_code == 0
+    refused = tuner("budgets", "remove", "vision")
+    assert refused.exit_code == 1
+    assert "vision" in refused.stderr
+    for wrong in (["--match", "project"], ["--alert", "80%=https://a.example"]):
+        assert tuner("budgets", "set", "vision", "--usd", "1", *wrong).exit_code == 2
+
+
 def test_spend_is_printed_for_spreadsheets(tuner: Tuner, rest: TestClient, done: str) -> None:
     table = tuner("spend", "--by", "owner", "--csv").stdout
     query = {"group_by": "owner"}
@@ -164,6 +186,17 @@ def test_a_report_shows_the_best_its_price_and_both_estimates(
     for word in (found["best"]["trial"], "random search", "ASHA that only stops", "estimated", "•"):
         assert word in shown
     assert all(one["note"].split(".")[0] in " ".join(shown.split()) for one in found["estimates"])
+
+
+def test_advice_is_shown_with_its_dollars_and_what_was_not_measured(
+    tuner: Tuner, rest: TestClient, done: str
+) -> None:
+    shown, found = " ".join(tuner("advice", done).stdout.split()), get(rest, f"/v1/jobs/{done}/advice")
+    assert found["findings"]
+    for one in found["findings"]:
+        assert one["title"] in shown
+        assert one["verify"] in shown
+    assert all(one["what"] in shown for one in found["not_measured"])
 
 
 def test_a_report_of_a_job_that_waits_says_that_there_is_nothing_yet(tuner: Tuner, waiting: str) -> None:
@@ -254,6 +287,16 @@ def test_a_top_up_lets_a_job_go_on_that_had_spent_its_money(
 def test_a_top_up_leaves_a_job_paused_that_a_person_paused(tuner: Tuner, waiting: str) -> None:
     tuner("pause", waiting)
     assert printed(tuner("topup", waiting, "--usd", "1", "--json"))["state"] == "paused"
+
+
+@pytest.mark.parametrize("value", [7, -5])
+def test_a_job_that_waits_is_given_another_priority(
+    tuner: Tuner, rest: TestClient, waiting: str, value: int
+) -> None:
+    found = printed(tuner("priority", waiting, str(value), "--json"))
+    assert found == get(rest, f"/v1/jobs/{waiting}")
+    assert found["priority"] == value
+    assert f"place {found['queue_position']}" in tuner("priority", waiting, str(value)).stdout
 
 
 # Refusals

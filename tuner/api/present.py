@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from tuner.api.present_advice import usage_of
 from tuner.domain import space as sp
 from tuner.domain.budget import Budget
 from tuner.domain.cost import CostKind, total
@@ -12,10 +13,12 @@ from tuner.domain.job import JobSpec
 from tuner.domain.money import MS_PER_HOUR, Cost, Money
 from tuner.domain.records import AttemptRow
 from tuner.domain.time import NS, rfc3339
+from tuner.domain.usage import Usage
 from tuner.schemas import answers as show
 from tuner.schemas import job as wire
 from tuner.service.answers import BillView, EntryRow, TrialRow, TrialView
 from tuner.service.best import Reached
+from tuner.service.line import Wait
 from tuner.service.report import Estimate, ReportView
 from tuner.service.trainables import Described
 from tuner.service.views import JobView
@@ -33,10 +36,12 @@ def job_of(view: JobView) -> wire.Job:
         name=spec.name,
         state=row.state,
         stop_reason=row.stop_reason,
-        detail=row.detail,
+        detail=row.detail or _waits(view.wait),
         **spec_to_wire(spec, row.budget),
         tags=dict(row.tags),
         priority=row.priority,
+        queue_position=view.wait.position,
+        next_opening=_time(view.wait.next_opening),
         concurrency=row.concurrency,
         price=wire.NodePrice(
             instance_type=row.offer.instance_type,
@@ -61,6 +66,10 @@ def job_of(view: JobView) -> wire.Job:
         started_at=_time(row.started_at),
         ended_at=_time(row.ended_at),
     )
+
+
+def _waits(wait: Wait) -> str:
+    return "" if wait.next_opening is None else "waits for its window to open"
 
 
 def spec_to_wire(spec: JobSpec, budget: Budget) -> dict[str, Any]:
@@ -92,7 +101,7 @@ def spec_to_wire(spec: JobSpec, budget: Budget) -> dict[str, Any]:
             "keep": spec.checkpoint.keep,
         },
         "warm_start": {"jobs": list(spec.warm_start_jobs)},
-        "window": None if spec.window is None else dict(spec.window),
+        "window": None if spec.window is None else _fields(spec.window),
     }
 
 
@@ -165,13 +174,13 @@ def trial_detail_of(view: TrialView) -> show.TrialDetail:
         )
         for point in view.curve
     ]
-    attempts = [_attempt(row) for row in view.attempts]
+    attempts = [_attempt(row, used) for row, used in view.attempts]
     return show.TrialDetail(
         **_trial_fields(view.row), curve=curve, bill=_kinds(view.bill), attempt_list=attempts
     )
 
 
-def _attempt(row: AttemptRow) -> show.Attempt:
+def _attempt(row: AttemptRow, used: Usage | None) -> show.Attempt:
     return show.Attempt(
         attempt=row.attempt,
         began_at=rfc3339(row.began_at),
@@ -185,6 +194,7 @@ def _attempt(row: AttemptRow) -> show.Attempt:
         from_step=row.from_step,
         to_step=row.to_step,
         bill=_kinds(row.costs),
+        usage=None if used is None else usage_of(used),
     )
 
 

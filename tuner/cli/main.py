@@ -6,7 +6,9 @@ from typing import Annotated
 import typer
 
 from tuner.cli import render, sketch, watching
+from tuner.cli.advising import advice
 from tuner.cli.best import best, best_of_all, pareto
+from tuner.cli.budgets import budgets
 from tuner.cli.cluster import cluster, preempt
 from tuner.cli.estimate import estimate
 from tuner.cli.frame import Frame, with_problems
@@ -197,6 +199,17 @@ def topup(
     Frame(as_json).show(after, render.job)
 
 
+@app.command(context_settings={"ignore_unknown_options": True})  # such as -5
+@with_problems
+def priority(
+    job: JobId,
+    value: Annotated[int, typer.Argument(help="From -1000 to 1000; higher ones are launched first.")],
+    as_json: Json = False,
+) -> None:
+    """Change a job's place in the line of those that wait."""
+    Frame(as_json).show(Client().patch(job, priority=value), render.job)
+
+
 @app.command()
 @with_problems
 def trainables(as_json: Json = False) -> None:
@@ -211,10 +224,12 @@ app.command()(pilot)
 app.command()(plan)
 app.command()(estimate)
 app.command()(prices)
+app.command()(advice)
 app.command()(simulate)
 app.command()(cluster)
 app.command()(preempt)
 app.command()(spend)
+app.add_typer(budgets, name="budgets")
 
 
 def _plus(before: float | None, more: float, name: str) -> float:

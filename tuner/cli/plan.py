@@ -10,6 +10,7 @@ from rich.text import Text
 
 from tuner.cli.frame import Frame, with_problems
 from tuner.cli.job_yaml import read_job
+from tuner.cli.pilot import run as run_pilot
 from tuner.cli.render import number, usd
 from tuner.client import Client
 from tuner.schemas.plan import Plan, PlanAlternative, PlanChance
@@ -29,6 +30,10 @@ def plan(
     deadline: Annotated[
         str | None, typer.Option(help="When it should be done: 6h from now, or a time.")
     ] = None,
+    pilot_usd: Annotated[
+        float | None,
+        typer.Option(help="Run a pilot first that costs no more, unless the job has had its pilot."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what REST answers, as JSON.")] = False,
 ) -> None:
     """Plan a job: expected trials, dollars and time at each rung, what to choose, and what else it could cost."""
@@ -41,7 +46,11 @@ def plan(
     said = {name: value for name, value in words.items() if value is not None}
     if said and isinstance(job.get("planning", {}), dict):
         job = {**job, "planning": {**job.get("planning", {}), **said}}
-    Frame(as_json).show(Client().plan(job), shown)
+    client = Client()
+    ran = None if pilot_usd is None else run_pilot(client, job, pilot_usd, quiet=as_json)
+    Frame(as_json).show(client.plan(job), shown)
+    if ran is not None and not as_json:
+        typer.echo(f"The pilot {ran.id} cost {usd(ran.spend.usd)}.")
 
 
 def shown(found: Plan) -> RenderableType:

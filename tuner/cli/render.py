@@ -41,13 +41,20 @@ def jobs(found: Sequence[Job]) -> RenderableType:
             one.id,
             one.name,
             one.state,
-            one.stop_reason or "",
+            one.stop_reason or waits(one),
             usd(one.spend.usd),
             usd(one.budget["usd"]),
             str(sum(one.progress.trials.values())),
             number(one.best.metric) if one.best else "-",
         )
     return table if found else Text("no jobs")
+
+
+def waits(one: Job) -> str:
+    """What a job without a driver waits for."""
+    if one.next_opening is not None:
+        return f"until {one.next_opening[:16]}Z"
+    return "" if one.queue_position is None else f"place {one.queue_position}"
 
 
 def job(one: Job) -> RenderableType:
@@ -57,6 +64,8 @@ def job(one: Job) -> RenderableType:
     table.add_row("state", f"{one.state}{why}")
     if one.detail:
         table.add_row("", Text(one.detail))
+    if waits(one):
+        table.add_row("waits", waits(one))
     held = f", {usd(one.spend.held_usd)} held" if one.spend.held_usd else ""
     table.add_row("spent", f"{usd(one.spend.usd)} of {usd(one.budget['usd'])}{held}")
     if one.budget["gpu_hours"] is not None or one.spend.gpu_hours:

@@ -13,7 +13,7 @@ from tuner.domain.money import Money, Price
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
 
-Limit = Literal["budget_usd", "budget_gpu_hours", "wall_clock"]
+Limit = Literal["budget_usd", "budget_gpu_hours", "wall_clock", "window"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,17 +115,25 @@ class Preempted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """What the trial needs, to begin or (`running`) to go on, is not left."""
+    """What the trial needs, to begin or (`running`) to go on, is not left: of the job's own budget, or of the one `above` it."""
 
     at: Instant
     trial: str
     limit: Limit
     running: bool = False
+    above: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class WallClockEnded:
     """The job ran for as long as it may."""
+
+    at: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class WindowClosed:
+    """The hours in which the job may run are over for now."""
 
     at: Instant
 
@@ -157,6 +165,7 @@ Event = (
     | Preempted
     | Refused
     | WallClockEnded
+    | WindowClosed
     | Asked
     | BudgetChanged
 )

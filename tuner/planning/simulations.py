@@ -131,7 +131,7 @@ def stops_of(spec: JobSpec) -> list[int]:
 
 
 def for_planning(spec: JobSpec, *, steps: int | None, knows_curves: bool) -> JobSpec:
-    """As it is simulated: with a last step, and without ends that depend on scores of which nothing is known."""
+    """As it is simulated: at any hour of the day, with a last step, and without ends that depend on scores of which nothing is known."""
     fidelity = spec.fidelity
     if fidelity.max is None:
         last = max(1, steps or DEFAULT_STEPS)
@@ -147,6 +147,7 @@ def for_planning(spec: JobSpec, *, steps: int | None, knows_curves: bool) -> Job
         objective=replace(objective, mode="max", target=_as_score(objective.target, spec)),
         plateau=spec.plateau if knows_curves else None,
         budget=replace(budget, on_exhausted="finish"),
+        window=None,
     )
 
 

@@ -43,9 +43,20 @@ class MachineNeeds(Request):
     step_seconds: float | None = None
 
 
+class Pilot(Request):
+    """A budget of its own, at least one of `usd` and `gpu_hours`, and at most how many configurations are trained for how many
+    `steps`; the best of every six goes on six times as far."""
+
+    usd: float | None = None
+    gpu_hours: float | None = None
+    trials: int = 12
+    steps: int = 2
+
+
 class Planning(Request):
     """What is known already, and what to choose from. `deadline` is a duration from now or a time; it ends no job, unlike
-    `budget.wall_clock`. Without `step_seconds` earlier jobs of the trainable are gone by: those of `steps_from`, or the newest."""
+    `budget.wall_clock`. Without `step_seconds` earlier jobs of the trainable are gone by: those of `steps_from`, or the newest.
+    `pilot` is what `POST /v1/pilots` runs; a plan goes by one that has been run."""
 
     step_seconds: float | None = None
     step_spread: float | None = None
@@ -60,6 +71,7 @@ class Planning(Request):
     needs: MachineNeeds = Field(default_factory=MachineNeeds)
     speeds: dict[str, float] = Field(default_factory=dict)
     markets: list[MarketName] = Field(default_factory=list)
+    pilot: Pilot | None = None
     seed: int = 0
 
 

@@ -6,15 +6,17 @@ from dataclasses import dataclass, replace
 from tuner.domain.cost import CostKind
 from tuner.domain.errors import NotFound
 from tuner.domain.ids import TRIAL_ID
-from tuner.domain.job import JobState
+from tuner.domain.job import FINAL, JobState
 from tuner.domain.ledger import Account
 from tuner.domain.money import FREE, Cost, Money, Price
 from tuner.domain.records import AttemptRow
 from tuner.domain.time import Instant
+from tuner.domain.usage import Usage
+from tuner.service.line import positions
 from tuner.service.node_prices import priced_kind
 from tuner.service.views import JobView, view_of
 from tuner.service.wiring import Service
-from tuner.store import answers, jobs, ledger
+from tuner.store import answers, evidence, jobs, ledger
 from tuner.store.answers import After as After
 from tuner.store.answers import Reached as Reached
 from tuner.store.answers import Sort as Sort
@@ -40,7 +42,7 @@ class TrialView:
     row: TrialRow
     curve: list[CurveView]
     bill: Mapping[CostKind, Cost]
-    attempts: list[AttemptRow]
+    attempts: list[tuple[AttemptRow, Usage | None]]
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,9 @@ def page_of_jobs(
 ) -> list[JobView]:
     with service.database.read() as db:
         rows = jobs.page(db, service.project, state=state, tag=tag, before=before, limit=limit)
-        return [view_of(db, service, row) for row in rows]
+        waits = any(row.state not in FINAL and row.running_since is None for row in rows)
+        places = positions(db, service.now()) if waits else {}
+        return [view_of(db, service, row, places) for row in rows]
 
 
 def page_of_trials(
@@ -111,7 +115,9 @@ def trial(service: Service, job: str, name: str) -> TrialView:
             CurveView(r.step, r.value, r.metrics, Cost(Money(r.usd), r.gpu_ms), r.duration_ns, Instant(r.at))
             for r in answers.curve(db, job, name)
         ]
-        return TrialView(row, curve, ledger.posted_by_kind(db, job, name), answers.attempts_of(db, job, name))
+        return TrialView(
+            row, curve, ledger.posted_by_kind(db, job, name), list(evidence.attempts_of(db, job, [name]))
+        )
 
 
 def bill(service: Service, job: str) -> BillView:

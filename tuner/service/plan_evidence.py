@@ -10,6 +10,7 @@ from tuner.domain.objective import Objective
 from tuner.domain.records import AttemptRow
 from tuner.planning.evidence import Delays, Evidence, SeenTrial, of_nothing, of_trials
 from tuner.planning.pilot import TAG
+from tuner.service import pilots
 from tuner.service.wiring import Service
 from tuner.store import jobs, seen
 from tuner.store.jobs import JobRow
@@ -21,8 +22,8 @@ POINTER = "/planning/steps_from"
 
 
 def evidence_for(service: Service, spec: JobSpec, named: Sequence[str] = ()) -> Evidence:
-    """Of the jobs named, or of the newest of the same trainable that ran on one kind of machine; of nothing, where there are none.
-    Raises Invalid for a named job that says nothing."""
+    """Of the jobs named, or of the job's pilot and the newest of the same trainable that ran on one kind of machine; of nothing, where
+    there are none. Raises Invalid for a named job that says nothing."""
     rows = _named(service, spec, named) if named else _alike(service, spec)
     return of_jobs(service, spec, rows) or of_nothing()
 
@@ -58,12 +59,15 @@ def of_jobs(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> Evidence
 
 
 def _alike(service: Service, spec: JobSpec) -> list[JobRow]:
-    """Called with the same constants where there are such, and on the machine of the newest."""
+    """The pilot of just this code and space, where it had one, and others that were called with the same constants where there are
+    such, all on the same kind of machine."""
     with service.database.read() as db:
         found = seen.jobs_that_ran(db, service.project, spec.trainable, LOOKED_AT)
     found = [row for row in found if row.spec.fidelity.unit == spec.fidelity.unit]
     same = [row for row in found if dict(row.spec.constants) == dict(spec.constants)]
-    chosen = same or found
+    piloted = pilots.of_job(service, spec)
+    first = [] if piloted is None else [piloted.row]
+    chosen = [*first, *(row for row in same or found if row.id not in [one.id for one in first])]
     return [row for row in chosen if row.offer.instance_type == chosen[0].offer.instance_type][:USED]
 
 

@@ -20,6 +20,9 @@ from tuner.tuning.state import Ending, State, Status, TrialRecord
 from tuner.tuning.steps import at_step, drop, go_on, make_room, no_metric, park_at_rung, record_rungs
 
 LOSSES_WITHOUT_PROGRESS = 5
+OUTSIDE_WINDOW = Ending(
+    "paused", None, "outside of its window; it goes on by itself at the next opening", reopens=True
+)
 
 
 def decide(state: State, event: Event) -> tuple[State, list[Command]]:
@@ -29,7 +32,8 @@ def decide(state: State, event: Event) -> tuple[State, list[Command]]:
     idle = not state.active and not state.suggesting and not isinstance(event, ev.Launched)
     if state.ending and not state.ended and idle:
         state.ended, state.going = True, False
-        orders.append(do.EndJob(state.ending.state, state.ending.reason, state.ending.detail))
+        end = state.ending
+        orders.append(do.EndJob(end.state, end.reason, end.detail, end.reopens, end.waits_for))
     return state, orders
 
 
@@ -45,8 +49,8 @@ def _note(state: State, event: Event) -> list[Command]:
             return _on_attempt_end(state, event)
         case ev.Refused():
             return _on_refused(state, event)
-        case ev.WallClockEnded():
-            return _out_of(state, "wall_clock")
+        case ev.WallClockEnded() | ev.WindowClosed():
+            return _out_of(state, "window" if isinstance(event, ev.WindowClosed) else "wall_clock")
         case ev.Asked():
             return _on_asked(state, event)
         case ev.BudgetChanged():
@@ -72,7 +76,7 @@ def _on_launched(state: State, event: ev.Launched) -> list[Command]:
 
 def _money_moved(state: State) -> None:
     """What was refused before may be affordable now."""
-    state.broke, state.passed = None, {}
+    state.broke, state.above, state.passed = None, "", {}
 
 
 def _on_suggested(state: State, event: ev.Suggested) -> list[Command]:
@@ -199,28 +203,36 @@ def _ended_for_good(state: State, trial: TrialRecord, status: Status, reason: st
 
 def _on_refused(state: State, event: ev.Refused) -> list[Command]:
     """A trial that runs is parked; one that was to begin waits. Once nothing runs that could free money, the job is out of it,
-    or where it need not go on later exactly as it stands, passes that trial over for a cheaper one."""
+    or where it need not go on later exactly as it stands, passes that trial over for a cheaper one. Where a budget above it
+    refuses, the job waits for that one."""
     trial = state.trial(event.trial)
+    state.above = event.above
     if trial.status == "running" and event.running:
         state.broke = event.limit
         state.set(trial, "parking")
         return [do.Park(trial.id)]
     if trial.status == "running":
         state.set(trial, "parked" if trial.steps else "new")
-    if trial.steps and not state.active and state.budget.on_exhausted == "finish":
+    may_pass = trial.steps and not state.active and state.budget.on_exhausted == "finish"
+    if may_pass and event.limit != "window" and not event.above:
         state.passed[trial.number], state.broke = event.limit, None
         return []
     state.broke = event.limit
     return [] if state.active else _out_of(state, event.limit)
 
 
-def _out_of(state: State, reason: StopReason) -> list[Command]:
+def _out_of(state: State, reason: StopReason | ev.Limit) -> list[Command]:
     if state.ending is not None:
         return []
-    return _end(state, _exhausted(state, reason))
+    return _end(state, OUTSIDE_WINDOW if reason == "window" else _exhausted(state, reason))
 
 
 def _exhausted(state: State, reason: StopReason) -> Ending:
+    if state.above and reason in ("budget_usd", "budget_gpu_hours"):
+        detail = (
+            f"the budget {state.above!r} above this job is used up; the job goes on once that allows more"
+        )
+        return Ending("paused", reason, detail, waits_for=state.above)
     return Ending("paused" if state.budget.on_exhausted == "pause" else "succeeded", reason)
 
 
