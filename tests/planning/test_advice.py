@@ -345,6 +345,12 @@ def test_no_finding_saves_more_than_was_spent_nor_comes_without_evidence_and_wor
     answers = findings(case)
     for one in answers:
         assert one.saves is None or Money(0) <= one.saves <= case.spent
+        told = [
+            value
+            for name, value in one.evidence.items()
+            if name.endswith("_usd") and isinstance(value, Money)
+        ]
+        assert one.saves is None or one.saves <= max([*told, Money(0)]) or one.kind == "pruned_too_late"
         assert any(value is not None for value in one.evidence.values())
         assert one.title
         assert one.change.setting
