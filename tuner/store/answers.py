@@ -13,7 +13,7 @@ from tuner.domain.records import AttemptRow
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
 from tuner.domain.trial import TrialState
-from tuner.store.journal import attempt_row
+from tuner.store.attempt_rows import attempt_row
 from tuner.store.tables import attempts, checkpoints, entries, events, reports, trials
 
 Sort = Literal["number", "metric", "cost_usd", "steps"]

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, and_, func, select
 from tuner.domain.money import Money
 from tuner.domain.records import AttemptRow
 from tuner.domain.usage import COUNTS, Usage
-from tuner.store.journal import attempt_row
+from tuner.store.attempt_rows import attempt_row
 from tuner.store.tables import attempt_usage, attempts, reports, self_tests
 
 
