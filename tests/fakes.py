@@ -23,7 +23,7 @@ from tuner.domain.space import Config
 from tuner.domain.time import NS, Instant
 from tuner.engine.ray_cluster import JobStatus, Node, RayUnavailable
 from tuner.engine.simulated import world
-from tuner.engine.simulated.clock import EPOCH_NS
+from tuner.engine.simulated.clock import EPOCH_NS, SimulatedClock
 from tuner.engine.simulated.journal import Tables
 from tuner.engine.simulated.traces import UpTimes
 from tuner.engine.simulated.training import Training
@@ -38,6 +38,7 @@ from tuner.store.journal import SqlJournal
 
 KEY = "tk_of_a_test"
 ENTRY = "trainables.digits_mlp:train"
+EPOCH = Instant(EPOCH_NS)
 SMALL = Node("n1", cpus=2, gpus=0, memory_bytes=8 << 30)
 
 
@@ -243,14 +244,14 @@ class Curves:
 class SimulatedSqlJournal(SqlJournal):
     """What a simulated run asks of its journal beside the port."""
 
-    def __init__(self, database: Database, job: str, project: str) -> None:
+    def __init__(self, database: Database, job: str, project: str, at: Instant) -> None:
         with database.write() as db:
             launch = launches.get(db, job)
             assert launch is not None
-            launches.beat(db, job, launch.epoch, Instant(EPOCH_NS))
-            jobs.begin_running(db, job, at=Instant(EPOCH_NS))
-        super().__init__(database, job, project, launch.epoch, Instant(EPOCH_NS))
-        self.ran_ns, self.watchers = 0, list[Any]()
+            launches.beat(db, job, launch.epoch, at)
+            jobs.begin_running(db, job, at=at)
+        super().__init__(database, job, project, launch.epoch, at)
+        self.ran_ns, self.watchers = super().running_ns(), list[Any]()
 
     @property
     def tables(self) -> Tables:
@@ -269,14 +270,18 @@ def simulate(
     faults: Faults = NONE,
     seed: int = 0,
     up_s: Sequence[tuple[float, float | None]] | None = None,
+    at: Instant = EPOCH,
 ) -> SimulatedRun:
     """Runs a job that waits to its end, or for so many messages only, into the service's database. `up_s`: from when to when its
-    machines are there, each time with a notice of 2 s; always where it is not given."""
+    machines are there, each time with a notice of 2 s; always where it is not given. `at`: what the clock shows as it begins."""
     with service.database.read() as db:
         row = jobs.get(db, job)
     rate = row.offer.rate(cpus=row.spec.resources.cpus, gpus=row.spec.resources.gpus)
-    made = _journal_maker(service, job)
-    with patch.object(world, "MemoryJournal", made):
+    made = _journal_maker(service, job, at)
+    with (
+        patch.object(world, "MemoryJournal", made),
+        patch.object(world, "SimulatedClock", lambda: _clock(at)),
+    ):
         run = SimulatedRun(
             row.spec,
             Terms(job, rate, row.concurrency, 10 * NS),
@@ -299,8 +304,16 @@ def _up_times(up_s: Sequence[tuple[float, float | None]]) -> Iterator[UpTimes]:
     return iter([UpTimes(round(a * NS), None if b is None else round(b * NS)) for a, b in up_s])
 
 
-def _journal_maker(service: FakeService, job: str) -> Callable[[str, Budget], SimulatedSqlJournal]:
-    return lambda _job, _budget: SimulatedSqlJournal(service.database, job, service.project)
+def _clock(at: Instant) -> SimulatedClock:
+    clock = SimulatedClock()
+    clock.offset_ns = at
+    return clock
+
+
+def _journal_maker(
+    service: FakeService, job: str, at: Instant
+) -> Callable[[str, Budget], SimulatedSqlJournal]:
+    return lambda _job, _budget: SimulatedSqlJournal(service.database, job, service.project, at)
 
 
 def begin(service: FakeService, job: str) -> None:

@@ -27,6 +27,7 @@ class Settings:
     home: Path
     database_url: str = field(repr=False)
     storage: str
+    storage_region: str = ""
     ray_address: str = ""
     host: str = "127.0.0.1"
     port: int = 8000
@@ -55,6 +56,7 @@ class Settings:
             home=home,
             database_url=_database_url(environ, home),
             storage=_storage(environ.get("TUNER_STORAGE") or str(home / "storage")),
+            storage_region=environ.get("TUNER_STORAGE_REGION", ""),
             ray_address=environ.get("TUNER_RAY_ADDRESS", ""),
             host=host,
             port=port,

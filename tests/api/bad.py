@@ -157,7 +157,12 @@ BAD: dict[str, tuple[Changes, str]] = {
         {"warm_start": {"jobs": ["job_1"]}},
         "/warm_start/jobs/0",
     ),
-    "a window": ({"window": {"start": "22:00", "end": "06:00"}}, "/window"),
+    "a window that never opens": ({"window": {"start": "22:00", "end": "22:00"}}, "/window/end"),
+    "a window of no time": ({"window": {"start": "22", "end": "06:00"}}, "/window/start"),
+    "an unknown time zone": (
+        {"window": {"start": "22:00", "end": "06:00", "timezone": "Europe/Berln"}},
+        "/window/timezone",
+    ),
     "a tag with a colon in its key": ({"tags": {"a:b": "c"}}, "/tags/a:b"),
     "a tag without a key": ({"tags": {"": "c"}}, "/tags/"),
     "a tag of 301 letters": ({"tags": {"a": "b" * 301}}, "/tags/a"),

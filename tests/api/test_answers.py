@@ -178,22 +178,6 @@ def test_limits_that_cannot_be_are_refused(finished: Finished, query: dict[str, 
     assert [error["pointer"] for error in problem["errors"]] == [pointer]
 
 
-@pytest.mark.parametrize("name", ["market", "instance_type"])
-def test_prices_that_are_not_known_are_refused(finished: Finished, name: str) -> None:
-    path = f"/v1/jobs/{finished.plain}/best"
-    problem = check_problem(finished.client.get(path, params={name: "other"}))
-    assert problem["errors"][0]["pointer"].lstrip("/") == name
-    known = {"market": "on_demand", "instance_type": "local"}[name]
-    assert finished.client.get(path, params={name: known}).json() == finished.client.get(path).json()
-
-
-@pytest.mark.parametrize("name", ["market", "instance_type"])
-def test_a_query_parameter_is_named_as_it_is_written(finished: Finished, name: str) -> None:
-    path = f"/v1/jobs/{finished.plain}/best"
-    problem = check_problem(finished.client.get(path, params={name: "other"}))
-    assert problem["errors"][0]["pointer"] == name
-
-
 def test_the_best_of_all_jobs_is_the_best_of_their_bests(client: TestClient, service: FakeService) -> None:
     mine = {}
     for seed in (1, 2):

@@ -34,7 +34,7 @@ def test_a_pilot_is_a_small_job_with_a_budget_of_its_own(service: FakeService, c
     ended = client.get(f"/v1/jobs/{found['id']}").json()
     assert (ended["state"], ended["stop_reason"]) == ("succeeded", "trials")
     trials = client.get(f"/v1/jobs/{found['id']}/trials").json()["items"]
-    assert sorted(trial["steps"] for trial in trials) == [2, 2, 2, 2, 2, 6], "one goes on further"
+    assert sorted(trial["steps"] for trial in trials) == [2, 2, 2, 2, 2, 9], "one goes on further"
     assert len({json.dumps(trial["config"]) for trial in trials}) == 6
 
 
@@ -109,3 +109,21 @@ def test_the_command_prints_the_pilot_that_rest_answers(
     dear = CliRunner().invoke(app, ["pilot", file, "--usd", "9"])
     assert dear.exit_code == 1
     assert "/planning/pilot/usd" in dear.stderr
+
+
+def test_a_plan_goes_by_the_pilot_of_its_code_and_space(
+    service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    assert client.post("/v1/plans", json=body()).json()["inputs"]["evidence"]["source"] == "none"
+    pilot = pilot_of(client).json()["id"]
+    fakes.simulate(service, pilot)
+    for name in ("tuner.cli.pilot.Client", "tuner.cli.plan.Client"):
+        monkeypatch.setattr(name, lambda: Client("http://tuner", fakes.KEY, transport=client._transport))
+    found = CliRunner().invoke(app, ["plan", file, "--pilot-usd", "0.002", "--json"])
+    assert found.exit_code == 0, found.output
+    evidence = json.loads(found.stdout)["inputs"]["evidence"]
+    assert (evidence["source"], evidence["jobs"], evidence["trials"]) == ("pilot", [pilot], 6)
+    assert 0.5 < evidence["step_seconds"] < 1.5
+    said = CliRunner().invoke(app, ["plan", file, "--pilot-usd", "0.002"])
+    assert f"The pilot {pilot} cost $" in said.stdout
+    assert client.post("/v1/plans", json=body(**PILOT)).json()["inputs"]["evidence"]["jobs"] == [pilot]

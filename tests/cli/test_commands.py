@@ -37,7 +37,7 @@ def waiting(rest: TestClient) -> str:
 @pytest.fixture
 def tuner(rest: TestClient, monkeypatch: pytest.MonkeyPatch) -> Tuner:
     """The command line, over the app."""
-    for module in ("main", "spending"):
+    for module in ("advising", "best", "main", "spending"):
         monkeypatch.setattr(
             f"tuner.cli.{module}.Client", lambda: Client("http://tuner", fakes.KEY, transport=rest._transport)
         )
@@ -82,6 +82,21 @@ ASKING: dict[str, tuple[list[str], str, dict[str, Any]]] = {
         {"max_cost_usd": 0.0001},
     ),
     "pareto": (["pareto", "JOB"], "/v1/jobs/JOB/pareto", {}),
+    "best elsewhere": (
+        ["best", "JOB", "--market", "spot", "--instance-type", "g4dn.xlarge", "--region", "us-east-1"],
+        "/v1/jobs/JOB/best",
+        {"market": "spot", "instance_type": "g4dn.xlarge", "region": "us-east-1"},
+    ),
+    "best of all": (
+        ["best-of-all", fakes.ENTRY, "acc", "--max-cost-usd", "0.0001"],
+        "/v1/best",
+        {"trainable": fakes.ENTRY, "metric": "acc", "max_cost_usd": 0.0001},
+    ),
+    "pareto elsewhere": (
+        ["pareto", "JOB", "--instance-type", "g4dn.xlarge"],
+        "/v1/jobs/JOB/pareto",
+        {"instance_type": "g4dn.xlarge"},
+    ),
     "trials": (["trials", "JOB"], "/v1/jobs/JOB/trials", {"limit": 500}),
     "trials by metric": (
         ["trials", "JOB", "--sort", "-metric"],
@@ -97,6 +112,7 @@ ASKING: dict[str, tuple[list[str], str, dict[str, Any]]] = {
     ),
     "bill": (["bill", "JOB"], "/v1/jobs/JOB/bill", {}),
     "report": (["report", "JOB"], "/v1/jobs/JOB/report", {}),
+    "advice": (["advice", "JOB"], "/v1/jobs/JOB/advice", {}),
     "ledger": (["ledger", "JOB"], "/v1/jobs/JOB/ledger", {}),
     "trainables": (["trainables"], "/v1/trainables", {}),
 }
@@ -149,6 +165,17 @@ def test_a_report_shows_the_best_its_price_and_both_estimates(
     for word in (found["best"]["trial"], "random search", "ASHA that only stops", "estimated", "•"):
         assert word in shown
     assert all(one["note"].split(".")[0] in " ".join(shown.split()) for one in found["estimates"])
+
+
+def test_advice_is_shown_with_its_dollars_and_what_was_not_measured(
+    tuner: Tuner, rest: TestClient, done: str
+) -> None:
+    shown, found = " ".join(tuner("advice", done).stdout.split()), get(rest, f"/v1/jobs/{done}/advice")
+    assert found["findings"]
+    for one in found["findings"]:
+        assert one["title"] in shown
+        assert one["verify"] in shown
+    assert all(one["what"] in shown for one in found["not_measured"])
 
 
 def test_a_report_of_a_job_that_waits_says_that_there_is_nothing_yet(tuner: Tuner, waiting: str) -> None:
@@ -239,6 +266,16 @@ def test_a_top_up_lets_a_job_go_on_that_had_spent_its_money(
 def test_a_top_up_leaves_a_job_paused_that_a_person_paused(tuner: Tuner, waiting: str) -> None:
     tuner("pause", waiting)
     assert printed(tuner("topup", waiting, "--usd", "1", "--json"))["state"] == "paused"
+
+
+@pytest.mark.parametrize("value", [7, -5])
+def test_a_job_that_waits_is_given_another_priority(
+    tuner: Tuner, rest: TestClient, waiting: str, value: int
+) -> None:
+    found = printed(tuner("priority", waiting, str(value), "--json"))
+    assert found == get(rest, f"/v1/jobs/{waiting}")
+    assert found["priority"] == value
+    assert f"place {found['queue_position']}" in tuner("priority", waiting, str(value)).stdout
 
 
 # Refusals

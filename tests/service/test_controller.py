@@ -1,6 +1,7 @@
 """The controller over a cluster of no substance: what is launched, and in which order."""
 
 from threading import Barrier, Thread
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -74,6 +75,61 @@ def test_a_new_priority_counts_for_a_job_that_waits(service: FakeService, client
     one_pass(service)
     assert launched(service) == [first, third]
     assert launch_of(service, second).state == "wanted"
+
+
+def owned(service: FakeService, client: TestClient, owner: str, **more: Any) -> str:
+    """Of two CPUs in all; the clock goes on by a second."""
+    tags = {"owner": owner} if owner else {}
+    job = fakes.submit(client, resources={"max_concurrent_trials": 2}, tags=tags, **more)
+    service.now.pass_s(1)
+    return job
+
+
+def end(service: FakeService, job: str) -> None:
+    fakes.begin(service, job)
+    fakes.move(service, job, "succeeded")
+
+
+def test_owners_take_turns_where_not_all_fit(service: FakeService, client: TestClient) -> None:
+    small = {"usd": 0.001}
+    greedy = [owned(service, client, "alice", budget=small) for _ in range(3)]
+    others = [owned(service, client, "bob", budget=small), owned(service, client, "", budget=small)]
+    turns = [greedy[0], *others, greedy[1], greedy[2]]
+    for n, job in enumerate(turns):
+        places = [client.get(f"/v1/jobs/{one}").json()["queue_position"] for one in turns[n:]]
+        assert places == list(range(1, len(turns) - n + 1))
+        one_pass(service)
+        assert launched(service) == turns[: n + 1]
+        assert client.get(f"/v1/jobs/{job}").json()["queue_position"] is None
+        fakes.simulate(service, job)
+
+
+def test_who_has_nothing_at_work_comes_before_who_has(service: FakeService, client: TestClient) -> None:
+    give_room(service, cpus=4)
+    mine = [owned(service, client, "alice") for _ in range(3)]
+    one_pass(service)
+    bobs = owned(service, client, "bob")
+    end(service, mine[0])
+    one_pass(service)
+    assert launched(service) == [*mine[:2], bobs]
+
+
+def test_who_spent_less_in_the_last_day_comes_first(service: FakeService, client: TestClient) -> None:
+    first = owned(service, client, "alice")
+    one_pass(service)
+    fakes.simulate(service, first)
+    alices, bobs = owned(service, client, "alice"), owned(service, client, "bob")
+    assert client.get(f"/v1/jobs/{bobs}").json()["queue_position"] == 1
+    service.now.pass_s(86400)
+    assert client.get(f"/v1/jobs/{alices}").json()["queue_position"] == 1
+
+
+def test_a_job_says_its_priority_as_it_is_submitted(service: FakeService, client: TestClient) -> None:
+    last, first = owned(service, client, "alice"), owned(service, client, "alice", priority=3)
+    shown = client.get(f"/v1/jobs/{first}").json()
+    assert (shown["priority"], shown["queue_position"]) == (3, 1)
+    client.patch(f"/v1/jobs/{last}", json={"priority": 4})
+    assert [job["queue_position"] for job in client.get("/v1/jobs").json()["items"]] == [2, 1]
 
 
 def test_a_job_that_was_paused_or_cancelled_while_it_waited_is_not_launched(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.strategies import spaces
 from tuner.domain import budget as budgets
-from tuner.domain import commands, events, fidelity, job, money, objective, offer, space
+from tuner.domain import commands, events, fidelity, job, money, objective, offer, space, window
 from tuner.domain.budget import Budget
 from tuner.domain.events import Reported, Suggested
 from tuner.domain.fidelity import Fidelity
@@ -21,9 +21,10 @@ from tuner.domain.money import Money, Price
 from tuner.domain.objective import Objective
 from tuner.domain.offer import Offer
 from tuner.domain.time import Instant
+from tuner.domain.window import Window
 from tuner.store.codec import VERSION, decode, encode
 
-MODULES = (budgets, commands, events, fidelity, job, money, objective, offer, space)
+MODULES = (budgets, commands, events, fidelity, job, money, objective, offer, space, window)
 big = st.integers(-(2**63), 2**63)
 numbers = st.floats()  # NaN, both infinities and both zeros among them
 keys = st.text(max_size=4) | st.sampled_from(["$", "$map", "$list", "$float", "v", "value"])
@@ -65,7 +66,7 @@ specs = st.builds(
     plateau=st.none() | st.builds(Plateau, big, numbers),
     checkpoint=st.builds(CheckpointPolicy, st.none() | big, big),
     warm_start_jobs=st.lists(st.text(), max_size=3).map(tuple),
-    window=st.none() | texts,
+    window=st.none() | st.builds(Window, st.text(), st.text(), st.text()),
     tags=texts,
 )
 offers = st.builds(Offer, st.text(), st.builds(Price, big), numbers, numbers, region=st.none() | st.text())

@@ -89,6 +89,10 @@ def place(found: Any) -> tuple[str, int] | None:
 def test_every_answer_is_that_of_a_search_through_all_reports(
     database: Database, found: list[Given], mode: Mode
 ) -> None:
+    check_answers(database, found, mode)
+
+
+def check_answers(database: Database, found: list[Given], mode: Mode) -> None:
     job = job_with(database, mode, found)
     with database.read() as db:
         rows = recorded(db, job)
@@ -128,6 +132,10 @@ def test_a_front_made_afterwards_is_the_one_that_reports_made_one_by_one(
     database: Database, found: list[Given], mode: Mode
 ) -> None:
     """As a database of an older release gets it."""
+    check_made_afterwards(database, found, mode)
+
+
+def check_made_afterwards(database: Database, found: list[Given], mode: Mode) -> None:
     job = job_with(database, mode, found)
     with database.read() as db:
         kept = [dict(row._mapping) for row in db.execute(select(front).where(front.c.job == job))]

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 OFTEN = {"interval": 0.01, "keep": 3}
 
 
-@pytest.fixture(scope="module", params=["folder", "s3"])
+@pytest.fixture(scope="module", params=["s3", pytest.param("folder", marks=pytest.mark.soak)])
 def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     home = tmp_path_factory.mktemp(request.param)
     if request.param == "folder":
@@ -96,7 +96,7 @@ def test_damaged_checkpoints_are_passed_over_for_the_newest_whole_one(stored: Se
     assert by_kind["lost"] > 0, "what was done twice is lost"
 
 
-@pytest.mark.parametrize("stored", ["folder"], indirect=True)
+@pytest.mark.parametrize("stored", ["s3"], indirect=True)
 def test_a_model_of_another_shape_fails_its_trial_and_says_what_to_do(stored: Served, tmp_path: Path) -> None:
     width = tmp_path / "width"
     width.write_text("3")

@@ -1,7 +1,6 @@
 """Pause, resume, cancel and top-up of jobs that run."""
 
 import time
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -59,21 +58,18 @@ def test_a_queued_job_can_be_cancelled_and_the_next_one_runs(served: Served) -> 
     assert served.client.job(second).spend.usd == 0
 
 
-def test_a_top_up_continues_exactly_as_if_it_had_been_there_from_the_start(tmp_path: Path) -> None:
-    """$0.04 and then $0.60 against $0.60 at once, at $18 an hour a trial: the former is too little for all that is wanted, the latter enough."""
-    served = Served(tmp_path / "home", prices="local=36").start()
-    try:
-        whole, parts = (_budgeted(served, usd) for usd in (0.60, 0.04))
-        paused = served.finished(parts)
-        assert (paused.state, paused.stop_reason) == ("paused", "budget_usd")
-        served.client.patch(parts, budget={"usd": 0.60})
-        served.client.resume(parts)
-        first, second = _outcome(served, whole), _outcome(served, parts)
-        assert first == second
-        books.check(served.client, whole)
-        books.check(served.client, parts)
-    finally:
-        served.stop()
+def test_a_top_up_continues_exactly_as_if_it_had_been_there_from_the_start(served: Served) -> None:
+    """Eight seconds of a trial and then 120 against 120 at once: the former is too little for all that is wanted, the latter enough."""
+    much, little = 0.001667, 0.000112
+    whole, parts = (_budgeted(served, usd) for usd in (much, little))
+    paused = served.finished(parts)
+    assert (paused.state, paused.stop_reason) == ("paused", "budget_usd")
+    served.client.patch(parts, budget={"usd": much})
+    served.client.resume(parts)
+    first, second = _outcome(served, whole), _outcome(served, parts)
+    assert first == second
+    books.check(served.client, whole)
+    books.check(served.client, parts)
 
 
 def _budgeted(served: Served, usd: float) -> str:

@@ -20,7 +20,7 @@ def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     found.stop()
 
 
-@pytest.mark.parametrize("count", [6, pytest.param(12, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [4, pytest.param(12, marks=pytest.mark.soak)])
 def test_tiny_budgets_with_a_kill_in_each_are_never_overspent(fragile: Served, count: int) -> None:
     rng, usd = Random(0), 0.0005
     jobs = [

@@ -136,6 +136,7 @@ def test_nothing_is_left_held(on_spot: OnSpot) -> None:
         until(f"{job.name} holds nothing", lambda job=job: on_spot.client.job(job.id).spend.held_usd == 0)
 
 
+@pytest.mark.soak
 def test_a_node_is_taken_away_once_however_often_it_is_told(on_spot: OnSpot) -> None:
     """And it comes back under the address that it had, to be trained on again."""
     hurry(on_spot, "spot").unlink(missing_ok=True)

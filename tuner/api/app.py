@@ -10,7 +10,19 @@ from tuner.api import problems
 from tuner.api.auth import require_key
 from tuner.api.limits import BodyLimit
 from tuner.api.metrics import Latency, Metrics
-from tuner.api.routers import answers, events, health, jobs, pilots, prices, spend
+from tuner.api.routers import (
+    advice,
+    answers,
+    best,
+    estimates,
+    events,
+    health,
+    jobs,
+    pilots,
+    plans,
+    prices,
+    spend,
+)
 from tuner.schemas.problem import Problem
 from tuner.service.figures import figures
 from tuner.service.wiring import Service
@@ -35,7 +47,7 @@ def create_app(service: Service, *, is_ready: Callable[[], bool] = lambda: True)
     app.state.metrics = Metrics(lambda: figures(service))
     problems.install(app)
     v1 = APIRouter(prefix="/v1", dependencies=[Depends(require_key)], responses=RESPONSES)
-    for part in (jobs, pilots, answers, events, prices, spend):
+    for part in (jobs, advice, pilots, answers, best, estimates, events, plans, prices, spend):
         v1.include_router(part.router)
     app.include_router(v1)
     app.include_router(health.router)

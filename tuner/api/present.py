@@ -1,7 +1,7 @@
 """Domain values as words on the wire: what a service answers, in the shapes of `tuner.schemas`."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tuner.domain import space as sp
@@ -15,7 +15,8 @@ from tuner.domain.time import NS, rfc3339
 from tuner.schemas import answers as show
 from tuner.schemas import job as wire
 from tuner.service.answers import BillView, EntryRow, TrialRow, TrialView
-from tuner.service.best import BestView, Reached
+from tuner.service.best import Reached
+from tuner.service.line import Wait
 from tuner.service.report import Estimate, ReportView
 from tuner.service.trainables import Described
 from tuner.service.views import JobView
@@ -33,10 +34,12 @@ def job_of(view: JobView) -> wire.Job:
         name=spec.name,
         state=row.state,
         stop_reason=row.stop_reason,
-        detail=row.detail,
+        detail=row.detail or _waits(view.wait),
         **spec_to_wire(spec, row.budget),
         tags=dict(row.tags),
         priority=row.priority,
+        queue_position=view.wait.position,
+        next_opening=_time(view.wait.next_opening),
         concurrency=row.concurrency,
         price=wire.NodePrice(
             instance_type=row.offer.instance_type,
@@ -47,13 +50,13 @@ def job_of(view: JobView) -> wire.Job:
             source=row.offer.source,
         ),
         spend=wire.Spend(
-            usd=account.posted.usd.usd, gpu_hours=_hours(account.posted), held_usd=account.held.usd.usd
+            usd=account.posted.usd.usd, gpu_hours=hours(account.posted), held_usd=account.held.usd.usd
         ),
         progress=wire.Progress(
             trials=shown,
             steps=view.steps,
             budget_used=round(view.budget_used, 6),
-            running_seconds=_seconds(view.running_ns),
+            running_seconds=seconds(view.running_ns),
         ),
         best=None if view.best is None else best_of(view.best),
         links=wire.Links(ray_dashboard=view.ray_dashboard, optuna_dashboard=None, self=f"/v1/jobs/{row.id}"),
@@ -61,6 +64,10 @@ def job_of(view: JobView) -> wire.Job:
         started_at=_time(row.started_at),
         ended_at=_time(row.ended_at),
     )
+
+
+def _waits(wait: Wait) -> str:
+    return "" if wait.next_opening is None else "waits for its window to open"
 
 
 def spec_to_wire(spec: JobSpec, budget: Budget) -> dict[str, Any]:
@@ -80,7 +87,7 @@ def spec_to_wire(spec: JobSpec, budget: Budget) -> dict[str, Any]:
         "budget": {
             "usd": None if budget.usd is None else budget.usd.usd,
             "gpu_hours": None if budget.gpu_ms is None else budget.gpu_ms / MS_PER_HOUR,
-            "wall_clock": None if budget.wall_clock_ns is None else _seconds(budget.wall_clock_ns),
+            "wall_clock": None if budget.wall_clock_ns is None else seconds(budget.wall_clock_ns),
             "trials": budget.trials,
             "on_exhausted": budget.on_exhausted,
         },
@@ -88,11 +95,11 @@ def spec_to_wire(spec: JobSpec, budget: Budget) -> dict[str, Any]:
         "algorithm": _fields(spec.algorithm),
         "stop": {"plateau": stop},
         "checkpoint": {
-            "interval": "auto" if interval is None else _seconds(interval),
+            "interval": "auto" if interval is None else seconds(interval),
             "keep": spec.checkpoint.keep,
         },
         "warm_start": {"jobs": list(spec.warm_start_jobs)},
-        "window": None if spec.window is None else dict(spec.window),
+        "window": None if spec.window is None else _fields(spec.window),
     }
 
 
@@ -114,34 +121,21 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def best_of(point: Reached) -> wire.Best:
-    return wire.Best(**_best_fields(point))
+    return wire.Best(**best_fields(point))
 
 
-def _best_fields(point: Reached) -> dict[str, Any]:
+def best_fields(point: Reached) -> dict[str, Any]:
     return {
         "trial": point.trial,
         "step": point.step,
         "metric": point.value,
         "config": dict(point.config),
         "cost_usd": point.cost.usd.usd,
-        "gpu_hours": _hours(point.cost),
-        "duration_seconds": _seconds(point.duration_ns),
+        "gpu_hours": hours(point.cost),
+        "duration_seconds": seconds(point.duration_ns),
         "metrics": dict(point.metrics),
         "checkpoint": point.checkpoint_uri,
     }
-
-
-def best_answer_of(view: BestView) -> show.BestAnswer:
-    better = None if view.next_better is None else best_of(view.next_better)
-    return show.BestAnswer(**_best_fields(view.best), next_better=better)
-
-
-def pareto_of(points: Iterable[Reached]) -> show.Pareto:
-    return show.Pareto(items=[best_of(point) for point in points])
-
-
-def best_of_all_of(job: str, point: Reached) -> show.BestOfAll:
-    return show.BestOfAll(**_best_fields(point), job=job)
 
 
 def trial_of(row: TrialRow) -> show.Trial:
@@ -157,7 +151,7 @@ def _trial_fields(row: TrialRow) -> dict[str, Any]:
         "steps": row.steps,
         "metric": row.value,
         "cost_usd": row.cost.usd.usd,
-        "gpu_hours": _hours(row.cost),
+        "gpu_hours": hours(row.cost),
         "attempts": row.attempts,
         "preemptions": row.preemptions,
         "created_at": rfc3339(row.created_at),
@@ -172,8 +166,8 @@ def trial_detail_of(view: TrialView) -> show.TrialDetail:
             metric=point.value,
             metrics=json.loads(point.metrics),
             cost_usd=point.cost.usd.usd,
-            gpu_hours=_hours(point.cost),
-            duration_seconds=_seconds(point.duration_ns),
+            gpu_hours=hours(point.cost),
+            duration_seconds=seconds(point.duration_ns),
             at=rfc3339(point.at),
         )
         for point in view.curve
@@ -207,7 +201,7 @@ def bill_of(view: BillView) -> show.Bill:
     return show.Bill(
         job=view.job.id,
         total_usd=spent.usd.usd,
-        gpu_hours=_hours(spent),
+        gpu_hours=hours(spent),
         held_usd=view.account.held.usd.usd,
         by_kind=_kinds(view.by_kind),
         self_test_usd=total(view.by_trial.get(SELF_TEST, {})).usd.usd,
@@ -231,7 +225,7 @@ def _trial_bill(row: TrialRow, kinds: Mapping[CostKind, Cost]) -> show.TrialBill
         state=row.state,
         steps=row.steps,
         total_usd=cost.usd.usd,
-        gpu_hours=_hours(cost),
+        gpu_hours=hours(cost),
         by_kind=_kinds(kinds),
     )
 
@@ -278,7 +272,7 @@ def entry_of(row: EntryRow) -> show.LedgerEntry:
         attempt=row.attempt,
         slice=row.slice,
         usd=row.cost.usd.usd,
-        gpu_hours=_hours(row.cost),
+        gpu_hours=hours(row.cost),
         at=rfc3339(row.at),
     )
 
@@ -301,11 +295,11 @@ def _usd(amount: Money | None) -> float | None:
     return None if amount is None else amount.usd
 
 
-def _hours(cost: Cost) -> float:
+def hours(cost: Cost) -> float:
     return round(cost.gpu_hours, 9)
 
 
-def _seconds(ns: int) -> float:
+def seconds(ns: int) -> float:
     return round(ns / NS, 6)
 
 

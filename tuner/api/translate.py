@@ -11,8 +11,9 @@ from tuner.domain.job import Algorithm, CheckpointPolicy, JobSpec, Plateau, Reso
 from tuner.domain.money import MS_PER_HOUR, Money
 from tuner.domain.objective import Objective
 from tuner.domain.time import parse_duration_ns
+from tuner.domain.window import Window
 from tuner.schemas import job as wire
-from tuner.schemas.pilot import Pilot
+from tuner.schemas.plan import Pilot
 from tuner.service.control import UNSET, BudgetPatch
 from tuner.service.pilots import PilotLimits
 
@@ -68,7 +69,7 @@ def spec_of(request: wire.JobRequest) -> JobSpec:
             keep=request.checkpoint.keep,
         ),
         warm_start_jobs=tuple(request.warm_start.jobs),
-        window=None if request.window is None else request.window.model_dump(),
+        window=None if request.window is None else Window(**request.window.model_dump()),
         tags=request.tags,
     )
     read.check()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tuner.cli import render, watching
+from tuner.cli import render, render_best, watching
 from tuner.client import Client
 from tuner.domain.errors import Unavailable
 from tuner.settings import Settings
@@ -44,7 +44,7 @@ def run(usd: float, trainable: str) -> None:
         watching.watch(client, job.id)
         ended = client.wait(job.id)
         console.print("\n[bold]The job[/bold]", render.job(ended))
-        console.print("\n[bold]The best configuration[/bold]", render.best(client.best(job.id)))
+        console.print("\n[bold]The best configuration[/bold]", render_best.best(client.best(job.id)))
         console.print("\n[bold]The bill[/bold]", render.bill(client.bill(job.id)))
         console.print(
             f"\nIts record stays in {home}. To look at it again:\n"

@@ -23,6 +23,11 @@ JobYaml.add_implicit_resolver(
 
 def read_job(file: Path) -> dict[str, Any]:
     """A job as it is written down; - reads standard input. Raises BadParameter for what is none."""
+    return read_mapping(file, "job: a mapping with name, trainable, objective, search_space, budget")
+
+
+def read_mapping(file: Path, what: str) -> dict[str, Any]:
+    """A mapping as it is written down; - reads standard input. Raises BadParameter, saying that it is no `what`."""
     text = _text(file)
     try:
         found = yaml.load(text, JobYaml)  # noqa: S506  a SafeLoader
@@ -32,9 +37,7 @@ def read_job(file: Path) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(f"{file}: {error}; put dates and the like into quotes") from error
     if not isinstance(found, dict):
-        raise typer.BadParameter(
-            f"{file} holds no job: a mapping with name, trainable, objective, search_space, budget"
-        )
+        raise typer.BadParameter(f"{file} holds no {what}")
     return found
 
 

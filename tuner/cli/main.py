@@ -6,10 +6,14 @@ from typing import Annotated
 import typer
 
 from tuner.cli import render, sketch, watching
+from tuner.cli.advising import advice
+from tuner.cli.best import best, best_of_all, pareto
 from tuner.cli.cluster import cluster, preempt
+from tuner.cli.estimate import estimate
 from tuner.cli.frame import Frame, with_problems
 from tuner.cli.job_yaml import read_job
 from tuner.cli.pilot import pilot
+from tuner.cli.plan import plan
 from tuner.cli.prices import prices
 from tuner.cli.simulate import simulate
 from tuner.cli.spending import spend
@@ -62,9 +66,10 @@ def submit(
     wait: Annotated[bool, typer.Option("--wait", help="Show progress until the job ends.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Submit a tuning job."""
-    client = Client()
-    job = client.submit(read_job(file))
+    """Submit a tuning job. What it says of planning is left out."""
+    client, asked = Client(), read_job(file)
+    asked.pop("planning", None)
+    job = client.submit(asked)
     if not wait:
         Frame(as_json).show(job, render.job)
         return
@@ -105,31 +110,6 @@ def watch(job: JobId, as_json: Json = False) -> None:
         watching.print_events(client, job)
     else:
         watching.watch(client, job)
-
-
-@app.command()
-@with_problems
-def best(
-    job: JobId,
-    max_cost_usd: Annotated[float | None, typer.Option(help="What training it may cost, in dollars.")] = None,
-    max_gpu_hours: Annotated[float | None, typer.Option(help="GPU-hours that training it may take.")] = None,
-    max_duration: Annotated[
-        str | None, typer.Option(help="Time that training it may take: 90s, 15m.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """The best configuration, within limits on what it costs to train."""
-    found = Client().best(
-        job, max_cost_usd=max_cost_usd, max_gpu_hours=max_gpu_hours, max_duration=max_duration
-    )
-    Frame(as_json).show(found, render.best)
-
-
-@app.command()
-@with_problems
-def pareto(job: JobId, as_json: Json = False) -> None:
-    """Metric against cost: every configuration that no other beats on both."""
-    Frame(as_json).show(Client().pareto(job), render.pareto)
 
 
 @app.command()
@@ -218,6 +198,17 @@ def topup(
     Frame(as_json).show(after, render.job)
 
 
+@app.command(context_settings={"ignore_unknown_options": True})  # such as -5
+@with_problems
+def priority(
+    job: JobId,
+    value: Annotated[int, typer.Argument(help="From -1000 to 1000; higher ones are launched first.")],
+    as_json: Json = False,
+) -> None:
+    """Change a job's place in the line of those that wait."""
+    Frame(as_json).show(Client().patch(job, priority=value), render.job)
+
+
 @app.command()
 @with_problems
 def trainables(as_json: Json = False) -> None:
@@ -225,8 +216,14 @@ def trainables(as_json: Json = False) -> None:
     Frame(as_json).show(Client().trainables(), render.trainables)
 
 
+app.command()(best)
+app.command()(best_of_all)
+app.command()(pareto)
 app.command()(pilot)
+app.command()(plan)
+app.command()(estimate)
 app.command()(prices)
+app.command()(advice)
 app.command()(simulate)
 app.command()(cluster)
 app.command()(preempt)

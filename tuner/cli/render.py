@@ -41,13 +41,20 @@ def jobs(found: Sequence[Job]) -> RenderableType:
             one.id,
             one.name,
             one.state,
-            one.stop_reason or "",
+            one.stop_reason or waits(one),
             usd(one.spend.usd),
             usd(one.budget["usd"]),
             str(sum(one.progress.trials.values())),
             number(one.best.metric) if one.best else "-",
         )
     return table if found else Text("no jobs")
+
+
+def waits(one: Job) -> str:
+    """What a job without a driver waits for."""
+    if one.next_opening is not None:
+        return f"until {one.next_opening[:16]}Z"
+    return "" if one.queue_position is None else f"place {one.queue_position}"
 
 
 def job(one: Job) -> RenderableType:
@@ -57,6 +64,8 @@ def job(one: Job) -> RenderableType:
     table.add_row("state", f"{one.state}{why}")
     if one.detail:
         table.add_row("", Text(one.detail))
+    if waits(one):
+        table.add_row("waits", waits(one))
     held = f", {usd(one.spend.held_usd)} held" if one.spend.held_usd else ""
     table.add_row("spent", f"{usd(one.spend.usd)} of {usd(one.budget['usd'])}{held}")
     if one.budget["gpu_hours"] is not None or one.spend.gpu_hours:
@@ -64,35 +73,13 @@ def job(one: Job) -> RenderableType:
     states = ", ".join(f"{count} {state}" for state, count in one.progress.trials.items() if count)
     table.add_row("trials", states or "none yet")
     if one.best:
-        table.add_row("best", _best_line(one.best, one.objective["metric"]))
+        table.add_row("best", best_line(one.best, one.objective["metric"]))
         table.add_row("", config(one.best.config))
     return table
 
 
-def _best_line(found: Best, metric: str = "metric") -> str:
+def best_line(found: Best, metric: str = "metric") -> str:
     return f"{metric} {number(found.metric)} by {found.trial} at step {found.step}, which costs {usd(found.cost_usd)} to train"
-
-
-def best(found: show.BestAnswer) -> RenderableType:
-    lines: list[RenderableType] = [Text(_best_line(found), style="bold")]
-    table = Table.grid(padding=(0, 2))
-    for name, value in found.config.items():
-        table.add_row(f"  {name}", number(value) if isinstance(value, float) else str(value))
-    lines.append(table)
-    if found.checkpoint:
-        lines.append(Text(f"checkpoint: {found.checkpoint}", no_wrap=True))
-    if found.next_better:
-        lines.append(Text(f"next better: {_best_line(found.next_better)}"))
-    return Group(*lines)
-
-
-def pareto(found: show.Pareto) -> RenderableType:
-    table = _table("cost", "metric", "trial", "step", "configuration")
-    for point in found.items:
-        table.add_row(
-            usd(point.cost_usd), number(point.metric), point.trial, str(point.step), config(point.config)
-        )
-    return table
 
 
 def trials(found: Sequence[show.Trial]) -> RenderableType:

@@ -13,15 +13,20 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import httpx2
 
 from tuner.client.http import TRIES as TRIES
 from tuner.client.http import ApiError as ApiError
 from tuner.client.http import Http, problem_of, silent
+from tuner.client.queries import BestQuery, Elsewhere
 from tuner.schemas import answers as show
+from tuner.schemas import best as choices
+from tuner.schemas.advice import Advice
+from tuner.schemas.estimate_answers import Estimate
 from tuner.schemas.job import Job, JobPage
+from tuner.schemas.plan import Plan
 from tuner.schemas.prices import Prices
 from tuner.schemas.spend import SpendAnswer
 
@@ -83,6 +88,10 @@ class Client(Http):
         headers = {"Idempotency-Key": uuid.uuid4().hex}
         return self._ask(Job, "POST", "/v1/pilots", body=body, headers=headers, repeat=True)
 
+    def plan(self, job: Mapping[str, Any]) -> Plan:
+        """What the job would cost, take and find; nothing runs. What is known beside it is under `planning`."""
+        return self._ask(Plan, "POST", "/v1/plans", body=job, repeat=True)
+
     def wait(
         self, job: str, *, timeout_s: float | None = None, until: tuple[str, ...] = (*ENDED, "paused")
     ) -> Job:
@@ -103,19 +112,17 @@ class Client(Http):
 
     # Answers
 
-    def best(
-        self,
-        job: str,
-        *,
-        max_cost_usd: float | None = None,
-        max_gpu_hours: float | None = None,
-        max_duration: str | float | None = None,
-    ) -> show.BestAnswer:
-        query = {"max_cost_usd": max_cost_usd, "max_gpu_hours": max_gpu_hours, "max_duration": max_duration}
-        return self._ask(show.BestAnswer, "GET", f"/v1/jobs/{job}/best", query=query)
+    def best(self, job: str, *, forecast: bool = True, **limits: Unpack[BestQuery]) -> choices.BestAnswer:
+        query = {**limits, "forecast": None if forecast else "false"}
+        return self._ask(choices.BestAnswer, "GET", f"/v1/jobs/{job}/best", query=query)
 
-    def pareto(self, job: str) -> show.Pareto:
-        return self._ask(show.Pareto, "GET", f"/v1/jobs/{job}/pareto")
+    def best_of_all(self, trainable: str, metric: str, **limits: Unpack[BestQuery]) -> choices.BestOfAll:
+        """Over all jobs that tuned it for this metric."""
+        query = {"trainable": trainable, "metric": metric, **limits}
+        return self._ask(choices.BestOfAll, "GET", "/v1/best", query=query)
+
+    def pareto(self, job: str, **elsewhere: Unpack[Elsewhere]) -> choices.Pareto:
+        return self._ask(choices.Pareto, "GET", f"/v1/jobs/{job}/pareto", query=elsewhere)
 
     def bill(self, job: str) -> show.Bill:
         return self._ask(show.Bill, "GET", f"/v1/jobs/{job}/bill")
@@ -123,6 +130,10 @@ class Client(Http):
     def report(self, job: str) -> show.JobReport:
         """What the money bought, and estimates of what other ways to search would have spent for it."""
         return self._ask(show.JobReport, "GET", f"/v1/jobs/{job}/report")
+
+    def advice(self, job: str) -> Advice:
+        """What would have made it cheaper, with evidence and dollars, and what could not be judged."""
+        return self._ask(Advice, "GET", f"/v1/jobs/{job}/advice")
 
     def trials(self, job: str, *, sort: str = "number", limit: int | None = None) -> Iterator[show.Trial]:
         """Page by page; at most `limit` where it is given."""
@@ -168,6 +179,10 @@ class Client(Http):
     def prices(self, *, limit: int = 100, **filters: str | None) -> Prices:
         """`cloud`, `region`, `zone`, `instance_type`, `accelerator`, `market`; the cheapest first."""
         return self._ask(Prices, "GET", "/v1/prices", query={**filters, "limit": limit})
+
+    def estimate(self, **parts: Any) -> Estimate:
+        """`run={...}`, `choices`, `scaling`, `compute_optimal`, `recurring`, `ownership`: any of them."""
+        return self._ask(Estimate, "POST", "/v1/estimates", body=parts, repeat=True)
 
     def events(self, job: str, *, after: int | None = None) -> Iterator[Event]:
         """Until the job ends; goes on behind the last event by itself when the connection breaks."""

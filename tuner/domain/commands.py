@@ -62,11 +62,13 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class EndJob:
-    """Nothing runs any more; the job's state becomes this."""
+    """Nothing runs any more; the job's state becomes this. `reopens`: it is paused, and goes on by itself at the next opening of its
+    window."""
 
     state: JobState
     reason: StopReason | None
     detail: str = ""
+    reopens: bool = False
 
 
 Command = Suggest | Consult | Begin | Proceed | Park | Finish | Stop | EndJob

@@ -13,7 +13,7 @@ from tuner.domain.money import Money, Price
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
 
-Limit = Literal["budget_usd", "budget_gpu_hours", "wall_clock"]
+Limit = Literal["budget_usd", "budget_gpu_hours", "wall_clock", "window"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +131,13 @@ class WallClockEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowClosed:
+    """The hours in which the job may run are over for now."""
+
+    at: Instant
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
     """A person asked."""
 
@@ -157,6 +164,7 @@ Event = (
     | Preempted
     | Refused
     | WallClockEnded
+    | WindowClosed
     | Asked
     | BudgetChanged
 )

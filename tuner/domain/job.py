@@ -9,6 +9,7 @@ from tuner.domain.errors import Conflict, Fault
 from tuner.domain.fidelity import Fidelity
 from tuner.domain.objective import Objective
 from tuner.domain.space import Space, Value
+from tuner.domain.window import Window
 
 JobState = Literal["queued", "running", "paused", "succeeded", "cancelled", "failed"]
 StopReason = Literal[
@@ -109,7 +110,7 @@ class JobSpec:
     plateau: Plateau | None = None
     checkpoint: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     warm_start_jobs: tuple[str, ...] = ()
-    window: Mapping[str, str] | None = None
+    window: Window | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
 
     def faults(self) -> list[Fault]:
@@ -117,6 +118,7 @@ class JobSpec:
         found = [*_name_faults(self.name), *_entry_faults(self.trainable)]
         for part in (self.objective, self.space, self.fidelity, self.budget, self.resources):
             found += part.faults()
+        found += self.window.faults() if self.window is not None else []
         for clash in sorted(set(self.space.parameters) & set(self.constants)):
             found.append(Fault("/constants", f"{clash!r} is in the search space too; keep one of the two"))
         if self.resources.gpus == 0 and self.budget.bound_by_gpus_alone:

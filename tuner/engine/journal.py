@@ -76,8 +76,17 @@ class JournalTx(Protocol):
     def forget_checkpoints(self, trial: str, *, above: int) -> None:
         """Forgets those of later steps, which turned out to be damaged."""
 
-    def put_job(self, state: JobState, reason: StopReason | None, *, at: Instant, detail: str = "") -> None:
-        """Moves the job; a move that `tuner.domain.job.MOVES` does not have raises Conflict."""
+    def put_job(
+        self,
+        state: JobState,
+        reason: StopReason | None,
+        *,
+        at: Instant,
+        detail: str = "",
+        again_at: Instant | None = None,
+    ) -> None:
+        """Moves the job; a move that `tuner.domain.job.MOVES` does not have raises Conflict. A job that pauses goes
+        on by itself at `again_at`, unless a person has asked for something else."""
 
     def set_limit(self, budget: Budget) -> None:
         """The account's new bound, and the job's new budget. Raises Conflict or BudgetRefused below what is posted and held."""

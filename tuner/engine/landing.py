@@ -5,7 +5,7 @@ at its own price before more work. One that the job does not allow, or whose pri
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from tuner.domain.job import Resources
@@ -25,7 +25,7 @@ Verdict = Literal["stays", "refused", "misplaced"]
 class Landing:
     """`wanted` is what the job asked for. `find` None: every machine is taken for what was asked for."""
 
-    wanted: Resources = Resources()
+    wanted: Resources = field(default_factory=Resources)
     find: Find | None = None
 
     def settle(

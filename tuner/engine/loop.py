@@ -19,6 +19,7 @@ from tuner.domain.time import Instant
 from tuner.domain.trial import AttemptEnd
 from tuner.engine.ends import DONE_AGAIN, end_of, event_of
 from tuner.engine.holds import Purse, Treasury, Wanted
+from tuner.engine.hours import Hours, Over
 from tuner.engine.journal import Journal, JournalTx, Turn
 from tuner.engine.landing import Landing
 from tuner.engine.learning import Learner
@@ -27,7 +28,7 @@ from tuner.engine.pace import OVERHEAD, Pace
 from tuner.engine.parting import pause_ns
 from tuner.engine.placement import Anywhere, Machine, Place, Placement, Standing
 from tuner.engine.standing import lost_ns, may_move, standing
-from tuner.engine.world import Assignment, Clock, Terms, WallClock, World
+from tuner.engine.world import Assignment, Clock, Terms, World
 from tuner.tuning.decide import decide
 from tuner.tuning.samplers import Sampler
 from tuner.tuning.state import PUBLIC, State
@@ -61,17 +62,21 @@ class Loop:
         self.stalled: dict[str, str] = {}
         self.end: do.EndJob | None = None
         self.journal, self._world, self._clock = journal, world, clock
+<<<<<<< HEAD
         self._wall_clock = WallClock(clock, journal.running_ns())
+=======
+        self._hours = Hours(clock, journal.running_ns(), spec.window)
+        self._suggestion_ns = 0
+>>>>>>> main
 
     # What happens to a job
 
     def start(self, event: ev.Asked) -> None:
         """Begins after recovery, which told `Launched`: to go on, or to end as asked."""
-        self._wall_clock.limit(self.state.budget)
-        with self._turn() as turn:
-            self._tell(turn, event)
+        self._hours.limit(self.state.budget)
+        self.asked(event)
 
-    def asked(self, what: ev.Asked) -> None:
+    def asked(self, what: ev.Asked | Over) -> None:
         with self._turn() as turn:
             self._tell(turn, what)
 
@@ -79,14 +84,13 @@ class Loop:
         """Whoever changed the budget has changed the account's bound already."""
         with self._turn() as turn:
             self._tell(turn, ev.BudgetChanged(turn.at, budget))
-        self._wall_clock.limit(self.state.budget)
+        self._hours.limit(self.state.budget)
 
     def tick(self) -> None:
-        """Called every second or so: ends a job whose wall clock ran out."""
-        left = self._wall_clock.left_ns()
-        if left is not None and left <= 0 and self.end is None and self.state.ending is None:
-            with self._turn() as turn:
-                self._tell(turn, ev.WallClockEnded(turn.at))
+        """Called every second or so: ends a job whose wall clock ran out, and pauses one whose window closed."""
+        over = self._hours.over(self._clock.now())
+        if over is not None and self.end is None and self.state.ending is None:
+            self.asked(over)
 
     def progress(self, progress: Progress) -> None:
         """A worker's answer. One of an earlier attempt, or with an earlier reading of the meter, is old news and changes nothing."""
@@ -214,7 +218,8 @@ class Loop:
             case do.Stop(trial):
                 turn.orders.append(lambda: self._world.stop(trial))
             case do.EndJob(state, reason, detail):
-                turn.tx.put_job(state, reason, at=turn.at, detail=detail)
+                again_at = self._hours.next_opening(turn.at) if order.reopens else None
+                turn.tx.put_job(state, reason, at=turn.at, detail=detail, again_at=again_at)
                 self.end = order
         return []
 
@@ -242,9 +247,8 @@ class Loop:
         """The attempt pays for the machine that it was found on, or leaves it at once."""
         found = self._landing.settle(turn.tx, self.treasury, purse, machine, turn.at)
         if found == "refused":
-            self._tell(
-                turn, self._refused(turn, purse.trial, self._wanted(turn, 0), purse.rate, running=True)
-            )
+            wanted = self._wanted(turn, 0)
+            self._tell(turn, self._refused(turn, purse.trial, wanted, purse.rate, running=True))
         elif found == "misplaced":
             turn.orders.append(lambda: self._world.stop(purse.trial))
 
@@ -341,12 +345,12 @@ class Loop:
     # Money and time
 
     def _wanted(self, turn: Turn, need_ns: int) -> Wanted:
-        return Wanted(need_ns, max(1, len(self.state.active)), self._wall_clock.left_ns(), turn.at)
+        return Wanted(need_ns, max(1, len(self.state.active)), self._hours.left_ns(), turn.at)
 
     def _refused(self, turn: Turn, trial: str, wanted: Wanted, rate: Rate, *, running: bool) -> ev.Event:
         limit = self.treasury.limit(turn.tx, rate, wanted, gpus=self.state.budget.gpu_ms is not None)
-        return ev.Refused(turn.at, trial, limit, running)
+        return ev.Refused(turn.at, trial, self._hours.which(limit), running)
 
     def _standing(self, trial: str) -> Standing:
-        now, left_ns = Instant(self._clock.elapsed_ns()), self._wall_clock.left_ns()
+        now, left_ns = Instant(self._clock.elapsed_ns()), self._hours.wall_clock_ns()
         return standing(self.state, trial, self.purses, self.saved, self.pace, now=now, time_ns=left_ns)

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from tuner.domain.budget import Budget
 from tuner.domain.money import Rate
 from tuner.domain.offer import Offer
 from tuner.domain.space import Config
@@ -57,19 +56,3 @@ class Clock(Protocol):
 
     def elapsed_ns(self) -> int:
         """Monotonic."""
-
-
-class WallClock:
-    """How long a job may be running still. `ran_ns`: how long it was, before now."""
-
-    def __init__(self, clock: Clock, ran_ns: int) -> None:
-        self._clock, self._born_ns = clock, clock.elapsed_ns() - ran_ns
-        self._ends_ns: int | None = None
-
-    def limit(self, budget: Budget) -> None:
-        limit = budget.wall_clock_ns
-        self._ends_ns = None if limit is None else self._born_ns + limit
-
-    def left_ns(self) -> int | None:
-        """None where it has no limit."""
-        return None if self._ends_ns is None else self._ends_ns - self._clock.elapsed_ns()

@@ -9,6 +9,7 @@ the HGX system's. H100-MEGA: an H100 SXM on a machine of Google's with a faster 
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from typing import Literal
 
 Precision = Literal[
@@ -103,6 +104,7 @@ def accelerator(name: str, memory_gib: float | None = None) -> Accelerator | Non
     return found
 
 
+@cache
 def relative_speed(
     measured: str, other: str, precision: Precision = "half"
 ) -> tuple[Fraction, Fraction, Fraction] | None:

@@ -64,20 +64,6 @@ class TrialDetail(Trial):
     attempt_list: list[Attempt]
 
 
-class BestAnswer(Best):
-    """`next_better` is the cheapest point with a better metric, null where there is none."""
-
-    next_better: Best | None
-
-
-class BestOfAll(Best):
-    job: str
-
-
-class Pareto(Answer):
-    items: list[Best]
-
-
 class TrialBill(Answer):
     trial: str
     state: str

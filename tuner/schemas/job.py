@@ -9,6 +9,7 @@ from tuner.schemas.base import Answer, Body, Request
 Value = bool | int | float | str | None
 When = dict[str, list[Value]]
 Duration = int | float | str
+Priority = Annotated[int, Field(ge=-1000, le=1000)]
 MarketName = Literal["on_demand", "spot", "spot_with_fallback"]
 
 
@@ -109,6 +110,9 @@ class WarmStart(Request):
 
 
 class Window(Request):
+    """The job runs only while clocks in `timezone` (a name such as Europe/Berlin) show a time from `start` on and before `end`, on
+    the next day where that is earlier."""
+
     start: str
     end: str
     timezone: str = "UTC"
@@ -128,13 +132,14 @@ class JobRequest(Body):
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
     warm_start: WarmStart = Field(default_factory=WarmStart)
     window: Window | None = None
+    priority: Priority = 0
     tags: dict[str, str] = Field(default_factory=dict)
 
 
 class JobPatch(Body):
     budget: BudgetChange | None = None
     tags: dict[str, str] | None = None
-    priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
+    priority: Priority | None = None
 
 
 class Spend(Answer):
@@ -184,6 +189,9 @@ class NodePrice(Answer):
 
 
 class Job(Answer):
+    """`queue_position` is 1 for the next job to be launched; null for one that does not wait for its turn. `next_opening`: when the
+    window opens that the job waits for."""
+
     id: str
     name: str
     state: str
@@ -203,6 +211,8 @@ class Job(Answer):
     window: dict[str, Any] | None
     tags: dict[str, str]
     priority: int
+    queue_position: int | None
+    next_opening: str | None
     concurrency: int
     price: NodePrice
     spend: Spend

@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from tuner.domain.cost import CostKind
 from tuner.domain.errors import NotFound
 from tuner.domain.ids import TRIAL_ID
-from tuner.domain.job import JobState
+from tuner.domain.job import FINAL, JobState
 from tuner.domain.ledger import Account
 from tuner.domain.money import FREE, Cost, Money, Price
 from tuner.domain.records import AttemptRow
 from tuner.domain.time import Instant
+from tuner.service.line import positions
 from tuner.service.node_prices import priced_kind
 from tuner.service.views import JobView, view_of
 from tuner.service.wiring import Service
@@ -90,7 +91,9 @@ def page_of_jobs(
 ) -> list[JobView]:
     with service.database.read() as db:
         rows = jobs.page(db, service.project, state=state, tag=tag, before=before, limit=limit)
-        return [view_of(db, service, row) for row in rows]
+        waits = any(row.state not in FINAL and row.running_since is None for row in rows)
+        places = positions(db, service.now()) if waits else {}
+        return [view_of(db, service, row, places) for row in rows]
 
 
 def page_of_trials(

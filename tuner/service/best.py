@@ -1,41 +1,87 @@
-"""Which configuration is best under a budget."""
+"""Which configuration is best under a budget, here or on another machine."""
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from tuner.domain.errors import Invalid, NothingAffordable
+from tuner.domain.errors import NothingAffordable
+from tuner.domain.money import Cost, Money
 from tuner.domain.time import NS
+from tuner.planning.repricing import Repriced as Repriced
+from tuner.service.machines import Asked as Asked
+from tuner.service.next_dollar import Forecast as Forecast
+from tuner.service.next_dollar import forecast
+from tuner.service.repricing import Pricing as Pricing
+from tuner.service.repricing import pricing
 from tuner.service.wiring import Service
-from tuner.store import best as points
+from tuner.store import best as fronts
 from tuner.store import jobs
 from tuner.store.answers import Reached as Reached
 from tuner.store.best import Limits as Limits
+from tuner.store.database import Connection
 from tuner.store.jobs import JobRow
+
+HERE = Asked()
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """A point, and what it takes on the machine that was asked for; None: as it was recorded."""
+
+    point: Reached
+    elsewhere: Repriced | None = None
+
+    @property
+    def cost(self) -> Cost:
+        return self.point.cost if self.elsewhere is None else self.elsewhere.cost
+
+    @property
+    def duration_ns(self) -> int:
+        return self.point.duration_ns if self.elsewhere is None else self.elsewhere.duration_ns
 
 
 @dataclass(frozen=True)
 class BestView:
-    best: Reached
-    next_better: Reached | None
+    """`forecast` None: it was not asked for."""
+
+    job: JobRow
+    best: Priced
+    next_better: Priced | None
+    pricing: Pricing | None
+    forecast: Forecast | None = None
+
+    @property
+    def value(self) -> float:
+        assert self.best.point.value is not None
+        return self.best.point.value
+
+    def gain(self, point: Reached) -> float:
+        """How much better it is than the best; never negative for a better one, whichever way is better."""
+        score = self.job.spec.objective.score
+        assert point.value is not None
+        return score(point.value) - score(self.value)
 
 
 def best(
-    service: Service, job: str, limits: Limits, *, market: str | None = None, instance_type: str | None = None
+    service: Service, job: str, limits: Limits, asked: Asked = HERE, *, with_forecast: bool = False
 ) -> BestView:
-    """The best configuration whose training costs no more than this. Raises NothingAffordable, naming the cheapest."""
+    """The best configuration whose training costs no more than this. Raises NothingAffordable, naming the cheapest, and Invalid."""
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
-        _refuse_other_prices(row, market, instance_type)
-        mode = row.spec.objective.mode
-        found = points.best(db, job, limits)
-        if found is None:
-            raise NothingAffordable(_nothing(points.cheapest(db, job), row))
-        assert found.value is not None
-        return BestView(found, points.next_better(db, job, mode, found.value))
+        view = _best(db, row, limits, pricing(db, service, row, asked))
+        if view is None:
+            raise NothingAffordable(_nothing(_cheapest(db, service, row, asked), row))
+    if not with_forecast:
+        return view
+    return BestView(row, view.best, view.next_better, view.pricing, forecast(service, row))
 
 
-def best_of_all(service: Service, trainable: str, metric: str, limits: Limits) -> tuple[str, Reached]:
-    """The same question over all jobs that tuned this trainable for this metric, the newest deciding which way is better;
-    answers the job too. Raises NothingAffordable."""
+def best_of_all(
+    service: Service, trainable: str, metric: str, limits: Limits, asked: Asked = HERE
+) -> BestView:
+    """The same question over all jobs that tuned this trainable for this metric, the newest deciding which way is better.
+    Raises NothingAffordable and Invalid."""
     with service.database.read() as db:
         rows = [
             row
@@ -44,35 +90,102 @@ def best_of_all(service: Service, trainable: str, metric: str, limits: Limits) -
         ]
         if not rows:
             raise NothingAffordable(f"no job has tuned {trainable} for {metric!r}")
-        objective = rows[0].spec.objective
-        found = [(row.id, points.best(db, row.id, limits)) for row in rows]
-        reached = [(job, point) for job, point in found if point is not None and point.value is not None]
-        if not reached:
-            all_cheapest = ((points.cheapest(db, row.id), row) for row in rows)
-            known = [(point, row) for point, row in all_cheapest if point is not None]
-            cheapest = min(known, key=lambda pair: pair[0].cost.usd, default=(None, rows[0]))
-            raise NothingAffordable(_nothing(*cheapest))
-        return max(reached, key=lambda pair: objective.score(pair[1].value or 0.0))
+        score = rows[0].spec.objective.score
+        views = [_best(db, row, limits, pricing(db, service, row, asked)) for row in rows]
+        found = [view for view in views if view is not None]
+        if found:
+            return max(found, key=lambda view: score(view.value))
+        cheapest = [(_cheapest(db, service, row, asked), row) for row in rows]
+        known = [(point, row) for point, row in cheapest if point is not None]
+        raise NothingAffordable(
+            _nothing(*min(known, key=lambda pair: pair[0].cost.usd, default=(None, rows[0])))
+        )
 
 
-def pareto(service: Service, job: str) -> list[Reached]:
+def pareto(service: Service, job: str, asked: Asked = HERE) -> tuple[list[Priced], Pricing | None]:
+    """Points that no other beats on both dollars and metric, cheapest first. Raises Invalid."""
     with service.database.read() as db:
-        jobs.get(db, job, service.project)
-        return points.pareto(db, job)
+        row = jobs.get(db, job, service.project)
+        there = pricing(db, service, row, asked)
+        if there is None:
+            return [Priced(point) for point in fronts.pareto(db, job)], None
+        found = _Elsewhere(db, row, there)
+        return found.front(), there
 
 
-def _refuse_other_prices(row: JobRow, market: str | None, instance_type: str | None) -> None:
-    if instance_type not in (None, row.offer.instance_type):
-        detail = f"there are prices for {row.offer.instance_type} only, which this job ran on"
-        raise Invalid.at("instance_type", detail)
-    if market not in (None, row.offer.market):
-        raise Invalid.at("market", f"there are prices for {row.offer.market} only, at which this job ran")
+class _Elsewhere:
+    """A job's front, each point at what it takes there."""
+
+    def __init__(self, db: Connection, row: JobRow, there: Pricing) -> None:
+        self._db, self._row = db, row
+        self._points = [(there.repricing.of(point.duration_ns), point) for point in fronts.points(db, row.id)]
+
+    def best(self, limits: Limits) -> tuple[Priced, float] | None:
+        """With its loss."""
+        within = [
+            (cost, point)
+            for cost, point in self._points
+            if limits.allow(cost.cost.usd, cost.cost.gpu_ms, cost.duration_ns)
+        ]
+        return self._least(within, lambda cost, point: (point.loss, cost.cost.usd, point.seq))
+
+    def next_better(self, loss: float) -> Priced | None:
+        better = [(cost, point) for cost, point in self._points if point.loss < loss]
+        found = self._least(better, _cheapest_first)
+        return None if found is None else found[0]
+
+    def cheapest(self) -> Priced | None:
+        found = self._least(self._points, _cheapest_first)
+        return None if found is None else found[0]
+
+    def front(self) -> list[Priced]:
+        kept, least = [], math.inf
+        for cost, point in sorted(self._points, key=lambda pair: _cheapest_first(*pair)):
+            if point.loss < least:
+                kept.append((cost, (point.trial, point.step)))
+                least = point.loss
+        points = fronts.whole(self._db, self._row.id, [place for _, place in kept])
+        return [Priced(point, cost) for point, (cost, _) in zip(points, kept, strict=True)]
+
+    def _least(
+        self, found: Sequence[tuple[Repriced, Any]], key: Callable[[Repriced, Any], Any]
+    ) -> tuple[Priced, float] | None:
+        if not found:
+            return None
+        cost, point = min(found, key=lambda pair: key(*pair))
+        return Priced(fronts.whole(self._db, self._row.id, [(point.trial, point.step)])[0], cost), point.loss
 
 
-def _nothing(cheapest: Reached | None, row: JobRow) -> str:
+def _cheapest_first(cost: Repriced, point: Any) -> tuple[Money, float, int, int]:
+    return cost.cost.usd, point.loss, cost.duration_ns, point.seq
+
+
+def _best(db: Connection, row: JobRow, limits: Limits, there: Pricing | None) -> BestView | None:
+    if there is not None:
+        elsewhere = _Elsewhere(db, row, there)
+        found = elsewhere.best(limits)
+        return None if found is None else BestView(row, found[0], elsewhere.next_better(found[1]), there)
+    point = fronts.best(db, row.id, limits)
+    if point is None:
+        return None
+    assert point.value is not None
+    better = fronts.next_better(db, row.id, row.spec.objective.mode, point.value)
+    return BestView(row, Priced(point), None if better is None else Priced(better), None)
+
+
+def _cheapest(db: Connection, service: Service, row: JobRow, asked: Asked) -> Priced | None:
+    there = pricing(db, service, row, asked)
+    if there is not None:
+        return _Elsewhere(db, row, there).cheapest()
+    point = fronts.cheapest(db, row.id)
+    return None if point is None else Priced(point)
+
+
+def _nothing(cheapest: Priced | None, row: JobRow) -> str:
     if cheapest is None:
         return f"no trial has reported {row.spec.objective.metric!r} yet"
+    point, cost = cheapest.point, cheapest.cost
     return (
-        f"the cheapest is {cheapest.trial} at step {cheapest.step}, for {cheapest.cost.usd}, "
-        f"{cheapest.cost.gpu_hours:.6f} GPU-hours and {cheapest.duration_ns / NS:.1f} s"
+        f"the cheapest is {point.trial} at step {point.step}, for {cost.usd}, "
+        f"{cost.gpu_hours:.6f} GPU-hours and {cheapest.duration_ns / NS:.1f} s"
     )

@@ -40,7 +40,9 @@ def pause(service: Service, job: str) -> JobView:
         row = jobs.get(db, job, service.project)
         _refuse_ended(row, "paused")
         _refuse_cancelled(row)
-        if row.state != "paused" and not _ended_without_driver(db, service, row, "paused"):
+        if row.state == "paused":
+            _call_off(db, service, row)
+        elif not _ended_without_driver(db, service, row, "paused"):
             jobs.set_wish(db, job, "pause")
     return job_view(service, job)
 
@@ -53,8 +55,7 @@ def resume(service: Service, job: str) -> JobView:
             raise Conflict(f"a job that is {row.state} stays so; submit it anew")
         _refuse_cancelled(row)
         if row.state in ("paused", "succeeded"):
-            jobs.revive(db, job)
-            launches.want(db, job, row.project, service.now())
+            _go_on(db, row, service.now())
         elif row.wish == "pause":
             jobs.set_wish(db, job, "resume")
     return job_view(service, job)
@@ -113,6 +114,27 @@ def _change_budget(db: Connection, row: JobRow, budget: Budget, now: Instant) ->
         raise Conflict(f"the job has run for {ran_ns / NS:.0f} s already; allow at least that")
     if budget != row.budget:
         jobs.set_budget(db, row.id, budget)
+
+
+def _go_on(db: Connection, row: JobRow, now: Instant) -> None:
+    """At once, or when its window opens, until when a paused job stays so."""
+    launch = launches.get(db, row.id)
+    if launch is not None and launch.state == "wanted":
+        return
+    opens_at = now if row.spec.window is None else row.spec.window.opening(now)
+    if opens_at > now and row.state == "paused":
+        jobs.move(db, row.id, "paused", None, at=now)
+    else:
+        jobs.revive(db, row.id)
+    launches.want(db, row.id, row.project, now, not_before=opens_at if opens_at > now else 0)
+
+
+def _call_off(db: Connection, service: Service, row: JobRow) -> None:
+    """Of a job that would have gone on by itself when its window opens."""
+    launch = launches.get(db, row.id)
+    if launch is not None and launch.state == "wanted":
+        launches.end(db, row.id, launch.epoch)
+        jobs.move(db, row.id, "paused", None, at=service.now())
 
 
 def _refuse_ended(row: JobRow, wanted: str) -> None:

@@ -7,7 +7,7 @@ epoch, so that two controllers, or one that was killed half-way, do nothing twic
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tuner.domain.errors import TunerError
 from tuner.domain.time import NS, Instant
@@ -15,6 +15,7 @@ from tuner.engine.code_digest import code_digest
 from tuner.engine.ray_cluster import JobStatus, Node
 from tuner.engine.recovery import lost_since
 from tuner.service.cluster import import_path
+from tuner.service.line import in_line, opening
 from tuner.service.wiring import Service
 from tuner.store import answers, jobs, launches
 from tuner.store.database import Connection
@@ -74,14 +75,32 @@ class Controller(threading.Thread):
     # Launching
 
     def _launch_wanted(self, found: list[tuple[Launch, JobRow]]) -> None:
-        under_way = [row for launch, row in found if launch.state != "wanted"]
-        wanted = [(launch, row) for launch, row in found if launch.state == "wanted"]
-        for launch, row in sorted(wanted, key=_turn):
-            if not has_begun(row) and not has_room(self._service.cluster.nodes(), under_way, row):
-                return
-            if launch.not_before <= self._service.now():
+        """Jobs that lost their drivers keep their room, and go on whatever the hour: a driver closes what the one before left
+        open, and pauses where the window is closed. The others are launched in their turn."""
+        under_way = [row for launch, row in found if launch.state != "wanted" or has_begun(row)]
+        wanted = {row.id: (launch, row) for launch, row in found if launch.state == "wanted"}
+        for launch, row in wanted.values():
+            if has_begun(row) and launch.not_before <= self._service.now():
                 self._submit(launch, row)
+        for name in self._line(wanted):
+            launch, row = wanted[name]
+            if not has_room(self._service.cluster.nodes(), under_way, row):
+                return
+            self._submit(launch, row)
             under_way.append(row)
+
+    def _line(self, wanted: Mapping[str, tuple[Launch, JobRow]]) -> list[str]:
+        """The jobs whose turn may have come. Those whose windows are closed are put off."""
+        if not wanted:
+            return []
+        now = self._service.now()
+        for launch, row in wanted.values():
+            opens_at = None if has_begun(row) else opening(launch, row, now)
+            if opens_at is not None and opens_at > launch.not_before:
+                with self._service.database.write() as db:
+                    launches.put_off(db, launch, opens_at)
+        with self._service.database.read() as db:
+            return [name for name in in_line(db, now) if name in wanted]
 
     def _submit(self, launch: Launch, row: JobRow) -> None:
         """Submitted first and noted after: a repeat finds it submitted."""
@@ -152,11 +171,6 @@ class Controller(threading.Thread):
 def has_begun(row: JobRow) -> bool:
     """Whether it lost its driver in mid-run: its room is still its own."""
     return row.state == "running" and row.running_since is not None
-
-
-def _turn(wanted: tuple[Launch, JobRow]) -> tuple[bool, int, int]:
-    launch, row = wanted
-    return not has_begun(row), -row.priority, launch.wanted_at
 
 
 def has_room(nodes: Iterable[Node], under_way: Iterable[JobRow], row: JobRow) -> bool:

@@ -28,7 +28,12 @@ MAX_CONCURRENCY = 10_000
 
 
 def submit(
-    service: Service, spec: JobSpec, *, body: Mapping[str, Any], idempotency_key: str | None = None
+    service: Service,
+    spec: JobSpec,
+    *,
+    body: Mapping[str, Any],
+    priority: int = 0,
+    idempotency_key: str | None = None,
 ) -> tuple[JobView, bool]:
     """The job, and whether it is new. Raises Invalid, IdempotencyConflict, or Unavailable where the cluster does not answer."""
     digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
@@ -37,16 +42,7 @@ def submit(
             known = jobs.made_before(db, service.project, idempotency_key, digest, at=service.now())
         if known is not None:
             return job_view(service, known), False
-    faults = [
-        *spec.faults(),
-        *tag_faults(spec.tags),
-        *_unbuilt_faults(spec),
-        *_constant_faults(spec.constants),
-    ]
-    if not faults:
-        faults = [*warm_start_faults(service, spec), *_trainable_faults(service, spec)]
-    if faults:
-        raise Invalid(*faults)
+    check(service, spec)
     (offer, *others), concurrency = admit(service, spec)
     if any(one.market == "spot" for one in (offer, *others)):
         _check_restores(service, spec.trainable)
@@ -60,10 +56,24 @@ def submit(
         idempotency_key,
         digest,
         tuple(others),
+        priority,
     )
     with service.database.write() as db:
         job = jobs.create(db, new)
     return job_view(service, job), job == new.id
+
+
+def check(service: Service, spec: JobSpec) -> None:
+    """Raises Invalid for all that is wrong with the job, wherever it would run."""
+    faults = [
+        *spec.faults(),
+        *tag_faults(spec.tags),
+        *_constant_faults(spec.constants),
+    ]
+    if not faults:
+        faults = [*warm_start_faults(service, spec), *_trainable_faults(service, spec)]
+    if faults:
+        raise Invalid(*faults)
 
 
 def admit(service: Service, spec: JobSpec) -> tuple[list[Offer], int]:
@@ -72,7 +82,16 @@ def admit(service: Service, spec: JobSpec) -> tuple[list[Offer], int]:
     wanted = spec.resources
     nodes = service.cluster.nodes()
     offers = offers_of(service.settings, nodes, wanted)
-    rate = offers[0].rate(cpus=wanted.cpus, gpus=wanted.gpus)
+    check_affords(spec, offers[0])
+    room = min(
+        MAX_CONCURRENCY, sum(_fit(node, wanted) for node, *_ in priced_nodes(service.settings, nodes, wanted))
+    )
+    return offers, min(room, wanted.max_concurrent_trials or room)
+
+
+def check_affords(spec: JobSpec, offer: Offer) -> None:
+    """Raises Invalid where the budget does not buy as much as a step may take."""
+    rate = offer.rate(cpus=spec.resources.cpus, gpus=spec.resources.gpus)
     affords = rate.affords_ns(spec.budget.limit)
     if affords < UNKNOWN_NEED_NS:
         pointer = (
@@ -86,10 +105,6 @@ def admit(service: Service, spec: JobSpec) -> tuple[list[Offer], int]:
             f"take; give at least {least.usd} and {least.gpu_hours:.6f} GPU-hours"
         )
         raise Invalid(Fault(pointer, detail))
-    room = min(
-        MAX_CONCURRENCY, sum(_fit(node, wanted) for node, *_ in priced_nodes(service.settings, nodes, wanted))
-    )
-    return offers, min(room, wanted.max_concurrent_trials or room)
 
 
 def _check_restores(service: Service, trainable: str) -> None:
@@ -127,13 +142,6 @@ def _trainable_faults(service: Service, spec: JobSpec) -> list[Fault]:
         return [Fault("/trainable", detail)]
     error = service.prober.describe(spec.trainable).error
     return [Fault("/trainable", f"cannot be trained: {error}")] if error else []
-
-
-def _unbuilt_faults(spec: JobSpec) -> list[Fault]:
-    """Asked for, and not there yet: refused rather than ignored."""
-    if spec.window is not None:
-        return [Fault("/window", "windows are not available yet; leave it out")]
-    return []
 
 
 def _constant_faults(constants: Mapping[str, Any]) -> list[Fault]:

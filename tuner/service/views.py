@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from tuner.domain.ledger import Account
 from tuner.domain.trial import TrialState
+from tuner.service.line import Wait, wait_of
 from tuner.service.wiring import Service
 from tuner.store import answers, best, jobs, ledger
 from tuner.store.answers import Reached
@@ -20,6 +21,7 @@ class JobView:
     steps: int
     best: Reached | None
     running_ns: int
+    wait: Wait
     ray_dashboard: str | None
 
     @property
@@ -47,7 +49,10 @@ def job_view(service: Service, job: str) -> JobView:
         return view_of(db, service, jobs.get(db, job, service.project))
 
 
-def view_of(db: Connection, service: Service, row: JobRow) -> JobView:
+def view_of(
+    db: Connection, service: Service, row: JobRow, places: Mapping[str, int] | None = None
+) -> JobView:
+    """`places`: the positions of all jobs in line, where they are known already."""
     return JobView(
         row,
         ledger.account(db, row.id),
@@ -55,5 +60,6 @@ def view_of(db: Connection, service: Service, row: JobRow) -> JobView:
         answers.steps_reported(db, row.id),
         best.best(db, row.id),
         jobs.running_ns(db, row.id, service.now()),
+        wait_of(db, row, service.now(), places),
         service.cluster.dashboard_url,
     )

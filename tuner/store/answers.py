@@ -13,8 +13,13 @@ from tuner.domain.records import AttemptRow
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
 from tuner.domain.trial import TrialState
+<<<<<<< HEAD
 from tuner.store.attempt_rows import attempt_row
 from tuner.store.tables import attempts, checkpoints, entries, events, reports, trials
+=======
+from tuner.store.journal import attempt_row
+from tuner.store.tables import attempts, entries, events, reports, trials
+>>>>>>> main
 
 Sort = Literal["number", "metric", "cost_usd", "steps"]
 
@@ -178,18 +183,6 @@ def reached(row: Row[Any]) -> Reached:
     cost = Cost(Money(row.usd), row.gpu_ms)
     metrics = json.loads(row.metrics)
     return Reached(row.trial, row.step, row.value, cost, row.duration_ns, Instant(row.at), row.seq, metrics)
-
-
-def with_origin(db: Connection, job: str, point: Reached) -> Reached:
-    """With the configuration, and the checkpoint of that very step where it is kept."""
-    t, c = trials.c, checkpoints.c
-    config = db.execute(select(t.config).where(t.job == job, t.trial == point.trial)).scalar_one()
-    where = (c.job == job) & (c.trial == point.trial) & (c.step == point.step)
-    uri = db.execute(select(c.uri).where(where)).scalar()
-    shown = {
-        name: getattr(point, name) for name in Reached.__slots__ if name not in ("config", "checkpoint_uri")
-    }
-    return Reached(**shown, config=json.loads(config), checkpoint_uri=uri)
 
 
 def _costs_by_trial(job: str) -> Any:

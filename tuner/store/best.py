@@ -1,17 +1,18 @@
 """Which report of a job is best within limits on what it costs, read from the job's front."""
 
+import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, select
 
 from tuner.domain.money import Money
 from tuner.domain.objective import Mode
-from tuner.store.answers import Reached, reached, with_origin
+from tuner.store.answers import Reached, reached
 from tuner.store.front import loss_of
-from tuner.store.tables import front, reports
+from tuner.store.tables import checkpoints, front, reports, trials
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,36 +66,41 @@ def cheapest(db: Connection, job: str) -> Reached | None:
 
 
 def points(db: Connection, job: str) -> list[Row[Any]]:
-    """All of the front, cheapest first: trial, step, value, loss, usd, gpu_ms, duration_ns, attempt."""
-    f, r = front.c, reports.c
-    query = (
-        select(f.trial, f.step, r.value, f.loss, f.usd, f.gpu_ms, f.duration_ns, f.seq, r.attempt)
-        .join(reports, _same_report())
-        .where(f.job == job)
-    )
-    return list(db.execute(query.order_by(*CHEAPEST_FIRST)))
+    """All of the front, cheapest first: trial, step, loss, usd, gpu_ms, duration_ns, seq."""
+    return list(db.execute(_points(job).order_by(*CHEAPEST_FIRST)))
 
 
 def pareto(db: Connection, job: str) -> list[Reached]:
     """Points that no other beats on both dollars and metric, cheapest first."""
     found: list[Row[Any]] = []
     least = math.inf
-    for row in db.execute(_points(job).order_by(*CHEAPEST_FIRST)):
+    for row in points(db, job):
         if row.loss < least:
             found.append(row)
             least = row.loss
-    return whole(db, job, found)
+    return whole(db, job, [(row.trial, row.step) for row in found])
 
 
-def at(db: Connection, job: str, trial: str, step: int) -> Reached:
-    """One report, with all that is known of it."""
-    r = reports.c
-    row = db.execute(select(reports).where(r.job == job, r.trial == trial, r.step == step)).one()
-    return with_origin(db, job, reached(row))
-
-
-def whole(db: Connection, job: str, rows: Sequence[Row[Any]]) -> list[Reached]:
-    return [at(db, job, row.trial, row.step) for row in rows]
+def whole(db: Connection, job: str, places: Sequence[tuple[str, int]]) -> list[Reached]:
+    """These points of the front, with all that is known of them, in this order."""
+    f, r, t, c = front.c, reports.c, trials.c, checkpoints.c
+    query = (
+        select(reports, t.config, c.uri)
+        .select_from(front)
+        .join(reports, (r.job == f.job) & (r.trial == f.trial) & (r.step == f.step))
+        .join(trials, (t.job == f.job) & (t.trial == f.trial))
+        .outerjoin(checkpoints, (c.job == f.job) & (c.trial == f.trial) & (c.step == f.step))
+        .where(f.job == job)
+    )
+    if len(places) == 1:
+        query = query.where(f.trial == places[0][0], f.step == places[0][1])
+    wanted = set(places)
+    found = {
+        (row.trial, row.step): replace(reached(row), config=json.loads(row.config), checkpoint_uri=row.uri)
+        for row in db.execute(query)
+        if (row.trial, row.step) in wanted
+    }
+    return [found[place] for place in places]
 
 
 def _points(job: str) -> Select[Any]:
@@ -103,9 +109,4 @@ def _points(job: str) -> Select[Any]:
 
 def _first(db: Connection, job: str, query: Select[Any]) -> Reached | None:
     row = db.execute(query.limit(1)).first()
-    return None if row is None else at(db, job, row.trial, row.step)
-
-
-def _same_report() -> ColumnElement[bool]:
-    f, r = front.c, reports.c
-    return (r.job == f.job) & (r.trial == f.trial) & (r.step == f.step)
+    return None if row is None else whole(db, job, [(row.trial, row.step)])[0]

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from tuner.domain import budget, commands, events, fidelity, job, money, objective, offer, space
+from tuner.domain import budget, commands, events, fidelity, job, money, objective, offer, space, window
 
 VERSION = 1
 _CLASSES = {
     name: found
-    for module in (budget, commands, events, fidelity, job, money, objective, offer, space)
+    for module in (budget, commands, events, fidelity, job, money, objective, offer, space, window)
     for name, found in vars(module).items()
     if isinstance(found, type) and dataclasses.is_dataclass(found)
 }

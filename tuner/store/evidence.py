@@ -5,11 +5,13 @@ from collections.abc import Collection, Iterator
 
 from sqlalchemy import Connection, and_, func, select
 
+from tuner.domain.cost import CostKind
 from tuner.domain.money import Money
 from tuner.domain.records import AttemptRow
+from tuner.domain.trial import TrialState
 from tuner.domain.usage import COUNTS, Usage
 from tuner.store.attempt_rows import attempt_row
-from tuner.store.tables import attempt_usage, attempts, reports, self_tests
+from tuner.store.tables import attempt_usage, attempts, entries, reports, self_tests, trials
 
 
 def attempts_of(db: Connection, job: str) -> Iterator[tuple[AttemptRow, Usage | None]]:
@@ -55,3 +57,22 @@ def self_test(db: Connection, project: str, trainable: str) -> tuple[bool, str] 
     mine = (t.project == project) & (t.trainable == trainable)
     row = db.execute(select(t.passed, t.reason).where(mine).order_by(t.at.desc()).limit(1)).first()
     return None if row is None else (bool(row.passed), row.reason)
+
+
+def bills(db: Connection, job: str) -> dict[tuple[str, int], dict[CostKind, Money]]:
+    """Posts and corrections of each trial's attempts, by kind; those of the self-test too."""
+    e = entries.c
+    query = (
+        select(e.trial, e.attempt, e.kind, func.sum(e.usd))
+        .where(e.job == job, e.kind.is_not(None))
+        .group_by(e.trial, e.attempt, e.kind)
+    )
+    found: dict[tuple[str, int], dict[CostKind, Money]] = {}
+    for trial, attempt, kind, usd in db.execute(query):
+        found.setdefault((trial, attempt), {})[kind] = Money(int(usd))
+    return found
+
+
+def states(db: Connection, job: str) -> dict[str, TrialState]:
+    t = trials.c
+    return {trial: state for trial, state in db.execute(select(t.trial, t.state).where(t.job == job))}

@@ -62,6 +62,7 @@ class NewJob:
     key: str | None = None
     body_sha256: str = ""
     others: tuple[Offer, ...] = ()
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def create(db: Connection, new: NewJob) -> str:
             budget_version=0,
             offer=_offers((new.offer, *new.others)),
             concurrency=new.concurrency,
-            priority=0,
+            priority=new.priority,
             state="queued",
             detail="",
             created_at=new.at,
@@ -98,7 +99,8 @@ def create(db: Connection, new: NewJob) -> str:
     set_tags(db, new.id, new.project, new.spec.tags)
     ledger.open_account(db, new.id, new.project, new.spec.budget.limit)
     history.note(db, new.id, new.project, new.spec.warm_start_jobs)
-    launches.want(db, new.id, new.project, new.at)
+    opens_at = new.at if new.spec.window is None else new.spec.window.opening(new.at)
+    launches.want(db, new.id, new.project, new.at, not_before=opens_at if opens_at > new.at else 0)
     if new.key is not None:
         row = {"project": new.project, "key": new.key, "job": new.id, "created_at": new.at}
         db.execute(insert(idempotency).values(**row, body_sha256=new.body_sha256))

@@ -254,11 +254,19 @@ class SqlTx:
         c = checkpoints.c
         self._db.execute(delete(checkpoints).where(c.job == self._job, c.trial == trial, c.step > above))
 
-    def put_job(self, state: JobState, reason: StopReason | None, *, at: Instant, detail: str = "") -> None:
+    def put_job(
+        self,
+        state: JobState,
+        reason: StopReason | None,
+        *,
+        at: Instant,
+        detail: str = "",
+        again_at: Instant | None = None,
+    ) -> None:
         """A job that runs no more needs no driver: its launch ends with it, and this driver can write nothing more. One that
         was resumed or topped up in the very moment in which it came to its end gets another driver."""
         control = jobs.control(self._db, self._job)
-        resumed = state == "paused" and reason is None and control.wish == "resume"
+        resumed = state == "paused" and reason is None and again_at is None and control.wish == "resume"
         unheard = control.budget_version != self._budget_version and control.wish not in ("pause", "cancel")
         jobs.move(self._db, self._job, state, reason, at=at, detail=detail)
         if state != "running":
@@ -266,6 +274,8 @@ class SqlTx:
         if resumed or (unheard and reason in LIMITS):
             jobs.revive(self._db, self._job)
             launches.want(self._db, self._job, self._project, at)
+        if again_at is not None and control.wish not in ("pause", "cancel"):
+            launches.want(self._db, self._job, self._project, at, not_before=again_at)
 
     def set_limit(self, budget: Budget) -> None:
         jobs.set_budget(self._db, self._job, budget)

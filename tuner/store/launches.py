@@ -30,14 +30,14 @@ class Launch:
         return f"{self.job}-{self.epoch}"
 
 
-def want(db: Connection, job: str, project: str, at: Instant) -> None:
+def want(db: Connection, job: str, project: str, at: Instant, *, not_before: int = 0) -> None:
     """Orders a launch. One that is ordered or under way stays; one that ended is ordered anew with the next epoch."""
     row = db.execute(select(launches.c.state).where(launches.c.job == job)).first()
     if row is None:
         new = {"job": job, "project": project, "epoch": 1, "state": "wanted", "wanted_at": at}
-        db.execute(insert(launches).values(**new, quick_deaths=0, not_before=0))
+        db.execute(insert(launches).values(**new, quick_deaths=0, not_before=not_before))
     elif row.state == "ended":
-        again = {"state": "wanted", "epoch": launches.c.epoch + 1, "wanted_at": at, "not_before": 0}
+        again = {"state": "wanted", "epoch": launches.c.epoch + 1, "wanted_at": at, "not_before": not_before}
         db.execute(update(launches).where(launches.c.job == job).values(**again, quick_deaths=0))
 
 
@@ -47,6 +47,13 @@ def again(db: Connection, launch: Launch, *, at: Instant, not_before: Instant, q
     values = {"state": "wanted", "epoch": launch.epoch + 1, "wanted_at": at, "quick_deaths": quick_deaths}
     done = db.execute(update(launches).where(mine).values(**values, not_before=not_before, submitted_at=None))
     return done.rowcount == 1
+
+
+def put_off(db: Connection, launch: Launch, not_before: Instant) -> None:
+    """Until its job's window opens; a launch that is no longer wanted stays as it is."""
+    mine = (launches.c.job == launch.job) & (launches.c.epoch == launch.epoch)
+    values = {"not_before": not_before}
+    db.execute(update(launches).where(mine, launches.c.state == "wanted").values(values))
 
 
 def submitted(db: Connection, job: str, epoch: int, at: Instant) -> bool:

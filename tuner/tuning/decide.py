@@ -20,6 +20,9 @@ from tuner.tuning.state import Ending, State, Status, TrialRecord
 from tuner.tuning.steps import at_step, drop, go_on, make_room, no_metric, park_at_rung, record_rungs
 
 LOSSES_WITHOUT_PROGRESS = 5
+OUTSIDE_WINDOW = Ending(
+    "paused", None, "outside of its window; it goes on by itself at the next opening", reopens=True
+)
 
 
 def decide(state: State, event: Event) -> tuple[State, list[Command]]:
@@ -29,7 +32,8 @@ def decide(state: State, event: Event) -> tuple[State, list[Command]]:
     idle = not state.active and not state.suggesting and not isinstance(event, ev.Launched)
     if state.ending and not state.ended and idle:
         state.ended, state.going = True, False
-        orders.append(do.EndJob(state.ending.state, state.ending.reason, state.ending.detail))
+        ending = state.ending
+        orders.append(do.EndJob(ending.state, ending.reason, ending.detail, ending.reopens))
     return state, orders
 
 
@@ -45,8 +49,8 @@ def _note(state: State, event: Event) -> list[Command]:
             return _on_attempt_end(state, event)
         case ev.Refused():
             return _on_refused(state, event)
-        case ev.WallClockEnded():
-            return _out_of(state, "wall_clock")
+        case ev.WallClockEnded() | ev.WindowClosed():
+            return _out_of(state, "window" if isinstance(event, ev.WindowClosed) else "wall_clock")
         case ev.Asked():
             return _on_asked(state, event)
         case ev.BudgetChanged():
@@ -207,17 +211,17 @@ def _on_refused(state: State, event: ev.Refused) -> list[Command]:
         return [do.Park(trial.id)]
     if trial.status == "running":
         state.set(trial, "parked" if trial.steps else "new")
-    if trial.steps and not state.active and state.budget.on_exhausted == "finish":
+    if event.limit != "window" and trial.steps and not state.active and state.budget.on_exhausted == "finish":
         state.passed[trial.number], state.broke = event.limit, None
         return []
     state.broke = event.limit
     return [] if state.active else _out_of(state, event.limit)
 
 
-def _out_of(state: State, reason: StopReason) -> list[Command]:
+def _out_of(state: State, reason: StopReason | ev.Limit) -> list[Command]:
     if state.ending is not None:
         return []
-    return _end(state, _exhausted(state, reason))
+    return _end(state, OUTSIDE_WINDOW if reason == "window" else _exhausted(state, reason))
 
 
 def _exhausted(state: State, reason: StopReason) -> Ending:

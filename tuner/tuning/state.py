@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tuner.domain.budget import Budget
+from tuner.domain.events import Limit
 from tuner.domain.ids import trial_id
 from tuner.domain.job import JobSpec, JobState, StopReason
 from tuner.domain.money import ZERO, Money, Price, Rate
@@ -73,11 +74,13 @@ class TrialRecord:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The job is coming to its end: nothing begins any more, and once nothing runs its state becomes `state`."""
+    """The job is coming to its end: nothing begins any more, and once nothing runs its state becomes `state`. `reopens`: it goes on
+    by itself when its window opens next."""
 
     state: JobState
     reason: StopReason | None
     detail: str = ""
+    reopens: bool = False
 
     @property
     def found(self) -> bool:
@@ -105,7 +108,7 @@ class State:
     going: bool = False
     suggesting: bool = False
     space_exhausted: bool = False
-    broke: StopReason | None = None
+    broke: StopReason | Limit | None = None
     passed: dict[int, StopReason] = field(default_factory=dict)
     ending: Ending | None = None
     ended: bool = False

@@ -10,19 +10,13 @@ from fastapi.responses import StreamingResponse
 
 from tuner.api import present
 from tuner.api.deps import Limit, Svc, cursor_of, read_cursor
-from tuner.domain.errors import Invalid
-from tuner.domain.money import MS_PER_HOUR, Money
-from tuner.domain.time import parse_duration_ns
 from tuner.schemas import answers as show
-from tuner.service import answers, best, trainables
+from tuner.service import answers, trainables
 from tuner.service.answers import After, Sort
-from tuner.service.best import Limits
 from tuner.service.report import report
 from tuner.service.wiring import Service
 
 router = APIRouter(tags=["answers"])
-Usd = Annotated[float | None, Query(ge=0, le=1e9, allow_inf_nan=False)]
-GpuHours = Annotated[float | None, Query(ge=0, le=1e9, allow_inf_nan=False)]
 SortBy = Literal["number", "-number", "metric", "-metric", "cost_usd", "-cost_usd", "steps", "-steps"]
 FIELDS = ("seq", "id", "entry", "kind", "trial", "attempt", "slice", "usd", "gpu_hours", "at")
 
@@ -47,28 +41,6 @@ def list_trials(
 def get_trial(job: str, trial: str, service: Svc) -> show.TrialDetail:
     """With the learning curve, the bill and every attempt."""
     return present.trial_detail_of(answers.trial(service, job, trial))
-
-
-@router.get("/jobs/{job}/best")
-def get_best(
-    job: str,
-    service: Svc,
-    max_cost_usd: Usd = None,
-    max_gpu_hours: GpuHours = None,
-    max_duration: str | None = None,
-    market: str | None = None,
-    instance_type: str | None = None,
-) -> show.BestAnswer:
-    """The best configuration that can be trained within these limits, and the next better one with what it would cost."""
-    limits = _limits(max_cost_usd, max_gpu_hours, max_duration)
-    view = best.best(service, job, limits, market=market, instance_type=instance_type)
-    return present.best_answer_of(view)
-
-
-@router.get("/jobs/{job}/pareto")
-def get_pareto(job: str, service: Svc) -> show.Pareto:
-    """Metric against cost: no point of it is beaten on both."""
-    return present.pareto_of(best.pareto(service, job))
 
 
 @router.get("/jobs/{job}/bill")
@@ -106,16 +78,6 @@ def get_ledger(
     )
 
 
-@router.get("/best")
-def get_best_of_all(
-    service: Svc, trainable: str, metric: str, max_cost_usd: Usd = None, max_gpu_hours: GpuHours = None
-) -> show.BestOfAll:
-    """The best configuration that any job found for this trainable and metric."""
-    limits = _limits(max_cost_usd, max_gpu_hours, None)
-    job, point = best.best_of_all(service, trainable, metric, limits)
-    return present.best_of_all_of(job, point)
-
-
 @router.get("/trainables")
 def list_trainables(service: Svc) -> show.Trainables:
     """What can be tuned here, with documentation and a search space to begin with."""
@@ -129,18 +91,6 @@ def _listed(service: Service) -> list[trainables.Described]:
 def _sort(text: SortBy) -> tuple[Sort, bool]:
     name: Sort = text.removeprefix("-")  # type: ignore[assignment]
     return name, text.startswith("-")
-
-
-def _limits(usd: float | None, gpu_hours: float | None, duration: str | None) -> Limits:
-    try:
-        duration_ns = None if duration is None else parse_duration_ns(duration)
-    except ValueError as error:
-        raise Invalid.at("max_duration", str(error)) from error
-    return Limits(
-        None if usd is None else Money(int(usd * 1_000_000 + 1e-6)),
-        None if gpu_hours is None else int(gpu_hours * MS_PER_HOUR + 1e-6),
-        duration_ns,
-    )
 
 
 def _csv(rows: Iterator[answers.EntryRow]) -> Iterator[str]:

@@ -18,6 +18,7 @@ import ray
 from tuner.domain.errors import Fenced, TunerError
 from tuner.domain.events import Asked
 from tuner.domain.time import NS, Instant
+from tuner.domain.window import Window
 from tuner.engine.fallback import placement_of
 from tuner.engine.landing import Find, Landing
 from tuner.engine.loop import Loop
@@ -195,9 +196,9 @@ def _died_at(post: Post) -> Instant | None:
     return Instant(launch.heartbeat_at + OUTLIVES_NS)
 
 
-def _goes_on(post: Post, heart: Heart) -> bool:
+def _goes_on(post: Post, heart: Heart, window: Window | None) -> bool:
     heart.turned_at = time.monotonic()
-    return post.goes_on()
+    return post.goes_on() and (window is None or window.is_open(Instant(time.time_ns())))
 
 
 def main(finder: Callable[[Settings, JobRow], Find]) -> int:
@@ -221,7 +222,7 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
     with post.database.write() as db:
         jobs.begin_running(db, post.job, at=Instant(time.time_ns()))
         row = jobs.get(db, post.job)
-    goes_on = partial(_goes_on, post, heart)
+    goes_on = partial(_goes_on, post, heart, row.spec.window)
     gate = SpotGate(post.database, row, post.epoch, goes_on, settings.spot_wait_s, args.code)
     if (why := gate.refusal(died_at=died_at)) is not None:
         heart.stop()

@@ -214,7 +214,15 @@ class MemoryTx:
         left = [step for _, step in mine - self._forgotten]
         self._above["newest_checkpoint"][trial] = max(left, default=0)
 
-    def put_job(self, state: JobState, reason: StopReason | None, *, at: Instant, detail: str = "") -> None:
+    def put_job(
+        self,
+        state: JobState,
+        reason: StopReason | None,
+        *,
+        at: Instant,
+        detail: str = "",
+        again_at: Instant | None = None,
+    ) -> None:
         if state != self._job[0]:
             check_move(self._job[0], state)
         self._job = (state, reason, detail)

@@ -21,10 +21,11 @@ ONE = Resources()  # each trial takes a whole machine
 @dataclass(frozen=True, slots=True)
 class Markets:
     """`offers`: one of each market that the job may have, the spot one first. After `patience_ns` without a spot machine a trial
-    goes on demand."""
+    goes on demand. `wanted` is the whole of each machine."""
 
     offers: tuple[Offer, ...]
     patience_ns: int = PATIENCE_NS
+    wanted: Resources = ONE
 
     @classmethod
     def of(cls, market: Market, *, spot: Price, on_demand: Price, patience_ns: int = PATIENCE_NS) -> Self:
@@ -41,7 +42,8 @@ class Markets:
     @property
     def rate(self) -> Rate:
         """Of the dearest, which is what a job's decisions count with."""
-        return Rate(max(offer.price for offer in self.offers))
+        rates = [offer.rate(cpus=self.wanted.cpus, gpus=self.wanted.gpus) for offer in self.offers]
+        return max(rates, key=lambda rate: rate.price)
 
     def workers(self, count: int) -> list[Worker]:
         """So many machines of each kind."""
@@ -50,13 +52,15 @@ class Markets:
     def placement(self, fleet: Fleet) -> Placement:
         """As a real driver's, for the machines that are there."""
         return placement_of(
-            Places(self.offers, ONE, lambda: machines(fleet.workers)), patience_ns=self.patience_ns
+            Places(self.offers, self.wanted, lambda: machines(fleet.workers, self.wanted)),
+            patience_ns=self.patience_ns,
         )
 
 
-def machines(workers: Sequence[Worker]) -> list[Machine]:
+def machines(workers: Sequence[Worker], wanted: Resources = ONE) -> list[Machine]:
     """Those that attempts could be placed on, as Ray would say."""
-    return [Machine(_labels(one.offer), 1, 0) for one in workers if one.offer is not None and one.there]
+    there = (one.offer for one in workers if one.offer is not None and one.there)
+    return [Machine(_labels(offer), wanted.cpus, wanted.gpus) for offer in there]
 
 
 def _labels(offer: Offer) -> dict[str, str]:

@@ -174,7 +174,7 @@ class SimulatedRun:
         )
         recover(self.loop, died_at=None, now=self.clock.now())
         self.loop.start(asked)
-        if self.budget.wall_clock_ns is not None:
+        if self.budget.wall_clock_ns is not None or self.spec.window is not None:
             self._tick(self.loop)
 
     def _tick(self, loop: Loop) -> None:

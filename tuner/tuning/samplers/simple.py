@@ -73,15 +73,15 @@ def _key(config: Config) -> str:
 class GridSampler(Oblivious):
     """Every combination once, in a shuffled order, so that a budget that ends early has seen all of the space thinly.
 
-    Numbers take at most five values, evenly spaced on their own scale.
+    Numbers take at most five values, evenly spaced on their own scale. A grid of more than `listed` points is drawn from instead.
     """
 
-    def __init__(self, space: Space, seed: int) -> None:
+    def __init__(self, space: Space, seed: int, *, listed: int = 100_000) -> None:
         combinations = math.prod(len(p.grid(GRID_POINTS)) for p in space.parameters.values())
         rng = number_rng(seed, -1)
         self._space = space
         self._seed = seed
-        if combinations <= 100_000:
+        if combinations <= listed:
             self._grid: list[Config] | None = list(space.grid(GRID_POINTS))
             rng.shuffle(self._grid)
         else:

@@ -1,0 +1,192 @@
+"""Where the jobs of `benchmarks.plans` run: the service over recorded learning curves on a simulated clock, and on a real Ray."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol
+from unittest.mock import patch
+
+import numpy as np
+
+from tests import fakes
+from tests.system.serving import Served
+from tuner.client import Client
+from tuner.domain.space import Config, Int
+from tuner.domain.time import NS
+from tuner.engine.ray_cluster import Node
+from tuner.engine.simulated import world
+from tuner.engine.simulated.markets import LABEL, Markets
+from tuner.engine.simulated.table_file import load_table
+from tuner.engine.simulated.tables import RecordedTable
+from tuner.engine.simulated.traces import load_traces
+from tuner.engine.simulated.training import Overheads
+from tuner.engine.simulated.world import SimulatedRun
+from tuner.engine.world import Terms
+from tuner.schemas.job import Job
+from tuner.store import jobs
+
+ENTRY = "trainables.digits_mlp:train"  # whose code a pilot is kept by; what is trained is the table
+NODES = 8
+PRICES = {"local": 0.2, "local/spot": 0.07}
+METRIC = "metric"
+SETUP_NS = 5 * NS
+RESTORE_NS = 3 * NS
+SAVE_NS = NS // 2
+SECONDS_A_PILOT = 600
+
+
+class Place(Protocol):
+    """Where jobs run, one after the other, none of which knows of the others but a job of its own pilot."""
+
+    client: Client
+
+    def body(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """A job in the words of REST."""
+
+    def run(self, job: str) -> Job:
+        """To its end."""
+
+
+class NearestTraining:
+    """Fulfils `Training`: the recorded row that is nearest to a configuration."""
+
+    def __init__(self, table: RecordedTable) -> None:
+        self._table, self._rows = table, dict[str, int]()
+
+    def step_ns(self, config: Config, step: int) -> int:
+        return max(1, round(float(self._table.step_s[self._row(config), self._column(step)]) * NS))
+
+    def value(self, config: Config, step: int) -> float:
+        return float(self._table.metric[self._row(config), self._column(step)])
+
+    def _column(self, step: int) -> int:
+        return min(step, self._table.steps) - 1
+
+    def _row(self, config: Config) -> int:
+        key = str(sorted(config.items()))
+        if key not in self._rows:
+            squares = ((self._table.unit - self._table.unit_of(config)) ** 2).sum(axis=1)
+            self._rows[key] = int(np.argmin(squares))
+        return self._rows[key]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A service whose jobs train rows of a table, on machines of a CPU each of both markets."""
+
+    table: RecordedTable
+    service: fakes.FakeService
+    client: Client
+
+    @property
+    def training_usd(self) -> float:
+        """Of a mean row to its last step, on demand."""
+        return round(self.table.full_s / 3600 * PRICES["local"], 6)
+
+    def body(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """`trainings`: the budget in mean trainings."""
+        rest = {name: value for name, value in changes.items() if name != "trainings"}
+        budget = {"usd": round(self.training_usd * changes["trainings"], 6), **rest.pop("budget", {})}
+        fidelity = {"unit": "epoch", "min": 1, "max": self.table.steps, **rest.pop("fidelity", {})}
+        return {
+            "name": "recorded",
+            "trainable": ENTRY,
+            "objective": {"metric": METRIC, "mode": "max"},
+            "search_space": {name: _parameter(one) for name, one in self.table.space.parameters.items()},
+            "budget": budget,
+            "fidelity": fidelity,
+            **rest,
+        }
+
+    def run(self, job: str) -> Job:
+        with self.service.database.read() as db:
+            row = jobs.get(db, job)
+        wanted, spot = row.spec.resources, row.spec.resources.market != "on_demand"
+        trace = load_traces("bamboo")[0]
+        with patch.object(world, "MemoryJournal", fakes._journal_maker(self.service, job)):
+            run = SimulatedRun(
+                row.spec,
+                Terms(job, row.offer.rate(cpus=wanted.cpus, gpus=wanted.gpus), row.concurrency, 10 * NS),
+                NearestTraining(self.table),
+                overheads=Overheads(
+                    setup_ns=SETUP_NS,
+                    resumed_setup_ns=0,
+                    restore_ns=RESTORE_NS,
+                    save_ns=SAVE_NS,
+                    stall_ns=SAVE_NS // 10,
+                    save_every_ns="auto" if spot else None,
+                ),
+                seed=row.spec.algorithm.seed,
+                heartbeat_ns=5 * NS,
+                up_times=trace.up_times(
+                    row.concurrency, start_ns=_start(row.spec.algorithm.seed, trace.length_ns)
+                )
+                if spot
+                else None,
+                notice_ns=trace.notice_ns if spot else None,
+                markets=Markets(tuple(sorted(row.offers, key=_on_demand))) if spot else None,
+            )
+        run.run(turns_max=10**7)
+        self.service.now.at = max(self.service.now.at, run.clock.now())
+        return self.client.job(job)
+
+
+@contextmanager
+def recorded(table: Path) -> Iterator[Recorded]:
+    """A service that knows of no job yet."""
+    with TemporaryDirectory(prefix="bench-plans-") as folder:
+        made = fakes.service_in(Path(folder) / "home")
+        service = replace(made, settings=replace(made.settings, node_prices=PRICES))
+        both = [{LABEL: "on-demand"}, {LABEL: "spot"}]
+        service.cluster.found = [
+            Node(f"n{i}", cpus=1, gpus=0, memory_bytes=8 << 30, labels=both[i % 2]) for i in range(2 * NODES)
+        ]
+        transport = fakes.client_of(service)._transport
+        client = Client("http://tuner", fakes.KEY, transport=transport)
+        yield Recorded(load_table(table), service, client)
+        client.close()
+        service.database.dispose()
+
+
+@dataclass(frozen=True)
+class Real:
+    """A service on a local Ray of two CPUs."""
+
+    served: Served
+
+    @property
+    def client(self) -> Client:
+        return self.served.client
+
+    def body(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        found = next(one for one in self.client.trainables().items if one.trainable == changes["trainable"])
+        return {"name": "real", "search_space": found.search_space, "objective": found.objective, **changes}
+
+    def run(self, job: str) -> Job:
+        return self.client.wait(job, timeout_s=SECONDS_A_PILOT)
+
+
+@contextmanager
+def real() -> Iterator[Real]:
+    with TemporaryDirectory(prefix="bench-plans-") as folder:
+        served = Served(Path(folder) / "home").start()
+        try:
+            yield Real(served)
+        finally:
+            served.stop()
+
+
+def _parameter(one: Any) -> dict[str, Any]:
+    kind = "int" if isinstance(one, Int) else "float"
+    return {"type": kind, "low": one.low, "high": one.high, "log": one.log}
+
+
+def _start(seed: int, length_ns: int) -> int:
+    return Random(f"plans/{seed}").randrange(length_ns)
+
+
+def _on_demand(offer: Any) -> bool:
+    return bool(offer.market != "spot")

@@ -1,0 +1,202 @@
+"""`python -m benchmarks.plans [--tables DIR] [--real]`: what plans said jobs would cost, against what they then cost.
+
+Each job has a pilot, then a plan by it, then runs to its end. Simulated jobs train rows of recorded tables on a simulated clock, by
+the code of real ones; the real ones run on a local Ray of two CPUs. `open` jobs end by what they do (trials, target, plateau), so
+that what they cost is not known before; of the others the budget is spent to its end, and is a plan's easy part.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.plan_jobs import Place, real, recorded
+
+SHIPPED = Path(__file__).parent / "data/lcbench_adult_300.npz"
+PILOT_TRAININGS = 1.5  # mean trainings that the pilot of a simulated job may cost
+Changes = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    changes: Changes
+    pilot_usd: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Dollars: what the plan said, eight of ten between `low` and `high`, and what it was."""
+
+    case: str
+    low: float
+    expected: float
+    high: float
+    actual: float
+    pilot: float
+    reason: str
+    plan_s: float
+
+    @property
+    def is_open(self) -> bool:
+        return self.reason not in ("budget_usd", "budget_gpu_hours", "wall_clock")
+
+    @property
+    def is_within(self) -> bool:
+        return self.low <= self.actual <= self.high
+
+    @property
+    def error(self) -> float:
+        return abs(self.expected / self.actual - 1)
+
+
+def job(
+    scheduler: str, trials: int | None, *, trainings: float = 60, workers: int = 4, **more: Any
+) -> Changes:
+    """Of a simulated job. `trainings`: its budget in mean trainings; enough for all where it is not given."""
+    fidelity = {name: more.pop(name) for name in ("min", "max", "reduction_factor") if name in more}
+    algorithm = {"scheduler": scheduler, "sampler": more.pop("sampler", "auto"), "seed": more.pop("seed", 0)}
+    resources = {"max_concurrent_trials": workers, "market": more.pop("market", "on_demand")}
+    return {
+        "trainings": trainings,
+        "budget": {"trials": trials} if trials else {},
+        "fidelity": fidelity,
+        "algorithm": algorithm,
+        "resources": resources,
+        **more,
+    }
+
+
+# By who ends the job; ASHA where nothing else is said.
+SIMULATED: dict[str, Changes] = {
+    "asha, 40 trials": job("asha", 40, sampler="random"),
+    "asha, 40 trials, from 3 epochs, halved": job("asha", 40, min=3, max=15, reduction_factor=2),
+    "asha, 60 trials, TPE": job("asha", 60, sampler="tpe", seed=1),
+    "asha, 30 trials, 1 worker": job("asha", 30, workers=1, sampler="random", seed=2),
+    "asha, 80 trials, 8 workers": job("asha", 80, workers=8, sampler="random", seed=3),
+    "asha, 40 trials on spot": job("asha", 40, market="spot", sampler="random", seed=4),
+    "asha, 40 trials, fallback": job("asha", 40, market="spot_with_fallback", sampler="random", seed=5),
+    "stopping asha, 40 trials": job("asha_stopping", 40, sampler="random", seed=6),
+    "full, 8 trials": job("none", 8, sampler="random", seed=7),
+    "full, 12 trials of 20 epochs": job("none", 12, max=20, sampler="random", seed=8),
+    "full, 10 trials, Sobol": job("none", 10, sampler="qmc", seed=9),
+    "auto, 20 trials": job("auto", 20, seed=10),
+    "auto, 40 trials, 20 epochs": job("auto", 40, max=20, seed=11),
+    "asha, plateau": job("asha", 200, sampler="random", seed=12, stop="plateau"),
+    "asha, $ for 10 trainings": job("asha", None, trainings=10, sampler="random", seed=13),
+    "auto, $ for 8 trainings": job("auto", None, trainings=8, seed=14),
+    "auto, $ for 3 on spot": job("auto", None, trainings=3, market="spot", seed=15),
+    "full, $ for 6 trainings": job("none", None, trainings=6, sampler="random", seed=16),
+}
+
+
+def real_job(trainable: str, scheduler: str, trials: int, most: int, **more: Any) -> Case:
+    changes = {
+        "trainable": f"trainables.{trainable}:train",
+        "fidelity": {"unit": "epoch", "min": more.pop("min", 1), "max": most},
+        "budget": {"usd": more.pop("usd", 0.5), "trials": trials},
+        "algorithm": {"scheduler": scheduler, "sampler": more.pop("sampler", "random"), "seed": 0},
+        "resources": {"max_concurrent_trials": more.pop("workers", 2)},
+        **more,
+    }
+    return Case(f"{trainable}, {scheduler}, {trials} trials of {most} epochs", changes, 0.003)
+
+
+REAL = [
+    real_job("digits_mlp", "asha", 40, 27),
+    real_job("digits_mlp", "none", 16, 20),
+    real_job("digits_mlp", "auto", 24, 24, sampler="auto"),
+    real_job("digits_cnn", "asha", 24, 9),
+    real_job("digits_cnn", "none", 10, 8, workers=1),
+    real_job("char_lm", "asha", 16, 9),
+    real_job("char_lm", "none", 8, 6),
+    real_job("digits_mlp", "asha", 400, 27, usd=0.002, sampler="auto"),
+]
+
+
+def one(place: Place, case: Case) -> Outcome:
+    body = place.body(case.changes)
+    pilot = place.run(place.client.pilot(body, usd=case.pilot_usd).id)
+    began = time.perf_counter()
+    plan = place.client.plan(body)
+    plan_s = time.perf_counter() - began
+    ended = place.run(place.client.submit(body).id)
+    cost = plan.cost_usd
+    return Outcome(
+        case.name,
+        cost.low,
+        cost.expected,
+        cost.high,
+        ended.spend.usd,
+        pilot.spend.usd,
+        str(ended.stop_reason),
+        plan_s,
+    )
+
+
+def simulated(tables: Sequence[Path]) -> Iterator[Outcome]:
+    """Every case once, each on the next table."""
+    for number, (name, changes) in enumerate(SIMULATED.items()):
+        table = tables[number % len(tables)]
+        with recorded(table) as place:
+            given = dict(changes)
+            if given.get("stop") == "plateau":
+                patience = round(4 * place.training_usd, 6)
+                given["stop"] = {"plateau": {"patience_usd": patience, "min_gain": 0.0}}
+            pilot_usd = round(PILOT_TRAININGS * place.training_usd, 6)
+            yield one(place, Case(f"{name} ({table.stem})", given, pilot_usd))
+
+
+def on_ray() -> Iterator[Outcome]:
+    with real() as place:
+        for case in REAL:
+            yield one(place, case)
+
+
+def shown(found: Iterator[Outcome]) -> list[Outcome]:
+    print("| job | ended by | pilot | expected | 80 % | was | within | error |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    rows = []
+    for row in found:
+        rows.append(row)
+        print(
+            f"| {row.case} | {row.reason} | {row.pilot:.4f} | {row.expected:.4f} | {row.low:.4f} to {row.high:.4f} "
+            f"| {row.actual:.4f} | {'yes' if row.is_within else 'no'} | {row.error:.0%} |",
+            flush=True,
+        )
+    return rows
+
+
+def told(name: str, rows: Sequence[Outcome]) -> None:
+    if rows:
+        within = sum(row.is_within for row in rows)
+        error = statistics.median(row.error for row in rows)
+        print(f"{name}: {within} of {len(rows)} within ({within / len(rows):.0%}), median error {error:.1%}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--tables", type=Path, help="a folder of recorded tables, beside the one that is shipped"
+    )
+    parser.add_argument("--real", action="store_true", help="the real jobs, too")
+    parser.add_argument("--only-real", action="store_true")
+    args = parser.parse_args()
+    tables = [SHIPPED, *(sorted(args.tables.glob("*.npz")) if args.tables else [])]
+    rows: list[Outcome] = []
+    if not args.only_real:
+        rows += shown(simulated(tables))
+    if args.real or args.only_real:
+        rows += shown(on_ray())
+    print()
+    told("all", rows)
+    told("open", [row for row in rows if row.is_open])
+    told("budget spent", [row for row in rows if not row.is_open])
+    print(f"slowest plan: {max(row.plan_s for row in rows):.2f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Advice over REST: what was recorded of a job's attempts is what its findings are reckoned from."""
+
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.api.conftest import Finished
+from tests.api.test_bad_bodies import check_problem
+from tests.fakes import FakeService
+from tuner.domain.time import NS
+from tuner.domain.usage import Usage
+from tuner.store import evidence, ledger, usage
+
+service, client = fakes.fixtures("module")
+
+
+def advice(client: TestClient, job: str) -> dict[str, Any]:
+    answer = client.get(f"/v1/jobs/{job}/advice")
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def use(service: FakeService, job: str, used: Usage) -> None:
+    """Every attempt of the job used so much."""
+    with service.database.write() as db:
+        for row, _ in list(evidence.attempts_of(db, job)):
+            usage.put(db, service.project, (job, row.trial, row.attempt), used)
+
+
+@pytest.fixture(scope="module")
+def measured(service: FakeService, client: TestClient) -> str:
+    job = fakes.submit(client, resources={"cpus": 2})
+    fakes.simulate(service, job)
+    used = Usage(
+        wall_ns=60 * NS,
+        cpu_ns=30 * NS,
+        memory_peak_bytes=1 << 30,
+        data_wait_ns=20 * NS,
+        compute_ns=40 * NS,
+        facts={"loader_workers": 0},
+    )
+    use(service, job, used)
+    return job
+
+
+def test_findings_are_reckoned_from_what_was_measured_and_billed(client: TestClient, measured: str) -> None:
+    found, bill = advice(client, measured), client.get(f"/v1/jobs/{measured}/bill").json()
+    assert found["spent_usd"] == found["measured_usd"] == bill["total_usd"]
+    by_kind = {one["kind"]: one for one in found["findings"]}
+    cpus = by_kind["cpu_underused"]
+    assert cpus["evidence"]["cores_used"] == 0.5
+    assert cpus["change"]["setting"] == "resources.cpus"
+    assert (cpus["change"]["now"], cpus["change"]["then"]) == ("2", "1")
+    assert cpus["saves_usd"] == pytest.approx(bill["total_usd"] / 2, abs=1e-6)
+    waits = by_kind["input_bound"]
+    assert waits["saves_usd"] == pytest.approx(bill["by_kind"]["train"] / 3, abs=2e-6)
+    assert all((one["saves_usd"] or 0) <= found["spent_usd"] for one in found["findings"])
+    assert {"checkpoint interval"} <= {one["what"] for one in found["not_measured"]}
+    assert not {"processor use", "waiting for data"} & {one["what"] for one in found["not_measured"]}
+
+
+def test_every_kind_of_job_has_advice(finished: Finished) -> None:
+    for job in finished.all:
+        found = advice(finished.client, job)
+        assert found["measured_usd"] == 0
+        assert {"processor use", "waiting for data"} <= {one["what"] for one in found["not_measured"]}
+
+
+def test_bills_of_attempts_add_up_to_what_was_spent(finished: Finished) -> None:
+    for job in finished.ended:
+        with finished.service.database.read() as db:
+            bills = evidence.bills(db, job)
+            posted = ledger.account(db, job).posted.usd
+        assert sum(usd.micro_usd for bill in bills.values() for usd in bill.values()) == posted.micro_usd
+
+
+def test_a_job_that_there_is_not(client: TestClient) -> None:
+    check_problem(client.get("/v1/jobs/job_0000000000000000/advice"), 404)

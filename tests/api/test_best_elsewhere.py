@@ -1,0 +1,160 @@
+"""Best, front and best of all, priced for another machine: what the stated figures give, and nothing else."""
+
+import math
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tests import fakes
+from tests.api.conftest import Finished
+from tests.api.points import points
+from tests.api.test_bad_bodies import check_problem
+from tuner.domain.money import NS_PER_HOUR
+
+T4 = {"instance_type": "g4dn.xlarge"}
+NODE_USD = 0.2  # of the fakes' node, of which a trial takes one of two CPUs
+
+
+def ask(finished: Finished, path: str, **query: Any) -> Any:
+    answer = finished.client.get(f"/v1/{path}", params=query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def cost(pricing: dict[str, Any], duration_ns: int, relative_time: float) -> int:
+    """In micro-dollars, from what the answer states."""
+    overhead = pricing["interruption_overhead"] or 0
+    ns = math.ceil(duration_ns * Fraction(str(relative_time)) * (1 + Fraction(str(overhead))))
+    return math.ceil(Fraction(ns * round(pricing["trial_usd_per_hour"] * 1e6), NS_PER_HOUR))
+
+
+def test_the_machine_that_a_job_had_changes_nothing(finished: Finished) -> None:
+    for path in (f"jobs/{finished.plain}/best", f"jobs/{finished.plain}/pareto"):
+        plain = ask(finished, path)
+        assert plain["pricing"] is None
+        assert ask(finished, path, market="on_demand", instance_type="local") == plain
+
+
+@pytest.mark.parametrize("query", [T4, {"market": "spot"}, {**T4, "market": "spot", "region": "us-east-1"}])
+def test_every_price_of_a_front_elsewhere_follows_from_what_is_stated(
+    finished: Finished, query: dict[str, str]
+) -> None:
+    found = ask(finished, f"jobs/{finished.troubled}/pareto", **query)
+    pricing = found["pricing"]
+    ns = {(p.trial, p.step): p.ns for p in points(finished.service, finished.troubled, "max")}
+    assert found["items"]
+    for item in found["items"]:
+        duration_ns = ns[item["trial"], item["step"]]
+        for name, factor in (
+            ("cost_usd", "relative_time"),
+            ("cost_low_usd", "relative_time_low"),
+            ("cost_high_usd", "relative_time_high"),
+        ):
+            assert round(item[name] * 1e6) == cost(pricing, duration_ns, pricing[factor]), name
+        assert item["as_run_seconds"] == pytest.approx(duration_ns / 1e9)
+
+
+@pytest.mark.parametrize("job", ["plain", "troubled", "lowest"])
+def test_best_elsewhere_is_the_best_of_all_reports_at_the_prices_there(finished: Finished, job: str) -> None:
+    name, mode = getattr(finished, job), "min" if job == "lowest" else "max"
+    recorded = points(finished.service, name, mode)
+    for micro in (40, 200, 10**6):
+        answer = finished.client.get(
+            f"/v1/jobs/{name}/best", params={**T4, "max_cost_usd": micro / 1e6, "forecast": False}
+        )
+        pricing = ask(finished, f"jobs/{name}/pareto", **T4)["pricing"]
+        there = {p: cost(pricing, p.ns, pricing["relative_time"]) for p in recorded}
+        within = [p for p in recorded if there[p] <= micro]
+        if not within:
+            detail = check_problem(answer, 404)["detail"]
+            assert f"{min(there.values()) / 1e6:.6f}".rstrip("0") in detail
+            continue
+        best = min(within, key=lambda p: (-p.score, there[p], p.seq))
+        assert (answer.json()["trial"], answer.json()["step"]) == (best.trial, best.step)
+        better = [there[p] for p in recorded if p.score > best.score]
+        shown = answer.json()["next_better"]
+        assert (shown and round(shown["cost_usd"] * 1e6)) == (min(better) if better else None)
+
+
+def test_a_market_without_a_measured_loss_says_that_interruptions_are_not_counted(finished: Finished) -> None:
+    pricing = ask(finished, f"jobs/{finished.plain}/best", market="spot")["pricing"]
+    assert pricing["speed_source"] == "same_machine"
+    assert pricing["interruption_overhead"] is None
+    assert any("not counted" in note for note in pricing["notes"])
+
+
+def test_the_next_point_is_the_next_better_one_at_its_extra_cost(finished: Finished) -> None:
+    items = ask(finished, f"jobs/{finished.plain}/pareto")["items"]
+    for one, after in pairwise(items):
+        found = ask(finished, f"jobs/{finished.plain}/best", max_cost_usd=one["cost_usd"], forecast=False)[
+            "next_dollar"
+        ]
+        assert found["forecast"] is None
+        point = found["next_point"]
+        assert (point["trial"], point["step"]) == (after["trial"], after["step"])
+        assert round(point["extra_usd"] * 1e6) == round((after["cost_usd"] - one["cost_usd"]) * 1e6)
+        assert point["gain"] == pytest.approx(after["metric"] - one["metric"])
+
+
+@pytest.mark.parametrize("job", ["plain", "troubled", "lowest"])
+def test_a_forecast_is_of_trials_that_were_cut_short(finished: Finished, job: str) -> None:
+    name = getattr(finished, job)
+    found = ask(finished, f"jobs/{name}/best")
+    forecast, sign = found["next_dollar"]["forecast"], -1 if job == "lowest" else 1
+    trials = {one["id"]: one for one in ask(finished, f"jobs/{name}/trials", limit=500)["items"]}
+    assert forecast["items"]
+    for one in forecast["items"]:
+        trial = trials[one["trial"]]
+        assert one["from_step"] <= trial["steps"] < one["to_step"] == 9
+        assert one["extra_usd"] > 0
+        assert one["low_metric"] <= one["expected_metric"] <= one["high_metric"]
+        assert 0 <= one["low_gain"] <= one["high_gain"]
+        best = sign * found["metric"]
+        ends = sorted((sign * one["low_metric"], sign * one["high_metric"]))
+        assert one["high_gain"] == pytest.approx(max(0, ends[1] - best), abs=1e-9)
+        assert one["expected_gain"] >= max(0, sign * one["expected_metric"] - best) - 1e-9
+    assert found == ask(finished, f"jobs/{name}/best")
+
+
+def test_a_forecast_that_cannot_be_made_says_why(finished: Finished) -> None:
+    job = fakes.submit(finished.client, budget={"usd": 0.0002})
+    fakes.simulate(finished.service, job)
+    forecast = ask(finished, f"jobs/{job}/best")["next_dollar"]["forecast"]
+    assert forecast["items"] == []
+    assert forecast["reason"]
+
+
+@pytest.mark.parametrize(
+    ("query", "pointer", "word"),
+    [
+        ({"instance_type": "g4dn.xlrge"}, "instance_type", "g4dn.xlarge"),
+        ({"instance_type": "locl"}, "instance_type", "local"),
+        ({"market": "spott"}, "market", "spot"),
+        ({"market": "spot_with_fallback"}, "market", "spot"),
+        ({**T4, "region": "us-esat-1"}, "region", "us-east-1"),
+        ({"region": "us-east-1"}, "region", "name an instance type"),
+        ({**T4, "region": "eastus"}, "region", "us-east-1"),
+        ({"region": "nowhere at all"}, "region", "eu-central-1"),
+    ],
+)
+@pytest.mark.parametrize("path", ["jobs/{job}/best", "jobs/{job}/pareto", "best"])
+def test_machines_that_there_are_not_are_refused_with_the_nearest(
+    finished: Finished, query: dict[str, str], pointer: str, word: str, path: str
+) -> None:
+    asked = {**query, **({"trainable": fakes.ENTRY, "metric": "acc"} if path == "best" else {})}
+    answer = finished.client.get(f"/v1/{path.format(job=finished.plain)}", params=asked)
+    problem = check_problem(answer)
+    assert [error["pointer"] for error in problem["errors"]] == [pointer]
+    assert word in problem["errors"][0]["detail"]
+
+
+def test_the_best_of_all_jobs_is_priced_elsewhere_too(finished: Finished) -> None:
+    query = {"trainable": fakes.ENTRY, "metric": "acc"}
+    found = ask(finished, "best", **query, **T4)
+    own = ask(finished, f"jobs/{found['job']}/best", **T4, forecast=False)
+    assert {name: own[name] for name in found if name != "job"} == {
+        name: found[name] for name in found if name != "job"
+    }
+    assert found["pricing"]["instance_type"] == "g4dn.xlarge"

@@ -1,0 +1,182 @@
+"""Plans over REST: worked cases, what they rest on, and what is refused."""
+
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.fakes import FakeService, body
+
+service, client = fakes.fixtures("module")
+HOUR = 3600.0
+# $4.00 an hour for one hour, or $1.40 for 2.2 hours: one training of ten steps.
+DEAR = {"instance_type": "dear", "usd_per_hour": 4.00, "step_seconds": 360, "cpus": 1}
+CHEAP = {"instance_type": "cheap", "usd_per_hour": 1.40, "step_seconds": 792, "cpus": 1}
+EXACT = {"setup_seconds": 0, "checkpoint_seconds": 0, "step_spread": 0}
+
+
+def plan(client: TestClient, planning: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    answer = client.post("/v1/plans", json=body(planning=planning, **changes))
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def refused(client: TestClient, planning: dict[str, Any], **changes: Any) -> dict[str, str]:
+    answer = client.post("/v1/plans", json=body(planning=planning, **changes))
+    assert answer.status_code == 422, answer.text
+    return {one["pointer"]: one["detail"] for one in answer.json()["errors"]}
+
+
+def one_training(**planning: Any) -> dict[str, Any]:
+    return {
+        "planning": {"candidates": [DEAR, CHEAP], **EXACT, **planning},
+        "fidelity": {"unit": "epoch", "max": 10},
+        "budget": {"usd": 6, "trials": 1},
+        "algorithm": {"scheduler": "none", "sampler": "random"},
+    }
+
+
+def chosen(found: dict[str, Any]) -> dict[str, Any]:
+    (one,) = [one for one in found["alternatives"] if one["chosen"]]
+    return dict(one)
+
+
+def test_the_cheap_machine_is_chosen_while_nothing_is_due(client: TestClient) -> None:
+    found = plan(client, **one_training())
+    assert chosen(found)["instance_type"] == "cheap"
+    usd = {one["instance_type"]: one["usd"] for one in found["alternatives"]}
+    assert usd["cheap"] == pytest.approx(3.08, rel=0.01)
+    assert usd["dear"] == pytest.approx(4.00, rel=0.01)
+    assert found["finish_seconds"]["expected"] == pytest.approx(2.2 * HOUR, rel=0.01)
+
+
+def test_the_dear_machine_is_chosen_where_two_hours_are_all_there_is(client: TestClient) -> None:
+    found = plan(client, **one_training(deadline="2h"))
+    assert chosen(found)["instance_type"] == "dear"
+    assert found["in_time"]["chance"] == 1
+    (late,) = [one for one in found["alternatives"] if not one["chosen"]]
+    assert late["in_time"]["chance"] <= 0.2
+    assert found["usd"]["expected"] == pytest.approx(4.00, rel=0.01)
+
+
+def test_a_hundred_dollars_or_twenty_gpu_hours_whichever_is_first(client: TestClient) -> None:
+    """Three epochs of warm-up, the bottom half pruned, fifteen for the promoted, at most forty trials."""
+    found = plan(
+        client,
+        {
+            "candidates": [{"instance_type": "gpu", "usd_per_hour": 4, "gpus": 1, "cpus": 4}],
+            "step_seconds": 300,
+        },
+        objective={"metric": "val_auc", "mode": "max"},
+        fidelity={"unit": "epoch", "min": 3, "max": 15, "reduction_factor": 2},
+        budget={"usd": 100, "gpu_hours": 20, "trials": 40},
+        resources={"cpus": 4, "gpus": 1, "max_concurrent_trials": 2},
+        algorithm={"scheduler": "asha", "sampler": "random"},
+    )
+    first, *_, last = found["rungs"]
+    assert [rung["step"] for rung in found["rungs"]] == [3, 6, 12, 15]
+    assert found["trials"]["high"] <= 40
+    assert found["gpu_hours"]["high"] <= 20
+    assert found["usd"]["high"] <= 80.000001
+    assert set(found["ends"]) <= {"budget_gpu_hours", "trials"}
+    assert found["rungs"][1]["trials"] == pytest.approx(first["trials"] / 2, rel=0.2)
+    assert 1 <= last["trials"] < first["trials"] / 4
+    full = {one["name"]: one for one in found["comparisons"]}["random_search"]
+    assert full["usd"] > 1.5 * found["usd"]["expected"]
+    assert full["trials"] == pytest.approx(found["trials"]["expected"], abs=1)
+
+
+def test_spot_and_on_demand_are_compared_for_a_hundred_and_twenty_dollars(client: TestClient) -> None:
+    machine = {"instance_type": "gpu", "usd_per_hour": 4, "spot_usd_per_hour": 1.2, "gpus": 1, "cpus": 4}
+    found = plan(
+        client,
+        {
+            "candidates": [machine],
+            "step_seconds": 600,
+            "markets": ["on_demand", "spot", "spot_with_fallback"],
+        },
+        fidelity={"unit": "epoch", "min": 3, "max": 15, "reduction_factor": 2},
+        budget={"usd": 120, "trials": 20},
+        resources={"cpus": 4, "gpus": 1, "max_concurrent_trials": 2},
+        algorithm={"scheduler": "asha", "sampler": "random"},
+    )
+    by_market = {one["market"]: one for one in found["alternatives"]}
+    assert by_market["spot"]["usd"] < 0.5 * by_market["on_demand"]["usd"]
+    assert by_market["spot"]["finish_seconds"] >= by_market["on_demand"]["finish_seconds"]
+    assert chosen(found)["market"] == "spot"
+    assert {one["name"] for one in found["comparisons"]} >= {"on_demand", "spot_with_fallback"}
+
+
+def test_a_plan_of_what_is_not_known_says_so_and_runs_nothing(
+    client: TestClient, service: FakeService
+) -> None:
+    found = plan(client, {}, trainable="trainables.char_lm:train")
+    assert found["inputs"]["evidence"]["source"] == "none"
+    assert any("nothing is known" in one for one in found["warnings"])
+    assert found["best"] is None
+    assert not service.cluster.submitted
+    assert not client.get("/v1/jobs").json()["items"]
+    again = plan(client, {}, trainable="trainables.char_lm:train")
+    assert again == found
+
+
+def test_rungs_add_up_to_the_whole_and_follow_from_what_is_stated(client: TestClient) -> None:
+    found = plan(client, {"step_seconds": 3}, budget={"usd": 2})
+    micro = [round(rung["usd"] * 1e6) for rung in found["rungs"]]
+    assert sum(micro) == round(found["usd"]["expected"] * 1e6)
+    price = found["inputs"]["prices"][0]["trial_usd_per_hour"]
+    for rung in found["rungs"]:
+        assert rung["usd_per_hour"] == pytest.approx(price, rel=0.01)
+        again = rung["steps"] * rung["step_seconds"] * rung["usd_per_hour"] / 3600
+        assert rung["train_usd"] == pytest.approx(again, rel=0.01, abs=2e-6)
+        assert round(rung["usd"] * 1e6) == round((rung["train_usd"] + rung["overhead_usd"]) * 1e6)
+
+
+BAD = [
+    ({"deadline": 0}, "/planning/deadline", ""),
+    ({"deadline": "2001-01-01T00:00:00Z"}, "/planning/deadline", "later"),
+    ({"deadline": "soon"}, "/planning/deadline", "duration"),
+    ({"step_seconds": -1}, "/planning/step_seconds", ""),
+    ({"step_seconds": 0}, "/planning/step_seconds", "more than 0"),
+    ({"steps_from": ["job_0"]}, "/planning/steps_from/0", "no job"),
+    ({"candidates": [{"instance_type": "g5.xlage"}]}, "/planning/candidates/0/instance_type", "g5.xlarge"),
+    ({"candidates": [{"instance_type": "a", "usd_per_hour": 0}]}, "/planning/candidates/0/usd_per_hour", "0"),
+    ({"catalogue": {"region": "us-est-1"}}, "/planning/catalogue/region", "us-east-1"),
+    ({"catalogue": {"accelerator": "H1000"}}, "/planning/catalogue/accelerator", "H100"),
+    ({"speeds": {"locl": 2}}, "/planning/speeds/locl", "local"),
+    ({"word": 1}, "/planning/word", ""),
+]
+
+
+@pytest.mark.parametrize(("planning", "pointer", "word"), BAD)
+def test_what_is_said_wrongly_is_refused_by_name(
+    client: TestClient, planning: dict[str, Any], pointer: str, word: str
+) -> None:
+    found = refused(client, planning)
+    assert pointer in found, found
+    assert word in found[pointer]
+
+
+def test_the_faults_of_a_job_are_those_of_its_plan(client: TestClient) -> None:
+    for change in ({"budget": {"usd": 1e-6}}, {"fidelity": {"min": 5, "max": 2}}, {"resources": {"gpus": 9}}):
+        answer = client.post("/v1/jobs", json=body(**change))
+        assert answer.status_code == 422
+        assert {e["pointer"] for e in answer.json()["errors"]} == set(refused(client, {}, **change))
+    too_large = {"candidates": [{"instance_type": "p4d.24xlarge"}]}
+    found = refused(client, too_large, resources={"gpus": 9}, budget={"usd": 1000})
+    assert "needs 9" in found["/planning/candidates"]
+
+
+def test_machines_of_the_catalogue_are_looked_at_and_the_unfit_left_out(client: TestClient) -> None:
+    found = plan(
+        client,
+        {"catalogue": {"cloud": "aws"}, "step_seconds": 60, "needs": {"gpu_memory_gib": 40}},
+        resources={"gpus": 1, "cpus": 4},
+        budget={"usd": 5},
+    )
+    assert len(found["alternatives"]) > 1
+    left_out = [one for one in found["alternatives"] if one["why_not"]]
+    assert all(one["usd"] is None for one in left_out)
+    assert chosen(found)["why_not"] is None

@@ -1,0 +1,101 @@
+"""Who is next, for any jobs that wait."""
+
+from collections import Counter
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuner.domain.line import Share, Waiting, line_up
+from tuner.domain.money import ZERO, Money
+from tuner.domain.time import Instant
+
+owners = st.sampled_from("abcd")
+waiting = st.lists(
+    st.builds(
+        Waiting,
+        st.integers(0, 999).map(lambda n: f"job_{n}"),
+        owners,
+        st.integers(-1, 1),
+        st.integers(0, 5).map(Instant),
+    ),
+    max_size=20,
+    unique_by=lambda one: one.job,
+)
+shares = st.dictionaries(
+    owners, st.builds(Share, st.integers(0, 3), st.integers(0, 3).map(Money)), max_size=4
+)
+
+
+def job(name: str, owner: str, since: int = 0, priority: int = 0) -> Waiting:
+    return Waiting(name, owner, priority, Instant(since))
+
+
+def names(line: list[Waiting]) -> str:
+    return " ".join(one.job for one in line)
+
+
+@given(waiting, shares, st.randoms())
+def test_everybody_has_one_place_whatever_order_they_came_in(
+    jobs: list[Waiting], given: dict[str, Share], random: Random
+) -> None:
+    found = line_up(jobs, given)
+    assert sorted(found, key=lambda one: one.job) == sorted(jobs, key=lambda one: one.job)
+    random.shuffle(jobs)
+    assert line_up(jobs, given) == found
+
+
+@given(waiting, shares)
+def test_each_is_the_one_whose_turn_it_is(jobs: list[Waiting], given: dict[str, Share]) -> None:
+    """By trying everybody at each place."""
+    found, rest = line_up(jobs, given), list(jobs)
+    at_work = Counter({owner: share.at_work for owner, share in given.items()})
+    for one in found:
+        turns = {
+            other.job: (
+                -other.priority,
+                at_work[other.owner],
+                given.get(other.owner, Share()).spent,
+                other.since,
+                other.job,
+            )
+            for other in rest
+        }
+        assert turns[one.job] == min(turns.values())
+        rest.remove(one)
+        at_work[one.owner] += 1
+
+
+@given(waiting, owners)
+def test_nobody_waits_for_ever_behind_others_who_always_have_more_jobs(
+    jobs: list[Waiting], owner: str
+) -> None:
+    """One slot, of which each job uses up a dollar; the other owners hand in another job at once for each that ran."""
+    mine = [one for one in jobs if one.owner == owner]
+    others = [job(f"new_{name}", name, since=0) for name in "abcd" if name != owner]
+    alike = [Waiting(one.job, one.owner, 0, one.since) for one in mine] + others
+    spent: Counter[str] = Counter()
+    for turn in range(4 * len(mine) + 1):
+        line = line_up(alike, {name: Share(0, Money(count)) for name, count in spent.items()})
+        first = line[0]
+        alike.remove(first)
+        spent[first.owner] += 1
+        if first.owner != owner:
+            alike.append(Waiting(f"{first.job}.{turn}", first.owner, 0, Instant(0)))
+    assert all(one.owner != owner for one in alike)
+
+
+def test_owners_take_turns_and_like_owners_are_served_as_they_came() -> None:
+    line = [job("a1", "a", 1), job("a2", "a", 2), job("a3", "a", 3), job("b1", "b", 4), job("c1", "c", 5)]
+    assert names(line_up(line, {})) == "a1 b1 c1 a2 a3"
+
+
+def test_who_has_less_at_work_or_spent_less_of_late_comes_first() -> None:
+    line = [job("a1", "a", 1), job("b1", "b", 2), job("c1", "c", 3)]
+    of_late = {"a": Share(1, ZERO), "b": Share(0, Money(5)), "c": Share(0, Money(4))}
+    assert names(line_up(line, of_late)) == "c1 b1 a1"
+
+
+def test_priority_comes_before_fairness_and_fairness_before_age() -> None:
+    line = [job("a1", "a", 1), job("a2", "a", 9, priority=1), job("b1", "b", 5)]
+    assert names(line_up(line, {"a": Share(3, Money(10))})) == "a2 b1 a1"

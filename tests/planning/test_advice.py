@@ -1,0 +1,382 @@
+"""Each rule finds what it is for and nothing else, and its dollars are what its evidence makes them."""
+
+from fractions import Fraction
+from math import isclose
+from random import Random
+from typing import Any
+
+import pytest
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.planning.advising import (
+    BIG,
+    GIB,
+    HOUR,
+    SMALL,
+    TINY,
+    curve,
+    evidence,
+    gpu_usage,
+    piece,
+    price,
+    spec,
+    usd,
+)
+from tuner.domain.money import Money
+from tuner.domain.time import NS
+from tuner.domain.usage import Usage
+from tuner.planning.advice import RULES, findings
+from tuner.planning.advice.evidence import Evidence, Places
+from tuner.planning.advice.finding import Finding
+from tuner.planning.advice.missing import not_measured
+from tuner.planning.advice.rules import (
+    checkpoints,
+    cpu,
+    data_wait,
+    egress,
+    gpu,
+    idle,
+    interruptions,
+    memory,
+    min_fidelity,
+    precision,
+    pruning,
+    setup,
+    spot,
+)
+from tuner.planning.advice.rules.ranks import spearman
+from tuner.planning.catalogue import Catalogue
+
+quick = settings(deadline=None, max_examples=40)
+
+
+def found(answer: Finding | None) -> Finding:
+    assert answer is not None
+    return answer
+
+
+def test_a_gpu_that_is_idle_most_of_the_time_is_shared_or_smaller() -> None:
+    one = found(gpu.finding(evidence(piece(train="8.00", usage=gpu_usage(20)))))
+    assert one.evidence["gpu_utilisation"] == Fraction(1, 5)
+    # An L4 has 300/1555 of the bandwidth, and three quarters of that at least: 0.8 h + 0.2 h / 0.1447 for each hour, at $1.00.
+    slower = Fraction(4, 5) + Fraction(1, 5) / (Fraction(300, 1555) * Fraction(3, 4))
+    tiny = Fraction(4, 5) + Fraction(1, 5) / (min(Fraction(65, 312), Fraction(320, 1555)) * Fraction(3, 4))
+    best = min(slower * 1, tiny * Fraction(1, 2))
+    assert one.change.setting == "resources.instance_type"
+    assert one.change.then == ("g.small" if slower < tiny / 2 else "g.tiny")
+    assert one.saves is not None
+    assert isclose(one.saves.usd, 8 - 2 * float(best), abs_tol=1e-5)
+    # Half a GPU, but all eight processors: no cheaper.
+    assert [other.setting for other in one.alternatives] == ["batch_size of the trainable"]
+
+
+def test_two_trials_share_a_gpu_where_both_fit() -> None:
+    usage = gpu_usage(40, used=15 * GIB, batch_size=64)
+    one = found(gpu.finding(evidence(piece(train="8.00", usage=usage), job=spec(cpus=4))))
+    shared = next(c for c in (one.change, *one.alternatives) if c.setting == "resources.gpus")
+    assert (shared.now, shared.then) == ("1", "0.5")
+    assert any(c.then == "128" for c in one.alternatives)
+    full = gpu_usage(40, used=30 * GIB)
+    machines = Catalogue((BIG, SMALL, TINY), "made up")
+    alone = gpu.finding(evidence(piece(train="8.00", usage=full), job=spec(cpus=4), catalogue=machines))
+    assert alone is None  # neither two trials nor any smaller GPU
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [gpu_usage(50), gpu_usage(10, samples=29), Usage(), None],
+    ids=["busy enough", "too few samples", "not measured", "nothing measured"],
+)
+def test_nothing_is_said_of_a_gpu_that_is_busy_or_unknown(usage: Usage | None) -> None:
+    assert gpu.finding(evidence(piece(train="8.00", usage=usage))) is None
+
+
+def test_processors_that_are_not_used_are_given_back() -> None:
+    usage = Usage(wall_ns=100 * NS, cpu_ns=120 * NS)
+    one = found(
+        cpu.finding(evidence(piece(train="6.00", setup="2.00", usage=usage), job=spec(cpus=8, gpus=0)))
+    )
+    assert (one.change.now, one.change.then) == ("8", "1.5")
+    assert one.saves == Money(8_000_000 * 13 // 16)
+    assert cpu.finding(evidence(piece(train="8.00", usage=usage))) is None  # the GPU is what is paid for
+    busy = Usage(wall_ns=100 * NS, cpu_ns=400 * NS)
+    assert cpu.finding(evidence(piece(train="8.00", usage=busy), job=spec(cpus=8, gpus=0))) is None
+
+
+def test_memory_that_is_not_used_is_a_leaner_machine() -> None:
+    one = found(memory.finding(evidence(piece(train="8.00", usage=Usage(memory_peak_bytes=10 * GIB)))))
+    assert one.change.then == "p.lean"
+    assert one.saves == usd("2.00")
+    full = Usage(memory_peak_bytes=20 * GIB)
+    assert memory.finding(evidence(piece(train="8.00", usage=full))) is None
+
+
+@pytest.mark.parametrize(("wait", "saves"), [(30, "3.00"), (80, "2.00"), (20, None)])
+def test_training_that_waits_for_data(wait: int, saves: str | None) -> None:
+    usage = Usage(data_wait_ns=wait * NS, compute_ns=(100 - wait) * NS, facts={"loader_workers": 0})
+    answer = data_wait.finding(evidence(piece(train="10.00", usage=usage)))
+    assert (answer.saves if answer else None) == (usd(saves) if saves else None)
+    if answer:
+        assert answer.change.setting == "num_workers of the DataLoader"
+        assert (answer.change.now, answer.change.then) == ("0", "8")
+
+
+def test_a_gpu_that_is_busy_all_the_time_waits_for_no_data() -> None:
+    known = gpu_usage(95)
+    usage = Usage(known.wall_ns, gpu_samples=100, gpu_percent=9500, data_wait_ns=50 * NS, compute_ns=50 * NS)
+    assert data_wait.finding(evidence(piece(train="10.00", usage=usage))) is None
+
+
+@pytest.mark.parametrize(
+    ("facts", "is_found"),
+    [
+        ({"precision": "fp32", "gpu_capability": "8.0"}, True),
+        ({"precision": "fp32", "gpu_capability": "7.5"}, False),
+        ({"precision": "bf16", "gpu_capability": "8.0"}, False),
+        ({"precision": "fp32"}, True),  # by the catalogue: an A100
+    ],
+)
+def test_fp32_on_a_gpu_that_has_bf16(facts: dict[str, Any], is_found: bool) -> None:
+    answer = precision.finding(evidence(piece(train="8.00", usage=Usage(facts=facts))))
+    assert (answer is not None) == is_found
+    if answer:
+        assert answer.saves is None
+        assert answer.saves_note
+
+
+def saved(saves: int, **bill: str) -> Evidence:
+    fixed = spec(market="spot", interval_ns=NS)
+    return evidence(piece(market="spot", usage=Usage(saves=saves), **bill), job=fixed)
+
+
+def test_checkpoints_that_are_too_dear_and_too_rare() -> None:
+    from tuner.tuning.checkpointing import Exposure, Hazard
+
+    exposures = {"spot": Exposure(preemption=Hazard.of_spot())}
+    dear = saved(1000, train="8.00", checkpoint="2.00")  # 7.2 s of training for each stall of 1.8 s
+    one = found(checkpoints.finding(Evidence(**{**vars(dear), "exposures": exposures})))
+    assert one.kind == "checkpoints_too_dear"
+    assert one.change.setting == "checkpoint.interval"
+    assert one.saves is not None
+    assert usd("1.00") < one.saves <= usd("2.00")
+    rare = saved(2, train="8.00", lost="1.00", checkpoint="0.01")
+    one = found(checkpoints.finding(Evidence(**{**vars(rare), "exposures": exposures})))
+    assert one.kind == "checkpoints_too_rare"
+    assert one.saves is not None
+    assert usd("0") < one.saves <= usd("1.00")
+    fine = saved(20, train="8.00", lost="0.10", checkpoint="0.01")
+    assert checkpoints.finding(Evidence(**{**vars(fine), "exposures": exposures})) is None
+
+
+def test_setting_up_again_and_again() -> None:
+    pieces = [piece(n, setup="0.30", train="1.00") for n in range(10)]
+    one = found(setup.finding(evidence(*pieces, concurrency=2)))
+    assert one.saves == usd("2.40")
+    assert setup.finding(evidence(*[piece(n, setup="0.10", train="1.00") for n in range(10)])) is None
+
+
+def test_machines_that_wait() -> None:
+    assert found(idle.finding(evidence(piece(idle="1.00", train="4.00")))).saves == usd("1.00")
+    assert idle.finding(evidence(piece(idle="0.40", train="4.00"))) is None
+
+
+def test_spot_machines_that_were_not_used() -> None:
+    paid = evidence(piece(train="10.00"), spot=price("1.40"), self_test=(True, ""))
+    one = found(spot.finding(paid))
+    overhead = one.evidence["interruption_overhead"]
+    assert isinstance(overhead, Fraction)
+    assert one.saves is not None
+    assert abs(one.saves.usd - (10 - 3.5 * (1 + float(overhead)))) < 2e-6
+    assert one.confidence == "medium"
+    assert found(spot.finding(evidence(piece(train="10.00"), spot=price("1.40")))).confidence == "low"
+    failed = found(
+        spot.finding(evidence(piece(train="10.00"), spot=price("1.40"), self_test=(False, "it forgets")))
+    )
+    assert "it forgets" in failed.change.how
+    assert spot.finding(evidence(piece(train="10.00"))) is None  # no price is known
+    assert spot.finding(evidence(piece(train="10.00"), spot=price("3.999"))) is None
+
+
+def test_preemptions_that_cost_more_than_spot_saved() -> None:
+    first = piece(0, 1, hourly="3.00", market="spot", end="preempted", train="1.00", lost="3.00")
+    again = piece(0, 2, hourly="3.00", market="spot", setup="1.00", train="1.00")
+    one = found(interruptions.finding(evidence(first, again, job=spec(market="spot"))))
+    assert one.evidence["interruptions_usd"] == usd("4.00")
+    assert one.saves == Money(6_000_000 - 2 * -(-4_000_000 // 3))
+    little = piece(0, 1, hourly="1.40", market="spot", end="preempted", train="5.00", lost="0.10")
+    assert interruptions.finding(evidence(little, job=spec(market="spot"))) is None
+
+
+def test_data_that_leaves_its_region() -> None:
+    usage = Usage(saved_bytes=50 * 10**9)
+    apart = Places("us-east-1", "eu-west-1", usd("0.02"), "a list")
+    one = found(egress.finding(evidence(piece(train="1.00", usage=usage), places=apart)))
+    assert one.saves == usd("1.00")
+    unpriced = Places("us-east-1", "eu-west-1")
+    assert found(egress.finding(evidence(piece(usage=usage), places=unpriced))).saves is None
+    for places in (Places("us-east-1", "us-east-1"), Places(None, "us-east-1"), Places("us-east-1")):
+        assert egress.finding(evidence(piece(usage=usage), places=places)) is None
+
+
+def ranked(noise: float, *, last: bool = True, trials: int = 40) -> list[Any]:
+    """Trials whose metric at step 1 says of that at step 9 as little as the noise has it; half as many are cut at step 1."""
+    random = Random(3)
+    found = []
+    for n in range(trials):
+        end = random.random()
+        first, middle = end + random.gauss(0, noise), end + random.gauss(0, 0.01)
+        found.append(curve({1: first, 3: middle, 9: end}, cut=False) if last else curve({1: first}))
+        if n % 2:
+            found.append(curve({1: first}))
+    return found
+
+
+def test_a_minimum_that_does_not_predict() -> None:
+    one = found(min_fidelity.finding(evidence(piece(train="500.00"), curves=tuple(ranked(100.0)))))
+    assert (one.change.now, one.change.then) == ("1", "3")
+    assert one.evidence["trials_cut"] == 20
+    assert one.saves is not None
+    assert one.saves <= usd("20")
+    assert min_fidelity.finding(evidence(piece(train="500.00"), curves=tuple(ranked(0.01)))) is None
+    assert min_fidelity.finding(evidence(piece(train="500.00"), curves=tuple(ranked(100.0)[:9]))) is None
+
+
+def test_trials_that_are_cut_later_than_need_be() -> None:
+    job = spec(fidelity=spec().fidelity.__class__(min=3, max=9))
+    curves = [*ranked(0.01), *(curve({1: 0.1, 3: 0.1}) for _ in range(4))]
+    one = found(pruning.finding(evidence(piece(train="500.00"), job=job, curves=tuple(curves))))
+    assert (one.change.setting, one.change.then) == ("fidelity.min", "1")
+    assert one.saves == usd("8")
+    assert pruning.finding(evidence(piece(train="500.00"), job=job, curves=tuple(ranked(100.0)))) is None
+    whole = evidence(piece(train="500.00"), job=spec(scheduler="none"), curves=tuple(ranked(0.01)))
+    one = found(pruning.finding(whole))
+    assert one.change.setting == "algorithm.scheduler"
+    assert one.saves == usd(str(26 * 8))  # 40 trials but the best 14, from step 1 to step 9
+
+
+@quick
+@given(st.lists(st.tuples(st.integers(-5, 5), st.integers(-5, 5)), min_size=2, max_size=30))
+def test_ranks_correlate_as_scipy_has_it(pairs: list[tuple[int, int]]) -> None:
+    one, other = [float(a) for a, _ in pairs], [float(b) for _, b in pairs]
+    ours = spearman(one, other)
+    if len(set(one)) == 1 or len(set(other)) == 1:
+        assert ours is None
+    else:
+        assert ours == pytest.approx(scipy.stats.spearmanr(one, other).statistic)
+
+
+COUNT = st.none() | st.integers(0, 10**13)
+FACTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "precision": st.sampled_from(["fp32", "bf16"]),
+        "gpu_capability": st.sampled_from(["7.0", "9.0", "x"]),
+        "gpu_memory_bytes": st.integers(1, 80 * GIB),
+        "batch_size": st.integers(1, 64),
+        "loader_workers": st.integers(0, 8),
+    },
+)
+USAGES = st.builds(
+    Usage,
+    wall_ns=COUNT,
+    cpu_ns=COUNT,
+    memory_peak_bytes=COUNT,
+    gpu_samples=st.none() | st.integers(0, 1000),
+    gpu_percent=st.none() | st.integers(0, 100_000),
+    gpu_memory_peak_bytes=COUNT,
+    data_wait_ns=COUNT,
+    compute_ns=COUNT,
+    saves=st.none() | st.integers(0, 1000),
+    saved_bytes=COUNT,
+    facts=FACTS,
+)
+DOLLARS = st.integers(0, 10**7).map(lambda micro: str(Money(micro)).removeprefix("$"))
+PIECES = st.builds(
+    piece,
+    st.integers(0, 3),
+    st.integers(1, 3),
+    market=st.sampled_from(["on_demand", "spot"]),
+    hourly=st.sampled_from(["0", "0.5", "4.00"]),
+    end=st.sampled_from(["completed", "preempted", "lost", None]),
+    usage=st.none() | USAGES,
+    setup=DOLLARS,
+    restore=DOLLARS,
+    train=DOLLARS,
+    checkpoint=DOLLARS,
+    lost=DOLLARS,
+    idle=DOLLARS,
+)
+CURVES = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1), st.booleans()), max_size=15).map(
+    lambda rows: tuple(curve({1: a, 3: a, 9: b} if whole else {1: a}) for a, b, whole in rows)
+)
+JOBS = st.builds(
+    spec,
+    cpus=st.sampled_from([0.5, 1, 8]),
+    gpus=st.sampled_from([0, 0.5, 1]),
+    market=st.sampled_from(["on_demand", "spot_with_fallback"]),
+    interval_ns=st.none() | st.just(60 * NS),
+    scheduler=st.sampled_from(["asha", "none"]),
+)
+CASES = st.builds(
+    evidence,
+    *[PIECES] * 3,
+    job=JOBS,
+    curves=CURVES,
+    spot=st.none() | st.just(price("1.40")),
+    demand=st.none() | st.just(price("4.00")),
+    concurrency=st.integers(1, 4),
+)
+
+
+@quick
+@given(CASES)
+def test_no_finding_saves_more_than_was_spent_nor_comes_without_evidence_and_words(case: Evidence) -> None:
+    answers = findings(case)
+    for one in answers:
+        assert one.saves is None or Money(0) <= one.saves <= case.spent
+        assert any(value is not None for value in one.evidence.values())
+        assert one.title
+        assert one.change.setting
+        assert one.change.then
+        assert one.saves_note
+        assert one.verify
+    known = [one.saves for one in answers if one.saves is not None]
+    assert known == sorted(known, reverse=True)
+    assert [one.saves is None for one in answers] == sorted(one.saves is None for one in answers)
+
+
+@quick
+@given(JOBS)
+def test_of_a_job_of_which_nothing_is_known_nothing_is_said_but_what_is_missing(job: Any) -> None:
+    nothing = evidence(job=job)
+    assert [rule(nothing) for rule in RULES] == [None] * len(RULES)
+    what = {one.what for one in not_measured(nothing)}
+    assert {"processor use", "waiting for data", "checkpoint interval", "data between regions"} <= what
+    assert ("GPU utilisation" in what) == bool(job.resources.gpus)
+
+
+@quick
+@given(st.integers(0, 40), st.integers(0, 9))
+def test_the_idler_the_gpu_the_more_is_saved(percent: int, more: int) -> None:
+    def saves(busy: int) -> Money:
+        answer = gpu.finding(evidence(piece(train="8.00", usage=gpu_usage(busy))))
+        return answer.saves or Money(0) if answer else Money(0)
+
+    assert saves(percent) >= saves(percent + more)
+
+
+@quick
+@given(st.integers(0, 10**6), st.integers(0, 10**6))
+def test_the_more_is_spent_idle_the_more_is_saved(micro: int, more: int) -> None:
+    def saves(idled: int) -> Money:
+        answer = idle.finding(evidence(piece(train="1.00", idle=str(Money(idled)).removeprefix("$"))))
+        return answer.saves or Money(0) if answer else Money(0)
+
+    assert saves(micro) <= saves(micro + more)
+
+
+def test_an_hour_of_a_price_is_its_dollars() -> None:
+    assert piece(train="4.00").ns("train") == HOUR
+    assert piece(train="4.00", hourly="0").ns("train") == 0

@@ -1,0 +1,101 @@
+"""Costs elsewhere: recomputed from price, relative time and overhead; speeds that were measured, read or assumed."""
+
+import math
+from fractions import Fraction
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tuner.domain.money import Price, Rate
+from tuner.planning.repricing import (
+    SAME,
+    RelativeTime,
+    Repricing,
+    assumed_same,
+    catalogued,
+    measured,
+)
+
+FACTORS = st.integers(1, 5_000_000).map(lambda parts: Fraction(parts, 1_000_000))
+NAMES = ("here", "there")
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    ns=st.lists(st.integers(0, 10**15), min_size=1, max_size=4),
+    price=st.integers(0, 10**9),
+    milli_gpus=st.sampled_from([0, 250, 1000, 8000]),
+    factors=st.tuples(FACTORS, FACTORS, FACTORS).map(sorted),
+    overhead=st.none() | FACTORS,
+)
+def test_a_cost_is_price_times_time_and_grows_with_time(
+    ns: list[int], price: int, milli_gpus: int, factors: list[Fraction], overhead: Fraction | None
+) -> None:
+    low, expected, high = factors
+    rate = Rate(Price(price), milli_gpus)
+    repricing = Repricing(rate, RelativeTime(low, expected, high, "measured", ""), overhead)
+    found = [repricing.of(one) for one in sorted(ns)]
+    for one, there in zip(sorted(ns), found, strict=True):
+        duration = math.ceil(one * expected * (1 + (overhead or 0)))
+        assert there.duration_ns == duration
+        assert there.cost.usd.micro_usd == math.ceil(Fraction(duration * price, 3600 * 10**9))
+        assert there.cost.gpu_ms == math.ceil(Fraction(duration * milli_gpus, 10**9))
+        assert there.low.usd <= there.cost.usd <= there.high.usd
+    assert found == sorted(found, key=lambda one: (one.duration_ns, one.cost.usd))
+
+
+def test_the_same_machine_costs_what_its_time_costs() -> None:
+    found = Repricing(Rate(Price(3_600_000_000)), SAME).of(1_500_000_000)
+    assert found.cost.usd.micro_usd == found.low.usd.micro_usd == found.high.usd.micro_usd == 1_500_000
+
+
+@settings(deadline=None, max_examples=50)
+@given(ratio=st.floats(0.05, 20), spread=st.floats(0.001, 0.5), seed=st.integers(0, 10**6))
+def test_a_measured_ratio_lies_within_its_own_interval(ratio: float, spread: float, seed: int) -> None:
+    rng = Random(seed)
+    here = [math.exp(rng.gauss(0, spread)) for _ in range(20)]
+    there = [ratio * math.exp(rng.gauss(0, spread)) for _ in range(20)]
+    found = measured(here, there, names=NAMES)
+    assert found is not None
+    assert found.low <= found.expected <= found.high
+    assert float(found.expected) == pytest.approx(ratio, rel=4 * spread + 1e-4)
+
+
+def test_measured_intervals_cover_the_true_ratio_as_often_as_they_say() -> None:
+    rng, hits = Random(7), 0
+    for _ in range(1000):
+        here = [math.exp(rng.gauss(0, 0.3)) for _ in range(15)]
+        there = [2 * math.exp(rng.gauss(0, 0.3)) for _ in range(10)]
+        found = measured(here, there, names=NAMES)
+        assert found is not None
+        hits += found.low <= 2 <= found.high
+    assert 730 <= hits <= 870
+
+
+@pytest.mark.parametrize(
+    ("here", "there"), [([], []), ([1.0, 1.0, 1.0], [1.0, 1.0]), ([1.0, 0.0, 1.0], [1.0] * 3)]
+)
+def test_too_few_trials_measure_nothing(here: list[float], there: list[float]) -> None:
+    assert measured(here, there, names=NAMES) is None
+
+
+def test_a_faster_accelerator_takes_less_time_and_one_without_a_data_sheet_is_not_guessed() -> None:
+    found = catalogued("T4", "H100")
+    assert found is not None
+    assert 0 < found.low <= found.expected <= found.high <= 1
+    assert catalogued("T4", "") is None
+
+
+@pytest.mark.parametrize("on_gpus", [True, False])
+def test_an_assumption_says_how_far_it_may_be_off(on_gpus: bool) -> None:
+    found = assumed_same(on_gpus=on_gpus)
+    assert found.low * found.high == 1
+    assert found.low < found.expected == 1 < found.high
+    assert "nothing is known" in found.note
+
+
+def test_where_it_is_not_known_which_of_two_holds_the_interval_is_that_of_both() -> None:
+    wide = assumed_same(on_gpus=True).widened(SAME)
+    assert (wide.low, wide.high) == (Fraction(1, 4), 4)

@@ -1,0 +1,168 @@
+"""A job with a window, from its submission on: launched, paused and launched again by the real controller."""
+
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.fakes import EPOCH, FakeService
+from tests.service.passes import launch_of, one_pass, row_of
+from tuner.domain.time import NS, Instant, parse_rfc3339
+from tuner.service.controller import Controller
+from tuner.store import jobs
+
+# It is 22:13:20 UTC, and 23:13:20 in Berlin.
+OPEN = {"start": "23:00", "end": "23:14", "timezone": "Europe/Berlin"}
+LATER = {"start": "00:00", "end": "06:00", "timezone": "Europe/Berlin"}
+OPENS_LATER = "2023-11-14T23:00:00.000000Z"
+OPENS_AGAIN = "2023-11-15T22:00:00.000000Z"
+
+
+def shown(client: TestClient, job: str) -> dict[str, Any]:
+    answer: dict[str, Any] = client.get(f"/v1/jobs/{job}").json()
+    assert client.get("/v1/jobs").json()["items"][0] == answer
+    return answer
+
+
+def waits(client: TestClient, job: str) -> tuple[str, int | None, str | None]:
+    found = shown(client, job)
+    return found["state"], found["queue_position"], found["next_opening"]
+
+
+def look(service: FakeService, at: str | None = None) -> list[str]:
+    """A pass of the controller, then."""
+    if at is not None:
+        service.now.at = parse_rfc3339(at)
+    Controller(service).one_pass()
+    return service.cluster.submitted
+
+
+@pytest.fixture
+def closed(service: FakeService, client: TestClient) -> str:
+    """A job whose window has closed as it ran."""
+    job = fakes.submit(client, window=OPEN, budget={"usd": 0.02, "wall_clock": 100})
+    look(service)
+    fakes.simulate(service, job)
+    service.now.pass_s(60)
+    return job
+
+
+def test_a_job_outside_of_its_window_stays_queued_until_that_opens(
+    service: FakeService, client: TestClient
+) -> None:
+    job = fakes.submit(client, window=LATER)
+    assert waits(client, job) == ("queued", None, OPENS_LATER)
+    assert "window" in shown(client, job)["detail"]
+    assert look(service) == []
+    assert look(service, "2023-11-14T22:59:59.9Z") == []
+    assert waits(client, job) == ("queued", None, OPENS_LATER)
+    assert look(service, OPENS_LATER) == [f"{job}-1"]
+    assert waits(client, job) == ("queued", None, None)
+
+
+def test_who_waits_for_a_window_stands_in_nobodys_way(service: FakeService, client: TestClient) -> None:
+    later = fakes.submit(client, window=LATER)
+    service.now.pass_s(1)
+    now = fakes.submit(client)
+    assert waits(client, now) == ("queued", 1, None)
+    assert look(service) == [f"{now}-1"]
+    assert launch_of(service, later).state == "wanted"
+
+
+def test_a_job_whose_window_closes_is_paused_and_goes_on_at_the_next_opening(
+    service: FakeService, client: TestClient, closed: str
+) -> None:
+    before = shown(client, closed)
+    assert waits(client, closed) == ("paused", None, OPENS_AGAIN)
+    assert before["stop_reason"] is None
+    assert before["progress"]["trials"]["running"] == 0
+    assert before["progress"]["trials"]["paused"] > 0
+    assert before["spend"]["held_usd"] == 0
+    assert before["progress"]["running_seconds"] == pytest.approx(40, abs=3)
+    assert look(service, "2023-11-15T21:59:59Z") == [f"{closed}-1"]
+    assert look(service, OPENS_AGAIN) == [f"{closed}-1", f"{closed}-2"]
+    fakes.simulate(service, closed, at=Instant(service.now.at))
+    after = shown(client, closed)
+    assert after["progress"]["steps"] > before["progress"]["steps"]
+    assert (after["state"], after["stop_reason"]) == ("succeeded", "wall_clock")
+    assert after["progress"]["running_seconds"] == pytest.approx(100, abs=3)
+
+
+def test_a_pause_of_a_job_that_waits_for_its_window_lasts(
+    service: FakeService, client: TestClient, closed: str
+) -> None:
+    assert client.post(f"/v1/jobs/{closed}/pause").status_code == 202
+    assert waits(client, closed) == ("paused", None, None)
+    assert shown(client, closed)["detail"] == ""
+    assert look(service, OPENS_AGAIN) == [f"{closed}-1"]
+    assert client.post(f"/v1/jobs/{closed}/resume").json()["state"] == "running"
+    assert look(service) == [f"{closed}-1", f"{closed}-3"]
+
+
+def test_a_job_that_is_resumed_outside_of_its_window_waits_for_it(
+    service: FakeService, client: TestClient, closed: str
+) -> None:
+    client.post(f"/v1/jobs/{closed}/pause")
+    for _ in range(2):
+        client.post(f"/v1/jobs/{closed}/resume")
+        assert waits(client, closed) == ("paused", None, OPENS_AGAIN)
+    assert look(service) == [f"{closed}-1"]
+    assert look(service, OPENS_AGAIN) == [f"{closed}-1", f"{closed}-3"]
+
+
+def test_a_job_that_waits_for_its_window_is_cancelled_at_once(
+    service: FakeService, client: TestClient, closed: str
+) -> None:
+    assert client.post(f"/v1/jobs/{closed}/cancel").json()["state"] == "cancelled"
+    assert waits(client, closed) == ("cancelled", None, None)
+    assert look(service, OPENS_AGAIN) == [f"{closed}-1"]
+
+
+def test_a_pause_that_was_asked_for_as_the_window_closed_lasts(
+    service: FakeService, client: TestClient
+) -> None:
+    job = fakes.submit(client, window=OPEN)
+    look(service)
+    run = fakes.simulate(service, job, messages=1)
+    while run.loop.state.broke != "window":
+        assert run.clock.run_next()
+    assert client.post(f"/v1/jobs/{job}/pause").json()["state"] == "running"
+    run.run()
+    service.now.at = run.clock.now()
+    assert waits(client, job) == ("paused", None, None)
+
+
+def test_a_driver_that_died_is_followed_by_one_that_pauses_the_job_outside_of_its_window(
+    service: FakeService, client: TestClient
+) -> None:
+    job = fakes.submit(client, window=OPEN)
+    look(service)
+    fakes.simulate(service, job, messages=40)
+    service.cluster.statuses[f"{job}-1"] = "failed"
+    look(service, "2023-11-14T22:20:00Z")
+    one_pass(service)
+    assert service.cluster.submitted == [f"{job}-1", f"{job}-2"]
+    fakes.simulate(service, job, at=Instant(service.now.at))
+    assert waits(client, job) == ("paused", None, OPENS_AGAIN)
+    assert shown(client, job)["spend"]["held_usd"] == 0
+
+
+def test_a_finished_job_that_is_topped_up_goes_on_in_its_window(
+    service: FakeService, client: TestClient
+) -> None:
+    job = fakes.submit(client, window=OPEN, budget={"usd": 0.0005})
+    look(service)
+    fakes.simulate(service, job)
+    assert row_of(service, job).state == "succeeded"
+    service.now.at = EPOCH + 3600 * NS
+    client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 0.01}})
+    client.post(f"/v1/jobs/{job}/resume")
+    assert shown(client, job)["next_opening"] == OPENS_AGAIN
+    assert look(service) == [f"{job}-1"]
+    with service.database.read() as db:
+        ran_ns = jobs.running_ns(db, job, service.now())
+    service.now.pass_s(1000)
+    with service.database.read() as db:
+        assert jobs.running_ns(db, job, service.now()) == ran_ns
+    assert look(service, OPENS_AGAIN) == [f"{job}-1", f"{job}-2"]

@@ -1,0 +1,107 @@
+"""Jobs that run in a window of the day only, on a simulated clock that is at 22:13:20 UTC as they begin."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.simulation.test_simulated_jobs import Curves, check_books, spec, terms
+from tuner.domain import events as ev
+from tuner.domain.cost import total
+from tuner.domain.money import FREE, Money
+from tuner.domain.records import OpenHold
+from tuner.domain.window import Window
+from tuner.engine.simulated.world import NONE, Faults, SimulatedRun
+
+DAYS_MAX = 60
+
+
+class Nights:
+    """A job that is launched at each opening, until it ends for good."""
+
+    def __init__(self, window: Window, *, seed: int = 0, faults: Faults = NONE, usd: str = "0.02") -> None:
+        self.window, self.days = window, 1
+        self.spec = replace(spec(usd, seed=seed), window=window)
+        self.run = SimulatedRun(self.spec, terms(), Curves(), faults=faults, seed=seed)
+        self.run.run()
+        while self.run.loop.end is not None and self.run.loop.end.reopens:
+            self.days += 1
+            assert self.days < DAYS_MAX
+            self._open()
+            self.run.run()
+
+    def _open(self) -> None:
+        now = self.run.clock.now()
+        assert self.run.journal.tables.job[0] == "paused"
+        assert not self.run.journal.open_holds()
+        self.run.clock.offset_ns += self.window.opening(self.window.closing(now)) - now
+        self.run._launch(ev.Asked(self.run.clock.now(), "resume"))
+
+    @property
+    def holds(self) -> list[OpenHold]:
+        return [hold for hold, _ in self.run.journal.tables.holds.values()]
+
+    def bill(self, kind: str) -> Money:
+        bills = self.run.journal.tables.bills.values()
+        return total({n: bill.get(kind, FREE) for n, bill in enumerate(bills)}).usd  # type: ignore[call-overload, misc]
+
+
+def test_a_job_runs_night_after_night_and_loses_a_first_step_at_most() -> None:
+    """Of a new trial, whose pace nobody knows: 1.5 s."""
+    nights = Nights(Window("22:13", "22:14"))
+    end = nights.run.loop.end
+    assert end is not None
+    assert (end.state, end.reason) == ("succeeded", "budget_usd")
+    assert nights.days > 3
+    assert nights.bill("lost") <= nights.run.terms.rate.price.of(nights.days * 1_500_000_000)
+    assert nights.bill("train") > Money(15_000)
+    check_books(nights.run)
+
+
+@settings(max_examples=10)
+@given(seed=st.integers(0, 10**6), minutes=st.integers(1, 3), crashes=st.booleans())
+def test_no_hold_is_placed_outside_of_the_window_or_reaches_beyond_its_end(
+    seed: int, minutes: int, crashes: bool
+) -> None:
+    window = Window("22:13", f"22:{13 + minutes}")
+    faults = Faults(crash=0.02, driver_restart=0.02) if crashes else NONE
+    nights = Nights(window, seed=seed, faults=faults, usd="0.01")
+    for hold in nights.holds:
+        assert window.is_open(hold.placed_at)
+        assert hold.ends_at <= window.closing(hold.placed_at)
+    check_books(nights.run)
+
+
+def test_trials_go_on_where_they_stood() -> None:
+    nights = Nights(Window("22:13", "22:14"))
+    attempts = sorted(nights.run.journal.tables.attempts.values(), key=lambda row: (row.trial, row.attempt))
+    assert any(row.attempt > 1 for row in attempts)
+    for one, following in pairwise(attempts):
+        if one.trial == following.trial:
+            assert (one.end, following.from_step) == ("paused", one.to_step)
+
+
+def test_a_step_that_no_window_is_long_enough_for_costs_its_first_night_only() -> None:
+    class Slow(Curves):
+        def step_ns(self, config: object, step: int) -> int:
+            return 200 * 10**9
+
+    run = SimulatedRun(replace(spec(), window=Window("22:13", "22:14")), terms(1), Slow())
+    run.run()
+    assert run.loop.end is not None
+    assert run.loop.end.reopens
+    assert run.journal.account().posted.usd <= run.terms.rate.price.of(41 * 10**9)
+
+
+@pytest.mark.parametrize("asked", ["pause", "cancel"])
+def test_what_a_person_asks_for_while_it_closes_counts(asked: str) -> None:
+    run = SimulatedRun(replace(spec(), window=Window("22:13", "22:14")), terms(), Curves())
+    while run.loop.state.broke != "window":
+        assert run.clock.run_next()
+    run.loop.asked(ev.Asked(run.clock.now(), asked))  # type: ignore[arg-type]
+    run.run()
+    assert run.loop.end is not None
+    assert run.loop.end.state == {"pause": "paused", "cancel": "cancelled"}[asked]
+    assert not run.loop.end.reopens

@@ -1,0 +1,46 @@
+"""A pilot on a real Ray, and the plan by it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from tests.system import books
+from tests.system.serving import Served, job
+from tuner.cli.main import app
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+
+
+def test_a_plan_with_a_pilot_tells_what_the_job_then_costs(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps of 0.1 s, of which the job has 6 trials of 9; nobody else on the machine is asked to be quiet, so within a factor of two."""
+    monkeypatch.setattr("tuner.cli.plan.Client", lambda: served.client)
+    asked = job(
+        "steady:train",
+        budget={"usd": 0.01, "trials": 6},
+        constants={"step_s": 0.1},
+        algorithm={"scheduler": "none", "sampler": "random"},
+    )
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(asked))
+    said = CliRunner().invoke(app, ["plan", str(file), "--pilot-usd", "0.001"])
+    assert said.exit_code == 0, said.output
+    (pilot,) = [one for one in served.client.jobs() if one.tags.get("pilot")]
+    assert f"The pilot {pilot.id} cost" in said.stdout
+    assert 0 < pilot.spend.usd <= 0.001
+    books.check(served.client, pilot.id)
+
+    again = CliRunner().invoke(app, ["plan", str(file), "--pilot-usd", "0.001", "--json"])
+    assert again.exit_code == 0, again.output
+    plan: dict[str, Any] = json.loads(again.stdout)
+    assert plan["inputs"]["evidence"]["source"] == "pilot"
+    assert plan["inputs"]["evidence"]["jobs"] == [pilot.id]
+    assert [one.id for one in served.client.jobs() if one.tags.get("pilot")] == [pilot.id], "one is enough"
+    ended = served.finished(served.client.submit(asked).id)
+    assert ended.stop_reason == "trials"
+    assert plan["usd"]["expected"] / 2 < ended.spend.usd < plan["usd"]["expected"] * 2

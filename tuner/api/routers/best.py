@@ -1,0 +1,65 @@
+"""The best configuration under a budget, and what more money would buy."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+
+from tuner.api import present_best
+from tuner.api.deps import Svc
+from tuner.domain.errors import Invalid
+from tuner.domain.money import MS_PER_HOUR, Money
+from tuner.domain.time import parse_duration_ns
+from tuner.schemas import best as show
+from tuner.service import best
+from tuner.service.best import Asked, Limits
+
+router = APIRouter(tags=["answers"])
+Usd = Annotated[float | None, Query(ge=0, le=1e9, allow_inf_nan=False)]
+GpuHours = Annotated[float | None, Query(ge=0, le=1e9, allow_inf_nan=False)]
+Name = Annotated[str | None, Query(max_length=100)]
+
+
+def _limits(
+    max_cost_usd: Usd = None, max_gpu_hours: GpuHours = None, max_duration: str | None = None
+) -> Limits:
+    try:
+        duration_ns = None if max_duration is None else parse_duration_ns(max_duration)
+    except ValueError as error:
+        raise Invalid.at("max_duration", str(error)) from error
+    return Limits(
+        None if max_cost_usd is None else Money(int(max_cost_usd * 1_000_000 + 1e-6)),
+        None if max_gpu_hours is None else int(max_gpu_hours * MS_PER_HOUR + 1e-6),
+        duration_ns,
+    )
+
+
+def _elsewhere(market: Name = None, instance_type: Name = None, region: Name = None) -> Asked:
+    """`market` is `on_demand` or `spot`; the cheapest region where none is named."""
+    return Asked(market, instance_type, region)
+
+
+Within = Annotated[Limits, Depends(_limits)]
+Elsewhere = Annotated[Asked, Depends(_elsewhere)]
+
+
+@router.get("/jobs/{job}/best")
+def get_best(
+    job: str, service: Svc, limits: Within, asked: Elsewhere, forecast: bool = True
+) -> show.BestAnswer:
+    """The best configuration that can be trained within these limits, the next better one with what it would cost, and what
+    training on would buy. With a market, an instance type or a region, all costs are those there."""
+    return present_best.best_answer_of(best.best(service, job, limits, asked, with_forecast=forecast))
+
+
+@router.get("/jobs/{job}/pareto")
+def get_pareto(job: str, service: Svc, asked: Elsewhere) -> show.Pareto:
+    """Metric against cost: no point of it is beaten on both."""
+    return present_best.pareto_of(*best.pareto(service, job, asked))
+
+
+@router.get("/best")
+def get_best_of_all(
+    service: Svc, trainable: str, metric: str, limits: Within, asked: Elsewhere
+) -> show.BestOfAll:
+    """The best configuration that any job found for this trainable and metric."""
+    return present_best.best_of_all_of(best.best_of_all(service, trainable, metric, limits, asked))

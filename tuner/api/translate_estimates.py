@@ -1,0 +1,193 @@
+"""A described run on the wire to domain values: numbers exact, durations and deadlines in nanoseconds."""
+
+from decimal import Decimal
+from fractions import Fraction
+from math import ceil
+
+from tuner.api.translate import Reader
+from tuner.domain.money import Money, Price
+from tuner.domain.time import NS, Instant, parse_duration_ns, parse_rfc3339
+from tuner.schemas import estimates as wire
+from tuner.service import estimates
+
+MIB = 2**20
+HOUR_NS = 3600 * NS
+
+
+def asked_of(request: wire.EstimateRequest, now: Instant) -> estimates.Asked:
+    """Raises Invalid."""
+    read = Reader()
+    found = estimates.Asked(
+        run=None if request.run is None else _run(read, request.run, now),
+        choices=None if request.choices is None else _choices(read, request.choices, now),
+        scaling=None if request.scaling is None else _scaling(request.scaling),
+        compute=None if request.compute_optimal is None else _compute(read, request.compute_optimal),
+        recurring=None if request.recurring is None else _recurring(read, request.recurring),
+        ownership=None if request.ownership is None else _ownership(read, request.ownership),
+    )
+    read.check()
+    return found
+
+
+def exact(value: float) -> Fraction:
+    """As it was written, not as a float holds it."""
+    return Fraction(Decimal(str(value)))
+
+
+def _some(value: float | None) -> Fraction | None:
+    return None if value is None else exact(value)
+
+
+def _run(read: Reader, given: wire.Run, now: Instant) -> estimates.Run:
+    model = None if given.model is None else _model(given.model)
+    return estimates.Run(
+        work=estimates.work_of(
+            samples=_some(given.samples),
+            epochs=exact(given.epochs),
+            tokens=_some(given.tokens),
+            flops=_some(given.flops),
+            flops_per_sample=_some(given.flops_per_sample),
+            parameters=None if model is None else model.parameters,
+        ),
+        measurements=tuple(
+            estimates.Measurement(
+                per_second=exact(one.per_second),
+                accelerator=one.accelerator,
+                instance_type=one.instance_type,
+                gpus=one.gpus,
+            )
+            for one in given.throughput
+        ),
+        utilisation=_some(given.utilisation),
+        model=model,
+        gpus=None if given.gpus == "all" else given.gpus,
+        efficiency=_some(given.scaling_efficiency),
+        deadline_ns=read.take("/run/deadline", lambda value: _until(value, now), given.deadline),
+        where=estimates.Where(
+            clouds=tuple(given.clouds),
+            regions=tuple(given.regions),
+            accelerators=tuple(given.accelerators),
+            instance_types=tuple(given.instance_types),
+            markets=tuple(dict.fromkeys(given.markets)),
+        ),
+        spot=_spot(read, given.spot),
+        limit=given.limit,
+    )
+
+
+def _model(given: wire.Model) -> estimates.Model:
+    fields = given.model_dump(exclude={"parameters", "activation_mib_per_sample"})
+    mib = given.activation_mib_per_sample
+    return estimates.Model(
+        **fields,
+        parameters=ceil(exact(given.parameters)),
+        activation_bytes=None if mib is None else ceil(exact(mib) * MIB),
+    )
+
+
+def _spot(read: Reader, given: wire.SpotTerms) -> estimates.SpotTerms:
+    return estimates.SpotTerms(
+        mean_ns=ceil(HOUR_NS / exact(given.interruptions_per_hour)),
+        checkpoint_ns=read.take("/run/spot/checkpoint", parse_duration_ns, given.checkpoint) or 0,
+        restore_ns=read.take("/run/spot/restore", parse_duration_ns, given.restore) or 0,
+        wait_ns=read.take("/run/spot/wait", parse_duration_ns, given.wait) or 0,
+    )
+
+
+def _until(value: int | float | str, now: Instant) -> int:
+    """Nanoseconds from now: of a duration, or until a time."""
+    is_time = isinstance(value, str) and "T" in value.upper()
+    left = parse_rfc3339(str(value)) - now if is_time else _duration(value)
+    if left <= 0:
+        mend = "has passed" if is_time else "must be longer than 0"
+        raise ValueError(f"{mend}: give a time to come, or a duration such as 12h")
+    return left
+
+
+def _duration(value: int | float | str) -> int:
+    if not isinstance(value, str) and value < 0:
+        raise ValueError("has passed: give a time to come, or a duration such as 12h")
+    try:
+        return parse_duration_ns(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, or a time such as 2027-01-31T12:00:00Z") from error
+
+
+def _choices(read: Reader, given: wire.Choices, now: Instant) -> estimates.Choices:
+    options = []
+    for index, one in enumerate(given.options):
+        pointer = f"/choices/options/{index}"
+        duration = read.take(f"{pointer}/duration", _positive, one.duration)
+        price = read.take(f"{pointer}/usd_per_hour", Price.from_usd_per_hour, one.usd_per_hour)
+        if duration is not None and price is not None:
+            option = estimates.Choice(
+                name=one.name, usd_per_hour=price, duration_ns=duration, machines=one.machines
+            )
+            options.append(option)
+    deadline = read.take("/choices/deadline", lambda value: _until(value, now), given.deadline)
+    return estimates.Choices(options=tuple(options), deadline_ns=deadline)
+
+
+def _positive(value: int | float | str) -> int:
+    found = parse_duration_ns(value)
+    if found <= 0:
+        raise ValueError("must be longer than 0")
+    return found
+
+
+def _scaling(given: wire.Scaling) -> estimates.Scaling:
+    return estimates.Scaling(
+        accelerator=given.accelerator,
+        parameters=ceil(exact(given.parameters)),
+        precision=given.precision,
+        step_s=exact(given.step_seconds),
+        gpus=tuple(sorted(set(given.gpus))),
+        ethernet_gbit_s=exact(given.ethernet_gbit_s),
+        hours_on_one=_some(given.hours_on_one),
+    )
+
+
+def _compute(read: Reader, given: wire.ComputeOptimal) -> estimates.ComputeOptimal:
+    return estimates.ComputeOptimal(
+        flops=_some(given.flops),
+        usd=read.take("/compute_optimal/usd", Money.from_usd, given.usd),
+        accelerator=given.accelerator,
+        market=given.market,
+        utilisation=_some(given.utilisation),
+    )
+
+
+def _recurring(read: Reader, given: wire.Recurring) -> estimates.Recurring:
+    costs = [
+        (one.name, read.take(f"/recurring/costs/{index}/usd_per_run", Money.from_usd, one.usd_per_run))
+        for index, one in enumerate(given.costs)
+    ]
+    return estimates.Recurring(
+        runs_per_month=exact(given.runs_per_month),
+        failed_share=exact(given.failed_share),
+        costs=tuple((name, usd) for name, usd in costs if usd is not None),
+    )
+
+
+def _ownership(read: Reader, given: wire.Ownership) -> estimates.Ownership:
+    def usd(name: str, value: float | None) -> Money | None:
+        return read.take(f"/ownership/{name}", Money.from_usd, value)
+
+    cloud = usd("cloud_usd_per_hour", given.cloud_usd_per_hour)
+    owned = estimates.Owned(
+        purchase=usd("purchase_usd", given.purchase_usd) or Money(0),
+        resale=usd("resale_usd", given.resale_usd) or Money(0),
+        upkeep_per_year=usd("upkeep_usd_per_year", given.upkeep_usd_per_year) or Money(0),
+        lifetime_years=exact(given.lifetime_years),
+        watts=exact(given.watts),
+        pue=exact(given.pue),
+        usd_per_kwh=exact(given.usd_per_kwh),
+        utilisation=exact(given.utilisation),
+    )
+    return estimates.Ownership(
+        owned=owned,
+        cloud=None if cloud is None else Price(cloud.micro_usd),
+        accelerator=given.accelerator,
+        gpus=given.gpus,
+        market=given.market,
+    )

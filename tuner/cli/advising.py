@@ -1,0 +1,74 @@
+"""`tuner advice`: how a job could have been cheaper."""
+
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tuner.cli.frame import Frame, with_problems
+from tuner.cli.render import number, usd
+from tuner.client import Client
+from tuner.schemas.advice import Advice, Change, Finding
+
+
+@with_problems
+def advice(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The id of a job: job_…", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print what REST answers, as JSON.")] = False,
+) -> None:
+    """What would have made a job cheaper, with its evidence, and how to verify that quality does not regress."""
+    Frame(as_json).show(Client().advice(job), _shown)
+
+
+def _shown(found: Advice) -> RenderableType:
+    head = f"{usd(found.spent_usd)} spent, {usd(found.measured_usd)} of it measured; prices: {found.prices}, {found.prices_age}"
+    parts: list[RenderableType] = [Text(head)]
+    if not found.findings:
+        parts.append(Text("nothing was found that would have saved money"))
+    for one in found.findings:
+        parts += [Text(""), _finding(one)]
+    if found.not_measured:
+        table = _table("not measured", "why", "to have it measured")
+        for gap in found.not_measured:
+            table.add_row(Text(gap.what), Text(gap.why), Text(gap.how))
+        parts += [Text(""), table]
+    return Group(*parts)
+
+
+def _finding(one: Finding) -> RenderableType:
+    saves = "unknown" if one.saves_usd is None else usd(one.saves_usd)
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row(
+        Text("saves", style="bold"), Text(f"{saves} ({one.confidence} confidence): {one.saves_note}")
+    )
+    table.add_row(
+        "evidence", Text(", ".join(f"{name} {_figure(value, name)}" for name, value in one.evidence.items()))
+    )
+    for title, change in [("change", one.change), *(("or", other) for other in one.alternatives)]:
+        table.add_row(title, Text(_change(change)))
+    table.add_row("verify", Text(one.verify))
+    return Group(Text(f"{one.title} [{one.kind}]", style="bold"), table)
+
+
+def _change(one: Change) -> str:
+    step = f"{one.setting}: {one.now} → {one.then}" if one.now is not None else f"{one.setting}: {one.then}"
+    return f"{step}. {one.how}" if one.how else step
+
+
+def _figure(value: Any, name: str) -> str:
+    if value is None:
+        return "unknown"
+    if name.endswith("_usd"):
+        return usd(value)
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table

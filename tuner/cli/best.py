@@ -1,0 +1,89 @@
+"""`tuner best`, `tuner best-of-all` and `tuner pareto`: choices under a budget, here or on another machine."""
+
+from typing import Annotated
+
+import typer
+
+from tuner.cli import render_best
+from tuner.cli.frame import Frame, with_problems
+from tuner.client import Client
+
+Json = Annotated[bool, typer.Option("--json", help="Print what REST answers, as JSON.")]
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="The id of a job: job_…", show_default=False)]
+MaxCost = Annotated[
+    float | None, typer.Option("--max-cost-usd", help="What training it may cost, in dollars.")
+]
+MaxGpuHours = Annotated[
+    float | None, typer.Option("--max-gpu-hours", help="GPU-hours that training it may take.")
+]
+MaxDuration = Annotated[
+    str | None, typer.Option("--max-duration", help="Time that training it may take: 90s, 15m.")
+]
+Market = Annotated[str | None, typer.Option("--market", help="Priced on this market: on_demand or spot.")]
+InstanceType = Annotated[
+    str | None, typer.Option("--instance-type", help="Priced on this kind of machine: one of `tuner prices`.")
+]
+Region = Annotated[str | None, typer.Option("--region", help="Priced in this region.")]
+
+
+@with_problems
+def best(
+    job: JobId,
+    max_cost_usd: MaxCost = None,
+    max_gpu_hours: MaxGpuHours = None,
+    max_duration: MaxDuration = None,
+    market: Market = None,
+    instance_type: InstanceType = None,
+    region: Region = None,
+    as_json: Json = False,
+) -> None:
+    """The best configuration within limits on what it costs to train, and what the next dollar would buy."""
+    found = Client().best(
+        job,
+        max_cost_usd=max_cost_usd,
+        max_gpu_hours=max_gpu_hours,
+        max_duration=max_duration,
+        market=market,
+        instance_type=instance_type,
+        region=region,
+    )
+    Frame(as_json).show(found, render_best.best)
+
+
+@with_problems
+def best_of_all(
+    trainable: Annotated[str, typer.Argument(metavar="MODULE:FUNCTION", help="What the jobs tuned.")],
+    metric: Annotated[str, typer.Argument(metavar="METRIC", help="The metric that they were tuned for.")],
+    max_cost_usd: MaxCost = None,
+    max_gpu_hours: MaxGpuHours = None,
+    max_duration: MaxDuration = None,
+    market: Market = None,
+    instance_type: InstanceType = None,
+    region: Region = None,
+    as_json: Json = False,
+) -> None:
+    """The best configuration within limits that any job found."""
+    found = Client().best_of_all(
+        trainable,
+        metric,
+        max_cost_usd=max_cost_usd,
+        max_gpu_hours=max_gpu_hours,
+        max_duration=max_duration,
+        market=market,
+        instance_type=instance_type,
+        region=region,
+    )
+    Frame(as_json).show(found, render_best.best_of_all)
+
+
+@with_problems
+def pareto(
+    job: JobId,
+    market: Market = None,
+    instance_type: InstanceType = None,
+    region: Region = None,
+    as_json: Json = False,
+) -> None:
+    """Metric against cost: every configuration that no other beats on both."""
+    found = Client().pareto(job, market=market, instance_type=instance_type, region=region)
+    Frame(as_json).show(found, render_best.pareto)

@@ -1,0 +1,168 @@
+"""`tuner plan`: what a job would cost, take and find, before anything runs."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tuner.cli.frame import Frame, with_problems
+from tuner.cli.job_yaml import read_job
+from tuner.cli.pilot import run as run_pilot
+from tuner.cli.render import number, usd
+from tuner.client import Client
+from tuner.schemas.plan import Plan, PlanAlternative, PlanChance
+
+CORRECT = {"grid_search": "grid search", "random_search": "random search", "on_demand": "on demand"}
+
+
+@with_problems
+def plan(
+    file: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job; - reads standard input.")],
+    step_seconds: Annotated[
+        float | None, typer.Option(help="What a step takes, where no earlier job tells.")
+    ] = None,
+    steps_from: Annotated[
+        list[str] | None, typer.Option(metavar="JOB", help="Go by this job's steps; may be repeated.")
+    ] = None,
+    deadline: Annotated[
+        str | None, typer.Option(help="When it should be done: 6h from now, or a time.")
+    ] = None,
+    pilot_usd: Annotated[
+        float | None,
+        typer.Option(help="Run a pilot first that costs no more, unless the job has had its pilot."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what REST answers, as JSON.")] = False,
+) -> None:
+    """Plan a job: expected trials, dollars and time at each rung, what to choose, and what else it could cost."""
+    job = read_job(file)
+    words: dict[str, Any] = {
+        "step_seconds": step_seconds,
+        "steps_from": steps_from or None,
+        "deadline": deadline,
+    }
+    said = {name: value for name, value in words.items() if value is not None}
+    if said and isinstance(job.get("planning", {}), dict):
+        job = {**job, "planning": {**job.get("planning", {}), **said}}
+    client = Client()
+    ran = None if pilot_usd is None else run_pilot(client, job, pilot_usd, quiet=as_json)
+    Frame(as_json).show(client.plan(job), shown)
+    if ran is not None and not as_json:
+        typer.echo(f"The pilot {ran.id} cost {usd(ran.spend.usd)}.")
+
+
+def shown(found: Plan) -> RenderableType:
+    parts: list[RenderableType] = [_summary(found), _rungs(found)]
+    if len(found.alternatives) > 1:
+        parts.append(_alternatives(found))
+    parts += [_comparisons(found), _choices(found), Text(_evidence(found))]
+    parts += [Text(f"! {warning}", style="yellow") for warning in found.warnings]
+    return Group(*parts)
+
+
+def hours(seconds: float | None) -> str:
+    """As people say it.
+
+    >>> hours(90), hours(5400), hours(None)
+    ('90 s', '1.5 h', '-')
+    """
+    if seconds is None:
+        return "-"
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.3g} min" if seconds < 5400 else f"{seconds / 3600:.4g} h"
+
+
+def _summary(found: Plan) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    table.add_row("", "expected", "8 of 10 within", style="bold")
+    table.add_row("dollars", usd(found.usd.expected), f"{usd(found.usd.low)} to {usd(found.usd.high)}")
+    if found.gpu_hours.high:
+        span = f"{found.gpu_hours.low:.4g} to {found.gpu_hours.high:.4g}"
+        table.add_row("GPU-hours", f"{found.gpu_hours.expected:.4g}", span)
+    finish = found.finish_seconds
+    table.add_row("done after", hours(finish.expected), f"{hours(finish.low)} to {hours(finish.high)}")
+    trials = found.trials
+    table.add_row("trials", f"{trials.expected:g}", f"{trials.low:g} to {trials.high:g}")
+    if found.best is not None:
+        span = f"{number(found.best.low)} to {number(found.best.high)}"
+        table.add_row(f"best {found.job['objective']['metric']}", number(found.best.expected), span)
+    if found.in_time is not None:
+        table.add_row(f"in {hours(found.deadline_seconds)}", _chance(found.in_time), "")
+    if found.target is not None:
+        table.add_row("reaches its target", _chance(found.target), "")
+    ends = ", ".join(f"{reason} in {count}" for reason, count in found.ends.items())
+    table.add_row("ends by", ends, f"of {found.inputs.runs} runs")
+    return table
+
+
+def _chance(chance: PlanChance) -> str:
+    return f"{chance.chance:.0%}"
+
+
+def _rungs(found: Plan) -> RenderableType:
+    unit = found.job["fidelity"]["unit"]
+    table = Table("to " + unit, "trials", "steps", "a step", "training", "around it", "dollars", "GPU-hours")
+    for rung in found.rungs:
+        table.add_row(
+            str(rung.step),
+            f"{rung.trials:.3g}",
+            f"{rung.steps:.4g}",
+            hours(rung.step_seconds),
+            usd(rung.train_usd),
+            usd(rung.overhead_usd),
+            usd(rung.usd),
+            f"{rung.gpu_hours:.4g}",
+        )
+    return table
+
+
+def _alternatives(found: Plan) -> RenderableType:
+    table = Table("machine", "market", "an hour", "dollars", "done after", "1000 steps", "in time", "")
+    for one in found.alternatives:
+        table.add_row(
+            one.instance_type,
+            one.market,
+            usd(one.usd_per_hour),
+            usd(one.usd),
+            hours(one.finish_seconds),
+            usd(one.usd_per_1000_steps),
+            _chance(one.in_time) if one.in_time is not None else "-",
+            _said(one),
+            style="bold" if one.chosen else None,
+        )
+    return table
+
+
+def _said(one: PlanAlternative) -> str:
+    return "chosen" if one.chosen else one.why_not or ""
+
+
+def _comparisons(found: Plan) -> RenderableType:
+    table = Table("instead", "dollars", "GPU-hours", "done after", "trials", "what")
+    for one in found.comparisons:
+        name = CORRECT.get(one.name, one.name.replace("_", " "))
+        table.add_row(
+            name, usd(one.usd), f"{one.gpu_hours:.4g}", hours(one.finish_seconds), str(one.trials), one.note
+        )
+    return table
+
+
+def _choices(found: Plan) -> RenderableType:
+    table = Table("setting", "asked", "chosen", "why")
+    for one in found.choices:
+        table.add_row(one.what, one.asked or "-", one.chosen, one.why)
+    return table
+
+
+def _evidence(found: Plan) -> str:
+    evidence = found.inputs.evidence
+    by = {
+        "pilot": f"a pilot of {evidence.trials} trials",
+        "history": f"{evidence.trials} trials of {len(evidence.jobs)} earlier jobs",
+        "given": "step times that were given",
+        "none": "nothing but defaults",
+    }[evidence.source]
+    return f"By {by}: {hours(evidence.step_seconds)} a step, in {found.inputs.runs} simulated runs."

@@ -1,0 +1,66 @@
+"""Which of the jobs that wait is the next to run.
+
+The highest priority first; among like ones the owner who has the fewest jobs at work, of those who has spent least of late; of
+one owner's jobs the one that has waited longest. Each job that is given its place counts as one at work for those behind it, so
+that owners take turns.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from itertools import groupby
+
+from tuner.domain.money import ZERO, Money
+from tuner.domain.time import Instant
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    job: str
+    owner: str
+    priority: int
+    since: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What an owner has of the cluster: jobs at work now, and dollars spent of late."""
+
+    at_work: int = 0
+    spent: Money = ZERO
+
+
+NO_SHARE = Share()
+
+
+def line_up(waiting: Iterable[Waiting], shares: Mapping[str, Share]) -> list[Waiting]:
+    """All of them, the next one first. An owner without a share has nothing at work and spent nothing."""
+    at_work = defaultdict(int, {owner: share.at_work for owner, share in shares.items()})
+    found: list[Waiting] = []
+    ordered = sorted(waiting, key=lambda one: (-one.priority, one.owner, one.since, one.job))
+    for _, alike in groupby(ordered, key=lambda one: one.priority):
+        found += _take_turns(list(alike), shares, at_work)
+    return found
+
+
+def _take_turns(
+    alike: list[Waiting], shares: Mapping[str, Share], at_work: defaultdict[str, int]
+) -> list[Waiting]:
+    """`alike` has each owner's jobs together, oldest first."""
+
+    def turn(one: Waiting) -> tuple[int, int, int, str]:
+        spent = shares.get(one.owner, NO_SHARE).spent
+        return at_work[one.owner], spent.micro_usd, one.since, one.job
+
+    rest = {owner: list(jobs)[::-1] for owner, jobs in groupby(alike, key=lambda one: one.owner)}
+    turns = [(turn(jobs[-1]), owner) for owner, jobs in rest.items()]
+    heapify(turns)
+    found = []
+    while turns:
+        _, owner = heappop(turns)
+        found.append(rest[owner].pop())
+        at_work[owner] += 1
+        if rest[owner]:
+            heappush(turns, (turn(rest[owner][-1]), owner))
+    return found

@@ -1,0 +1,201 @@
+"""What advice goes by: a job's terms, its attempts with their bills and what was measured of them, its curves, and prices."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+
+from tuner.domain.cost import CostKind
+from tuner.domain.job import JobSpec
+from tuner.domain.listing import Listing, Market
+from tuner.domain.money import NS_PER_HOUR, ZERO, Money, Price, Rate, trial_rate
+from tuner.domain.offer import Offer
+from tuner.domain.records import AttemptRow
+from tuner.domain.usage import COUNTS, Fact, Usage
+from tuner.planning.catalogue import Catalogue
+from tuner.tuning.checkpointing import Exposure
+
+LOST: tuple[str, ...] = ("preempted", "lost")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One attempt: `bill` is what the ledger posted for it, corrections included; `usage` None: nothing was measured."""
+
+    row: AttemptRow
+    bill: Mapping[CostKind, Money]
+    usage: Usage | None = None
+
+    @property
+    def spent(self) -> Money:
+        return total(self.bill.values())
+
+    def of(self, *kinds: CostKind) -> Money:
+        return total(self.bill.get(kind, ZERO) for kind in kinds)
+
+    def ns(self, *kinds: CostKind) -> int:
+        """The time that was paid for, at the attempt's price; 0 where that is nothing."""
+        price = self.row.price.micro_usd_per_hour
+        return self.of(*kinds).micro_usd * NS_PER_HOUR // price if price else 0
+
+
+@dataclass(frozen=True)
+class Point:
+    """A trial at a step; `cost` is what training it to there takes."""
+
+    step: int
+    score: float | None
+    cost: Money
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Of one trial: its reports at the steps that were asked for, ascending; `last` is the last step that it reported, and
+    `cut` whether it was stopped there for good, not having failed."""
+
+    points: tuple[Point, ...]
+    last: int
+    cut: bool = True
+
+    def at(self, step: int) -> Point | None:
+        return next((point for point in self.points if point.step == step), None)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the job computes and where its checkpoints lie, with the price of a GB that leaves the former; None: not known."""
+
+    compute: str | None = None
+    storage: str | None = None
+    egress_usd_per_gb: Money | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """`spot` and `demand` are the prices of the trial's share of its machine on either market, None: not known, with their
+    sources. `self_test`: whether the trainable passed its newest restore self-test, and why not. `exposures` by market."""
+
+    spec: JobSpec
+    offer: Offer
+    concurrency: int
+    pieces: tuple[Piece, ...]
+    spent: Money
+    catalogue: Catalogue
+    exposures: Mapping[str, Exposure] = field(default_factory=dict)
+    curves: tuple[Curve, ...] = ()
+    demand: Price | None = None
+    spot: Price | None = None
+    spot_source: str = ""
+    self_test: tuple[bool, str] | None = None
+    places: Places = field(default_factory=Places)
+
+    def of(self, *kinds: CostKind) -> Money:
+        return total(piece.of(*kinds) for piece in self.pieces)
+
+    def measured(self, *names: str) -> tuple[Piece, ...]:
+        """Attempts of which all of these counts are known."""
+
+        def knows(usage: Usage | None) -> bool:
+            return usage is not None and all(getattr(usage, name) is not None for name in names)
+
+        return tuple(piece for piece in self.pieces if knows(piece.usage))
+
+    def with_fact(self, name: str, is_wanted: Callable[[Fact], bool]) -> tuple[Piece, ...]:
+        return tuple(
+            piece
+            for piece in self.pieces
+            if piece.usage is not None and name in piece.usage.facts and is_wanted(piece.usage.facts[name])
+        )
+
+    @cached_property
+    def market(self) -> Market:
+        """On which most was spent."""
+        spot = total(piece.spent for piece in self.pieces if piece.row.market == "spot")
+        return "spot" if spot + spot > total(piece.spent for piece in self.pieces) else "on_demand"
+
+    @cached_property
+    def home(self) -> Listing | None:
+        """The machine in the catalogue, in its region where that is known; the cheapest of several."""
+        kind, region = self.offer.instance_type, self.offer.region or self.places.compute
+        found = self.catalogue.find(instance_type=kind, region=region, market=self.market)
+        return found[0] if found else None
+
+    def rate(self, *, cpus: float | None = None, gpus: float | None = None) -> Rate:
+        """Of a trial of another size on the same machine."""
+        size = self.spec.resources
+        return self.offer.rate(
+            cpus=size.cpus if cpus is None else cpus, gpus=size.gpus if gpus is None else gpus
+        )
+
+    def neighbours(self, fits: Callable[[Listing], bool]) -> list[Listing]:
+        """Cheaper machines beside the present one, of its cloud and place, on which such a trial fits; the cheapest first."""
+        home, size = self.home, self.spec.resources
+        here = home.price(self.market) if home is not None else None
+        if home is None or here is None:
+            return []
+        found = self.catalogue.find(cloud=home.cloud, region=home.region, market=self.market)
+        return [
+            one
+            for one in found
+            if one.zone == home.zone
+            and one.vcpus >= size.cpus
+            and one.accelerators >= size.gpus
+            and (price := one.price(self.market)) is not None
+            and price < here
+            and fits(one)
+        ]
+
+    def rate_on(self, listing: Listing) -> Rate | None:
+        """Of such a trial on a listed machine; None where its price is not known."""
+        price, size = listing.price(self.market), self.spec.resources
+        if price is None:
+            return None
+        return trial_rate(
+            node_price=price,
+            node_cpus=listing.vcpus,
+            node_gpus=listing.accelerators,
+            cpus=size.cpus,
+            gpus=size.gpus,
+        )
+
+
+def total(amounts: Iterable[Money]) -> Money:
+    return Money(sum(amount.micro_usd for amount in amounts))
+
+
+def share(part: int, whole: int) -> Fraction:
+    """0 of nothing."""
+    return Fraction(part, whole) if whole else Fraction(0)
+
+
+def portion(amount: Money, part: Fraction) -> Money:
+    """Rounded down: what is saved is not overstated."""
+    return Money(int(amount.micro_usd * part)) if part > 0 else ZERO
+
+
+def sums(pieces: Iterable[Piece]) -> dict[str, int]:
+    """Of each count over all pieces; those that no piece has are missing."""
+    found: dict[str, int] = {}
+    for piece in pieces:
+        for name in COUNTS:
+            value = getattr(piece.usage, name) if piece.usage is not None else None
+            if value is not None:
+                found[name] = found.get(name, 0) + value
+    return found
+
+
+def peak(pieces: Iterable[Piece], name: str) -> int | None:
+    """The largest of a count; None where no piece has it."""
+    known = [getattr(piece.usage, name) for piece in pieces if piece.usage is not None]
+    return max((value for value in known if value is not None), default=None)
+
+
+def fact(pieces: Iterable[Piece], name: str) -> Fact | None:
+    """That which most money was spent with."""
+    spent: dict[Fact, int] = {}
+    for piece in pieces:
+        if piece.usage is not None and name in piece.usage.facts:
+            value = piece.usage.facts[name]
+            spent[value] = spent.get(value, 0) + piece.spent.micro_usd
+    return max(spent, key=lambda value: (spent[value], str(value)), default=None)

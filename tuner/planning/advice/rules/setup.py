@@ -1,0 +1,50 @@
+"""Money that goes into setting trials up, again and again."""
+
+from fractions import Fraction
+
+from tuner.domain.money import ZERO, Money
+from tuner.planning.advice.evidence import Evidence, share, total
+from tuner.planning.advice.finding import Change, Finding
+
+DEAR_ABOVE = Fraction(3, 20)
+LEAST_ATTEMPTS = 5
+
+
+def finding(evidence: Evidence) -> Finding | None:
+    setups = [piece.of("setup") for piece in evidence.pieces]
+    spent = total(setups)
+    part = share(spent.micro_usd, evidence.spent.micro_usd)
+    if len(setups) < LEAST_ATTEMPTS or part <= DEAR_ABOVE:
+        return None
+    dearest, fidelity = max(setups), evidence.spec.fidelity
+    # Each worker sets up once, whatever is done.
+    saves = max(ZERO, Money(spent.micro_usd - evidence.concurrency * dearest.micro_usd))
+    return Finding(
+        kind="setup_dear",
+        title=f"{float(part):.0%} of the money went into setting trials up",
+        evidence={
+            "setup_usd": spent,
+            "setup_share": part,
+            "attempts": len(setups),
+            "dearest_setup_usd": dearest,
+            "workers": evidence.concurrency,
+        },
+        change=Change(
+            "the trainable's module",
+            None,
+            "loads data and libraries when it is imported",
+            "a worker imports it once, and each attempt begins as a copy of that process; no CUDA before the function is called",
+        ),
+        alternatives=(
+            Change(
+                "fidelity.min",
+                str(fidelity.min),
+                str(fidelity.min * fidelity.reduction_factor),
+                "each setup then pays for more steps, and fewer pauses make fewer setups",
+            ),
+        ),
+        saves=saves,
+        saves_note=f"all setups but the dearest one for each of {evidence.concurrency} workers; at most this",
+        verify="the metric at each step of one configuration with the same seed must be as before; compare `setup` in the bills",
+        confidence="medium",
+    )

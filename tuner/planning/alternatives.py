@@ -1,0 +1,140 @@
+"""On which machine and market: each candidate is simulated, and the one that does a step for the least money is chosen, of those
+that have it done in time."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tuner.domain.job import Market, Resources
+from tuner.domain.money import Money, Price
+from tuner.domain.offer import Offer
+from tuner.planning.plan import Alternative, Chance
+from tuner.planning.scenario import Outcome, Simulate, SpotLife
+from tuner.planning.simulations import Setting, mean
+
+MOST = 8
+FEW_RUNS = 3
+RUNS_IN_TIME = 5  # four of them are eight of ten
+SURE_ENOUGH = 0.8
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """`offers`: what its trials may be given, the dearest first; `markets`: the same machine by other markets, as far as prices are
+    known. `speed`: against the machine of the evidence, None: not known. `why_not`: it does not do."""
+
+    instance_type: str
+    market: Market
+    offers: tuple[Offer, ...]
+    concurrency: int
+    speed: float | None = 1.0
+    why_not: str | None = None
+    markets: Mapping[Market, tuple[Offer, ...]] = field(default_factory=dict)
+
+    def setting(self, base: Setting, life: SpotLife) -> Setting:
+        spec = replace(base.spec, resources=replace(base.spec.resources, market=self.market))
+        return replace(
+            base,
+            spec=spec,
+            offers=self.offers,
+            concurrency=self.concurrency,
+            speed=self.speed or 1.0,
+            spot=None if self.market == "on_demand" else life,
+        )
+
+    def price(self, wanted: Resources) -> Price:
+        """Of one trial, at most."""
+        return max(offer.rate(cpus=wanted.cpus, gpus=wanted.gpus).price for offer in self.offers)
+
+
+def compared(
+    base: Setting,
+    candidates: Sequence[Candidate],
+    life: SpotLife,
+    limit_ns: int | None,
+    simulate: Simulate,
+) -> list[tuple[Candidate, Alternative]]:
+    """All of them, in their order; the first few that will do are simulated."""
+    runs = FEW_RUNS if limit_ns is None else RUNS_IN_TIME
+    found, simulated = [], 0
+    for candidate in candidates:
+        shown = _unsimulated(candidate, base)
+        if shown.why_not is None and len(candidates) > 1:
+            simulated += 1
+            if simulated > MOST:
+                shown = replace(shown, why_not=f"the {MOST} before it were looked at: name fewer candidates")
+            else:
+                shown = measured(shown, candidate.setting(base, life).runs(simulate, runs), limit_ns)
+        found.append((candidate, shown))
+    return found
+
+
+def _unsimulated(candidate: Candidate, base: Setting) -> Alternative:
+    wanted = base.spec.resources
+    why_not = candidate.why_not
+    if why_not is None and candidate.speed is None:
+        why_not = "how fast it is is not known: give its speed in planning.speeds"
+    return Alternative(
+        candidate.instance_type,
+        candidate.market,
+        candidate.price(wanted) if candidate.offers else None,
+        candidate.concurrency,
+        candidate.offers[0].source if candidate.offers else "",
+        candidate.speed,
+        why_not=why_not,
+    )
+
+
+def measured(shown: Alternative, runs: Sequence[Outcome], limit_ns: int | None) -> Alternative:
+    """With the figures of these runs."""
+    usd = sum(run.cost.usd.micro_usd for run in runs)
+    steps = sum(run.steps for run in runs)
+    return replace(
+        shown,
+        usd=Money(usd // len(runs)),
+        finish_ns=mean([run.elapsed_ns for run in runs]),
+        trials=mean([run.trials for run in runs]),
+        usd_per_1000_steps=Money(1000 * usd // steps) if steps else None,
+        in_time=in_time(runs, limit_ns),
+    )
+
+
+def in_time(runs: Sequence[Outcome], limit_ns: int | None) -> Chance | None:
+    """How many ended by themselves, or with their budget, before the limit."""
+    if limit_ns is None:
+        return None
+    return Chance(sum(run.reason != "wall_clock" and run.elapsed_ns <= limit_ns for run in runs), len(runs))
+
+
+def chosen_of(compared: Sequence[tuple[Candidate, Alternative]]) -> Candidate:
+    """The cheapest by step of those in time; where none is, the likeliest to be, and then the fastest. The first where all are left
+    out."""
+    able = [pair for pair in compared if pair[1].why_not is None]
+    if not able:
+        return compared[0][0]
+    sure = [pair for pair in able if pair[1].in_time is None or pair[1].in_time.share >= SURE_ENOUGH]
+    if sure:
+        return min(sure, key=lambda pair: (_per_step(pair[1]), pair[1].finish_ns or 0))[0]
+    return min(able, key=lambda pair: (-_share(pair[1]), pair[1].finish_ns or 0))[0]
+
+
+def _per_step(shown: Alternative) -> int:
+    found = shown.usd_per_1000_steps
+    return 2**62 if found is None else found.micro_usd
+
+
+def _share(shown: Alternative) -> float:
+    return shown.in_time.share if shown.in_time is not None else 1.0
+
+
+def why_chosen(chosen: Alternative, others: Sequence[Alternative]) -> str:
+    """In words, for people."""
+    if not others:
+        return "it is what there is"
+    per = chosen.usd_per_1000_steps
+    cheapest = f"${per.usd:g} for 1000 steps" if per is not None else "unknown"
+    late = [one for one in others if one.in_time is not None and one.in_time.share < SURE_ENOUGH]
+    if chosen.in_time is not None and chosen.in_time.share < SURE_ENOUGH:
+        return "none is sure enough to be in time; this one is the likeliest"
+    if any(_per_step(one) < _per_step(chosen) for one in late):
+        return f"the cheapest of those that are in time: {cheapest}"
+    return f"the cheapest: {cheapest}"

@@ -1,0 +1,176 @@
+"""How often to save, where to compare trials first, how many to send on, and how many to run at once: chosen, with the reason."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from statistics import fmean, pstdev
+
+from tuner.domain.job import JobSpec
+from tuner.domain.time import NS
+from tuner.planning.alternatives import FEW_RUNS, SURE_ENOUGH, in_time
+from tuner.planning.paces import Paces
+from tuner.planning.plan import Checkpointing, Choice, Plan
+from tuner.planning.scenario import Outcome, Simulate
+from tuner.planning.simulations import Setting, mean
+from tuner.tuning.checkpointing import Exposure, Hazard, Saving, steps_between
+from tuner.tuning.rungs import ladder
+
+FACTORS = (2, 3, 4)
+FORETELLS = 0.6  # a rank correlation with the last step from which on a rung is worth comparing at
+TRIALS_TO_RANK = 8
+STALL_PART = 10
+LEAST_STALL_NS = NS // 10
+
+
+def checkpointing(setting: Setting, asked: JobSpec) -> Checkpointing:
+    """By the rule of the worker (`tuner.tuning.checkpointing`), for a step of the mean configuration."""
+    step_ns = max(1, round(setting.paces.evidence.step_ns / setting.speed))
+    save_ns = setting.paces.evidence.delays.save_ns
+    saving = Saving(max(LEAST_STALL_NS, save_ns // STALL_PART), save_ns)
+    life = setting.spot
+    exposure = Exposure()
+    if life is not None and life.mean_ns is not None:
+        exposure = Exposure(preemption=Hazard(life.mean_ns), notice_ns=life.notice_ns)
+    steps = steps_between(step_ns=step_ns, saving=saving, exposure=exposure)
+    lost = "taken away or crash" if life is not None else "crash"
+    why = (
+        f"a save holds training up for {saving.stall_ns / NS:.1f} s, and machines {lost} every "
+        f"{exposure.mean_ns / NS / 3600:.1f} h on average (Young 1974, Daly 2006)"
+    )
+    last = setting.spec.fidelity.max or steps
+    every = min(steps, max(1, round(last * _real(setting, asked))))
+    return Checkpointing(every, every * step_ns, why)
+
+
+def _real(setting: Setting, asked: JobSpec) -> float:
+    return (asked.fidelity.max or setting.spec.fidelity.max or 1) / (setting.spec.fidelity.max or 1)
+
+
+def made(
+    asked: JobSpec,
+    setting: Setting,
+    plan: Plan,
+    runs: Sequence[Outcome],
+    room: int | None,
+    simulate: Simulate,
+) -> tuple[Choice, ...]:
+    return (
+        _saves(asked, plan),
+        *_ladder(asked, setting, runs, simulate),
+        _concurrency(asked, setting, plan, runs, room, simulate),
+    )
+
+
+def _saves(asked: JobSpec, plan: Plan) -> Choice:
+    interval = asked.checkpoint.interval_ns
+    told = None if interval is None else f"{interval / NS:g}s"
+    return Choice(
+        "checkpoint_interval", told, f"{plan.checkpointing.every_ns / NS:g}s", plan.checkpointing.why
+    )
+
+
+def _ladder(
+    asked: JobSpec, setting: Setting, runs: Sequence[Outcome], simulate: Simulate
+) -> Iterator[Choice]:
+    """Where a trial is first compared, and how many go on."""
+    climbed = ladder(replace(asked, fidelity=setting.spec.fidelity))
+    if asked.algorithm.scheduler == "none" or not climbed.rungs():
+        return
+    if asked.algorithm.scheduler == "auto":
+        why = "scheduler auto chooses its own rungs, from the least that was asked for on"
+        yield Choice("fidelity_min", str(asked.fidelity.min), str(climbed.min), why)
+        yield Choice("reduction_factor", None, str(climbed.reduction_factor), why)
+        return
+    yield _first_rung(asked, setting.paces)
+    yield _reduction_factor(asked, setting, runs, simulate)
+
+
+def _first_rung(asked: JobSpec, paces: Paces) -> Choice:
+    told, last = str(asked.fidelity.min), asked.fidelity.max or paces.steps
+    correlations = {step: rank_correlation(paces, step, last) for step in asked.fidelity.rungs()}
+    known = {step: found for step, found in correlations.items() if found is not None}
+    if not known:
+        why = "as asked: no learning curves are known that tell at which step trials can be compared"
+        return Choice("fidelity_min", told, told, why)
+    chosen = next((step for step, found in known.items() if found >= FORETELLS), max(known))
+    why = f"ranks there agree with those at the last step by {known[chosen]:.2f} (Spearman)"
+    if chosen != asked.fidelity.min and asked.fidelity.min in known:
+        why += f", at step {asked.fidelity.min} by {known[asked.fidelity.min]:.2f} only"
+    return Choice("fidelity_min", told, str(chosen), why)
+
+
+def rank_correlation(paces: Paces, step: int, last: int) -> float | None:
+    """Spearman's, of scores at `step` and at the end, over seen trials that came at least half-way; None where those are few."""
+    far = [t for t in paces.evidence.curves if t.curve[-1][0] * 2 >= last and t.curve[0][0] <= step]
+    if len(far) < TRIALS_TO_RANK:
+        return None
+    early = _ranks([paces.score(trial, step) for trial in far])
+    late = _ranks([paces.score(trial, last) for trial in far])
+    if pstdev(early) == 0 or pstdev(late) == 0:
+        return 0.0
+    mid = fmean(early)
+    covariance = fmean((a - mid) * (b - mid) for a, b in zip(early, late, strict=True))
+    return covariance / (pstdev(early) * pstdev(late))
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """Ties share the mean of theirs."""
+    ordered = sorted(values)
+    first = {value: i for i, value in reversed(list(enumerate(ordered)))}
+    count = {value: ordered.count(value) for value in first}
+    return [first[value] + (count[value] - 1) / 2 for value in values]
+
+
+def _reduction_factor(
+    asked: JobSpec, setting: Setting, runs: Sequence[Outcome], simulate: Simulate
+) -> Choice:
+    told = str(asked.fidelity.reduction_factor)
+    if not setting.paces.knows_curves:
+        why = "as asked: no learning curves are known by which to compare others"
+        return Choice("reduction_factor", told, told, why)
+    bests = {asked.fidelity.reduction_factor: [run.best for run in runs]}
+    for factor in FACTORS:
+        if factor not in bests:
+            fidelity = replace(setting.spec.fidelity, reduction_factor=factor)
+            other = replace(setting, spec=replace(setting.spec, fidelity=fidelity))
+            bests[factor] = [run.best for run in other.runs(simulate, FEW_RUNS)]
+    means = {factor: _mean_and_error(found) for factor, found in bests.items()}
+    best, (height, error) = max(means.items(), key=lambda pair: pair[1][0])
+    mine, mine_error = means[asked.fidelity.reduction_factor]
+    if height - mine <= math.hypot(error, mine_error):
+        return Choice("reduction_factor", told, told, "none of the others finds more, beyond chance")
+    gain = f"expected best {height:.4g} against {mine:.4g} as scores, by {FEW_RUNS} runs"
+    return Choice("reduction_factor", told, str(best), gain)
+
+
+def _mean_and_error(found: Sequence[float | None]) -> tuple[float, float]:
+    known = [value for value in found if value is not None]
+    if not known:
+        return -math.inf, 0.0
+    return fmean(known), pstdev(known) / math.sqrt(len(known))
+
+
+def _concurrency(
+    asked: JobSpec,
+    setting: Setting,
+    plan: Plan,
+    runs: Sequence[Outcome],
+    room: int | None,
+    simulate: Simulate,
+) -> Choice:
+    """The least that is in time, where there is a limit."""
+    told = asked.resources.max_concurrent_trials
+    wanted = None if told is None else str(told)
+    now, limit_ns = setting.concurrency, plan.deadline_ns
+    if limit_ns is None:
+        hours = mean([run.elapsed_ns for run in runs]) / NS / 3600
+        why = f"nothing is due: as many as asked for or as there is room for, done in {hours:.3g} h"
+        return Choice("concurrency", wanted, str(now), why)
+    tried = sorted({max(1, now // 2), now, 2 * now if room is None else min(room, 2 * now)})
+    for count in tried:
+        found = runs if count == now else replace(setting, concurrency=count).runs(simulate, 5)
+        chance = in_time(found, limit_ns)
+        if chance is not None and chance.share >= SURE_ENOUGH:
+            why = f"the least that was tried and is in time, in {chance.met} of {chance.runs} runs"
+            return Choice("concurrency", wanted, str(count), why)
+    return Choice("concurrency", wanted, str(max(tried)), "not in time; more at once come nearest")

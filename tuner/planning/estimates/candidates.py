@@ -1,0 +1,309 @@
+"""A described run on every machine and market of the catalogue: what fits, how long it takes, what it costs, and what is left out."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from tuner.domain.listing import Listing, Market
+from tuner.domain.money import MICRO, Money, Price
+from tuner.domain.time import MAX_SECONDS, NS
+from tuner.planning.accelerators import accelerator
+from tuner.planning.estimates.described import EFFICIENCY, Format, Run
+from tuner.planning.estimates.memory import RECOMPUTED, Fit, fit
+from tuner.planning.estimates.scaling import Link, bandwidth, link_within, point
+from tuner.planning.estimates.spot import Interrupted, interrupted
+from tuner.planning.estimates.throughput import Speed, speed
+
+SHOWN = 10
+UNKNOWN_SPEED = "no measurement and no data sheet says how fast it is"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """One kind of machine. `per_second` of all GPUs together; `train_ns` shortest, counted on, longest, without interruptions; `met`
+    the same with those of spot, None where it would not end."""
+
+    gpus: int
+    fit: Fit | None
+    link: Link | None
+    speed: Speed
+    efficiency: Fraction
+    per_second: Fraction
+    train_ns: tuple[int, int, int]
+    met: tuple[Interrupted, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spot:
+    """What interruptions add to the run that is counted on, and what is saved against the same machine on demand; None: its price
+    there is not known."""
+
+    interrupted: Interrupted
+    train_ns: int
+    price: Price
+    demand: Price | None
+
+    @property
+    def overhead(self) -> float:
+        return self.interrupted.overhead(self.train_ns)
+
+    @property
+    def list_saving(self) -> Fraction | None:
+        if self.demand is None:
+            return None
+        return 1 - Fraction(self.price.micro_usd_per_hour, self.demand.micro_usd_per_hour)
+
+    @property
+    def saving_usd(self) -> Money | None:
+        if self.demand is None:
+            return None
+        return self.demand.of(self.train_ns) - self.price.of(self.interrupted.paid_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One machine at one place on one market. `wall_ns` and `usd` are as counted on; ranges from the least to the most. The deadline
+    is met where the most meets it."""
+
+    listing: Listing
+    zones: tuple[str, ...]
+    market: Market
+    price: Price
+    timed: Timed
+    wall_ns: int
+    wall_ns_range: tuple[int, int]
+    usd: Money
+    usd_range: tuple[Money, Money]
+    spot: Spot | None
+    meets_deadline: bool | None
+    meets_on_average: bool | None
+
+    def per_dollar(self, count: Fraction) -> Fraction | None:
+        """So many of the work's samples or tokens for a dollar."""
+        return count * MICRO / self.usd.micro_usd if self.usd.micro_usd else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """Why some machines are no candidates. `instance_types` are the first ten of `count` listings on either market."""
+
+    reason: str
+    count: int
+    instance_types: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranked:
+    """Cheapest first, as is; and those that only fit with changes."""
+
+    fitting: tuple[Candidate, ...]
+    changed: tuple[Candidate, ...]
+    left_out: tuple[LeftOut, ...]
+
+    def cheapest(self, *, market: Market | None = None, in_time: bool = False) -> Candidate | None:
+        """Of those that fit as they are."""
+        found = (one for one in self.fitting if market in (None, one.market))
+        return next((one for one in found if one.meets_deadline or not in_time), None)
+
+    def fastest(self) -> Candidate | None:
+        return min(self.fitting, key=lambda one: (one.wall_ns, one.usd), default=None)
+
+
+def rank(run: Run, listings: Sequence[Listing]) -> Ranked:
+    """Whole machines are paid for, whatever of them is used."""
+    left: dict[str, list[str]] = {}
+    kinds: dict[tuple[object, ...], Timed | str] = {}
+    found: list[Candidate] = []
+    for listing, zones, market in _offers(run, listings):
+        kind = (listing.cloud, listing.instance_type, listing.accelerators, listing.gpu_memory_gib)
+        if kind not in kinds:
+            kinds[kind] = timed(run, listing)
+        time = kinds[kind]
+        one = time if isinstance(time, str) else _candidate(run, time, listing, zones, market)
+        if isinstance(one, str):
+            left.setdefault(one, []).append(listing.instance_type)
+        else:
+            found.append(one)
+    found.sort(key=lambda one: (one.usd, one.wall_ns, one.listing.cloud, one.listing.region))
+    return Ranked(
+        fitting=tuple(one for one in found if not _changes(one)),
+        changed=tuple(one for one in found if _changes(one)),
+        left_out=tuple(_left_out(reason, types) for reason, types in left.items()),
+    )
+
+
+def timed(run: Run, listing: Listing) -> Timed | str:
+    """How long the run takes on such a machine; or why it does not run there."""
+    gpus = _gpus(run, listing)
+    if isinstance(gpus, str):
+        return gpus
+    fitted = _fitted(run, listing) if gpus else None
+    if isinstance(fitted, str):
+        return fitted
+    found = speed(run, listing, _precision(run, fitted))
+    if found is None:
+        return UNKNOWN_SPEED
+    link = link_within(listing) if gpus > 1 else None
+    efficiency = _efficiency(run, listing, gpus, found, link)
+    slower = RECOMPUTED if _recomputes(run, fitted, found) else Fraction(1)
+    least, counted, most = (each * max(1, gpus) * efficiency / slower for each in found.per_second)
+    work = _work(run, found)
+    train_ns = _ns(work / most), _ns(work / counted), _ns(work / least)
+    if train_ns[2] > MAX_SECONDS * NS:
+        return "it may take longer than 30 years"
+    return Timed(
+        gpus=gpus,
+        fit=fitted,
+        link=link,
+        speed=found,
+        efficiency=efficiency,
+        per_second=counted,
+        train_ns=train_ns,
+        met=_met(run, train_ns),
+    )
+
+
+def _offers(run: Run, listings: Sequence[Listing]) -> Iterator[tuple[Listing, tuple[str, ...], Market]]:
+    """Zones of a region that ask the same are one offer."""
+    for market in run.where.markets:
+        same: dict[tuple[object, ...], list[Listing]] = {}
+        for one in listings:
+            if one.price(market) is not None:
+                key = (one.cloud, one.region, one.instance_type, one.gpu_memory_gib, one.price(market))
+                same.setdefault(key, []).append(one)
+        for group in same.values():
+            yield group[0], tuple(sorted(one.zone for one in group if one.zone)), market
+
+
+def _gpus(run: Run, listing: Listing) -> int | str:
+    """How many the run uses there, or why it does not run there."""
+    has = listing.accelerators
+    if run.gpus == 0:
+        return "it has GPUs, and the run takes none" if has else 0
+    wanted = max(1, int(has)) if run.gpus is None else run.gpus
+    if not has:
+        return "it has no GPU"
+    return (
+        f"it has {has:g} of the {wanted} GPU{'s' * (wanted > 1)} that the run takes"
+        if has < wanted
+        else wanted
+    )
+
+
+def _fitted(run: Run, listing: Listing) -> Fit | str | None:
+    if run.model is None:
+        return None
+    if listing.gpu_memory_gib is None:
+        return "its GPUs' memory is not known"
+    kind = accelerator(listing.accelerator, listing.gpu_memory_gib)
+    gib = Fraction(str(listing.gpu_memory_gib))
+    found = fit(run.model, gib, bf16=kind is not None and kind.bf16)
+    return (
+        f"does not fit into {listing.gpu_memory_gib:g} GiB of GPU memory, whatever is changed"
+        if found is None
+        else found
+    )
+
+
+def _precision(run: Run, fitted: Fit | None) -> Format:
+    if fitted is not None:
+        return fitted.precision
+    return "bf16" if run.model is None else run.model.precision
+
+
+def _recomputes(run: Run, fitted: Fit | None, found: Speed) -> bool:
+    """What was measured has its recomputing in it, where it was asked for."""
+    if fitted is None or not fitted.gradient_checkpointing:
+        return False
+    return found.basis == "flops" or "gradient_checkpointing" in fitted.changes
+
+
+def _work(run: Run, found: Speed) -> Fraction:
+    work = run.work.flops if found.basis == "flops" else run.work.count
+    assert work is not None  # checked where the run is read
+    return work
+
+
+def _efficiency(run: Run, listing: Listing, gpus: int, found: Speed, link: Link | None) -> Fraction:
+    """Against what was measured: no more than was lost there is counted where no more GPUs talk."""
+    if link is None or gpus <= found.measured_gpus:
+        return Fraction(1)
+    if run.efficiency is not None:
+        return run.efficiency
+    kind = accelerator(listing.accelerator, listing.gpu_memory_gib)
+    a_step = _per_step(run, found)
+    if run.model is None or kind is None or a_step is None:
+        return EFFICIENCY
+    bytes_s = bandwidth(kind, link, Fraction(0))
+    gradients = run.model.parameters * (4 if run.model.precision == "fp32" else 2)
+    step_s = a_step / found.per_second[1]
+    if bytes_s is None:
+        return EFFICIENCY
+    return point(gpus=gpus, link=link, gradient_bytes=gradients, step_s=step_s, bytes_s=bytes_s).efficiency
+
+
+def _per_step(run: Run, found: Speed) -> Fraction | None:
+    """Of the unit in which the speed is counted, on one GPU."""
+    model = run.model
+    if model is None:
+        return None
+    each = model.sequence if run.work.unit == "tokens" else 1
+    if each is None:
+        return None
+    count = Fraction(model.batch * each)
+    if found.basis != "flops":
+        return count
+    if run.work.flops is None or not run.work.count:
+        return None
+    return count * run.work.flops / run.work.count
+
+
+def _candidate(
+    run: Run, time: Timed, listing: Listing, zones: tuple[str, ...], market: Market
+) -> Candidate | str:
+    price = listing.price(market)
+    assert price is not None
+    paid, walls = list(time.train_ns), list(time.train_ns)
+    spot = None
+    if market == "spot":
+        if time.met is None:
+            return "on spot it is interrupted so often that it does not end within 30 years"
+        fast, counted, slow = time.met
+        paid = [fast.paid_ns, counted.paid_ns, slow.late_paid_ns]
+        walls = [fast.wall_ns, counted.wall_ns, slow.late_ns]
+        spot = Spot(interrupted=counted, train_ns=time.train_ns[1], price=price, demand=listing.on_demand)
+    dollars = [price.of(ns) for ns in paid]
+    return Candidate(
+        listing=listing,
+        zones=zones,
+        market=market,
+        price=price,
+        timed=time,
+        wall_ns=walls[1],
+        wall_ns_range=(walls[0], walls[2]),
+        usd=dollars[1],
+        usd_range=(dollars[0], dollars[2]),
+        spot=spot,
+        meets_deadline=None if run.deadline_ns is None else walls[2] <= run.deadline_ns,
+        meets_on_average=None if run.deadline_ns is None else walls[1] <= run.deadline_ns,
+    )
+
+
+def _met(run: Run, train_ns: tuple[int, int, int]) -> tuple[Interrupted, ...] | None:
+    if "spot" not in run.where.markets:
+        return None
+    met = [interrupted(ns, run.spot) for ns in train_ns]
+    known = tuple(one for one in met if one is not None)
+    return known if len(known) == len(met) else None
+
+
+def _changes(one: Candidate) -> tuple[str, ...]:
+    return () if one.timed.fit is None else one.timed.fit.changes
+
+
+def _left_out(reason: str, types: Sequence[str]) -> LeftOut:
+    return LeftOut(reason=reason, count=len(types), instance_types=tuple(sorted(set(types))[:SHOWN]))
+
+
+def _ns(seconds: Fraction) -> int:
+    return int(-(-seconds * NS // 1))

@@ -1,0 +1,169 @@
+"""How long steps take and what they bring, drawn for configurations that nobody has tried, from those that were seen.
+
+A configuration is given the pace and the curve of a seen trial: of its nearest neighbour in the unit cube, or of one drawn at
+random, as often as neighbours were seen to tell nothing of each other. So what was seen is told again, with its spread, and
+nothing is better than it was there. A curve that was cut short goes on by what the others gained on average. Where nothing was
+seen, paces are log-normal around what was given, and scores stand for ranks alone.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise
+from random import Random
+
+import numpy as np
+import numpy.typing as npt
+
+from tuner.domain.history import transferred
+from tuner.domain.space import Config, Space
+from tuner.planning.evidence import Evidence, SeenTrial
+from tuner.tuning.samplers.encoding import UnitCube
+
+Floats = npt.NDArray[np.float64]
+MILESTONES = 24
+DECAY = (
+    0.7  # what a curve gains at each doubling beyond all that was seen, of what it gained at the one before
+)
+NEIGHBOURS_MIN = 8  # trials; fewer say nothing of whether neighbours are alike
+
+
+class Paces:
+    """Of one plan: the same for all its scenarios. `steps`: a whole training."""
+
+    def __init__(self, evidence: Evidence, space: Space, steps: int) -> None:
+        self.evidence, self.steps = evidence, steps
+        self._cube = UnitCube(space)
+        placed = [(trial, transferred(space, trial.config)) for trial in evidence.trials]
+        self._near = [trial for trial, config in placed if config is not None]
+        points = [self._cube.point(config) for _, config in placed if config is not None]
+        self._points: Floats = np.array(points).reshape(len(points), self._cube.parameters)
+
+    @property
+    def knows_curves(self) -> bool:
+        return self.evidence.knows_curves
+
+    def seen_for(self, config: Config, rng: Random) -> SeenTrial | None:
+        """The trial whose pace and curve this configuration is given; None where none was seen."""
+        trials = self.evidence.trials
+        if not trials:
+            return None
+        alike = rng.random() < self.likeness
+        if alike and self._near:
+            return self._near[int(np.argmin(self._squares(self._cube.point(config))))]
+        return trials[int(rng.random() * len(trials))]
+
+    def _squares(self, point: Floats) -> Floats:
+        return np.asarray(((self._points - point) ** 2).sum(axis=1), dtype=np.float64)
+
+    @cached_property
+    def likeness(self) -> float:
+        """How alike neighbours are, from 0 to 1: the larger of the correlations of their paces and of their scores."""
+        if len(self._near) < NEIGHBOURS_MIN:
+            return 0.0
+        squares = ((self._points[:, None, :] - self._points[None, :, :]) ** 2).sum(axis=2)
+        np.fill_diagonal(squares, np.inf)
+        nearest = squares.argmin(axis=1)
+        paces = np.log([trial.step_ns for trial in self._near])
+        found = [_correlation(paces, paces[nearest])]
+        if all(trial.curve for trial in self._near):
+            scores = np.array([self.score(trial, trial.curve[0][0]) for trial in self._near])
+            found.append(_correlation(scores, scores[nearest]))
+        return max(0.0, *found)
+
+    def score(self, trial: SeenTrial, step: int) -> float:
+        """As it was seen, between reports by the logarithm of steps, and beyond them by what others gained."""
+        curve = trial.curve
+        last, score = curve[-1]
+        if step > last:
+            return score + self._gained(step) - self._gained(last)
+        place = bisect_right(curve, step, key=lambda point: point[0])
+        if place == 0:
+            return curve[0][1] - self._gained(curve[0][0]) + self._gained(step)
+        before, low = curve[place - 1]
+        if before == step:
+            return low
+        after, high = curve[place]
+        return low + (high - low) * math.log(step / before) / math.log(after / before)
+
+    def _gained(self, step: int) -> float:
+        """The mean curve, from 0 at the first milestone."""
+        milestones, heights = self._mean_curve
+        if step <= milestones[-1]:
+            return float(np.interp(math.log(step), np.log(milestones), heights))
+        doublings = math.log2(step / milestones[-1])
+        half = float(np.interp(math.log(milestones[-1] / 2), np.log(milestones), heights))
+        last = (heights[-1] - half) * DECAY
+        return float(heights[-1] + last * (1 - DECAY**doublings) / (1 - DECAY))
+
+    @cached_property
+    def _mean_curve(self) -> tuple[list[int], list[float]]:
+        seen = sorted({step for trial in self.evidence.curves for step, _ in trial.curve})
+        milestones = _thinned(seen, MILESTONES)
+        heights = [0.0]
+        for a, b in pairwise(milestones):
+            gains = [
+                _between(trial.curve, b) - _between(trial.curve, a)
+                for trial in self.evidence.curves
+                if trial.curve[0][0] <= a and trial.curve[-1][0] >= b
+            ]
+            heights.append(heights[-1] + (float(np.mean(gains)) if gains else 0.0))
+        return milestones, heights
+
+
+class DrawnTraining:
+    """What a simulated job trains: fulfils the simulator's `Training`. `stretch`: how many times as long as was seen everything takes;
+    `coarse` steps are one."""
+
+    def __init__(self, paces: Paces, *, seed: int, stretch: float, coarse: float) -> None:
+        self._paces, self._seed, self._stretch, self._coarse = paces, seed, stretch, coarse
+        self._drawn: dict[str, tuple[int, SeenTrial | None, float, float]] = {}
+
+    def step_ns(self, config: Config, step: int) -> int:
+        return self._of(config)[0]
+
+    def value(self, config: Config, step: int) -> float:
+        _, seen, talent, luck = self._of(config)
+        if self._paces.knows_curves and seen is not None and seen.curve:
+            return self._paces.score(seen, max(1, round(step * self._coarse)))
+        # Ranks alone: more and more of them is talent.
+        part = min(1.0, math.sqrt(step * self._coarse / self._paces.steps))
+        return talent * part + luck * (1 - part) - 3 / math.sqrt(step)
+
+    def _of(self, config: Config) -> tuple[int, SeenTrial | None, float, float]:
+        key = str(sorted(config.items()))
+        found = self._drawn.get(key)
+        if found is None:
+            found = self._drawn[key] = self._draw(config, Random(f"{self._seed}/{key}"))
+        return found
+
+    def _draw(self, config: Config, rng: Random) -> tuple[int, SeenTrial | None, float, float]:
+        evidence = self._paces.evidence
+        seen = self._paces.seen_for(config, rng)
+        talent, luck = rng.gauss(0, 1), rng.gauss(0, 1)
+        if seen is not None:
+            ns = float(seen.step_ns)
+        else:
+            sd = evidence.spread
+            ns = evidence.step_ns * math.exp(rng.gauss(0, sd) - sd * sd / 2)
+        return max(1, round(ns * self._stretch * self._coarse)), seen, talent, luck
+
+
+def _between(curve: Sequence[tuple[int, float]], step: int) -> float:
+    return float(np.interp(math.log(step), [math.log(s) for s, _ in curve], [v for _, v in curve]))
+
+
+def _thinned(steps: Sequence[int], most: int) -> list[int]:
+    """At most so many of them, evenly by their logarithms, the first and the last included."""
+    if len(steps) <= most:
+        return list(steps)
+    low, high = math.log(steps[0]), math.log(steps[-1])
+    wanted = [math.exp(low + (high - low) * i / (most - 1)) for i in range(most)]
+    return sorted({min(steps, key=lambda step: abs(step - want)) for want in wanted})
+
+
+def _correlation(one: Floats, other: Floats) -> float:
+    if one.std() == 0 or other.std() == 0:
+        return 0.0
+    return float(np.corrcoef(one, other)[0, 1])

@@ -1,0 +1,168 @@
+"""What would it cost, as it is asked."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from tuner.schemas.base import Body, Request
+from tuner.schemas.job import Duration
+
+Positive = Annotated[float, Field(gt=0, le=1e30, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=1e-4, le=1, allow_inf_nan=False)]
+Part = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+Usd = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+Parameters = Annotated[float, Field(ge=1, le=1e15, allow_inf_nan=False)]
+Whole = Annotated[int, Field(ge=1, le=10**9)]
+Gpus = Annotated[int, Field(ge=1, le=65536)]
+Word = Annotated[str, Field(min_length=1, max_length=100)]
+Words = Annotated[list[Word], Field(max_length=100)]
+Format = Literal["fp32", "bf16", "fp16"]
+Market = Literal["on_demand", "spot"]
+
+
+def _markets() -> list[Market]:
+    return ["on_demand", "spot"]
+
+
+class Throughput(Request):
+    """Samples or tokens a second, as the work is counted, of all `gpus` together, as it was measured on an accelerator or on one
+    instance type."""
+
+    per_second: Positive
+    accelerator: Word | None = None
+    instance_type: Word | None = None
+    gpus: Annotated[int, Field(ge=0, le=1024)] = 1
+
+
+class Model(Request):
+    """For memory, and for how much GPUs talk. `batch` is of one step on one GPU. Activations are measured, in MiB a sample at
+    `precision`, or those of a transformer with layers, hidden, heads and sequence."""
+
+    parameters: Parameters
+    optimizer: Literal["sgd", "momentum", "adam", "adamw", "adam_8bit", "adafactor"] = "adamw"
+    precision: Format = "fp32"
+    batch: Whole = 1
+    activation_mib_per_sample: Positive | None = None
+    layers: Whole | None = None
+    hidden: Whole | None = None
+    heads: Whole | None = None
+    sequence: Whole | None = None
+    vocabulary: Annotated[int, Field(ge=0, le=10**9)] = 0
+    flash_attention: bool = False
+    gradient_checkpointing: bool = False
+
+
+class SpotTerms(Request):
+    """Interruptions of one machine an hour; what a save stalls, what a restart takes and is paid, how long there is no machine."""
+
+    interruptions_per_hour: Annotated[float, Field(ge=1e-6, le=60, allow_inf_nan=False)] = 0.5
+    checkpoint: Duration = "10s"
+    restore: Duration = "2m"
+    wait: Duration = "5m"
+
+
+class Run(Request):
+    """One training, on every machine of the catalogue. The work is samples or tokens (of an epoch, with `epochs`) or FLOPs; its
+    speed is measured, or comes from FLOPs at a `utilisation` of the peak."""
+
+    samples: Positive | None = None
+    tokens: Positive | None = None
+    epochs: Positive = 1
+    flops: Positive | None = None
+    flops_per_sample: Positive | None = None
+    throughput: Annotated[list[Throughput], Field(max_length=100)] = Field(default_factory=list)
+    utilisation: Share | None = None
+    model: Model | None = None
+    gpus: Annotated[int, Field(ge=0, le=65536)] | Literal["all"] = 1
+    scaling_efficiency: Share | None = None
+    deadline: Duration | None = None
+    clouds: Words = Field(default_factory=list)
+    regions: Words = Field(default_factory=list)
+    accelerators: Words = Field(default_factory=list)
+    instance_types: Words = Field(default_factory=list)
+    markets: list[Market] = Field(default_factory=_markets)
+    spot: SpotTerms = Field(default_factory=SpotTerms)
+    limit: Annotated[int, Field(ge=1, le=5000)] = 20
+
+
+class Choice(Request):
+    """A machine whose price and time are known."""
+
+    name: Word
+    usd_per_hour: Usd
+    duration: Duration
+    machines: Whole = 1
+
+
+class Choices(Request):
+    options: Annotated[list[Choice], Field(min_length=1, max_length=100)]
+    deadline: Duration | None = None
+
+
+class Scaling(Request):
+    """Data-parallel training over NVLink, PCIe and Ethernet. `step_seconds` is a step on one GPU; with `hours_on_one`, what the
+    whole run takes there, the cheapest machines for each number of GPUs are named, and whether more pay."""
+
+    accelerator: Word
+    parameters: Parameters
+    step_seconds: Annotated[float, Field(ge=1e-6, le=1e6, allow_inf_nan=False)]
+    precision: Format = "bf16"
+    gpus: Annotated[list[Gpus], Field(min_length=1, max_length=20)] = Field(
+        default_factory=lambda: [1, 2, 4, 8, 16, 32, 64]
+    )
+    ethernet_gbit_s: Annotated[float, Field(ge=1e-3, le=1e6, allow_inf_nan=False)] = 100
+    hours_on_one: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] | None = None
+
+
+class ComputeOptimal(Request):
+    """The size of a model and its tokens for so many FLOPs, or for dollars spent on an accelerator."""
+
+    flops: Annotated[float, Field(ge=1e9, le=1e30, allow_inf_nan=False)] | None = None
+    usd: Usd | None = None
+    accelerator: Word | None = None
+    market: Market = "on_demand"
+    utilisation: Share | None = None
+
+
+class RunCost(Request):
+    name: Word
+    usd_per_run: Usd
+
+
+class Recurring(Request):
+    """A training that comes back. `costs` name what a run costs, the first being what others are compared with; without them the
+    `run` that is described beside is taken. A failed run is paid for and run again."""
+
+    runs_per_month: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
+    failed_share: Part = 0
+    costs: Annotated[list[RunCost], Field(max_length=100)] = Field(default_factory=list)
+
+
+class Ownership(Request):
+    """One machine of one's own against as many hours of a like one in the cloud, at a price or the catalogue's cheapest with so
+    many of this accelerator."""
+
+    purchase_usd: Usd
+    lifetime_years: Annotated[float, Field(ge=0.01, le=30, allow_inf_nan=False)] = 4
+    resale_usd: NotNegative = 0
+    upkeep_usd_per_year: NotNegative = 0
+    watts: Positive
+    pue: Annotated[float, Field(ge=1, le=5, allow_inf_nan=False)] = 1.56
+    usd_per_kwh: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
+    utilisation: Share
+    cloud_usd_per_hour: Usd | None = None
+    accelerator: Word | None = None
+    gpus: Gpus = 1
+    market: Market = "on_demand"
+
+
+class EstimateRequest(Body):
+    """Any of the parts, at least one."""
+
+    run: Run | None = None
+    choices: Choices | None = None
+    scaling: Scaling | None = None
+    compute_optimal: ComputeOptimal | None = None
+    recurring: Recurring | None = None
+    ownership: Ownership | None = None

@@ -1,0 +1,131 @@
+"""What would have made a job cheaper: what was recorded of it, put before the rules of `tuner.planning.advice`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from tuner.domain.job import JobSpec
+from tuner.domain.listing import Market as ListedMarket
+from tuner.domain.money import Money, Price
+from tuner.domain.time import NS
+from tuner.engine.exposure import exposure
+from tuner.planning.advice import findings
+from tuner.planning.advice.evidence import Curve, Evidence, Piece, Places, Point, total
+from tuner.planning.advice.finding import Change as Change
+from tuner.planning.advice.finding import Figure as Figure
+from tuner.planning.advice.finding import Finding as Finding
+from tuner.planning.advice.missing import Missing as Missing
+from tuner.planning.advice.missing import not_measured
+from tuner.planning.advice.rules.pruning import earlier_steps
+from tuner.planning.advice.rules.ranks import LEAST_TRIALS
+from tuner.service.catalogue import catalogue, data_rates
+from tuner.service.node_prices import priced_kind
+from tuner.service.wiring import Service
+from tuner.store import evidence as recorded
+from tuner.store import jobs, ledger
+from tuner.store.database import Connection
+from tuner.store.jobs import JobRow
+from tuner.store.losses import losses
+
+MARKETS: tuple[ListedMarket, ...] = ("on_demand", "spot")
+
+
+@dataclass(frozen=True)
+class AdviceView:
+    """`measured` is what was spent on attempts of which something was measured."""
+
+    job: JobRow
+    spent: Money
+    measured: Money
+    findings: list[Finding]
+    missing: list[Missing]
+    catalogue: str
+    catalogue_age: str
+
+
+def advice(service: Service, job: str) -> AdviceView:
+    """Raises NotFound."""
+    with service.database.read() as db:
+        row = jobs.get(db, job, service.project)
+        evidence = evidence_of(service, db, row)
+    today = datetime.fromtimestamp(service.now() // NS, UTC).date()
+    measured = total(piece.spent for piece in evidence.pieces if piece.usage is not None)
+    return AdviceView(
+        row,
+        evidence.spent,
+        measured,
+        findings(evidence),
+        not_measured(evidence),
+        evidence.catalogue.name,
+        evidence.catalogue.age(today),
+    )
+
+
+def evidence_of(service: Service, db: Connection, row: JobRow) -> Evidence:
+    bills = recorded.bills(db, row.id)
+    pieces = [
+        Piece(attempt, bills.get((attempt.trial, attempt.attempt), {}), usage)
+        for attempt, usage in recorded.attempts_of(db, row.id)
+    ]
+    now = service.now()
+    spot, source = _price(service, row, "spot")
+    return Evidence(
+        spec=row.spec,
+        offer=row.offer,
+        concurrency=row.concurrency,
+        pieces=tuple(pieces),
+        spent=ledger.account(db, row.id).posted.usd,
+        catalogue=catalogue(service.settings),
+        exposures={market: exposure(market, losses(db, row.id, market, now)) for market in MARKETS},
+        curves=_curves(db, row),
+        demand=_price(service, row, "on_demand")[0],
+        spot=spot,
+        spot_source=source,
+        self_test=recorded.self_test(db, row.project, row.spec.trainable),
+        places=_places(service, row),
+    )
+
+
+def _curves(db: Connection, row: JobRow) -> tuple[Curve, ...]:
+    """At the steps that the rules ask for alone, since a job may have a million reports."""
+    spec, lasts, states = row.spec, recorded.last_steps(db, row.id), recorded.states(db, row.id)
+    final = ("stopped",) if row.state == "running" else ("stopped", "paused")
+    points: dict[str, list[Point]] = {}
+    for trial, step, value, cost in recorded.values_at(db, row.id, _steps(spec, lasts)):
+        score = None if value is None else spec.objective.score(value)
+        points.setdefault(trial, []).append(Point(step, score, cost))
+    return tuple(
+        Curve(tuple(found), lasts[trial], states.get(trial) in final) for trial, found in points.items()
+    )
+
+
+def _steps(spec: JobSpec, lasts: Mapping[str, int]) -> set[int]:
+    reached, fidelity = sorted(lasts.values(), reverse=True), spec.fidelity
+    last = fidelity.max or (reached[LEAST_TRIALS - 1] if len(reached) >= LEAST_TRIALS else fidelity.min)
+    whole = spec.algorithm.scheduler == "none"
+    earlier = earlier_steps(fidelity.min, last, fidelity.reduction_factor, whole=whole)
+    return {fidelity.min, last, *fidelity.rungs(), *earlier}
+
+
+def _price(service: Service, row: JobRow, market: ListedMarket) -> tuple[Price | None, str]:
+    """Of a trial's share of a machine: the least that the job could have had one for, or where there was none of that market, what
+    is known of its kind; with its source."""
+    size = row.spec.resources
+    offered = [offer for offer in row.offers if offer.market == market]
+    if not offered:
+        told = priced_kind(service.settings, row.offer, market)
+        if told.price is None:
+            return None, told.source
+        offered = [replace(row.offer, price=told.price, source=told.source)]
+    least = min(offered, key=lambda one: one.rate(cpus=size.cpus, gpus=size.gpus).price)
+    return least.rate(cpus=size.cpus, gpus=size.gpus).price, least.source
+
+
+def _places(service: Service, row: JobRow) -> Places:
+    settings = service.settings
+    region = row.spec.resources.region or row.offer.region
+    listed = catalogue(settings).find(region=region) if region else []
+    cloud = listed[0].cloud if listed else None
+    rates = next((one for one in data_rates(settings) if one.cloud == cloud), None)
+    price = None if rates is None else rates.between_regions
+    return Places(region, settings.storage_region or None, price, rates.source if rates is not None else "")

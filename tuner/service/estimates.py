@@ -1,0 +1,79 @@
+"""What a described run would cost, by the catalogue that holds here."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from tuner.domain.errors import Invalid
+from tuner.domain.listing import Listing as Listing
+from tuner.domain.time import NS, Instant
+from tuner.planning.estimates import sections
+from tuner.planning.estimates.candidates import Candidate as Candidate
+from tuner.planning.estimates.candidates import Spot as Spot
+from tuner.planning.estimates.checks import work_of as work_of
+from tuner.planning.estimates.chinchilla import CAVEATS as CAVEATS
+from tuner.planning.estimates.described import Measurement as Measurement
+from tuner.planning.estimates.described import Model as Model
+from tuner.planning.estimates.described import Run as Run
+from tuner.planning.estimates.described import SpotTerms as SpotTerms
+from tuner.planning.estimates.described import Where as Where
+from tuner.planning.estimates.memory import Fit as Fit
+from tuner.planning.estimates.memory import Memory as Memory
+from tuner.planning.estimates.memory import memory_of as memory_of
+from tuner.planning.estimates.ownership import Comparison as Comparison
+from tuner.planning.estimates.ownership import Owned as Owned
+from tuner.planning.estimates.recurring import Yearly as Yearly
+from tuner.planning.estimates.sections import Choice as Choice
+from tuner.planning.estimates.sections import Choices as Choices
+from tuner.planning.estimates.sections import ChoicesView as ChoicesView
+from tuner.planning.estimates.sections import ComputeOptimal as ComputeOptimal
+from tuner.planning.estimates.sections import ComputeView as ComputeView
+from tuner.planning.estimates.sections import Ownership as Ownership
+from tuner.planning.estimates.sections import Recurring as Recurring
+from tuner.planning.estimates.sections import RunView as RunView
+from tuner.planning.estimates.sections import Scaling as Scaling
+from tuner.planning.estimates.sections import ScalingView as ScalingView
+from tuner.service.catalogue import catalogue
+from tuner.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The parts that were asked for."""
+
+    run: Run | None = None
+    choices: Choices | None = None
+    scaling: Scaling | None = None
+    compute: ComputeOptimal | None = None
+    recurring: Recurring | None = None
+    ownership: Ownership | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimateView:
+    catalogue: str
+    prices: str
+    run: RunView | None
+    choices: ChoicesView | None
+    scaling: ScalingView | None
+    compute: ComputeView | None
+    recurring: tuple[Yearly, ...] | None
+    ownership: tuple[Comparison, Listing | None] | None
+
+
+def estimate(settings: Settings, asked: Asked, now: Instant) -> EstimateView:
+    """Raises Invalid for what is not known or does not fit together, BadFile for a catalogue that cannot be read."""
+    if asked == Asked():
+        parts = "run, choices, scaling, compute_optimal, recurring, ownership"
+        raise Invalid.at("", f"asks for nothing; give at least one of {parts}")
+    known, today = catalogue(settings), datetime.fromtimestamp(now // NS, UTC).date()
+    run = None if asked.run is None else sections.run_view(asked.run, known, today)
+    return EstimateView(
+        catalogue=known.name,
+        prices=known.age(today),
+        run=run,
+        choices=None if asked.choices is None else sections.choices_view(asked.choices),
+        scaling=None if asked.scaling is None else sections.scaling_view(asked.scaling, known),
+        compute=None if asked.compute is None else sections.compute_view(asked.compute, known),
+        recurring=None if asked.recurring is None else sections.recurring_view(asked.recurring, run),
+        ownership=None if asked.ownership is None else sections.ownership_view(asked.ownership, known),
+    )

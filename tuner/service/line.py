@@ -1,0 +1,53 @@
+"""The line of jobs that wait for their turn, as the controller serves it and as people see it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tuner.domain.job import FINAL
+from tuner.domain.line import line_up
+from tuner.domain.time import Instant
+from tuner.store import launches
+from tuner.store import line as rows
+from tuner.store.database import Connection
+from tuner.store.jobs import JobRow
+from tuner.store.launches import Launch
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What a job without a driver waits for: its turn, of which it is at place `position` from 1 on, or its window."""
+
+    position: int | None = None
+    next_opening: Instant | None = None
+
+
+def in_line(db: Connection, now: Instant) -> list[str]:
+    """Jobs that may be launched, the next one first."""
+    waiting = rows.waiting(db, now)
+    shares = rows.shares(db, now) if len(waiting) > 1 else {}
+    return [one.job for one in line_up(waiting, shares)]
+
+
+def positions(db: Connection, now: Instant) -> dict[str, int]:
+    return {job: place for place, job in enumerate(in_line(db, now), start=1)}
+
+
+def wait_of(db: Connection, row: JobRow, now: Instant, places: Mapping[str, int] | None = None) -> Wait:
+    """`places`: the positions of all, where they are known already."""
+    if row.state in FINAL or row.running_since is not None:
+        return Wait()
+    launch = launches.get(db, row.id)
+    if launch is None or launch.state != "wanted":
+        return Wait()
+    opens_at = opening(launch, row, now)
+    if opens_at is not None:
+        return Wait(next_opening=opens_at)
+    return Wait(position=(positions(db, now) if places is None else places).get(row.id))
+
+
+def opening(launch: Launch, row: JobRow, now: Instant) -> Instant | None:
+    """When the window opens that the job waits for; None: it waits for none."""
+    if row.spec.window is None:
+        return None
+    opens_at = max(row.spec.window.opening(now), launch.not_before)
+    return opens_at if opens_at > now else None

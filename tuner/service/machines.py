@@ -1,0 +1,175 @@
+"""A machine that somebody names, its price, and how much of the machine a trial of a job would take."""
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tuner.domain.errors import Invalid
+from tuner.domain.listing import MARKETS, Listing, Market
+from tuner.domain.money import Price, Rate, trial_rate
+from tuner.domain.offer import Offer
+from tuner.planning.catalogue import Catalogue
+from tuner.service.catalogue import catalogue
+from tuner.settings import Settings
+from tuner.store.jobs import JobRow
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Where a training is to be priced; None: as the job has it."""
+
+    market: str | None = None
+    instance_type: str | None = None
+    region: str | None = None
+
+    @property
+    def nothing(self) -> bool:
+        return self == Asked()
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A whole machine and its price an hour. `accelerator` is empty where there is none, or none that is known."""
+
+    instance_type: str
+    market: Market
+    region: str | None
+    price: Price
+    cpus: float
+    gpus: float
+    accelerator: str
+    source: str
+
+    def is_as_offered(self, offer: Offer) -> bool:
+        same = _is(self.instance_type, offer.instance_type) and self.market == offer.market
+        return same and self.price == offer.price
+
+    def rate(self, row: JobRow) -> Rate:
+        """Of one trial of the job. Raises Invalid where it does not fit."""
+        cpus, gpus = row.spec.resources.cpus, row.spec.resources.gpus
+        for wanted, there, word in ((gpus, self.gpus, "GPUs"), (cpus, self.cpus, "CPUs")):
+            if wanted > there:
+                detail = f"has {there:g} {word}, and a trial of this job takes {wanted:g}"
+                raise Invalid.at("instance_type", f"{self.instance_type} {detail}; name a larger one")
+        return trial_rate(
+            node_price=self.price, node_cpus=self.cpus, node_gpus=self.gpus, cpus=cpus, gpus=gpus
+        )
+
+
+def machine(settings: Settings, row: JobRow, asked: Asked) -> Machine:
+    """The machine that is meant: one that the job was offered, at the price taken down with the job; or as TUNER_NODE_PRICES
+    has it; or the cheapest of that kind in the catalogue. Raises Invalid, with the nearest names."""
+    prices = catalogue(settings)
+    market = _market(row, asked.market)
+    kind = asked.instance_type or row.offer.instance_type
+    _check_region(prices, row, asked.region)
+    own = [o for o in row.offers if _is(o.instance_type, kind)]
+    if asked.region in (None, row.spec.resources.region):
+        for offer in own:
+            if offer.market == market:
+                return _offered(prices, offer)
+        if own and (named := _named(settings, prices, own[0], market)) is not None:
+            return named
+    listed = _listed(prices, row, kind, market, asked)
+    if listed is not None:
+        return listed
+    if own and asked.region is None:
+        return _local(settings, own[0], market)
+    if own:
+        detail = (
+            f"no price of {kind} is known by region; name an instance type that the catalogue has there, too"
+        )
+        raise Invalid.at("region", detail)
+    raise Invalid.at("instance_type", _unknown(prices, row, kind))
+
+
+def accelerator_of(prices: Catalogue, instance_type: str) -> str:
+    """Empty where none is known."""
+    found = prices.find(instance_type=instance_type)
+    return found[0].accelerator if found else ""
+
+
+def _market(row: JobRow, asked: str | None) -> Market:
+    if asked is None:
+        return "spot" if row.offer.market == "spot" else "on_demand"
+    for market in MARKETS:
+        if asked == market:
+            return market
+    near = difflib.get_close_matches(asked, MARKETS, n=1, cutoff=0.3) or list(MARKETS)
+    raise Invalid.at("market", f"{asked!r} is no market with a price; the nearest: {', '.join(near)}")
+
+
+def _check_region(prices: Catalogue, row: JobRow, region: str | None) -> None:
+    if region is None or region == row.spec.resources.region:
+        return
+    if (wrong := prices.unknown("region", region)) is not None:
+        raise Invalid.at("region", wrong)
+
+
+def _offered(prices: Catalogue, offer: Offer) -> Machine:
+    market: Market = "spot" if offer.market == "spot" else "on_demand"
+    return _of(prices, offer, market, offer.price, offer.source)
+
+
+def _named(settings: Settings, prices: Catalogue, offer: Offer, market: Market) -> Machine | None:
+    """As TUNER_NODE_PRICES has it."""
+    usd = settings.node_price(offer.instance_type, market)
+    if usd is None:
+        return None
+    return _of(prices, offer, market, Price.from_usd_per_hour(usd), "TUNER_NODE_PRICES")
+
+
+def _local(settings: Settings, offer: Offer, market: Market) -> Machine:
+    """A kind that no catalogue has: by its CPUs and GPUs, as when the job was admitted."""
+    usd, source = settings.local_price(cpus=offer.cpus, gpus=offer.gpus, market=market)
+    return _of(None, offer, market, Price.from_usd_per_hour(usd), source)
+
+
+def _of(prices: Catalogue | None, offer: Offer, market: Market, price: Price, source: str) -> Machine:
+    chip = accelerator_of(prices, offer.instance_type) if prices is not None else ""
+    return Machine(offer.instance_type, market, offer.region, price, offer.cpus, offer.gpus, chip, source)
+
+
+def _listed(prices: Catalogue, row: JobRow, kind: str, market: Market, asked: Asked) -> Machine | None:
+    """The cheapest of the catalogue; None where it has no such kind."""
+    known = prices.find(instance_type=kind)
+    if not known:
+        return None
+    region = asked.region or row.spec.resources.region
+    there = [one for one in known if region is None or _is(one.region, region)]
+    if not there:
+        if asked.region is None:
+            there = known
+        else:
+            raise Invalid.at("region", f"{kind} is not listed in {asked.region}; it is in {_all(known)}")
+    priced = [(price, one) for one in there if (price := one.price(market)) is not None]
+    if not priced:
+        other = "on_demand" if market == "spot" else "spot"
+        raise Invalid.at(
+            "market", f"no {market} price of {kind} is known there; try {other} or another region"
+        )
+    price, cheapest = min(priced, key=lambda pair: (pair[0], pair[1].region, pair[1].zone))
+    return _machine(prices, cheapest, market, price, of=len(priced))
+
+
+def _machine(prices: Catalogue, one: Listing, market: Market, price: Price, *, of: int) -> Machine:
+    which = f"the cheapest of {of}: " if of > 1 else ""
+    place = f"{one.cloud} {one.zone or one.region}"
+    source = f"{prices.name}: {which}{place}, {one.date(market)}, {one.source(market)}"
+    size = one.vcpus, one.accelerators
+    return Machine(one.instance_type, market, one.region, price, *size, one.accelerator, source)
+
+
+def _unknown(prices: Catalogue, row: JobRow, kind: str) -> str:
+    """That there is no price of it, and the nearest that there are."""
+    own = sorted({offer.instance_type for offer in row.offers})
+    near = [*difflib.get_close_matches(kind, own, n=1, cutoff=0.5), *prices.nearest("instance_type", kind)]
+    return f"there is no price of {kind!r}; the nearest: {', '.join(near or [*own, *prices.words('instance_type')[:5]])}"
+
+
+def _is(one: str, other: str) -> bool:
+    return one.casefold() == other.casefold()
+
+
+def _all(found: Iterable[Listing]) -> str:
+    return ", ".join(sorted({one.region for one in found}))

@@ -1,0 +1,154 @@
+"""What more money would buy: the best trials that were cut short, trained on to their last step."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import Lock
+from weakref import WeakKeyDictionary
+
+from tuner.domain.job import JobState
+from tuner.domain.money import Money
+from tuner.domain.objective import Objective
+from tuner.service.wiring import Service
+from tuner.store import best, standings
+from tuner.store.database import Database
+from tuner.store.jobs import JobRow
+from tuner.store.standings import Standing
+from tuner.tuning.continuing import Curve, Outlook, outlooks
+from tuner.tuning.rungs import ladder
+
+TRIALS = 200  # that the model learns from, the best
+ASKED = 20  # of them that it is asked about
+SHOWN = 3
+RENEW_AT = 1.05  # times the events at the last forecast: a running job's is not made anew for each report
+KEPT = 200  # jobs whose forecasts are remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """One trial, trained on from a checkpoint, or from the beginning where there is none (`from_step` 0). Metrics and gains are at
+    the last step, gains over the job's best; low and high bound the middle 80 %."""
+
+    trial: str
+    from_step: int
+    to_step: int
+    extra: Money
+    metric: float
+    low_metric: float
+    high_metric: float
+    gain: float
+    low_gain: float
+    high_gain: float
+
+    @property
+    def gain_per_usd(self) -> float | None:
+        """None where it costs nothing."""
+        return self.gain * 1_000_000 / self.extra.micro_usd if self.extra.micro_usd else None
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """`trials`: those with the greatest gain per dollar first; none, for the `reason`. `as_of` is the newest of the job's events that
+    was seen."""
+
+    trials: tuple[Continuation, ...]
+    reason: str
+    as_of: int
+
+
+class _Remembered:
+    """Of one database: the newest forecast of each of some jobs. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.making = Lock()
+        self._kept: OrderedDict[str, tuple[JobState, Forecast]] = OrderedDict()
+
+    def find(self, row: JobRow, newest: int) -> Forecast | None:
+        state, found = self._kept.get(row.id, (None, None))
+        if found is None or state != row.state or newest > found.as_of * RENEW_AT:
+            return None
+        return found
+
+    def keep(self, row: JobRow, made: Forecast) -> None:
+        self._kept[row.id] = (row.state, made)
+        self._kept.move_to_end(row.id)
+        while len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+
+
+_REMEMBERED: WeakKeyDictionary[Database, _Remembered] = WeakKeyDictionary()
+_NEW = Lock()
+
+
+def forecast(service: Service, row: JobRow) -> Forecast:
+    """A running job's is at most a twentieth of its events behind."""
+    with _NEW:
+        remembered = _REMEMBERED.setdefault(service.database, _Remembered())
+    with service.database.read() as db:
+        newest = standings.newest_event(db, row.id)
+    with remembered.making:
+        found = remembered.find(row, newest)
+        if found is None:
+            found = _forecast(service.database, row, newest)
+            remembered.keep(row, found)
+        return found
+
+
+def _forecast(database: Database, row: JobRow, as_of: int) -> Forecast:
+    fidelity, objective = ladder(row.spec), row.spec.objective
+    last = fidelity.max
+    if last is None:
+        return Forecast(
+            (), "no fidelity.max: trials end as they like, so that there is no last step to foretell", as_of
+        )
+    with database.read() as db:
+        known = standings.best_trials(db, row.id, objective.mode, TRIALS)
+        leader = best.best(db, row.id)
+    cut = [one for one in known if one.curve[-1][0] < last and one.state != "failed"][:ASKED]
+    if leader is None or leader.value is None:
+        return Forecast((), f"no trial has reported {objective.metric!r} yet", as_of)
+    if not cut:
+        return Forecast((), f"the best {len(known)} trials are at their last step, or failed", as_of)
+    levels = [*fidelity.rungs(), last]
+    curves = {one.number: _curve(one, levels, objective) for one in known}
+    found = outlooks(row.spec.space, levels, curves, [one.number for one in cut])
+    if found is None:
+        return Forecast((), f"{len(known)} trials are too few to learn a curve from", as_of)
+    top = objective.score(leader.value)
+    made = [_continuation(one, last, found[one.number], top, objective) for one in cut]
+    made.sort(key=lambda one: (-(one.gain_per_usd or 0.0), one.trial))
+    return Forecast(tuple(made[:SHOWN]), "", as_of)
+
+
+def _curve(one: Standing, levels: Sequence[int], objective: Objective) -> Curve:
+    scores = tuple((step, objective.score(value)) for step, value in standings.levels_of(one.curve, levels))
+    return Curve(one.config, scores)
+
+
+def _continuation(
+    one: Standing, last: int, outlook: Outlook, best_score: float, objective: Objective
+) -> Continuation:
+    low_gain, high_gain = outlook.gain_between(best_score)
+    ends = sorted(objective.score(score) for score in outlook.between())
+    return Continuation(
+        trial=one.trial,
+        from_step=one.saved,
+        to_step=last,
+        extra=_extra(one, last),
+        metric=objective.score(outlook.mean),
+        low_metric=ends[0],
+        high_metric=ends[1],
+        gain=outlook.gain(best_score),
+        low_gain=low_gain,
+        high_gain=high_gain,
+    )
+
+
+def _extra(one: Standing, last: int) -> Money:
+    """From its checkpoint to the last step, at the pace of its steps so far; rounded up. Restoring it is not counted."""
+    (first, _, begun), (newest, _, paid) = one.curve[0], one.curve[-1]
+    if newest == first:
+        begun, first = 0, 0
+    steps = last - max(one.saved, first)
+    again = begun if one.saved < first else 0
+    return Money(again - (-steps * (paid - begun) // (newest - first)))

@@ -1,0 +1,278 @@
+"""On which machines a planned job could run: as the cluster has them, as they were described, or from the price catalogue."""
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+
+from tuner.domain.errors import Fault, Invalid
+from tuner.domain.job import JobSpec, Market, Resources
+from tuner.domain.listing import MARKETS as LISTED
+from tuner.domain.listing import Listing
+from tuner.domain.listing import Market as ListedMarket
+from tuner.domain.money import Price
+from tuner.domain.offer import Offer
+from tuner.planning.accelerators import relative_speed
+from tuner.planning.alternatives import Candidate
+from tuner.planning.catalogue import Catalogue
+from tuner.planning.evidence import Evidence
+from tuner.service.catalogue import catalogue
+from tuner.service.node_prices import priced_kind
+from tuner.service.submit import admit
+from tuner.service.wiring import Service
+
+FROM_CATALOGUE = 6  # kinds of machines, the cheapest for such a trial
+
+
+@dataclass(frozen=True)
+class Described:
+    """A machine to think of. What is None is looked up in the catalogue, where the instance type has to be known then. `step_ns`: of
+    the mean configuration there; `speed`: against the machine of the other step times."""
+
+    instance_type: str
+    price: Price | None = None
+    spot_price: Price | None = None
+    cpus: float | None = None
+    gpus: float | None = None
+    memory_gib: float | None = None
+    gpu_memory_gib: float | None = None
+    speed: float | None = None
+    step_ns: int | None = None
+    market: Market | None = None
+    cloud: str | None = None
+    region: str | None = None
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a machine has to have beside the trial's resources: memory, memory of each GPU, and so many steps done in time."""
+
+    memory_gib: float | None = None
+    gpu_memory_gib: float | None = None
+    step_ns: int | None = None
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Which machines of the catalogue come into question."""
+
+    cloud: str | None = None
+    region: str | None = None
+    accelerator: str | None = None
+    instance_type: str | None = None
+
+
+@dataclass(frozen=True)
+class Machines:
+    """All that was said of where the job could run."""
+
+    described: tuple[Described, ...] = ()
+    listed: Listed | None = None
+    needs: Needs = field(default_factory=Needs)
+    speeds: Mapping[str, float] = field(default_factory=dict)
+    markets: tuple[Market, ...] = ()
+
+    @property
+    def any(self) -> bool:
+        return bool(self.described) or self.listed is not None
+
+
+def candidates_of(
+    service: Service, spec: JobSpec, evidence: Evidence, machines: Machines
+) -> tuple[Candidate, ...]:
+    """At least one. Raises Invalid for machines and places that nobody knows of, with the nearest that are known."""
+    if not machines.any:
+        return _of_cluster(service, spec, evidence, machines)
+    shelf = catalogue(service.settings)
+    described = list(machines.described)
+    if machines.listed is not None:
+        described += _from_catalogue(shelf, spec, machines.listed, machines.needs)
+    found = []
+    for i, one in enumerate(described):
+        full = _completed(shelf, one, i)
+        speed = _speed(shelf, full, evidence, machines.speeds)
+        markets = machines.markets or (full.market or spec.resources.market,)
+        found += [_candidate(spec, full, market, speed, evidence, machines.needs) for market in markets]
+    return tuple(found)
+
+
+def _of_cluster(
+    service: Service, spec: JobSpec, evidence: Evidence, machines: Machines
+) -> tuple[Candidate, ...]:
+    offers, concurrency = admit(service, spec)
+    kind, market = offers[0].instance_type, spec.resources.market
+    as_told = Described(kind, cpus=offers[0].cpus, gpus=offers[0].gpus)
+    speed = _speed(catalogue(service.settings), as_told, evidence, machines.speeds)
+    had = {offer.market: offer for offer in reversed(offers)}
+    priced = {name: had.get(name) or _listed(service, offers[0], name) for name in LISTED}
+    markets = {**_by_market(priced["on_demand"], priced["spot"]), market: tuple(offers)}
+    return (Candidate(kind, market, tuple(offers), concurrency, speed, None, markets),)
+
+
+def _listed(service: Service, offer: Offer, market: ListedMarket) -> Offer | None:
+    """The same kind of machine on another market; None where its price there is not known."""
+    found = priced_kind(service.settings, offer, market)
+    if found.price is None:
+        return None
+    return replace(offer, market=market, price=found.price, source=found.source, labels=())
+
+
+def _by_market(on_demand: Offer | None, spot: Offer | None) -> dict[Market, tuple[Offer, ...]]:
+    found: dict[Market, tuple[Offer, ...]] = {}
+    if on_demand is not None:
+        found["on_demand"] = (on_demand,)
+    if spot is not None:
+        found["spot"] = (spot,)
+    if on_demand is not None and spot is not None:
+        both = sorted((on_demand, spot), key=lambda offer: offer.price, reverse=True)
+        found["spot_with_fallback"] = tuple(both)
+    return found
+
+
+def _candidate(
+    spec: JobSpec, one: Described, market: Market, speed: float | None, evidence: Evidence, needs: Needs
+) -> Candidate:
+    wanted = spec.resources
+    cpus, gpus = one.cpus or wanted.cpus, one.gpus if one.gpus is not None else wanted.gpus
+    source = "as given" if one.cloud is None else f"the price catalogue, {one.cloud} {one.region}"
+    offers = {
+        name: None if price is None else Offer(one.instance_type, price, cpus, gpus, name, one.region, source)
+        for name, price in (("on_demand", one.price), ("spot", one.spot_price))
+    }
+    markets = _by_market(offers["on_demand"], offers["spot"])
+    why_not = _why_not(wanted, one, market, markets, needs) or _too_slow(evidence, speed, needs)
+    fit = min(int(cpus / wanted.cpus + 1e-9), int(gpus / wanted.gpus + 1e-9) if wanted.gpus else 10_000)
+    concurrency = wanted.max_concurrent_trials or max(1, fit)
+    return Candidate(one.instance_type, market, markets.get(market, ()), concurrency, speed, why_not, markets)
+
+
+def _why_not(
+    wanted: Resources,
+    one: Described,
+    market: Market,
+    markets: Mapping[Market, tuple[Offer, ...]],
+    needs: Needs,
+) -> str | None:
+    if market not in markets:
+        return f"its price on {market} is not known"
+    bounds = (
+        ("CPUs", one.cpus, wanted.cpus),
+        ("GPUs", one.gpus, wanted.gpus),
+        ("GiB of memory", one.memory_gib, needs.memory_gib),
+        ("GiB of memory a GPU", one.gpu_memory_gib, needs.gpu_memory_gib),
+    )
+    for what, has, needed in bounds:
+        if has is None and needed and what.startswith("GiB"):
+            return f"how many {what} it has is not known"
+        if has is not None and needed is not None and has < needed:
+            return f"has {has:g} {what}, and a trial needs {needed:g}"
+    return None
+
+
+def _too_slow(evidence: Evidence, speed: float | None, needs: Needs) -> str | None:
+    if needs.step_ns is None or speed is None or evidence.step_ns / speed <= needs.step_ns:
+        return None
+    return f"a step takes {evidence.step_ns / speed / 1e9:g} s there, longer than {needs.step_ns / 1e9:g} s"
+
+
+def _from_catalogue(shelf: Catalogue, spec: JobSpec, listed: Listed, needs: Needs) -> list[Described]:
+    """Those that such a trial fits on, the cheapest for it first. Raises Invalid for words that the catalogue does not know."""
+    words = {name: word for name, word in asdict(listed).items() if word is not None}
+    told = {name: shelf.unknown(name, word) for name, word in words.items()}
+    faults = [Fault(f"/planning/catalogue/{name}", detail) for name, detail in told.items() if detail]
+    if faults:
+        raise Invalid(*faults)
+    wanted = spec.resources
+    cheapest: dict[str, tuple[int, Listing]] = {}
+    for row in shelf.find(**words):
+        price = row.on_demand if wanted.market == "on_demand" else row.spot
+        if price is None or not _fits(row, wanted, needs):
+            continue
+        offer = Offer(row.instance_type, price, row.vcpus, row.accelerators)
+        micro = offer.rate(cpus=wanted.cpus, gpus=wanted.gpus).price.micro_usd_per_hour
+        if row.instance_type not in cheapest or micro < cheapest[row.instance_type][0]:
+            cheapest[row.instance_type] = micro, row
+    if not cheapest:
+        raise Invalid.at(
+            "/planning/catalogue", "no machine of the catalogue that matches is large enough and has a price"
+        )
+    chosen = sorted(cheapest.values(), key=lambda pair: (pair[0], pair[1].instance_type))
+    return [
+        Described(row.instance_type, cloud=row.cloud, region=row.region) for _, row in chosen[:FROM_CATALOGUE]
+    ]
+
+
+def _fits(row: Listing, wanted: Resources, needs: Needs) -> bool:
+    large = row.vcpus >= wanted.cpus and row.accelerators >= wanted.gpus
+    has = ((row.memory_gib, needs.memory_gib), (row.gpu_memory_gib, needs.gpu_memory_gib))
+    return large and all(needed is None or (there is not None and there >= needed) for there, needed in has)
+
+
+def _completed(shelf: Catalogue, one: Described, number: int) -> Described:
+    """With what the catalogue knows. A machine that is priced need not be in it."""
+    rows = shelf.find(cloud=one.cloud, region=one.region, instance_type=one.instance_type)
+    if not rows:
+        if one.price is not None or one.spot_price is not None:
+            return one
+        raise Invalid(_unknown(shelf, one, number))
+    return replace(
+        one,
+        price=one.price or _least(rows, "on_demand"),
+        spot_price=one.spot_price or (_least(rows, "spot") if one.price is None else None),
+        cpus=one.cpus if one.cpus is not None else rows[0].vcpus,
+        gpus=one.gpus if one.gpus is not None else rows[0].accelerators,
+        memory_gib=one.memory_gib if one.memory_gib is not None else rows[0].memory_gib,
+        gpu_memory_gib=one.gpu_memory_gib if one.gpu_memory_gib is not None else rows[0].gpu_memory_gib,
+        cloud=rows[0].cloud,
+        region=one.region or rows[0].region,
+    )
+
+
+def _least(rows: Iterable[Listing], market: ListedMarket) -> Price | None:
+    return min((price for row in rows if (price := row.price(market)) is not None), default=None)
+
+
+def _unknown(shelf: Catalogue, one: Described, number: int) -> Fault:
+    """Which of its words the catalogue does not know."""
+    for name in ("instance_type", "cloud", "region"):
+        word = getattr(one, name)
+        detail = None if word is None else shelf.unknown(name, word)
+        if detail is not None:
+            return Fault(f"/planning/candidates/{number}/{name}", f"{detail}; or give usd_per_hour")
+    detail = f"the catalogue has no {one.instance_type} there; give usd_per_hour, or another region"
+    return Fault(f"/planning/candidates/{number}", detail)
+
+
+def _speed(shelf: Catalogue, one: Described, evidence: Evidence, speeds: Mapping[str, float]) -> float | None:
+    """Against the machine of the evidence: as given, or by the accelerators' data sheets; None: not known."""
+    if one.step_ns is not None:
+        return evidence.step_ns / one.step_ns
+    if one.speed is not None:
+        return one.speed
+    if one.instance_type in speeds:
+        return speeds[one.instance_type] / speeds.get(evidence.machine, 1.0)
+    if evidence.machine in ("", one.instance_type):
+        return 1.0
+    here, there = _accelerator(shelf, evidence.machine), _accelerator(shelf, one.instance_type)
+    if here is None or there is None:
+        return None
+    found = relative_speed(here, there)
+    return None if found is None else float(found[1])
+
+
+def _accelerator(shelf: Catalogue, instance_type: str) -> str | None:
+    rows = shelf.find(instance_type=instance_type)
+    return rows[0].accelerator or None if rows else None
+
+
+def check_speeds(speeds: Mapping[str, float], known: Sequence[str]) -> list[Fault]:
+    """Speeds of machines that are no candidate are a slip of the pen."""
+    return [
+        Fault(f"/planning/speeds/{name}", f"is none of the machines; {_nearest(name, known)}")
+        for name in speeds
+        if name not in known
+    ]
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, known, 3, 0.3) or list(known)[:3]
+    return f"the nearest: {', '.join(near)}"

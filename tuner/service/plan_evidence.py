@@ -1,0 +1,151 @@
+"""What earlier jobs say of how long a new one takes: the paces and curves of their trials, and the time around them."""
+
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+
+from tuner.domain.cost import CostKind
+from tuner.domain.errors import Fault, Invalid, NotFound
+from tuner.domain.job import JobSpec
+from tuner.domain.objective import Objective
+from tuner.domain.records import AttemptRow
+from tuner.planning.evidence import Delays, Evidence, SeenTrial, of_nothing, of_trials
+from tuner.planning.pilot import TAG
+from tuner.service import pilots
+from tuner.service.wiring import Service
+from tuner.store import jobs, seen
+from tuner.store.jobs import JobRow
+from tuner.store.seen import Paced
+
+LOOKED_AT = 20  # jobs of the trainable, the newest
+USED = 5
+POINTER = "/planning/steps_from"
+
+
+def evidence_for(service: Service, spec: JobSpec, named: Sequence[str] = ()) -> Evidence:
+    """Of the jobs named, or of the job's pilot and the newest of the same trainable that ran on one kind of machine; of nothing, where
+    there are none. Raises Invalid for a named job that says nothing."""
+    rows = _named(service, spec, named) if named else _alike(service, spec)
+    return of_jobs(service, spec, rows) or of_nothing()
+
+
+def of_jobs(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> Evidence | None:
+    """All of these, of which the first says on which machine. None: no trial of them has reported."""
+    trials: list[SeenTrial] = []
+    attempts: list[AttemptRow] = []
+    used: list[str] = []
+    for row in rows:
+        with service.database.read() as db:
+            ran = seen.attempts_of(db, row.id)
+            found = list(seen.paced(db, row.id))
+        told = _seen(found, ran, row.spec.objective, like=spec.objective)
+        if told:
+            trials, attempts, used = [*trials, *told], [*attempts, *ran], [*used, row.id]
+    if not trials:
+        return None
+    notes = [
+        f"{row.id} was called with other constants, so its steps may take another time"
+        for row in rows
+        if row.id in used and dict(row.spec.constants) != dict(spec.constants)
+    ]
+    is_pilot = all(TAG in row.tags for row in rows if row.id in used)
+    return of_trials(
+        trials,
+        source="pilot" if is_pilot else "history",
+        delays=delays_of(attempts),
+        jobs=used,
+        machine=rows[0].offer.instance_type,
+        notes=notes,
+    )
+
+
+def _alike(service: Service, spec: JobSpec) -> list[JobRow]:
+    """The pilot of just this code and space, where it had one, and others that were called with the same constants where there are
+    such, all on the same kind of machine."""
+    with service.database.read() as db:
+        found = seen.jobs_that_ran(db, service.project, spec.trainable, LOOKED_AT)
+    found = [row for row in found if row.spec.fidelity.unit == spec.fidelity.unit]
+    same = [row for row in found if dict(row.spec.constants) == dict(spec.constants)]
+    piloted = pilots.of_job(service, spec)
+    first = [] if piloted is None else [piloted.row]
+    chosen = [*first, *(row for row in same or found if row.id not in [one.id for one in first])]
+    return [row for row in chosen if row.offer.instance_type == chosen[0].offer.instance_type][:USED]
+
+
+def _named(service: Service, spec: JobSpec, names: Sequence[str]) -> list[JobRow]:
+    rows = []
+    for i, name in enumerate(names):
+        try:
+            with service.database.read() as db:
+                row = jobs.get(db, name, service.project)
+        except NotFound as error:
+            detail = f"{error.detail}; name one of your jobs, or leave it out"
+            raise Invalid.at(f"{POINTER}/{i}", detail) from error
+        if row.spec.trainable != spec.trainable:
+            detail = (
+                f"{name} tuned {row.spec.trainable}, not {spec.trainable}; name a job of the same trainable"
+            )
+            raise Invalid.at(f"{POINTER}/{i}", detail)
+        rows.append(row)
+    if of_jobs(service, spec, rows) is None:
+        raise Invalid(Fault(POINTER, "no trial of these jobs has reported a step yet"))
+    return rows
+
+
+def _seen(
+    found: Iterable[Paced], attempts: Sequence[AttemptRow], objective: Objective, *, like: Objective
+) -> list[SeenTrial]:
+    setups = {row.trial: ns_of(row, "setup") for row in attempts if row.attempt == 1}
+    told = (objective.metric, objective.mode) == (like.metric, like.mode)
+    trials = []
+    for one in found:
+        step_ns = _step_ns(one, setups.get(one.trial))
+        if step_ns is None:
+            continue
+        points = [(step, value) for step, value, _ in one.points if value is not None]
+        curve = tuple((step, like.score(value)) for step, value in points) if told else ()
+        trials.append(SeenTrial(one.config, step_ns, curve, one.points[-1][0], one.state == "completed"))
+    return trials
+
+
+def _step_ns(one: Paced, setup_ns: int | None) -> int | None:
+    """Of a step on average, without the first setup. None where that cannot be told from it."""
+    first, last = one.points[0], one.points[-1]
+    if setup_ns is not None:
+        return max(1, (last[2] - setup_ns) // last[0])
+    return max(1, (last[2] - first[2]) // (last[0] - first[0])) if last[0] > first[0] else None
+
+
+def delays_of(attempts: Sequence[AttemptRow]) -> Delays:
+    """Means; what a first attempt on a machine takes longer is its warming."""
+    usual = Delays()
+    firsts: list[int] = []
+    others: list[int] = []
+    nodes: set[str] = set()
+    for row in attempts:
+        if row.attempt == 1 and row.price.micro_usd_per_hour:
+            (others if row.node in nodes else firsts).append(ns_of(row, "setup") or 0)
+            nodes.add(row.node)
+    resumed = [
+        ns_of(row, "setup", "restore") or 0
+        for row in attempts
+        if row.from_step and row.price.micro_usd_per_hour
+    ]
+    saves = [ns_of(row, "checkpoint") or 0 for row in attempts if "checkpoint" in row.costs]
+    setup_ns = _mean(others or firsts, usual.setup_ns)
+    return Delays(
+        warming_ns=max(0, _mean(firsts, setup_ns) - setup_ns),
+        setup_ns=setup_ns,
+        restore_ns=_mean(resumed, setup_ns),
+        save_ns=_mean(saves, usual.save_ns),
+    )
+
+
+def _mean(values: Sequence[int], usual: int) -> int:
+    return round(fmean(values)) if values else usual
+
+
+def ns_of(row: AttemptRow, *kinds: CostKind) -> int | None:
+    """What the attempt paid for, as time; None where its machine was free."""
+    if not row.price.micro_usd_per_hour:
+        return None
+    return sum(row.price.affords_ns(cost.usd) for kind, cost in row.costs.items() if kind in kinds)

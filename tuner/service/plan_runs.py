@@ -1,0 +1,165 @@
+"""A plan's scenario, simulated by the code of a real job."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+
+from tuner.domain.cost import total
+from tuner.domain.job import Resources
+from tuner.domain.money import NS_PER_HOUR, Money
+from tuner.domain.offer import Offer
+from tuner.domain.time import NS
+from tuner.engine.simulated.markets import LABEL, Markets
+from tuner.engine.simulated.traces import UpTimes
+from tuner.engine.simulated.training import Overheads
+from tuner.engine.simulated.world import SimulatedRun
+from tuner.engine.world import Terms
+from tuner.planning.evidence import Delays
+from tuner.planning.paces import DrawnTraining
+from tuner.planning.scenario import Outcome, RungUse, Scenario, SpotLife
+from tuner.planning.simulations import stops
+from tuner.tuning.samplers import Sampler, sampler_for
+from tuner.tuning.samplers.simple import GridSampler
+
+TURNS_MAX = 2_000_000
+SLICE_STEPS = 8
+GRID_LISTED = 2000  # points; to list more takes longer than to draw from them
+HEARTBEAT_STEPS = 4
+SPOT_HEARTBEAT_NS = 60 * NS
+
+
+def simulate(scenario: Scenario) -> Outcome:
+    """Deterministic: the same scenario has the same outcome."""
+    run = _run(scenario)
+    run.run(turns_max=TURNS_MAX)
+    return _outcome(run, scenario)
+
+
+def _run(scenario: Scenario) -> SimulatedRun:
+    wanted = scenario.spec.resources
+    rates = [offer.rate(cpus=wanted.cpus, gpus=wanted.gpus) for offer in scenario.offers]
+    dearest = max(rates, key=lambda rate: rate.price)
+    step_ns = round(scenario.paces.evidence.step_ns * scenario.factor * scenario.coarse)
+    training = DrawnTraining(
+        scenario.paces, seed=scenario.seed, stretch=scenario.factor, coarse=scenario.coarse
+    )
+    life = scenario.spot
+    heartbeat_ns = max(NS, HEARTBEAT_STEPS * step_ns)
+    markets = up_times = None
+    if life is not None:
+        markets = _markets(scenario, life)
+        heartbeat_ns = min(heartbeat_ns, max(SPOT_HEARTBEAT_NS, step_ns))
+        up_times = None if life.mean_ns is None else _up_times(scenario, life, life.mean_ns)
+    return SimulatedRun(
+        scenario.spec,
+        Terms("job_planned", dearest, scenario.concurrency, max(scenario.slice_ns, SLICE_STEPS * step_ns)),
+        training,
+        overheads=_overheads(scenario.delays, spot=life is not None),
+        seed=scenario.seed,
+        sampler=lambda: _sampler(scenario),
+        heartbeat_ns=heartbeat_ns,
+        up_times=up_times,
+        notice_ns=life.notice_ns if life else None,
+        markets=markets,
+    )
+
+
+def _sampler(scenario: Scenario) -> Sampler:
+    spec = replace(scenario.spec, algorithm=replace(scenario.spec.algorithm, seed=scenario.seed))
+    if spec.algorithm.sampler == "grid":
+        return GridSampler(spec.space, scenario.seed, listed=GRID_LISTED)
+    return sampler_for(spec)
+
+
+def _overheads(delays: Delays, *, spot: bool) -> Overheads:
+    return Overheads(
+        warming_ns=delays.warming_ns,
+        setup_ns=delays.setup_ns,
+        resumed_setup_ns=0,
+        restore_ns=delays.restore_ns,
+        save_ns=delays.save_ns,
+        stall_ns=delays.save_ns // 10 if spot else 0,
+        save_every_ns="auto" if spot else None,
+    )
+
+
+def _markets(scenario: Scenario, life: SpotLife) -> Markets:
+    """Machines of the size of one trial, at what a trial pays of a real one."""
+    wanted = scenario.spec.resources
+    one = Resources(cpus=1, gpus=wanted.gpus)
+    offers = []
+    for offer in sorted(scenario.offers, key=lambda found: found.market != "spot"):
+        price = offer.rate(cpus=wanted.cpus, gpus=wanted.gpus).price
+        label = ((LABEL, "spot" if offer.market == "spot" else "!spot"),)
+        offers.append(Offer(offer.instance_type, price, 1, wanted.gpus, offer.market, labels=label))
+    return Markets(tuple(offers), life.patience_ns, one)
+
+
+def _up_times(scenario: Scenario, life: SpotLife, mean_ns: int) -> list[Iterator[UpTimes]]:
+    if all(offer.market != "spot" for offer in scenario.offers):
+        return []
+    return [_lives(life, mean_ns, Random(f"{scenario.seed}/{n}")) for n in range(scenario.concurrency)]
+
+
+def _lives(life: SpotLife, mean_ns: int, rng: Random) -> Iterator[UpTimes]:
+    begin = 0
+    while True:
+        end = begin + max(NS, round(rng.expovariate(1 / mean_ns)))
+        yield UpTimes(begin, end)
+        begin = end + life.wait_ns
+
+
+def _outcome(run: SimulatedRun, scenario: Scenario) -> Outcome:
+    tables, state = run.journal.tables, run.loop.state
+    best = state.leader_score if state.leader is not None and scenario.paces.knows_curves else None
+    return Outcome(
+        tables.account.posted,
+        run.clock.elapsed_ns(),
+        run.loop.end.reason if run.loop.end else None,
+        len({trial for trial, _ in tables.attempts}),
+        _rungs(run, scenario),
+        best,
+        run.preemptions,
+    )
+
+
+def _rungs(run: SimulatedRun, scenario: Scenario) -> tuple[RungUse, ...]:
+    """Each step goes to the rung on whose way it lies; what an attempt paid beside its steps, to that of its first one."""
+    steps_of = stops(scenario.spec)
+    tables, uses = run.journal.tables, [_Use() for _ in steps_of]
+    reached: Counter[str] = Counter()
+    trained: Counter[tuple[str, int]] = Counter()
+    for (trial, step), row in tables.reports.items():
+        ns = run.training.step_ns(run.loop.state.trial(trial).config, step)
+        price = tables.attempts[trial, row.attempt].price
+        micro = ns * price.micro_usd_per_hour // NS_PER_HOUR
+        use = uses[_stop_of(steps_of, step)]
+        use.steps, use.train_ns, use.train_micro = use.steps + 1, use.train_ns + ns, use.train_micro + micro
+        trained[trial, row.attempt] += micro
+        reached[trial] = max(step, reached[trial])
+    for key, attempt in tables.attempts.items():
+        paid = total(tables.bills.get(key, {}))
+        use = uses[_stop_of(steps_of, attempt.from_step + 1)]
+        use.overhead_micro += paid.usd.micro_usd - trained[key]
+        use.gpu_ms += paid.gpu_ms
+    return tuple(
+        RungUse(
+            sum(step >= stop for step in reached.values()),
+            round(use.steps * scenario.coarse),
+            use.train_ns,
+            Money(use.train_micro),
+            Money(use.overhead_micro),
+            use.gpu_ms,
+        )
+        for stop, use in zip(steps_of, uses, strict=True)
+    )
+
+
+class _Use:
+    def __init__(self) -> None:
+        self.steps = self.train_ns = self.train_micro = self.overhead_micro = self.gpu_ms = 0
+
+
+def _stop_of(stops: list[int], step: int) -> int:
+    return next((i for i, stop in enumerate(stops) if step <= stop), len(stops) - 1)

@@ -1,0 +1,160 @@
+"""A job becomes a plan: what is known of its trainable, the machines it could run on, and the simulator, given to the planner."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tuner.domain.errors import Fault, Invalid
+from tuner.domain.job import JobSpec
+from tuner.domain.time import NS, Instant
+from tuner.planning import planner
+from tuner.planning.alternatives import Candidate
+from tuner.planning.evidence import Delays, of_given
+from tuner.planning.evidence import Evidence as Evidence
+from tuner.planning.plan import Alternative as Alternative
+from tuner.planning.plan import Chance as Chance
+from tuner.planning.plan import Comparison as Comparison
+from tuner.planning.plan import Inputs as Inputs
+from tuner.planning.plan import Plan as Plan
+from tuner.planning.plan import PlannedRung as PlannedRung
+from tuner.planning.plan import Spread as Spread
+from tuner.planning.scenario import SpotLife
+from tuner.service.plan_candidates import Described as Described
+from tuner.service.plan_candidates import Listed as Listed
+from tuner.service.plan_candidates import Machines as Machines
+from tuner.service.plan_candidates import Needs as Needs
+from tuner.service.plan_candidates import candidates_of, check_speeds
+from tuner.service.plan_evidence import evidence_for
+from tuner.service.plan_runs import simulate
+from tuner.service.submit import check, check_affords
+from tuner.service.wiring import Service
+from tuner.tuning.checkpointing import Hazard
+
+MAX_CANDIDATES = 50
+MAX_STEPS_FROM = 20
+MAX_NS = 366 * 86400 * NS
+SPOT_WAIT_NS = 120 * NS  # until there is another machine, where one was taken away: a guess
+
+
+@dataclass(frozen=True)
+class Given:
+    """What was said beside the job. `step_ns`: of a step of the mean configuration, `spread`: the standard deviation of its logarithm
+    over configurations. `steps_from`: the jobs to go by; none: the newest of the trainable. `deadline_ns` from now, or `deadline_at`."""
+
+    step_ns: int | None = None
+    spread: float | None = None
+    setup_ns: int | None = None
+    restore_ns: int | None = None
+    save_ns: int | None = None
+    steps: int | None = None
+    steps_from: tuple[str, ...] = ()
+    deadline_ns: int | None = None
+    deadline_at: Instant | None = None
+    machines: Machines = field(default_factory=Machines)
+    seed: int = 0
+
+    def faults(self) -> list[Fault]:
+        """What is wrong with it, wherever the job would run."""
+        times = {
+            "step_seconds": self.step_ns,
+            "setup_seconds": self.setup_ns,
+            "restore_seconds": self.restore_ns,
+            "checkpoint_seconds": self.save_ns,
+        }
+        found = [
+            Fault(f"/planning/{name}", "must be more than 0 and at most a year")
+            for name, ns in times.items()
+            if ns is not None and not (0 if name != "step_seconds" else 1) <= ns <= MAX_NS
+        ]
+        if self.spread is not None and not 0 <= self.spread <= 3:
+            found.append(Fault("/planning/step_spread", "must be between 0 and 3"))
+        if self.steps is not None and not 1 <= self.steps <= 10_000_000:
+            found.append(Fault("/planning/steps", "must be between 1 and 10000000"))
+        if self.step_ns is not None and self.steps_from:
+            found.append(Fault("/planning/steps_from", "give it or step_seconds, not both"))
+        if len(self.steps_from) > MAX_STEPS_FROM:
+            found.append(Fault("/planning/steps_from", f"name at most {MAX_STEPS_FROM} jobs"))
+        if len(self.machines.described) > MAX_CANDIDATES:
+            found.append(Fault("/planning/candidates", f"name at most {MAX_CANDIDATES}"))
+        return found + self._machine_faults()
+
+    def _machine_faults(self) -> list[Fault]:
+        found = []
+        for i, one in enumerate(self.machines.described):
+            at = f"/planning/candidates/{i}"
+            if one.speed is not None and not 0.001 <= one.speed <= 1000:
+                found.append(Fault(f"{at}/speed", "must be between 0.001 and 1000"))
+            if one.step_ns is not None and not 1 <= one.step_ns <= MAX_NS:
+                found.append(Fault(f"{at}/step_seconds", "must be more than 0 and at most a year"))
+            for name, price in (("usd_per_hour", one.price), ("spot_usd_per_hour", one.spot_price)):
+                if price is not None and price.micro_usd_per_hour <= 0:
+                    found.append(Fault(f"{at}/{name}", "must be more than 0; leave out what is not known"))
+        found += [
+            Fault(f"/planning/speeds/{name}", "must be between 0.001 and 1000")
+            for name, speed in self.machines.speeds.items()
+            if not 0.001 <= speed <= 1000
+        ]
+        return found
+
+
+def plan(service: Service, spec: JobSpec, given: Given) -> Plan:
+    """Runs nothing but simulations. Raises Invalid for what could not be submitted, or is said wrongly."""
+    check(service, spec)
+    if faults := given.faults():
+        raise Invalid(*faults)
+    deadline_ns = _deadline_ns(given, service.now())
+    evidence = _evidence(service, spec, given)
+    candidates = candidates_of(service, spec, evidence, given.machines)
+    names = [*{candidate.instance_type for candidate in candidates}, evidence.machine]
+    if faults := check_speeds(given.machines.speeds, sorted(filter(None, names))):
+        raise Invalid(*faults)
+    able = [one for one in candidates if one.why_not is None and one.offers]
+    if not able:
+        raise Invalid.at("/planning/candidates", _none_will_do(candidates))
+    check_affords(spec, min(able, key=lambda one: one.price(spec.resources)).offers[0])
+    question = planner.Question(
+        spec,
+        evidence,
+        tuple(sorted(candidates, key=lambda one: one not in able)),
+        round(service.settings.slice_s * NS),
+        SpotLife(
+            Hazard.of_spot().mean_ns, SPOT_WAIT_NS, patience_ns=round(service.settings.spot_wait_s * NS)
+        ),
+        choose=given.machines.any,
+        deadline_ns=deadline_ns,
+        room=None if given.machines.any else candidates[0].concurrency,
+        seed=given.seed,
+    )
+    return planner.plan(question, simulate)
+
+
+def _none_will_do(candidates: Sequence[Candidate]) -> str:
+    reasons = "; ".join(f"{one.instance_type} on {one.market}: {one.why_not}" for one in candidates[:5])
+    return f"none will do: {reasons}"
+
+
+def _deadline_ns(given: Given, now: Instant) -> int | None:
+    """From now. Raises Invalid for one that is over."""
+    left_ns = given.deadline_ns if given.deadline_at is None else given.deadline_at - now
+    if left_ns is None or left_ns > 0:
+        return left_ns
+    detail = f"is over since {-left_ns / NS:.0f} s: give a later time, or a duration from now such as 6h"
+    raise Invalid.at("/planning/deadline", detail)
+
+
+def _evidence(service: Service, spec: JobSpec, given: Given) -> Evidence:
+    """What was said goes before what is remembered."""
+    step_ns, machine = given.step_ns, ""
+    measured = [one for one in given.machines.described if one.step_ns is not None]
+    if step_ns is None and measured and not given.steps_from:
+        step_ns, machine = measured[0].step_ns, measured[0].instance_type
+    if step_ns is None:
+        return evidence_for(service, spec, given.steps_from)
+    usual = Delays()
+    setup_ns = usual.setup_ns if given.setup_ns is None else given.setup_ns
+    delays = Delays(
+        0,
+        setup_ns,
+        setup_ns if given.restore_ns is None else given.restore_ns,
+        usual.save_ns if given.save_ns is None else given.save_ns,
+    )
+    return of_given(step_ns, delays=delays, spread=given.spread, machine=machine, steps=given.steps)

@@ -1,0 +1,110 @@
+"""Costs of a job's points on another machine or market: whose speed, whose price, and how sure that is."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from tuner.planning.repricing import SAME, RelativeTime, Repricing, assumed_same, catalogued, measured
+from tuner.service.catalogue import catalogue
+from tuner.service.machines import Asked, Machine, accelerator_of, machine
+from tuner.service.wiring import Service
+from tuner.store import jobs, paces
+from tuner.store.database import Connection
+from tuner.store.jobs import JobRow
+
+JOBS = 3  # of each kind of machine, the newest, that speeds are measured on
+SPOT_JOBS = 20  # that interruptions are counted in
+PARTS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Pricing:
+    """`notes` say what was taken for granted."""
+
+    machine: Machine
+    repricing: Repricing
+    notes: tuple[str, ...]
+
+
+def pricing(db: Connection, service: Service, row: JobRow, asked: Asked) -> Pricing | None:
+    """How to price the job's points there; None: as they were recorded, since they were on that very machine, or nothing is asked.
+    Raises Invalid."""
+    if asked.nothing:
+        return None
+    there = machine(service.settings, row, asked)
+    rate = there.rate(row)
+    if len(row.offers) == 1 and there.is_as_offered(row.offer):
+        return None
+    time = _relative_time(db, service, row, there)
+    overhead, notes = _interruptions(db, service, row, there)
+    kinds = sorted({offer.instance_type for offer in row.offers})
+    if len(kinds) > 1:
+        notes = (
+            *notes,
+            f"trials of this job ran on {', '.join(kinds)}: their time is taken as it was on either",
+        )
+    return Pricing(there, Repricing(rate, time, overhead), (time.note, *notes))
+
+
+def _relative_time(db: Connection, service: Service, row: JobRow, there: Machine) -> RelativeTime:
+    """Where the job had several kinds of machines, as wide as all of them together."""
+    kinds = list(dict.fromkeys(offer.instance_type for offer in row.offers))
+    first, *others = [_from(db, service, row, kind, there) for kind in kinds]
+    for other in others:
+        first = first.widened(other)
+    return first
+
+
+def _from(db: Connection, service: Service, row: JobRow, kind: str, there: Machine) -> RelativeTime:
+    if kind.casefold() == there.instance_type.casefold():
+        return SAME
+    alike = _alike(db, service, row)
+    here_s, there_s = (_seconds(db, alike, one) for one in (kind, there.instance_type))
+    found = measured(here_s, there_s, names=(kind, there.instance_type))
+    if found is not None:
+        return found
+    on_gpus = row.spec.resources.gpus > 0
+    if on_gpus:
+        here = accelerator_of(catalogue(service.settings), kind)
+        found = catalogued(here, there.accelerator)
+    return found or assumed_same(on_gpus=on_gpus)
+
+
+def _alike(db: Connection, service: Service, row: JobRow) -> list[JobRow]:
+    """The jobs whose steps can be compared: of the same trainable, constants and share of a machine."""
+    mine = row.spec
+    wanted = (mine.constants, mine.fidelity.unit, mine.resources.cpus, mine.resources.gpus)
+    return [
+        other
+        for other in jobs.of_trainable(db, service.project, mine.trainable)
+        if (s := other.spec) and (s.constants, s.fidelity.unit, s.resources.cpus, s.resources.gpus) == wanted
+    ]
+
+
+def _seconds(db: Connection, alike: Iterable[JobRow], kind: str) -> list[float]:
+    """Of jobs that had this kind of machine alone."""
+    on_it = [row.id for row in alike if {o.instance_type.casefold() for o in row.offers} == {kind.casefold()}]
+    return [seconds for job in on_it[:JOBS] for seconds in paces.step_seconds(db, job)]
+
+
+def _interruptions(
+    db: Connection, service: Service, row: JobRow, there: Machine
+) -> tuple[Fraction | None, tuple[str, ...]]:
+    """What they take on spot machines, from this job, or else from others of the trainable."""
+    if there.market != "spot":
+        return None, ()
+    others = [other.id for other in jobs.of_trainable(db, service.project, row.spec.trainable)]
+    sources: Sequence[tuple[str, list[str]]] = (
+        ("this job", [row.id]),
+        ("jobs of this trainable", others[:SPOT_JOBS]),
+    )
+    for words, among in sources:
+        lost, trained = paces.on_spot(db, among)
+        if trained.micro_usd > 0:
+            share = Fraction(round(Fraction(lost.micro_usd, trained.micro_usd) * PARTS), PARTS)
+            return share, (
+                f"interruptions cost {float(share):.2%} of setup and training on spot machines in {words}",
+            )
+    return None, (
+        "what interruptions cost on spot is not known, and not counted: no trial of this trainable ran there",
+    )

@@ -1,0 +1,50 @@
+"""Who waits for a driver, and what owners have of the cluster already."""
+
+from sqlalchemy import Connection, and_, case, func, or_, select
+
+from tuner.domain.line import Share, Waiting
+from tuner.domain.money import Money
+from tuner.domain.time import NS, Instant
+from tuner.store.tables import accounts, job_tags, jobs, launches
+
+OWNER = "owner"
+OF_LATE_NS = 24 * 3600 * NS
+_BEGUN = and_(jobs.c.state == "running", jobs.c.running_since.is_not(None))
+_TAGGED = and_(job_tags.c.job == jobs.c.id, job_tags.c.key == OWNER)
+_OWNER = (jobs.c.project, job_tags.c.value)
+
+
+def waiting(db: Connection, now: Instant) -> list[Waiting]:
+    """Jobs that could be launched now and have no driver yet, or none any more; not those whose driver died in mid-run."""
+    due = (launches.c.state == "wanted") & (launches.c.not_before <= now) & ~_BEGUN
+    query = (
+        select(jobs.c.id, jobs.c.priority, launches.c.wanted_at, *_OWNER)
+        .join(launches, launches.c.job == jobs.c.id)
+        .outerjoin(job_tags, _TAGGED)
+        .where(due)
+    )
+    return [
+        Waiting(job, _owner(project, owner), priority, since)
+        for job, priority, since, project, owner in db.execute(query)
+    ]
+
+
+def shares(db: Connection, now: Instant) -> dict[str, Share]:
+    """Of each owner the jobs that have drivers, and what was spent on those, and on what ended within a day."""
+    at_work = or_(launches.c.state.in_(("submitted", "running")), and_(launches.c.state == "wanted", _BEGUN))
+    query = (
+        select(func.sum(case((at_work, 1), else_=0)), func.sum(accounts.c.posted_usd), *_OWNER)
+        .join(launches, launches.c.job == jobs.c.id)
+        .join(accounts, accounts.c.job == jobs.c.id)
+        .outerjoin(job_tags, _TAGGED)
+        .where(or_(at_work, jobs.c.ended_at > now - OF_LATE_NS))
+        .group_by(*_OWNER)
+    )
+    return {
+        _owner(project, owner): Share(count, Money(int(spent)))
+        for count, spent, project, owner in db.execute(query)
+    }
+
+
+def _owner(project: str, owner: str | None) -> str:
+    return f"{project}/{owner or ''}"

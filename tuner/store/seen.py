@@ -1,0 +1,83 @@
+"""How trials of a job went: the pace of each, its learning curve thinned, and the time around its training."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from sqlalchemy import Connection, and_, func, or_, select
+
+from tuner.domain.records import AttemptRow
+from tuner.domain.space import Config
+from tuner.domain.trial import TrialState
+from tuner.store import jobs
+from tuner.store.jobs import JobRow
+from tuner.store.journal import attempt_row
+from tuner.store.tables import attempts, reports, trials
+from tuner.store.tables import jobs as job_rows
+
+TRIALS_PAGE = 100
+TRIALS_MAX = 300
+ATTEMPTS_MAX = 500
+# Steps of which a curve is made, some 15 % apart; the first and the last of each trial besides.
+TELLING = tuple(sorted({round(1.15**n) for n in range(116)}))
+
+
+@dataclass(frozen=True, slots=True)
+class Paced:
+    """`points`: (step, value, nanoseconds of training up to it, the first setup included), ascending."""
+
+    trial: str
+    config: Config
+    state: TrialState
+    points: tuple[tuple[int, float | None, int], ...]
+
+
+def paced(db: Connection, job: str) -> Iterator[Paced]:
+    """The newest trials that have reported, by number."""
+    t = trials.c
+    newest = select(t.trial, t.config, t.state).where(t.job == job, t.steps > 0)
+    rows = db.execute(newest.order_by(t.number.desc()).limit(TRIALS_MAX)).all()[::-1]
+    for first in range(0, len(rows), TRIALS_PAGE):
+        page = {row.trial: row for row in rows[first : first + TRIALS_PAGE]}
+        for trial, points in _points(db, job, list(page)):
+            row = page[trial]
+            yield Paced(trial, json.loads(row.config), row.state, points)
+
+
+def _points(
+    db: Connection, job: str, names: Sequence[str]
+) -> Iterator[tuple[str, tuple[tuple[int, float | None, int], ...]]]:
+    r = reports.c
+    ends = (
+        select(r.trial, func.min(r.step).label("low"), func.max(r.step).label("high"))
+        .where(r.job == job, r.trial.in_(names))
+        .group_by(r.trial)
+        .subquery()
+    )
+    e = ends.c
+    telling = or_(r.step.in_(TELLING), r.step == e.low, r.step == e.high)
+    query = (
+        select(r.trial, r.step, r.value, r.duration_ns)
+        .join(ends, and_(r.trial == e.trial))
+        .where(r.job == job, telling)
+        .order_by(r.trial, r.step)
+    )
+    for trial, found in groupby(db.execute(query).all(), key=lambda row: str(row.trial)):
+        yield trial, tuple((row.step, row.value, row.duration_ns) for row in found)
+
+
+def attempts_of(db: Connection, job: str) -> list[AttemptRow]:
+    """Those that ended, the latest of them."""
+    a = attempts.c
+    ended = select(attempts).where(a.job == job, a.ended_at.is_not(None))
+    rows = db.execute(ended.order_by(a.began_at.desc()).limit(ATTEMPTS_MAX))
+    return [attempt_row(dict(row._mapping)) for row in rows][::-1]
+
+
+def jobs_that_ran(db: Connection, project: str, trainable: str, limit: int) -> list[JobRow]:
+    """That tuned it and have begun, newest first."""
+    j = job_rows.c
+    mine = (j.project == project) & (j.trainable == trainable) & j.started_at.is_not(None)
+    query = select(j.id).where(mine).order_by(j.created_at.desc(), j.id.desc()).limit(limit)
+    return [jobs.get(db, name) for name in db.execute(query).scalars().all()]
