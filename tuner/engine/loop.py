@@ -57,17 +57,11 @@ class Loop:
         self.treasury = Treasury(terms.job, terms.slice_ns)
         self._placement, self._landing = placement or Anywhere(terms.rate), landing or Landing()
         self.purses: dict[str, Purse] = {}
-        self.attempts: dict[str, int] = {}
-        self.saved: dict[str, int] = {}
+        self.attempts, self.saved = dict[str, int](), dict[str, int]()
         self.stalled: dict[str, str] = {}
         self.end: do.EndJob | None = None
         self.journal, self._world, self._clock = journal, world, clock
-<<<<<<< HEAD
-        self._wall_clock = WallClock(clock, journal.running_ns())
-=======
         self._hours = Hours(clock, journal.running_ns(), spec.window)
-        self._suggestion_ns = 0
->>>>>>> main
 
     # What happens to a job
 
@@ -114,16 +108,15 @@ class Loop:
                 self._reconsider(turn, purse)
 
     def landed(self, trial: str, attempt: int, machine: Machine | None = None) -> int:
-        """The attempt has a machine, which costs money from now on: should this driver die, the next one has to know. `machine` is what
-        is known of it; told again where more is. Answers with the attempt's lease there."""
+        """The attempt has a machine, which costs money from now on, as a next driver has to know; `machine` is what is known of it, told
+        again where more is. Answers with the attempt's lease there."""
         if (purse := self._purse(trial, attempt)) is None:
             return 0
         purse.heard_ns = self._clock.elapsed_ns()
-        if purse.waits or machine is not None:
+        if purse.waits or machine:
             with self._turn() as turn:
                 purse.landed_at = turn.at if purse.waits else purse.landed_at
                 self._look_at(turn, purse, machine)
-                turn.tx.put_attempt(purse.row)
         return purse.lease_ns
 
     def relocate(self, trial: str, attempt: int) -> bool:
@@ -246,9 +239,10 @@ class Loop:
     def _look_at(self, turn: Turn, purse: Purse, machine: Machine | None) -> None:
         """The attempt pays for the machine that it was found on, or leaves it at once."""
         found = self._landing.settle(turn.tx, self.treasury, purse, machine, turn.at)
+        turn.tx.put_attempt(purse.row)
         if found == "refused":
-            wanted = self._wanted(turn, 0)
-            self._tell(turn, self._refused(turn, purse.trial, wanted, purse.rate, running=True))
+            refused = self._refused(turn, purse.trial, self._wanted(turn, 0), purse.rate, running=True)
+            self._tell(turn, refused)
         elif found == "misplaced":
             turn.orders.append(lambda: self._world.stop(purse.trial))
 

@@ -13,13 +13,8 @@ from tuner.domain.records import AttemptRow
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
 from tuner.domain.trial import TrialState
-<<<<<<< HEAD
 from tuner.store.attempt_rows import attempt_row
-from tuner.store.tables import attempts, checkpoints, entries, events, reports, trials
-=======
-from tuner.store.journal import attempt_row
 from tuner.store.tables import attempts, entries, events, reports, trials
->>>>>>> main
 
 Sort = Literal["number", "metric", "cost_usd", "steps"]
 
