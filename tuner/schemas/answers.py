@@ -40,9 +40,18 @@ class CurvePoint(Answer):
     at: str
 
 
+class Machine(Answer):
+    """`usd_per_hour` is the price of the whole machine, and `price_source` says where it comes from."""
+
+    instance_type: str
+    region: str | None
+    usd_per_hour: float
+    price_source: str
+
+
 class Attempt(Answer):
     """`end` is null while it runs; `node` the machine's id in the cluster, once that is known. `usd_per_hour` is the price of the
-    trial's share of a machine of `market`."""
+    trial's share of a machine of `market`. `machine` is what it was found on, and billed for: null where that was not looked at."""
 
     attempt: int
     began_at: str
@@ -53,6 +62,7 @@ class Attempt(Answer):
     node: str | None
     market: str
     usd_per_hour: float
+    machine: Machine | None
     from_step: int
     to_step: int
     bill: dict[str, float]
