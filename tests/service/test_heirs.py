@@ -27,7 +27,7 @@ CODE = code_digest(fakes.ENTRY, import_path())
 @pytest.fixture
 def source(service: FakeService, client: TestClient) -> str:
     """A job that ended, some of its trials in the middle."""
-    job = fakes.submit(client)
+    job = fakes.submit(client, budget={"usd": 0.002})
     with service.database.write() as db:
         jobs.note_code(db, job, CODE)
     fakes.simulate(service, job)
@@ -53,7 +53,7 @@ def heirs(service: FakeService, job: str) -> Heirs:
 
 
 def trials(client: TestClient, job: str) -> list[dict[str, Any]]:
-    items = client.get(f"/v1/jobs/{job}/trials?limit=1000").json()["items"]
+    items = client.get(f"/v1/jobs/{job}/trials?limit=12").json()["items"]
     return [client.get(f"/v1/jobs/{job}/trials/{one['id']}").json() for one in items]
 
 
@@ -82,7 +82,7 @@ def test_an_inherited_trial_goes_on_from_its_step_and_says_what_all_of_it_costs(
     service: FakeService, client: TestClient, source: str, scheduler: str
 ) -> None:
     algorithm = {"scheduler": scheduler, "sampler": "random", "seed": 5}
-    job = warm(client, source, algorithm=algorithm, budget={"usd": 0.002})
+    job = warm(client, source, algorithm=algorithm, budget={"usd": 0.001})
     theirs = heirs(service, job)
     fakes.simulate(service, job, heirs=theirs)
     went_on = 0
@@ -109,7 +109,7 @@ def test_an_inherited_trial_goes_on_from_its_step_and_says_what_all_of_it_costs(
     others = trials(client, job)[len(theirs.by_number) :]
     assert all(trial["inherited"] is None for trial in others)
     spent = client.get(f"/v1/jobs/{job}").json()["spend"]["usd"]
-    assert spent <= 0.002
+    assert spent <= 0.001
 
 
 def test_best_under_a_budget_counts_what_an_earlier_job_paid(

@@ -2,6 +2,7 @@
 reach of whatever the earlier jobs still remove."""
 
 import logging
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -41,7 +42,10 @@ class Copier:
                 if Found(kept.step, BEFORE) in mine.found(trial):  # by a driver that died since
                     mine.fetch(trial, Found(kept.step, BEFORE), Path(folder) / "there")
                     return replace(heritage, checkpoint=replace(kept, trial=trial, attempt=BEFORE))
-                published = mine.publish(trial, BEFORE, kept.step, files)
+                copy = shutil.copytree(
+                    files, Path(folder) / "copy"
+                )  # `files` may be theirs, and `publish` takes away
+                published = mine.publish(trial, BEFORE, kept.step, copy)
         except Exception as error:  # each kind of storage has errors of its own
             log.warning("%s begins from nothing: %s of %s: %s", trial, heritage.trial, heritage.job, error)
             return None
