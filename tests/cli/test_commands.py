@@ -37,7 +37,7 @@ def waiting(rest: TestClient) -> str:
 @pytest.fixture
 def tuner(rest: TestClient, monkeypatch: pytest.MonkeyPatch) -> Tuner:
     """The command line, over the app."""
-    for module in ("advising", "best", "main", "spending"):
+    for module in ("advising", "best", "budgets", "main", "spending"):
         monkeypatch.setattr(
             f"tuner.cli.{module}.Client", lambda: Client("http://tuner", fakes.KEY, transport=rest._transport)
         )
@@ -148,6 +148,27 @@ def test_a_bill_shows_its_total_and_every_kind(tuner: Tuner, rest: TestClient, d
     shown = tuner("bill", done).stdout
     for kind in get(rest, f"/v1/jobs/{done}/bill")["by_kind"]:
         assert kind in shown
+
+
+def test_budgets_are_set_listed_shown_and_removed(tuner: Tuner, rest: TestClient) -> None:
+    words = ["--usd", "100", "--match", "project:none", "--period", "month", "--timezone", "Asia/Tokyo"]
+    made = printed(
+        tuner("budgets", "set", "vision", *words, "--alert", "0.8=https://a.example/?x=1", "--json")
+    )
+    assert made["webhook_secret"]
+    assert made["alerts"] == [{"at": 0.8, "url": "https://a.example/?x=1"}]
+    assert printed(tuner("budgets", "show", "vision", "--json")) == get(rest, "/v1/budgets/vision")
+    assert printed(tuner("budgets", "list", "--json")) == get(rest, "/v1/budgets")
+    for shown in (tuner("budgets", "list").stdout, tuner("budgets", "show", "vision").stdout):
+        assert "vision" in shown
+        assert "$100.00" in shown
+    assert "whsec_" in tuner("budgets", "set", "vision", *words, "--new-secret").stdout
+    assert tuner("budgets", "remove", "vision").exit_code == 0
+    refused = tuner("budgets", "remove", "vision")
+    assert refused.exit_code == 1
+    assert "vision" in refused.stderr
+    for wrong in (["--match", "project"], ["--alert", "80%=https://a.example"]):
+        assert tuner("budgets", "set", "vision", "--usd", "1", *wrong).exit_code == 2
 
 
 def test_spend_is_printed_for_spreadsheets(tuner: Tuner, rest: TestClient, done: str) -> None:

@@ -34,6 +34,14 @@ def only_hold(url: str, first: str, last: str) -> None:
             ledger.place(db, PROJECT, JOB, hold(number, HELD))
 
 
+def only_hold_for(url: str, job: str, count: str) -> None:
+    """Takes what it can get for a job of its own."""
+    name = f"job_{int(job):016}"
+    for database, number in _slices(url, "0", count):
+        with database.write() as db:
+            ledger.place(db, PROJECT, name, hold(number, HELD, job=name))
+
+
 def _slices(url: str, first: str, last: str) -> Iterator[tuple[Database, int]]:
     database = Database(url)
     _wait()

@@ -89,7 +89,17 @@ def test_a_database_of_the_first_release_is_brought_up_to_date_with_all_that_it_
     newest = schema(database)
     began_at = Instant(7)
     with database.write() as db:
-        for table in ("attempt_usage", "front", "self_tests", "warm_starts"):
+        for table in (
+            "deliveries",
+            "budget_waits",
+            "budget_holds",
+            "budget_accounts",
+            "budgets",
+            "attempt_usage",
+            "front",
+            "self_tests",
+            "warm_starts",
+        ):
             db.exec_driver_sql(f"DROP TABLE {table}")
         db.exec_driver_sql("DROP INDEX ix_entries_at")
         db.exec_driver_sql("ALTER TABLE jobs DROP COLUMN code")

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from tuner.api.present_advice import usage_of
 from tuner.domain import space as sp
 from tuner.domain.budget import Budget
 from tuner.domain.cost import CostKind, total
@@ -12,6 +13,7 @@ from tuner.domain.job import JobSpec
 from tuner.domain.money import MS_PER_HOUR, Cost, Money
 from tuner.domain.records import AttemptRow
 from tuner.domain.time import NS, rfc3339
+from tuner.domain.usage import Usage
 from tuner.schemas import answers as show
 from tuner.schemas import job as wire
 from tuner.service.answers import BillView, EntryRow, TrialRow, TrialView
@@ -172,7 +174,7 @@ def trial_detail_of(view: TrialView) -> show.TrialDetail:
         )
         for point in view.curve
     ]
-    attempts = [_attempt(row) for row in view.attempts]
+    attempts = [_attempt(row, used) for row, used in view.attempts]
     return show.TrialDetail(
         **_trial_fields(view.row),
         inherited=_inherited(view),
@@ -192,7 +194,7 @@ def _inherited(view: TrialView) -> show.Inherited | None:
     )
 
 
-def _attempt(row: AttemptRow) -> show.Attempt:
+def _attempt(row: AttemptRow, used: Usage | None) -> show.Attempt:
     return show.Attempt(
         attempt=row.attempt,
         began_at=rfc3339(row.began_at),
@@ -206,6 +208,7 @@ def _attempt(row: AttemptRow) -> show.Attempt:
         from_step=row.from_step,
         to_step=row.to_step,
         bill=_kinds(row.costs),
+        usage=None if used is None else usage_of(used),
     )
 
 

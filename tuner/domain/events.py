@@ -131,12 +131,13 @@ class Preempted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """What the trial needs, to begin or (`running`) to go on, is not left."""
+    """What the trial needs, to begin or (`running`) to go on, is not left: of the job's own budget, or of the one `above` it."""
 
     at: Instant
     trial: str
     limit: Limit
     running: bool = False
+    above: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,7 +147,7 @@ class Treasury:
     ) -> tuple[Place, int, Cost] | None:
         """The first of these places that can be paid for, the first lease there and its hold; None where the budget refuses."""
         for place in places:
-            lease = self._affordable(tx.account().left, place.rate, wanted)
+            lease = self._affordable(tx.allowance(wanted.at).left, place.rate, wanted)
             cost = place.rate.cost(lease)
             if lease and self._hold(tx, (trial, attempt, 1), cost, lease, wanted.at):
                 return place, lease, cost
@@ -156,7 +156,7 @@ class Treasury:
     def extend(self, tx: JournalTx, purse: Purse, wanted: Wanted) -> bool:
         """Posts what was used and holds more. False: the budget refuses, and the present hold stays as it is."""
         unused = purse.lease_ns - purse.meter.total_ns
-        left = tx.account().left + purse.held - self._used(purse)
+        left = self._left(tx, purse, purse.held - self._used(purse), wanted.at)
         more = self._affordable(left, purse.rate, replace(wanted, need_ns=max(wanted.need_ns, unused)))
         if more <= unused:
             return False
@@ -203,17 +203,27 @@ class Treasury:
         """By the whole job so far, what is not posted yet included."""
         return sum((purse.unposted() for purse in purses), start=tx.account().posted.usd)
 
-    def limit(self, tx: JournalTx, rate: Rate, wanted: Wanted, *, gpus: bool) -> Limit:
-        """What the budget refused it for; `gpus`: whether GPU-hours are limited."""
+    def limit(self, tx: JournalTx, rate: Rate, wanted: Wanted, *, gpus: bool) -> tuple[Limit, str]:
+        """What it was refused for, and by which budget above the job, where its own would do; `gpus`: whether GPU-hours are
+        limited."""
         if wanted.deadline_ns is not None and wanted.deadline_ns < wanted.need_ns:
-            return "wall_clock"
-        left = tx.account().left
-        gpu_binds = gpus and rate.affords_ns(left) < rate.price.affords_ns(left.usd)
-        return "budget_gpu_hours" if gpu_binds else "budget_usd"
+            return "wall_clock", ""
+        allowed, own = tx.allowance(wanted.at), tx.account().left
+        left = allowed.left if self._affordable(own, rate, wanted) else own
+        gpu_binds = (gpus or left.gpu_ms < own.gpu_ms) and rate.affords_ns(left) < rate.price.affords_ns(
+            left.usd
+        )
+        above = allowed.above_gpus if gpu_binds else allowed.above_usd
+        return "budget_gpu_hours" if gpu_binds else "budget_usd", above if left != own else ""
 
     def affords(self, tx: JournalTx, rate: Rate, wanted: Wanted, *, instead_of: Purse) -> bool:
         """Whether an attempt at this rate could take the place of one that has used nothing yet."""
-        return self._affordable(tx.account().left + instead_of.held, rate, wanted) > 0
+        left = self._left(tx, instead_of, instead_of.held, wanted.at)
+        return self._affordable(left, rate, wanted) > 0
+
+    def _left(self, tx: JournalTx, purse: Purse, freed: Cost, at: Instant) -> Cost:
+        freeing = hold_id(self._job, purse.trial, purse.attempt, purse.slice)
+        return tx.allowance(at, freeing=freeing, freed=freed).left
 
     def _affordable(self, left: Cost, rate: Rate, wanted: Wanted) -> int:
         lease = lease_ns(left, rate, need_ns=wanted.need_ns, active=wanted.active, slice_ns=self._slice_ns)

@@ -222,9 +222,9 @@ class Loop:
                 turn.orders.append(lambda: self._world.finish(trial))
             case do.Stop(trial):
                 turn.orders.append(lambda: self._world.stop(trial))
-            case do.EndJob(state, reason, detail):
+            case do.EndJob(state, reason, detail, waits_for=waits):
                 again_at = self._hours.next_opening(turn.at) if order.reopens else None
-                turn.tx.put_job(state, reason, at=turn.at, detail=detail, again_at=again_at)
+                turn.tx.put_job(state, reason, at=turn.at, detail=detail, again_at=again_at, waits_for=waits)
                 self.end = order
         return []
 
@@ -342,8 +342,8 @@ class Loop:
         return Wanted(need_ns, max(1, len(self.state.active)), self._hours.left_ns(), turn.at)
 
     def _refused(self, turn: Turn, trial: str, wanted: Wanted, rate: Rate, *, running: bool) -> ev.Event:
-        limit = self.treasury.limit(turn.tx, rate, wanted, gpus=self.state.budget.gpu_ms is not None)
-        return ev.Refused(turn.at, trial, self._hours.which(limit), running)
+        limit, above = self.treasury.limit(turn.tx, rate, wanted, gpus=self.state.budget.gpu_ms is not None)
+        return ev.Refused(turn.at, trial, self._hours.which(limit), running, above)
 
     def _standing(self, trial: str) -> Standing:
         now, left_ns = Instant(self._clock.elapsed_ns()), self._hours.wall_clock_ns()

@@ -40,6 +40,24 @@ class CurvePoint(Answer):
     at: str
 
 
+class AttemptUsage(Answer):
+    """What an attempt used of its machine while it trained, as far as it was measured: null is unknown. `cpu_seconds` of processors
+    went into `wall_seconds`; `gpu_percent_sum` adds up `gpu_samples` samples of utilisation in percent. `facts` is what our helpers
+    saw of how it trains."""
+
+    wall_seconds: float | None
+    cpu_seconds: float | None
+    memory_peak_bytes: int | None
+    gpu_samples: int | None
+    gpu_percent_sum: int | None
+    gpu_memory_peak_bytes: int | None
+    data_wait_seconds: float | None
+    compute_seconds: float | None
+    saves: int | None
+    saved_bytes: int | None
+    facts: dict[str, Any]
+
+
 class Attempt(Answer):
     """`end` is null while it runs; `node` the machine's id in the cluster, once that is known. `usd_per_hour` is the price of the
     trial's share of a machine of `market`."""
@@ -56,6 +74,7 @@ class Attempt(Answer):
     from_step: int
     to_step: int
     bill: dict[str, float]
+    usage: AttemptUsage | None = None
 
 
 class Inherited(Answer):

@@ -12,11 +12,12 @@ from tuner.domain.ledger import Account
 from tuner.domain.money import FREE, Cost, Money, Price
 from tuner.domain.records import AttemptRow
 from tuner.domain.time import Instant
+from tuner.domain.usage import Usage
 from tuner.service.line import positions
 from tuner.service.node_prices import priced_kind
 from tuner.service.views import JobView, view_of
 from tuner.service.wiring import Service
-from tuner.store import answers, jobs, ledger
+from tuner.store import answers, evidence, jobs, ledger
 from tuner.store.answers import After as After
 from tuner.store.answers import Reached as Reached
 from tuner.store.answers import Sort as Sort
@@ -43,7 +44,7 @@ class TrialView:
     row: TrialRow
     curve: list[CurveView]
     bill: Mapping[CostKind, Cost]
-    attempts: list[AttemptRow]
+    attempts: list[tuple[AttemptRow, Usage | None]]
     inherited: Inherited | None
 
 
@@ -117,7 +118,7 @@ def trial(service: Service, job: str, name: str) -> TrialView:
             CurveView(r.step, r.value, r.metrics, Cost(Money(r.usd), r.gpu_ms), r.duration_ns, Instant(r.at))
             for r in answers.curve(db, job, name)
         ]
-        paid, attempts = ledger.posted_by_kind(db, job, name), answers.attempts_of(db, job, name)
+        paid, attempts = ledger.posted_by_kind(db, job, name), list(evidence.attempts_of(db, job, [name]))
         return TrialView(row, curve, paid, attempts, inherited(db, job, name))
 
 

@@ -12,16 +12,16 @@ from tuner.domain.cost import CostKind
 from tuner.domain.events import Event
 from tuner.domain.ids import trial_number
 from tuner.domain.job import JobState, StopReason
-from tuner.domain.ledger import Account
-from tuner.domain.money import Cost, Money, Price
+from tuner.domain.ledger import Account, Allowance
+from tuner.domain.money import FREE, Cost, Money, Price
 from tuner.domain.objective import Mode
 from tuner.domain.records import DRIVER_ENDED, AttemptRow, CheckpointRow, OpenHold, ReportRow
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
 from tuner.domain.trial import TrialState
 from tuner.domain.usage import Usage
-from tuner.store import front, jobs, launches, ledger, usage
-from tuner.store.codec import decode, encode
+from tuner.store import above, budget_waits, front, jobs, launches, ledger, usage
+from tuner.store.codec import decode, encode, finite, metrics_json
 from tuner.store.database import Database
 from tuner.store.tables import attempts, checkpoints, events, reports, trials
 
@@ -176,6 +176,10 @@ class SqlTx:
     def account(self) -> Account:
         return ledger.account(self._db, self._job)
 
+    def allowance(self, at: Instant, *, freeing: str = "", freed: Cost = FREE) -> Allowance:
+        own = self.account().left + freed
+        return above.allowance(self._db, self._project, self._job, at, own, freeing=freeing, freed=freed)
+
     def put_trial(
         self, trial: str, state: TrialState, *, at: Instant, config: Config | None = None, reason: str = ""
     ) -> None:
@@ -229,20 +233,20 @@ class SqlTx:
                 step=report.step,
                 attempt=report.attempt,
                 at=report.at,
-                value=_finite(report.value),
-                metrics=_json(report.metrics),
+                value=finite(report.value),
+                metrics=metrics_json(report.metrics),
                 usd=report.cost.usd.micro_usd,
                 gpu_ms=report.cost.gpu_ms,
                 duration_ns=report.duration_ns,
                 seq=self.seq + 1,  # that of the `Reported` which its turn appends next
             )
         )
-        if _finite(report.value) is not None:
+        if finite(report.value) is not None:
             front.note(self._db, self._job, self._project, self._mode, report, seq=self.seq + 1)
         t = trials.c
         mine = (t.job == self._job) & (t.trial == report.trial) & (t.steps < report.step)
         new: dict[str, object] = {"steps": report.step, "updated_at": report.at}
-        if _finite(report.value) is not None:
+        if finite(report.value) is not None:
             new["value"] = report.value
         self._db.execute(update(trials).where(mine).values(new))
         return True
@@ -294,6 +298,7 @@ class SqlTx:
         at: Instant,
         detail: str = "",
         again_at: Instant | None = None,
+        waits_for: str = "",
     ) -> None:
         """A job that runs no more needs no driver: its launch ends with it, and this driver can write nothing more. One that
         was resumed or topped up in the very moment in which it came to its end gets another driver."""
@@ -303,6 +308,7 @@ class SqlTx:
         jobs.move(self._db, self._job, state, reason, at=at, detail=detail)
         if state != "running":
             launches.end(self._db, self._job, self._epoch)
+        budget_waits.note(self._db, self._project, self._job, waits_for if state == "paused" else "", at)
         if resumed or (unheard and reason in LIMITS):
             jobs.revive(self._db, self._job)
             launches.want(self._db, self._job, self._project, at)
@@ -335,13 +341,3 @@ def end_open(db: Connection, job: str, at: Instant) -> None:
 
 def _costs(costs: Mapping[CostKind, Cost]) -> str:
     return json.dumps({kind: (cost.usd.micro_usd, cost.gpu_ms) for kind, cost in costs.items()})
-
-
-def _json(metrics: Mapping[str, object]) -> str:
-    """What a worker sends is plain already; a NaN from elsewhere becomes null, since JSON has no word for it."""
-    plain = {k: None if isinstance(v, float) and _finite(v) is None else v for k, v in metrics.items()}
-    return json.dumps(plain, default=str, allow_nan=False)
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and value - value == 0 else None
