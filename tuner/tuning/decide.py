@@ -13,6 +13,7 @@ from tuner.domain.events import Event
 from tuner.domain.ids import trial_id
 from tuner.domain.job import StopReason
 from tuner.tuning import stopping
+from tuner.tuning.heirs import inherit
 from tuner.tuning.reserve import Reserve
 from tuner.tuning.schedulers import scheduler_for
 from tuner.tuning.schedulers.base import send_on
@@ -88,27 +89,8 @@ def _on_suggested(state: State, event: ev.Suggested) -> list[Command]:
     assert trial.id == event.trial, f"expected {trial.id}, was told of {event.trial}"
     state.trials.append(trial)
     state.set(trial, "new")
-    return [] if event.inherited is None else _inherit(state, trial, event.inherited)
-
-
-def _inherit(state: State, trial: TrialRecord, inherited: ev.Inherited) -> list[Command]:
-    """The trial stands at its rung as if this job had trained it so far; what it took is not of this job's time."""
-    for step, value in inherited.curve:
-        trial.steps, trial.value = step, value
-        record_rungs(state, trial)
-        stopping.lead(state, trial, value)
-    trial.kept, trial.trained_ns = inherited.step, inherited.trained_ns
-    trial.pace_ns = inherited.trained_ns // inherited.step
-    if state.max_step is not None and trial.steps >= state.max_step:
-        state.set(trial, "completed")
-    elif trial.until is None or trial.steps < trial.until:
-        state.set(trial, "parked")
-    else:
-        verdict = scheduler_for(state.spec).at_rung(state, trial)
-        trial.reason = f"below the cut at step {trial.steps}" if verdict == "stop" else ""
-        state.set(trial, "stopped" if verdict == "stop" else "parked")
-    reached = stopping.on_target(state, trial.id, trial.steps, inherited.curve[-1][1])
-    return _end(state, reached) if reached is not None and state.ending is None else []
+    ending = None if event.inherited is None else inherit(state, trial, event.inherited)
+    return _end(state, ending) if ending is not None and state.ending is None else []
 
 
 def _on_answer(state: State, event: ev.Suggested | ev.Advised) -> list[Command]:
