@@ -51,8 +51,8 @@ def _of_curves(spec: JobSpec, setting: Setting) -> Iterator[str]:
         yield "no learning curves are known: the plan is for a job that does not reach its target, which would end it sooner"
     if spec.plateau is not None and not knows:
         yield "no learning curves are known: the plan is for a job that meets no plateau, which would end it sooner"
-    if spec.algorithm.sampler not in ("random", "grid") and knows:
+    if spec.algorithm.sampler in ("auto", "tpe", "gp", "cmaes") and not knows:
         yield (
-            f"configurations are drawn at random here; sampler {spec.algorithm.sampler} learns, so the best should be better "
-            "than is expected"
+            f"configurations are drawn at random here: what sampler {spec.algorithm.sampler} will prefer may take longer, or less "
+            "long"
         )
