@@ -553,3 +553,10 @@ def test_the_command_prints_what_rest_answers(
     assert json.loads(tuner(client, monkeypatch, *words)) == ask(
         client, run={**RUN, "gpus": 1, "deadline": "10h"}
     )
+
+
+@pytest.mark.parametrize("text", ["850", "fast@A10G", "850@"])
+def test_a_speed_that_is_none_is_wrong_usage(text: str) -> None:
+    result = CliRunner().invoke(app, ["estimate", "--throughput", text])
+    assert result.exit_code == 2
+    assert "850@A10G" in result.output

@@ -8,6 +8,7 @@ from tuner.domain import events as ev
 from tuner.domain.budget import Budget
 from tuner.domain.job import JobSpec
 from tuner.engine.exposure import exposure
+from tuner.engine.heirs import NO_HEIRS, Heirs
 from tuner.engine.loop import Loop
 from tuner.engine.messages import Progress
 from tuner.engine.placement import Placement
@@ -104,10 +105,11 @@ class SimulatedRun:
         watchers: Sequence[Callable[[Tables, Committed], None]] = (),
         placement: Placement | None = None,
         markets: Markets | None = None,
+        heirs: Heirs = NO_HEIRS,
     ) -> None:
         self.sampler = sampler or (lambda: sampler_for(spec))
         self.spec, self.terms, self.training, self.overheads = spec, terms, training, overheads
-        self.placement, self.markets = placement, markets
+        self.placement, self.markets, self.heirs = placement, markets, heirs
         self.faults, self._rng, self.heartbeat_ns = faults, Random(f"faults/{seed}"), heartbeat_ns
         self.clock = SimulatedClock()
         self.journal, self._losses = MemoryJournal(terms.job, spec.budget), LossesSeen()
@@ -165,6 +167,7 @@ class SimulatedRun:
             world=self.world,
             clock=self.clock,
             placement=self.placement or (self.markets.placement(self.fleet) if self.markets else None),
+            heirs=self.heirs,
         )
         recover(self.loop, died_at=None, now=self.clock.now())
         self.loop.start(asked)
