@@ -102,6 +102,7 @@ def test_a_database_of_the_first_release_is_brought_up_to_date_with_all_that_it_
         ):
             db.exec_driver_sql(f"DROP TABLE {table}")
         db.exec_driver_sql("DROP INDEX ix_entries_at")
+        db.exec_driver_sql("ALTER TABLE jobs DROP COLUMN code")
         found = ("instance_type", "region", "machine_price", "price_source")
         for column in ("market", "price", "landed_at", *found):
             db.exec_driver_sql(f"ALTER TABLE attempts DROP COLUMN {column}")

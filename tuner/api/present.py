@@ -100,7 +100,7 @@ def spec_to_wire(spec: JobSpec, budget: Budget) -> dict[str, Any]:
             "interval": "auto" if interval is None else seconds(interval),
             "keep": spec.checkpoint.keep,
         },
-        "warm_start": {"jobs": list(spec.warm_start_jobs)},
+        "warm_start": {"jobs": list(spec.warm_start_jobs), "checkpoints": spec.warm_start_checkpoints},
         "window": None if spec.window is None else _fields(spec.window),
     }
 
@@ -176,7 +176,21 @@ def trial_detail_of(view: TrialView) -> show.TrialDetail:
     ]
     attempts = [_attempt(row, used) for row, used in view.attempts]
     return show.TrialDetail(
-        **_trial_fields(view.row), curve=curve, bill=_kinds(view.bill), attempt_list=attempts
+        **_trial_fields(view.row),
+        inherited=_inherited(view),
+        curve=curve,
+        bill=_kinds(view.bill),
+        attempt_list=attempts,
+    )
+
+
+def _inherited(view: TrialView) -> show.Inherited | None:
+    found = view.inherited
+    if found is None:
+        return None
+    cost = next(point.cost for point in view.curve if point.step == found.step)
+    return show.Inherited(
+        job=found.job, trial=found.trial, step=found.step, cost_usd=cost.usd.usd, gpu_hours=hours(cost)
     )
 
 

@@ -95,6 +95,17 @@ class CheckpointRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Heritage:
+    """A trial of an earlier job that a new one may go on with: its reports up to that of its checkpoint, each with a metric."""
+
+    job: str
+    trial: str
+    config: Config
+    reports: tuple[ReportRow, ...]
+    checkpoint: CheckpointRow
+
+
+@dataclass(frozen=True, slots=True)
 class PastTrial:
     """A trial of an earlier job, from which a new one learns. `curve`: (step, score, nanoseconds of training up to it, the first
     setup included), ascending by step; a higher score is better. `failed`: whatever it had reached before."""

@@ -247,6 +247,10 @@ class Treasury:
     def _used(self, purse: Purse) -> Cost:
         return total(slice_costs(purse.rate, purse.settled.total_ns, purse.meter.minus(purse.settled)))
 
+    def spent(self, tx: JournalTx, purses: Iterable[Purse]) -> Money:
+        """By the whole job so far, what is not posted yet included."""
+        return sum((purse.unposted() for purse in purses), start=tx.account().posted.usd)
+
     def limit(self, tx: JournalTx, rate: Rate, wanted: Wanted, *, gpus: bool) -> tuple[Limit, str]:
         """What it was refused for, and by which budget above the job, where its own would do; `gpus`: whether GPU-hours are
         limited."""

@@ -18,8 +18,9 @@ from tuner.domain.money import FREE, Rate
 from tuner.domain.time import Instant
 from tuner.domain.trial import AttemptEnd
 from tuner.engine.ends import DONE_AGAIN, end_of, event_of
+from tuner.engine.heirs import NO_HEIRS, Heirs
 from tuner.engine.holds import Purse, Treasury, Wanted
-from tuner.engine.hours import Hours, Over
+from tuner.engine.hours import Hours
 from tuner.engine.journal import Journal, JournalTx, Turn
 from tuner.engine.landing import Landing
 from tuner.engine.learning import Learner
@@ -49,16 +50,16 @@ class Loop:
         clock: Clock,
         placement: Placement | None = None,
         landing: Landing | None = None,
+        heirs: Heirs = NO_HEIRS,
     ) -> None:
         self.job = terms.job
         self.state = State.fresh(spec, concurrency=terms.concurrency, rate=terms.rate)
-        self.learner = Learner(spec, sampler)
+        self.learner = Learner(spec, sampler, heirs)
         self.pace = Pace()
         self.treasury = Treasury(terms.job, terms.slice_ns)
         self._placement, self._landing = placement or Anywhere(terms.rate), landing or Landing()
-        self.purses: dict[str, Purse] = {}
+        self.purses, self.stalled = dict[str, Purse](), dict[str, str]()
         self.attempts, self.saved = dict[str, int](), dict[str, int]()
-        self.stalled: dict[str, str] = {}
         self.end: do.EndJob | None = None
         self.journal, self._world, self._clock = journal, world, clock
         self._hours = Hours(clock, journal.running_ns(), spec.window)
@@ -68,11 +69,11 @@ class Loop:
     def start(self, event: ev.Asked) -> None:
         """Begins after recovery, which told `Launched`: to go on, or to end as asked."""
         self._hours.limit(self.state.budget)
-        self.asked(event)
+        self.happened(event)
 
-    def asked(self, what: ev.Asked | Over) -> None:
+    def happened(self, event: ev.Event) -> None:
         with self._turn() as turn:
-            self._tell(turn, what)
+            self._tell(turn, event)
 
     def budget_changed(self, budget: Budget) -> None:
         """Whoever changed the budget has changed the account's bound already."""
@@ -84,7 +85,7 @@ class Loop:
         """Called every second or so: ends a job whose wall clock ran out, and pauses one whose window closed."""
         over = self._hours.over(self._clock.now())
         if over is not None and self.end is None and self.state.ending is None:
-            self.asked(over)
+            self.happened(over)
 
     def progress(self, progress: Progress) -> None:
         """A worker's answer. One of an earlier attempt, or with an earlier reading of the meter, is old news and changes nothing."""
@@ -171,9 +172,7 @@ class Loop:
         for order in turn.orders:
             order()
         if turn.suggest is not None:
-            answer = self.learner.answer(self.state, turn.suggest, self._clock)
-            with self._turn() as following:
-                self._tell(following, answer)
+            self.happened(self.learner.answer(self.state, turn.suggest, self._clock))
 
     def record_touched(self, tx: JournalTx, at: Instant) -> None:
         """Writes down the trials whose state changed."""
@@ -187,6 +186,8 @@ class Loop:
         waiting = deque([event])
         while waiting:
             told = waiting.popleft()
+            if isinstance(told, ev.Suggested) and told.inherited is not None:
+                self.saved[told.trial] = self.learner.heirs.record(turn.tx, told)
             turn.tx.append(told)
             self.state, orders = decide(self.state, told)
             self.learner.learn(self.state, told)
@@ -261,7 +262,7 @@ class Loop:
         purse.reported = report.meter
         value = report.value(self.state.spec.objective.metric)
         turn.tx.put_report(purse.row_of(report, value))
-        spent = sum((one.unposted() for one in self.purses.values()), turn.tx.account().posted.usd)
+        spent = self.treasury.spent(turn.tx, self.purses.values())
         price = purse.rate.price if purse.rate.price != self.state.rate.price else None
         told = (report.at, purse.trial, report.step, value, spent, report.resumable, train_ns, price)
         self._tell(turn, ev.Reported(*told))
@@ -277,8 +278,7 @@ class Loop:
         end = end_of(progress)
         if trial in self.stalled and end in ("lost", "preempted"):
             end = "failed"
-        if purse.misplaced:
-            end, reason = "lost", purse.misplaced
+        end, reason = ("lost", purse.misplaced) if purse.misplaced else (end, reason)
         self._end(turn, purse, end, reason, detail)
 
     def _keep_going(self, turn: Turn, purse: Purse, progress: Progress) -> None:

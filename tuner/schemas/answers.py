@@ -87,7 +87,18 @@ class Attempt(Answer):
     usage: AttemptUsage | None = None
 
 
+class Inherited(Answer):
+    """The trial of an earlier job that this one went on with: up to which step, and what that had cost to train."""
+
+    job: str
+    trial: str
+    step: int
+    cost_usd: float
+    gpu_hours: float
+
+
 class TrialDetail(Trial):
+    inherited: Inherited | None
     curve: list[CurvePoint]
     bill: dict[str, float]
     attempt_list: list[Attempt]

@@ -59,6 +59,7 @@ jobs = Table(
     Column("ended_at", BigInteger),
     Column("running_since", BigInteger),
     Column("ran_ns", BigInteger, nullable=False),
+    Column("code", String(64)),
     Index("ix_jobs_listing", "project", "created_at", "id"),
     Index("ix_jobs_state", "state"),
     Index("ix_jobs_trainable", "project", "trainable"),

@@ -19,11 +19,14 @@ from tuner.domain.errors import Fenced, TunerError
 from tuner.domain.events import Asked
 from tuner.domain.time import NS, Instant
 from tuner.domain.window import Window
+from tuner.engine.code_digest import code_digest
 from tuner.engine.fallback import placement_of
+from tuner.engine.heirs import Heirs
 from tuner.engine.landing import Find, Landing
 from tuner.engine.loop import Loop
 from tuner.engine.placement import Placement, Places
 from tuner.engine.ray_driver.actuator import Actuator
+from tuner.engine.ray_driver.inheritance import HEIRS_MAX, Copier, heirs_of
 from tuner.engine.ray_driver.machines import Machines
 from tuner.engine.ray_driver.orders import Orders, memory_limit
 from tuner.engine.ray_driver.spot_gate import SpotGate
@@ -33,11 +36,12 @@ from tuner.engine.world import Terms
 from tuner.settings import Settings
 from tuner.store import jobs, launches
 from tuner.store.database import Database
+from tuner.store.heirs import heritages
 from tuner.store.history import past_trials
 from tuner.store.jobs import Control, JobRow
 from tuner.store.journal import SqlJournal
 from tuner.store.losses import Losses, losses
-from tuner.tuning.samplers import sampler_for
+from tuner.tuning.samplers import Sampler, sampler_for
 
 BEAT_S = 0.5
 LOOK_S = 0.25
@@ -113,6 +117,9 @@ class Heart(threading.Thread):
         except TunerError as error:
             log.warning("a heartbeat was missed: %s", error.detail)
 
+    def turns(self) -> None:
+        self.turned_at = time.monotonic()
+
     def stop(self) -> None:
         self._over.set()
 
@@ -136,13 +143,19 @@ class Attention:
             self._loop.budget_changed(control.budget)
         if control.wish in ("pause", "cancel") and control.wish != self._wish:
             self._wish = control.wish
-            self._loop.asked(Asked(Instant(time.time_ns()), control.wish))
+            self._loop.happened(Asked(Instant(time.time_ns()), control.wish))
         if self._loop.end is None:
             self._loop.tick()
 
 
 def rebuild(
-    post: Post, settings: Settings, row: JobRow, *, died_at: Instant | None, find: Find | None = None
+    post: Post,
+    settings: Settings,
+    row: JobRow,
+    heart: Heart,
+    *,
+    died_at: Instant | None,
+    find: Find | None = None,
 ) -> tuple[Loop, SqlJournal, Actuator]:
     """The job where its record says that it was, and what it wants to begin with. `find` says what a machine is, and costs."""
     now = Instant(time.time_ns())
@@ -172,6 +185,7 @@ def rebuild(
         clock=SystemClock(),
         placement=_placement(row, round(settings.spot_wait_s * NS)),
         landing=Landing(size, find),
+        heirs=_heirs(post, settings, row, sampler, heart),
     )
     recover(loop, died_at=died_at, now=now)
     if loop.state.budget != row.budget:
@@ -179,6 +193,18 @@ def rebuild(
     if loop.end is None:
         loop.start(Asked(now, row.wish or "resume"))
     return loop, journal, actuator
+
+
+def _heirs(post: Post, settings: Settings, row: JobRow, sampler: Sampler, heart: Heart) -> Heirs:
+    """Notes with which code the trials run, which is asked of who is to go on with them."""
+    code = code_digest(row.spec.trainable, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    with post.database.write() as db:
+        jobs.note_code(db, post.job, code)
+        begun = jobs.trials_begun(db, post.job)
+        warm = row.spec.warm_start_checkpoints and code is not None
+        found = heritages(db, post.job, row.spec, code=code or "", limit=HEIRS_MAX) if warm else []
+    copier = Copier(settings.storage, row.project, post.job, heart.turns)
+    return heirs_of(row.spec, sampler, found, begun=begun, copier=copier)
 
 
 def _placement(row: JobRow, patience_ns: int) -> Placement | None:
@@ -197,7 +223,7 @@ def _died_at(post: Post) -> Instant | None:
 
 
 def _goes_on(post: Post, heart: Heart, window: Window | None) -> bool:
-    heart.turned_at = time.monotonic()
+    heart.turns()
     return post.goes_on() and (window is None or window.is_open(Instant(time.time_ns())))
 
 
@@ -230,7 +256,7 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
         return 0
     with post.database.read() as db:
         row = jobs.get(db, post.job)  # it may have been asked to pause meanwhile
-    loop, journal, actuator = rebuild(post, settings, row, died_at=died_at, find=finder(settings, row))
+    loop, journal, actuator = rebuild(post, settings, row, heart, died_at=died_at, find=finder(settings, row))
     attention = Attention(loop, journal, post, heart)
     if loop.end is None:
         run_tune(row.spec, loop, actuator, concurrency=row.concurrency, each_turn=attention.turn)

@@ -8,6 +8,7 @@ from tuner.domain import events as ev
 from tuner.domain.budget import Budget
 from tuner.domain.job import JobSpec
 from tuner.engine.exposure import exposure
+from tuner.engine.heirs import NO_HEIRS, Heirs
 from tuner.engine.landing import Landing
 from tuner.engine.loop import Loop
 from tuner.engine.messages import Progress
@@ -108,10 +109,11 @@ class SimulatedRun:
         markets: Markets | None = None,
         landing: Landing | None = None,
         machine: Callable[[Assignment], Machine | None] = lambda _: None,
+        heirs: Heirs = NO_HEIRS,
     ) -> None:
         self.sampler = sampler or (lambda: sampler_for(spec))
         self.spec, self.terms, self.training, self.overheads = spec, terms, training, overheads
-        self.placement, self.markets = placement, markets
+        self.placement, self.markets, self.heirs = placement, markets, heirs
         self._landing, self._machine = landing, machine
         self.faults, self._rng, self.heartbeat_ns = faults, Random(f"faults/{seed}"), heartbeat_ns
         self.clock = SimulatedClock()
@@ -171,6 +173,7 @@ class SimulatedRun:
             clock=self.clock,
             placement=self.placement or (self.markets.placement(self.fleet) if self.markets else None),
             landing=self._landing,
+            heirs=self.heirs,
         )
         recover(self.loop, died_at=None, now=self.clock.now())
         self.loop.start(asked)

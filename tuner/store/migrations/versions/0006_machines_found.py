@@ -4,7 +4,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0006"
-down_revision = "0017"
+down_revision = "0009"
 NAMES = ("instance_type", "region", "machine_price", "price_source")
 
 
