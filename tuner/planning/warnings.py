@@ -29,6 +29,9 @@ def _of_evidence(spec: JobSpec, setting: Setting) -> Iterator[str]:
 
 
 def _of_limits(spec: JobSpec, plan: Plan) -> Iterator[str]:
+    if spec.window is not None:
+        hours = f"from {spec.window.start} to {spec.window.end} {spec.window.timezone}"
+        yield f"the finish counts time in which the job runs, which is {hours} only; by the calendar it is later"
     if plan.in_time is not None and plan.in_time.share < SURE_ENOUGH:
         chance = plan.in_time
         yield f"in {chance.runs - chance.met} of {chance.runs} runs it is not done within {(plan.deadline_ns or 0) / NS:g} s"
