@@ -43,6 +43,7 @@ class Settings:
     spot_wait_s: float = 60.0
     cloud: str = "detect"
     metadata_url: str = ""
+    webhook_private: bool = False
     given_api_key: str | None = field(default=None, repr=False)
 
     @classmethod
@@ -72,6 +73,7 @@ class Settings:
             spot_wait_s=_seconds(environ, "TUNER_SPOT_WAIT", 60.0),
             cloud=_one_of(environ, "TUNER_CLOUD", CLOUDS),
             metadata_url=_http_url(environ, "TUNER_METADATA_URL"),
+            webhook_private=_one_of(environ, "TUNER_WEBHOOK_PRIVATE", ("refuse", "allow")) == "allow",
             given_api_key=environ.get("TUNER_API_KEY") or None,
         )
 

@@ -26,7 +26,7 @@ def advice(client: TestClient, job: str) -> dict[str, Any]:
 def use(service: FakeService, job: str, used: Usage) -> None:
     """Every attempt of the job used so much."""
     with service.database.write() as db:
-        for row, _ in list(evidence.attempts_of(db, job)):
+        for row, _ in list(evidence.attempts_of(db, job, list(evidence.trials_of(db, job)))):
             usage.put(db, service.project, (job, row.trial, row.attempt), used)
 
 
@@ -62,6 +62,15 @@ def test_findings_are_reckoned_from_what_was_measured_and_billed(client: TestCli
     assert not {"processor use", "waiting for data"} & {one["what"] for one in found["not_measured"]}
 
 
+def test_what_each_attempt_used_is_shown_with_it(client: TestClient, measured: str) -> None:
+    trial = client.get(f"/v1/jobs/{measured}/trials").json()["items"][0]["id"]
+    attempts = client.get(f"/v1/jobs/{measured}/trials/{trial}").json()["attempt_list"]
+    for one in attempts:
+        assert (one["usage"]["cpu_seconds"], one["usage"]["wall_seconds"]) == (30, 60)
+        assert one["usage"]["gpu_samples"] is None
+        assert one["usage"]["facts"] == {"loader_workers": 0}
+
+
 def test_every_kind_of_job_has_advice(finished: Finished) -> None:
     for job in finished.all:
         found = advice(finished.client, job)
@@ -72,7 +81,7 @@ def test_every_kind_of_job_has_advice(finished: Finished) -> None:
 def test_bills_of_attempts_add_up_to_what_was_spent(finished: Finished) -> None:
     for job in finished.ended:
         with finished.service.database.read() as db:
-            bills = evidence.bills(db, job)
+            bills = evidence.bills(db, job, list(evidence.trials_of(db, job)))
             posted = ledger.account(db, job).posted.usd
         assert sum(usd.micro_usd for bill in bills.values() for usd in bill.values()) == posted.micro_usd
 

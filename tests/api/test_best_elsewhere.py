@@ -98,7 +98,7 @@ def test_the_next_point_is_the_next_better_one_at_its_extra_cost(finished: Finis
         assert point["gain"] == pytest.approx(after["metric"] - one["metric"])
 
 
-@pytest.mark.parametrize("job", ["plain", "troubled", "lowest"])
+@pytest.mark.parametrize("job", ["plain", "lowest"])
 def test_a_forecast_is_of_trials_that_were_cut_short(finished: Finished, job: str) -> None:
     name = getattr(finished, job)
     found = ask(finished, f"jobs/{name}/best")
@@ -124,6 +124,8 @@ def test_a_forecast_that_cannot_be_made_says_why(finished: Finished) -> None:
     forecast = ask(finished, f"jobs/{job}/best")["next_dollar"]["forecast"]
     assert forecast["items"] == []
     assert forecast["reason"]
+    too_few = ask(finished, f"jobs/{finished.troubled}/best")["next_dollar"]["forecast"]
+    assert "fewer than three" in too_few["reason"]
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,10 @@ def check_candidate(run: Mapping[str, Any], one: Mapping[str, Any]) -> None:
     if one["market"] == "spot":
         met = [paid_and_wall_s(run, train) for train in times]
         paid, walls = [m[0] for m in met], [m[1] for m in met]
+        more = 1.2816 * math.sqrt(met[2][0] * run["spot"]["interruptions_per_hour"] / 3600)
+        save, restart, wait = (float(run["spot"][n].rstrip("s")) for n in ("checkpoint", "restore", "wait"))
+        paid[2] += more * (restart + (met[2][2] + save) / 2)
+        walls[2] += more * (restart + (met[2][2] + save) / 2 + wait)
         assert one["spot"]["checkpoint_interval_seconds"] == pytest.approx(met[1][2], rel=1e-6)
         assert one["spot"]["overhead"] == pytest.approx(paid[1] / float(times[1]) - 1, abs=2e-6)
     usd = [(Decimal(str(float(price))) * Decimal(float(s)) / 3600) for s in paid]
@@ -404,9 +408,40 @@ def test_what_the_page_shows_is_answered(client: TestClient) -> None:
         assert command.make_context("estimate", shlex.split(line)[2:])
 
 
+def test_a_deadline_is_met_where_it_surely_is(client: TestClient) -> None:
+    """What is counted on at 10 h may, from a data sheet alone and with interruptions, take longer."""
+    run = {"samples": 3.6e6, "throughput": [{"per_second": 100, "accelerator": "A10G"}], "limit": 5000}
+    found = ask(client, run={**run, "deadline": "10.5h"})["run"]
+    for one in found["candidates"]:
+        assert one["meets_deadline"] == (one["hours_range"][1] <= 10.5)
+        assert one["meets_deadline_on_average"] == (one["hours"] <= 10.5)
+    assert found["cheapest_in_time"]["meets_deadline"]
+    on_spot = {"accelerators": ["A10G"], "markets": ["spot"], "deadline": "11.5h"}
+    late = ask(client, run={**run, **on_spot})["run"]
+    assert late["cheapest_in_time"] is None
+    assert late["cheapest"]["meets_deadline_on_average"]
+    assert "on average" in str(late["warnings"])
+
+
+EXTREMES: list[dict[str, Any]] = [
+    {"samples": 1e30, "throughput": [{"per_second": 1e-300, "accelerator": "A10G"}]},
+    {"samples": 1e-300, "throughput": [{"per_second": 1e30, "accelerator": "A10G"}]},
+    {**{"samples": 1e9, "throughput": [{"per_second": 10, "accelerator": "A10G"}]}, "spot": {"interruptions_per_hour": 60, "checkpoint": "30d", "restore": "30d"}},
+    {**{"samples": 1e9, "throughput": [{"per_second": 10, "accelerator": "A10G"}]}, "spot": {"interruptions_per_hour": 1e-6, "checkpoint": 0, "restore": 0}},
+    {"flops": 1e30, "utilisation": 1e-4, "gpus": "all"},
+    {"tokens": 1e30, "model": {"parameters": 1e15, "batch": 10**9, "layers": 10**9, "hidden": 10**9, "heads": 10**9, "sequence": 10**9}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(EXTREMES)))
+def test_extremes_are_answered_or_left_out(client: TestClient, number: int) -> None:
+    json.dumps(ask(client, run=EXTREMES[number]), allow_nan=False)
+
+
 # What is refused
 
 RUN = {"samples": 1e6, "throughput": [{"per_second": 100, "accelerator": "A10G"}]}
+OWNED = {"purchase_usd": 1000, "watts": 300, "usd_per_kwh": 0.2, "utilisation": 0.5}
 BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "nothing": ({}, "", "at least one of run"),
     "accelerator": ({"run": {**RUN, "accelerators": ["A10", "H1000"]}}, "/run/accelerators/1", "H100"),
@@ -431,6 +466,11 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "past": ({"run": {**RUN, "deadline": "2001-01-01T00:00:00Z"}}, "/run/deadline", "has passed"),
     "negative deadline": ({"run": {**RUN, "deadline": -5}}, "/run/deadline", "has passed"),
     "no time": ({"run": {**RUN, "deadline": "soon"}}, "/run/deadline", "90s"),
+    "resale": (
+        {"ownership": {**OWNED, "resale_usd": 2000, "cloud_usd_per_hour": 1}},
+        "/ownership/resale_usd",
+        "more than",
+    ),
     "negative": ({"run": {**RUN, "samples": -1}}, "/run/samples", "greater than 0"),
     "no market": ({"run": {**RUN, "markets": []}}, "/run/markets", "on_demand"),
     "no work": ({"run": {"throughput": RUN["throughput"]}}, "/run", "samples"),
@@ -468,11 +508,10 @@ def test_what_is_wrong_is_named_with_the_mend(client: TestClient, name: str) -> 
 
 
 def test_owning_more_gpus_than_any_machine_has_is_refused(client: TestClient) -> None:
-    owned = {"purchase_usd": 1000, "watts": 300, "usd_per_kwh": 0.2, "utilisation": 0.5}
-    assert "cloud_usd_per_hour" in str(refused(client, ownership=owned))
+    assert "cloud_usd_per_hour" in str(refused(client, ownership=OWNED))
     assert (
         "no machine has 17"
-        in refused(client, ownership={**owned, "accelerator": "A100", "gpus": 17})["/ownership/gpus"]
+        in refused(client, ownership={**OWNED, "accelerator": "A100", "gpus": 17})["/ownership/gpus"]
     )
 
 
@@ -514,3 +553,10 @@ def test_the_command_prints_what_rest_answers(
     assert json.loads(tuner(client, monkeypatch, *words)) == ask(
         client, run={**RUN, "gpus": 1, "deadline": "10h"}
     )
+
+
+@pytest.mark.parametrize("text", ["850", "fast@A10G", "850@"])
+def test_a_speed_that_is_none_is_wrong_usage(text: str) -> None:
+    result = CliRunner().invoke(app, ["estimate", "--throughput", text])
+    assert result.exit_code == 2
+    assert "850@A10G" in result.output

@@ -11,9 +11,12 @@ from starlette.testclient import TestClient
 from typer.testing import CliRunner, Result
 
 from tests import fakes
+from tests.api.test_advice import use
 from tests.fakes import FakeService
 from tuner.cli.main import app
 from tuner.client import Client
+from tuner.domain.time import NS
+from tuner.domain.usage import Usage
 
 Tuner = Callable[..., Result]
 
@@ -37,7 +40,7 @@ def waiting(rest: TestClient) -> str:
 @pytest.fixture
 def tuner(rest: TestClient, monkeypatch: pytest.MonkeyPatch) -> Tuner:
     """The command line, over the app."""
-    for module in ("advising", "best", "main", "spending"):
+    for module in ("advising", "best", "budgets", "main", "spending"):
         monkeypatch.setattr(
             f"tuner.cli.{module}.Client", lambda: Client("http://tuner", fakes.KEY, transport=rest._transport)
         )
@@ -150,6 +153,27 @@ def test_a_bill_shows_its_total_and_every_kind(tuner: Tuner, rest: TestClient, d
         assert kind in shown
 
 
+def test_budgets_are_set_listed_shown_and_removed(tuner: Tuner, rest: TestClient) -> None:
+    words = ["--usd", "100", "--match", "project:none", "--period", "month", "--timezone", "Asia/Tokyo"]
+    made = printed(
+        tuner("budgets", "set", "vision", *words, "--alert", "0.8=https://a.example/?x=1", "--json")
+    )
+    assert made["webhook_secret"]
+    assert made["alerts"] == [{"at": 0.8, "url": "https://a.example/?x=1"}]
+    assert printed(tuner("budgets", "show", "vision", "--json")) == get(rest, "/v1/budgets/vision")
+    assert printed(tuner("budgets", "list", "--json")) == get(rest, "/v1/budgets")
+    for shown in (tuner("budgets", "list").stdout, tuner("budgets", "show", "vision").stdout):
+        assert "vision" in shown
+        assert "$100.00" in shown
+    assert "whsec_" in tuner("budgets", "set", "vision", *words, "--new-secret").stdout
+    assert tuner("budgets", "remove", "vision").exit_code == 0
+    refused = tuner("budgets", "remove", "vision")
+    assert refused.exit_code == 1
+    assert "vision" in refused.stderr
+    for wrong in (["--match", "project"], ["--alert", "80%=https://a.example"]):
+        assert tuner("budgets", "set", "vision", "--usd", "1", *wrong).exit_code == 2
+
+
 def test_spend_is_printed_for_spreadsheets(tuner: Tuner, rest: TestClient, done: str) -> None:
     table = tuner("spend", "--by", "owner", "--csv").stdout
     query = {"group_by": "owner"}
@@ -168,8 +192,9 @@ def test_a_report_shows_the_best_its_price_and_both_estimates(
 
 
 def test_advice_is_shown_with_its_dollars_and_what_was_not_measured(
-    tuner: Tuner, rest: TestClient, done: str
+    tuner: Tuner, rest: TestClient, service: FakeService, done: str
 ) -> None:
+    use(service, done, Usage(data_wait_ns=10 * NS, compute_ns=10 * NS, facts={"loader_workers": 0}))
     shown, found = " ".join(tuner("advice", done).stdout.split()), get(rest, f"/v1/jobs/{done}/advice")
     assert found["findings"]
     for one in found["findings"]:

@@ -90,11 +90,3 @@ def test_coarse_steps_take_as_long_as_those_that_they_stand_for() -> None:
     coarse = DrawnTraining(paces, seed=3, stretch=1.0, coarse=4)
     whole = sum(fine.step_ns(config, step) for step in range(1, 41))
     assert sum(coarse.step_ns(config, step) for step in range(1, 11)) == pytest.approx(whole, rel=1e-6)
-
-
-def test_of_equal_curves_none_is_better_for_having_come_first() -> None:
-    evidence = seen(configs(12))
-    drawn = DrawnTraining(Paces(evidence, SPACE, 9), seed=0, stretch=1.0, coarse=1)
-    values = [drawn.value(config, 2) for config in configs(30, seed=5)]
-    assert len(set(values)) == 30, "of twelve curves"
-    assert len({round(value, 3) for value in values}) <= 12

@@ -274,6 +274,6 @@ def test_what_attempts_used_is_replaced_and_unknown_stays_unknown(
             used = Usage(wall_ns=5, cpu_ns=cpu_ns, facts={"precision": "fp32", "batch_size": 8})
             tx.put_usage(TRIAL, 2, used)
     with database.read() as db:
-        found = list(evidence.attempts_of(db, JOB))
+        found = list(evidence.attempts_of(db, JOB, [TRIAL]))
     assert [(row.attempt, usage) for row, usage in found] == [(1, None), (2, used)]
     assert found[1][0] == AttemptRow(TRIAL, 2, AT)

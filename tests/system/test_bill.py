@@ -58,6 +58,9 @@ def test_a_bill_is_what_the_worker_s_time_costs(served: Served) -> None:
     ).id
     ended = served.finished(job)
     assert ended.stop_reason == "trials", ended.detail
+    advice = served.client.advice(job)
+    assert advice.measured_usd == advice.spent_usd > 0
+    assert "cpu_underused" in [finding.kind for finding in advice.findings]  # its steps sleep
     books.check(served.client, job)
     worked_s = watch.stop() - began(served)
     expected = worked_s * ended.price.trial_usd_per_hour / 3600

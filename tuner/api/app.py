@@ -14,6 +14,7 @@ from tuner.api.routers import (
     advice,
     answers,
     best,
+    budgets,
     estimates,
     events,
     health,
@@ -47,7 +48,7 @@ def create_app(service: Service, *, is_ready: Callable[[], bool] = lambda: True)
     app.state.metrics = Metrics(lambda: figures(service))
     problems.install(app)
     v1 = APIRouter(prefix="/v1", dependencies=[Depends(require_key)], responses=RESPONSES)
-    for part in (jobs, advice, pilots, answers, best, estimates, events, plans, prices, spend):
+    for part in (jobs, advice, pilots, answers, best, estimates, events, plans, prices, spend, budgets):
         v1.include_router(part.router)
     app.include_router(v1)
     app.include_router(health.router)

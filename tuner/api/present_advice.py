@@ -4,7 +4,10 @@ from fractions import Fraction
 from typing import Any
 
 from tuner.domain.money import Money
+from tuner.domain.time import NS
+from tuner.domain.usage import Usage
 from tuner.schemas import advice as show
+from tuner.schemas import answers as shown
 from tuner.service.advice import AdviceView, Change, Figure, Finding, Missing
 
 
@@ -18,6 +21,22 @@ def advice_of(view: AdviceView) -> show.Advice:
         not_measured=[_missing(one) for one in view.missing],
         prices=view.catalogue,
         prices_age=view.catalogue_age,
+    )
+
+
+def usage_of(used: Usage) -> shown.AttemptUsage:
+    return shown.AttemptUsage(
+        wall_seconds=_seconds(used.wall_ns),
+        cpu_seconds=_seconds(used.cpu_ns),
+        memory_peak_bytes=used.memory_peak_bytes,
+        gpu_samples=used.gpu_samples,
+        gpu_percent_sum=used.gpu_percent,
+        gpu_memory_peak_bytes=used.gpu_memory_peak_bytes,
+        data_wait_seconds=_seconds(used.data_wait_ns),
+        compute_seconds=_seconds(used.compute_ns),
+        saves=used.saves,
+        saved_bytes=used.saved_bytes,
+        facts=dict(used.facts),
     )
 
 
@@ -48,3 +67,7 @@ def _figure(value: Figure) -> Any:
     if isinstance(value, Money):
         return value.usd
     return round(float(value), 6) if isinstance(value, Fraction) else value
+
+
+def _seconds(ns: int | None) -> float | None:
+    return None if ns is None else round(ns / NS, 6)

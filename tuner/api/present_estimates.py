@@ -89,6 +89,7 @@ def _candidate(found: estimates.Candidate, count: Fraction | None) -> show.Candi
         fit=None if timed.fit is None else _fit(timed.fit),
         spot=None if found.spot is None else _spot(found.spot),
         meets_deadline=found.meets_deadline,
+        meets_deadline_on_average=found.meets_on_average,
     )
 
 

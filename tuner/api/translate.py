@@ -47,7 +47,7 @@ def spec_of(request: wire.JobRequest) -> JobSpec:
     read = Reader()
     budget = Budget(
         usd=read.take("/budget/usd", Money.from_usd, request.budget.usd),
-        gpu_ms=read.take("/budget/gpu_hours", _gpu_ms, request.budget.gpu_hours),
+        gpu_ms=read.take("/budget/gpu_hours", gpu_ms_of, request.budget.gpu_hours),
         wall_clock_ns=read.take("/budget/wall_clock", parse_duration_ns, request.budget.wall_clock),
         trials=request.budget.trials,
         on_exhausted=request.budget.on_exhausted,
@@ -69,6 +69,7 @@ def spec_of(request: wire.JobRequest) -> JobSpec:
             keep=request.checkpoint.keep,
         ),
         warm_start_jobs=tuple(request.warm_start.jobs),
+        warm_start_checkpoints=request.warm_start.checkpoints,
         window=None if request.window is None else Window(**request.window.model_dump()),
         tags=request.tags,
     )
@@ -81,7 +82,7 @@ def budget_patch_of(change: wire.BudgetChange) -> BudgetPatch:
     read, sent = Reader(), change.model_fields_set
     readers: dict[str, tuple[str, Callable[[Any], Any]]] = {
         "usd": ("usd", Money.from_usd),
-        "gpu_hours": ("gpu_ms", _gpu_ms),
+        "gpu_hours": ("gpu_ms", gpu_ms_of),
         "wall_clock": ("wall_clock_ns", parse_duration_ns),
         "trials": ("trials", int),
     }
@@ -99,7 +100,7 @@ def pilot_limits_of(given: Pilot) -> PilotLimits:
     read = Reader()
     found = PilotLimits(
         usd=read.take("/planning/pilot/usd", Money.from_usd, given.usd),
-        gpu_ms=read.take("/planning/pilot/gpu_hours", _gpu_ms, given.gpu_hours),
+        gpu_ms=read.take("/planning/pilot/gpu_hours", gpu_ms_of, given.gpu_hours),
         trials=given.trials,
         steps=given.steps,
     )
@@ -107,7 +108,7 @@ def pilot_limits_of(given: Pilot) -> PilotLimits:
     return found
 
 
-def _gpu_ms(hours: float) -> int:
+def gpu_ms_of(hours: float) -> int:
     if not -MAX_GPU_HOURS <= hours <= MAX_GPU_HOURS:
         raise ValueError(f"must be at most {MAX_GPU_HOURS:g} hours")
     return round(hours * MS_PER_HOUR)

@@ -68,6 +68,9 @@ def _asked(file: Path | None, given: dict[str, Any]) -> dict[str, Any]:
 def _measured(text: str) -> dict[str, Any]:
     rate, _, name = text.partition("@")
     try:
-        return {"per_second": float(rate), "accelerator": name}
-    except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is no RATE@GPU, such as 850@A10G") from error
+        per_second = float(rate)
+    except ValueError:
+        name = ""
+    if not name:
+        raise typer.BadParameter(f"{text!r} is no RATE@GPU, such as 850@A10G", param_hint="--throughput")
+    return {"per_second": per_second, "accelerator": name}

@@ -61,7 +61,7 @@ def _candidates(found: Sequence[show.Candidate]) -> Table:
     )
     for one in found:
         where = f"{one.region} ({len(one.zones)} zones)" if len(one.zones) > 1 else one.region
-        notes = [*(one.fit.changes if one.fit else []), *(["late"] if one.meets_deadline is False else [])]
+        notes = [*(one.fit.changes if one.fit else []), *_late(one)]
         table.add_row(
             one.instance_type,
             "".join(one.zones) if len(one.zones) == 1 else where,
@@ -76,6 +76,12 @@ def _candidates(found: Sequence[show.Candidate]) -> Table:
             ", ".join(notes),
         )
     return table
+
+
+def _late(one: show.Candidate) -> list[str]:
+    if one.meets_deadline is not False:
+        return []
+    return ["may be late" if one.meets_deadline_on_average else "late"]
 
 
 def _choices(found: show.ChoicesEstimate) -> Iterator[RenderableType]:

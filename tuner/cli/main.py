@@ -8,6 +8,7 @@ import typer
 from tuner.cli import render, sketch, watching
 from tuner.cli.advising import advice
 from tuner.cli.best import best, best_of_all, pareto
+from tuner.cli.budgets import budgets
 from tuner.cli.cluster import cluster, preempt
 from tuner.cli.estimate import estimate
 from tuner.cli.frame import Frame, with_problems
@@ -228,6 +229,7 @@ app.command()(simulate)
 app.command()(cluster)
 app.command()(preempt)
 app.command()(spend)
+app.add_typer(budgets, name="budgets")
 
 
 def _plus(before: float | None, more: float, name: str) -> float:

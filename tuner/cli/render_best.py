@@ -68,7 +68,7 @@ def _forecast(found: show.Forecast | None) -> list[RenderableType]:
     if not found.items:
         return [Text(f"training on: {found.reason}")]
     lines: list[RenderableType] = [
-        Text("training on, as a model of learning curves expects it (80 % interval):")
+        Text("training on, by the trials that went on from there (80 % interval):")
     ]
     for one in found.items:
         gain = f"gains {number(one.expected_gain)} ({number(one.low_gain)} to {number(one.high_gain)})"

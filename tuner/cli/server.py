@@ -1,5 +1,6 @@
 """`tuner serve`: the app, the controller, and their end."""
 
+import gc
 import logging
 import socket
 import sys
@@ -12,6 +13,7 @@ from tuner.domain.errors import Unavailable
 from tuner.service.cluster import RayCluster
 from tuner.service.controller import Controller
 from tuner.service.figures import has_live_jobs
+from tuner.service.keeper import Keeper
 from tuner.service.wiring import build
 from tuner.settings import Settings
 
@@ -26,10 +28,12 @@ def run() -> None:
     settings = Settings.from_env()
     listening = _listen(settings)
     service = build(settings)
-    controller = Controller(service)
+    controller, keeper = Controller(service), Keeper(service)
     app = create_app(service, is_ready=controller.ready.is_set)
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2, server_header=False)
+    gc.freeze()  # what was imported stays: looking through it again and again makes requests wait for 0.1 s
     controller.start()
+    keeper.start()
     host, port = listening.getsockname()[:2]
     key = "TUNER_API_KEY" if settings.given_api_key else settings.api_key_path
     typer.echo(f"tuner serves http://{f'[{host}]' if ':' in host else host}:{port}, with the key in {key}")
@@ -37,6 +41,7 @@ def run() -> None:
     try:
         uvicorn.Server(config).run(sockets=[listening])
     finally:
+        keeper.stop()
         controller.stop()
         if has_live_jobs(service):
             typer.echo("jobs go on without the service; `tuner serve` takes them up again", err=True)

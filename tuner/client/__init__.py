@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack
+from urllib.parse import quote
 
 import httpx2
 
@@ -24,6 +25,7 @@ from tuner.client.queries import BestQuery, Elsewhere
 from tuner.schemas import answers as show
 from tuner.schemas import best as choices
 from tuner.schemas.advice import Advice
+from tuner.schemas.budgets import BudgetAbove, BudgetList
 from tuner.schemas.estimate_answers import Estimate
 from tuner.schemas.job import Job, JobPage
 from tuner.schemas.plan import Plan
@@ -172,6 +174,21 @@ class Client(Http):
         return self._request(
             "GET", "/v1/spend", query=asked, headers={"Accept": "text/csv"}, tries=TRIES
         ).text
+
+    def budgets(self) -> BudgetList:
+        """Budgets above jobs."""
+        return self._ask(BudgetList, "GET", "/v1/budgets")
+
+    def budget(self, name: str) -> BudgetAbove:
+        return self._ask(BudgetAbove, "GET", f"/v1/budgets/{quote(name, safe='')}")
+
+    def put_budget(self, name: str, **budget: Any) -> BudgetAbove:
+        """Makes it or puts another in its place: `usd=`, `gpu_hours=`, `match={tag: value}`, `period=`, `timezone=`, `parent=`,
+        `alerts=[{"at": 0.8, "url": ...}]`, `new_secret=True`. The answer alone has the webhooks' secret, where that is new."""
+        return self._ask(BudgetAbove, "PUT", f"/v1/budgets/{quote(name, safe='')}", body=budget)
+
+    def remove_budget(self, name: str) -> None:
+        self._request("DELETE", f"/v1/budgets/{quote(name, safe='')}")
 
     def trainables(self) -> show.Trainables:
         return self._ask(show.Trainables, "GET", "/v1/trainables")

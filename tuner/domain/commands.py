@@ -63,12 +63,13 @@ class Stop:
 @dataclass(frozen=True, slots=True)
 class EndJob:
     """Nothing runs any more; the job's state becomes this. `reopens`: it is paused, and goes on by itself at the next opening of its
-    window."""
+    window. `waits_for`: or once this budget above it allows more."""
 
     state: JobState
     reason: StopReason | None
     detail: str = ""
     reopens: bool = False
+    waits_for: str = ""
 
 
 Command = Suggest | Consult | Begin | Proceed | Park | Finish | Stop | EndJob

@@ -45,6 +45,16 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
+class Allowance:
+    """What may be held now, of a job's own budget and of those above it; the names of those above that leave less of dollars
+    and of GPU time than its own."""
+
+    left: Cost
+    above_usd: str = ""
+    above_gpus: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One line of the ledger. `id` is derived from job, trial, attempt and slice, so that a repeat changes nothing."""
 

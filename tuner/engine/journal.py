@@ -14,8 +14,8 @@ from tuner.domain.commands import Suggest
 from tuner.domain.cost import CostKind
 from tuner.domain.events import Event
 from tuner.domain.job import JobState, StopReason
-from tuner.domain.ledger import Account
-from tuner.domain.money import Cost
+from tuner.domain.ledger import Account, Allowance
+from tuner.domain.money import FREE, Cost
 from tuner.domain.objective import Mode
 from tuner.domain.records import AttemptRow, CheckpointRow, OpenHold, ReportRow
 from tuner.domain.space import Config
@@ -46,6 +46,10 @@ class JournalTx(Protocol):
 
     def account(self) -> Account:
         """As of this transaction."""
+
+    def allowance(self, at: Instant, *, freeing: str = "", freed: Cost = FREE) -> Allowance:
+        """What may be held at this time, once the hold `freeing` is settled and gives back `freed`. A hold of no more than that,
+        in the same transaction, is not refused."""
 
     def put_trial(
         self, trial: str, state: TrialState, *, at: Instant, config: Config | None = None, reason: str = ""
@@ -84,9 +88,11 @@ class JournalTx(Protocol):
         at: Instant,
         detail: str = "",
         again_at: Instant | None = None,
+        waits_for: str = "",
     ) -> None:
         """Moves the job; a move that `tuner.domain.job.MOVES` does not have raises Conflict. A job that pauses goes
-        on by itself at `again_at`, unless a person has asked for something else."""
+        on by itself at `again_at`, or once the budget `waits_for` above it allows more, unless a person has asked for
+        something else."""
 
     def set_limit(self, budget: Budget) -> None:
         """The account's new bound, and the job's new budget. Raises Conflict or BudgetRefused below what is posted and held."""

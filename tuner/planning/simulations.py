@@ -13,7 +13,7 @@ from statistics import NormalDist
 
 from tuner.domain.budget import Budget
 from tuner.domain.fidelity import Fidelity
-from tuner.domain.job import JobSpec, Plateau, SamplerName
+from tuner.domain.job import JobSpec, Plateau
 from tuner.domain.money import Cost, Money
 from tuner.domain.offer import Offer
 from tuner.planning.evidence import DEFAULT_STEPS
@@ -137,13 +137,11 @@ def stops_of(spec: JobSpec) -> list[int]:
 
 
 def for_planning(spec: JobSpec, *, steps: int | None, knows_curves: bool) -> JobSpec:
-    """As it is simulated: at any hour of the day, with a last step, configurations drawn at random where the job's own sampler would have to learn first, and
-    without ends that depend on scores of which nothing is known."""
+    """As it is simulated: at any hour of the day, with a last step, and without ends that depend on scores of which nothing is known."""
     fidelity = spec.fidelity
     if fidelity.max is None:
         last = max(1, steps or DEFAULT_STEPS)
         fidelity = replace(fidelity, min=min(fidelity.min, last), max=last)
-    sampler: SamplerName = "grid" if spec.algorithm.sampler == "grid" else "random"
     objective = spec.objective if knows_curves else replace(spec.objective, target=None)
     size = spec.space.size()
     budget = spec.budget
@@ -154,7 +152,6 @@ def for_planning(spec: JobSpec, *, steps: int | None, knows_curves: bool) -> Job
         fidelity=fidelity,
         objective=replace(objective, mode="max", target=_as_score(objective.target, spec)),
         plateau=spec.plateau if knows_curves else None,
-        algorithm=replace(spec.algorithm, sampler=sampler),
         budget=replace(budget, on_exhausted="finish"),
         window=None,
     )

@@ -52,8 +52,8 @@ class NextPoint(Answer):
 class Continuation(Answer):
     """A trial that was cut short, trained on to the last step: from its newest checkpoint, or from the beginning (`from_step` 0).
 
-    `extra_usd` is at the pace and price of its steps so far. `expected_metric` is that of a model of learning curves; the interval
-    is the middle 80 %. Gains are over the job's best; nothing is lost where it ends below."""
+    `extra_usd` is at the pace and price of its steps so far. `expected_metric` is by the trials that went on from the same rung; the
+    interval is the middle 80 %. Gains are over the job's best; nothing is lost where it ends below."""
 
     trial: str
     from_step: int

@@ -40,7 +40,8 @@ class SpotFigures(Answer):
 
 class Candidate(Answer):
     """One machine at one place on one market; whole machines are paid for. `basis`: `measured` on this accelerator, `catalogued`
-    (data sheets' ratio to `measured_on`, `relative_speed` at least, counted on, at most) or `flops`."""
+    (data sheets' ratio to `measured_on`, `relative_speed` at least, counted on, at most) or `flops`. Ranges are of the speed; on
+    spot they end where one run in ten has more interruptions. The deadline is met where the longest of `hours_range` meets it."""
 
     cloud: str
     region: str
@@ -71,6 +72,7 @@ class Candidate(Answer):
     fit: Changes | None
     spot: SpotFigures | None
     meets_deadline: bool | None
+    meets_deadline_on_average: bool | None
 
 
 class LeftOut(Answer):

@@ -9,7 +9,7 @@ from tuner.schemas.job import Duration
 
 Positive = Annotated[float, Field(gt=0, le=1e30, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
-Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=1e-4, le=1, allow_inf_nan=False)]
 Part = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Usd = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 Parameters = Annotated[float, Field(ge=1, le=1e15, allow_inf_nan=False)]
@@ -56,7 +56,7 @@ class Model(Request):
 class SpotTerms(Request):
     """Interruptions of one machine an hour; what a save stalls, what a restart takes and is paid, how long there is no machine."""
 
-    interruptions_per_hour: Annotated[float, Field(gt=0, le=60, allow_inf_nan=False)] = 0.5
+    interruptions_per_hour: Annotated[float, Field(ge=1e-6, le=60, allow_inf_nan=False)] = 0.5
     checkpoint: Duration = "10s"
     restore: Duration = "2m"
     wait: Duration = "5m"
@@ -106,12 +106,12 @@ class Scaling(Request):
 
     accelerator: Word
     parameters: Parameters
-    step_seconds: Positive
+    step_seconds: Annotated[float, Field(ge=1e-6, le=1e6, allow_inf_nan=False)]
     precision: Format = "bf16"
     gpus: Annotated[list[Gpus], Field(min_length=1, max_length=20)] = Field(
         default_factory=lambda: [1, 2, 4, 8, 16, 32, 64]
     )
-    ethernet_gbit_s: Positive = 100
+    ethernet_gbit_s: Annotated[float, Field(ge=1e-3, le=1e6, allow_inf_nan=False)] = 100
     hours_on_one: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] | None = None
 
 
@@ -144,7 +144,7 @@ class Ownership(Request):
     many of this accelerator."""
 
     purchase_usd: Usd
-    lifetime_years: Annotated[float, Field(gt=0, le=30, allow_inf_nan=False)] = 4
+    lifetime_years: Annotated[float, Field(ge=0.01, le=30, allow_inf_nan=False)] = 4
     resale_usd: NotNegative = 0
     upkeep_usd_per_year: NotNegative = 0
     watts: Positive

@@ -1,13 +1,15 @@
 """What would have made a job cheaper: what was recorded of it, put before the rules of `tuner.planning.advice`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import groupby
 
 from tuner.domain.job import JobSpec
 from tuner.domain.listing import Market as ListedMarket
 from tuner.domain.money import Money, Price
 from tuner.domain.time import NS
+from tuner.domain.trial import TrialState
 from tuner.engine.exposure import exposure
 from tuner.planning.advice import findings
 from tuner.planning.advice.evidence import Curve, Evidence, Piece, Places, Point, total
@@ -21,13 +23,16 @@ from tuner.planning.advice.rules.ranks import LEAST_TRIALS
 from tuner.service.catalogue import catalogue, data_rates
 from tuner.service.node_prices import priced_kind
 from tuner.service.wiring import Service
+from tuner.settings import Settings
 from tuner.store import evidence as recorded
 from tuner.store import jobs, ledger
 from tuner.store.database import Connection
 from tuner.store.jobs import JobRow
 from tuner.store.losses import losses
+from tuner.tuning.checkpointing import Exposure
 
 MARKETS: tuple[ListedMarket, ...] = ("on_demand", "spot")
+TRIALS_PAGE = 200
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ def advice(service: Service, job: str) -> AdviceView:
     """Raises NotFound."""
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
-        evidence = evidence_of(service, db, row)
+    evidence = evidence_of(service, row)
     today = datetime.fromtimestamp(service.now() // NS, UTC).date()
     measured = total(piece.spent for piece in evidence.pieces if piece.usage is not None)
     return AdviceView(
@@ -61,46 +66,68 @@ def advice(service: Service, job: str) -> AdviceView:
     )
 
 
-def evidence_of(service: Service, db: Connection, row: JobRow) -> Evidence:
-    bills = recorded.bills(db, row.id)
-    pieces = [
-        Piece(attempt, bills.get((attempt.trial, attempt.attempt), {}), usage)
-        for attempt, usage in recorded.attempts_of(db, row.id)
-    ]
+def evidence_of(service: Service, row: JobRow) -> Evidence:
+    """Read by pages, since with a rollback journal nobody can commit while somebody reads. What was spent comes last, so that it is
+    no less than the attempts' bills."""
     now = service.now()
+    with service.database.read() as db:
+        trials = recorded.trials_of(db, row.id)
+        exposures: dict[str, Exposure] = {
+            market: exposure(market, losses(db, row.id, market, now)) for market in MARKETS
+        }
+        tested = recorded.self_test(db, row.project, row.spec.trainable)
+    steps = _steps(row.spec, [last for _, last in trials.values() if last])
+    names, pieces, curves = sorted(trials), list[Piece](), list[Curve]()
+    for first in range(0, len(names), TRIALS_PAGE):
+        page = names[first : first + TRIALS_PAGE]
+        with service.database.read() as db:
+            pieces += _pieces(db, row, page)
+            curves += _curves(row, trials, recorded.values_at(db, row.id, page, steps))
+    with service.database.read() as db:
+        spent = ledger.account(db, row.id).posted.usd
     spot, source = _price(service, row, "spot")
     return Evidence(
         spec=row.spec,
         offer=row.offer,
         concurrency=row.concurrency,
         pieces=tuple(pieces),
-        spent=ledger.account(db, row.id).posted.usd,
+        spent=spent,
         catalogue=catalogue(service.settings),
-        exposures={market: exposure(market, losses(db, row.id, market, now)) for market in MARKETS},
-        curves=_curves(db, row),
+        exposures=exposures,
+        curves=tuple(curves),
         demand=_price(service, row, "on_demand")[0],
         spot=spot,
         spot_source=source,
-        self_test=recorded.self_test(db, row.project, row.spec.trainable),
+        self_test=tested,
         places=_places(service, row),
     )
 
 
-def _curves(db: Connection, row: JobRow) -> tuple[Curve, ...]:
-    """At the steps that the rules ask for alone, since a job may have a million reports."""
-    spec, lasts, states = row.spec, recorded.last_steps(db, row.id), recorded.states(db, row.id)
+def _pieces(db: Connection, row: JobRow, names: Sequence[str]) -> Iterator[Piece]:
+    bills = recorded.bills(db, row.id, names)
+    for attempt, usage in recorded.attempts_of(db, row.id, names):
+        yield Piece(attempt, bills.get((attempt.trial, attempt.attempt), {}), usage)
+
+
+def _curves(
+    row: JobRow,
+    trials: Mapping[str, tuple[TrialState, int]],
+    values: Iterable[tuple[str, int, float | None, Money]],
+) -> Iterator[Curve]:
+    spec = row.spec
     final = ("stopped",) if row.state == "running" else ("stopped", "paused")
-    points: dict[str, list[Point]] = {}
-    for trial, step, value, cost in recorded.values_at(db, row.id, _steps(spec, lasts)):
-        score = None if value is None else spec.objective.score(value)
-        points.setdefault(trial, []).append(Point(step, score, cost))
-    return tuple(
-        Curve(tuple(found), lasts[trial], states.get(trial) in final) for trial, found in points.items()
-    )
+    for trial, found in groupby(values, key=lambda one: one[0]):
+        state, last = trials[trial]
+        points = (
+            Point(step, None if value is None else spec.objective.score(value), cost)
+            for _, step, value, cost in found
+        )
+        yield Curve(tuple(points), last, state in final)
 
 
-def _steps(spec: JobSpec, lasts: Mapping[str, int]) -> set[int]:
-    reached, fidelity = sorted(lasts.values(), reverse=True), spec.fidelity
+def _steps(spec: JobSpec, lasts: Sequence[int]) -> set[int]:
+    """Those that the rules ask for alone, since a job may have a million reports."""
+    reached, fidelity = sorted(lasts, reverse=True), spec.fidelity
     last = fidelity.max or (reached[LEAST_TRIALS - 1] if len(reached) >= LEAST_TRIALS else fidelity.min)
     whole = spec.algorithm.scheduler == "none"
     earlier = earlier_steps(fidelity.min, last, fidelity.reduction_factor, whole=whole)
@@ -113,12 +140,20 @@ def _price(service: Service, row: JobRow, market: ListedMarket) -> tuple[Price |
     size = row.spec.resources
     offered = [offer for offer in row.offers if offer.market == market]
     if not offered:
+        kind, settings = row.offer.instance_type, service.settings
+        if market == "spot" and not _is_priced(settings, kind):
+            return None, ""
         told = priced_kind(service.settings, row.offer, market)
         if told.price is None:
             return None, told.source
         offered = [replace(row.offer, price=told.price, source=told.source)]
     least = min(offered, key=lambda one: one.rate(cpus=size.cpus, gpus=size.gpus).price)
     return least.rate(cpus=size.cpus, gpus=size.gpus).price, least.source
+
+
+def _is_priced(settings: Settings, kind: str) -> bool:
+    """Whether there is a spot market of such machines as far as is known: others have a price that stands in for one."""
+    return settings.node_price(kind, "spot") is not None or bool(catalogue(settings).find(instance_type=kind))
 
 
 def _places(service: Service, row: JobRow) -> Places:

@@ -5,23 +5,26 @@ from dataclasses import dataclass, replace
 
 from tuner.domain.cost import CostKind
 from tuner.domain.errors import NotFound
+from tuner.domain.events import Inherited
 from tuner.domain.ids import TRIAL_ID
 from tuner.domain.job import FINAL, JobState
 from tuner.domain.ledger import Account
 from tuner.domain.money import FREE, Cost, Money, Price
 from tuner.domain.records import AttemptRow
 from tuner.domain.time import Instant
+from tuner.domain.usage import Usage
 from tuner.service.line import positions
 from tuner.service.node_prices import priced_kind
 from tuner.service.views import JobView, view_of
 from tuner.service.wiring import Service
-from tuner.store import answers, jobs, ledger
+from tuner.store import answers, evidence, jobs, ledger
 from tuner.store.answers import After as After
 from tuner.store.answers import Reached as Reached
 from tuner.store.answers import Sort as Sort
 from tuner.store.answers import Told as Told
 from tuner.store.answers import TrialRow as TrialRow
 from tuner.store.database import Connection
+from tuner.store.heirs import inherited
 from tuner.store.jobs import JobRow
 from tuner.store.ledger import EntryRow as EntryRow
 
@@ -41,7 +44,8 @@ class TrialView:
     row: TrialRow
     curve: list[CurveView]
     bill: Mapping[CostKind, Cost]
-    attempts: list[AttemptRow]
+    attempts: list[tuple[AttemptRow, Usage | None]]
+    inherited: Inherited | None
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,8 @@ def trial(service: Service, job: str, name: str) -> TrialView:
             CurveView(r.step, r.value, r.metrics, Cost(Money(r.usd), r.gpu_ms), r.duration_ns, Instant(r.at))
             for r in answers.curve(db, job, name)
         ]
-        return TrialView(row, curve, ledger.posted_by_kind(db, job, name), answers.attempts_of(db, job, name))
+        paid, attempts = ledger.posted_by_kind(db, job, name), list(evidence.attempts_of(db, job, [name]))
+        return TrialView(row, curve, paid, attempts, inherited(db, job, name))
 
 
 def bill(service: Service, job: str) -> BillView:

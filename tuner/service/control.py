@@ -7,10 +7,11 @@ from tuner.domain.budget import Budget
 from tuner.domain.errors import Conflict, Invalid
 from tuner.domain.job import FINAL
 from tuner.domain.time import NS, Instant
-from tuner.service.submit import tag_faults
+from tuner.service.above import refuse_without_room
+from tuner.service.tags import tag_faults
 from tuner.service.views import JobView, job_view
 from tuner.service.wiring import Service
-from tuner.store import answers, jobs, launches
+from tuner.store import above, above_changes, answers, budget_waits, jobs, launches
 from tuner.store.database import Connection
 from tuner.store.jobs import JobRow
 
@@ -40,6 +41,7 @@ def pause(service: Service, job: str) -> JobView:
         row = jobs.get(db, job, service.project)
         _refuse_ended(row, "paused")
         _refuse_cancelled(row)
+        budget_waits.end(db, job)
         if row.state == "paused":
             _call_off(db, service, row)
         elif not _ended_without_driver(db, service, row, "paused"):
@@ -48,14 +50,17 @@ def pause(service: Service, job: str) -> JobView:
 
 
 def resume(service: Service, job: str) -> JobView:
-    """A paused job goes on; a succeeded one too, where its budget allows more. Raises NotFound or Conflict."""
+    """A paused job goes on; a succeeded one too, where its budget allows more. Raises NotFound, Conflict, or BudgetRefused where a
+    budget above it is used up."""
     with service.database.write() as db:
         row = jobs.get(db, job, service.project)
         if row.state in ("cancelled", "failed"):
             raise Conflict(f"a job that is {row.state} stays so; submit it anew")
         _refuse_cancelled(row)
         if row.state in ("paused", "succeeded"):
-            _go_on(db, row, service.now())
+            size = row.spec.resources
+            refuse_without_room(db, service, row.tags, row.offer.rate(cpus=size.cpus, gpus=size.gpus))
+            go_on(db, row, service.now())
         elif row.wish == "pause":
             jobs.set_wish(db, job, "resume")
     return job_view(service, job)
@@ -90,7 +95,9 @@ def patch(
         if tags is not None:
             if faults := tag_faults(tags):
                 raise Invalid(*faults)
+            above.shut_out(db)
             jobs.set_tags(db, job, row.project, tags)
+            above_changes.recount(db, row.project, service.now())
         if priority is not None:
             jobs.set_priority(db, job, priority)
         if budget is not None:
@@ -116,7 +123,7 @@ def _change_budget(db: Connection, row: JobRow, budget: Budget, now: Instant) ->
         jobs.set_budget(db, row.id, budget)
 
 
-def _go_on(db: Connection, row: JobRow, now: Instant) -> None:
+def go_on(db: Connection, row: JobRow, now: Instant) -> None:
     """At once, or when its window opens, until when a paused job stays so."""
     launch = launches.get(db, row.id)
     if launch is not None and launch.state == "wanted":

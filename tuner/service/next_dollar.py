@@ -14,14 +14,16 @@ from tuner.store import best, standings
 from tuner.store.database import Database
 from tuner.store.jobs import JobRow
 from tuner.store.standings import Standing
-from tuner.tuning.continuing import Curve, Outlook, outlooks
+from tuner.tuning.continuing import Outlook, outlooks
 from tuner.tuning.rungs import ladder
 
-TRIALS = 200  # that the model learns from, the best
-ASKED = 20  # of them that it is asked about
+TRIALS = 200  # that are learned from, the best
+ASKED = 20  # of them that are asked about
 SHOWN = 3
 RENEW_AT = 1.05  # times the events at the last forecast: a running job's is not made anew for each report
 KEPT = 200  # jobs whose forecasts are remembered
+TOO_FEW = "fewer than three trials went on from where the best of the others were cut short"
+NO_END = "there is no fidelity.max: trials end as they like, and there is no last step to foretell"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +91,19 @@ def forecast(service: Service, row: JobRow) -> Forecast:
     with remembered.making:
         found = remembered.find(row, newest)
         if found is None:
-            found = _forecast(service.database, row, newest)
+            found = made_anew(service.database, row)
             remembered.keep(row, found)
         return found
 
 
-def _forecast(database: Database, row: JobRow, as_of: int) -> Forecast:
+def made_anew(database: Database, row: JobRow) -> Forecast:
+    """Without a look at what was made before."""
     fidelity, objective = ladder(row.spec), row.spec.objective
     last = fidelity.max
-    if last is None:
-        return Forecast(
-            (), "no fidelity.max: trials end as they like, so that there is no last step to foretell", as_of
-        )
     with database.read() as db:
+        as_of = standings.newest_event(db, row.id)
+        if last is None:
+            return Forecast((), NO_END, as_of)
         known = standings.best_trials(db, row.id, objective.mode, TRIALS)
         leader = best.best(db, row.id)
     cut = [one for one in known if one.curve[-1][0] < last and one.state != "failed"][:ASKED]
@@ -110,19 +112,18 @@ def _forecast(database: Database, row: JobRow, as_of: int) -> Forecast:
     if not cut:
         return Forecast((), f"the best {len(known)} trials are at their last step, or failed", as_of)
     levels = [*fidelity.rungs(), last]
-    curves = {one.number: _curve(one, levels, objective) for one in known}
-    found = outlooks(row.spec.space, levels, curves, [one.number for one in cut])
-    if found is None:
-        return Forecast((), f"{len(known)} trials are too few to learn a curve from", as_of)
+    curves = {one.number: _scores(one, levels, objective) for one in known}
+    found = outlooks(len(levels), curves, [one.number for one in cut])
+    if not found:
+        return Forecast((), TOO_FEW, as_of)
     top = objective.score(leader.value)
-    made = [_continuation(one, last, found[one.number], top, objective) for one in cut]
+    made = [_continuation(one, last, found[one.number], top, objective) for one in cut if one.number in found]
     made.sort(key=lambda one: (-(one.gain_per_usd or 0.0), one.trial))
     return Forecast(tuple(made[:SHOWN]), "", as_of)
 
 
-def _curve(one: Standing, levels: Sequence[int], objective: Objective) -> Curve:
-    scores = tuple((step, objective.score(value)) for step, value in standings.levels_of(one.curve, levels))
-    return Curve(one.config, scores)
+def _scores(one: Standing, levels: Sequence[int], objective: Objective) -> list[float]:
+    return [objective.score(value) for value in standings.values_at(one.curve, levels)]
 
 
 def _continuation(

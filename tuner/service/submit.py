@@ -13,8 +13,10 @@ from tuner.domain.offer import Offer
 from tuner.engine.code_digest import code_digest
 from tuner.engine.placement import Machine
 from tuner.engine.ray_cluster import Node
+from tuner.service.above import refuse_without_room
 from tuner.service.cluster import import_path
 from tuner.service.offers import offers_of, priced_nodes
+from tuner.service.tags import tag_faults
 from tuner.service.trainables import is_allowed
 from tuner.service.views import JobView, job_view
 from tuner.service.warm_start import warm_start_faults
@@ -23,7 +25,6 @@ from tuner.store import jobs, self_tests
 from tuner.store.self_tests import at_the_door, refusal
 from tuner.tuning.guard import UNKNOWN_NEED_NS
 
-MAX_TAGS = 50
 MAX_CONCURRENCY = 10_000
 
 
@@ -35,7 +36,8 @@ def submit(
     priority: int = 0,
     idempotency_key: str | None = None,
 ) -> tuple[JobView, bool]:
-    """The job, and whether it is new. Raises Invalid, IdempotencyConflict, or Unavailable where the cluster does not answer."""
+    """The job, and whether it is new. Raises Invalid, IdempotencyConflict, BudgetRefused where a budget above it is used up,
+    or Unavailable where the cluster does not answer."""
     digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
     if idempotency_key is not None:
         with service.database.write() as db:
@@ -58,7 +60,9 @@ def submit(
         tuple(others),
         priority,
     )
+    rate = offer.rate(cpus=spec.resources.cpus, gpus=spec.resources.gpus)
     with service.database.write() as db:
+        refuse_without_room(db, service, spec.tags, rate)
         job = jobs.create(db, new)
     return job_view(service, job), job == new.id
 
@@ -116,19 +120,6 @@ def _check_restores(service: Service, trainable: str) -> None:
         found = self_tests.get(db, service.project, trainable, at_the_door(code))
     if found is not None and not found.passed:
         raise Invalid.at("/resources/market", refusal(found.reason))
-
-
-def tag_faults(tags: Mapping[str, str]) -> list[Fault]:
-    if len(tags) > MAX_TAGS:
-        return [Fault("/tags", f"give at most {MAX_TAGS} tags")]
-    return [
-        Fault(
-            f"/tags/{key.replace('~', '~0').replace('/', '~1')}",
-            "keys have 1 to 100 letters without a colon, values up to 300",
-        )
-        for key, value in tags.items()
-        if not 1 <= len(key) <= 100 or ":" in key or len(value) > 300 or not (key + value).isprintable()
-    ]
 
 
 def _fit(node: Node, wanted: Resources) -> int:

@@ -9,11 +9,9 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, case, func, selec
 
 from tuner.domain.cost import CostKind
 from tuner.domain.money import FREE, Cost, Money, Price
-from tuner.domain.records import AttemptRow
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
 from tuner.domain.trial import TrialState
-from tuner.store.journal import attempt_row
 from tuner.store.tables import attempts, entries, events, reports, trials
 
 Sort = Literal["number", "metric", "cost_usd", "steps"]
@@ -111,12 +109,6 @@ def trial(db: Connection, job: str, name: str) -> TrialRow | None:
 def all_trials(db: Connection, job: str) -> list[TrialRow]:
     query = _trial_rows(job, _costs_by_trial(job)).order_by(trials.c.number)
     return [_trial(row) for row in db.execute(query)]
-
-
-def attempts_of(db: Connection, job: str, name: str) -> list[AttemptRow]:
-    a = attempts.c
-    rows = db.execute(select(attempts).where(a.job == job, a.trial == name).order_by(a.attempt))
-    return [attempt_row(dict(row._mapping)) for row in rows]
 
 
 def spent_by_market(db: Connection, job: str) -> list[tuple[str, Price, Money]]:

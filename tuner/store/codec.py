@@ -6,12 +6,24 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from tuner.domain import budget, commands, events, fidelity, job, money, objective, offer, space, window
+from tuner.domain import (
+    above,
+    budget,
+    commands,
+    events,
+    fidelity,
+    job,
+    money,
+    objective,
+    offer,
+    space,
+    window,
+)
 
 VERSION = 1
 _CLASSES = {
     name: found
-    for module in (budget, commands, events, fidelity, job, money, objective, offer, space, window)
+    for module in (above, budget, commands, events, fidelity, job, money, objective, offer, space, window)
     for name, found in vars(module).items()
     if isinstance(found, type) and dataclasses.is_dataclass(found)
 }
@@ -63,3 +75,13 @@ def _from_json(value: Any) -> Any:
     if "$float" in value:
         return _SPECIAL[value["$float"]]
     return {key: _from_json(inner) for key, inner in value.items()}
+
+
+def metrics_json(metrics: Mapping[str, object]) -> str:
+    """What a worker sends is plain already; a NaN from elsewhere becomes null, since JSON has no word for it."""
+    plain = {k: None if isinstance(v, float) and finite(v) is None else v for k, v in metrics.items()}
+    return json.dumps(plain, default=str, allow_nan=False)
+
+
+def finite(value: float | None) -> float | None:
+    return value if value is not None and value - value == 0 else None

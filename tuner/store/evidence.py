@@ -10,19 +10,21 @@ from tuner.domain.money import Money
 from tuner.domain.records import AttemptRow
 from tuner.domain.trial import TrialState
 from tuner.domain.usage import COUNTS, Usage
-from tuner.store.journal import attempt_row
+from tuner.store.attempt_rows import attempt_row
 from tuner.store.tables import attempt_usage, attempts, entries, reports, self_tests, trials
 
 
-def attempts_of(db: Connection, job: str) -> Iterator[tuple[AttemptRow, Usage | None]]:
-    """Every attempt, by trial and number; None: nothing was measured of it."""
+def attempts_of(
+    db: Connection, job: str, names: Collection[str]
+) -> Iterator[tuple[AttemptRow, Usage | None]]:
+    """Every attempt of these trials, by trial and number; None: nothing was measured of it."""
     a, u = attempts.c, attempt_usage.c
     same = and_(u.job == a.job, u.trial == a.trial, u.attempt == a.attempt)
     counts = [u[name].label(f"used_{name}") for name in COUNTS]
     query = (
         select(attempts, u.facts.label("used_facts"), *counts)
         .outerjoin(attempt_usage, same)
-        .where(a.job == job)
+        .where(a.job == job, a.trial.in_(names))
         .order_by(a.trial, a.attempt)
     )
     for row in db.execute(query):
@@ -32,21 +34,19 @@ def attempts_of(db: Connection, job: str) -> Iterator[tuple[AttemptRow, Usage | 
         yield attempt_row(found), None if facts is None else Usage(**measured, facts=json.loads(facts))
 
 
-def last_steps(db: Connection, job: str) -> dict[str, int]:
-    """The last step that each trial reported."""
-    r = reports.c
-    return {
-        trial: step
-        for trial, step in db.execute(select(r.trial, func.max(r.step)).where(r.job == job).group_by(r.trial))
-    }
+def trials_of(db: Connection, job: str) -> dict[str, tuple[TrialState, int]]:
+    """The state of each trial, and the last step that it reported (0: none)."""
+    t = trials.c
+    rows = db.execute(select(t.trial, t.state, t.steps).where(t.job == job))
+    return {trial: (state, steps) for trial, state, steps in rows}
 
 
 def values_at(
-    db: Connection, job: str, steps: Collection[int]
+    db: Connection, job: str, names: Collection[str], steps: Collection[int]
 ) -> Iterator[tuple[str, int, float | None, Money]]:
-    """Trial, step, metric and cost up to it, of the reports of these steps."""
+    """Trial, step, metric and cost up to it, of these trials' reports of these steps."""
     r = reports.c
-    query = select(r.trial, r.step, r.value, r.usd).where(r.job == job, r.step.in_(sorted(steps)))
+    query = select(r.trial, r.step, r.value, r.usd).where(r.job == job, r.trial.in_(names), r.step.in_(steps))
     for trial, step, value, usd in db.execute(query.order_by(r.trial, r.step)):
         yield trial, step, value, Money(usd)
 
@@ -59,20 +59,15 @@ def self_test(db: Connection, project: str, trainable: str) -> tuple[bool, str] 
     return None if row is None else (bool(row.passed), row.reason)
 
 
-def bills(db: Connection, job: str) -> dict[tuple[str, int], dict[CostKind, Money]]:
-    """Posts and corrections of each trial's attempts, by kind; those of the self-test too."""
+def bills(db: Connection, job: str, names: Collection[str]) -> dict[tuple[str, int], dict[CostKind, Money]]:
+    """Posts and corrections of these trials' attempts, by kind."""
     e = entries.c
     query = (
         select(e.trial, e.attempt, e.kind, func.sum(e.usd))
-        .where(e.job == job, e.kind.is_not(None))
+        .where(e.job == job, e.trial.in_(names), e.kind.is_not(None))
         .group_by(e.trial, e.attempt, e.kind)
     )
     found: dict[tuple[str, int], dict[CostKind, Money]] = {}
     for trial, attempt, kind, usd in db.execute(query):
         found.setdefault((trial, attempt), {})[kind] = Money(int(usd))
     return found
-
-
-def states(db: Connection, job: str) -> dict[str, TrialState]:
-    t = trials.c
-    return {trial: state for trial, state in db.execute(select(t.trial, t.state).where(t.job == job))}

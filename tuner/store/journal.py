@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
@@ -12,16 +11,17 @@ from tuner.domain.cost import CostKind
 from tuner.domain.events import Event
 from tuner.domain.ids import trial_number
 from tuner.domain.job import JobState, StopReason
-from tuner.domain.ledger import Account
-from tuner.domain.money import Cost, Money, Price
+from tuner.domain.ledger import Account, Allowance
+from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.objective import Mode
 from tuner.domain.records import DRIVER_ENDED, AttemptRow, CheckpointRow, OpenHold, ReportRow
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
 from tuner.domain.trial import TrialState
 from tuner.domain.usage import Usage
-from tuner.store import front, jobs, launches, ledger, usage
-from tuner.store.codec import decode, encode
+from tuner.store import above, budget_waits, front, jobs, launches, ledger, usage
+from tuner.store.attempt_rows import attempt_row, costs_text, values_of
+from tuner.store.codec import decode, encode, finite, metrics_json
 from tuner.store.database import Database
 from tuner.store.tables import attempts, checkpoints, events, reports, trials
 
@@ -119,25 +119,6 @@ def _best_checkpoint(db: Connection, job: str, trial: str, mode: Mode) -> tuple[
     return None if row is None else (row.value, row.step)
 
 
-def attempt_row(found: Mapping[str, Any]) -> AttemptRow:
-    costs = {kind: Cost(Money(usd), gpu_ms) for kind, (usd, gpu_ms) in json.loads(found["costs"]).items()}
-    names = (
-        "trial",
-        "attempt",
-        "began_at",
-        "ended_at",
-        "end",
-        "reason",
-        "detail",
-        "node",
-        "from_step",
-        "to_step",
-        "market",
-        "landed_at",
-    )
-    return AttemptRow(**{name: found[name] for name in names}, costs=costs, price=Price(found["price"]))
-
-
 class SqlTx:
     """One turn's records."""
 
@@ -176,6 +157,10 @@ class SqlTx:
     def account(self) -> Account:
         return ledger.account(self._db, self._job)
 
+    def allowance(self, at: Instant, *, freeing: str = "", freed: Cost = FREE) -> Allowance:
+        own = self.account().left + freed
+        return above.allowance(self._db, self._project, self._job, at, own, freeing=freeing, freed=freed)
+
     def put_trial(
         self, trial: str, state: TrialState, *, at: Instant, config: Config | None = None, reason: str = ""
     ) -> None:
@@ -197,20 +182,7 @@ class SqlTx:
     def put_attempt(self, attempt: AttemptRow) -> None:
         a = attempts.c
         key = {"job": self._job, "trial": attempt.trial, "attempt": attempt.attempt}
-        values = {
-            "began_at": attempt.began_at,
-            "ended_at": attempt.ended_at,
-            "end": attempt.end,
-            "reason": attempt.reason,
-            "detail": attempt.detail,
-            "node": attempt.node,
-            "from_step": attempt.from_step,
-            "to_step": attempt.to_step,
-            "costs": _costs(attempt.costs),
-            "market": attempt.market,
-            "price": attempt.price.micro_usd_per_hour,
-            "landed_at": attempt.landed_at,
-        }
+        values = values_of(attempt)
         mine = (a.job == self._job) & (a.trial == attempt.trial) & (a.attempt == attempt.attempt)
         if self._db.execute(update(attempts).where(mine).values(values)).rowcount == 0:
             self._db.execute(insert(attempts).values(**key, **values, project=self._project))
@@ -229,20 +201,20 @@ class SqlTx:
                 step=report.step,
                 attempt=report.attempt,
                 at=report.at,
-                value=_finite(report.value),
-                metrics=_json(report.metrics),
+                value=finite(report.value),
+                metrics=metrics_json(report.metrics),
                 usd=report.cost.usd.micro_usd,
                 gpu_ms=report.cost.gpu_ms,
                 duration_ns=report.duration_ns,
                 seq=self.seq + 1,  # that of the `Reported` which its turn appends next
             )
         )
-        if _finite(report.value) is not None:
+        if finite(report.value) is not None:
             front.note(self._db, self._job, self._project, self._mode, report, seq=self.seq + 1)
         t = trials.c
         mine = (t.job == self._job) & (t.trial == report.trial) & (t.steps < report.step)
         new: dict[str, object] = {"steps": report.step, "updated_at": report.at}
-        if _finite(report.value) is not None:
+        if finite(report.value) is not None:
             new["value"] = report.value
         self._db.execute(update(trials).where(mine).values(new))
         return True
@@ -294,6 +266,7 @@ class SqlTx:
         at: Instant,
         detail: str = "",
         again_at: Instant | None = None,
+        waits_for: str = "",
     ) -> None:
         """A job that runs no more needs no driver: its launch ends with it, and this driver can write nothing more. One that
         was resumed or topped up in the very moment in which it came to its end gets another driver."""
@@ -303,6 +276,7 @@ class SqlTx:
         jobs.move(self._db, self._job, state, reason, at=at, detail=detail)
         if state != "running":
             launches.end(self._db, self._job, self._epoch)
+        budget_waits.note(self._db, self._project, self._job, waits_for if state == "paused" else "", at)
         if resumed or (unheard and reason in LIMITS):
             jobs.revive(self._db, self._job)
             launches.want(self._db, self._job, self._project, at)
@@ -328,20 +302,6 @@ def end_open(db: Connection, job: str, at: Instant) -> None:
         ended = {"ended_at": at, "end": "lost", "reason": why}
         posted = ledger.posted_by_kind(db, job, trial, attempt)
         mine = (a.job == job) & (a.trial == trial) & (a.attempt == attempt)
-        db.execute(update(attempts).where(mine).values(**ended, costs=_costs(posted)))
+        db.execute(update(attempts).where(mine).values(**ended, costs=costs_text(posted)))
     live = (t.job == job) & t.state.in_(("running", "pending"))
     db.execute(update(trials).where(live).values(state="stopped", reason=why, updated_at=at))
-
-
-def _costs(costs: Mapping[CostKind, Cost]) -> str:
-    return json.dumps({kind: (cost.usd.micro_usd, cost.gpu_ms) for kind, cost in costs.items()})
-
-
-def _json(metrics: Mapping[str, object]) -> str:
-    """What a worker sends is plain already; a NaN from elsewhere becomes null, since JSON has no word for it."""
-    plain = {k: None if isinstance(v, float) and _finite(v) is None else v for k, v in metrics.items()}
-    return json.dumps(plain, default=str, allow_nan=False)
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and value - value == 0 else None

@@ -15,6 +15,7 @@ from tuner.domain.ledger import Account, EntryType
 from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.records import OpenHold
 from tuner.domain.time import Instant
+from tuner.store import above
 from tuner.store.tables import accounts, entries, holds
 
 
@@ -50,7 +51,8 @@ def account(db: Connection, job: str) -> Account:
 
 
 def place(db: Connection, project: str, job: str, hold: OpenHold) -> bool:
-    """False, and nothing changed, where the hold does not fit. A hold that exists is not placed again."""
+    """False, and nothing changed, where the hold does not fit into the job's budget or one above it. A hold that exists is not
+    placed again."""
     if db.execute(select(holds.c.id).where(holds.c.id == hold.id)).first():
         return True
     a, usd, gpu_ms = accounts.c, hold.cost.usd.micro_usd, hold.cost.gpu_ms
@@ -60,7 +62,11 @@ def place(db: Connection, project: str, job: str, hold: OpenHold) -> bool:
         & (a.posted_gpu_ms + a.held_gpu_ms + gpu_ms <= a.limit_gpu_ms)
     )
     more = {"held_usd": a.held_usd + usd, "held_gpu_ms": a.held_gpu_ms + gpu_ms}
+    taken = above.take(db, project, job, hold)
+    if taken is None:
+        return False
     if db.execute(update(accounts).where(fits).values(more)).rowcount != 1:
+        above.untake(db, project, hold, taken)
         return False
     where = {"trial": hold.trial, "attempt": hold.attempt, "slice": hold.slice, "usd": usd, "gpu_ms": gpu_ms}
     db.execute(
@@ -74,6 +80,7 @@ def place(db: Connection, project: str, job: str, hold: OpenHold) -> bool:
             **where,
         )
     )
+    above.note(db, project, hold.id, taken)
     _enter(
         db, project, job, [_entry(entry_id(hold.id, "hold"), "hold", None, hold, hold.cost, hold.placed_at)]
     )
@@ -102,6 +109,7 @@ def settle(
         )
     )
     db.execute(update(holds).where(holds.c.id == hold_id).values(state="settled"))
+    above.settle(db, project, hold_id, held=hold.cost, spent=spent)
     rows = [
         _entry(entry_id(hold_id, "post", kind), "post", kind, hold, cost, at) for kind, cost in used.items()
     ]

@@ -193,3 +193,20 @@ def _day(at: ColumnElement[int], span: Span) -> ColumnElement[int]:
 
 def _number(value: int) -> ColumnElement[int]:
     return literal_column(str(value), BigInteger)
+
+
+def slots(
+    db: Connection, project: str, since: Instant, slot_ns: int
+) -> dict[str, dict[int, tuple[int, int]]]:
+    """What each job was billed, in micro-dollars and milliseconds of a GPU, by time slots since then."""
+    e = entries.c
+    number = ((e.at - _number(since)) // _number(slot_ns)).label("slot")
+    query = (
+        select(e.job, number, func.sum(e.usd), func.sum(e.gpu_ms))
+        .where(e.project == project, e.entry == "post", e.at >= since)
+        .group_by(e.job, "slot")
+    )
+    found: dict[str, dict[int, tuple[int, int]]] = {}
+    for job, slot, usd, gpu_ms in db.execute(query):
+        found.setdefault(job, {})[int(slot)] = (int(usd), int(gpu_ms))
+    return found

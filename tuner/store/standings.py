@@ -64,12 +64,12 @@ def newest_event(db: Connection, job: str) -> int:
     return db.execute(select(func.max(events.c.seq)).where(events.c.job == job)).scalar() or 0
 
 
-def levels_of(curve: Sequence[tuple[int, float, int]], levels: Sequence[int]) -> list[tuple[int, float]]:
-    """(level, value) of the first report at or after each level; of a curve that came to none, its last report."""
+def values_at(curve: Sequence[tuple[int, float, int]], levels: Sequence[int]) -> list[float]:
+    """That of the first report at or after each level; of a curve that came to none, its last report's."""
     found = []
     for level in levels:
         value = next((value for step, value, _ in curve if step >= level), None)
         if value is None:
             break
-        found.append((level, value))
-    return found or [(curve[-1][0], curve[-1][1])]
+        found.append(value)
+    return found or [curve[-1][1]]

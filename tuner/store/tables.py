@@ -29,11 +29,11 @@ metadata = MetaData(
 )
 
 
-def _project() -> Column[str]:
+def of_project() -> Column[str]:
     return Column("project", String(100), nullable=False)
 
 
-def _job(*, primary_key: bool = False) -> Column[str]:
+def of_job(*, primary_key: bool = False) -> Column[str]:
     return Column("job", String(40), ForeignKey("jobs.id"), primary_key=primary_key, nullable=False)
 
 
@@ -41,7 +41,7 @@ jobs = Table(
     "jobs",
     metadata,
     Column("id", String(40), primary_key=True),
-    _project(),
+    of_project(),
     Column("name", String(100), nullable=False),
     Column("trainable", String(300), nullable=False),
     Column("spec", Text, nullable=False),
@@ -59,6 +59,7 @@ jobs = Table(
     Column("ended_at", BigInteger),
     Column("running_since", BigInteger),
     Column("ran_ns", BigInteger, nullable=False),
+    Column("code", String(64)),
     Index("ix_jobs_listing", "project", "created_at", "id"),
     Index("ix_jobs_state", "state"),
     Index("ix_jobs_trainable", "project", "trainable"),
@@ -67,10 +68,10 @@ jobs = Table(
 job_tags = Table(
     "job_tags",
     metadata,
-    _job(primary_key=True),
+    of_job(primary_key=True),
     Column("key", String(100), primary_key=True),
     Column("value", String(300), nullable=False),
-    _project(),
+    of_project(),
     Index("ix_job_tags_value", "project", "key", "value"),
 )
 
@@ -80,15 +81,15 @@ idempotency = Table(
     Column("project", String(100), primary_key=True),
     Column("key", String(255), primary_key=True),
     Column("body_sha256", String(64), nullable=False),
-    _job(),
+    of_job(),
     Column("created_at", BigInteger, nullable=False),
 )
 
 launches = Table(
     "launches",
     metadata,
-    _job(primary_key=True),
-    _project(),
+    of_job(primary_key=True),
+    of_project(),
     Column("epoch", Integer, nullable=False),
     Column("state", String(20), nullable=False),
     Column("wanted_at", BigInteger, nullable=False),
@@ -102,8 +103,8 @@ launches = Table(
 accounts = Table(
     "accounts",
     metadata,
-    _job(primary_key=True),
-    _project(),
+    of_job(primary_key=True),
+    of_project(),
     Column("limit_usd", BigInteger, nullable=False),
     Column("posted_usd", BigInteger, nullable=False),
     Column("held_usd", BigInteger, nullable=False),
@@ -120,8 +121,8 @@ holds = Table(
     "holds",
     metadata,
     Column("id", String(120), primary_key=True),
-    _job(),
-    _project(),
+    of_job(),
+    of_project(),
     Column("trial", String(40), nullable=False),
     Column("attempt", Integer, nullable=False),
     Column("slice", Integer, nullable=False),
@@ -140,8 +141,8 @@ entries = Table(
     metadata,
     Column("seq", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
     Column("id", String(160), nullable=False, unique=True),
-    _job(),
-    _project(),
+    of_job(),
+    of_project(),
     Column("entry", String(10), nullable=False),
     Column("kind", String(12)),
     Column("trial", String(40), nullable=False),
@@ -159,9 +160,9 @@ entries = Table(
 trials = Table(
     "trials",
     metadata,
-    _job(primary_key=True),
+    of_job(primary_key=True),
     Column("trial", String(40), primary_key=True),
-    _project(),
+    of_project(),
     Column("number", Integer, nullable=False),
     Column("config", Text, nullable=False),
     Column("state", String(20), nullable=False),
@@ -178,10 +179,10 @@ trials = Table(
 attempts = Table(
     "attempts",
     metadata,
-    _job(primary_key=True),
+    of_job(primary_key=True),
     Column("trial", String(40), primary_key=True),
     Column("attempt", Integer, primary_key=True),
-    _project(),
+    of_project(),
     Column("began_at", BigInteger, nullable=False),
     Column("ended_at", BigInteger),
     Column("end", String(20)),
@@ -194,15 +195,19 @@ attempts = Table(
     Column("market", String(20), nullable=False, server_default="on_demand"),
     Column("price", BigInteger, nullable=False, server_default="0"),
     Column("landed_at", BigInteger),
+    Column("instance_type", String(200)),
+    Column("region", String(200)),
+    Column("machine_price", BigInteger),
+    Column("price_source", Text),
 )
 
 attempt_usage = Table(
     "attempt_usage",
     metadata,
-    _job(primary_key=True),
+    of_job(primary_key=True),
     Column("trial", String(40), primary_key=True),
     Column("attempt", Integer, primary_key=True),
-    _project(),
+    of_project(),
     Column("wall_ns", BigInteger),
     Column("cpu_ns", BigInteger),
     Column("memory_peak_bytes", BigInteger),
@@ -219,10 +224,10 @@ attempt_usage = Table(
 reports = Table(
     "reports",
     metadata,
-    _job(primary_key=True),
+    of_job(primary_key=True),
     Column("trial", String(40), primary_key=True),
     Column("step", Integer, primary_key=True),
-    _project(),
+    of_project(),
     Column("attempt", Integer, nullable=False),
     Column("at", BigInteger, nullable=False),
     Column("value", Float),
@@ -239,10 +244,10 @@ reports = Table(
 front = Table(
     "front",
     metadata,
-    _job(primary_key=True),
+    of_job(primary_key=True),
     Column("trial", String(40), primary_key=True),
     Column("step", Integer, primary_key=True),
-    _project(),
+    of_project(),
     Column("loss", Float, nullable=False),
     Column("usd", BigInteger, nullable=False),
     Column("gpu_ms", BigInteger, nullable=False),
@@ -255,10 +260,10 @@ front = Table(
 checkpoints = Table(
     "checkpoints",
     metadata,
-    _job(primary_key=True),
+    of_job(primary_key=True),
     Column("trial", String(40), primary_key=True),
     Column("step", Integer, primary_key=True),
-    _project(),
+    of_project(),
     Column("attempt", Integer, nullable=False),
     Column("uri", Text, nullable=False),
     Column("size_bytes", BigInteger, nullable=False),
@@ -269,9 +274,9 @@ checkpoints = Table(
 events = Table(
     "events",
     metadata,
-    _job(primary_key=True),
+    of_job(primary_key=True),
     Column("seq", Integer, primary_key=True),
-    _project(),
+    of_project(),
     Column("at", BigInteger, nullable=False),
     Column("type", String(20), nullable=False),
     Column("body", Text, nullable=False),
@@ -280,9 +285,9 @@ events = Table(
 warm_starts = Table(
     "warm_starts",
     metadata,
-    _job(primary_key=True),
+    of_job(primary_key=True),
     Column("source", String(40), ForeignKey("jobs.id"), primary_key=True),
-    _project(),
+    of_project(),
     Column("number", Integer, nullable=False),
     Column("until_seq", Integer, nullable=False),
 )
@@ -295,7 +300,7 @@ self_tests = Table(
     Column("code", String(64), primary_key=True),
     Column("passed", Integer, nullable=False),
     Column("reason", Text, nullable=False),
-    _job(),
+    of_job(),
     Column("at", BigInteger, nullable=False),
     CheckConstraint("passed IN (0, 1)", name="self_test_passed"),
 )

@@ -1,83 +1,92 @@
-"""Where trials that were cut short would end, by the model of learning curves that proposals are made with.
+"""Where trials that were cut short would end, by those that went on from where they stopped.
 
-The model (`samplers.curve_gp`) is fitted to the scores at rungs of the best trials and asked about the last step.
+From each rung to the next a straight line is fitted to the scores of the trials that have both, its slope drawn towards 1 as where
+the sampler lifts early scores. What it leaves unexplained, and how uncertain the line itself is, add up along the way, with
+Student's t for as many trials as there were. That the trials that went on were the better ones is not corrected for.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import erf, exp, pi, sqrt
+from statistics import fmean
 
-import numpy as np
-from threadpoolctl import ThreadpoolController
+from scipy.special import stdtr, stdtrit
 
-from tuner.domain.space import Config, Space
-from tuner.tuning.samplers.curve_gp import CurveGP
-from tuner.tuning.samplers.curves import Curves
-from tuner.tuning.samplers.encoding import UnitCube
-
-FEWEST = 8  # trials, as for proposals: below that there is nothing to learn from
-FIT_POINTS = 120
-POINTS = 200
-Z80 = 1.2815515655446004  # of a normal distribution's middle 80 %
-_THREADS = ThreadpoolController()
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """`scores`: (step, score) at the levels that it came to, ascending, at least one."""
-
-    config: Config
-    scores: tuple[tuple[int, float], ...]
+FEWEST = 3  # trials that went on: two fit any line
+SLOPE_WEIGHT = 3  # pairs of scores that the slope 1 is worth
+SLOPES = (0.3, 3.0)
+LEAST_DEGREES = 2  # with one, the expected gain would be infinite
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """A score at the last step: expected, and its standard deviation."""
+    """A score at the last step: Student's t with so many degrees of freedom about `mean`, scaled by `spread`."""
 
     mean: float
-    deviation: float
-
-    def gain(self, best: float) -> float:
-        """What is expected to be won over `best`, which is not lost where the score is lower: the expected improvement."""
-        if self.deviation <= 0:
-            return max(0.0, self.mean - best)
-        u = (self.mean - best) / self.deviation
-        below = 0.5 * (1 + erf(u / sqrt(2)))
-        return max(0.0, self.deviation * (u * below + exp(-0.5 * u * u) / sqrt(2 * pi)))
-
-    def gain_between(self, best: float) -> tuple[float, float]:
-        """The gain at the ends of the middle 80 % of scores."""
-        low, high = self.between()
-        return max(0.0, low - best), max(0.0, high - best)
+    spread: float
+    degrees: int
 
     def between(self) -> tuple[float, float]:
         """The ends of the middle 80 %."""
-        spread = Z80 * self.deviation
-        return self.mean - spread, self.mean + spread
+        half = float(stdtrit(self.degrees, 0.9)) * self.spread
+        return self.mean - half, self.mean + half
+
+    def gain_between(self, best: float) -> tuple[float, float]:
+        """What is won over `best` at those ends; nothing is lost where the score is lower."""
+        low, high = self.between()
+        return max(0.0, low - best), max(0.0, high - best)
+
+    def gain(self, best: float) -> float:
+        """The expected improvement over `best`."""
+        if self.spread <= 0:
+            return max(0.0, self.mean - best)
+        degrees, u = max(LEAST_DEGREES, self.degrees), (self.mean - best) / self.spread
+        scale = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2) - 0.5 * math.log(degrees * math.pi)
+        density = math.exp(scale - (degrees + 1) / 2 * math.log1p(u * u / degrees))
+        tail = (degrees + u * u) / (degrees - 1) * density
+        return max(0.0, self.spread * (u * float(stdtr(degrees, u)) + tail))
 
 
-def outlooks(
-    space: Space, levels: Sequence[int], trials: Mapping[int, Curve], asked: Sequence[int]
-) -> dict[int, Outlook] | None:
-    """Of the trials asked for, by number; None where too few trials are known. `levels`: rungs and last step, ascending."""
-    if len(trials) < FEWEST:
+def outlooks(levels: int, curves: Mapping[int, Sequence[float]], asked: Sequence[int]) -> dict[int, Outlook]:
+    """Of the trials asked for, by number; those are left out beyond whose last level fewer than three went on. `curves`: scores at
+    the levels (rungs, and the last step as the last of them) that each trial came to, at least one."""
+    lines = [_line(curves, level) for level in range(levels - 1)]
+    found = {number: _outlook(curves[number], lines) for number in asked}
+    return {number: outlook for number, outlook in found.items() if outlook is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """From a score at one level to that at the next; `squares` are those of the scores' distances from `x`."""
+
+    slope: float
+    x: float
+    y: float
+    variance: float
+    count: int
+    squares: float
+
+
+def _line(curves: Mapping[int, Sequence[float]], level: int) -> _Line | None:
+    pairs = [(curve[level], curve[level + 1]) for curve in curves.values() if len(curve) > level + 1]
+    count = len(pairs)
+    if count < FEWEST:
         return None
-    cube = UnitCube(space)
-    curves = Curves(cube, levels)
-    for number, trial in trials.items():
-        curves.add(number, trial.config)
-        for step, score in trial.scores:
-            curves.tell(number, step, score, 0)
-    middle, scale = curves.scale()
-    model = CurveGP(cube.dimensions)
-    numbers = list(asked)
-    with _THREADS.limit(limits=1):
-        model.fit(curves.known(FIT_POINTS))
-        model.condition(curves.known(POINTS))
-        mean, deviation = model.predict(
-            curves.features(numbers), curves.last_t, np.array(numbers, dtype=np.int64)
-        )
-    return {
-        number: Outlook(m * scale + middle, s * scale)
-        for number, m, s in zip(numbers, mean.tolist(), deviation.tolist(), strict=True)
-    }
+    x, y = fmean(a for a, _ in pairs), fmean(b for _, b in pairs)
+    squares = sum((a - x) ** 2 for a, _ in pairs)
+    own = sum((a - x) * (b - y) for a, b in pairs) / squares if squares > 0 else 1.0
+    slope = min(SLOPES[1], max(SLOPES[0], (count * own + SLOPE_WEIGHT) / (count + SLOPE_WEIGHT)))
+    left = sum((b - y - slope * (a - x)) ** 2 for a, b in pairs)
+    return _Line(slope, x, y, left / (count - 2), count, squares)
+
+
+def _outlook(curve: Sequence[float], lines: Sequence[_Line | None]) -> Outlook | None:
+    mean, variance, degrees = curve[-1], 0.0, math.inf
+    for line in lines[len(curve) - 1 :]:
+        if line is None:
+            return None
+        away = (mean - line.x) ** 2 / line.squares if line.squares > 0 else 0.0
+        variance = line.slope**2 * variance + line.variance * (1 + 1 / line.count + away)
+        mean = line.y + line.slope * (mean - line.x)
+        degrees = min(degrees, line.count - 2)
+    return None if degrees == math.inf else Outlook(mean, math.sqrt(variance), int(degrees))

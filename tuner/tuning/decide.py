@@ -13,6 +13,7 @@ from tuner.domain.events import Event
 from tuner.domain.ids import trial_id
 from tuner.domain.job import StopReason
 from tuner.tuning import stopping
+from tuner.tuning.heirs import inherit
 from tuner.tuning.reserve import Reserve
 from tuner.tuning.schedulers import scheduler_for
 from tuner.tuning.schedulers.base import send_on
@@ -32,8 +33,8 @@ def decide(state: State, event: Event) -> tuple[State, list[Command]]:
     idle = not state.active and not state.suggesting and not isinstance(event, ev.Launched)
     if state.ending and not state.ended and idle:
         state.ended, state.going = True, False
-        ending = state.ending
-        orders.append(do.EndJob(ending.state, ending.reason, ending.detail, ending.reopens))
+        end = state.ending
+        orders.append(do.EndJob(end.state, end.reason, end.detail, end.reopens, end.waits_for))
     return state, orders
 
 
@@ -76,7 +77,7 @@ def _on_launched(state: State, event: ev.Launched) -> list[Command]:
 
 def _money_moved(state: State) -> None:
     """What was refused before may be affordable now."""
-    state.broke, state.passed = None, {}
+    state.broke, state.above, state.passed = None, "", {}
 
 
 def _on_suggested(state: State, event: ev.Suggested) -> list[Command]:
@@ -88,7 +89,8 @@ def _on_suggested(state: State, event: ev.Suggested) -> list[Command]:
     assert trial.id == event.trial, f"expected {trial.id}, was told of {event.trial}"
     state.trials.append(trial)
     state.set(trial, "new")
-    return []
+    ending = None if event.inherited is None else inherit(state, trial, event.inherited)
+    return _end(state, ending) if ending is not None and state.ending is None else []
 
 
 def _on_answer(state: State, event: ev.Suggested | ev.Advised) -> list[Command]:
@@ -203,15 +205,18 @@ def _ended_for_good(state: State, trial: TrialRecord, status: Status, reason: st
 
 def _on_refused(state: State, event: ev.Refused) -> list[Command]:
     """A trial that runs is parked; one that was to begin waits. Once nothing runs that could free money, the job is out of it,
-    or where it need not go on later exactly as it stands, passes that trial over for a cheaper one."""
+    or where it need not go on later exactly as it stands, passes that trial over for a cheaper one. Where a budget above it
+    refuses, the job waits for that one."""
     trial = state.trial(event.trial)
+    state.above = event.above
     if trial.status == "running" and event.running:
         state.broke = event.limit
         state.set(trial, "parking")
         return [do.Park(trial.id)]
     if trial.status == "running":
         state.set(trial, "parked" if trial.steps else "new")
-    if event.limit != "window" and trial.steps and not state.active and state.budget.on_exhausted == "finish":
+    may_pass = trial.steps and not state.active and state.budget.on_exhausted == "finish"
+    if may_pass and event.limit != "window" and not event.above:
         state.passed[trial.number], state.broke = event.limit, None
         return []
     state.broke = event.limit
@@ -225,6 +230,11 @@ def _out_of(state: State, reason: StopReason | ev.Limit) -> list[Command]:
 
 
 def _exhausted(state: State, reason: StopReason) -> Ending:
+    if state.above and reason in ("budget_usd", "budget_gpu_hours"):
+        detail = (
+            f"the budget {state.above!r} above this job is used up; the job goes on once that allows more"
+        )
+        return Ending("paused", reason, detail, waits_for=state.above)
     return Ending("paused" if state.budget.on_exhausted == "pause" else "succeeded", reason)
 
 

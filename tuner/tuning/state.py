@@ -81,6 +81,7 @@ class Ending:
     reason: StopReason | None
     detail: str = ""
     reopens: bool = False
+    waits_for: str = ""
 
     @property
     def found(self) -> bool:
@@ -109,6 +110,7 @@ class State:
     suggesting: bool = False
     space_exhausted: bool = False
     broke: StopReason | Limit | None = None
+    above: str = ""
     passed: dict[int, StopReason] = field(default_factory=dict)
     ending: Ending | None = None
     ended: bool = False

@@ -25,7 +25,7 @@ from tuner.engine.code_digest import code_digest
 from tuner.engine.ray_driver.seat import Seat, SeatLost
 from tuner.engine.recovery import lost_of
 from tuner.engine.worker.self_test import Verdict
-from tuner.store import jobs, launches, ledger, self_tests
+from tuner.store import above, jobs, launches, ledger, self_tests
 from tuner.store.database import Connection, Database
 from tuner.store.jobs import JobRow
 from tuner.store.journal import end_open
@@ -156,9 +156,10 @@ class SpotGate:
         rate = offer.rate(cpus=size.cpus, gpus=size.gpus)
         with self.database.write() as db:
             launches.check(db, self.row.id, self.epoch)
-            affords = rate.affords_ns(ledger.account(db, self.row.id).left)
-            limit_ns = min(affords, max(LEAST_NS, min(affords // SHARE, MOST_NS)))
             now, where = _now(), (name, SELF_TEST, self.epoch, number)
+            own = ledger.account(db, self.row.id).left
+            affords = rate.affords_ns(above.allowance(db, self.row.project, self.row.id, now, own).left)
+            limit_ns = min(affords, max(LEAST_NS, min(affords // SHARE, MOST_NS)))
             hold = OpenHold(*where, rate.cost(limit_ns), now, Instant(now + limit_ns))
             ledger.place(db, self.row.project, self.row.id, hold)
         try:

@@ -12,7 +12,7 @@ from tuner.domain.errors import BudgetRefused
 from tuner.domain.events import Event
 from tuner.domain.ids import entry_id
 from tuner.domain.job import JobState, StopReason, check_move
-from tuner.domain.ledger import Account, Entry
+from tuner.domain.ledger import Account, Allowance, Entry
 from tuner.domain.money import FREE, Cost
 from tuner.domain.objective import Mode
 from tuner.domain.records import AttemptRow, CheckpointRow, OpenHold, ReportRow
@@ -169,6 +169,10 @@ class MemoryTx:
     def account(self) -> Account:
         return self._account
 
+    def allowance(self, at: Instant, *, freeing: str = "", freed: Cost = FREE) -> Allowance:
+        """No budget is above a simulated job."""
+        return Allowance(self._account.left + freed)
+
     def put_trial(
         self, trial: str, state: TrialState, *, at: Instant, config: Config | None = None, reason: str = ""
     ) -> None:
@@ -222,6 +226,7 @@ class MemoryTx:
         at: Instant,
         detail: str = "",
         again_at: Instant | None = None,
+        waits_for: str = "",
     ) -> None:
         if state != self._job[0]:
             check_move(self._job[0], state)

@@ -1,7 +1,7 @@
 """One thread of a supervisor that looks at what its child uses, once a second: processor time, memory, GPUs.
 
-Linux tells of processes in /proc: a look at one takes some 0.1 ms, where going through all processes of a machine, as psutil does
-to find children, takes many times that. Beside the thread the child is looked at when it reports, so that attempts of less than
+Linux tells of processes in /proc: a look at one takes 0.05 ms, and 1.5 ms with 30 threads and 16 children, whatever else runs on
+the machine, all of whose processes psutil goes through to find children. Beside the thread the child is looked at when it reports, so that attempts of less than
 a second are measured too, at most for a two-hundredth of the time.
 """
 

@@ -32,7 +32,11 @@ def warnings(run: Run, ranked: Ranked) -> Iterator[str]:
     if not ranked.fitting:
         yield "no machine that was looked at fits the run as it is; see what would with changes, and what was left out"
     if run.deadline_ns is not None and ranked.fitting and ranked.cheapest(in_time=True) is None:
-        yield "no machine that was looked at meets the deadline"
+        average = next((one for one in ranked.fitting if one.meets_on_average), None)
+        likely = (
+            "" if average is None else f"; on average {average.listing.instance_type} does, for {average.usd}"
+        )
+        yield f"no machine that was looked at surely meets the deadline{likely}"
     named = (ranked.cheapest(), ranked.cheapest(in_time=True), ranked.fastest())
     seen: set[str] = set()
     for one in named:

@@ -202,6 +202,8 @@ def recurring_view(asked: Recurring, run: RunView | None) -> tuple[recurring.Yea
 
 def ownership_view(asked: Ownership, catalogue: Catalogue) -> tuple[ownership.Comparison, Listing | None]:
     """With the listing that the price is of."""
+    if asked.owned.resale > asked.owned.purchase:
+        raise Invalid.at("/ownership/resale_usd", "is more than purchase_usd")
     if asked.cloud is not None:
         return ownership.compare(asked.owned, asked.cloud), None
     if asked.accelerator is None:

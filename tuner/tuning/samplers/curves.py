@@ -117,7 +117,9 @@ class Curves:
         """At most so many scores, lifted to the last step, median 0 and best 1: of the best trials all, of the others the newest, as
         far as there is room."""
         lifts = self._present_lifts()
-        middle, scale = self.scale()
+        newest = [self._newest(t, lifts) for t in self._sound()] or [0.0]
+        middle = float(np.median(newest))
+        scale = max(max(newest) - middle, 1e-9)
         rows: list[tuple[float, int, int, float]] = []
         for trial in self._trials.values():
             rows += self._rows(trial, lifts, middle, scale)
@@ -127,13 +129,6 @@ class Curves:
         levels = np.array([level for _, _, level, _ in rows])
         z = np.array([z for _, _, _, z in rows])
         return Data(self.features(numbers), self._t[levels], z, np.array(numbers, dtype=np.int64))
-
-    def scale(self) -> tuple[float, float]:
-        """The median of the lifted scores, and how far above it the best is: 0 and 1 of the scale on which they are known."""
-        lifts = self._present_lifts()
-        newest = [self._newest(t, lifts) for t in self._sound()] or [0.0]
-        middle = float(np.median(newest))
-        return middle, max(max(newest) - middle, 1e-9)
 
     def _rows(
         self, trial: _Trial, lifts: Lifts, middle: float, scale: float

@@ -1,0 +1,69 @@
+"""Which budgets a job counts in, and what is wrong with a budget."""
+
+import pytest
+
+from tuner.domain.above import AboveBudget, Alert, applying, name_fault, parent_fault
+from tuner.domain.money import Cost, Money
+
+ORG = AboveBudget("org", usd=Money(100))
+TEAM = AboveBudget("team", usd=Money(50), match={"team": "vision"}, parent="org")
+ANN = AboveBudget("ann", usd=Money(20), match={"owner": "ann"}, parent="team")
+OTHER = AboveBudget("other", usd=Money(5), match={"team": "text"})
+
+
+@pytest.mark.parametrize(
+    ("tags", "names"),
+    [
+        ({}, ["org"]),
+        ({"team": "vision"}, ["org", "team"]),
+        ({"owner": "ann"}, ["ann", "org", "team"]),
+        ({"owner": "ann", "team": "text"}, ["ann", "org", "other", "team"]),
+    ],
+)
+def test_a_job_counts_in_what_it_matches_and_in_all_above_that(
+    tags: dict[str, str], names: list[str]
+) -> None:
+    assert [budget.name for budget in applying([OTHER, ANN, TEAM, ORG], tags)] == names
+
+
+def test_a_parent_that_is_not_there_or_comes_round_again_is_named() -> None:
+    known = {budget.name: budget for budget in (ORG, TEAM, ANN)}
+    lost = parent_fault(AboveBudget("new", usd=Money(1), parent="taem"), known)
+    assert lost is not None
+    assert "there are team" in lost.detail
+    for parent in ("org", "team", "ann"):
+        round_again = parent_fault(AboveBudget("org", usd=Money(1), parent=parent), known)
+        assert round_again is not None
+        assert round_again.pointer == "/parent"
+    assert parent_fault(ANN, known) is None
+
+
+def test_the_share_is_that_of_the_limit_nearest_to_its_end() -> None:
+    budget = AboveBudget("both", usd=Money(1000), gpu_ms=100)
+    assert budget.share_ppm(Cost(Money(499), 50)) == 500_000
+    assert budget.share_ppm(Cost(Money(999), 50)) == 999_000
+
+
+@pytest.mark.parametrize(
+    ("budget", "pointer"),
+    [
+        (AboveBudget("b"), ""),
+        (AboveBudget("b", usd=Money(0)), "/usd"),
+        (AboveBudget("b", gpu_ms=-1), "/gpu_hours"),
+        (AboveBudget("b", usd=Money(1), timezone="Mars/Base"), "/timezone"),
+        (AboveBudget("b", usd=Money(1), alerts=(Alert(0, "https://a.example"),)), "/alerts/0/at"),
+        (AboveBudget("b", usd=Money(1), alerts=(Alert(1_000_001, "https://a.example"),)), "/alerts/0/at"),
+        (AboveBudget("b", usd=Money(1), alerts=(Alert(5, "ftp://a.example"),)), "/alerts/0/url"),
+        (AboveBudget("b", usd=Money(1), alerts=(Alert(5, "https://u:p@a.example"),)), "/alerts/0/url"),
+        (AboveBudget("b", usd=Money(1), alerts=(Alert(5, "https://a.example:99999"),)), "/alerts/0/url"),
+        (AboveBudget("b", usd=Money(1), alerts=(Alert(5, "https://["),)), "/alerts/0/url"),
+    ],
+)
+def test_faults_are_found_where_they_are(budget: AboveBudget, pointer: str) -> None:
+    assert [fault.pointer for fault in budget.faults()] == [pointer]
+
+
+def test_names_are_plain() -> None:
+    assert name_fault("vision-2026.11_a") is None
+    for name in ("", "-a", "a/b", "a" * 101, "ü"):
+        assert name_fault(name) is not None

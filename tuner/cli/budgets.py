@@ -1,0 +1,133 @@
+"""`tuner budgets`: budgets above jobs."""
+
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tuner.cli import render
+from tuner.cli.frame import Frame, with_problems
+from tuner.client import Client
+from tuner.schemas.budgets import BudgetAbove, BudgetList
+
+Json = Annotated[bool, typer.Option("--json", help="Print what REST answers, as JSON.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The budget's name.", show_default=False)]
+budgets = typer.Typer(no_args_is_help=True, help="What all jobs with certain tags may spend together.")
+
+
+@budgets.command("list")
+@with_problems
+def list_budgets(as_json: Json = False) -> None:
+    """All budgets: what is spent, held and left, and when each runs out."""
+    Frame(as_json).show(Client().budgets(), _budgets)
+
+
+@budgets.command("show")
+@with_problems
+def show_budget(name: Name, as_json: Json = False) -> None:
+    """One budget, with its webhooks."""
+    Frame(as_json).show(Client().budget(name), _budget)
+
+
+@budgets.command("set")
+@with_problems
+def set_budget(
+    name: Name,
+    usd: Annotated[float | None, typer.Option(help="Dollars in each period.")] = None,
+    gpu_hours: Annotated[float | None, typer.Option(help="GPU-hours in each period.")] = None,
+    match: Annotated[
+        list[str] | None,
+        typer.Option(help="Only jobs with this tag, as key:value; may be given several times."),
+    ] = None,
+    period: Annotated[
+        str | None, typer.Option(help="day, week or month; without, it never begins anew.")
+    ] = None,
+    timezone: Annotated[str, typer.Option(help="Whose calendar it goes by.")] = "UTC",
+    parent: Annotated[str | None, typer.Option(help="The budget above this one.")] = None,
+    alert: Annotated[
+        list[str] | None,
+        typer.Option(help="A webhook at a share, as 0.8=https://…; may be given several times."),
+    ] = None,
+    new_secret: Annotated[bool, typer.Option(help="Make another secret for its webhooks.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Make a budget, or put another in its place: what is not given is not kept."""
+    body: dict[str, Any] = {
+        "usd": usd,
+        "gpu_hours": gpu_hours,
+        "match": dict(_pair(one, ":", "--match", "key:value") for one in match or ()),
+        "period": period,
+        "timezone": timezone,
+        "parent": parent,
+        "alerts": [_alert(one) for one in alert or ()],
+        "new_secret": new_secret,
+    }
+    Frame(as_json).show(Client().put_budget(name, **body), _budget)
+
+
+@budgets.command("remove")
+@with_problems
+def remove_budget(name: Name) -> None:
+    """Remove a budget. Jobs that waited for it go on."""
+    Client().remove_budget(name)
+
+
+def _alert(text: str) -> dict[str, Any]:
+    share, url = _pair(text, "=", "--alert", "0.8=https://example.com/hook")
+    try:
+        return {"at": float(share), "url": url}
+    except ValueError as error:
+        raise typer.BadParameter(f"{share!r} is no share such as 0.8", param_hint="--alert") from error
+
+
+def _pair(text: str, mark: str, option: str, example: str) -> tuple[str, str]:
+    first, found, second = text.partition(mark)
+    if not found or not first:
+        raise typer.BadParameter(f"write it as {example}", param_hint=option)
+    return first, second
+
+
+def _budgets(found: BudgetList) -> RenderableType:
+    columns = (
+        "budget",
+        "spent",
+        "held",
+        "of",
+        "GPU-hours",
+        "of",
+        "period",
+        "ends",
+        "runs out",
+        "jobs waiting",
+    )
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for one in found.items:
+        spend = one.spend
+        hours = (f"{spend.gpu_hours:g}", render.number(one.gpu_hours))
+        when = (one.period or "-", _when(one.period_end), _when(one.forecast.runs_out_at))
+        money = (render.usd(spend.usd), render.usd(spend.held_usd), render.usd(one.usd))
+        table.add_row(one.name, *money, *hours, *when, str(len(one.waiting_jobs)))
+    return table if found.items else Text("no budgets")
+
+
+def _budget(one: BudgetAbove) -> RenderableType:
+    lines: list[RenderableType] = [_budgets(BudgetList(items=[one]))]
+    if one.match:
+        lines.append(Text("jobs with " + ", ".join(f"{key}:{value}" for key, value in one.match.items())))
+    if one.parent:
+        lines.append(Text(f"under {one.parent}"))
+    lines.extend(Text(f"{job} waits for it") for job in one.waiting_jobs)
+    lines.extend(Text(f"at {alert.at:.0%} to {alert.url}") for alert in one.alerts)
+    lines.extend(
+        Text(f"{told.created_at} {told.url} {told.state} after {told.tries} tries: {told.answer}")
+        for told in one.deliveries
+    )
+    if one.webhook_secret:
+        lines.append(Text(f"webhooks are signed with {one.webhook_secret}, which is shown only now"))
+    return Group(*lines)
+
+
+def _when(at: str | None) -> str:
+    return "-" if at is None else f"{at[:16]}Z".replace("T", " ")

@@ -1,0 +1,157 @@
+"""Budgets above jobs: made, shown with what is left and when they run out, and respected at the door."""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tuner.domain.above import AboveBudget, applying, name_fault, parent_fault
+from tuner.domain.budget import UNLIMITED_GPU_MS, UNLIMITED_MICRO_USD
+from tuner.domain.errors import BudgetRefused, Fault, Invalid
+from tuner.domain.money import Money, Rate
+from tuner.domain.time import Instant, rfc3339
+from tuner.planning.burn import SLOT_NS, WINDOW_NS, Burn, burn
+from tuner.service.outgoing import url_fault
+from tuner.service.tags import tag_faults
+from tuner.service.wiring import Service
+from tuner.store import above, above_changes, budget_waits, deliveries, spend
+from tuner.store.above import Kept, Standing
+from tuner.store.database import Connection
+from tuner.store.deliveries import Delivery as Delivery
+from tuner.tuning.guard import UNKNOWN_NEED_NS
+
+SHOWN_DELIVERIES = 20
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """At the pace of the last day. `runs_out_at` None: not at this pace, or not before the period ends."""
+
+    usd_per_hour: Money
+    gpu_ms_per_hour: int
+    runs_out_at: Instant | None
+    earliest_at: Instant | None
+    latest_at: Instant | None
+
+
+@dataclass(frozen=True)
+class BudgetView:
+    """`secret` is shown when it is new, and never again."""
+
+    kept: Kept
+    standing: Standing
+    forecast: Forecast
+    waiting: list[str]
+    deliveries: list[Delivery]
+    secret: str | None = None
+
+
+def put(service: Service, budget: AboveBudget, *, new_secret: bool = False) -> tuple[BudgetView, bool]:
+    """The budget, and whether it is new. Raises Invalid, or Conflict where it allows less than is spent and held already."""
+    with service.database.write() as db:
+        above.shut_out(db)
+        known = {one.budget.name: one for one in above.kept(db, service.project)}
+        tags = [Fault(f"/match{f.pointer.removeprefix('/tags')}", f.detail) for f in tag_faults(budget.match)]
+        faults = [
+            *tags,
+            name_fault(budget.name),
+            parent_fault(budget, {n: one.budget for n, one in known.items()}),
+        ]
+        urls = (
+            url_fault(f"/alerts/{number}/url", alert.url, private=service.settings.webhook_private)
+            for number, alert in enumerate(budget.alerts)
+        )
+        found = [*budget.faults(), *(fault for fault in (*faults, *urls) if fault is not None)]
+        if found:
+            raise Invalid(*found)
+        before = known.get(budget.name)
+        fresh = f"whsec_{secrets.token_urlsafe(32)}" if before is None or new_secret else None
+        secret = fresh or (before.secret if before is not None else "")
+        above_changes.put(db, service.project, budget, secret=secret, at=service.now())
+        views = _views(db, service, [above.get(db, service.project, budget.name)], secret=fresh)
+    return views[0], before is None
+
+
+def remove(service: Service, name: str) -> None:
+    """Raises NotFound, or Conflict where it is above others."""
+    with service.database.write() as db:
+        above.shut_out(db)
+        above_changes.remove(db, service.project, name, at=service.now())
+        deliveries.forget(db, service.project, name)
+
+
+def get(service: Service, name: str) -> BudgetView:
+    """Raises NotFound."""
+    with service.database.read() as db:
+        return _views(db, service, [above.get(db, service.project, name)])[0]
+
+
+def all_of(service: Service) -> list[BudgetView]:
+    """By name."""
+    with service.database.read() as db:
+        return _views(db, service, above.kept(db, service.project))
+
+
+def refuse_without_room(db: Connection, service: Service, tags: Mapping[str, str], rate: Rate) -> None:
+    """Raises BudgetRefused where a budget above a job with these tags does not allow a second of a trial."""
+    budgets = [one.budget for one in above.kept(db, service.project)]
+    for budget in applying(budgets, tags):
+        now = above.standing(db, service.project, budget, service.now())
+        left = now.account.left
+        if rate.affords_ns(left) >= UNKNOWN_NEED_NS:
+            continue
+        gpus = "" if budget.gpu_ms is None else f" and {left.gpu_hours:.6f} GPU-hours"
+        usd = "no limit in dollars" if budget.usd is None else f"{left.usd}"
+        later = "" if now.ends_at is None else f", or wait until {rfc3339(now.ends_at)}, when it begins anew"
+        raise BudgetRefused(
+            f"the budget {budget.name!r} above this job has {usd}{gpus} left, less than a second of a trial: raise it "
+            f"with PUT /v1/budgets/{budget.name}{later}"
+        )
+
+
+def _views(
+    db: Connection, service: Service, budgets: list[Kept], *, secret: str | None = None
+) -> list[BudgetView]:
+    now, project = service.now(), service.project
+    slots = spend.slots(db, project, Instant(now - WINDOW_NS), SLOT_NS)
+    counted = above_changes.covered(db, project)
+    waits = budget_waits.waiting(db, project)
+    found = []
+    for one in budgets:
+        name = one.budget.name
+        standing = above.standing(db, project, one.budget, now)
+        mine = {job: spent for job, spent in slots.items() if job in counted[name]}
+        waiting = [wait.job for wait in waits if wait.name == name]
+        told = deliveries.of_budget(db, project, name, limit=SHOWN_DELIVERIES)
+        found.append(BudgetView(one, standing, _forecast(standing, mine, now), waiting, told, secret))
+    return found
+
+
+def _forecast(
+    standing: Standing, slots: Mapping[str, Mapping[int, tuple[int, int]]], now: Instant
+) -> Forecast:
+    """Whichever of dollars and GPU-hours runs out first."""
+    sums: tuple[dict[int, int], dict[int, int]] = ({}, {})
+    for spent in slots.values():
+        for number, amounts in spent.items():
+            for unit, amount in zip(sums, amounts, strict=True):
+                unit[number] = unit.get(number, 0) + amount
+    account = standing.account
+    usd = burn(sums[0], account.left.usd.micro_usd)
+    gpus = burn(sums[1], account.left.gpu_ms)
+    bounded = [
+        one
+        for one, limit, unlimited in (
+            (usd, account.limit.usd.micro_usd, UNLIMITED_MICRO_USD),
+            (gpus, account.limit.gpu_ms, UNLIMITED_GPU_MS),
+        )
+        if limit < unlimited and one.in_ns is not None
+    ]
+    first = min(bounded, key=lambda one: one.in_ns or 0, default=Burn(0, None, None, None))
+    times = (_at(standing, now, ns) for ns in (first.in_ns, first.earliest_ns, first.latest_ns))
+    return Forecast(Money(usd.per_hour), gpus.per_hour, *times)
+
+
+def _at(standing: Standing, now: Instant, ns: int | None) -> Instant | None:
+    if ns is None or (standing.ends_at is not None and now + ns >= standing.ends_at):
+        return None
+    return Instant(now + ns)

@@ -1,0 +1,164 @@
+"""The keeper of budgets above jobs: lets jobs go on that waited for one, and tells webhooks how much is spent.
+
+Everything it does follows from what is recorded, so that it may be killed at any moment, and two of them do nothing twice but
+send a message that the other had sent: deliveries have ids to know them by.
+"""
+
+import hashlib
+import json
+import logging
+import threading
+from typing import Any
+
+from tuner.domain.above import PPM, AboveBudget, Alert
+from tuner.domain.errors import TunerError
+from tuner.domain.time import NS, Instant, rfc3339
+from tuner.service import outgoing
+from tuner.service.control import go_on
+from tuner.service.wiring import Service
+from tuner.store import above, budget_waits, deliveries, jobs, launches
+from tuner.store.above import Kept, Standing
+from tuner.store.database import Connection
+from tuner.store.deliveries import Delivery, DeliveryState
+
+log = logging.getLogger("tuner.keeper")
+
+PASS_S = 1.0
+AT_ONCE = 10
+FIRST_RETRY_NS = 10 * NS
+LONGEST_RETRY_NS = 3600 * NS
+GIVE_UP_NS = 24 * 3600 * NS
+
+
+class Keeper(threading.Thread):
+    """One thread, over for good after `stop()`."""
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(name="keeper", daemon=True)
+        self._service = service
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        while not self._over.wait(PASS_S):
+            try:
+                self.one_pass()
+            except TunerError as error:
+                log.warning("%s: %s", error.title(), error.detail)
+            except Exception:
+                log.exception("a pass of the keeper failed; the next one begins anew")
+
+    def stop(self, timeout_s: float = 15.0) -> None:
+        self._over.set()
+        self.join(timeout_s)
+
+    def one_pass(self) -> None:
+        self._let_go_on()
+        self._note_alerts()
+        self._deliver()
+
+    def _let_go_on(self) -> None:
+        service, now = self._service, self._service.now()
+        with service.database.read() as db:
+            waiting = [
+                wait
+                for wait in budget_waits.waiting(db, service.project)
+                if budget_waits.is_over(db, wait, now)
+            ]
+        for wait in waiting:
+            with service.database.write() as db:
+                row, launch = jobs.get(db, wait.job), launches.get(db, wait.job)
+                if row.state == "paused" and (launch is None or launch.state == "ended"):
+                    go_on(db, row, now)
+                    log.info("%s goes on: the budget %r allows more", wait.job, wait.name)
+
+    # Webhooks
+
+    def _note_alerts(self) -> None:
+        """The outbox of shares that were passed; a period that ended while nobody looked is told of still."""
+        service = self._service
+        with service.database.read() as db:
+            found = _passed(db, service)
+            known = {one.id for one in found if deliveries.exists(db, one.id)}
+        if fresh := [one for one in found if one.id not in known]:
+            with service.database.write() as db:
+                for one in fresh:
+                    deliveries.add(db, one)
+
+    def _deliver(self) -> None:
+        service = self._service
+        with service.database.read() as db:
+            due = deliveries.due(db, service.project, service.now(), limit=AT_ONCE)
+            secrets = {one.budget.name: one.secret for one in above.kept(db, service.project)}
+        for one in due:
+            if self._over.is_set():
+                return
+            now = service.now()
+            wait_ns = min(LONGEST_RETRY_NS, FIRST_RETRY_NS * 2 ** min(one.tries, 20))
+            with service.database.write() as db:
+                mine = deliveries.claim(db, one, next_at=Instant(now + wait_ns))
+            if mine:
+                self._send(
+                    one, secrets.get(one.name, ""), now, last=now + wait_ns - one.created_at > GIVE_UP_NS
+                )
+
+    def _send(self, one: Delivery, secret: str, now: Instant, *, last: bool) -> None:
+        body = one.body.encode()
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": "tuner",
+            "Tuner-Delivery": one.id,
+            "Tuner-Signature": outgoing.signature(secret, now // NS, body),
+        }
+        private = self._service.settings.webhook_private
+        outcome = outgoing.send(one.url, body, headers, private=private)
+        with self._service.database.write() as db:
+            state: DeliveryState = "delivered" if outcome.taken else "given_up" if last else "pending"
+            deliveries.end(db, one.id, state, outcome.said)
+        if state == "given_up":
+            log.error(
+                "the webhook %s of budget %r was given up after a day: %s", one.id, one.name, outcome.said
+            )
+
+
+def _passed(db: Connection, service: Service) -> list[Delivery]:
+    found = []
+    for one in above.kept(db, service.project):
+        if not one.budget.alerts:
+            continue
+        for standing in above.periods(db, service.project, one.budget.name, since=one.updated_at):
+            share = one.budget.share_ppm(standing.account.posted)
+            found += [
+                _delivery(service, one, standing, alert, share)
+                for alert in one.budget.alerts
+                if alert.at_ppm <= share
+            ]
+    return found
+
+
+def _delivery(service: Service, one: Kept, standing: Standing, alert: Alert, share: int) -> Delivery:
+    """Its id says which alert of which budget and period it is, so that it is one however often it is found."""
+    name, now = one.budget.name, service.now()
+    words = (service.project, name, one.created_at, standing.began_at, alert.at_ppm, alert.url)
+    digest = hashlib.sha256("\n".join(map(str, words)).encode()).hexdigest()
+    body = json.dumps(_body(f"dlv_{digest[:32]}", one.budget, standing, alert, share, now))
+    return Delivery(f"dlv_{digest[:32]}", service.project, name, alert.url, body, "pending", now, now)
+
+
+def _body(
+    name: str, budget: AboveBudget, standing: Standing, alert: Alert, share: int, now: Instant
+) -> dict[str, Any]:
+    posted = standing.account.posted
+    return {
+        "id": name,
+        "type": "budget.share_passed",
+        "at": rfc3339(now),
+        "budget": budget.name,
+        "share": alert.at_ppm / PPM,
+        "spent_share": share / PPM,
+        "spent_usd": posted.usd.usd,
+        "limit_usd": None if budget.usd is None else budget.usd.usd,
+        "spent_gpu_hours": round(posted.gpu_hours, 9),
+        "limit_gpu_hours": None if budget.gpu_ms is None else round(budget.limit.gpu_hours, 9),
+        "period_start": None if budget.period is None else rfc3339(standing.began_at),
+        "period_end": None if standing.ends_at is None else rfc3339(standing.ends_at),
+    }

@@ -1,0 +1,207 @@
+"""Budgets above jobs in SQL: a hold counts in each of them or is refused, in the transaction that places it.
+
+Each has an account for each of its periods, with the bound of a job's account as a CHECK on the row. Money counts in the
+period in which it was held. Whoever reads or changes accounts locks the project's budgets first, in one order; who changes
+the budgets themselves locks them all out, so that no hold is placed past a budget that begins to be.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, insert, select, text, update
+
+from tuner.domain.above import AboveBudget, applying
+from tuner.domain.errors import NotFound
+from tuner.domain.ledger import Account, Allowance
+from tuner.domain.money import FREE, Cost, Money
+from tuner.domain.records import OpenHold
+from tuner.domain.time import Instant
+from tuner.store.budget_tables import budget_accounts, budget_holds, budgets
+from tuner.store.codec import decode
+from tuner.store.tables import job_tags
+
+PERIODS_MAX = 40  # a month of days, looked at for webhooks
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A budget as it is kept; webhooks that tell of it are signed with `secret`."""
+
+    budget: AboveBudget
+    secret: str
+    created_at: Instant
+    updated_at: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One period of a budget; `ends_at` None: it has no end."""
+
+    began_at: Instant
+    ends_at: Instant | None
+    account: Account
+
+
+def kept(db: Connection, project: str) -> list[Kept]:
+    """By name."""
+    rows = db.execute(select(budgets).where(budgets.c.project == project).order_by(budgets.c.name))
+    return [Kept(decode(r.spec), r.secret, Instant(r.created_at), Instant(r.updated_at)) for r in rows]
+
+
+def get(db: Connection, project: str, name: str) -> Kept:
+    """Raises NotFound."""
+    found = [one for one in kept(db, project) if one.budget.name == name]
+    if not found:
+        raise NotFound(f"there is no budget {name[:100]!r}")
+    return found[0]
+
+
+def guarded(db: Connection, project: str) -> list[AboveBudget]:
+    """All budgets of the project; until the transaction ends nobody else counts anything in them."""
+    query = select(budgets.c.spec).where(budgets.c.project == project).order_by(budgets.c.name)
+    return [decode(spec) for spec in db.execute(query.with_for_update()).scalars()]
+
+
+def shut_out(db: Connection) -> None:
+    """Before budgets, or the tags that they go by, are changed: no hold is under way from here on, anywhere."""
+    if db.dialect.name == "postgresql":
+        db.execute(text("LOCK TABLE budgets IN EXCLUSIVE MODE"))
+
+
+def tags_of(db: Connection, job: str) -> dict[str, str]:
+    t = job_tags.c
+    return {key: value for key, value in db.execute(select(t.key, t.value).where(t.job == job))}
+
+
+def standing(db: Connection, project: str, budget: AboveBudget, at: Instant) -> Standing:
+    """Of the period that `at` lies in, whether or not anything was held in it yet."""
+    began_at, ends_at = budget.span(at)
+    row = db.execute(select(budget_accounts).where(period(project, budget.name, began_at))).first()
+    return Standing(began_at, ends_at, Account(budget.limit)) if row is None else _standing(row)
+
+
+def periods(db: Connection, project: str, name: str, *, since: Instant) -> list[Standing]:
+    """Those in which something was held and that had not ended by then, oldest first."""
+    a = budget_accounts.c
+    mine = (a.project == project) & (a.name == name) & (a.ends_at.is_(None) | (a.ends_at > since))
+    rows = db.execute(select(budget_accounts).where(mine).order_by(a.began_at.desc()).limit(PERIODS_MAX))
+    return [_standing(row) for row in rows][::-1]
+
+
+def _standing(row: Row[Any]) -> Standing:
+    account = Account(
+        Cost(Money(row.limit_usd), row.limit_gpu_ms),
+        Cost(Money(row.posted_usd), row.posted_gpu_ms),
+        Cost(Money(row.held_usd), row.held_gpu_ms),
+    )
+    ends_at = None if row.ends_at is None else Instant(row.ends_at)
+    return Standing(Instant(row.began_at), ends_at, account)
+
+
+def allowance(
+    db: Connection, project: str, job: str, at: Instant, own: Cost, *, freeing: str = "", freed: Cost = FREE
+) -> Allowance:
+    """What the budgets above the job leave of `own`, once the hold `freeing` gives back `freed`, which `own` counts already."""
+    found = Allowance(own)
+    above = guarded(db, project)
+    for budget in applying(above, tags_of(db, job)) if above else []:
+        now = standing(db, project, budget, at)
+        left = now.account.left
+        if freeing and _counts(db, freeing, budget.name, now.began_at):
+            left += freed
+        if left.usd < found.left.usd:
+            found = replace(found, left=Cost(left.usd, found.left.gpu_ms), above_usd=budget.name)
+        if left.gpu_ms < found.left.gpu_ms:
+            found = replace(found, left=Cost(found.left.usd, left.gpu_ms), above_gpus=budget.name)
+    return found
+
+
+def _counts(db: Connection, hold: str, name: str, began_at: Instant) -> bool:
+    b = budget_holds.c
+    mine = (b.hold == hold) & (b.name == name) & (b.began_at == began_at)
+    return db.execute(select(b.hold).where(mine)).first() is not None
+
+
+def take(db: Connection, project: str, job: str, hold: OpenHold) -> list[tuple[str, Instant]] | None:
+    """Counts the hold in every budget above the job. None, and nothing changed, where one of them has not so much left."""
+    above = guarded(db, project)
+    taken: list[tuple[str, Instant]] = []
+    for budget in applying(above, tags_of(db, job)) if above else []:
+        now = standing(db, project, budget, hold.placed_at)
+        _open(db, project, budget, now)
+        if not _add(db, project, (budget.name, now.began_at), held=hold.cost, bounded=True):
+            untake(db, project, hold, taken)
+            return None
+        taken.append((budget.name, now.began_at))
+    return taken
+
+
+def untake(db: Connection, project: str, hold: OpenHold, taken: Sequence[tuple[str, Instant]]) -> None:
+    for one in taken:
+        _add(db, project, one, held=-hold.cost)
+
+
+def note(db: Connection, project: str, hold: str, taken: Sequence[tuple[str, Instant]]) -> None:
+    """In which accounts a hold counts."""
+    if taken:
+        rows = [{"hold": hold, "project": project, "name": name, "began_at": at} for name, at in taken]
+        db.execute(insert(budget_holds), rows)
+
+
+def settle(db: Connection, project: str, hold: str, *, held: Cost, spent: Cost) -> None:
+    b = budget_holds.c
+    query = select(b.name, b.began_at).where(b.hold == hold).order_by(b.name)
+    if not db.execute(query).first():
+        return
+    guarded(db, project)
+    for name, began_at in db.execute(query).all():
+        _add(db, project, (name, Instant(began_at)), held=-held, posted=spent)
+
+
+def _open(db: Connection, project: str, budget: AboveBudget, now: Standing) -> None:
+    mine = period(project, budget.name, now.began_at)
+    if db.execute(select(budget_accounts.c.name).where(mine)).first() is None:
+        set_account(db, project, budget, replace(now, account=Account(budget.limit)))
+
+
+def set_account(db: Connection, project: str, budget: AboveBudget, now: Standing) -> None:
+    limit, posted, held = now.account.limit, now.account.posted, now.account.held
+    values = {
+        "ends_at": now.ends_at,
+        **{"limit_usd": limit.usd.micro_usd, "limit_gpu_ms": limit.gpu_ms},
+        **{"posted_usd": posted.usd.micro_usd, "posted_gpu_ms": posted.gpu_ms},
+        **{"held_usd": held.usd.micro_usd, "held_gpu_ms": held.gpu_ms},
+    }
+    mine = period(project, budget.name, now.began_at)
+    if db.execute(update(budget_accounts).where(mine).values(values)).rowcount == 0:
+        key = {"project": project, "name": budget.name, "began_at": now.began_at}
+        db.execute(insert(budget_accounts).values(**key, **values))
+
+
+def _add(
+    db: Connection,
+    project: str,
+    where: tuple[str, Instant],
+    *,
+    held: Cost,
+    posted: Cost = FREE,
+    bounded: bool = False,
+) -> bool:
+    """False, and nothing changed, where it is `bounded` and does not fit."""
+    a, mine = budget_accounts.c, period(project, *where)
+    if bounded:
+        mine &= a.posted_usd + a.held_usd + held.usd.micro_usd <= a.limit_usd
+        mine &= a.posted_gpu_ms + a.held_gpu_ms + held.gpu_ms <= a.limit_gpu_ms
+    more = {
+        "held_usd": a.held_usd + held.usd.micro_usd,
+        "held_gpu_ms": a.held_gpu_ms + held.gpu_ms,
+        "posted_usd": a.posted_usd + posted.usd.micro_usd,
+        "posted_gpu_ms": a.posted_gpu_ms + posted.gpu_ms,
+    }
+    return db.execute(update(budget_accounts).where(mine).values(more)).rowcount == 1
+
+
+def period(project: str, name: str, began_at: Instant) -> ColumnElement[bool]:
+    a = budget_accounts.c
+    return (a.project == project) & (a.name == name) & (a.began_at == began_at)

@@ -1,0 +1,97 @@
+"""Jobs that are paused until a budget above them allows more."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from tuner.domain.errors import NotFound
+from tuner.domain.money import Cost, Money
+from tuner.domain.time import NS, Instant
+from tuner.store import above
+from tuner.store.budget_tables import budget_waits
+from tuner.store.tables import jobs
+
+FIRST_NS = 60 * NS
+LONGEST_NS = 3600 * NS
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """`left` is what the budget had left in the period that began at `began_at`, when the job was paused. In that period it is
+    not tried again before `not_before`, each time later, since it may need much more than a little to go on."""
+
+    job: str
+    project: str
+    name: str
+    began_at: Instant
+    left: Cost
+    not_before: Instant
+
+    def is_over(self, now: above.Standing, at: Instant) -> bool:
+        """Whether the budget begins anew, or has more left than when the job was paused."""
+        if now.began_at != self.began_at:
+            return True
+        left = now.account.left
+        more = left.usd > self.left.usd or left.gpu_ms > self.left.gpu_ms
+        return more and at >= self.not_before
+
+
+def note(db: Connection, project: str, job: str, name: str, at: Instant) -> None:
+    """From now on the job waits for this budget; none: for nothing."""
+    w = budget_waits.c
+    before = db.execute(select(budget_waits).where(w.job == job)).first()
+    now = _standing(db, project, name, at) if name else None
+    if now is None:
+        end(db, job)
+        return
+    again = before is not None and before.name == name and before.began_at == now.began_at
+    tries = before.tries + 1 if again and before is not None else 0
+    left = now.account.left
+    values = {
+        "name": name,
+        "began_at": now.began_at,
+        "left_usd": left.usd.micro_usd,
+        "left_gpu_ms": left.gpu_ms,
+        "not_before": at + min(LONGEST_NS, FIRST_NS * 2 ** min(tries, 10)),
+        "tries": tries,
+    }
+    if before is None:
+        db.execute(insert(budget_waits).values(job=job, project=project, **values))
+    else:
+        db.execute(update(budget_waits).where(w.job == job).values(values))
+
+
+def end(db: Connection, job: str) -> None:
+    """Whoever paused it, it does not go on by itself."""
+    db.execute(delete(budget_waits).where(budget_waits.c.job == job))
+
+
+def _standing(db: Connection, project: str, name: str, at: Instant) -> above.Standing | None:
+    try:
+        return above.standing(db, project, above.get(db, project, name).budget, at)
+    except NotFound:
+        return None
+
+
+def waiting(db: Connection, project: str) -> list[Wait]:
+    """Of jobs that are paused still."""
+    w = budget_waits.c
+    query = select(budget_waits).join(jobs, jobs.c.id == w.job)
+    rows = db.execute(query.where(w.project == project, jobs.c.state == "paused").order_by(w.job))
+    return [
+        Wait(
+            r.job,
+            r.project,
+            r.name,
+            Instant(r.began_at),
+            Cost(Money(r.left_usd), r.left_gpu_ms),
+            Instant(r.not_before),
+        )
+        for r in rows
+    ]
+
+
+def is_over(db: Connection, wait: Wait, at: Instant) -> bool:
+    """A budget that was removed holds nobody back."""
+    now = _standing(db, wait.project, wait.name, at)
+    return now is None or wait.is_over(now, at)
