@@ -11,7 +11,7 @@ from tuner.domain.cost import CostKind, total
 from tuner.domain.ids import SELF_TEST
 from tuner.domain.job import JobSpec
 from tuner.domain.money import MS_PER_HOUR, Cost, Money
-from tuner.domain.records import AttemptRow
+from tuner.domain.records import AttemptRow, MachineFound
 from tuner.domain.time import NS, rfc3339
 from tuner.domain.usage import Usage
 from tuner.schemas import answers as show
@@ -205,10 +205,20 @@ def _attempt(row: AttemptRow, used: Usage | None) -> show.Attempt:
         node=row.node or None,
         market=row.market,
         usd_per_hour=row.price.usd_per_hour,
+        machine=_machine(row.machine),
         from_step=row.from_step,
         to_step=row.to_step,
         bill=_kinds(row.costs),
         usage=None if used is None else usage_of(used),
+    )
+
+
+def _machine(found: MachineFound | None) -> show.Machine | None:
+    if found is None:
+        return None
+    price = found.price.usd_per_hour
+    return show.Machine(
+        instance_type=found.instance_type, region=found.region, usd_per_hour=price, price_source=found.source
     )
 
 

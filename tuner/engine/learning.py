@@ -2,11 +2,13 @@
 
 import math
 
+from tuner.domain import commands as do
 from tuner.domain import events as ev
 from tuner.domain.ids import trial_number
 from tuner.domain.job import JobSpec
 from tuner.domain.time import Instant
 from tuner.engine.heirs import NO_HEIRS, Heirs
+from tuner.engine.world import Clock
 from tuner.tuning.reserve import Reserve
 from tuner.tuning.samplers import Sampler
 from tuner.tuning.schedulers.forecast import earned
@@ -24,6 +26,16 @@ class Learner:
         self._told: dict[int, int] = {}
         self._heard: dict[int, int] = {}
         self._finished: set[int] = set()
+        self.suggestion_ns = 0
+
+    def answer(self, state: State, order: do.Suggest | do.Consult, clock: Clock) -> ev.Suggested | ev.Advised:
+        """What the core asked for; a suggestion is timed."""
+        if isinstance(order, do.Consult):
+            return self.advise(state, order.trial, clock.now())
+        began = clock.elapsed_ns()
+        found = self.next(state, order.trial, clock.now())
+        self.suggestion_ns = clock.elapsed_ns() - began
+        return found
 
     def next(self, state: State, trial: str, at: Instant) -> ev.Suggested | ev.Advised:
         """For a free worker: a trial that has earned more, or else one that is inherited, a new configuration for `trial`, or nobody where the money is

@@ -195,6 +195,10 @@ attempts = Table(
     Column("market", String(20), nullable=False, server_default="on_demand"),
     Column("price", BigInteger, nullable=False, server_default="0"),
     Column("landed_at", BigInteger),
+    Column("instance_type", String(200)),
+    Column("region", String(200)),
+    Column("machine_price", BigInteger),
+    Column("price_source", Text),
 )
 
 attempt_usage = Table(

@@ -42,6 +42,16 @@ def zone_of(labels: Mapping[str, str]) -> str | None:
     return found[1] if found else None
 
 
+def corrected(labels: Mapping[str, str], facts: Mapping[str, str]) -> dict[str, str]:
+    """With what the machine's cloud says of it, under the first name of each: that is what is billed. A price that was said of another
+    kind of machine does not hold for this one."""
+    found = {**labels, **facts}
+    kinds = ((instance_type_of(one), market_of(one)) for one in (labels, found))
+    if facts and len(set(kinds)) > 1:
+        found.pop(PRICE, None)
+    return found
+
+
 def usd_per_hour(labels: Mapping[str, str]) -> Decimal | None:
     """To the micro-dollar, rounded up; None where the label is missing or says nothing that can be a price."""
     try:

@@ -1,4 +1,4 @@
-"""The driver of one launch of one job: `python -m tuner.engine.ray_driver.main --job JOB --epoch N`, run as a Ray Job.
+"""The driver of one launch of one job: `python -m tuner.service.driver --job JOB --epoch N`, run as a Ray Job.
 
 It rebuilds the job from the database, runs it under Ray Tune until it ends or pauses, and knows nothing that is not
 recorded: whatever kills it, the next one goes on. Exit status 0: the job's state says how it ended; 1: it did not.
@@ -7,9 +7,9 @@ recorded: whatever kills it, the next one goes on. Exit status 0: the job's stat
 import argparse
 import logging
 import os
-import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,6 +22,7 @@ from tuner.domain.window import Window
 from tuner.engine.code_digest import code_digest
 from tuner.engine.fallback import placement_of
 from tuner.engine.heirs import Heirs
+from tuner.engine.landing import Find, Landing
 from tuner.engine.loop import Loop
 from tuner.engine.placement import Placement, Places
 from tuner.engine.ray_driver.actuator import Actuator
@@ -148,9 +149,15 @@ class Attention:
 
 
 def rebuild(
-    post: Post, settings: Settings, row: JobRow, heart: Heart, *, died_at: Instant | None
+    post: Post,
+    settings: Settings,
+    row: JobRow,
+    heart: Heart,
+    *,
+    died_at: Instant | None,
+    find: Find | None = None,
 ) -> tuple[Loop, SqlJournal, Actuator]:
-    """The job where its record says that it was, and what it wants to begin with."""
+    """The job where its record says that it was, and what it wants to begin with. `find` says what a machine is, and costs."""
     now = Instant(time.time_ns())
     journal = SqlJournal(post.database, post.job, row.project, post.epoch, now)
     journal.budget_version = row.budget_version
@@ -177,6 +184,7 @@ def rebuild(
         world=actuator,
         clock=SystemClock(),
         placement=_placement(row, round(settings.spot_wait_s * NS)),
+        landing=Landing(size, find),
         heirs=_heirs(post, settings, row, sampler, heart),
     )
     recover(loop, died_at=died_at, now=now)
@@ -219,7 +227,8 @@ def _goes_on(post: Post, heart: Heart, window: Window | None) -> bool:
     return post.goes_on() and (window is None or window.is_open(Instant(time.time_ns())))
 
 
-def main() -> int:
+def main(finder: Callable[[Settings, JobRow], Find]) -> int:
+    """`finder` makes what says of a machine what it is, and costs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--job", required=True)
     parser.add_argument("--epoch", required=True, type=int)
@@ -247,13 +256,9 @@ def main() -> int:
         return 0
     with post.database.read() as db:
         row = jobs.get(db, post.job)  # it may have been asked to pause meanwhile
-    loop, journal, actuator = rebuild(post, settings, row, heart, died_at=died_at)
+    loop, journal, actuator = rebuild(post, settings, row, heart, died_at=died_at, find=finder(settings, row))
     attention = Attention(loop, journal, post, heart)
     if loop.end is None:
         run_tune(row.spec, loop, actuator, concurrency=row.concurrency, each_turn=attention.turn)
     heart.stop()
     return 0 if loop.end is not None else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
