@@ -116,15 +116,12 @@ def _step_ns(one: Paced, setup_ns: int | None) -> int | None:
 
 
 def delays_of(attempts: Sequence[AttemptRow]) -> Delays:
-    """Means; what a first attempt on a machine takes longer is its warming."""
+    """Means; what the first attempt of a worker takes longer is its warming."""
     usual = Delays()
-    firsts: list[int] = []
-    others: list[int] = []
-    nodes: set[str] = set()
-    for row in attempts:
-        if row.attempt == 1 and row.price.micro_usd_per_hour:
-            (others if row.node in nodes else firsts).append(ns_of(row, "setup") or 0)
-            nodes.add(row.node)
+    fresh = _on_new_workers(attempts)
+    begun = [row for row in attempts if row.attempt == 1 and row.price.micro_usd_per_hour]
+    firsts = [ns_of(row, "setup") or 0 for row in begun if (row.trial, row.attempt) in fresh]
+    others = [ns_of(row, "setup") or 0 for row in begun if (row.trial, row.attempt) not in fresh]
     resumed = [
         ns_of(row, "setup", "restore") or 0
         for row in attempts
@@ -138,6 +135,19 @@ def delays_of(attempts: Sequence[AttemptRow]) -> Delays:
         restore_ns=_mean(resumed, setup_ns),
         save_ns=_mean(saves, usual.save_ns),
     )
+
+
+def _on_new_workers(attempts: Sequence[AttemptRow]) -> set[tuple[str, int]]:
+    """Those that landed on a machine before any other attempt of the job had ended there: none can have had its worker before."""
+    first_end: dict[str, int] = {}
+    for row in attempts:
+        if row.ended_at is not None:
+            first_end[row.node] = min(row.ended_at, first_end.get(row.node, row.ended_at))
+    return {
+        (row.trial, row.attempt)
+        for row in attempts
+        if row.node not in first_end or (row.landed_at or row.began_at) < first_end[row.node]
+    }
 
 
 def _mean(values: Sequence[int], usual: int) -> int:
