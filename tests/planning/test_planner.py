@@ -9,13 +9,15 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tuner.domain.budget import Budget
+from tuner.domain.cost import CostKind
 from tuner.domain.fidelity import Fidelity
 from tuner.domain.job import Algorithm, JobSpec, Market, Resources, SamplerName, SchedulerName
-from tuner.domain.money import Money, Price
+from tuner.domain.money import Cost, Money, Price
 from tuner.domain.objective import Objective
 from tuner.domain.offer import Offer
+from tuner.domain.records import AttemptRow
 from tuner.domain.space import Float, Int, Space
-from tuner.domain.time import NS
+from tuner.domain.time import NS, Instant
 from tuner.planning import planner
 from tuner.planning.alternatives import Candidate
 from tuner.planning.choices import rank_correlation
@@ -23,6 +25,7 @@ from tuner.planning.evidence import Delays, Evidence, SeenTrial, of_given, of_no
 from tuner.planning.paces import DrawnTraining, Paces, smoothed
 from tuner.planning.plan import Plan
 from tuner.planning.scenario import SpotLife
+from tuner.service.plan_evidence import delays_of
 from tuner.service.plan_runs import simulate
 
 SPACE = Space({"lr": Float(1e-4, 1, log=True), "width": Int(8, 64)})
@@ -184,3 +187,28 @@ def test_paces_that_are_drawn_have_the_mean_that_was_seen() -> None:
     training = DrawnTraining(Paces(evidence, SPACE, 9), seed=1, stretch=1.0, coarse=1)
     drawn = [training.step_ns(SPACE.sample(rng), 1) for _ in range(600)]
     assert math.fsum(drawn) / len(drawn) == pytest.approx(evidence.step_ns, rel=0.15)
+
+
+def test_a_job_of_short_steps_is_planned_with_the_time_that_workers_take_to_be_ready() -> None:
+    """Steps of 60 ms, 1.4 s to set a trial up, 11 s until a worker is warm: a hundredth of this job would not come to a step."""
+    delays = Delays(11 * NS, 1_400_000_000, 200_000_000, 80_000_000)
+    short = of_given(60_000_000, delays=delays)
+    found = made(usd="0.1", evidence=short)  # 360 s, of which each of two workers takes 11 to be warm
+    assert found.rungs[0].milli_trials / 1000 == pytest.approx((360 - 22) / 2.1, rel=0.25)
+    assert 0.098 * 1e6 < found.cost.expected <= 0.1 * 1e6
+    assert found.rungs[0].train.micro_usd < found.rungs[0].overhead.micro_usd
+
+
+def test_the_first_attempts_of_each_worker_say_how_long_it_takes_to_be_warm() -> None:
+    price = Price.from_usd_per_hour("3.6")
+
+    def attempt(trial: int, begin_s: float, setup_s: float) -> AttemptRow:
+        costs: dict[CostKind, Cost] = {"setup": Cost(price.of(round(setup_s * NS)))}
+        began, ended = Instant(round(begin_s * NS)), Instant(round((begin_s + setup_s + 1) * NS))
+        return AttemptRow(
+            f"trial_{trial}", 1, began, node="n", from_step=0, to_step=3, costs=costs, market="on_demand",
+            price=price, landed_at=began, ended_at=ended,
+        )  # fmt: skip
+
+    found = delays_of([attempt(0, 0, 11), attempt(1, 2, 13), attempt(2, 14, 0.5), attempt(3, 17, 1.5)])
+    assert (found.setup_ns, found.warming_ns) == (NS, 11 * NS)

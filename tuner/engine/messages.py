@@ -75,7 +75,7 @@ class Progress:
     """One answer of a worker. `saved_step` is that of the newest durable checkpoint, `need_ns` the lease wanted beyond the
     present one; `warming_ns` of the attempt's setup went into the worker itself, and is not needed for another attempt.
     `from_step` is that of the checkpoint from which it went on (0: none; None: not yet known), `node` where it runs ("": unknown); `leaving`: that is about to be taken away. Of its restore and its closing save, `outage_ns` went into trying again a storage that failed. `machine`: what its
-    cloud says of the machine, as labels; empty: nothing yet."""
+    cloud says of the machine; empty: nothing yet."""
 
     trial: str
     attempt: int

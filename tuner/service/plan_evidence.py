@@ -1,7 +1,7 @@
 """What earlier jobs say of how long a new one takes: the paces and curves of their trials, and the time around them."""
 
 from collections.abc import Iterable, Sequence
-from statistics import median
+from statistics import fmean
 
 from tuner.domain.cost import CostKind
 from tuner.domain.errors import Fault, Invalid, NotFound
@@ -54,7 +54,7 @@ def of_jobs(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> Evidence
     return of_trials(
         trials,
         source="pilot" if is_pilot else "history",
-        delays=delays_of(attempts, workers=sum(row.concurrency for row in rows if row.id in used)),
+        delays=delays_of(attempts),
         jobs=used,
         machine=rows[0].offer.instance_type,
         notes=notes,
@@ -149,25 +149,43 @@ def _setup_ns(one: Paced, row: AttemptRow | None) -> int | None:
     return setup_ns if early[2] - setup_ns >= COARSE * coarse_ns else None
 
 
-def delays_of(attempts: Sequence[AttemptRow], *, workers: int) -> Delays:
-    """Medians, which a worker's cold start does not move; what setups took beyond theirs is the warming of the workers."""
+def delays_of(attempts: Sequence[AttemptRow]) -> Delays:
+    """Means; what the first attempt of a worker takes longer is its warming."""
     usual = Delays()
-    paid = [row for row in attempts if row.price.micro_usd_per_hour]
-    setups = [ns_of(row, "setup") or 0 for row in paid if row.attempt == 1]
-    resumed = [ns_of(row, "setup", "restore") or 0 for row in paid if row.from_step]
-    saves = [ns_of(row, "checkpoint") or 0 for row in paid if "checkpoint" in row.costs]
-    setup_ns = _median(setups, usual.setup_ns)
-    beyond_ns = sum(ns - setup_ns for ns in setups)
+    fresh = _on_new_workers(attempts)
+    begun = [row for row in attempts if row.attempt == 1 and row.price.micro_usd_per_hour]
+    firsts = [ns_of(row, "setup") or 0 for row in begun if (row.trial, row.attempt) in fresh]
+    others = [ns_of(row, "setup") or 0 for row in begun if (row.trial, row.attempt) not in fresh]
+    resumed = [
+        ns_of(row, "setup", "restore") or 0
+        for row in attempts
+        if row.from_step and row.price.micro_usd_per_hour
+    ]
+    saves = [ns_of(row, "checkpoint") or 0 for row in attempts if "checkpoint" in row.costs]
+    setup_ns = _mean(others or firsts, usual.setup_ns)
     return Delays(
-        warming_ns=max(0, beyond_ns // max(1, min(workers, len(setups)))),
+        warming_ns=max(0, _mean(firsts, setup_ns) - setup_ns),
         setup_ns=setup_ns,
-        restore_ns=_median(resumed, setup_ns),
-        save_ns=_median(saves, usual.save_ns),
+        restore_ns=_mean(resumed, setup_ns),
+        save_ns=_mean(saves, usual.save_ns),
     )
 
 
-def _median(values: Sequence[int], usual: int) -> int:
-    return round(median(values)) if values else usual
+def _on_new_workers(attempts: Sequence[AttemptRow]) -> set[tuple[str, int]]:
+    """Those that landed on a machine before any other attempt of the job had ended there: none can have had its worker before."""
+    first_end: dict[str, int] = {}
+    for row in attempts:
+        if row.ended_at is not None:
+            first_end[row.node] = min(row.ended_at, first_end.get(row.node, row.ended_at))
+    return {
+        (row.trial, row.attempt)
+        for row in attempts
+        if row.node not in first_end or (row.landed_at or row.began_at) < first_end[row.node]
+    }
+
+
+def _mean(values: Sequence[int], usual: int) -> int:
+    return round(fmean(values)) if values else usual
 
 
 def ns_of(row: AttemptRow, *kinds: CostKind) -> int | None:
