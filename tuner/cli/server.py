@@ -4,6 +4,7 @@ import gc
 import logging
 import socket
 import sys
+from urllib.parse import quote
 
 import typer
 import uvicorn
@@ -16,6 +17,7 @@ from tuner.service.figures import has_live_jobs
 from tuner.service.keeper import Keeper
 from tuner.service.wiring import build
 from tuner.settings import Settings
+from tuner.web import FOLDER
 
 
 def run() -> None:
@@ -29,14 +31,17 @@ def run() -> None:
     listening = _listen(settings)
     service = build(settings)
     controller, keeper = Controller(service), Keeper(service)
-    app = create_app(service, is_ready=controller.ready.is_set)
+    app = create_app(service, is_ready=controller.ready.is_set, page_files=FOLDER)
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2, server_header=False)
     gc.freeze()  # what was imported stays: looking through it again and again makes requests wait for 0.1 s
     controller.start()
     keeper.start()
     host, port = listening.getsockname()[:2]
     key = "TUNER_API_KEY" if settings.given_api_key else settings.api_key_path
-    typer.echo(f"tuner serves http://{f'[{host}]' if ':' in host else host}:{port}, with the key in {key}")
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    typer.echo(f"tuner serves {url}, with the key in {key}")
+    if sys.stdout.isatty():  # what goes into a log does not have the key
+        typer.echo(f"its page: {page_address(url, service.settings.api_key())}")
     sys.stdout.flush()
     try:
         uvicorn.Server(config).run(sockets=[listening])
@@ -48,6 +53,11 @@ def run() -> None:
         else:
             service.cluster.shut_down()
         service.database.dispose()
+
+
+def page_address(url: str, key: str) -> str:
+    """With the key behind the #, which no browser sends and the page takes away at once."""
+    return f"{url}/#key={quote(key, safe='')}"
 
 
 def stop_cluster() -> None:

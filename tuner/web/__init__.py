@@ -1,1 +1,5 @@
-"""The page: static files that speak REST and server-sent events like any other client. Empty until it is built."""
+"""The page: static files that speak REST and server-sent events like any other client."""
+
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "static"
