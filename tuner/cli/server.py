@@ -4,11 +4,11 @@ import gc
 import logging
 import socket
 import sys
-from urllib.parse import quote
 
 import typer
 import uvicorn
 
+from tuner import web
 from tuner.api.app import create_app
 from tuner.domain.errors import Unavailable
 from tuner.service.cluster import RayCluster
@@ -17,7 +17,6 @@ from tuner.service.figures import has_live_jobs
 from tuner.service.keeper import Keeper
 from tuner.service.wiring import build
 from tuner.settings import Settings
-from tuner.web import FOLDER
 
 
 def run() -> None:
@@ -31,7 +30,7 @@ def run() -> None:
     listening = _listen(settings)
     service = build(settings)
     controller, keeper = Controller(service), Keeper(service)
-    app = create_app(service, is_ready=controller.ready.is_set, page_files=FOLDER)
+    app = create_app(service, is_ready=controller.ready.is_set, page_files=web.FOLDER)
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2, server_header=False)
     gc.freeze()  # what was imported stays: looking through it again and again makes requests wait for 0.1 s
     controller.start()
@@ -41,7 +40,7 @@ def run() -> None:
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     typer.echo(f"tuner serves {url}, with the key in {key}")
     if sys.stdout.isatty():  # what goes into a log does not have the key
-        typer.echo(f"its page: {page_address(url, service.settings.api_key())}")
+        typer.echo(f"its page: {web.address(url, service.settings.api_key())}")
     sys.stdout.flush()
     try:
         uvicorn.Server(config).run(sockets=[listening])
@@ -53,11 +52,6 @@ def run() -> None:
         else:
             service.cluster.shut_down()
         service.database.dispose()
-
-
-def page_address(url: str, key: str) -> str:
-    """With the key behind the #, which no browser sends and the page takes away at once."""
-    return f"{url}/#key={quote(key, safe='')}"
 
 
 def stop_cluster() -> None:

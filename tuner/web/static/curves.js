@@ -18,10 +18,10 @@ export class Curves {
     this.heights = [0, 1];
     this.picked = null;
     this.place = h("div", { class: "chart", tabindex: "0", role: "group", "aria-roledescription": "chart",
-      "aria-label": "Learning curves. Up and down go through the trials from the best on, Enter shows one." });
+      "aria-describedby": "curves-keys" });
     this.told = h("p", { class: "readout", "aria-live": "polite" }, "Hover, or use the arrow keys, to read a trial.");
     const sign = (name, words) => h("li", {}, h("span", { class: `sign ${name}`, "aria-hidden": "true" }), words);
-    this.node = h("div", {}, this.place, this.told, h("ul", { class: "legend" },
+    this.node = h("div", {}, h("p", { id: "curves-keys", class: "unseen" }, "Up and down go through the trials from the best on, Enter shows one."), this.place, this.told, h("ul", { class: "legend" },
       sign("best", "best"), sign("running", "running"), sign("resting", "paused or stopped"), sign("rung", "rung"),
       sign("promoted", "promoted"), sign("preempted", "preempted")));
     this.place.addEventListener("keydown", (event) => this.pressed(event));
@@ -69,6 +69,7 @@ export class Curves {
     this.heights = span(low, high);
     this.ranked = this.model.leaders();
     this.chart.set([[0, this.right()], this.heights]);
+    this.place.setAttribute("aria-label", `Learning curves of ${this.ranked.length} trials, ${this.model.points} reports`);
   }
 
   draw(plot) {

@@ -68,8 +68,7 @@ export function say(words) {
 export function problem(error) {
   return h("div", { class: "problem", role: "alert" },
     h("strong", {}, error.title ?? "The page has an error"),
-    h("p", {}, error.detail ?? String(error)),
-    error.errors?.length ? h("ul", {}, error.errors.map((one) => h("li", {}, h("code", {}, one.pointer || "/"), ` ${one.detail}`))) : null);
+    error.errors?.length ? h("ul", {}, error.errors.map((one) => h("li", {}, h("code", {}, one.pointer || "/"), ` ${one.detail}`))) : h("p", {}, error.detail ?? String(error)));
 }
 
 /** Calls `act` soon, and no more often than every `ms`, however often it is asked. */

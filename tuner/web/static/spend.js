@@ -4,7 +4,7 @@ import { ask, call } from "./api.js";
 import { fill, h, problem, table } from "./dom.js";
 import { figure, usd } from "./format.js";
 
-const GROUPS = { "tag:project": "project", "tag:owner": "owner (tag)", owner: "owner", trainable: "trainable", market: "market", day: "day", job: "job" };
+const GROUPS = { "tag:project": "project", owner: "owner", trainable: "trainable", market: "market", day: "day", job: "job" };
 
 /** Shows the spend in `main` until what is returned is called. */
 export async function spendPage(main) {
