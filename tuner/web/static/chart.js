@@ -1,5 +1,6 @@
 // uPlot in the page's colours and width.
 
+const WHOLE = Array.from({ length: 8 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat(); // of axes that count
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
 /** A colour of the page's style. */
@@ -8,7 +9,7 @@ export function colour(name) {
 }
 
 /** A chart in `place`, as wide as that is. `options` are uPlot's; axes are styled here. Returns `{set, redraw, plot, end}`. */
-export function chart(place, { x, y, formatX, formatY, series, scales = {}, hooks = {}, height = 300 }) {
+export function chart(place, { x, y, formatX, formatY, series, scales = {}, hooks = {}, height = 300, whole = false }) {
   let plot = null, data = [[], ...series.map(() => [])];
   const axis = (label, values, size, space) => ({
     label, size, labelSize: 18, labelGap: 0, gap: 4, space,
@@ -23,7 +24,7 @@ export function chart(place, { x, y, formatX, formatY, series, scales = {}, hook
       legend: { show: false },
       cursor: { drag: { x: false, y: false }, points: { show: false }, y: false },
       scales: { x: { time: false, ...scales.x }, y: { ...scales.y } },
-      axes: [axis(x, formatX, 28, 76), axis(y, formatY, 50, 36)],
+      axes: [{ ...axis(x, formatX, 28, 76), ...(whole ? { incrs: WHOLE } : {}) }, axis(y, formatY, 50, 36)],
       series: [{}, ...series],
       hooks,
     }, data, place);

@@ -31,7 +31,7 @@ export class Curves {
   begin() {
     const { objective, fidelity } = this.model.job;
     this.chart = chart(this.place, {
-      x: fidelity.unit, y: objective.metric, formatX: figure, formatY: figure, height: 340,
+      x: fidelity.unit, y: objective.metric, formatX: figure, formatY: figure, height: 340, whole: true,
       series: [{ stroke: "transparent", points: { show: false } }],
       scales: {
         x: { range: () => [0, this.right()] },
@@ -81,6 +81,8 @@ export class Curves {
     ctx.rect(left, top, width, height);
     ctx.clip();
     ctx.font = `${11 * px}px system-ui, sans-serif`;
+    ctx.textAlign = "left";
+    ctx.textBaseline = "alphabetic";
     ctx.fillStyle = colour("soft");
     ctx.strokeStyle = colour("soft");
     ctx.lineWidth = px;
