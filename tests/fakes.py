@@ -21,6 +21,7 @@ from tuner.api.app import create_app
 from tuner.domain.budget import Budget
 from tuner.domain.space import Config
 from tuner.domain.time import NS, Instant
+from tuner.engine.heirs import NO_HEIRS, Heirs
 from tuner.engine.ray_cluster import JobStatus, Node, RayUnavailable
 from tuner.engine.simulated import world
 from tuner.engine.simulated.clock import EPOCH_NS, SimulatedClock
@@ -271,6 +272,7 @@ def simulate(
     seed: int = 0,
     up_s: Sequence[tuple[float, float | None]] | None = None,
     at: Instant = EPOCH,
+    heirs: Heirs = NO_HEIRS,
 ) -> SimulatedRun:
     """Runs a job that waits to its end, or for so many messages only, into the service's database. `up_s`: from when to when its
     machines are there, each time with a notice of 2 s; always where it is not given. `at`: what the clock shows as it begins."""
@@ -290,6 +292,7 @@ def simulate(
             seed=seed,
             up_times=None if up_s is None else [_up_times(up_s) for _ in range(row.concurrency)],
             notice_ns=2 * NS,
+            heirs=heirs,
         )
     if messages is None:
         run.run(turns_max=100_000)

@@ -1,12 +1,16 @@
 """Plans over REST: worked cases, what they rest on, and what is refused."""
 
+import io
 from typing import Any
 
 import pytest
+from rich.console import Console
 from starlette.testclient import TestClient
 
 from tests import fakes
 from tests.fakes import FakeService, body
+from tuner.cli.plan import shown as plan_shown
+from tuner.schemas.plan import Plan
 
 service, client = fakes.fixtures("module")
 HOUR = 3600.0
@@ -180,3 +184,29 @@ def test_machines_of_the_catalogue_are_looked_at_and_the_unfit_left_out(client: 
     left_out = [one for one in found["alternatives"] if one["why_not"]]
     assert all(one["usd"] is None for one in left_out)
     assert chosen(found)["why_not"] is None
+
+
+def test_jobs_before_say_how_long_steps_take_and_what_is_found(
+    client: TestClient, service: FakeService
+) -> None:
+    before = fakes.submit(client, budget={"usd": 0.02, "trials": 12})
+    fakes.simulate(service, before)
+    found = plan(client, {"steps_from": [before]}, budget={"usd": 1, "trials": 12})
+    evidence = found["inputs"]["evidence"]
+    assert evidence["source"] == "history"
+    assert evidence["jobs"] == [before]
+    assert evidence["trials"] == 12
+    assert 0.5 < evidence["step_seconds"] < 1.5
+    assert evidence["setup_seconds"] == pytest.approx(0.2, abs=0.04)  # a micro-dollar is 36 ms
+    spent = client.get(f"/v1/jobs/{before}").json()["spend"]["usd"]
+    assert found["usd"]["low"] <= spent <= found["usd"]["high"]
+    assert found["best"] is not None
+    text = render(plan_shown(Plan.model_validate(found)))
+    assert "12 trials of 1 earlier jobs" in text
+    assert "random search" in text
+
+
+def render(shown: Any) -> str:
+    console = Console(width=200, file=io.StringIO())
+    console.print(shown)
+    return str(console.file.getvalue())  # type: ignore[attr-defined]

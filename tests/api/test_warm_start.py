@@ -40,7 +40,10 @@ def faults(client: TestClient, sent: dict[str, Any]) -> list[tuple[str, str]]:
 def test_a_warm_job_knows_every_report_of_those_that_it_names(finished: Finished) -> None:
     named = finished.plain, finished.under_way
     job = fakes.submit(finished.client, **warm(*named))
-    assert finished.client.get(f"/v1/jobs/{job}").json()["warm_start"] == {"jobs": list(named)}
+    assert finished.client.get(f"/v1/jobs/{job}").json()["warm_start"] == {
+        "jobs": list(named),
+        "checkpoints": False,
+    }
     found = [point for name in named for point in points(finished.service, name, "max")]
     told = [step for trial in known(finished.service, job) for step in trial.curve]
     assert sorted(told) == sorted((point.step, point.score, point.ns) for point in found)

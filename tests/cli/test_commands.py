@@ -11,9 +11,12 @@ from starlette.testclient import TestClient
 from typer.testing import CliRunner, Result
 
 from tests import fakes
+from tests.api.test_advice import use
 from tests.fakes import FakeService
 from tuner.cli.main import app
 from tuner.client import Client
+from tuner.domain.time import NS
+from tuner.domain.usage import Usage
 
 Tuner = Callable[..., Result]
 
@@ -189,8 +192,9 @@ def test_a_report_shows_the_best_its_price_and_both_estimates(
 
 
 def test_advice_is_shown_with_its_dollars_and_what_was_not_measured(
-    tuner: Tuner, rest: TestClient, done: str
+    tuner: Tuner, rest: TestClient, service: FakeService, done: str
 ) -> None:
+    use(service, done, Usage(data_wait_ns=10 * NS, compute_ns=10 * NS, facts={"loader_workers": 0}))
     shown, found = " ".join(tuner("advice", done).stdout.split()), get(rest, f"/v1/jobs/{done}/advice")
     assert found["findings"]
     for one in found["findings"]:

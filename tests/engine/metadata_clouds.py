@@ -71,6 +71,10 @@ class Aws:
             "/latest/meta-data/instance-id": "i-1234567890abcdef0",
             "/latest/meta-data/instance-life-cycle": "spot",
             "/latest/meta-data/placement/availability-zone": "us-east-2a",
+            "/latest/meta-data/placement/availability-zone-id": "use2-az1",
+            "/latest/dynamic/instance-identity/document": json.dumps(
+                {"instanceType": "g6.xlarge", "region": "us-east-2", "availabilityZone": "us-east-2a"}
+            ),
             "/latest/meta-data/events/maintenance/scheduled": "[]",
         }
 
@@ -126,6 +130,11 @@ class Gcp:
 
     def __init__(self) -> None:
         self._values = {"preempted": "FALSE", "maintenance-event": "NONE", "id": "4520031799277581759"}
+        self._values |= {
+            "machine-type": "projects/123/machineTypes/g2-standard-4",
+            "zone": "projects/123/zones/us-central1-a",
+            "scheduling/preemptible": "FALSE",
+        }
         self._etags = {key: secrets.token_hex(8) for key in self._values}
         self._changed = threading.Condition()
         self._over = False
@@ -208,6 +217,10 @@ class Azure:
             return self._refuse("Bad request. api-version was not specified in the request")
         if request.path == self.NAME and request.query.get("format") == "text":
             return Reply(200, self.machine.encode(), {"Content-Type": "text/plain; charset=utf-8"})
+        if request.path == self.NAME.removesuffix("/name"):
+            return self._json(
+                200, {"vmSize": "Standard_NC4as_T4_v3", "location": "eastus", "priority": "Spot"}
+            )
         if request.path != self.EVENTS:
             return self._json(404, {"error": "Not found"})
         if request.method == "POST":

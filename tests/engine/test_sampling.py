@@ -1,6 +1,8 @@
 """What an attempt uses of its machine, measured from beside its process; real children, GPUs in place of which a module stands."""
 
 import json
+import os
+import subprocess
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -77,12 +79,19 @@ def test_a_process_that_is_gone_is_unknown() -> None:
     assert sampling.processes(2**22 + 5) is None
 
 
-def test_a_kernel_that_does_not_tell_of_children_is_asked_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
+def test_children_are_found_whether_or_not_the_kernel_tells_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        try:
+            mine = sampling._descendants(os.getpid())
+            assert child.pid in mine
+            monkeypatch.setattr(sampling.Path, "read_bytes", _missing)
+            assert child.pid in sampling._descendants(os.getpid())
+        finally:
+            child.kill()
 
-    told = sampling._descendants(os.getpid())
-    monkeypatch.setattr(sampling.Path, "read_bytes", lambda path: (_ for _ in ()).throw(FileNotFoundError))
-    assert sampling._descendants(os.getpid()) == told
+
+def _missing(path: object) -> bytes:
+    raise FileNotFoundError(str(path))
 
 
 class Nvml(ModuleType):

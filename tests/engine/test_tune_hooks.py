@@ -11,6 +11,7 @@ from ray.exceptions import RayActorError
 from tuner.domain.time import NS
 from tuner.engine.ray_driver import deaths
 from tuner.engine.ray_driver.actuator import Actuator
+from tuner.engine.ray_driver.attached import Attached
 from tuner.engine.ray_driver.tune_hooks import Assigner, Messenger
 from tuner.engine.world import Assignment
 
@@ -84,7 +85,7 @@ class Driver:
         self.loop, self.tune = Loop(self.actuator), Tune()
         hooks: Any = (self.loop, self.actuator)
         self.assigner = Assigner(*hooks, {}, lambda: None)
-        self.messenger = Messenger(*hooks, lambda: None)
+        self.messenger = Messenger(*hooks, Attached(), lambda: None)
 
     def tune_asks(self) -> Any:
         """And looks for a worker for what it is given."""
@@ -114,10 +115,10 @@ def test_a_worker_that_becomes_free_is_for_the_attempt_that_waits_longest(driver
         driver.actuator.begin(assignment(name))
     b, a, c = (driver.tune_asks() for _ in range(3))
     assert driver.messenger.choose_trial_to_run(driver.tune) is b
-    driver.actuator.started("b", lambda message: None)
+    driver.actuator.started("b", lambda message: None, NS)
     assert driver.messenger.choose_trial_to_run(driver.tune) is a
-    driver.actuator.started("a", lambda message: None)
-    driver.actuator.started("c", lambda message: None)
+    driver.actuator.started("a", lambda message: None, NS)
+    driver.actuator.started("c", lambda message: None, NS)
     assert driver.messenger.choose_trial_to_run(driver.tune) is None
     assert c in driver.tune.live
 

@@ -146,6 +146,11 @@ def test_fp32_on_a_gpu_that_has_bf16(facts: dict[str, Any], is_found: bool) -> N
         assert answer.saves_note
 
 
+def test_bf16_saves_half_of_what_the_gpu_was_busy_with() -> None:
+    case = evidence(piece(train="8.00", usage=gpu_usage(60, precision="fp32")))
+    assert found(precision.finding(case)).saves == Money(8_000_000 * 3 // 10)
+
+
 def saved(saves: int, **bill: str) -> Evidence:
     fixed = spec(market="spot", interval_ns=NS)
     return evidence(piece(market="spot", usage=Usage(saves=saves), **bill), job=fixed)
@@ -166,6 +171,10 @@ def test_checkpoints_that_are_too_dear_and_too_rare() -> None:
     assert one.kind == "checkpoints_too_rare"
     assert one.saves is not None
     assert usd("0") < one.saves <= usd("1.00")
+    never = found(
+        checkpoints.finding(Evidence(**{**vars(saved(0, train="8.00", lost="8.00")), "exposures": exposures}))
+    )
+    assert "SpotSafe" in never.change.how
     fine = saved(20, train="8.00", lost="0.10", checkpoint="0.01")
     assert checkpoints.finding(Evidence(**{**vars(fine), "exposures": exposures})) is None
 
@@ -267,29 +276,29 @@ def test_ranks_correlate_as_scipy_has_it(pairs: list[tuple[int, int]]) -> None:
         assert ours == pytest.approx(scipy.stats.spearmanr(one, other).statistic)
 
 
-COUNT = st.none() | st.integers(0, 10**13)
+SECONDS = st.none() | st.sampled_from([0, NS, 60 * NS, 3600 * NS]) | st.integers(0, 10**13)
+BYTES = st.none() | st.sampled_from([0, GIB, 10 * GIB]) | st.integers(0, 10**13)
 FACTS = st.fixed_dictionaries(
-    {},
+    {"gpu_memory_bytes": st.just(40 * GIB)},
     optional={
         "precision": st.sampled_from(["fp32", "bf16"]),
         "gpu_capability": st.sampled_from(["7.0", "9.0", "x"]),
-        "gpu_memory_bytes": st.integers(1, 80 * GIB),
         "batch_size": st.integers(1, 64),
         "loader_workers": st.integers(0, 8),
     },
 )
 USAGES = st.builds(
     Usage,
-    wall_ns=COUNT,
-    cpu_ns=COUNT,
-    memory_peak_bytes=COUNT,
+    wall_ns=SECONDS,
+    cpu_ns=SECONDS,
+    memory_peak_bytes=BYTES,
     gpu_samples=st.none() | st.integers(0, 1000),
-    gpu_percent=st.none() | st.integers(0, 100_000),
-    gpu_memory_peak_bytes=COUNT,
-    data_wait_ns=COUNT,
-    compute_ns=COUNT,
+    gpu_percent=st.none() | st.integers(0, 10_000),
+    gpu_memory_peak_bytes=BYTES,
+    data_wait_ns=SECONDS,
+    compute_ns=SECONDS,
     saves=st.none() | st.integers(0, 1000),
-    saved_bytes=COUNT,
+    saved_bytes=BYTES,
     facts=FACTS,
 )
 DOLLARS = st.integers(0, 10**7).map(lambda micro: str(Money(micro)).removeprefix("$"))
@@ -330,12 +339,18 @@ CASES = st.builds(
 )
 
 
-@quick
+@settings(deadline=None, max_examples=150)
 @given(CASES)
 def test_no_finding_saves_more_than_was_spent_nor_comes_without_evidence_and_words(case: Evidence) -> None:
     answers = findings(case)
     for one in answers:
         assert one.saves is None or Money(0) <= one.saves <= case.spent
+        told = [
+            value
+            for name, value in one.evidence.items()
+            if name.endswith("_usd") and isinstance(value, Money)
+        ]
+        assert one.saves is None or one.saves <= max([*told, Money(0)]) or one.kind == "pruned_too_late"
         assert any(value is not None for value in one.evidence.values())
         assert one.title
         assert one.change.setting

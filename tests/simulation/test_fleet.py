@@ -57,7 +57,7 @@ def test_what_waits_for_a_worker_costs_nothing_and_is_called_off_at_the_end() ->
 
 def test_what_waits_is_cancelled_with_the_job() -> None:
     run = run_with(up((0, None)), up(), up())
-    run.clock.after(5 * NS, lambda: run.loop.asked(ev.Asked(run.clock.now(), "cancel")))
+    run.clock.after(5 * NS, lambda: run.loop.happened(ev.Asked(run.clock.now(), "cancel")))
     run.run()
     assert [trial.status for trial in run.loop.state.trials] == ["stopped"] * 3
     assert run.journal.account().held == Cost()

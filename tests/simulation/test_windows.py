@@ -100,7 +100,7 @@ def test_what_a_person_asks_for_while_it_closes_counts(asked: str) -> None:
     run = SimulatedRun(replace(spec(), window=Window("22:13", "22:14")), terms(), Curves())
     while run.loop.state.broke != "window":
         assert run.clock.run_next()
-    run.loop.asked(ev.Asked(run.clock.now(), asked))  # type: ignore[arg-type]
+    run.loop.happened(ev.Asked(run.clock.now(), asked))  # type: ignore[arg-type]
     run.run()
     assert run.loop.end is not None
     assert run.loop.end.state == {"pause": "paused", "cancel": "cancelled"}[asked]

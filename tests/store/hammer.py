@@ -5,11 +5,13 @@ Each says a line when it is ready. Those that do a certain amount of work begin 
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 
 from tests.store.builders import JOB, PROJECT, cost, hold
+from tuner.domain.money import FREE
 from tuner.domain.time import Instant
-from tuner.store import ledger
+from tuner.store import above, ledger
 from tuner.store.database import Database
 
 HELD, USED = cost(7, 3), cost(3, 1)
@@ -40,6 +42,22 @@ def only_hold_for(url: str, job: str, count: str) -> None:
     for database, number in _slices(url, "0", count):
         with database.write() as db:
             ledger.place(db, PROJECT, name, hold(number, HELD, job=name))
+
+
+def renew_for(url: str, job: str, count: str) -> None:
+    """As a job's driver: settles a slice and holds the next, of what it was told to be left, in one transaction."""
+    name, held = f"job_{int(job):016}", None
+    for database, number in _slices(url, "0", count):
+        with database.write() as db:
+            freed = FREE if held is None else held.cost - USED
+            own = ledger.account(db, name).left + freed
+            freeing = "" if held is None else held.id
+            allowed = above.allowance(db, PROJECT, name, Instant(0), own, freeing=freeing, freed=freed)
+            if held is not None:
+                ledger.settle(db, PROJECT, name, held.id, {"train": USED}, Instant(number))
+            fits = HELD.fits(allowed.left)
+            held = replace(hold(number, HELD, job=name), placed_at=Instant(0)) if fits else None
+            assert held is None or ledger.place(db, PROJECT, name, held)
 
 
 def _slices(url: str, first: str, last: str) -> Iterator[tuple[Database, int]]:

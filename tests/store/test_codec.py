@@ -73,7 +73,7 @@ offers = st.builds(Offer, st.text(), st.builds(Price, big), numbers, numbers, re
 instants = st.builds(Instant, big)
 configs = st.none() | st.dictionaries(keys, leaves, max_size=4)
 happenings = st.one_of(
-    st.builds(Suggested, instants, st.text(), configs),
+    st.builds(Suggested, instants, st.text(), configs, st.none() | st.from_type(events.Inherited)),
     st.builds(Reported, instants, st.text(), big, st.none() | numbers, moneys, st.booleans()),
     st.builds(events.BudgetChanged, instants, limits),
     st.builds(events.Launched, instants, st.dictionaries(keys, big, max_size=3)),

@@ -1,6 +1,8 @@
-"""What production's database does as SQLite does: the schema, jobs and their fronts."""
+"""What production's database does as SQLite does: the schema, jobs, their fronts, budgets above them and who spent what."""
 
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -8,12 +10,19 @@ from alembic.migration import MigrationContext
 from hypothesis import given, settings
 
 from tests import postgres
+from tests.store import hammer
 from tests.store import test_front as fronts
-from tuner.domain.money import Money
+from tests.store.builders import PROJECT, budget, create, new_job
+from tests.store.crowd import crowd
+from tuner.domain.above import AboveBudget
+from tuner.domain.errors import Conflict
+from tuner.domain.money import Cost, Money
 from tuner.domain.objective import Mode
-from tuner.store import best
+from tuner.domain.time import Instant
+from tuner.store import above, above_changes, best, ledger, spend
 from tuner.store.best import Limits
 from tuner.store.database import Database
+from tuner.store.spend import Span
 from tuner.store.tables import metadata
 
 pytestmark = pytest.mark.skipif(postgres.programs() is None, reason="this machine has no PostgreSQL")
@@ -63,3 +72,50 @@ def test_limits_are_answered_from_the_front(database: Database) -> None:
         found = best.best(db, job, Limits(Money(7), 9, 11))
     assert found is not None
     assert found.value == 0.7
+
+
+JOBS = range(70, 74)
+
+
+def jobs_of(database: Database) -> list[str]:
+    names = [f"job_{number:016}" for number in JOBS]
+    for number, name in enumerate(names):
+        create(database, new_job(name, limits=budget(10**6, 10**6), tags={"n": str(number % 2)}))
+    return names
+
+
+def test_jobs_that_race_for_a_budget_that_begins_to_be_meanwhile_never_pass_it(database: Database) -> None:
+    """Four processes renew holds; the budget above them is made, raised and lowered under their hands."""
+    names = jobs_of(database)
+    limits = [*range(60, 400, 20), 380, 400]
+    with crowd(hammer.renew_for, database, [(number, 60) for number in JOBS]) as processes:
+        for usd in limits:
+            time.sleep(0.02)
+            change_budget(database, AboveBudget("all", usd=Money(usd)))
+            check_books(database)
+        [one.wait() for one in processes]
+    check_books(database)
+    with database.read() as db:
+        held = above.standing(db, PROJECT, AboveBudget("all", usd=Money(400)), Instant(0)).account
+        own = [ledger.account(db, name) for name in names]
+    assert held.limit.usd == Money(400)
+    assert held.posted == sum((one.posted for one in own), Cost())
+    assert held.posted.usd.micro_usd > 0
+    spans = Span(Instant(0), Instant(10**18), "America/New_York")
+    with database.read() as db:
+        for keys in ((), ("tag:n", "market"), ("day", "trainable"), ("job",)):
+            rows = spend.rows(db, PROJECT, keys, spans)
+            assert sum((row.cost for row in rows), Cost()) == held.posted
+        assert spend.slots(db, PROJECT, Instant(0), 10**9).keys() == set(names)
+
+
+def change_budget(database: Database, new: AboveBudget) -> None:
+    with suppress(Conflict), database.write() as db:
+        above.shut_out(db)
+        above_changes.put(db, PROJECT, new, secret="", at=Instant(0))
+
+
+def check_books(database: Database) -> None:
+    with database.write() as db:
+        above.shut_out(db)
+        assert above_changes.violations(db, PROJECT, Instant(0)) == []

@@ -102,9 +102,7 @@ class Served:
         return list(json.loads((self.home / "ray.json").read_text())["pids"])
 
     def drivers(self, job: str) -> list[psutil.Process]:
-        return [
-            p for p in self._descendants() if "tuner.engine.ray_driver.main" in _line(p) and job in _line(p)
-        ]
+        return [p for p in self._descendants() if "tuner.service.driver" in _line(p) and job in _line(p)]
 
     def workers(self) -> list[psutil.Process]:
         """Actors: the processes that have a fork server."""

@@ -58,6 +58,14 @@ def test_a_bill_is_what_the_worker_s_time_costs(served: Served) -> None:
     ).id
     ended = served.finished(job)
     assert ended.stop_reason == "trials", ended.detail
+    (trial,) = served.client.trials(job)
+    for attempt in served.client.trial(job, trial.id).attempt_list:
+        assert attempt.machine is not None, "its driver looked at the node"
+        assert (attempt.machine.instance_type, attempt.usd_per_hour) == (
+            "local",
+            ended.price.trial_usd_per_hour,
+        )
+        assert attempt.machine.price_source == "TUNER_NODE_PRICES"
     advice = served.client.advice(job)
     assert advice.measured_usd == advice.spent_usd > 0
     assert "cpu_underused" in [finding.kind for finding in advice.findings]  # its steps sleep

@@ -11,7 +11,7 @@ from tuner.domain.cost import CostKind, total
 from tuner.domain.ids import SELF_TEST
 from tuner.domain.job import JobSpec
 from tuner.domain.money import MS_PER_HOUR, Cost, Money
-from tuner.domain.records import AttemptRow
+from tuner.domain.records import AttemptRow, MachineFound
 from tuner.domain.time import NS, rfc3339
 from tuner.domain.usage import Usage
 from tuner.schemas import answers as show
@@ -101,7 +101,7 @@ def spec_to_wire(spec: JobSpec, budget: Budget) -> dict[str, Any]:
             "interval": "auto" if interval is None else seconds(interval),
             "keep": spec.checkpoint.keep,
         },
-        "warm_start": {"jobs": list(spec.warm_start_jobs)},
+        "warm_start": {"jobs": list(spec.warm_start_jobs), "checkpoints": spec.warm_start_checkpoints},
         "window": None if spec.window is None else _fields(spec.window),
     }
 
@@ -177,7 +177,21 @@ def trial_detail_of(view: TrialView) -> show.TrialDetail:
     ]
     attempts = [_attempt(row, used) for row, used in view.attempts]
     return show.TrialDetail(
-        **_trial_fields(view.row), curve=curve, bill=_kinds(view.bill), attempt_list=attempts
+        **_trial_fields(view.row),
+        inherited=_inherited(view),
+        curve=curve,
+        bill=_kinds(view.bill),
+        attempt_list=attempts,
+    )
+
+
+def _inherited(view: TrialView) -> show.Inherited | None:
+    found = view.inherited
+    if found is None:
+        return None
+    cost = next(point.cost for point in view.curve if point.step == found.step)
+    return show.Inherited(
+        job=found.job, trial=found.trial, step=found.step, cost_usd=cost.usd.usd, gpu_hours=hours(cost)
     )
 
 
@@ -192,10 +206,20 @@ def _attempt(row: AttemptRow, used: Usage | None) -> show.Attempt:
         node=row.node or None,
         market=row.market,
         usd_per_hour=row.price.usd_per_hour,
+        machine=_machine(row.machine),
         from_step=row.from_step,
         to_step=row.to_step,
         bill=_kinds(row.costs),
         usage=None if used is None else usage_of(used),
+    )
+
+
+def _machine(found: MachineFound | None) -> show.Machine | None:
+    if found is None:
+        return None
+    price = found.price.usd_per_hour
+    return show.Machine(
+        instance_type=found.instance_type, region=found.region, usd_per_hour=price, price_source=found.source
     )
 
 

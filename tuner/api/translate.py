@@ -69,6 +69,7 @@ def spec_of(request: wire.JobRequest) -> JobSpec:
             keep=request.checkpoint.keep,
         ),
         warm_start_jobs=tuple(request.warm_start.jobs),
+        warm_start_checkpoints=request.warm_start.checkpoints,
         window=None if request.window is None else Window(**request.window.model_dump()),
         tags=request.tags,
     )

@@ -96,15 +96,23 @@ def trial(one: show.TrialDetail) -> RenderableType:
     for point in one.curve:
         cells = (number(point.metric), usd(point.cost_usd), f"{point.duration_seconds:.2f}")
         curve.add_row(str(point.step), *cells)
-    attempts = _table("attempt", "steps", "end", "why", "cost")
+    attempts = _table("attempt", "steps", "machine", "end", "why", "cost")
     for attempt in one.attempt_list:
         steps = f"{attempt.from_step} to {attempt.to_step}"
         cost = usd(round(sum(attempt.bill.values()), 6))
-        attempts.add_row(str(attempt.attempt), steps, attempt.end or "running", Text(attempt.reason), cost)
+        end = attempt.end or "running"
+        attempts.add_row(str(attempt.attempt), steps, _machine(attempt), end, Text(attempt.reason), cost)
     details = [Text(attempt.detail) for attempt in one.attempt_list if attempt.detail]
     return Group(
         Text(f"{one.id}: {one.state} {one.reason}"), Text(config(one.config)), curve, attempts, *details
     )
+
+
+def _machine(attempt: show.Attempt) -> str:
+    where = (
+        "" if attempt.machine is None else f"{attempt.machine.instance_type} {attempt.machine.region or ''}"
+    )
+    return " ".join([*where.split(), attempt.market, f"{usd(attempt.usd_per_hour)}/h"])
 
 
 def bill(found: show.Bill) -> RenderableType:

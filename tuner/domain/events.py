@@ -26,12 +26,28 @@ class Launched:
 
 
 @dataclass(frozen=True, slots=True)
+class Inherited:
+    """What a trial of an earlier job has come to: its metric by step up to that of the checkpoint which is there to go on from, and
+    what that took."""
+
+    job: str
+    trial: str
+    curve: tuple[tuple[int, float], ...]
+    trained_ns: int
+
+    @property
+    def step(self) -> int:
+        return self.curve[-1][0]
+
+
+@dataclass(frozen=True, slots=True)
 class Suggested:
-    """The sampler proposed the next configuration; None: it has no more."""
+    """The sampler proposed the next configuration; None: it has no more. `inherited`: the trial goes on from there."""
 
     at: Instant
     trial: str
     config: Config | None
+    inherited: Inherited | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,7 @@ class JobSpec:
     plateau: Plateau | None = None
     checkpoint: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     warm_start_jobs: tuple[str, ...] = ()
+    warm_start_checkpoints: bool = False
     window: Window | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
 

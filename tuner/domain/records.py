@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from tuner.domain.cost import CostKind
 from tuner.domain.money import Cost, Price
+from tuner.domain.offer import Offer
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
 from tuner.domain.trial import AttemptEnd
@@ -30,9 +31,25 @@ class ReportRow:
 
 
 @dataclass(frozen=True, slots=True)
+class MachineFound:
+    """The machine that an attempt was found on; `price` is that of the whole of it, `source` says where it comes from. `region` None:
+    not known."""
+
+    instance_type: str
+    region: str | None
+    price: Price
+    source: str
+
+    @classmethod
+    def of(cls, offer: Offer | None) -> "MachineFound | None":
+        return None if offer is None else cls(offer.instance_type, offer.region, offer.price, offer.source)
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptRow:
     """One continuous run of a trial. `ended_at` None: it runs, as far as is known. `price` is that of its share of a machine of
-    `market`, which it has had, and paid, since `landed_at` (None: it waited for one)."""
+    `market`, which it has had, and paid, since `landed_at` (None: it waited for one). `machine` is what it was found on (None: that
+    was not looked at)."""
 
     trial: str
     attempt: int
@@ -48,6 +65,7 @@ class AttemptRow:
     market: str = "on_demand"
     price: Price = NO_PRICE
     landed_at: Instant | None = None
+    machine: MachineFound | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +92,17 @@ class CheckpointRow:
     size_bytes: int
     seconds: float
     at: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class Heritage:
+    """A trial of an earlier job that a new one may go on with: its reports up to that of its checkpoint, each with a metric."""
+
+    job: str
+    trial: str
+    config: Config
+    reports: tuple[ReportRow, ...]
+    checkpoint: CheckpointRow
 
 
 @dataclass(frozen=True, slots=True)

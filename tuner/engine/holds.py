@@ -6,13 +6,15 @@ from dataclasses import dataclass, field, replace
 from tuner.domain.cost import CostKind, Meter, slice_costs, total
 from tuner.domain.events import Limit
 from tuner.domain.ids import hold_id
+from tuner.domain.job import JobSpec
 from tuner.domain.money import FREE, Cost, Money, Rate
-from tuner.domain.records import AttemptRow, OpenHold, ReportRow
+from tuner.domain.offer import Offer
+from tuner.domain.records import AttemptRow, CheckpointRow, MachineFound, OpenHold, ReportRow
 from tuner.domain.time import Instant
 from tuner.domain.trial import AttemptEnd
 from tuner.domain.usage import Usage
 from tuner.engine.journal import JournalTx
-from tuner.engine.messages import StepReport
+from tuner.engine.messages import Saved, StepReport
 from tuner.engine.placement import Place
 from tuner.tuning.guard import fits_deadline, lease_ns
 
@@ -22,7 +24,8 @@ class Purse:
     """The money of one attempt. `lease_ns` is paid for, counted from the attempt's beginning; `settled` is the reading
     up to which it was posted, `reported` that of the last report. It has had its machine since `landed_at`; as long as it waits
     for one (None) it costs nothing. `leaving`: its machine is about to be taken away. `moving`: where the trial is to go on, once
-    this attempt is saved. Up to step `again_until` it does again what was done before, which took `again_ns`."""
+    this attempt is saved. Up to step `again_until` it does again what was done before, which took `again_ns`. `found` is the machine
+    that it was found on, which is what it pays for (None: not looked at), and `misplaced` why it may not stay there."""
 
     trial: str
     attempt: int
@@ -48,6 +51,8 @@ class Purse:
     again_until: int = 0
     again_ns: int = 0
     usage: Usage | None = None
+    found: Place | None = None
+    misplaced: str = ""
 
     @property
     def waits(self) -> bool:
@@ -55,7 +60,11 @@ class Purse:
 
     @property
     def rate(self) -> Rate:
-        return self.place.rate
+        return self.place.rate if self.found is None else self.found.rate
+
+    @property
+    def pays_for(self) -> Offer | None:
+        return self.place.offer if self.found is None else self.found.offer
 
     @property
     def earned_more(self) -> bool:
@@ -67,14 +76,28 @@ class Purse:
 
     def read(self, meter: Meter, *, heard_ns: int) -> None:
         """A reading beyond the lease is cut to it: nobody is billed for more than was held."""
-        over = meter.total_ns - self.lease_ns
-        if over > 0:
-            ns = dict(meter.ns)
-            for kind, before in [(kind, self.settled.ns.get(kind, 0)) for kind in ns]:
-                cut = min(over, ns[kind] - before)
-                ns[kind], over = ns[kind] - cut, over - cut
-            meter = Meter(ns)
-        self.meter, self.heard_ns = meter, heard_ns
+        self.meter, self.heard_ns = self._within(meter, self.lease_ns), heard_ns
+
+    def cut(self, to_ns: int) -> None:
+        """The lease ends there, and what was read beyond."""
+        self.lease_ns = min(self.lease_ns, to_ns)
+        self.meter = self._within(self.meter, self.lease_ns)
+
+    def _within(self, meter: Meter, limit_ns: int) -> Meter:
+        over = meter.total_ns - limit_ns
+        if over <= 0:
+            return meter
+        ns = dict(meter.ns)
+        for kind, before in [(kind, self.settled.ns.get(kind, 0)) for kind in ns]:
+            less = min(over, ns[kind] - before)
+            ns[kind], over = ns[kind] - less, over - less
+        return Meter(ns)
+
+    def saved(self, tx: JournalTx, saved: Saved, spec: JobSpec, at: Instant) -> None:
+        """A checkpoint became durable; of the older ones only those are kept that are wanted."""
+        where = (self.trial, saved.step, self.attempt, saved.uri)
+        tx.put_checkpoint(CheckpointRow(*where, saved.size_bytes, saved.seconds, at))
+        tx.keep_checkpoints(self.trial, keep=spec.checkpoint.keep, mode=spec.objective.mode)
 
     def began(self, tx: JournalTx, node: str, from_step: int | None) -> bool:
         """What its worker says of where it runs and from which checkpoint it went on, as far as that is known. True where that is
@@ -105,6 +128,7 @@ class Purse:
     @property
     def row(self) -> AttemptRow:
         """Its attempt for the record, as it runs."""
+        offer = self.pays_for
         return AttemptRow(
             self.trial,
             self.attempt,
@@ -113,9 +137,10 @@ class Purse:
             from_step=self.from_step,
             to_step=max(self.last_step, self.from_step),
             costs=dict(self.posted),
-            market=self.place.offer.market if self.place.offer is not None else "on_demand",
+            market=offer.market if offer is not None else "on_demand",
             price=self.rate.price,
             landed_at=self.landed_at,
+            machine=None if self.found is None else MachineFound.of(self.found.offer),
         )
 
     def ended(self, end: AttemptEnd, at: Instant, *, reason: str, detail: str) -> AttemptRow:
@@ -168,6 +193,29 @@ class Treasury:
             raise AssertionError("the account was read in this transaction")
         return True
 
+    def reprice(self, tx: JournalTx, purse: Purse, place: Place, at: Instant) -> bool:
+        """The attempt is on this machine, and was since its last post: posts what it used at that price and holds the rest of its lease
+        at it. False: the budget refuses, and its present hold is all that it may use up."""
+        if place.rate == purse.rate:
+            purse.found = place
+            return True
+        lease_ns = purse.lease_ns
+        self.confine(purse, place)
+        held = place.rate.cost(lease_ns) - place.rate.cost(purse.meter.total_ns)
+        if not held.fits(tx.account().left + purse.held - self._used(purse)):
+            return False
+        self._settle(tx, purse, purse.meter.minus(purse.settled), at)
+        purse.slice, purse.lease_ns, purse.held = purse.slice + 1, lease_ns, held
+        rest_ns = lease_ns - purse.meter.total_ns
+        if not self._hold(tx, (purse.trial, purse.attempt, purse.slice), held, rest_ns, at):
+            raise AssertionError("the account was read in this transaction")
+        return True
+
+    def confine(self, purse: Purse, place: Place) -> None:
+        """The attempt is on this machine. Its lease ends with what its present hold pays for there."""
+        purse.found = place
+        purse.cut(purse.settled.total_ns + place.rate.affords_ns(purse.held))
+
     def close(self, tx: JournalTx, purse: Purse, *, lost_ns: int, at: Instant) -> None:
         """Posts the rest and releases what was not used. `lost_ns` of training have to be done again."""
         added = purse.meter.minus(purse.settled)
@@ -198,6 +246,10 @@ class Treasury:
 
     def _used(self, purse: Purse) -> Cost:
         return total(slice_costs(purse.rate, purse.settled.total_ns, purse.meter.minus(purse.settled)))
+
+    def spent(self, tx: JournalTx, purses: Iterable[Purse]) -> Money:
+        """By the whole job so far, what is not posted yet included."""
+        return sum((purse.unposted() for purse in purses), start=tx.account().posted.usd)
 
     def limit(self, tx: JournalTx, rate: Rate, wanted: Wanted, *, gpus: bool) -> tuple[Limit, str]:
         """What it was refused for, and by which budget above the job, where its own would do; `gpus`: whether GPU-hours are

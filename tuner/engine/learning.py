@@ -2,10 +2,13 @@
 
 import math
 
+from tuner.domain import commands as do
 from tuner.domain import events as ev
 from tuner.domain.ids import trial_number
 from tuner.domain.job import JobSpec
 from tuner.domain.time import Instant
+from tuner.engine.heirs import NO_HEIRS, Heirs
+from tuner.engine.world import Clock
 from tuner.tuning.reserve import Reserve
 from tuner.tuning.samplers import Sampler
 from tuner.tuning.schedulers.forecast import earned
@@ -15,20 +18,33 @@ from tuner.tuning.state import State, TrialRecord
 class Learner:
     """Tells the sampler each report, the rungs among them, so that it learns from paused trials too, and each end."""
 
-    def __init__(self, spec: JobSpec, sampler: Sampler) -> None:
+    def __init__(self, spec: JobSpec, sampler: Sampler, heirs: Heirs = NO_HEIRS) -> None:
         self._spec = spec
+        self.heirs = heirs
         self._sampler = sampler
         self._known = 0
         self._told: dict[int, int] = {}
         self._heard: dict[int, int] = {}
         self._finished: set[int] = set()
+        self.suggestion_ns = 0
+
+    def answer(self, state: State, order: do.Suggest | do.Consult, clock: Clock) -> ev.Suggested | ev.Advised:
+        """What the core asked for; a suggestion is timed."""
+        if isinstance(order, do.Consult):
+            return self.advise(state, order.trial, clock.now())
+        began = clock.elapsed_ns()
+        found = self.next(state, order.trial, clock.now())
+        self.suggestion_ns = clock.elapsed_ns() - began
+        return found
 
     def next(self, state: State, trial: str, at: Instant) -> ev.Suggested | ev.Advised:
-        """For a free worker: a trial that has earned more, or else a new configuration for `trial`, or nobody where the money is
+        """For a free worker: a trial that has earned more, or else one that is inherited, a new configuration for `trial`, or nobody where the money is
         kept to finish the best. What finishes nothing any more is spent on new trials all the same."""
         promoted = self._earned(state)
         if promoted is not None:
             return ev.Advised(at, promoted.id, go=True)
+        if (heir := self.heirs.proposal(trial, at)) is not None:
+            return heir
         reserve = Reserve.of(state)
         if reserve is not None and not reserve.may_begin():
             return ev.Advised(at, None, go=False)
@@ -54,6 +70,9 @@ class Learner:
                 if trial_number(trial) >= self._known:
                     self._known = trial_number(trial) + 1
                     self._sampler.adopt(trial_number(trial), config)
+                if event.inherited is not None:
+                    self._on_report(state, trial_number(trial))
+                    self._on_end(state, trial_number(trial))
             case ev.Reported(_, trial):
                 self._on_report(state, trial_number(trial))
             case (

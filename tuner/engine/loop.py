@@ -15,18 +15,19 @@ from tuner.domain.budget import Budget
 from tuner.domain.cost import Meter
 from tuner.domain.job import JobSpec
 from tuner.domain.money import FREE, Rate
-from tuner.domain.records import CheckpointRow
 from tuner.domain.time import Instant
 from tuner.domain.trial import AttemptEnd
 from tuner.engine.ends import DONE_AGAIN, end_of, event_of
+from tuner.engine.heirs import NO_HEIRS, Heirs
 from tuner.engine.holds import Purse, Treasury, Wanted
-from tuner.engine.hours import Hours, Over
+from tuner.engine.hours import Hours
 from tuner.engine.journal import Journal, JournalTx, Turn
+from tuner.engine.landing import Landing
 from tuner.engine.learning import Learner
 from tuner.engine.messages import ENDED, Progress, StepReport
 from tuner.engine.pace import OVERHEAD, Pace
 from tuner.engine.parting import pause_ns
-from tuner.engine.placement import Anywhere, Place, Placement, Standing
+from tuner.engine.placement import Anywhere, Machine, Place, Placement, Standing
 from tuner.engine.standing import lost_ns, may_move, standing
 from tuner.engine.world import Assignment, Clock, Terms, World
 from tuner.tuning.decide import decide
@@ -48,32 +49,31 @@ class Loop:
         world: World,
         clock: Clock,
         placement: Placement | None = None,
+        landing: Landing | None = None,
+        heirs: Heirs = NO_HEIRS,
     ) -> None:
         self.job = terms.job
         self.state = State.fresh(spec, concurrency=terms.concurrency, rate=terms.rate)
-        self.learner = Learner(spec, sampler)
+        self.learner = Learner(spec, sampler, heirs)
         self.pace = Pace()
         self.treasury = Treasury(terms.job, terms.slice_ns)
-        self._placement = placement or Anywhere(terms.rate)
-        self.purses: dict[str, Purse] = {}
-        self.attempts: dict[str, int] = {}
-        self.saved: dict[str, int] = {}
-        self.stalled: dict[str, str] = {}
+        self._placement, self._landing = placement or Anywhere(terms.rate), landing or Landing()
+        self.purses, self.stalled = dict[str, Purse](), dict[str, str]()
+        self.attempts, self.saved = dict[str, int](), dict[str, int]()
         self.end: do.EndJob | None = None
         self.journal, self._world, self._clock = journal, world, clock
         self._hours = Hours(clock, journal.running_ns(), spec.window)
-        self._suggestion_ns = 0
 
     # What happens to a job
 
     def start(self, event: ev.Asked) -> None:
         """Begins after recovery, which told `Launched`: to go on, or to end as asked."""
         self._hours.limit(self.state.budget)
-        self.asked(event)
+        self.happened(event)
 
-    def asked(self, what: ev.Asked | Over) -> None:
+    def happened(self, event: ev.Event) -> None:
         with self._turn() as turn:
-            self._tell(turn, what)
+            self._tell(turn, event)
 
     def budget_changed(self, budget: Budget) -> None:
         """Whoever changed the budget has changed the account's bound already."""
@@ -85,7 +85,7 @@ class Loop:
         """Called every second or so: ends a job whose wall clock ran out, and pauses one whose window closed."""
         over = self._hours.over(self._clock.now())
         if over is not None and self.end is None and self.state.ending is None:
-            self.asked(over)
+            self.happened(over)
 
     def progress(self, progress: Progress) -> None:
         """A worker's answer. One of an earlier attempt, or with an earlier reading of the meter, is old news and changes nothing."""
@@ -99,11 +99,7 @@ class Loop:
             purse.leaving, purse.usage = progress.leaving, progress.usage
             for saved in progress.checkpoints:
                 self._on_saved(turn, purse, saved.step)
-                size, seconds = saved.size_bytes, saved.seconds
-                row = CheckpointRow(purse.trial, saved.step, purse.attempt, saved.uri, size, seconds, turn.at)
-                turn.tx.put_checkpoint(row)
-                spec = self.state.spec
-                turn.tx.keep_checkpoints(purse.trial, keep=spec.checkpoint.keep, mode=spec.objective.mode)
+                purse.saved(turn.tx, saved, self.state.spec, turn.at)
             for report in progress.reports:
                 self._on_report(turn, purse, report)
             if progress.state in ENDED:
@@ -112,14 +108,17 @@ class Loop:
                 self._keep_going(turn, purse, progress)
                 self._reconsider(turn, purse)
 
-    def landed(self, trial: str, attempt: int) -> None:
-        """The attempt has a machine, which costs money from now on: should this driver die, the next one has to know."""
-        if purse := self._purse(trial, attempt):
-            purse.heard_ns = self._clock.elapsed_ns()
-            if purse.waits:
-                with self._turn() as turn:
-                    purse.landed_at = turn.at
-                    turn.tx.put_attempt(purse.row)
+    def landed(self, trial: str, attempt: int, machine: Machine | None = None) -> int:
+        """The attempt has a machine, which costs money from now on, as a next driver has to know; `machine` is what is known of it, told
+        again where more is. Answers with the attempt's lease there."""
+        if (purse := self._purse(trial, attempt)) is None:
+            return 0
+        purse.heard_ns = self._clock.elapsed_ns()
+        if purse.waits or machine:
+            with self._turn() as turn:
+                purse.landed_at = turn.at if purse.waits else purse.landed_at
+                self._look_at(turn, purse, machine)
+        return purse.lease_ns
 
     def relocate(self, trial: str, attempt: int) -> bool:
         """Of an attempt that waits for a machine: it ends without having cost anything and the trial's next attempt waits for
@@ -173,17 +172,7 @@ class Loop:
         for order in turn.orders:
             order()
         if turn.suggest is not None:
-            answer = self._ask(turn.suggest)
-            with self._turn() as following:
-                self._tell(following, answer)
-
-    def _ask(self, order: do.Suggest | do.Consult) -> ev.Event:
-        if isinstance(order, do.Consult):
-            return self.learner.advise(self.state, order.trial, self._clock.now())
-        began = self._clock.elapsed_ns()
-        answer = self.learner.next(self.state, order.trial, self._clock.now())
-        self._suggestion_ns = self._clock.elapsed_ns() - began
-        return answer
+            self.happened(self.learner.answer(self.state, turn.suggest, self._clock))
 
     def record_touched(self, tx: JournalTx, at: Instant) -> None:
         """Writes down the trials whose state changed."""
@@ -197,6 +186,8 @@ class Loop:
         waiting = deque([event])
         while waiting:
             told = waiting.popleft()
+            if isinstance(told, ev.Suggested) and told.inherited is not None:
+                self.saved[told.trial] = self.learner.heirs.record(turn.tx, told)
             turn.tx.append(told)
             self.state, orders = decide(self.state, told)
             self.learner.learn(self.state, told)
@@ -205,10 +196,10 @@ class Loop:
 
     def _carry_out(self, turn: Turn, order: do.Command) -> list[ev.Event]:
         match order:
-            case do.Suggest() if self._suggestion_ns > SLOW_SUGGESTION_NS:
+            case do.Suggest() if self.learner.suggestion_ns > SLOW_SUGGESTION_NS:
                 turn.suggest = order  # nobody should wait for the database meanwhile
             case do.Suggest() | do.Consult():
-                return [self._ask(order)]
+                return [self.learner.answer(self.state, order, self._clock)]
             case do.Begin():
                 return self._begin(turn, order)
             case do.Proceed(trial, until):
@@ -246,6 +237,16 @@ class Loop:
         turn.orders.append(lambda: self._world.begin(assignment))
         return []
 
+    def _look_at(self, turn: Turn, purse: Purse, machine: Machine | None) -> None:
+        """The attempt pays for the machine that it was found on, or leaves it at once."""
+        found = self._landing.settle(turn.tx, self.treasury, purse, machine, turn.at)
+        turn.tx.put_attempt(purse.row)
+        if found == "refused":
+            refused = self._refused(turn, purse.trial, self._wanted(turn, 0), purse.rate, running=True)
+            self._tell(turn, refused)
+        elif found == "misplaced":
+            turn.orders.append(lambda: self._world.stop(purse.trial))
+
     # What a worker tells
 
     def _on_saved(self, turn: Turn, purse: Purse, step: int) -> None:
@@ -261,9 +262,7 @@ class Loop:
         purse.reported = report.meter
         value = report.value(self.state.spec.objective.metric)
         turn.tx.put_report(purse.row_of(report, value))
-        spent = turn.tx.account().posted.usd
-        for other in self.purses.values():
-            spent = spent + other.unposted()
+        spent = self.treasury.spent(turn.tx, self.purses.values())
         price = purse.rate.price if purse.rate.price != self.state.rate.price else None
         told = (report.at, purse.trial, report.step, value, spent, report.resumable, train_ns, price)
         self._tell(turn, ev.Reported(*told))
@@ -279,6 +278,7 @@ class Loop:
         end = end_of(progress)
         if trial in self.stalled and end in ("lost", "preempted"):
             end = "failed"
+        end, reason = ("lost", purse.misplaced) if purse.misplaced else (end, reason)
         self._end(turn, purse, end, reason, detail)
 
     def _keep_going(self, turn: Turn, purse: Purse, progress: Progress) -> None:
@@ -286,7 +286,7 @@ class Loop:
         of a trial that is to end, too, which may be saving still."""
         trial = purse.trial
         status = self.state.trial(trial).status
-        if status not in ("running", "parking", "finishing") or trial in self.stalled:
+        if status not in ("running", "parking", "finishing") or trial in self.stalled or purse.misplaced:
             return
         hangs = self.pace.hangs(
             trained_ns=purse.since_report_ns("train"),

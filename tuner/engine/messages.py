@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from tuner.domain.cost import Meter
@@ -74,7 +74,8 @@ class Trouble:
 class Progress:
     """One answer of a worker. `saved_step` is that of the newest durable checkpoint, `need_ns` the lease wanted beyond the
     present one; `warming_ns` of the attempt's setup went into the worker itself, and is not needed for another attempt.
-    `from_step` is that of the checkpoint from which it went on (0: none; None: not yet known), `node` where it runs ("": unknown); `leaving`: that is about to be taken away. Of its restore and its closing save, `outage_ns` went into trying again a storage that failed."""
+    `from_step` is that of the checkpoint from which it went on (0: none; None: not yet known), `node` where it runs ("": unknown); `leaving`: that is about to be taken away. Of its restore and its closing save, `outage_ns` went into trying again a storage that failed. `machine`: what its
+    cloud says of the machine; empty: nothing yet."""
 
     trial: str
     attempt: int
@@ -90,6 +91,7 @@ class Progress:
     leaving: bool = False
     from_step: int | None = None
     outage_ns: int = 0
+    machine: Mapping[str, str] = field(default_factory=dict)
     usage: Usage | None = None
 
     @classmethod
@@ -120,6 +122,7 @@ class Progress:
             leaving=result.get("leaving", False),
             from_step=result.get("from_step"),
             outage_ns=result.get("outage_ns", 0),
+            machine=result.get("machine") or {},
             usage=Usage.parse(result.get("usage")),
             trouble=Trouble(**{name: _text(error.get(name, "")) for name in TROUBLE}) if error else None,
         )

@@ -1,24 +1,27 @@
 """How long steps take and what they bring, drawn for configurations that nobody has tried, from those that were seen.
 
 A configuration is given the pace and the curve of a seen trial: of its nearest neighbour in the unit cube, or of one drawn at
-random, as often as neighbours were seen to tell nothing of each other. So what was seen is told again, with its spread, and
-nothing is better than it was there. A curve that was cut short goes on by what the others gained on average. Where nothing was
-seen, paces are log-normal around what was given, and scores stand for ranks alone.
+random, as often as neighbours were seen to tell nothing of each other. Both are moved a little, together as they go together, and
+towards the mean by so much that their spread stays what was seen: a smoothed bootstrap (Silverman 1986, section 6.4). A curve
+that was cut short goes on by what the others gained on average. Where nothing was seen, paces are log-normal around what was
+given, and scores stand for ranks alone.
 """
 
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from random import Random
+from statistics import fmean
 
 import numpy as np
 import numpy.typing as npt
 
 from tuner.domain.history import transferred
 from tuner.domain.space import Config, Space
-from tuner.planning.evidence import Evidence, SeenTrial
+from tuner.planning.evidence import EARLY_STEPS, Evidence, SeenTrial, pace_model_of
 from tuner.tuning.samplers.encoding import UnitCube
 
 Floats = npt.NDArray[np.float64]
@@ -35,10 +38,25 @@ class Paces:
     def __init__(self, evidence: Evidence, space: Space, steps: int) -> None:
         self.evidence, self.steps = evidence, steps
         self._cube = UnitCube(space)
-        placed = [(trial, transferred(space, trial.config)) for trial in evidence.trials]
+        self._model = pace_model_of(evidence.trials, space) if evidence.trials else None
+        trials = evidence.curves if evidence.knows_curves else evidence.trials
+        placed = [(trial, transferred(space, trial.config)) for trial in trials]
         self._near = [trial for trial, config in placed if config is not None]
         points = [self._cube.point(config) for _, config in placed if config is not None]
         self._points: Floats = np.array(points).reshape(len(points), self._cube.parameters)
+
+    def training_ns(self, trial: SeenTrial, steps: float) -> float:
+        """What the first so many steps of it take."""
+        if trial.early_ns is None:
+            return trial.step_ns * steps
+        later_ns = trial.later_ns or trial.early_ns * self.evidence.later
+        return trial.early_ns * min(steps, EARLY_STEPS) + later_ns * max(0.0, steps - EARLY_STEPS)
+
+    def pace_of(self, seen: SeenTrial, config: Config, rng: Random) -> float | None:
+        """How many times as long a step takes this configuration as that trial, by its parameters; None where they do not tell."""
+        if self._model is None:
+            return None
+        return self._model.drawn_ns(config, rng) / (seen.early_ns or seen.step_ns)
 
     @property
     def knows_curves(self) -> bool:
@@ -46,7 +64,7 @@ class Paces:
 
     def seen_for(self, config: Config, rng: Random) -> SeenTrial | None:
         """The trial whose pace and curve this configuration is given; None where none was seen."""
-        trials = self.evidence.trials
+        trials = self.evidence.curves if self.knows_curves else self.evidence.trials
         if not trials:
             return None
         alike = rng.random() < self.likeness
@@ -71,6 +89,51 @@ class Paces:
             scores = np.array([self.score(trial, trial.curve[0][0]) for trial in self._near])
             found.append(_correlation(scores, scores[nearest]))
         return max(0.0, *found)
+
+    @cached_property
+    def width(self) -> float:
+        """Of the kernel, in standard deviations, by Silverman's rule for this many trials."""
+        return float(1.06 * max(1, len(self.evidence.trials)) ** -0.2)
+
+    @cached_property
+    def log_pace(self) -> float:
+        return fmean(math.log(trial.step_ns) for trial in self.evidence.trials)
+
+    @cached_property
+    def _ends(self) -> Floats:
+        """The scores that the seen trials have or would have at the last step."""
+        return np.array([self.score(trial, self.steps) for trial in self.evidence.curves])
+
+    @cached_property
+    def score_spread(self) -> float:
+        return float(self._ends.std()) if self.knows_curves else 0.0
+
+    @cached_property
+    def togetherness(self) -> float:
+        """How much better the slower ones are: the correlation of log pace and score."""
+        if not self.knows_curves:
+            return 0.0
+        paces = np.log([trial.step_ns for trial in self.evidence.curves])
+        return max(-1.0, min(1.0, _correlation(paces, self._ends)))
+
+    def moved(self, trial: SeenTrial, noise: float) -> float:
+        """By how much the curve of this trial is moved."""
+        if not self.knows_curves or not trial.curve:
+            return 0.0
+        end = self.score(trial, self.steps)
+        return smoothed(end, float(self._ends.mean()), self.score_spread, noise, self.width) - end
+
+    def kept_within(self, score: float) -> float:
+        """Where all scores that were seen are shares, so is this one."""
+        low, high = self._bounds
+        return min(high, max(low, score))
+
+    @cached_property
+    def _bounds(self) -> tuple[float, float]:
+        seen = [score for trial in self.evidence.curves for _, score in trial.curve]
+        if all(0 <= score <= 1 for score in seen):
+            return 0.0, 1.0
+        return (-1.0, 0.0) if all(-1 <= score <= 0 for score in seen) else (-math.inf, math.inf)
 
     def score(self, trial: SeenTrial, step: int) -> float:
         """As it was seen, between reports by the logarithm of steps, and beyond them by what others gained."""
@@ -112,42 +175,75 @@ class Paces:
         return milestones, heights
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What a configuration was given: a step's time, and the curve of `seen`, `moved` by so much; or, of no known curve, talent and
+    luck."""
+
+    step_ns: int
+    seen: SeenTrial | None
+    moved: float
+    talent: float
+    luck: float
+
+
 class DrawnTraining:
     """What a simulated job trains: fulfils the simulator's `Training`. `stretch`: how many times as long as was seen everything takes;
     `coarse` steps are one."""
 
     def __init__(self, paces: Paces, *, seed: int, stretch: float, coarse: float) -> None:
         self._paces, self._seed, self._stretch, self._coarse = paces, seed, stretch, coarse
-        self._drawn: dict[str, tuple[int, SeenTrial | None, float, float]] = {}
+        self._drawn: dict[str, Drawn] = {}
 
     def step_ns(self, config: Config, step: int) -> int:
-        return self._of(config)[0]
+        drawn = self._of(config)
+        if drawn.seen is None:
+            return drawn.step_ns
+        before, behind = (step - 1) * self._coarse, step * self._coarse
+        ns = self._paces.training_ns(drawn.seen, behind) - self._paces.training_ns(drawn.seen, before)
+        return max(1, round(drawn.step_ns * ns / (self._coarse * drawn.seen.step_ns)))
 
     def value(self, config: Config, step: int) -> float:
-        _, seen, talent, luck = self._of(config)
-        if self._paces.knows_curves and seen is not None and seen.curve:
-            return self._paces.score(seen, max(1, round(step * self._coarse)))
+        drawn, known = self._of(config), max(1, round(step * self._coarse))
+        if drawn.seen is not None and self._paces.knows_curves:
+            return self._paces.kept_within(self._paces.score(drawn.seen, known) + drawn.moved)
         # Ranks alone: more and more of them is talent.
         part = min(1.0, math.sqrt(step * self._coarse / self._paces.steps))
-        return talent * part + luck * (1 - part) - 3 / math.sqrt(step)
+        return drawn.talent * part + drawn.luck * (1 - part) - 3 / math.sqrt(step)
 
-    def _of(self, config: Config) -> tuple[int, SeenTrial | None, float, float]:
+    def standing(self, config: Config, step: int) -> float:
+        """Its score at that step, in standard deviations of those of other configurations."""
+        return self.value(config, step) / (self._paces.score_spread or 1.0)
+
+    def _of(self, config: Config) -> Drawn:
         key = str(sorted(config.items()))
         found = self._drawn.get(key)
         if found is None:
             found = self._drawn[key] = self._draw(config, Random(f"{self._seed}/{key}"))
         return found
 
-    def _draw(self, config: Config, rng: Random) -> tuple[int, SeenTrial | None, float, float]:
-        evidence = self._paces.evidence
-        seen = self._paces.seen_for(config, rng)
-        talent, luck = rng.gauss(0, 1), rng.gauss(0, 1)
-        if seen is not None:
-            ns = float(seen.step_ns)
+    def _draw(self, config: Config, rng: Random) -> Drawn:
+        paces, evidence = self._paces, self._paces.evidence
+        seen = paces.seen_for(config, rng)
+        talent, luck, own = rng.gauss(0, 1), rng.gauss(0, 1), rng.gauss(0, 1)
+        if seen is None:
+            moved, sd = 0.0, evidence.spread
+            ns = evidence.step_ns * math.exp(own * sd - sd * sd / 2)
+        elif (pace := paces.pace_of(seen, config, rng)) is not None:
+            moved, ns = paces.moved(seen, talent), seen.step_ns * pace
         else:
-            sd = evidence.spread
-            ns = evidence.step_ns * math.exp(rng.gauss(0, sd) - sd * sd / 2)
-        return max(1, round(ns * self._stretch * self._coarse)), seen, talent, luck
+            together = paces.togetherness
+            aside = together * talent + math.sqrt(1 - together * together) * own
+            ns = math.exp(
+                smoothed(math.log(seen.step_ns), paces.log_pace, evidence.spread, aside, paces.width)
+            )
+            moved = paces.moved(seen, talent)
+        return Drawn(max(1, round(ns * self._stretch * self._coarse)), seen, moved, talent, luck)
+
+
+def smoothed(value: float, mean: float, deviation: float, noise: float, width: float) -> float:
+    """One that is near it, of a spread that is the same as before."""
+    return mean + (value - mean + width * deviation * noise) / math.sqrt(1 + width * width)
 
 
 def _between(curve: Sequence[tuple[int, float]], step: int) -> float:

@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean, stdev
 
 from tuner.domain.budget import Budget
 from tuner.domain.job import JobSpec
@@ -23,6 +24,7 @@ from tuner.planning.simulations import Setting, for_planning, mean, stops_of
 from tuner.planning.warnings import warnings_of
 
 RUNS = 10
+T_RUNS = 1.45  # the 90th percentile of Student's t with 9 degrees of freedom, for one more run than the ten
 MARGIN = 50  # an interval is wider by a fiftieth at each end: for what no simulation knows of
 
 
@@ -69,7 +71,7 @@ def plan(question: Question, simulate: Simulate) -> Plan:
             budget.limit.gpu_ms,
         ),
         finish_ns=_within(_spread([run.elapsed_ns for run in runs]), budget.wall_clock_ns),
-        trials=_spread([run.trials for run in runs], margin=False),
+        trials=_within(_spread([run.trials for run in runs]), budget.trials),
         rungs=rungs,
         ends=Counter(run.reason for run in runs if run.reason is not None),
         deadline_ns=limit_ns,
@@ -136,13 +138,17 @@ def _within(spread: Spread, limit: int | None) -> Spread:
     return Spread(min(spread.expected, limit), min(spread.low, limit), min(spread.high, limit))
 
 
-def _spread(values: Sequence[int], expected: int | None = None, *, margin: bool = True) -> Spread:
-    """`expected` None: the mean. The ends are the 10th and the 90th percentile."""
-    ordered = sorted(values)
+def _spread(values: Sequence[int], expected: int | None = None) -> Spread:
+    """`expected` None: the mean. The ends are the 10th and the 90th percentile of the runs, or of the log-normal distribution that
+    they would be of, whichever is farther: so few runs seldom show the ends."""
+    ordered, middle = sorted(values), mean(values) if expected is None else expected
     low, high = _quantile(ordered, 1), _quantile(ordered, 9)
-    if margin:
-        low, high = low - low // MARGIN, high + high // MARGIN
-    return Spread(mean(values) if expected is None else expected, low, high)
+    if ordered[0] > 0 and len(ordered) > 1:
+        logs = [math.log(value) for value in ordered]
+        reach = T_RUNS * stdev(logs)
+        low = min(low, round(math.exp(fmean(logs) - reach)))
+        high = max(high, round(math.exp(fmean(logs) + reach)))
+    return Spread(middle, low - low // MARGIN, high + high // MARGIN)
 
 
 def _quantile(ordered: Sequence[int], tenths: int) -> int:

@@ -13,7 +13,7 @@ from statistics import NormalDist
 
 from tuner.domain.budget import Budget
 from tuner.domain.fidelity import Fidelity
-from tuner.domain.job import JobSpec, SamplerName
+from tuner.domain.job import JobSpec, Plateau
 from tuner.domain.money import Cost, Money
 from tuner.domain.offer import Offer
 from tuner.planning.evidence import DEFAULT_STEPS
@@ -23,9 +23,11 @@ from tuner.tuning.rungs import ladder
 
 STEPS_A_RUN = 100
 TRIALS_AT_LEAST = 12
+SLICES_AT_LEAST = 3
 STEPS_OF_FULL = 12  # of a training, where nobody looks at it before its end
 STEPS_WITH_RUNGS = 36
 MIN_NS = 1_000_000_000
+GOLDEN = 0.6180339887  # multiples of it, less the whole, are spread evenly, and are in no order
 
 
 @dataclass(frozen=True)
@@ -59,24 +61,32 @@ class Setting:
         size = self._size(factor, coarse, fidelity)
         concurrency = max(1, round(self.concurrency / size))
         longer = size * concurrency / self.concurrency
-        spec = replace(self.spec, fidelity=fidelity, budget=_shrunk(self.spec, size, longer))
+        spec = replace(
+            self.spec,
+            fidelity=fidelity,
+            budget=_shrunk(self.spec, size, longer),
+            plateau=_shorter(self.spec.plateau, size),
+        )
+        delays = self.paces.evidence.delays
         scenario = Scenario(
             spec,
             self.offers,
             concurrency,
             self.paces,
             factor,
-            self.paces.evidence.delays,
+            replace(delays, warming_ns=int(delays.warming_ns / longer)),
             self.slice_ns,
             coarse,
-            self.spot,
+            None if self.spot is None else self.spot.of_market((0.5 + number * GOLDEN) % 1),
             self.seed * 1000 + number,
         )
-        return grown(simulate(scenario), size, longer, ladder(self.spec).reduction_factor)
+        return grown(simulate(scenario), size, longer, ladder(self.spec).reduction_factor, spec.budget)
 
     def _size(self, factor: float, coarse: float, fidelity: Fidelity) -> Fraction:
-        """By how much the job is larger than what is simulated, 1 at least."""
+        """By how much the job is larger than what is simulated, 1 at least. Trials count with the time around their steps; of what
+        is simulated there is enough for some slices."""
         wanted, budget = self.spec.resources, self.spec.budget
+        delays = self.paces.evidence.delays
         step_ns = max(1, round(self.paces.evidence.step_ns * factor * coarse))
         rate = min(
             (offer.rate(cpus=wanted.cpus, gpus=wanted.gpus) for offer in self.offers), key=lambda r: r.price
@@ -84,12 +94,13 @@ class Setting:
         affordable = rate.affords_ns(budget.limit)
         if budget.wall_clock_ns is not None:
             affordable = min(affordable, budget.wall_clock_ns * self.concurrency)
-        a_trial = steps_a_trial(replace(self.spec, fidelity=fidelity))
-        steps = affordable / step_ns
+        steps = steps_a_trial(replace(self.spec, fidelity=fidelity))
+        trial_ns = steps * step_ns + delays.setup_ns + delays.save_ns
+        trials = affordable / trial_ns
         if budget.trials is not None:
-            steps = min(steps, budget.trials * a_trial)
-        small = max(STEPS_A_RUN, TRIALS_AT_LEAST * a_trial)
-        return max(Fraction(1), Fraction(round(steps), round(small)))
+            trials = min(trials, budget.trials)
+        small = max(STEPS_A_RUN / steps, TRIALS_AT_LEAST, SLICES_AT_LEAST * self.slice_ns / trial_ns)
+        return max(Fraction(1), Fraction(trials) / Fraction(small)).limit_denominator(1000)
 
 
 def steps_a_trial(spec: JobSpec) -> float:
@@ -131,13 +142,11 @@ def stops_of(spec: JobSpec) -> list[int]:
 
 
 def for_planning(spec: JobSpec, *, steps: int | None, knows_curves: bool) -> JobSpec:
-    """As it is simulated: at any hour of the day, with a last step, configurations drawn at random where the job's own sampler would have to learn first, and
-    without ends that depend on scores of which nothing is known."""
+    """As it is simulated: at any hour of the day, with a last step, and without ends that depend on scores of which nothing is known."""
     fidelity = spec.fidelity
     if fidelity.max is None:
         last = max(1, steps or DEFAULT_STEPS)
         fidelity = replace(fidelity, min=min(fidelity.min, last), max=last)
-    sampler: SamplerName = "grid" if spec.algorithm.sampler == "grid" else "random"
     objective = spec.objective if knows_curves else replace(spec.objective, target=None)
     size = spec.space.size()
     budget = spec.budget
@@ -148,7 +157,6 @@ def for_planning(spec: JobSpec, *, steps: int | None, knows_curves: bool) -> Job
         fidelity=fidelity,
         objective=replace(objective, mode="max", target=_as_score(objective.target, spec)),
         plateau=spec.plateau if knows_curves else None,
-        algorithm=replace(spec.algorithm, sampler=sampler),
         budget=replace(budget, on_exhausted="finish"),
         window=None,
     )
@@ -170,9 +178,19 @@ def _shrunk(spec: JobSpec, size: Fraction, longer: Fraction) -> Budget:
     )
 
 
-def grown(outcome: Outcome, size: Fraction, longer: Fraction, reduction_factor: int) -> Outcome:
+def _shorter(plateau: Plateau | None, size: Fraction) -> Plateau | None:
+    """Patience is a part of the money, too."""
+    if plateau is None:
+        return None
+    return replace(plateau, patience_micro_usd=max(1, int(plateau.patience_micro_usd / size)))
+
+
+def grown(
+    outcome: Outcome, size: Fraction, longer: Fraction, reduction_factor: int, budget: Budget
+) -> Outcome:
     """What the whole job would come to. Where the best trial alone came to a rung, it is one of as many as that rung has of a whole
-    job's, and not of as many as the job is larger; the money of a budget that ran out is spent all the same."""
+    job's, and not of as many as the job is larger; the money of a budget that ran out is spent all the same, but for what the small
+    `budget` left, which is as much of a larger one."""
     if size == 1 == longer:
         return outcome
     trials = round(outcome.trials * size)
@@ -182,7 +200,8 @@ def grown(outcome: Outcome, size: Fraction, longer: Fraction, reduction_factor: 
     ]
     rungs = _grown(outcome.rungs, factors)
     if outcome.reason not in ("trials", "target", "plateau"):
-        spent, whole = total_of(rungs).usd.micro_usd, outcome.cost.usd.micro_usd * size
+        spent = total_of(rungs).usd.micro_usd
+        whole = (outcome.cost.usd.micro_usd * (1 + _left(outcome, budget) * (1 - 1 / size))) * size
         rungs = _grown(rungs, [whole / max(1, spent)] * len(rungs))
     return replace(
         outcome,
@@ -192,6 +211,15 @@ def grown(outcome: Outcome, size: Fraction, longer: Fraction, reduction_factor: 
         rungs=rungs,
         preemptions=round(outcome.preemptions * size),
     )
+
+
+def _left(outcome: Outcome, budget: Budget) -> Fraction:
+    """Of the limit that ended it, in parts of what was used of it."""
+    if outcome.reason == "budget_usd" and budget.usd is not None and outcome.cost.usd.micro_usd:
+        return Fraction(budget.usd.micro_usd - outcome.cost.usd.micro_usd, outcome.cost.usd.micro_usd)
+    if outcome.reason == "budget_gpu_hours" and budget.gpu_ms is not None and outcome.cost.gpu_ms:
+        return Fraction(budget.gpu_ms - outcome.cost.gpu_ms, outcome.cost.gpu_ms)
+    return Fraction(0)
 
 
 def total_of(rungs: Sequence[RungUse]) -> Cost:

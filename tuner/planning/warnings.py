@@ -29,6 +29,9 @@ def _of_evidence(spec: JobSpec, setting: Setting) -> Iterator[str]:
 
 
 def _of_limits(spec: JobSpec, plan: Plan) -> Iterator[str]:
+    if spec.window is not None:
+        hours = f"from {spec.window.start} to {spec.window.end} {spec.window.timezone}"
+        yield f"the finish counts time in which the job runs, which is {hours} only; by the calendar it is later"
     if plan.in_time is not None and plan.in_time.share < SURE_ENOUGH:
         chance = plan.in_time
         yield f"in {chance.runs - chance.met} of {chance.runs} runs it is not done within {(plan.deadline_ns or 0) / NS:g} s"
@@ -48,8 +51,8 @@ def _of_curves(spec: JobSpec, setting: Setting) -> Iterator[str]:
         yield "no learning curves are known: the plan is for a job that does not reach its target, which would end it sooner"
     if spec.plateau is not None and not knows:
         yield "no learning curves are known: the plan is for a job that meets no plateau, which would end it sooner"
-    if spec.algorithm.sampler not in ("random", "grid") and knows:
+    if spec.algorithm.sampler in ("auto", "tpe", "gp", "cmaes") and not knows:
         yield (
-            f"configurations are drawn at random here; sampler {spec.algorithm.sampler} learns, so the best should be better "
-            "than is expected"
+            f"configurations are drawn at random here: what sampler {spec.algorithm.sampler} will prefer may take longer, or less "
+            "long"
         )

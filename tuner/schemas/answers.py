@@ -40,6 +40,15 @@ class CurvePoint(Answer):
     at: str
 
 
+class Machine(Answer):
+    """`usd_per_hour` is the price of the whole machine, and `price_source` says where it comes from."""
+
+    instance_type: str
+    region: str | None
+    usd_per_hour: float
+    price_source: str
+
+
 class AttemptUsage(Answer):
     """What an attempt used of its machine while it trained, as far as it was measured: null is unknown. `cpu_seconds` of processors
     went into `wall_seconds`; `gpu_percent_sum` adds up `gpu_samples` samples of utilisation in percent. `facts` is what our helpers
@@ -60,7 +69,7 @@ class AttemptUsage(Answer):
 
 class Attempt(Answer):
     """`end` is null while it runs; `node` the machine's id in the cluster, once that is known. `usd_per_hour` is the price of the
-    trial's share of a machine of `market`."""
+    trial's share of a machine of `market`. `machine` is what it was found on, and billed for: null where that was not looked at."""
 
     attempt: int
     began_at: str
@@ -71,13 +80,25 @@ class Attempt(Answer):
     node: str | None
     market: str
     usd_per_hour: float
+    machine: Machine | None
     from_step: int
     to_step: int
     bill: dict[str, float]
     usage: AttemptUsage | None = None
 
 
+class Inherited(Answer):
+    """The trial of an earlier job that this one went on with: up to which step, and what that had cost to train."""
+
+    job: str
+    trial: str
+    step: int
+    cost_usd: float
+    gpu_hours: float
+
+
 class TrialDetail(Trial):
+    inherited: Inherited | None
     curve: list[CurvePoint]
     bill: dict[str, float]
     attempt_list: list[Attempt]

@@ -106,7 +106,10 @@ class Checkpoint(Request):
 
 
 class WarmStart(Request):
+    """`checkpoints`: the best trials of those jobs go on where they stood, too."""
+
     jobs: list[str] = Field(default_factory=list)
+    checkpoints: bool = False
 
 
 class Window(Request):

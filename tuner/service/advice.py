@@ -23,6 +23,7 @@ from tuner.planning.advice.rules.ranks import LEAST_TRIALS
 from tuner.service.catalogue import catalogue, data_rates
 from tuner.service.node_prices import priced_kind
 from tuner.service.wiring import Service
+from tuner.settings import Settings
 from tuner.store import evidence as recorded
 from tuner.store import jobs, ledger
 from tuner.store.database import Connection
@@ -139,12 +140,20 @@ def _price(service: Service, row: JobRow, market: ListedMarket) -> tuple[Price |
     size = row.spec.resources
     offered = [offer for offer in row.offers if offer.market == market]
     if not offered:
+        kind, settings = row.offer.instance_type, service.settings
+        if market == "spot" and not _is_priced(settings, kind):
+            return None, ""
         told = priced_kind(service.settings, row.offer, market)
         if told.price is None:
             return None, told.source
         offered = [replace(row.offer, price=told.price, source=told.source)]
     least = min(offered, key=lambda one: one.rate(cpus=size.cpus, gpus=size.gpus).price)
     return least.rate(cpus=size.cpus, gpus=size.gpus).price, least.source
+
+
+def _is_priced(settings: Settings, kind: str) -> bool:
+    """Whether there is a spot market of such machines as far as is known: others have a price that stands in for one."""
+    return settings.node_price(kind, "spot") is not None or bool(catalogue(settings).find(instance_type=kind))
 
 
 def _places(service: Service, row: JobRow) -> Places:

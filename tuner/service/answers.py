@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from tuner.domain.cost import CostKind
 from tuner.domain.errors import NotFound
+from tuner.domain.events import Inherited
 from tuner.domain.ids import TRIAL_ID
 from tuner.domain.job import FINAL, JobState
 from tuner.domain.ledger import Account
@@ -23,6 +24,7 @@ from tuner.store.answers import Sort as Sort
 from tuner.store.answers import Told as Told
 from tuner.store.answers import TrialRow as TrialRow
 from tuner.store.database import Connection
+from tuner.store.heirs import inherited
 from tuner.store.jobs import JobRow
 from tuner.store.ledger import EntryRow as EntryRow
 
@@ -43,6 +45,7 @@ class TrialView:
     curve: list[CurveView]
     bill: Mapping[CostKind, Cost]
     attempts: list[tuple[AttemptRow, Usage | None]]
+    inherited: Inherited | None
 
 
 @dataclass(frozen=True)
@@ -115,9 +118,8 @@ def trial(service: Service, job: str, name: str) -> TrialView:
             CurveView(r.step, r.value, r.metrics, Cost(Money(r.usd), r.gpu_ms), r.duration_ns, Instant(r.at))
             for r in answers.curve(db, job, name)
         ]
-        return TrialView(
-            row, curve, ledger.posted_by_kind(db, job, name), list(evidence.attempts_of(db, job, [name]))
-        )
+        paid, attempts = ledger.posted_by_kind(db, job, name), list(evidence.attempts_of(db, job, [name]))
+        return TrialView(row, curve, paid, attempts, inherited(db, job, name))
 
 
 def bill(service: Service, job: str) -> BillView:

@@ -85,7 +85,7 @@ class RayCluster:
         return found
 
     def submit(self, submission_id: str, *, job: str, epoch: int, name: str, code: str | None) -> None:
-        entrypoint = f"exec {sys.executable} -m tuner.engine.ray_driver.main --job {job} --epoch {epoch}"
+        entrypoint = f"exec {sys.executable} -m tuner.service.driver --job {job} --epoch {epoch}"
         entrypoint += f" --code {code}" if code else ""
         metadata = {"tuning_job": job, "name": name}
         RayJobs(self._open()).submit(
@@ -125,6 +125,10 @@ def driver_env(settings: Settings, environ: Mapping[str, str] = os.environ) -> d
     env = {**DRIVER_ENV, "TUNER_HOME": str(settings.home), "TUNER_STORAGE": settings.storage}
     env["TUNER_SLICE"] = str(settings.slice_s)
     env["TUNER_SPOT_WAIT"] = str(settings.spot_wait_s)
+    if settings.prices:
+        env["TUNER_PRICES"] = settings.prices
+    if settings.node_prices:
+        env["TUNER_NODE_PRICES"] = ",".join(f"{kind}={usd}" for kind, usd in settings.node_prices.items())
     env["PYTHONPATH"] = os.pathsep.join(import_path(environ))
     if "@" in settings.database_url:
         env["TUNER_DATABASE_URL_FILE"] = str(settings.database_url_path)

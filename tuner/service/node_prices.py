@@ -1,8 +1,9 @@
 """What a machine of a cluster costs: as it says itself, as the settings say, as the catalogue has it, or by its size."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tuner.domain.errors import BadFile
 from tuner.domain.listing import Listing, Market
 from tuner.domain.money import Price
 from tuner.domain.offer import Offer
@@ -67,14 +68,24 @@ def listed(
     )
 
 
-def finder(settings: Settings) -> Callable[[Machine], Offer | None]:
-    """What the machine on which an attempt landed is, and costs; None where its price is not known."""
+def finder(settings: Settings, offers: Sequence[Offer]) -> Callable[[Machine], Offer | None]:
+    """What the machine on which an attempt landed is, and costs; None where its price is not known. Where there is no catalogue to
+    be read, it costs what a machine of its kind did when the job was admitted, for these `offers`."""
 
     def find(machine: Machine) -> Offer | None:
-        found = priced(settings, machine.labels, cpus=machine.cpus, gpus=machine.gpus)
+        try:
+            found = priced(settings, machine.labels, cpus=machine.cpus, gpus=machine.gpus)
+        except BadFile as error:
+            found = _admitted(machine, offers, error.detail)
         return None if found.price is None else offer_of(machine, found.price, found.source)
 
     return find
+
+
+def _admitted(machine: Machine, offers: Sequence[Offer], why: str) -> Priced:
+    kind = its.instance_type_of(machine.labels), its.market_of(machine.labels)
+    found = next((one for one in offers if (one.instance_type, one.market) == kind), None)
+    return Priced(None, why) if found is None else Priced(found.price, f"{found.source}, as admitted: {why}")
 
 
 def offer_of(machine: Machine, price: Price, source: str) -> Offer:

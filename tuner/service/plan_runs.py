@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from random import Random
 
 from tuner.domain.cost import total
@@ -16,14 +15,16 @@ from tuner.engine.simulated.training import Overheads
 from tuner.engine.simulated.world import SimulatedRun
 from tuner.engine.world import Terms
 from tuner.planning.evidence import Delays
+from tuner.planning.learner import KnowingSampler
 from tuner.planning.paces import DrawnTraining
 from tuner.planning.scenario import Outcome, RungUse, Scenario, SpotLife
 from tuner.planning.simulations import stops
-from tuner.tuning.samplers import Sampler, sampler_for
-from tuner.tuning.samplers.simple import GridSampler
+from tuner.tuning.samplers import Sampler
+from tuner.tuning.samplers.simple import GridSampler, RandomSampler
 
 TURNS_MAX = 2_000_000
 SLICE_STEPS = 8
+LEARNING = ("auto", "tpe", "gp", "cmaes")
 GRID_LISTED = 2000  # points; to list more takes longer than to draw from them
 HEARTBEAT_STEPS = 4
 SPOT_HEARTBEAT_NS = 60 * NS
@@ -57,7 +58,7 @@ def _run(scenario: Scenario) -> SimulatedRun:
         training,
         overheads=_overheads(scenario.delays, spot=life is not None),
         seed=scenario.seed,
-        sampler=lambda: _sampler(scenario),
+        sampler=lambda: _sampler(scenario, training),
         heartbeat_ns=heartbeat_ns,
         up_times=up_times,
         notice_ns=life.notice_ns if life else None,
@@ -65,11 +66,16 @@ def _run(scenario: Scenario) -> SimulatedRun:
     )
 
 
-def _sampler(scenario: Scenario) -> Sampler:
-    spec = replace(scenario.spec, algorithm=replace(scenario.spec.algorithm, seed=scenario.seed))
-    if spec.algorithm.sampler == "grid":
-        return GridSampler(spec.space, scenario.seed, listed=GRID_LISTED)
-    return sampler_for(spec)
+def _sampler(scenario: Scenario, training: DrawnTraining) -> Sampler:
+    """Models are too slow for a plan: one that learns is stood in for, where there is anything to learn."""
+    spec, seed = scenario.spec, scenario.seed
+    name = spec.algorithm.sampler
+    if name == "grid":
+        return GridSampler(spec.space, seed, listed=GRID_LISTED)
+    if name in LEARNING and scenario.paces.knows_curves:
+        last, thrifty = spec.fidelity.max or 1, name == "auto"
+        return KnowingSampler(spec.space, seed, training, last=last, thrifty=thrifty)
+    return RandomSampler(spec.space, seed)
 
 
 def _overheads(delays: Delays, *, spot: bool) -> Overheads:
@@ -103,7 +109,7 @@ def _up_times(scenario: Scenario, life: SpotLife, mean_ns: int) -> list[Iterator
 
 
 def _lives(life: SpotLife, mean_ns: int, rng: Random) -> Iterator[UpTimes]:
-    begin = 0
+    begin = 0 if rng.random() < life.share else round(rng.random() * life.wait_ns)
     while True:
         end = begin + max(NS, round(rng.expovariate(1 / mean_ns)))
         yield UpTimes(begin, end)
@@ -130,19 +136,24 @@ def _rungs(run: SimulatedRun, scenario: Scenario) -> tuple[RungUse, ...]:
     tables, uses = run.journal.tables, [_Use() for _ in steps_of]
     reached: Counter[str] = Counter()
     trained: Counter[tuple[str, int]] = Counter()
+    on_gpus: Counter[tuple[str, int]] = Counter()
+    gpus = scenario.spec.resources.gpus
     for (trial, step), row in tables.reports.items():
         ns = run.training.step_ns(run.loop.state.trial(trial).config, step)
         price = tables.attempts[trial, row.attempt].price
         micro = ns * price.micro_usd_per_hour // NS_PER_HOUR
         use = uses[_stop_of(steps_of, step)]
         use.steps, use.train_ns, use.train_micro = use.steps + 1, use.train_ns + ns, use.train_micro + micro
+        gpu_ms = round(1000 * gpus) * ns // (1000 * 1_000_000)
+        use.gpu_ms += gpu_ms
         trained[trial, row.attempt] += micro
+        on_gpus[trial, row.attempt] += gpu_ms
         reached[trial] = max(step, reached[trial])
     for key, attempt in tables.attempts.items():
         paid = total(tables.bills.get(key, {}))
         use = uses[_stop_of(steps_of, attempt.from_step + 1)]
         use.overhead_micro += paid.usd.micro_usd - trained[key]
-        use.gpu_ms += paid.gpu_ms
+        use.gpu_ms += paid.gpu_ms - on_gpus[key]
     return tuple(
         RungUse(
             sum(step >= stop for step in reached.values()),

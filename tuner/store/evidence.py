@@ -10,7 +10,7 @@ from tuner.domain.money import Money
 from tuner.domain.records import AttemptRow
 from tuner.domain.trial import TrialState
 from tuner.domain.usage import COUNTS, Usage
-from tuner.store.journal import attempt_row
+from tuner.store.attempt_rows import attempt_row
 from tuner.store.tables import attempt_usage, attempts, entries, reports, self_tests, trials
 
 

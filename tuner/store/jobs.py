@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from sqlalchemy import Connection, Row, delete, exists, insert, select, tuple_, update
+from sqlalchemy import Connection, Row, delete, exists, func, insert, select, tuple_, update
 
 from tuner.domain.budget import Budget
 from tuner.domain.errors import Conflict, IdempotencyConflict, NotFound
@@ -13,7 +13,7 @@ from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
 from tuner.store import history, launches, ledger
 from tuner.store.codec import decode, encode
-from tuner.store.tables import accounts, attempts, idempotency, job_tags, jobs
+from tuner.store.tables import accounts, attempts, idempotency, job_tags, jobs, trials
 
 Wish = Literal["pause", "cancel", "resume"]
 """`resume` is wished for while a job is being paused: it goes on as soon as it is."""
@@ -22,7 +22,8 @@ IDEMPOTENCY_NS = 24 * 3600 * NS
 
 @dataclass(frozen=True)
 class JobRow:
-    """`offer` is the dearest kind of machine that trials may be given, `others` what else they may."""
+    """`offer` is the dearest kind of machine that trials may be given, `others` what else they may. `code`: the digest of the
+    trainable's code with which its trials ran; None where that is not known, or changed meanwhile."""
 
     id: str
     project: str
@@ -43,6 +44,7 @@ class JobRow:
     ran_ns: int
     tags: Mapping[str, str]
     others: tuple[Offer, ...] = ()
+    code: str | None = None
 
     @property
     def offers(self) -> tuple[Offer, ...]:
@@ -256,6 +258,18 @@ def has_attempts(db: Connection, job: str) -> bool:
 def begin_running(db: Connection, job: str, *, at: Instant) -> None:
     """A driver begins: from here on the job's running time counts."""
     move(db, job, "running", None, at=at)
+
+
+def trials_begun(db: Connection, job: str) -> int:
+    return int(db.execute(select(func.count()).where(trials.c.job == job)).scalar_one())
+
+
+def note_code(db: Connection, job: str, code: str | None) -> None:
+    """With which code its trials run from now on."""
+    known = db.execute(select(jobs.c.code).where(jobs.c.id == job)).scalar()
+    if known != code:
+        same = not has_attempts(db, job)
+        db.execute(update(jobs).where(jobs.c.id == job).values(code=code if same else None))
 
 
 def revive(db: Connection, job: str) -> None:

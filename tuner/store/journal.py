@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
@@ -13,7 +12,7 @@ from tuner.domain.events import Event
 from tuner.domain.ids import trial_number
 from tuner.domain.job import JobState, StopReason
 from tuner.domain.ledger import Account, Allowance
-from tuner.domain.money import FREE, Cost, Money, Price
+from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.objective import Mode
 from tuner.domain.records import DRIVER_ENDED, AttemptRow, CheckpointRow, OpenHold, ReportRow
 from tuner.domain.space import Config
@@ -21,6 +20,7 @@ from tuner.domain.time import Instant
 from tuner.domain.trial import TrialState
 from tuner.domain.usage import Usage
 from tuner.store import above, budget_waits, front, jobs, launches, ledger, usage
+from tuner.store.attempt_rows import attempt_row, costs_text, values_of
 from tuner.store.codec import decode, encode, finite, metrics_json
 from tuner.store.database import Database
 from tuner.store.tables import attempts, checkpoints, events, reports, trials
@@ -119,25 +119,6 @@ def _best_checkpoint(db: Connection, job: str, trial: str, mode: Mode) -> tuple[
     return None if row is None else (row.value, row.step)
 
 
-def attempt_row(found: Mapping[str, Any]) -> AttemptRow:
-    costs = {kind: Cost(Money(usd), gpu_ms) for kind, (usd, gpu_ms) in json.loads(found["costs"]).items()}
-    names = (
-        "trial",
-        "attempt",
-        "began_at",
-        "ended_at",
-        "end",
-        "reason",
-        "detail",
-        "node",
-        "from_step",
-        "to_step",
-        "market",
-        "landed_at",
-    )
-    return AttemptRow(**{name: found[name] for name in names}, costs=costs, price=Price(found["price"]))
-
-
 class SqlTx:
     """One turn's records."""
 
@@ -201,20 +182,7 @@ class SqlTx:
     def put_attempt(self, attempt: AttemptRow) -> None:
         a = attempts.c
         key = {"job": self._job, "trial": attempt.trial, "attempt": attempt.attempt}
-        values = {
-            "began_at": attempt.began_at,
-            "ended_at": attempt.ended_at,
-            "end": attempt.end,
-            "reason": attempt.reason,
-            "detail": attempt.detail,
-            "node": attempt.node,
-            "from_step": attempt.from_step,
-            "to_step": attempt.to_step,
-            "costs": _costs(attempt.costs),
-            "market": attempt.market,
-            "price": attempt.price.micro_usd_per_hour,
-            "landed_at": attempt.landed_at,
-        }
+        values = values_of(attempt)
         mine = (a.job == self._job) & (a.trial == attempt.trial) & (a.attempt == attempt.attempt)
         if self._db.execute(update(attempts).where(mine).values(values)).rowcount == 0:
             self._db.execute(insert(attempts).values(**key, **values, project=self._project))
@@ -334,10 +302,6 @@ def end_open(db: Connection, job: str, at: Instant) -> None:
         ended = {"ended_at": at, "end": "lost", "reason": why}
         posted = ledger.posted_by_kind(db, job, trial, attempt)
         mine = (a.job == job) & (a.trial == trial) & (a.attempt == attempt)
-        db.execute(update(attempts).where(mine).values(**ended, costs=_costs(posted)))
+        db.execute(update(attempts).where(mine).values(**ended, costs=costs_text(posted)))
     live = (t.job == job) & t.state.in_(("running", "pending"))
     db.execute(update(trials).where(live).values(state="stopped", reason=why, updated_at=at))
-
-
-def _costs(costs: Mapping[CostKind, Cost]) -> str:
-    return json.dumps({kind: (cost.usd.micro_usd, cost.gpu_ms) for kind, cost in costs.items()})

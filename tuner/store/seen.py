@@ -11,8 +11,8 @@ from tuner.domain.records import AttemptRow
 from tuner.domain.space import Config
 from tuner.domain.trial import TrialState
 from tuner.store import jobs
+from tuner.store.attempt_rows import attempt_row
 from tuner.store.jobs import JobRow
-from tuner.store.journal import attempt_row
 from tuner.store.tables import attempts, reports, trials
 from tuner.store.tables import jobs as job_rows
 

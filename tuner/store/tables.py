@@ -59,6 +59,7 @@ jobs = Table(
     Column("ended_at", BigInteger),
     Column("running_since", BigInteger),
     Column("ran_ns", BigInteger, nullable=False),
+    Column("code", String(64)),
     Index("ix_jobs_listing", "project", "created_at", "id"),
     Index("ix_jobs_state", "state"),
     Index("ix_jobs_trainable", "project", "trainable"),
@@ -194,6 +195,10 @@ attempts = Table(
     Column("market", String(20), nullable=False, server_default="on_demand"),
     Column("price", BigInteger, nullable=False, server_default="0"),
     Column("landed_at", BigInteger),
+    Column("instance_type", String(200)),
+    Column("region", String(200)),
+    Column("machine_price", BigInteger),
+    Column("price_source", Text),
 )
 
 attempt_usage = Table(

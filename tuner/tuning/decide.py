@@ -13,6 +13,7 @@ from tuner.domain.events import Event
 from tuner.domain.ids import trial_id
 from tuner.domain.job import StopReason
 from tuner.tuning import stopping
+from tuner.tuning.heirs import inherit
 from tuner.tuning.reserve import Reserve
 from tuner.tuning.schedulers import scheduler_for
 from tuner.tuning.schedulers.base import send_on
@@ -88,7 +89,8 @@ def _on_suggested(state: State, event: ev.Suggested) -> list[Command]:
     assert trial.id == event.trial, f"expected {trial.id}, was told of {event.trial}"
     state.trials.append(trial)
     state.set(trial, "new")
-    return []
+    ending = None if event.inherited is None else inherit(state, trial, event.inherited)
+    return _end(state, ending) if ending is not None and state.ending is None else []
 
 
 def _on_answer(state: State, event: ev.Suggested | ev.Advised) -> list[Command]:

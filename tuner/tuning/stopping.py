@@ -5,7 +5,7 @@ from collections import Counter
 
 from tuner.domain.events import Reported
 from tuner.domain.money import Money
-from tuner.tuning.state import Ending, State
+from tuner.tuning.state import Ending, State, TrialRecord
 
 ALIKE_FAILURES = 3
 FAILURES_WITHOUT_SUCCESS = 10
@@ -18,18 +18,25 @@ def usable(value: float | None) -> bool:
 def after_report(state: State, event: Reported) -> Ending | None:
     """Notes the best value and says whether the job has what it was asked for. `event.value` is usable."""
     assert event.value is not None
-    objective, score = state.spec.objective, state.spec.objective.score(event.value)
     state.spent = max(state.spent, event.spent)
     state.valid_reports += 1
+    score = lead(state, state.trial(event.trial), event.value)
+    return on_target(state, event.trial, event.step, event.value) or _plateau(state, score)
+
+
+def lead(state: State, trial: TrialRecord, value: float) -> float:
+    """The score of the value, which is noted if it is the best so far."""
+    score = state.spec.objective.score(value)
     if score > state.leader_score:
-        state.leader_score, state.leader = score, state.trial(event.trial).number
-    if objective.reached(event.value):
-        return Ending(
-            "succeeded",
-            "target",
-            f"{event.trial} reached {objective.metric} {event.value:g} at step {event.step}",
-        )
-    return _plateau(state, score)
+        state.leader_score, state.leader = score, trial.number
+    return score
+
+
+def on_target(state: State, trial: str, step: int, value: float) -> Ending | None:
+    objective = state.spec.objective
+    if not objective.reached(value):
+        return None
+    return Ending("succeeded", "target", f"{trial} reached {objective.metric} {value:g} at step {step}")
 
 
 def _plateau(state: State, score: float) -> Ending | None:

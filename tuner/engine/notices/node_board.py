@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -24,6 +25,7 @@ class NodeBoard:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._machines = folder.with_name(f"{folder.name}_machines")
 
     def announce(self, node_id: str, notice: Notice) -> None:
         """Puts up a notice. One that hangs there under this id stays if its deadline is no later: who says it again may have counted
@@ -44,6 +46,21 @@ class NodeBoard:
     def withdraw(self, node_id: str, notice_id: str) -> None:
         """Takes one down; what does not hang there is no error."""
         (self._folder / node_id / _name(notice_id)).unlink(missing_ok=True)
+
+    def describe(self, node_id: str, facts: Mapping[str, str]) -> None:
+        """Says what the cloud told of the node's machine."""
+        self._machines.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = self._machines / f".{node_id}.{os.getpid()}"
+        draft.write_text(json.dumps(dict(facts)))
+        draft.replace(self._machines / node_id)
+
+    def described(self, node_id: str) -> Mapping[str, str]:
+        """Empty where nothing was said."""
+        with contextlib.suppress(OSError, ValueError):
+            found = json.loads((self._machines / node_id).read_text())
+            if isinstance(found, dict) and all(isinstance(word, str) for word in found.values()):
+                return found
+        return {}
 
     def standing(self, node_id: str) -> Notice | None:
         """The notice by which the node ends first, with a deadline; None where none hangs there. Takes some microseconds then."""

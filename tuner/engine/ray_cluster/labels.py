@@ -42,6 +42,19 @@ def zone_of(labels: Mapping[str, str]) -> str | None:
     return found[1] if found else None
 
 
+def corrected(labels: Mapping[str, str], facts: Mapping[str, str]) -> dict[str, str]:
+    """With what the machine's cloud says of it (`instance_type`, `market`, `region`, `zone`), which is what is billed. A price that was
+    said of another kind of machine does not hold for this one."""
+    names = {"instance_type": INSTANCE_TYPE[0], "region": REGION[0], "zone": ZONE[0]}
+    found = {**labels, **{name: facts[fact] for fact, name in names.items() if facts.get(fact)}}
+    if facts.get("market") in ("spot", "on_demand"):
+        found[MARKET] = MARKETS["spot" if facts["market"] == "spot" else "on_demand"]
+    said = first(labels, INSTANCE_TYPE)
+    if market_of(labels) != market_of(found) or (said is not None and said[1] != instance_type_of(found)):
+        found.pop(PRICE, None)
+    return found
+
+
 def usd_per_hour(labels: Mapping[str, str]) -> Decimal | None:
     """To the micro-dollar, rounded up; None where the label is missing or says nothing that can be a price."""
     try:

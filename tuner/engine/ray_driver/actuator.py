@@ -7,6 +7,7 @@ worker is told what to do through its actor's mailbox, which Ray empties in orde
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from tuner.domain.cost import Meter
@@ -71,9 +72,9 @@ class Actuator:
             self._pending[assignment.trial] = assignment
         return assignment
 
-    def started(self, trial: str, send: Send) -> None:
-        """Tune found a worker for the trial's attempt; called before the first `train()`."""
-        assignment = self._pending.pop(trial)
+    def started(self, trial: str, send: Send, lease_ns: int) -> None:
+        """Tune found a worker for the trial's attempt, where it has this lease; called before the first `train()`."""
+        assignment = replace(self._pending.pop(trial), lease_ns=lease_ns)
         self._actors[trial] = (assignment.attempt, send)
         send(self._begin_message(assignment))
         if trial in self._withdrawn:

@@ -1,4 +1,4 @@
-"""The driver of one launch of one job: `python -m tuner.engine.ray_driver.main --job JOB --epoch N`, run as a Ray Job.
+"""The driver of one launch of one job: `python -m tuner.service.driver --job JOB --epoch N`, run as a Ray Job.
 
 It rebuilds the job from the database, runs it under Ray Tune until it ends or pauses, and knows nothing that is not
 recorded: whatever kills it, the next one goes on. Exit status 0: the job's state says how it ended; 1: it did not.
@@ -7,9 +7,9 @@ recorded: whatever kills it, the next one goes on. Exit status 0: the job's stat
 import argparse
 import logging
 import os
-import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,10 +19,14 @@ from tuner.domain.errors import Fenced, TunerError
 from tuner.domain.events import Asked
 from tuner.domain.time import NS, Instant
 from tuner.domain.window import Window
+from tuner.engine.code_digest import code_digest
 from tuner.engine.fallback import placement_of
+from tuner.engine.heirs import Heirs
+from tuner.engine.landing import Find, Landing
 from tuner.engine.loop import Loop
 from tuner.engine.placement import Placement, Places
 from tuner.engine.ray_driver.actuator import Actuator
+from tuner.engine.ray_driver.inheritance import HEIRS_MAX, Copier, heirs_of
 from tuner.engine.ray_driver.machines import Machines
 from tuner.engine.ray_driver.orders import Orders, memory_limit
 from tuner.engine.ray_driver.spot_gate import SpotGate
@@ -32,11 +36,12 @@ from tuner.engine.world import Terms
 from tuner.settings import Settings
 from tuner.store import jobs, launches
 from tuner.store.database import Database
+from tuner.store.heirs import heritages
 from tuner.store.history import past_trials
 from tuner.store.jobs import Control, JobRow
 from tuner.store.journal import SqlJournal
 from tuner.store.losses import Losses, losses
-from tuner.tuning.samplers import sampler_for
+from tuner.tuning.samplers import Sampler, sampler_for
 
 BEAT_S = 0.5
 LOOK_S = 0.25
@@ -112,6 +117,9 @@ class Heart(threading.Thread):
         except TunerError as error:
             log.warning("a heartbeat was missed: %s", error.detail)
 
+    def turns(self) -> None:
+        self.turned_at = time.monotonic()
+
     def stop(self) -> None:
         self._over.set()
 
@@ -135,15 +143,21 @@ class Attention:
             self._loop.budget_changed(control.budget)
         if control.wish in ("pause", "cancel") and control.wish != self._wish:
             self._wish = control.wish
-            self._loop.asked(Asked(Instant(time.time_ns()), control.wish))
+            self._loop.happened(Asked(Instant(time.time_ns()), control.wish))
         if self._loop.end is None:
             self._loop.tick()
 
 
 def rebuild(
-    post: Post, settings: Settings, row: JobRow, *, died_at: Instant | None
+    post: Post,
+    settings: Settings,
+    row: JobRow,
+    heart: Heart,
+    *,
+    died_at: Instant | None,
+    find: Find | None = None,
 ) -> tuple[Loop, SqlJournal, Actuator]:
-    """The job where its record says that it was, and what it wants to begin with."""
+    """The job where its record says that it was, and what it wants to begin with. `find` says what a machine is, and costs."""
     now = Instant(time.time_ns())
     journal = SqlJournal(post.database, post.job, row.project, post.epoch, now)
     journal.budget_version = row.budget_version
@@ -170,6 +184,8 @@ def rebuild(
         world=actuator,
         clock=SystemClock(),
         placement=_placement(row, round(settings.spot_wait_s * NS)),
+        landing=Landing(size, find),
+        heirs=_heirs(post, settings, row, sampler, heart),
     )
     recover(loop, died_at=died_at, now=now)
     if loop.state.budget != row.budget:
@@ -177,6 +193,18 @@ def rebuild(
     if loop.end is None:
         loop.start(Asked(now, row.wish or "resume"))
     return loop, journal, actuator
+
+
+def _heirs(post: Post, settings: Settings, row: JobRow, sampler: Sampler, heart: Heart) -> Heirs:
+    """Notes with which code the trials run, which is asked of who is to go on with them."""
+    code = code_digest(row.spec.trainable, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    with post.database.write() as db:
+        jobs.note_code(db, post.job, code)
+        begun = jobs.trials_begun(db, post.job)
+        warm = row.spec.warm_start_checkpoints and code is not None
+        found = heritages(db, post.job, row.spec, code=code or "", limit=HEIRS_MAX) if warm else []
+    copier = Copier(settings.storage, row.project, post.job, heart.turns)
+    return heirs_of(row.spec, sampler, found, begun=begun, copier=copier)
 
 
 def _placement(row: JobRow, patience_ns: int) -> Placement | None:
@@ -195,11 +223,12 @@ def _died_at(post: Post) -> Instant | None:
 
 
 def _goes_on(post: Post, heart: Heart, window: Window | None) -> bool:
-    heart.turned_at = time.monotonic()
+    heart.turns()
     return post.goes_on() and (window is None or window.is_open(Instant(time.time_ns())))
 
 
-def main() -> int:
+def main(finder: Callable[[Settings, JobRow], Find]) -> int:
+    """`finder` makes what says of a machine what it is, and costs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--job", required=True)
     parser.add_argument("--epoch", required=True, type=int)
@@ -227,13 +256,9 @@ def main() -> int:
         return 0
     with post.database.read() as db:
         row = jobs.get(db, post.job)  # it may have been asked to pause meanwhile
-    loop, journal, actuator = rebuild(post, settings, row, died_at=died_at)
+    loop, journal, actuator = rebuild(post, settings, row, heart, died_at=died_at, find=finder(settings, row))
     attention = Attention(loop, journal, post, heart)
     if loop.end is None:
         run_tune(row.spec, loop, actuator, concurrency=row.concurrency, each_turn=attention.turn)
     heart.stop()
     return 0 if loop.end is not None else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -20,6 +20,7 @@ from ray.tune.search import Searcher
 from tuner.engine.loop import Loop
 from tuner.engine.messages import ENDED, Progress
 from tuner.engine.ray_driver.actuator import Actuator, actor_sender
+from tuner.engine.ray_driver.attached import Attached
 from tuner.engine.ray_driver.deaths import node_of, went_with_its_machine
 from tuner.engine.worker.actor import TOLD
 
@@ -88,9 +89,12 @@ class Messenger(Unrecorded, TrialScheduler):
 
     _supports_buffered_results = False
 
-    def __init__(self, loop: Loop, actuator: Actuator, each_turn: Callable[[], None]) -> None:
+    def __init__(
+        self, loop: Loop, actuator: Actuator, attached: Attached, each_turn: Callable[[], None]
+    ) -> None:
         super().__init__()
         self._loop, self._actuator, self._each_turn = loop, actuator, each_turn
+        self._attached = attached
         self._nodes: dict[str, str] = {}  # by Tune's trials, which are our attempts
         self._added: dict[tuple[str, int], Trial] = {}
 
@@ -107,8 +111,14 @@ class Messenger(Unrecorded, TrialScheduler):
         progress = Progress.parse(result[TOLD][0])
         self._nodes[trial.trial_id] = progress.node
         over = progress.state in ENDED
+        machine = self._attached.heard(progress)
+        if (
+            machine is not None
+        ):  # before its time is counted, so that all of it is billed at this machine's price
+            self._loop.landed(progress.trial, progress.attempt, machine)
         if over:
             self._actuator.ended(progress.trial, progress.attempt)
+            self._attached.gone(progress.trial, progress.attempt)
         self._loop.progress(progress)
         return str(TrialScheduler.STOP if over and not progress.leaving else TrialScheduler.CONTINUE)
 
@@ -119,6 +129,7 @@ class Messenger(Unrecorded, TrialScheduler):
         name, attempt = trial.config["trial"], trial.config["attempt"]
         error, node = _error(trial), self._nodes.pop(trial.trial_id, "")
         self._actuator.ended(name, attempt)
+        self._attached.gone(name, attempt)
         _unstage(tune_controller, trial)
         if self._loop.runs(name, attempt):
             node = node or node_of(error, trial.temporary_state.ray_actor)
@@ -162,15 +173,16 @@ class Messenger(Unrecorded, TrialScheduler):
 
 
 class Greeter(Unrecorded, Callback):
-    """Tells a worker what it is to do, before Tune has it train."""
+    """Looks at the worker's machine, and tells it what it is to do, before Tune has it train."""
 
-    def __init__(self, loop: Loop, actuator: Actuator) -> None:
-        self._loop, self._actuator = loop, actuator
+    def __init__(self, loop: Loop, actuator: Actuator, attached: Attached) -> None:
+        self._loop, self._actuator, self._attached = loop, actuator, attached
 
     @or_die
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        self._loop.landed(trial.config["trial"], trial.config["attempt"])
-        self._actuator.started(trial.config["trial"], actor_sender(trial.temporary_state.ray_actor))
+        name, attempt, actor = trial.config["trial"], trial.config["attempt"], trial.temporary_state.ray_actor
+        lease_ns = self._loop.landed(name, attempt, self._attached.landed(name, attempt, actor))
+        self._actuator.started(name, actor_sender(actor), lease_ns)
 
 
 def _unstage(tune: Any, trial: Trial) -> None:

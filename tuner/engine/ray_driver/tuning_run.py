@@ -11,6 +11,7 @@ from ray.tune.execution.placement_groups import PlacementGroupFactory
 from tuner.domain.job import JobSpec, Resources
 from tuner.engine.loop import Loop
 from tuner.engine.ray_driver.actuator import Actuator
+from tuner.engine.ray_driver.attached import Attached
 from tuner.engine.ray_driver.tune_hooks import Assigner, Greeter, Messenger
 from tuner.engine.scratch import Scratch
 from tuner.engine.worker.actor import Worker
@@ -21,13 +22,13 @@ def run_tune(
 ) -> None:
     """Returns when the loop has ended and all workers are gone."""
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(concurrency)
-    folder = Scratch("tune")
+    folder, attached = Scratch("tune"), Attached()
     try:
         tune.Tuner(
             tune.with_resources(Worker, functools.partial(_placement, spec.resources)),
             tune_config=tune.TuneConfig(
                 search_alg=Assigner(loop, actuator, {"entry": spec.trainable, "name": spec.name}, each_turn),
-                scheduler=Messenger(loop, actuator, each_turn),
+                scheduler=Messenger(loop, actuator, attached, each_turn),
                 num_samples=-1,
                 reuse_actors=True,
                 trial_name_creator=_name,
@@ -36,7 +37,7 @@ def run_tune(
             run_config=tune.RunConfig(
                 name="run",
                 storage_path=str(folder.path),
-                callbacks=[Greeter(loop, actuator)],
+                callbacks=[Greeter(loop, actuator, attached)],
                 failure_config=tune.FailureConfig(max_failures=0),
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                 verbose=0,

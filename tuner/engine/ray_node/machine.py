@@ -1,5 +1,6 @@
 """One machine and the nodes of a Ray cluster that are on it: a notice for the machine is passed on to each of them."""
 
+import contextlib
 import logging
 import threading
 import time
@@ -24,7 +25,8 @@ class Drains(Protocol):
 
 class MachineWatch:
     """`here` answers with the machine's nodes by id, and may raise Unavailable. `may_release`: once they have all gone, the
-    cloud is told that it need not wait; only where nothing but them needs the machine.
+    cloud is told that it need not wait; only where nothing but them needs the machine. `facts` is what the cloud says of the machine,
+    for its nodes' workers to pass on.
 
     A notice is put up for the workers first, which needs nobody, and then Ray is told. A node that begins while one stands is told
     at once.
@@ -37,11 +39,13 @@ class MachineWatch:
         sources: Sources,
         *,
         may_release: bool = False,
+        facts: Mapping[str, str] | None = None,
         look_s: float = LOOK_S,
         silent_s: float = SILENT_S,
     ) -> None:
         self._ray, self._here, self._may_release = ray, here, may_release
         self._look_s, self._silent_s = look_s, silent_s
+        self._facts = facts or {}
         self.watcher = Watcher(self._on_notice, self._on_withdrawn, sources)
         # Held while nodes are told: a notice and a node that come at once would miss each other.
         self._telling = threading.Lock()
@@ -85,6 +89,9 @@ class MachineWatch:
             self._tell([node], notice)
         self._nodes[node.id] = node
         log.info("node %s is on this machine", node.id)
+        if self._facts and node.session_dir.is_dir():
+            with contextlib.suppress(OSError):  # then its labels are all that is known of it
+                node.boards.describe(node.id, self._facts)
         if not node.session_dir.is_dir():
             log.warning(
                 "there is no %s here, where the workers of node %s would see a notice: mount it, and what is above it, "

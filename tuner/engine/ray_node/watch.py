@@ -84,11 +84,13 @@ def sources_of(args: argparse.Namespace, detect_s: float = USUAL.detect_s) -> So
 
 def _watch(args: argparse.Namespace, sources: Sources) -> None:
     # Only now, as it takes a second and 80 MB that a machine of no cloud need not spend.
+    from tuner.engine.notices.identity import facts_of_this_machine
     from tuner.engine.ray_node.machine import MachineWatch
     from tuner.engine.ray_node.nodes import Gcs
 
     gcs = Gcs(args.address)
-    watch = MachineWatch(gcs, _here(gcs, args.node_id), sources, may_release=args.release)
+    facts = facts_of_this_machine(sources)
+    watch = MachineWatch(gcs, _here(gcs, args.node_id), sources, may_release=args.release, facts=facts)
     announce = watch.watcher.announce
     grace_s = args.grace
     with contextlib.nullcontext() if grace_s is None else sigterm_announced(announce, grace_s=grace_s):

@@ -1,16 +1,18 @@
 """Simulated workers under the real loop, with faults drawn from one seed."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from tuner.domain import events as ev
 from tuner.domain.budget import Budget
 from tuner.domain.job import JobSpec
 from tuner.engine.exposure import exposure
+from tuner.engine.heirs import NO_HEIRS, Heirs
+from tuner.engine.landing import Landing
 from tuner.engine.loop import Loop
 from tuner.engine.messages import Progress
-from tuner.engine.placement import Placement
+from tuner.engine.placement import Machine, Placement
 from tuner.engine.recovery import recover
 from tuner.engine.simulated.clock import SimulatedClock
 from tuner.engine.simulated.fleet import Fleet, Worker
@@ -86,7 +88,8 @@ class SimulatedWorld:
 class SimulatedRun:
     """One job from its start to its end, through any number of drivers. `up_times`: when each worker is there, with
     `notice_ns` before it goes (None: without); all of them always where it is not given. With `markets` that holds for spot
-    machines, of which there is one for each trial at once, as there is on demand. `watchers` are told of each transaction."""
+    machines, of which there is one for each trial at once, as there is on demand. `machine`: what an attempt is found on, and `landing` what
+    that means for it. `watchers` are told of each transaction."""
 
     def __init__(
         self,
@@ -104,10 +107,14 @@ class SimulatedRun:
         watchers: Sequence[Callable[[Tables, Committed], None]] = (),
         placement: Placement | None = None,
         markets: Markets | None = None,
+        landing: Landing | None = None,
+        machine: Callable[[Assignment], Machine | None] = lambda _: None,
+        heirs: Heirs = NO_HEIRS,
     ) -> None:
         self.sampler = sampler or (lambda: sampler_for(spec))
         self.spec, self.terms, self.training, self.overheads = spec, terms, training, overheads
-        self.placement, self.markets = placement, markets
+        self.placement, self.markets, self.heirs = placement, markets, heirs
+        self._landing, self._machine = landing, machine
         self.faults, self._rng, self.heartbeat_ns = faults, Random(f"faults/{seed}"), heartbeat_ns
         self.clock = SimulatedClock()
         self.journal, self._losses = MemoryJournal(terms.job, spec.budget), LossesSeen()
@@ -165,6 +172,8 @@ class SimulatedRun:
             world=self.world,
             clock=self.clock,
             placement=self.placement or (self.markets.placement(self.fleet) if self.markets else None),
+            landing=self._landing,
+            heirs=self.heirs,
         )
         recover(self.loop, died_at=None, now=self.clock.now())
         self.loop.start(asked)
@@ -211,7 +220,9 @@ class SimulatedRun:
             self.heartbeat_ns,
         )
         self.world.attempts[assignment.trial] = attempt
-        self.loop.landed(assignment.trial, assignment.attempt)
+        machine = self._machine(assignment)
+        lease_ns = self.loop.landed(assignment.trial, assignment.attempt, machine)
+        attempt.given = replace(assignment, lease_ns=lease_ns)
         return attempt
 
     def _saves(self, assignment: Assignment) -> Saves | None:

@@ -17,9 +17,9 @@ class Worker(tune.Trainable):
     them."""
 
     def setup(self, config: dict[str, Any]) -> None:
-        self._node, board = ray.get_runtime_context().get_node_id(), own_board()
+        self._node, self._board = ray.get_runtime_context().get_node_id(), own_board()
         self._supervisor = Supervisor(
-            config["entry"], born_ns=BORN_NS, notice=lambda: board.standing(self._node)
+            config["entry"], born_ns=BORN_NS, notice=lambda: self._board.standing(self._node)
         )
         self._doing = config
 
@@ -31,7 +31,8 @@ class Worker(tune.Trainable):
         self._supervisor.order(message)
 
     def step(self) -> dict[str, Any]:
-        return {TOLD: [{**self._supervisor.step(), "node": self._node}]}
+        machine = self._board.described(self._node)
+        return {TOLD: [{**self._supervisor.step(), "node": self._node, "machine": machine}]}
 
     def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
         """Tune's own checkpoints are empty: ours are in shared storage."""

@@ -51,6 +51,11 @@ class Use:
 
     def told(self, usage: object, *, trained_ns: int) -> None:
         """What its process says with a report, after so much training. It may say anything."""
+        self._counts = {
+            "saves": 0,
+            "saved_bytes": 0,
+            **self._counts,
+        }  # who reports is known not to have saved
         if not isinstance(usage, dict):
             return
         self._facts = dict(list((self._facts | facts_of(usage.get("facts"))).items())[:MAX_FACTS])

@@ -91,8 +91,8 @@ def _saves(evidence: Evidence) -> Missing | None:
         return None
     return Missing(
         "checkpoint interval",
-        "no worker told of a save",
-        "save by SpotSafe, or tune.report(..., checkpoint=...)",
+        "no worker told of its saves",
+        "attempts that reported a step tell",
     )
 
 

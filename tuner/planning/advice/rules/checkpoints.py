@@ -51,7 +51,7 @@ def finding(evidence: Evidence) -> Finding | None:
             "checkpoint_usd": saved_usd,
             "lost_usd": lost_usd,
         },
-        change=_change(evidence, best, too_dear=too_dear),
+        change=_change(evidence, best, saves=saves, too_dear=too_dear),
         saves=min(most, portion(_trained_usd(pieces), gain)),
         saves_note="training times what saves and losses take of it (δ/τ + τ/2M) at this interval and at the best; at most what was "
         f"{'spent on saves' if too_dear else 'lost'}",
@@ -68,16 +68,15 @@ def _trained_usd(pieces: tuple[Piece, ...]) -> Money:
     return total(piece.of("train", "lost") for piece in pieces)
 
 
-def _change(evidence: Evidence, best_ns: int, *, too_dear: bool) -> Change:
+def _change(evidence: Evidence, best_ns: int, *, saves: int, too_dear: bool) -> Change:
     fixed, fidelity = evidence.spec.checkpoint.interval_ns, evidence.spec.fidelity
     now = "auto" if fixed is None else f"{fixed / NS:g}s"
     if fixed is None and too_dear:  # what `auto` saves beside its own interval is at pauses
         then = fidelity.min * fidelity.reduction_factor
         how = "each pause at a rung saves; fewer rungs, or a smaller state, save less often"
         return Change("fidelity.min", str(fidelity.min), str(then), how)
-    return Change(
-        "checkpoint.interval",
-        now,
-        f"{max(1, best_ns // NS)}s",
-        "or auto, which measures and does the same" if fixed else "",
-    )
+    if not saves:
+        how = "none became durable: a trainable that does not save has to, by SpotSafe or tune.report(..., checkpoint=...)"
+    else:
+        how = "or auto, which measures and does the same" if fixed else ""
+    return Change("checkpoint.interval", now, f"{max(1, best_ns // NS)}s", how)

@@ -1,0 +1,64 @@
+"""Speeds and interruptions that are taken from what other jobs of the trainable recorded."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.fakes import FakeService
+from tuner.domain.space import Config
+from tuner.engine.ray_cluster import labels
+from tuner.store.tables import attempts
+
+service, client = fakes.fixtures("function")
+KIND = "m7i.large"
+
+
+class Slower(fakes.Curves):
+    """Three times as slow."""
+
+    def step_ns(self, config: Config, step: int) -> int:
+        return 3 * super().step_ns(config, step)
+
+
+def run(service: FakeService, client: TestClient, kind: str | None = None, **changes: Any) -> str:
+    there = {} if kind is None else dict([(labels.INSTANCE_TYPE[0], kind)])
+    service.cluster.found = [replace(fakes.SMALL, labels=there)]
+    job = fakes.submit(client, **changes)
+    fakes.simulate(service, job, training=Slower() if kind else None)
+    return job
+
+
+def best(client: TestClient, job: str, **query: Any) -> Any:
+    return client.get(f"/v1/jobs/{job}/best", params={"forecast": False, **query}).json()
+
+
+def test_a_trainable_that_ran_on_both_kinds_has_a_measured_speed(
+    service: FakeService, client: TestClient
+) -> None:
+    here = run(service, client)
+    run(service, client, KIND, budget={"usd": 0.02})
+    found = best(client, here, instance_type=KIND)
+    pricing = found["pricing"]
+    assert pricing["speed_source"] == "measured"
+    assert pricing["relative_time_low"] <= 3 <= pricing["relative_time_high"]
+    assert found["cost_low_usd"] < found["cost_usd"] < found["cost_high_usd"]
+    other = run(service, client, constants={"data_dir": "elsewhere"})
+    assert best(client, other, instance_type=KIND)["pricing"]["speed_source"] == "assumed_same"
+
+
+def test_interruptions_are_counted_as_they_were_paid_for_on_spot_machines(
+    service: FakeService, client: TestClient
+) -> None:
+    job = run(service, client)
+    with service.database.write() as db:
+        db.execute(update(attempts).where(attempts.c.job == job).values(market="spot"))
+    bill = client.get(f"/v1/jobs/{job}/bill").json()["by_kind"]
+    pricing = best(client, job, market="spot")["pricing"]
+    share = (bill["lost"] + bill["restore"]) / (bill["setup"] + bill["train"])
+    assert share > 0
+    assert pricing["interruption_overhead"] == pytest.approx(share, abs=1e-6)
+    assert any("in this job" in note for note in pricing["notes"])

@@ -1,0 +1,95 @@
+"""The money of an attempt whose machine turns out to cost something else, with both journals: recomputed from time and prices."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.contracts.turns import FIRST, in_memory, in_sql
+from tests.store.builders import JOB, budget
+from tuner.domain.cost import Meter, total
+from tuner.domain.money import Price, Rate
+from tuner.domain.time import NS, Instant
+from tuner.engine.holds import Purse, Treasury, Wanted
+from tuner.engine.journal import Journal
+from tuner.engine.placement import Place
+from tuner.store.database import Database
+
+LIMIT = 10_000
+prices = st.integers(0, 20_000_000).map(Price)
+acts = st.lists(
+    st.one_of(
+        st.tuples(st.just("work"), st.integers(1, 5 * NS)),
+        st.tuples(st.just("found"), prices),
+        st.tuples(st.just("more"), st.just(0)),
+    ),
+    max_size=12,
+)
+
+
+def place(price: Price) -> Place:
+    return Place(None, Rate(price))
+
+
+def story(journal: Journal, first: Price, series: list[tuple[str, object]]) -> list[object]:
+    """What can be seen after each act; and at every moment, nothing is over what was held, nor that over the budget."""
+    treasury, told = Treasury(JOB, 10 * NS), list[object]()
+    with journal.transaction() as tx:
+        opened = treasury.open(tx, FIRST, 1, [place(first)], Wanted(NS, 1, None, Instant(0)))
+        if opened is None:
+            return [None]
+        purse = Purse(FIRST, 1, opened[0], Instant(0), opened[1], 1, opened[2], 0, None, 0)
+        tx.put_attempt(purse.row)
+    worked_ns = 0
+    for act, value in series:
+        with journal.transaction() as tx:
+            at = Instant(worked_ns)
+            if act == "work":
+                worked_ns += value  # type: ignore[operator]
+                purse.read(Meter({"train": worked_ns}), heard_ns=0)
+            elif act == "found":
+                before, billed = purse.settled.total_ns, total(purse.posted)
+                kept = treasury.reprice(tx, purse, place(value), at)  # type: ignore[arg-type]
+                assert purse.rate.price == value
+                if kept and purse.settled.total_ns > before:
+                    cost = purse.rate.cost(purse.settled.total_ns) - purse.rate.cost(before)
+                    assert total(purse.posted) == billed + cost
+                told.append(kept)
+            else:
+                told.append(treasury.extend(tx, purse, Wanted(NS, 1, None, at)))
+            left = purse.rate.cost(purse.lease_ns) - purse.rate.cost(purse.settled.total_ns)
+            assert left.fits(purse.held)
+        account = journal.account()
+        assert (account.posted + account.held).fits(account.limit)
+        assert account.held == purse.held
+        told.append(account)
+    with journal.transaction() as tx:
+        treasury.close(tx, purse, lost_ns=0, at=Instant(worked_ns))
+        tx.put_attempt(purse.ended("paused", Instant(worked_ns), reason="", detail=""))
+        assert total(tx.posted(FIRST, 1)) == total(purse.posted)
+    assert total(purse.posted) == journal.account().posted
+    assert not journal.open_holds()
+    return [*told, journal.account(), journal.attempts()]
+
+
+@given(prices, acts)
+@settings(deadline=None, max_examples=150)
+def test_any_change_of_machine_is_billed_from_the_last_post_and_never_over_what_is_held(
+    first: Price, series: list[tuple[str, object]]
+) -> None:
+    story(in_memory(budget(LIMIT, 10**6)), first, series)
+
+
+STORIES: list[list[tuple[str, object]]] = [
+    [("found", Price(1_000_000)), ("work", 3 * NS), ("more", 0), ("work", 9 * NS)],
+    [("work", 3 * NS), ("found", Price(9_000_000)), ("work", 2 * NS), ("more", 0), ("work", 1)],
+    [("work", 9 * NS), ("found", Price(4_000_000_000)), ("work", 5 * NS)],
+    [("found", Price(0)), ("work", NS), ("found", Price(3_600_000)), ("more", 0), ("found", Price(1))],
+]
+
+
+@pytest.mark.parametrize("number", range(len(STORIES)))
+def test_it_is_alike_in_memory_and_in_sql(number: int, database: Database) -> None:
+    limits, first = budget(LIMIT, 10**6), Price(3_600_000)
+    assert story(in_memory(limits), first, STORIES[number]) == story(
+        in_sql(database, limits), first, STORIES[number]
+    )

@@ -1,0 +1,49 @@
+"""The machine that an attempt is found on, as Ray and the machine's cloud say it."""
+
+from typing import Any
+
+import pytest
+
+from tuner.domain.cost import Meter
+from tuner.engine.messages import Progress
+from tuner.engine.ray_cluster import labels as its
+from tuner.engine.ray_driver import attached
+
+NODE = {"NodeID": "n1", "Labels": {its.MARKET: "spot"}, "Resources": {"CPU": 4.0, "GPU": 1.0}}
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    nodes: list[Any] = [NODE]
+    monkeypatch.setattr(attached.ray, "nodes", lambda: nodes)
+    monkeypatch.setattr(attached, "node_of", lambda error, actor: actor)
+    return nodes
+
+
+def word(attempt: int, **facts: str) -> Progress:
+    return Progress("t", attempt, "running", Meter(), node="n1", machine=facts)
+
+
+@pytest.mark.usefixtures("seen")
+def test_it_is_told_when_it_landed_and_again_when_its_cloud_said_more() -> None:
+    found = attached.Attached()
+    machine = found.landed("t", 1, "n1")
+    assert machine is not None
+    assert (its.market_of(machine.labels), machine.cpus, machine.gpus) == ("spot", 4.0, 1.0)
+    assert found.heard(word(1)) is None
+    more = found.heard(word(1, market="on_demand", instance_type="g6.xlarge"))
+    assert more is not None
+    assert (its.market_of(more.labels), its.instance_type_of(more.labels)) == ("on_demand", "g6.xlarge")
+    assert found.heard(word(1, market="on_demand", instance_type="g6.xlarge")) is None
+    known = found.landed("t", 2, "n1")
+    assert known is not None
+    assert its.instance_type_of(known.labels) == "g6.xlarge", "the next attempt there knows at once"
+
+
+def test_what_ray_did_not_say_at_first_is_looked_at_with_the_worker_s_first_word(seen: list[Any]) -> None:
+    found = attached.Attached()
+    seen.clear()
+    assert found.landed("t", 1, "n1") is None
+    seen.append(NODE)
+    assert found.heard(word(1)) is not None
+    assert found.heard(word(1)) is None

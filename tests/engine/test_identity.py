@@ -1,0 +1,82 @@
+"""What clouds say of a machine, told to its nodes' workers, and what that makes of its labels."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine.metadata_clouds import Aws, Azure, Gcp
+from tests.engine.metadata_server import MetadataServer, says, status
+from tuner.engine.notices.clouds import Sources
+from tuner.engine.notices.identity import facts_of_this_machine
+from tuner.engine.notices.node_board import NodeBoard
+from tuner.engine.ray_cluster import labels as its
+
+
+def facts(server: MetadataServer[Any], cloud: Any) -> Any:
+    url = server.url
+    return facts_of_this_machine(
+        Sources(cloud=cloud, aws_url=url, gcp_url=url, azure_url=url, answer_s=1.0, backoff_s=0.01)
+    )
+
+
+AWS_SAID = {"instance_type": "g6.xlarge", "region": "us-east-2", "zone": "use2-az1", "market": "spot"}
+
+
+@pytest.mark.parametrize(
+    ("cloud", "name", "said"),
+    [
+        (Aws(), "aws", AWS_SAID),
+        (
+            Gcp(),
+            "gcp",
+            {
+                "instance_type": "g2-standard-4",
+                "region": "us-central1",
+                "zone": "us-central1-a",
+                "market": "on_demand",
+            },
+        ),
+        (Azure(), "azure", {"instance_type": "Standard_NC4as_T4_v3", "region": "eastus", "market": "spot"}),
+    ],
+)
+def test_each_cloud_says_type_place_and_market(cloud: Any, name: str, said: dict[str, str]) -> None:
+    with MetadataServer(cloud) as server:
+        assert facts(server, name) == said
+
+
+def test_what_fails_once_is_asked_again_and_what_is_no_answer_is_none() -> None:
+    with MetadataServer(Aws()) as server:
+        server.fail("instance-life-cycle", status(500), times=1)
+        assert facts(server, "aws") == AWS_SAID
+    with MetadataServer(Aws()) as server:
+        server.fail("document", says(b'{"instanceType": "a b", "region": "x"}'), times=3)
+        assert facts(server, "aws") == {}
+    assert facts_of_this_machine(Sources(cloud=None)) == {}
+
+
+def test_the_workers_of_a_node_find_what_was_said(tmp_path: Path) -> None:
+    board = NodeBoard(tmp_path / "boards")
+    assert board.described("a") == {}
+    board.describe("a", AWS_SAID)
+    assert board.described("a") == AWS_SAID
+    assert board.standing("a") is None
+    (tmp_path / "boards_machines" / "a").write_text("[]")
+    assert board.described("a") == {}
+
+
+def test_the_cloud_is_believed_over_the_labels_and_a_price_of_another_kind_does_not_hold() -> None:
+    said = {its.MARKET: "spot", "instance-type": "g6.xlarge", its.PRICE: "0.3"}
+    same = its.corrected(said, AWS_SAID)
+    assert (its.market_of(same), its.instance_type_of(same), its.region_of(same), its.zone_of(same)) == (
+        "spot",
+        "g6.xlarge",
+        "us-east-2",
+        "use2-az1",
+    )
+    assert its.usd_per_hour(same) is not None
+    other = its.corrected(said, {**AWS_SAID, "market": "on_demand"})
+    assert (its.market_of(other), its.usd_per_hour(other)) == ("on_demand", None)
+    dearer = its.corrected(said, {**AWS_SAID, "instance_type": "p5.48xlarge"})
+    assert (its.instance_type_of(dearer), its.usd_per_hour(dearer)) == ("p5.48xlarge", None)
+    assert its.corrected(said, {}) == said

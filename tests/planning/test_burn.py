@@ -1,0 +1,46 @@
+"""When money runs out at the pace of late: from whole numbers, and no later for more spend or less money."""
+
+from fractions import Fraction
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuner.planning.burn import SLOT_NS, SLOTS, burn
+
+spends = st.dictionaries(st.integers(0, SLOTS - 1), st.integers(0, 10**9), max_size=20)
+amounts = st.integers(0, 10**12)
+
+
+@given(spends, amounts)
+def test_what_is_left_lasts_as_long_as_the_mean_pace_allows(slots: dict[int, int], left: int) -> None:
+    found = burn(slots, left)
+    total = sum(slots.values())
+    if total == 0:
+        assert (found.per_hour, found.in_ns, found.earliest_ns, found.latest_ns) == (0, None, None, None)
+        return
+    first = min(number for number, amount in slots.items() if amount)
+    pace = Fraction(total, (SLOTS - first) * SLOT_NS)
+    assert found.per_hour == int(pace * 3600 * 10**9)
+    if found.in_ns is not None:
+        assert left - pace < pace * found.in_ns <= left
+        assert found.earliest_ns is not None
+        assert found.earliest_ns <= found.in_ns
+    if found.latest_ns is not None:
+        assert found.in_ns is not None
+        assert found.in_ns <= found.latest_ns
+
+
+def test_an_even_pace_leaves_no_doubt_and_an_uneven_one_does() -> None:
+    even = burn(dict.fromkeys(range(SLOTS - 12, SLOTS), 100), 1200)
+    assert even.in_ns == even.earliest_ns == even.latest_ns == 12 * SLOT_NS
+    uneven = burn({SLOTS - 12: 600, SLOTS - 1: 600}, 1200)
+    assert uneven.in_ns == 12 * SLOT_NS
+    assert uneven.earliest_ns is not None
+    assert uneven.earliest_ns < uneven.in_ns
+    once = burn({SLOTS - 288: 600}, 1200)
+    assert once.latest_ns is None
+
+
+def test_what_is_used_up_has_run_out_and_what_is_far_never_does() -> None:
+    assert burn({SLOTS - 1: 1}, 0).in_ns == 0
+    assert burn({0: 1}, 10**15).in_ns is None

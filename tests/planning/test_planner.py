@@ -1,0 +1,214 @@
+"""Plans: the same inputs give the same plan, figures follow from what is stated, and evidence decides what is expected."""
+
+import math
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from tuner.domain.budget import Budget
+from tuner.domain.cost import CostKind
+from tuner.domain.fidelity import Fidelity
+from tuner.domain.job import Algorithm, JobSpec, Market, Resources, SamplerName, SchedulerName
+from tuner.domain.money import Cost, Money, Price
+from tuner.domain.objective import Objective
+from tuner.domain.offer import Offer
+from tuner.domain.records import AttemptRow
+from tuner.domain.space import Float, Int, Space
+from tuner.domain.time import NS, Instant
+from tuner.planning import planner
+from tuner.planning.alternatives import Candidate
+from tuner.planning.choices import rank_correlation
+from tuner.planning.evidence import Delays, Evidence, SeenTrial, of_given, of_nothing, of_trials
+from tuner.planning.paces import DrawnTraining, Paces, smoothed
+from tuner.planning.plan import Plan
+from tuner.planning.scenario import SpotLife
+from tuner.service.plan_evidence import delays_of
+from tuner.service.plan_runs import simulate
+
+SPACE = Space({"lr": Float(1e-4, 1, log=True), "width": Int(8, 64)})
+PRICES: dict[Market, Sequence[str]] = {
+    "on_demand": ("1",),
+    "spot": ("0.35",),
+    "spot_with_fallback": ("1", "0.35"),
+}
+
+
+def seen(count: int = 12, *, steps: int = 9, mode: str = "max") -> Evidence:
+    """The wider the better and the slower."""
+    rng, trials = Random(1), []
+    for _ in range(count):
+        config = SPACE.sample(rng)
+        width = int(str(config["width"]))
+        curve = tuple((step, width / 64 - 0.5 / step) for step in range(1, steps + 1))
+        trials.append(SeenTrial(config, width * NS, curve, steps))
+    return of_trials(trials, source="history", delays=Delays(), jobs=["job_1"])
+
+
+def question(
+    *,
+    usd: str = "3",
+    trials: int | None = None,
+    scheduler: SchedulerName = "asha",
+    sampler: SamplerName = "random",
+    market: Market = "on_demand",
+    evidence: Evidence | None = None,
+    fidelity: Fidelity | None = None,
+    target: float | None = None,
+    wall_clock_ns: int | None = None,
+) -> planner.Question:
+    spec = JobSpec(
+        "a",
+        "m:f",
+        Objective("auc", target=target),
+        SPACE,
+        Budget(usd=Money.from_usd(usd), trials=trials, wall_clock_ns=wall_clock_ns),
+        fidelity=fidelity or Fidelity("epoch", 1, 9, 3),
+        algorithm=Algorithm(scheduler, sampler),
+        resources=Resources(1, 1, market),
+    )
+    offers = tuple(
+        Offer("gpu", Price.from_usd_per_hour(usd), 1, 1, "spot" if usd == "0.35" else "on_demand")
+        for usd in PRICES[market]
+    )
+    known = evidence or of_given(60 * NS, delays=Delays())
+    candidate = Candidate("gpu", market, offers, 2)
+    return planner.Question(spec, known, (candidate,), 10 * NS, SpotLife(2 * 3600 * NS))
+
+
+def made(**asked: object) -> Plan:
+    return planner.plan(question(**asked), simulate)  # type: ignore[arg-type]
+
+
+@settings(max_examples=4, deadline=None, phases=[Phase.generate])
+@given(
+    usd=st.sampled_from(["0.2", "1", "40"]),
+    trials=st.sampled_from([None, 3, 20]),
+    scheduler=st.sampled_from(["auto", "asha", "none"]),
+    market=st.sampled_from(["on_demand", "spot", "spot_with_fallback"]),
+    known=st.sampled_from(["given", "seen", "nothing"]),
+)
+def test_every_figure_follows_from_the_inputs(
+    usd: str, trials: int | None, scheduler: SchedulerName, market: Market, known: str
+) -> None:
+    evidence = {"given": None, "seen": seen(), "nothing": of_nothing()}[known]
+    asked = question(usd=usd, trials=trials, scheduler=scheduler, market=market, evidence=evidence)
+    found = planner.plan(asked, simulate)
+    assert planner.plan(asked, simulate) == found
+    assert sum(rung.usd.micro_usd for rung in found.rungs) == found.cost.expected
+    assert found.cost.low <= found.cost.expected <= found.cost.high <= Money.from_usd(usd).micro_usd
+    assert trials is None or found.trials.high <= trials
+    assert sum(found.ends.values()) == found.inputs.runs
+    # A rung's price is that of its training; with fallback its overhead may have been in the other market.
+    mixed = 0.25 if market == "spot_with_fallback" else 0.02
+    for rung in found.rungs:
+        again = rung.milli_steps * rung.step_ns * rung.price.micro_usd_per_hour / 3600e9 / 1000
+        a_step = rung.step_ns * rung.price.micro_usd_per_hour / 3600e9
+        assert rung.train.micro_usd == pytest.approx(again, rel=1e-3, abs=0.01 * a_step + 2)
+        assert rung.gpu_ms == pytest.approx(
+            rung.usd.micro_usd * 3_600_000 / max(1, rung.price.micro_usd_per_hour), rel=mixed, abs=5000
+        )
+
+
+def test_a_larger_job_is_made_small_and_costs_as_much_as_it_does_whole() -> None:
+    """Of trials trained in full: what is simulated of 1000 comes to what they take."""
+    whole = made(usd="1000000", trials=1000, scheduler="none", fidelity=Fidelity("epoch", 1, 9))
+    a_trial = 9 * 60 / 3600
+    assert whole.cost.expected / 1e6 == pytest.approx(1000 * a_trial, rel=0.1)
+    assert whole.finish_ns.expected / NS / 3600 == pytest.approx(1000 * a_trial / 2, rel=0.15)
+    asha = made(usd="1000000", trials=729, fidelity=Fidelity("epoch", 1, 729, 3))
+    assert asha.rungs[0].milli_trials == pytest.approx(729_000, rel=0.05)
+    assert asha.rungs[-1].milli_trials < 5_000
+
+
+def test_doubt_widens_what_is_expected() -> None:
+    sure, unsure = made(trials=10), made(trials=10, evidence=of_nothing(), usd="1000")
+    assert (unsure.cost.high - unsure.cost.low) * sure.cost.expected > 3 * (
+        sure.cost.high - sure.cost.low
+    ) * unsure.cost.expected
+
+
+def test_what_was_seen_says_what_is_found_and_whether_the_target_is_met() -> None:
+    easy, hard = made(evidence=seen(), target=0.2), made(evidence=seen(), target=5.0)
+    assert easy.target is not None
+    assert hard.target is not None
+    assert (easy.target.met, hard.target.met) == (10, 0)
+    assert easy.cost.expected < hard.cost.expected
+    assert hard.best is not None
+    assert 0.5 < hard.best.expected < 1.5
+    assert made(target=0.2).target is None
+
+
+def test_a_sampler_that_learns_goes_where_it_is_better_and_so_dearer() -> None:
+    at_random, learned = (
+        made(evidence=seen(), trials=40, usd="50"),
+        made(evidence=seen(), trials=40, usd="50", sampler="tpe"),
+    )
+    assert learned.cost.expected > 1.1 * at_random.cost.expected
+    assert learned.best is not None
+    assert at_random.best is not None
+    assert learned.best.expected > at_random.best.expected
+
+
+def test_a_wall_clock_that_is_too_short_is_told_of() -> None:
+    found = made(trials=20, wall_clock_ns=600 * NS)
+    assert found.in_time is not None
+    assert found.in_time.met == 0
+    assert found.finish_ns.high <= 600 * NS
+    assert any("not done within 600 s" in warning for warning in found.warnings)
+
+
+def test_a_rung_that_says_nothing_of_the_end_is_not_where_to_compare() -> None:
+    rng, trials = Random(2), []
+    for _ in range(20):
+        early, late = rng.random(), rng.random()
+        curve = ((1, early), (3, late + 0.01 * early), (9, late + 0.1))
+        trials.append(SeenTrial(SPACE.sample(rng), NS, curve, 9))
+    evidence = of_trials(trials, source="history", delays=Delays())
+    paces = Paces(evidence, SPACE, 9)
+    assert abs(rank_correlation(paces, 1, 9) or 0) < 0.5
+    assert (rank_correlation(paces, 3, 9) or 0) > 0.9
+    (choice,) = [one for one in made(evidence=evidence).choices if one.what == "fidelity_min"]
+    assert (choice.asked, choice.chosen) == ("1", "3")
+
+
+def test_smoothing_keeps_mean_and_spread() -> None:
+    rng = Random(0)
+    drawn = [smoothed(rng.gauss(3, 2), 3, 2, rng.gauss(0, 1), 0.7) for _ in range(4000)]
+    mean = math.fsum(drawn) / len(drawn)
+    assert mean == pytest.approx(3, abs=0.15)
+    assert math.sqrt(math.fsum((x - mean) ** 2 for x in drawn) / len(drawn)) == pytest.approx(2, rel=0.05)
+
+
+def test_paces_that_are_drawn_have_the_mean_that_was_seen() -> None:
+    evidence, rng = seen(40), Random(3)
+    training = DrawnTraining(Paces(evidence, SPACE, 9), seed=1, stretch=1.0, coarse=1)
+    drawn = [training.step_ns(SPACE.sample(rng), 1) for _ in range(600)]
+    assert math.fsum(drawn) / len(drawn) == pytest.approx(evidence.step_ns, rel=0.15)
+
+
+def test_a_job_of_short_steps_is_planned_with_the_time_that_workers_take_to_be_ready() -> None:
+    """Steps of 60 ms, 1.4 s to set a trial up, 11 s until a worker is warm: a hundredth of this job would not come to a step."""
+    delays = Delays(11 * NS, 1_400_000_000, 200_000_000, 80_000_000)
+    short = of_given(60_000_000, delays=delays)
+    found = made(usd="0.1", evidence=short)  # 360 s, of which each of two workers takes 11 to be warm
+    assert found.rungs[0].milli_trials / 1000 == pytest.approx((360 - 22) / 2.1, rel=0.25)
+    assert 0.098 * 1e6 < found.cost.expected <= 0.1 * 1e6
+    assert found.rungs[0].train.micro_usd < found.rungs[0].overhead.micro_usd
+
+
+def test_the_first_attempts_of_each_worker_say_how_long_it_takes_to_be_warm() -> None:
+    price = Price.from_usd_per_hour("3.6")
+
+    def attempt(trial: int, begin_s: float, setup_s: float) -> AttemptRow:
+        costs: dict[CostKind, Cost] = {"setup": Cost(price.of(round(setup_s * NS)))}
+        began, ended = Instant(round(begin_s * NS)), Instant(round((begin_s + setup_s + 1) * NS))
+        return AttemptRow(
+            f"trial_{trial}", 1, began, node="n", from_step=0, to_step=3, costs=costs, market="on_demand",
+            price=price, landed_at=began, ended_at=ended,
+        )  # fmt: skip
+
+    found = delays_of([attempt(0, 0, 11), attempt(1, 2, 13), attempt(2, 14, 0.5), attempt(3, 17, 1.5)])
+    assert (found.setup_ns, found.warming_ns) == (NS, 11 * NS)

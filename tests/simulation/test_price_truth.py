@@ -1,0 +1,144 @@
+"""What is billed is the machine that was found: cheaper, dearer, forbidden, or of unknown price; and the budget holds whatever is found."""
+
+from random import Random
+
+import pytest
+
+from tests.simulation.test_simulated_jobs import PRICE, QuickCurves, check_books, spec
+from tests.simulation.watched import watched
+from tuner.domain.job import Resources
+from tuner.domain.money import Price, Rate
+from tuner.domain.offer import Offer
+from tuner.engine.landing import Landing, forbidden
+from tuner.engine.placement import Anywhere, Machine
+from tuner.engine.simulated.world import Faults, SimulatedRun
+from tuner.engine.world import Assignment, Terms
+
+ASKED = Resources(cpus=1, market="spot_with_fallback")
+
+
+def offer(usd: str, market: str = "on_demand", kind: str = "m", region: str | None = None) -> Offer:
+    return Offer(kind, Price.from_usd_per_hour(usd), 1, 0, market, region, "a list")
+
+
+def run_of(
+    found: "dict[str, Offer | None]",
+    *,
+    wanted: Resources = ASKED,
+    usd: str = "0.003",
+    seed: int = 0,
+    faults: Faults | None = None,
+    concurrency: int = 2,
+) -> SimulatedRun:
+    """Every attempt lands on one of these machines by chance; they are told apart by a label."""
+    rng, names = Random(f"machines/{seed}"), sorted(found)
+
+    def machine(_: Assignment) -> Machine:
+        return Machine({"name": rng.choice(names)}, 1, 0)
+
+    dearest = max([PRICE, *(one.price for one in found.values() if one is not None)])
+    return SimulatedRun(
+        spec(usd, seed=seed),
+        Terms("job_0", Rate(dearest), concurrency, 10 * 10**9),
+        QuickCurves(),
+        seed=seed,
+        faults=faults or Faults(),
+        placement=Anywhere(Rate(PRICE)),
+        landing=Landing(wanted, lambda it: found[it.labels["name"]]),
+        machine=machine,
+    )
+
+
+@pytest.mark.parametrize("usd", ["0.03", "0.1", "0.35"])
+def test_an_attempt_is_billed_at_the_price_of_the_machine_that_it_was_found_on(usd: str) -> None:
+    """The job was admitted at $0.10 an hour."""
+    run = run_of({"only": offer(usd, "spot", "g6", "here")}, concurrency=1)
+    metered: dict[tuple[str, int], int] = {}
+    heard = run.loop.progress
+
+    def listen(progress: object) -> None:
+        metered[progress.trial, progress.attempt] = progress.meter.total_ns  # type: ignore[attr-defined]
+        heard(progress)  # type: ignore[arg-type]
+
+    run.loop.progress = listen  # type: ignore[method-assign,assignment]
+    run.run()
+    rows = run.journal.tables.attempts
+    assert rows
+    for key, row in rows.items():
+        assert row.machine is not None
+        assert (row.machine.instance_type, row.machine.region, row.machine.source) == ("g6", "here", "a list")
+        assert (row.market, row.price) == ("spot", Price.from_usd_per_hour(usd))
+        billed = sum(cost.usd.micro_usd for cost in row.costs.values())
+        exact = row.price.of(metered[key]).micro_usd
+        assert billed <= exact <= billed + 1
+    check_books(run)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_is_found_the_budget_and_all_invariants_hold(seed: int) -> None:
+    rng = Random(seed)
+    found: dict[str, Offer | None] = {
+        f"m{n}": offer(f"{rng.randrange(10_000, 3_000_000) / 10**6:.6f}", rng.choice(["spot", "on_demand"]))
+        for n in range(3)
+    }
+    found["unknown"] = None
+    wanted = Resources(cpus=1, market=rng.choice(["spot", "spot_with_fallback", "on_demand"]))
+    run = run_of(
+        found,
+        wanted=wanted,
+        seed=seed,
+        concurrency=3,
+        faults=Faults(crash=0.02, repeat=0.02, driver_restart=0.01, loss=0.02),
+    )
+    invariants = watched(run)
+    run.run()
+    invariants.at_end(run)
+    check_books(run)
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "why"),
+    [
+        (offer("0.05"), Resources(market="spot"), "asked for spot and got a m on demand at \\$0.05"),
+        (None, ASKED, "price of its machine is not known.*name=only"),
+        (offer("0.05", kind="p5"), Resources(instance_type="g6"), "asked for a g6 and got a p5"),
+        (offer("0.05", region="far"), Resources(region="near"), "asked for region near and got .* in far"),
+        (offer("0.05"), Resources(region="near"), "in an unknown region"),
+    ],
+)
+def test_what_the_job_did_not_allow_is_stopped_at_once_and_costs_next_to_nothing(
+    found: Offer | None, wanted: Resources, why: str
+) -> None:
+    run = run_of({"only": found}, wanted=wanted, concurrency=1)
+    run.run()
+    tables = run.journal.tables
+    assert not tables.reports
+    assert tables.job[0] == "failed"
+    rows = list(tables.attempts.values())
+    assert {row.end for row in rows} == {"lost"}
+    with pytest.raises(AssertionError, match=why):
+        raise AssertionError(rows[0].reason)
+    # A message takes 2 ms to arrive: that long, at the price that was found, or the one that was held for.
+    price = PRICE if found is None else found.price
+    for row in rows:
+        assert sum(cost.usd.micro_usd for cost in row.costs.values()) <= price.of(10_000_000).micro_usd
+    assert rows[0].market == "on_demand"
+    check_books(run)
+
+
+def test_a_dearer_machine_that_the_budget_cannot_pay_for_ends_the_job_for_want_of_money() -> None:
+    run = run_of({"only": offer("99999")}, usd="0.003", concurrency=1)
+    run.run()
+    assert run.journal.tables.job[:2] == ("succeeded", "budget_usd")
+    assert not run.journal.tables.reports
+    check_books(run)
+
+
+def test_what_may_be_had_in_the_place_of_what() -> None:
+    spot, demand = offer("0.1", "spot"), offer("0.2")
+    assert forbidden(demand, Resources(market="spot_with_fallback")) is None
+    assert forbidden(spot, Resources(market="on_demand")) is None
+    assert forbidden(demand, Resources(market="on_demand")) is None
+    assert forbidden(spot, Resources(market="spot")) is None
+    assert forbidden(demand, Resources(market="spot")) is not None
+    assert forbidden(demand, Resources(instance_type="m")) is None

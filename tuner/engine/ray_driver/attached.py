@@ -1,0 +1,55 @@
+"""The machine that an attempt is found on: what Ray says of the actor's node, and what the machine's own cloud says of it."""
+
+import contextlib
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import ray
+
+from tuner.engine.messages import Progress
+from tuner.engine.placement import Machine
+from tuner.engine.ray_cluster import labels
+from tuner.engine.ray_driver.deaths import node_of
+
+log = logging.getLogger("tuner.driver")
+
+
+class Attached:
+    """For the driver's thread. Where Ray does not answer nothing is found, and what the worker says next is another chance."""
+
+    def __init__(self) -> None:
+        self._facts: dict[str, Mapping[str, str]] = {}
+        self._known: dict[tuple[str, int], Mapping[str, str]] = {}
+
+    def landed(self, trial: str, attempt: int, actor: Any) -> Machine | None:
+        """Before the attempt begins its work there."""
+        with contextlib.suppress(Exception):
+            return self._look(trial, attempt, node_of(None, actor))
+        log.warning("%s: its machine is looked at again when it has said something", trial)
+        return None
+
+    def heard(self, progress: Progress) -> Machine | None:
+        """The machine, where this is more than was known of it before; None: it is not."""
+        node, facts = progress.node, progress.machine
+        if facts:
+            self._facts[node] = facts
+        known = self._known.get((progress.trial, progress.attempt))
+        if not node or (known is not None and known == self._facts.get(node, {})):
+            return None
+        with contextlib.suppress(Exception):
+            return self._look(progress.trial, progress.attempt, node)
+        return None
+
+    def gone(self, trial: str, attempt: int) -> None:
+        self._known.pop((trial, attempt), None)
+
+    def _look(self, trial: str, attempt: int, node_id: str) -> Machine | None:
+        node = next((one for one in ray.nodes() if one["NodeID"] == node_id), None)
+        if node is None:
+            return None
+        facts = self._known[trial, attempt] = self._facts.get(node_id, {})
+        has = node["Resources"]
+        machine = Machine(node["Labels"], has.get("CPU", 0), has.get("GPU", 0))
+        return replace(machine, labels=labels.corrected(machine.labels, facts))

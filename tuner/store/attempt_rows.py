@@ -1,0 +1,69 @@
+"""Attempts as rows of their table."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tuner.domain.cost import CostKind
+from tuner.domain.money import Cost, Money, Price
+from tuner.domain.records import AttemptRow, MachineFound
+
+
+def attempt_row(found: Mapping[str, Any]) -> AttemptRow:
+    costs = {kind: Cost(Money(usd), gpu_ms) for kind, (usd, gpu_ms) in json.loads(found["costs"]).items()}
+    names = (
+        "trial",
+        "attempt",
+        "began_at",
+        "ended_at",
+        "end",
+        "reason",
+        "detail",
+        "node",
+        "from_step",
+        "to_step",
+        "market",
+        "landed_at",
+    )
+    price, machine = Price(found["price"]), _machine(found)
+    return AttemptRow(**{name: found[name] for name in names}, costs=costs, price=price, machine=machine)
+
+
+def _machine(found: Mapping[str, Any]) -> MachineFound | None:
+    if found["instance_type"] is None:
+        return None
+    price = Price(found["machine_price"])
+    return MachineFound(found["instance_type"], found["region"], price, found["price_source"])
+
+
+def _machine_values(machine: MachineFound | None) -> dict[str, Any]:
+    if machine is None:
+        return {}
+    return {
+        "instance_type": machine.instance_type,
+        "region": machine.region,
+        "machine_price": machine.price.micro_usd_per_hour,
+        "price_source": machine.source,
+    }
+
+
+def values_of(attempt: AttemptRow) -> dict[str, Any]:
+    return {
+        "began_at": attempt.began_at,
+        "ended_at": attempt.ended_at,
+        "end": attempt.end,
+        "reason": attempt.reason,
+        "detail": attempt.detail,
+        "node": attempt.node,
+        "from_step": attempt.from_step,
+        "to_step": attempt.to_step,
+        "costs": costs_text(attempt.costs),
+        "market": attempt.market,
+        "price": attempt.price.micro_usd_per_hour,
+        "landed_at": attempt.landed_at,
+        **_machine_values(attempt.machine),
+    }
+
+
+def costs_text(costs: Mapping[CostKind, Cost]) -> str:
+    return json.dumps({kind: (cost.usd.micro_usd, cost.gpu_ms) for kind, cost in costs.items()})

@@ -1,0 +1,78 @@
+"""Trials of earlier jobs that a job may go on with, and what a trial has inherited."""
+
+import json
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, select
+
+from tuner.domain.events import Inherited
+from tuner.domain.history import transferred
+from tuner.domain.job import JobSpec
+from tuner.domain.money import Cost, Money
+from tuner.domain.records import CheckpointRow, Heritage, ReportRow
+from tuner.domain.time import Instant
+from tuner.store.codec import decode
+from tuner.store.history import Mark, marks
+from tuner.store.tables import checkpoints, events, jobs, reports, trials
+
+
+def heritages(db: Connection, job: str, spec: JobSpec, *, code: str, limit: int) -> list[Heritage]:
+    """At most so many, of the sources whose trials ran with this code: each configuration once, with its newest checkpoint of a
+    step that counts for the job. By the score there, then as the job names its sources, then by number."""
+    found: list[tuple[float, Mark, Row[Any]]] = []
+    for mark in marks(db, job):
+        if db.execute(select(jobs.c.code).where(jobs.c.id == mark.source)).scalar() == code:
+            found += [(spec.objective.score(row.value), mark, row) for row in _saved(db, mark, spec)]
+    chosen: dict[str, tuple[Mark, Row[Any]]] = {}
+    for _, mark, row in sorted(found, key=lambda one: -one[0]):
+        chosen.setdefault(json.dumps(json.loads(row.config), sort_keys=True), (mark, row))
+    return [_heritage(db, mark, row) for mark, row in list(chosen.values())[:limit]]
+
+
+def _saved(db: Connection, mark: Mark, spec: JobSpec) -> list[Row[Any]]:
+    """The newest checkpoint that counts of each trial whose configuration is one of the job's, with the value there."""
+    r, c, t = reports.c, checkpoints.c, trials.c
+    counts = (c.job == mark.source) & (r.seq <= mark.until_seq) & r.value.is_not(None)
+    at_step = (r.job == c.job) & (r.trial == c.trial) & (r.step == c.step)
+    last = (
+        select(c.trial, func.max(c.step).label("step")).join(reports, at_step).where(counts).group_by(c.trial)
+    ).subquery()
+    query = (
+        select(checkpoints, r.value, t.config)
+        .join(last, (c.trial == last.c.trial) & (c.step == last.c.step))
+        .join(reports, at_step)
+        .join(trials, (t.job == c.job) & (t.trial == c.trial))
+        .where(c.job == mark.source, t.state != "failed")
+        .order_by(t.number)
+    )
+    rows = db.execute(query).all()
+    return [row for row in rows if transferred(spec.space, (was := json.loads(row.config))) == was]
+
+
+def _heritage(db: Connection, mark: Mark, row: Row[Any]) -> Heritage:
+    r = reports.c
+    mine = (r.job == mark.source) & (r.trial == row.trial) & (r.step <= row.step) & r.value.is_not(None)
+    curve = tuple(
+        ReportRow(
+            one.trial,
+            one.attempt,
+            one.step,
+            Instant(one.at),
+            one.value,
+            json.loads(one.metrics),
+            Cost(Money(one.usd), one.gpu_ms),
+            one.duration_ns,
+        )
+        for one in db.execute(select(reports).where(mine).order_by(r.step))
+    )
+    kept = (row.trial, row.step, row.attempt, row.uri, row.size_bytes, row.seconds, Instant(row.at))
+    return Heritage(mark.source, row.trial, json.loads(row.config), curve, CheckpointRow(*kept))
+
+
+def inherited(db: Connection, job: str, trial: str) -> Inherited | None:
+    """What the trial began with; None: nothing."""
+    r, e = reports.c, events.c
+    seq = select(r.seq).where(r.job == job, r.trial == trial, r.attempt == 0).limit(1).scalar_subquery()
+    body = db.execute(select(e.body).where(e.job == job, e.seq == seq)).scalar()
+    found: Inherited | None = None if body is None else decode(body).inherited
+    return found

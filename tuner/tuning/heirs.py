@@ -1,0 +1,27 @@
+"""A new trial that goes on where one of an earlier job stood."""
+
+from tuner.domain.events import Inherited
+from tuner.tuning import stopping
+from tuner.tuning.schedulers import scheduler_for
+from tuner.tuning.state import Ending, State, TrialRecord
+from tuner.tuning.steps import record_rungs
+
+
+def inherit(state: State, trial: TrialRecord, inherited: Inherited) -> Ending | None:
+    """The trial stands at its rung as if this job had trained it so far; what that took is not of this job's time. An ending where
+    it has reached the target already."""
+    for step, value in inherited.curve:
+        trial.steps, trial.value = step, value
+        record_rungs(state, trial)
+        stopping.lead(state, trial, value)
+    trial.kept, trial.trained_ns = inherited.step, inherited.trained_ns
+    trial.pace_ns = inherited.trained_ns // inherited.step
+    if state.max_step is not None and trial.steps >= state.max_step:
+        state.set(trial, "completed")
+    elif trial.until is None or trial.steps < trial.until:
+        state.set(trial, "parked")
+    else:
+        verdict = scheduler_for(state.spec).at_rung(state, trial)
+        trial.reason = f"below the cut at step {trial.steps}" if verdict == "stop" else ""
+        state.set(trial, "stopped" if verdict == "stop" else "parked")
+    return stopping.on_target(state, trial.id, trial.steps, inherited.curve[-1][1])
