@@ -1,4 +1,4 @@
-"""What a node costs. Copied into the job at admission, so that a bill cannot change under a running job."""
+"""What a node costs, as it was admitted; an attempt pays for the machine that it is found on. See docs/money.md."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
