@@ -41,7 +41,8 @@ SECONDS_A_PILOT = 600
 class Place(Protocol):
     """Where jobs run, one after the other, none of which knows of the others but a job of its own pilot."""
 
-    client: Client
+    @property
+    def client(self) -> Client: ...
 
     def body(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """A job in the words of REST."""
@@ -106,7 +107,7 @@ class Recorded:
             row = jobs.get(db, job)
         wanted, spot = row.spec.resources, row.spec.resources.market != "on_demand"
         trace = load_traces("bamboo")[0]
-        with patch.object(world, "MemoryJournal", fakes._journal_maker(self.service, job)):
+        with patch.object(world, "MemoryJournal", lambda *_: self._journal(job)):
             run = SimulatedRun(
                 row.spec,
                 Terms(job, row.offer.rate(cpus=wanted.cpus, gpus=wanted.gpus), row.concurrency, 10 * NS),
@@ -132,6 +133,9 @@ class Recorded:
         run.run(turns_max=10**7)
         self.service.now.at = max(self.service.now.at, run.clock.now())
         return self.client.job(job)
+
+    def _journal(self, job: str) -> fakes.SimulatedSqlJournal:
+        return fakes.SimulatedSqlJournal(self.service.database, job, self.service.project, fakes.EPOCH)
 
 
 @contextmanager

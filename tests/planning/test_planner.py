@@ -101,12 +101,14 @@ def test_every_figure_follows_from_the_inputs(
     assert found.cost.low <= found.cost.expected <= found.cost.high <= Money.from_usd(usd).micro_usd
     assert trials is None or found.trials.high <= trials
     assert sum(found.ends.values()) == found.inputs.runs
+    # A rung's price is that of its training; with fallback its overhead may have been in the other market.
+    mixed = 0.25 if market == "spot_with_fallback" else 0.02
     for rung in found.rungs:
         again = rung.milli_steps * rung.step_ns * rung.price.micro_usd_per_hour / 3600e9 / 1000
         a_step = rung.step_ns * rung.price.micro_usd_per_hour / 3600e9
         assert rung.train.micro_usd == pytest.approx(again, rel=1e-3, abs=0.01 * a_step + 2)
         assert rung.gpu_ms == pytest.approx(
-            rung.usd.micro_usd * 3_600_000 / max(1, rung.price.micro_usd_per_hour), rel=0.02, abs=5000
+            rung.usd.micro_usd * 3_600_000 / max(1, rung.price.micro_usd_per_hour), rel=mixed, abs=5000
         )
 
 

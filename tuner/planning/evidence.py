@@ -5,11 +5,13 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from statistics import fmean, pstdev
+from statistics import fmean, stdev
 from typing import Literal
 
-from tuner.domain.space import Config
+from tuner.domain.history import transferred
+from tuner.domain.space import Config, Space
 from tuner.domain.time import NS
+from tuner.planning.pace_model import PaceModel, fitted
 
 Source = Literal["pilot", "history", "given", "none"]
 # What is assumed where nothing is known: no source, and said with every plan that rests on it.
@@ -20,12 +22,15 @@ DEFAULT_SETUP_NS = 2 * NS
 DOUBT = {"pilot": 0.04, "history": 0.04, "given": 0.06, "none": math.log(4)}
 SPREAD = {"given": 0.25, "none": 0.5}
 LEAST_SPREAD = 0.02
+EARLY_STEPS = 2  # caches fill and code compiles: they are often slower than those that follow
+LATER_SHIFT = 0.3  # natural logarithm: how far later steps may differ from early ones, where no trial tells
 CURVES_MIN = 3  # trials; of fewer nothing is foretold
 
 
 @dataclass(frozen=True, slots=True)
 class SeenTrial:
-    """A trial of an earlier job. `step_ns`: what a step took on average, training alone. `curve`: (step, score) ascending, a
+    """A trial of an earlier job. `step_ns`: what a step took on average, training alone; `early_ns`: what one of the first did, and
+    `later_ns` one of those behind, None where they are not known. `curve`: (step, score) ascending, a
     higher score is better; empty where its metric is another one. `ended`: it came to its own end."""
 
     config: Config
@@ -33,6 +38,8 @@ class SeenTrial:
     curve: tuple[tuple[int, float], ...] = ()
     last_step: int = 0
     ended: bool = False
+    early_ns: int | None = None
+    later_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +56,8 @@ class Delays:
 @dataclass(frozen=True)
 class Evidence:
     """`step_ns`: of the mean configuration, on `machine` (an instance type; "": on whatever the job gets). `doubt`: the standard
-    deviation of the logarithm of how far that may be off; `spread`: of configurations' step times. `jobs`: which ones `trials`
+    deviation of the logarithm of how far that may be off; `spread`: of configurations' step times. `later`: a step behind the first
+    ones takes so many times as long as they do, by the trials that were seen to go on. `jobs`: which ones `trials`
     are of. `steps`: what a trial has that ends by itself; None: unknown. `notes`: what a reader should know of it."""
 
     source: Source
@@ -62,6 +70,7 @@ class Evidence:
     machine: str = ""
     steps: int | None = None
     notes: tuple[str, ...] = ()
+    later: float = 1.0
 
     @property
     def curves(self) -> tuple[SeenTrial, ...]:
@@ -97,11 +106,19 @@ def of_trials(
     jobs: Sequence[str] = (),
     machine: str = "",
     notes: Sequence[str] = (),
+    space: Space | None = None,
 ) -> Evidence:
-    """Of at least one trial. The fewer there are, the more may their mean be off."""
+    """Of at least one trial. The fewer there are, the more may their mean be off; less so where paces follow from parameters of `space`."""
     logs = [math.log(trial.step_ns) for trial in trials]
-    spread = pstdev(logs) if len(logs) > 1 else SPREAD["given"]
-    doubt = math.hypot(DOUBT[source], max(spread, LEAST_SPREAD) / math.sqrt(len(logs)))
+    spread = stdev(logs) if len(logs) > 1 else SPREAD["given"]
+    later, later_doubt = _later(trials)
+    model = None if space is None else pace_model_of(trials, space)
+    off = (
+        _doubt_of_mean(spread, len(logs))
+        if model is None
+        else _doubt_of_mean(model.spread, len(logs)) * math.sqrt(model.parts)
+    )
+    doubt = math.hypot(DOUBT[source], off, later_doubt)
     ended = sorted(trial.last_step for trial in trials if trial.ended and trial.last_step)
     return Evidence(
         source,
@@ -114,4 +131,36 @@ def of_trials(
         machine,
         ended[len(ended) // 2] if ended else None,
         tuple(notes),
+        later,
     )
+
+
+def pace_model_of(trials: Sequence[SeenTrial], space: Space) -> PaceModel | None:
+    """How first steps' times follow from parameters; None where they do not, or some trial is of another space."""
+    placed = [transferred(space, one.config) for one in trials]
+    configs = [config for config in placed if config is not None]
+    if len(configs) < len(trials):
+        return None
+    return fitted(space, configs, [one.early_ns or one.step_ns for one in trials])
+
+
+def _doubt_of_mean(spread: float, count: int) -> float:
+    """Of the mean of so many log-normal paces: it is further off than the mean of their logarithms, and more so where the spread itself
+    is known from few, as Student's t has it."""
+    varying = math.sqrt(math.expm1(max(spread, LEAST_SPREAD) ** 2))
+    tails = math.sqrt((count - 1) / (count - 3)) if count > 3 else 2.0
+    return varying * tails / math.sqrt(count)
+
+
+def _later(trials: Sequence[SeenTrial]) -> tuple[float, float]:
+    """How many times as long a later step takes as an early one, and the doubt of its logarithm: the more, the further apart
+    they are and the fewer trials went on."""
+    both = [(one.early_ns, one.later_ns) for one in trials if one.early_ns and one.later_ns]
+    if all(one.early_ns is None for one in trials):
+        return 1.0, 0.0
+    if not both:
+        return 1.0, LATER_SHIFT
+    shifts = [math.log((later or 1) / (early or 1)) for early, later in both]
+    whole = math.log(sum(later or 1 for _, later in both) / sum(early or 1 for early, _ in both))
+    scale = math.sqrt(fmean(shift * shift for shift in shifts))
+    return math.exp(whole), scale / math.sqrt(len(both))

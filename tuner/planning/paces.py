@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from tuner.domain.history import transferred
 from tuner.domain.space import Config, Space
-from tuner.planning.evidence import Evidence, SeenTrial
+from tuner.planning.evidence import EARLY_STEPS, Evidence, SeenTrial, pace_model_of
 from tuner.tuning.samplers.encoding import UnitCube
 
 Floats = npt.NDArray[np.float64]
@@ -38,11 +38,25 @@ class Paces:
     def __init__(self, evidence: Evidence, space: Space, steps: int) -> None:
         self.evidence, self.steps = evidence, steps
         self._cube = UnitCube(space)
+        self._model = pace_model_of(evidence.trials, space) if evidence.trials else None
         trials = evidence.curves if evidence.knows_curves else evidence.trials
         placed = [(trial, transferred(space, trial.config)) for trial in trials]
         self._near = [trial for trial, config in placed if config is not None]
         points = [self._cube.point(config) for _, config in placed if config is not None]
         self._points: Floats = np.array(points).reshape(len(points), self._cube.parameters)
+
+    def training_ns(self, trial: SeenTrial, steps: float) -> float:
+        """What the first so many steps of it take."""
+        if trial.early_ns is None:
+            return trial.step_ns * steps
+        later_ns = trial.later_ns or trial.early_ns * self.evidence.later
+        return trial.early_ns * min(steps, EARLY_STEPS) + later_ns * max(0.0, steps - EARLY_STEPS)
+
+    def pace_of(self, seen: SeenTrial, config: Config, rng: Random) -> float | None:
+        """How many times as long a step takes this configuration as that trial, by its parameters; None where they do not tell."""
+        if self._model is None:
+            return None
+        return self._model.drawn_ns(config, rng) / (seen.early_ns or seen.step_ns)
 
     @property
     def knows_curves(self) -> bool:
@@ -182,7 +196,12 @@ class DrawnTraining:
         self._drawn: dict[str, Drawn] = {}
 
     def step_ns(self, config: Config, step: int) -> int:
-        return self._of(config).step_ns
+        drawn = self._of(config)
+        if drawn.seen is None:
+            return drawn.step_ns
+        before, behind = (step - 1) * self._coarse, step * self._coarse
+        ns = self._paces.training_ns(drawn.seen, behind) - self._paces.training_ns(drawn.seen, before)
+        return max(1, round(drawn.step_ns * ns / (self._coarse * drawn.seen.step_ns)))
 
     def value(self, config: Config, step: int) -> float:
         drawn, known = self._of(config), max(1, round(step * self._coarse))
@@ -210,6 +229,8 @@ class DrawnTraining:
         if seen is None:
             moved, sd = 0.0, evidence.spread
             ns = evidence.step_ns * math.exp(own * sd - sd * sd / 2)
+        elif (pace := paces.pace_of(seen, config, rng)) is not None:
+            moved, ns = paces.moved(seen, talent), seen.step_ns * pace
         else:
             together = paces.togetherness
             aside = together * talent + math.sqrt(1 - together * together) * own

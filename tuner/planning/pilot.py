@@ -13,15 +13,15 @@ from tuner.domain.money import Money
 TAG = "pilot"
 TRIALS_MAX = 100
 STEPS_MAX = 1000
-# Of every six trials the best is trained on, to six times as many steps: first steps are often slower than later ones.
-ONE_OF = 6
+# Of every four trials the best is trained on, to six times as many steps: first steps are often slower than later ones.
+ONE_OF = 4
 FURTHER = 6
 NAME_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
 class PilotLimits:
-    """What a pilot may use, and at most how many configurations it trains for how many `steps`, one of six further."""
+    """What a pilot may use, and at most how many configurations it trains for how many `steps`, one of four further."""
 
     usd: Money | None = None
     gpu_ms: int | None = None

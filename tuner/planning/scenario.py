@@ -1,7 +1,7 @@
 """What is simulated for a plan, and what came of it. The simulator itself is handed to the planner as a function."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tuner.domain.job import JobSpec, StopReason
 from tuner.domain.money import Cost, Money
@@ -10,16 +10,40 @@ from tuner.domain.time import NS
 from tuner.planning.evidence import Delays
 from tuner.planning.paces import Paces
 
+# Markets differ: the share of the time that a machine was there, and the mean hours until it was taken away. Deciles of the 30 markets
+# (zone and type) of AWS that were watched for "Can't Be Late" (Wu et al., NSDI 2024), October 2022 to May 2023, by that share.
+MARKETS = (
+    (0.17, 0.7),
+    (0.33, 1.6),
+    (0.42, 1.8),
+    (0.47, 1.5),
+    (0.59, 2.0),
+    (0.68, 4.3),
+    (0.73, 2.3),
+    (0.79, 3.8),
+    (0.88, 6.1),
+    (0.91, 10.5),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class SpotLife:
     """How spot machines come and go: exponential lives of `mean_ns` (None: they stay), another machine after `wait_ns`, a word
-    `notice_ns` before. Without one for `patience_ns` a trial that may goes on demand."""
+    `notice_ns` before; they are there for `share` of the time, and so when the job begins. Without one for `patience_ns` a trial that may goes on demand."""
 
     mean_ns: int | None
     wait_ns: int = 120 * NS
     notice_ns: int | None = 30 * NS
     patience_ns: int = 60 * NS
+    share: float = 1.0
+
+    def of_market(self, place: float) -> "SpotLife":
+        """In one of the recorded markets, 0 the scarcest, below 1 the best."""
+        if self.mean_ns is None:
+            return self
+        share, hours = MARKETS[int(place * len(MARKETS))]
+        mean_ns = round(hours * 3600) * NS
+        return replace(self, mean_ns=mean_ns, wait_ns=round(mean_ns * (1 - share) / share), share=share)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from statistics import NormalDist
 
 from tuner.domain.budget import Budget
 from tuner.domain.fidelity import Fidelity
-from tuner.domain.job import JobSpec
+from tuner.domain.job import JobSpec, Plateau
 from tuner.domain.money import Cost, Money
 from tuner.domain.offer import Offer
 from tuner.planning.evidence import DEFAULT_STEPS
@@ -27,6 +27,7 @@ SLICES_AT_LEAST = 3
 STEPS_OF_FULL = 12  # of a training, where nobody looks at it before its end
 STEPS_WITH_RUNGS = 36
 MIN_NS = 1_000_000_000
+GOLDEN = 0.6180339887  # multiples of it, less the whole, are spread evenly, and are in no order
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,12 @@ class Setting:
         size = self._size(factor, coarse, fidelity)
         concurrency = max(1, round(self.concurrency / size))
         longer = size * concurrency / self.concurrency
-        spec = replace(self.spec, fidelity=fidelity, budget=_shrunk(self.spec, size, longer))
+        spec = replace(
+            self.spec,
+            fidelity=fidelity,
+            budget=_shrunk(self.spec, size, longer),
+            plateau=_shorter(self.spec.plateau, size),
+        )
         delays = self.paces.evidence.delays
         scenario = Scenario(
             spec,
@@ -71,7 +77,7 @@ class Setting:
             replace(delays, warming_ns=int(delays.warming_ns / longer)),
             self.slice_ns,
             coarse,
-            self.spot,
+            None if self.spot is None else self.spot.of_market((0.5 + number * GOLDEN) % 1),
             self.seed * 1000 + number,
         )
         return grown(simulate(scenario), size, longer, ladder(self.spec).reduction_factor, spec.budget)
@@ -170,6 +176,13 @@ def _shrunk(spec: JobSpec, size: Fraction, longer: Fraction) -> Budget:
         wall_clock_ns=None if wall_ns is None else max(MIN_NS, int(wall_ns / longer)),
         trials=None if budget.trials is None else max(1, round(budget.trials / size)),
     )
+
+
+def _shorter(plateau: Plateau | None, size: Fraction) -> Plateau | None:
+    """Patience is a part of the money, too."""
+    if plateau is None:
+        return None
+    return replace(plateau, patience_micro_usd=max(1, int(plateau.patience_micro_usd / size)))
 
 
 def grown(

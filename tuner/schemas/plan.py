@@ -45,7 +45,7 @@ class MachineNeeds(Request):
 
 class Pilot(Request):
     """A budget of its own, at least one of `usd` and `gpu_hours`, and at most how many configurations are trained for how many
-    `steps`; the best of every six goes on six times as far."""
+    `steps`; the best of every four goes on six times as far."""
 
     usd: float | None = None
     gpu_hours: float | None = None

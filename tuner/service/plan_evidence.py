@@ -6,9 +6,10 @@ from statistics import fmean
 from tuner.domain.cost import CostKind
 from tuner.domain.errors import Fault, Invalid, NotFound
 from tuner.domain.job import JobSpec
+from tuner.domain.money import Money
 from tuner.domain.objective import Objective
 from tuner.domain.records import AttemptRow
-from tuner.planning.evidence import Delays, Evidence, SeenTrial, of_nothing, of_trials
+from tuner.planning.evidence import EARLY_STEPS, Delays, Evidence, SeenTrial, of_nothing, of_trials
 from tuner.planning.pilot import TAG
 from tuner.service import pilots
 from tuner.service.wiring import Service
@@ -18,6 +19,8 @@ from tuner.store.seen import Paced
 
 LOOKED_AT = 20  # jobs of the trainable, the newest
 USED = 5
+COARSE = 10  # micro-dollars: with fewer, rounding would be told as pace
+Point = tuple[int, float | None, int]
 POINTER = "/planning/steps_from"
 
 
@@ -55,6 +58,7 @@ def of_jobs(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> Evidence
         jobs=used,
         machine=rows[0].offer.instance_type,
         notes=notes,
+        space=spec.space,
     )
 
 
@@ -94,16 +98,19 @@ def _named(service: Service, spec: JobSpec, names: Sequence[str]) -> list[JobRow
 def _seen(
     found: Iterable[Paced], attempts: Sequence[AttemptRow], objective: Objective, *, like: Objective
 ) -> list[SeenTrial]:
-    setups = {row.trial: ns_of(row, "setup") for row in attempts if row.attempt == 1}
+    first = {row.trial: row for row in attempts if row.attempt == 1}
     told = (objective.metric, objective.mode) == (like.metric, like.mode)
     trials = []
     for one in found:
-        step_ns = _step_ns(one, setups.get(one.trial))
+        setup_ns = _setup_ns(one, first.get(one.trial))
+        step_ns = _step_ns(one, setup_ns)
         if step_ns is None:
             continue
         points = [(step, value) for step, value, _ in one.points if value is not None]
         curve = tuple((step, like.score(value)) for step, value in points) if told else ()
-        trials.append(SeenTrial(one.config, step_ns, curve, one.points[-1][0], one.state == "completed"))
+        early_ns, later_ns = _parts(one, setup_ns)
+        last, ended = one.points[-1][0], one.state == "completed"
+        trials.append(SeenTrial(one.config, step_ns, curve, last, ended, early_ns, later_ns))
     return trials
 
 
@@ -112,7 +119,34 @@ def _step_ns(one: Paced, setup_ns: int | None) -> int | None:
     first, last = one.points[0], one.points[-1]
     if setup_ns is not None:
         return max(1, (last[2] - setup_ns) // last[0])
-    return max(1, (last[2] - first[2]) // (last[0] - first[0])) if last[0] > first[0] else None
+    return _between(first, last)
+
+
+def _parts(one: Paced, setup_ns: int | None) -> tuple[int | None, int | None]:
+    """Of a step among the first ones, and of one behind them."""
+    early = next((point for point in reversed(one.points) if point[0] <= EARLY_STEPS), None)
+    if early is None:
+        return None, None
+    if setup_ns is not None:
+        early_ns: int | None = max(1, (early[2] - setup_ns) // early[0])
+    else:
+        early_ns = _between(one.points[0], early)
+    return early_ns, None if early_ns is None else _between(early, one.points[-1])
+
+
+def _between(a: Point, b: Point) -> int | None:
+    """Of a step from one report to another; None where they are the same."""
+    return max(1, (b[2] - a[2]) // (b[0] - a[0])) if b[0] > a[0] else None
+
+
+def _setup_ns(one: Paced, row: AttemptRow | None) -> int | None:
+    """What the trial's first setup took. Known by what it cost, in whole micro-dollars: None where that is too coarse beside the
+    first steps."""
+    if row is None or not row.price.micro_usd_per_hour:
+        return None
+    setup_ns, coarse_ns = ns_of(row, "setup") or 0, row.price.affords_ns(Money(1))
+    early = next((point for point in reversed(one.points) if point[0] <= EARLY_STEPS), one.points[-1])
+    return setup_ns if early[2] - setup_ns >= COARSE * coarse_ns else None
 
 
 def delays_of(attempts: Sequence[AttemptRow]) -> Delays:

@@ -109,7 +109,7 @@ def _up_times(scenario: Scenario, life: SpotLife, mean_ns: int) -> list[Iterator
 
 
 def _lives(life: SpotLife, mean_ns: int, rng: Random) -> Iterator[UpTimes]:
-    begin = 0
+    begin = 0 if rng.random() < life.share else round(rng.random() * life.wait_ns)
     while True:
         end = begin + max(NS, round(rng.expovariate(1 / mean_ns)))
         yield UpTimes(begin, end)

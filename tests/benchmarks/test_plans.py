@@ -1,0 +1,14 @@
+"""A plan against what then happened, over recorded curves: whether the benchmark itself runs, not how well."""
+
+from benchmarks.plan_jobs import recorded
+from benchmarks.plans import SHIPPED, Case, job, one
+
+
+def test_a_job_has_its_pilot_its_plan_and_its_end() -> None:
+    with recorded(SHIPPED) as place:
+        found = one(place, Case("small", job("asha", 6, sampler="random", max=9), 0.01))
+    assert found.reason == "trials"
+    assert found.is_open
+    assert 0 < found.pilot <= 0.01
+    assert 0 < found.low < found.expected < found.high
+    assert found.actual > 0

@@ -1,0 +1,92 @@
+"""Paces that follow from parameters, and what a plan believes of a few trials."""
+
+import math
+from random import Random
+
+import pytest
+
+from tuner.domain.space import Categorical, Config, Float, Int, Space
+from tuner.planning.evidence import Delays, Evidence, SeenTrial, of_trials
+from tuner.planning.pace_model import fitted
+from tuner.planning.paces import DrawnTraining, Paces
+
+SPACE = Space(
+    {
+        "batch": Int(16, 256, log=True),
+        "depth": Int(1, 3),
+        "rate": Float(1e-4, 1.0, log=True),
+        "how": Categorical(("a", "b")),
+    }
+)
+
+
+def pace_ns(config: Config) -> int:
+    """A product, as step times are."""
+    return round(2e10 * float(str(config["depth"])) / float(str(config["batch"])))
+
+
+def configs(count: int, seed: int = 0) -> list[Config]:
+    rng = Random(seed)
+    return [SPACE.sample(rng) for _ in range(count)]
+
+
+def test_paces_that_follow_from_parameters_are_foretold() -> None:
+    known, unseen = configs(12), configs(20, seed=1)
+    model = fitted(SPACE, known, [pace_ns(config) for config in known])
+    assert model is not None
+    spread = math.sqrt(sum(math.log(pace_ns(c)) ** 2 for c in unseen) / 20 - _mean_log(unseen) ** 2)
+    errors = [math.log(model.drawn_ns(config, Random(0)) / pace_ns(config)) for config in unseen]
+    assert math.sqrt(sum(error * error for error in errors) / 20) < spread / 2
+
+
+def _mean_log(found: list[Config]) -> float:
+    return sum(math.log(pace_ns(config)) for config in found) / len(found)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_paces_that_follow_from_nothing_are_not(seed: int) -> None:
+    rng = Random(seed)
+    known = configs(12, seed)
+    assert fitted(SPACE, known, [round(1e9 * math.exp(rng.gauss(0, 0.7))) for _ in known]) is None
+
+
+def seen(found: list[Config], *, later: float = 1.0, further: int = 3) -> Evidence:
+    trials = []
+    for number, config in enumerate(found):
+        early = pace_ns(config)
+        later_ns = round(early * later) if number < further else None
+        curve = ((1, 0.1 + number / 100), (2, 0.2 + number / 100))
+        trials.append(SeenTrial(config, early, curve, 2, early_ns=early, later_ns=later_ns))
+    return of_trials(trials, source="pilot", delays=Delays(), space=SPACE)
+
+
+def test_what_parameters_tell_is_no_doubt() -> None:
+    found = seen(configs(12))
+    plain = of_trials(found.trials, source="pilot", delays=Delays())
+    assert found.doubt < plain.doubt
+
+
+def test_later_steps_are_as_fast_as_those_that_were_seen_to_be() -> None:
+    """First steps that compile and read for the first time take twice as long; one that went on tells it for all."""
+    evidence = seen(configs(12), later=0.5)
+    assert evidence.later == pytest.approx(0.5)
+    paces = Paces(evidence, SPACE, 27)
+    for trial in evidence.trials:
+        early = trial.early_ns or 0
+        assert paces.training_ns(trial, 2) == 2 * early
+        assert paces.training_ns(trial, 27) == pytest.approx(2 * early + 25 * early / 2, rel=1e-6)
+
+
+def test_where_nothing_went_on_that_is_a_doubt() -> None:
+    assert seen(configs(12), further=0).doubt > seen(configs(12)).doubt
+    assert seen(configs(12), further=0).later == 1
+
+
+def test_coarse_steps_take_as_long_as_those_that_they_stand_for() -> None:
+    evidence = seen(configs(12), later=0.5)
+    config = configs(1, seed=7)[0]
+    paces = Paces(evidence, SPACE, 40)
+    fine = DrawnTraining(paces, seed=3, stretch=1.0, coarse=1)
+    coarse = DrawnTraining(paces, seed=3, stretch=1.0, coarse=4)
+    whole = sum(fine.step_ns(config, step) for step in range(1, 41))
+    assert sum(coarse.step_ns(config, step) for step in range(1, 11)) == pytest.approx(whole, rel=1e-6)
