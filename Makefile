@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test test-fast lint bench preemptions chaos soak clean
+.PHONY: help install demo serve chromium test test-fast lint bench preemptions chaos soak clean
 
 help:
 	@echo "make install   set up .venv"
@@ -37,7 +37,12 @@ serve: install
 
 WITHOUT_A_SERVICE := not system and not browser
 
-test: install
+# The page is tested in a real browser.
+chromium:
+	@command -v chromium chromium-browser google-chrome google-chrome-stable >/dev/null || { \
+	  echo "Chromium is missing, which the tests of the page need: install it (Debian: apt install chromium)" >&2; exit 1; }
+
+test: install chromium
 	$(BIN)/python -m pytest -n 3 --dist loadfile -m "$(WITHOUT_A_SERVICE)"
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "(system or browser) and not soak"
 

@@ -61,7 +61,7 @@ def test_the_workers_of_a_node_find_what_was_said(tmp_path: Path) -> None:
     board.describe("a", AWS_SAID)
     assert board.described("a") == AWS_SAID
     assert board.standing("a") is None
-    (tmp_path / "boards" / "a.machine").write_text("[]")
+    (tmp_path / "boards_machines" / "a").write_text("[]")
     assert board.described("a") == {}
 
 

@@ -65,7 +65,7 @@ def test_a_bill_is_what_the_worker_s_time_costs(served: Served) -> None:
             "local",
             ended.price.trial_usd_per_hour,
         )
-        assert "2026-07-20" in attempt.machine.price_source
+        assert attempt.machine.price_source == "TUNER_NODE_PRICES"
     advice = served.client.advice(job)
     assert advice.measured_usd == advice.spent_usd > 0
     assert "cpu_underused" in [finding.kind for finding in advice.findings]  # its steps sleep

@@ -1,12 +1,13 @@
 """The app: routes, problems, metrics, and nothing that decides."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI
 
 from tuner import __version__
-from tuner.api import problems
+from tuner.api import page, problems
 from tuner.api.auth import require_key
 from tuner.api.limits import BodyLimit
 from tuner.api.metrics import Latency, Metrics
@@ -34,8 +35,10 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 
 
-def create_app(service: Service, *, is_ready: Callable[[], bool] = lambda: True) -> FastAPI:
-    """`is_ready` says whether the controller reaches the cluster."""
+def create_app(
+    service: Service, *, is_ready: Callable[[], bool] = lambda: True, page_files: Path | None = None
+) -> FastAPI:
+    """`is_ready` says whether the controller reaches the cluster; `page_files` is where the page at `/` lies, None for none."""
     app = FastAPI(
         title="tuner",
         version=__version__,
@@ -52,6 +55,8 @@ def create_app(service: Service, *, is_ready: Callable[[], bool] = lambda: True)
         v1.include_router(part.router)
     app.include_router(v1)
     app.include_router(health.router)
+    if page_files is not None:
+        page.install(app, page_files)
     app.add_middleware(BodyLimit)
     app.add_middleware(Latency, metrics=app.state.metrics)
     return app

@@ -43,6 +43,7 @@ def job_of(view: JobView) -> wire.Job:
         queue_position=view.wait.position,
         next_opening=_time(view.wait.next_opening),
         concurrency=row.concurrency,
+        rungs=list(view.rungs),
         price=wire.NodePrice(
             instance_type=row.offer.instance_type,
             usd_per_hour=row.offer.price.usd_per_hour,

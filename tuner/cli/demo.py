@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from tuner import web
 from tuner.cli import render, render_best, watching
 from tuner.client import Client
 from tuner.domain.errors import Unavailable
@@ -41,6 +42,8 @@ def run(usd: float, trainable: str) -> None:
         price = job.price
         console.print(f"Tuning {trainable} for {render.usd(usd)}: {job.concurrency} trials at once, each")
         console.print(f"{render.usd(price.trial_usd_per_hour)} an hour ({price.source}).\n")
+        page = web.address(client.url, (home / "api_key").read_text().strip())
+        console.print(f"Watch it in a browser: {page}\n", soft_wrap=True)
         watching.watch(client, job.id)
         ended = client.wait(job.id)
         console.print("\n[bold]The job[/bold]", render.job(ended))

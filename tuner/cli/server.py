@@ -8,6 +8,7 @@ import sys
 import typer
 import uvicorn
 
+from tuner import web
 from tuner.api.app import create_app
 from tuner.domain.errors import Unavailable
 from tuner.service.cluster import RayCluster
@@ -29,14 +30,17 @@ def run() -> None:
     listening = _listen(settings)
     service = build(settings)
     controller, keeper = Controller(service), Keeper(service)
-    app = create_app(service, is_ready=controller.ready.is_set)
+    app = create_app(service, is_ready=controller.ready.is_set, page_files=web.FOLDER)
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2, server_header=False)
     gc.freeze()  # what was imported stays: looking through it again and again makes requests wait for 0.1 s
     controller.start()
     keeper.start()
     host, port = listening.getsockname()[:2]
     key = "TUNER_API_KEY" if settings.given_api_key else settings.api_key_path
-    typer.echo(f"tuner serves http://{f'[{host}]' if ':' in host else host}:{port}, with the key in {key}")
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    typer.echo(f"tuner serves {url}, with the key in {key}")
+    if sys.stdout.isatty():  # what goes into a log does not have the key
+        typer.echo(f"its page: {web.address(url, service.settings.api_key())}")
     sys.stdout.flush()
     try:
         uvicorn.Server(config).run(sockets=[listening])

@@ -193,7 +193,7 @@ class NodePrice(Answer):
 
 class Job(Answer):
     """`queue_position` is 1 for the next job to be launched; null for one that does not wait for its turn. `next_opening`: when the
-    window opens that the job waits for."""
+    window opens that the job waits for. `rungs`: the steps at which its scheduler compares trials, lowest first."""
 
     id: str
     name: str
@@ -217,6 +217,7 @@ class Job(Answer):
     queue_position: int | None
     next_opening: str | None
     concurrency: int
+    rungs: list[int]
     price: NodePrice
     spend: Spend
     progress: Progress

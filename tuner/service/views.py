@@ -11,6 +11,7 @@ from tuner.store import answers, best, jobs, ledger
 from tuner.store.answers import Reached
 from tuner.store.database import Connection
 from tuner.store.jobs import JobRow
+from tuner.tuning.rungs import ladder
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,11 @@ class JobView:
     running_ns: int
     wait: Wait
     ray_dashboard: str | None
+
+    @property
+    def rungs(self) -> tuple[int, ...]:
+        """The steps at which its scheduler compares trials."""
+        return () if self.row.spec.algorithm.scheduler == "none" else ladder(self.row.spec).rungs()
 
     @property
     def budget_used(self) -> float:

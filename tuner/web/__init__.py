@@ -1,1 +1,11 @@
-"""The page: static files that speak REST and server-sent events like any other client. Empty until it is built."""
+"""The page: static files that speak REST and server-sent events like any other client."""
+
+from pathlib import Path
+from urllib.parse import quote
+
+FOLDER = Path(__file__).parent / "static"
+
+
+def address(url: str, key: str) -> str:
+    """Where the page is, with the key behind the #, which no browser sends and the page takes away at once."""
+    return f"{url}/#key={quote(key, safe='')}"

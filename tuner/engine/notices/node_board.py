@@ -25,6 +25,7 @@ class NodeBoard:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._machines = folder.with_name(f"{folder.name}_machines")
 
     def announce(self, node_id: str, notice: Notice) -> None:
         """Puts up a notice. One that hangs there under this id stays if its deadline is no later: who says it again may have counted
@@ -48,15 +49,15 @@ class NodeBoard:
 
     def describe(self, node_id: str, facts: Mapping[str, str]) -> None:
         """Says what the cloud told of the node's machine."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft = self._folder / f".{node_id}.machine.{os.getpid()}"
+        self._machines.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = self._machines / f".{node_id}.{os.getpid()}"
         draft.write_text(json.dumps(dict(facts)))
-        draft.replace(self._folder / f"{node_id}.machine")
+        draft.replace(self._machines / node_id)
 
     def described(self, node_id: str) -> Mapping[str, str]:
         """Empty where nothing was said."""
         with contextlib.suppress(OSError, ValueError):
-            found = json.loads((self._folder / f"{node_id}.machine").read_text())
+            found = json.loads((self._machines / node_id).read_text())
             if isinstance(found, dict) and all(isinstance(word, str) for word in found.values()):
                 return found
         return {}

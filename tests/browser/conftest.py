@@ -1,0 +1,163 @@
+"""The page in a real Chromium, over a real HTTP server, over a service without Ray."""
+
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from tests import fakes
+from tests.fakes import KEY, FakeService
+from tuner.api.app import create_app
+from tuner.engine.simulated.world import Faults
+from tuner.web import FOLDER
+
+AXE = Path(__file__).parent / "vendor" / "axe.min.js"
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+FLAGS = [
+    "--no-sandbox",
+    "--disable-dev-shm-usage",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+WAIT_MS = 20_000  # for hangs; no verdict depends on it
+FIDELITY = {"unit": "epoch", "min": 1, "max": 27, "reduction_factor": 3}
+
+expect.set_options(timeout=WAIT_MS)
+
+
+class Site:
+    """A service at an address that stays, also while nobody answers there."""
+
+    def __init__(self, service: FakeService) -> None:
+        self.service, self.client = service, fakes.client_of(service)
+        self._app = create_app(service, page_files=FOLDER)
+        self.port = 0
+        self.start()
+        self.url = f"http://127.0.0.1:{self.port}/"
+
+    def start(self) -> None:
+        listening = socket.socket()
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(("127.0.0.1", self.port))
+        self.port = listening.getsockname()[1]
+        config = uvicorn.Config(self._app, log_level="critical", timeout_graceful_shutdown=0)
+        self._server = uvicorn.Server(config)
+        self._listening = listening
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [listening]}, daemon=True)
+        self._thread.start()
+        until(lambda: self._server.started)
+
+    def stop(self) -> None:
+        """Every connection with it."""
+        self._server.should_exit = True
+        self._thread.join(20)
+        self._listening.close()
+        assert not self._thread.is_alive()
+
+    def submit(self, **changes: Any) -> str:
+        return fakes.submit(self.client, **changes)
+
+    def get(self, path: str, **params: Any) -> Any:
+        answer = self.client.get(f"/v1{path}", params=params)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+
+def until(condition: Callable[[], Any], timeout_s: float = 20.0) -> Any:
+    """What the condition answers once that is true; for what no page shows."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.02)
+    raise AssertionError("it did not come true")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    found = next((path for name in NAMES if (path := shutil.which(name))), None)
+    if found is None:
+        pytest.fail(
+            "no Chromium is found: install it (Debian: apt install chromium), the tests of the page need it"
+        )
+    with sync_playwright() as playwright:
+        made = playwright.chromium.launch(executable_path=found, args=FLAGS)
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    service = fakes.service_in(tmp_path / "home")
+    made = Site(service)
+    yield made
+    made.stop()
+    service.database.dispose()
+
+
+class Finished(Site):
+    """With a job that ran to its end through crashes and preemptions, which nobody changes."""
+
+    def __init__(self, service: FakeService) -> None:
+        super().__init__(service)
+        up_s = [*((20.5 * n, 20.5 * n + 9) for n in range(3)), (65, None)]
+        self.job = self.submit(fidelity=FIDELITY, budget={"usd": 0.002}, tags={"project": "vision"})
+        fakes.simulate(service, self.job, faults=Faults(crash=0.05), up_s=up_s)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
+    service = fakes.service_in(tmp_path_factory.mktemp("finished"))
+    made = Finished(service)
+    yield made
+    made.stop()
+    service.database.dispose()
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """A profile of its own that has the key. Whatever a page asks for elsewhere, or logs as an error, fails the test."""
+    made = browser.new_context(viewport={"width": 1280, "height": 900})
+    made.set_default_timeout(WAIT_MS)
+    made.add_init_script(
+        "if (location.protocol === 'http:')"
+        f" localStorage.setItem('tuner.key', localStorage.getItem('tuner.key') ?? '{KEY}')"
+    )
+    elsewhere: list[str] = []
+    made.on("request", lambda asked: elsewhere.append(asked.url) if not _is_here(asked.url) else None)
+    errors: list[str] = []
+    made.on("weberror", lambda error: errors.append(str(error.error)))
+    yield made
+    made.close()
+    assert elsewhere == []
+    assert errors == []
+
+
+@pytest.fixture
+def page(context: BrowserContext) -> Page:
+    return context.new_page()
+
+
+def _is_here(url: str) -> bool:
+    return url.startswith(("http://127.0.0.1:", "data:", "blob:"))
+
+
+def violations(page: Page) -> list[str]:
+    """What axe finds on the page as it is, in words. Run by the debugger, which the page's policy does not bind."""
+    page.evaluate(AXE.read_text() + "\n;0")
+    found = page.evaluate(
+        "async () => (await axe.run()).violations.map("
+        "(one) => `${one.id}: ${one.nodes.map((node) => node.html).join(' | ')}`)"
+    )
+    return list(found)

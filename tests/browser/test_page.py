@@ -1,0 +1,280 @@
+"""What people see and do: submit, watch, top up, ask for an answer, with errors, lost connections and two tabs."""
+
+import re
+from typing import Any
+
+import pytest
+from playwright.sync_api import BrowserContext, Page, Route, expect
+
+from tests import fakes
+from tests.browser.conftest import FIDELITY, Finished, Site, violations
+from tests.fakes import KEY
+
+pytestmark = pytest.mark.browser
+BYTES_MAX = 500_000
+
+
+def see(page: Page, site: Site, job: str) -> None:
+    page.goto(f"{site.url}#/jobs/{job}")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("digits")
+
+
+def section(page: Page, name: str) -> Any:
+    return page.get_by_role("region", name=name, exact=True)
+
+
+def expect_all_reports(page: Page, site: Site, job: str) -> None:
+    """As many as there are, each trial where it is."""
+    shown = site.get(f"/jobs/{job}")
+    trials = sum(shown["progress"]["trials"].values())
+    curves = page.get_by_role(
+        "group", name=f"Learning curves of {trials} trials, {shown['progress']['steps']} reports"
+    )
+    expect(curves).to_be_visible()
+
+
+def rows(page: Page) -> dict[str, tuple[str, str]]:
+    """State and steps by trial, as the leaders' table has them."""
+    body = page.get_by_role("region", name="Trials, the best first").locator("tbody tr")
+    found = [row.split("\t") for row in body.all_inner_texts()]
+    return {row[0].split("#")[-1].strip(): (row[1].split()[-1], row[4]) for row in found}
+
+
+def test_a_job_is_planned_submitted_once_and_shown(page: Page, site: Site) -> None:
+    page.goto(f"{site.url}#/new")
+    plan = section(page, "Plan")
+    expect(plan.get_by_role("region", name="Rungs")).to_be_visible()
+    expect(plan).to_contain_text("Cost")
+    page.get_by_label("Budget, in dollars").fill("0.002")
+    page.get_by_label("Name").fill("mine")
+    expect(page.get_by_label("The whole job")).to_have_value(re.compile(r"name: mine[\s\S]*usd: 0.002"))
+    page.get_by_role("button", name="Submit").dblclick()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("mine")
+    [job] = site.get("/jobs")["items"]
+    assert (job["name"], job["budget"]["usd"]) == ("mine", 0.002)
+    assert page.url.endswith(f"#/jobs/{job['id']}")
+
+
+def test_an_answer_that_was_lost_submits_no_second_job(page: Page, site: Site) -> None:
+    lost: list[Any] = []
+
+    def lose(route: Route) -> None:
+        lost.append(route.fetch())
+        route.abort()
+
+    page.goto(f"{site.url}#/new")
+    page.route("**/v1/jobs", lose)
+    page.get_by_role("button", name="Submit").click()
+    expect(page.get_by_role("alert")).to_contain_text("does not answer")
+    assert len(lost) == len(site.get("/jobs")["items"]) == 1
+    page.unroute("**/v1/jobs")
+    page.reload()
+    page.get_by_role("button", name="Submit").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("digits")
+    assert len(site.get("/jobs")["items"]) == 1
+
+
+def test_what_is_wrong_with_a_job_is_said_with_its_place(page: Page, site: Site) -> None:
+    page.goto(f"{site.url}#/new")
+    source = page.get_by_label("The whole job")
+    plan = section(page, "Plan")
+    source.fill("name: [x")
+    expect(plan).to_contain_text("This cannot be read")
+    source.fill("name: x\ntrainable: trainables.digits_mlp:train")
+    expect(plan).to_contain_text("/objective")
+    page.get_by_role("button", name="Submit").click()
+    expect(page.get_by_role("alert")).to_contain_text("/search_space")
+    assert site.get("/jobs")["items"] == []
+
+
+def test_a_job_is_watched_as_it_goes(page: Page, site: Site) -> None:
+    job = site.submit(fidelity=FIDELITY, budget={"usd": 0.002})
+    see(page, site, job)
+    expect(page.get_by_text("● Live")).to_be_visible()
+    run = fakes.simulate(site.service, job, messages=120)
+    expect_all_reports(page, site, job)
+    run.run(turns_max=100_000)
+    expect(page.get_by_text("○ The job has ended")).to_be_visible()
+    expect_all_reports(page, site, job)
+    expect(page.get_by_role("heading", level=1)).to_contain_text("succeeded (budget usd)")
+    while (more := page.get_by_role("button", name="Show more")).is_visible():
+        more.click()
+    listed = site.get(f"/jobs/{job}/trials", limit=500)["items"]
+    assert rows(page) == {str(int(one["id"][6:])): (one["state"], str(one["steps"])) for one in listed}
+    expect(section(page, "The bill")).to_contain_text("train $0.00")
+
+
+def test_a_lost_connection_heals_without_a_gap(page: Page, site: Site) -> None:
+    job = site.submit(fidelity=FIDELITY, budget={"usd": 0.002})
+    run = fakes.simulate(site.service, job, messages=120)
+    see(page, site, job)
+    expect_all_reports(page, site, job)
+    before = site.get(f"/jobs/{job}")["progress"]["steps"]
+    asked: list[str | None] = []
+    page.on(
+        "request",
+        lambda one: asked.append(one.header_value("last-event-id")) if one.url.endswith("/events") else None,
+    )
+    site.stop()
+    expect(page.get_by_text("The connection is lost")).to_be_visible()
+    for _ in range(100):
+        run.clock.run_next()
+    site.start()
+    expect(page.get_by_text("● Live")).to_be_visible()
+    expect_all_reports(page, site, job)
+    assert site.get(f"/jobs/{job}")["progress"]["steps"] > before
+    assert None not in asked
+
+
+def test_what_a_click_did_in_one_tab_is_seen_in_another(context: BrowserContext, site: Site) -> None:
+    job = site.submit(budget={"usd": 0.001})
+    fakes.simulate(site.service, job)
+    one, other = context.new_page(), context.new_page()
+    for page in (one, other):
+        see(page, site, job)
+        expect(page.get_by_text("○ The job has ended")).to_be_visible()
+    one.get_by_role("button", name="Top up…").click()
+    dialog = one.get_by_role("dialog")
+    dialog.get_by_label("New budget, in dollars").fill("0.008")
+    dialog.get_by_role("button", name="Set the budget").dblclick()
+    expect(dialog).not_to_be_visible()
+    for page in (one, other):
+        expect(page.get_by_text("of $0.00800 spent")).to_be_visible()
+        expect(page.get_by_text("● Live")).to_be_visible()
+    assert site.get(f"/jobs/{job}")["budget"]["usd"] == 0.008
+
+
+def test_a_stale_page_changes_no_budget(page: Page, site: Site) -> None:
+    job = site.submit()
+    see(page, site, job)
+    page.get_by_role("button", name="Top up…").click()
+    site.client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 5}})
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("New budget, in dollars").fill("2")
+    dialog.get_by_role("button", name="Set the budget").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("It is $5.00 now")
+    assert site.get(f"/jobs/{job}")["budget"]["usd"] == 5
+
+
+def test_a_refusal_says_what_to_do(page: Page, finished: Finished) -> None:
+    job = finished.job
+    see(page, finished, job)
+    page.get_by_role("button", name="Top up…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("New budget, in dollars").fill("0.0001")
+    dialog.get_by_role("button", name="Set the budget").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("spent")
+
+
+def test_pause_resume_and_cancel(page: Page, site: Site) -> None:
+    job = site.submit()
+    see(page, site, job)
+    heading = page.get_by_role("heading", level=1)
+    page.get_by_role("button", name="Pause").dblclick()
+    expect(heading).to_contain_text("paused")
+    page.get_by_role("button", name="Resume").click()
+    expect(heading).not_to_contain_text("paused")
+    page.get_by_role("button", name="Cancel…").click()
+    assert violations(page) == []
+    page.get_by_role("button", name="Cancel the job").click()
+    expect(heading).to_contain_text("cancelled")
+    expect(page.get_by_role("button", name="Pause")).to_be_disabled()
+
+
+def test_for_an_amount_the_page_answers_as_best_does(page: Page, finished: Finished) -> None:
+    job = finished.job
+    see(page, finished, job)
+    part = section(page, "What can I get for my money?")
+    front = finished.get(f"/jobs/{job}/pareto")["items"]
+    assert len(front) > 3
+    exact = part.get_by_label("Dollars, exactly")
+    for point in (front[0], front[len(front) // 2], front[-1]):
+        exact.fill(f"{point['cost_usd']:.6f}")
+        best = finished.get(f"/jobs/{job}/best", max_cost_usd=point["cost_usd"])
+        expect(part).to_contain_text(f"Trial #{int(best['trial'][6:])} at step {best['step']},")
+    exact.fill("0.000001")
+    expect(part.locator(".problem")).to_contain_text("$")
+    slider = part.get_by_label("I can spend")
+    slider.focus()
+    slider.press("End")
+    last = front[-1]
+    expect(part).to_contain_text(f"Trial #{int(last['trial'][6:])} at step {last['step']},")
+
+
+def test_a_trial_is_found_and_opened_by_keyboard(page: Page, finished: Finished) -> None:
+    job = finished.job
+    see(page, finished, job)
+    expect_all_reports(page, finished, job)
+    chart = page.get_by_role("group", name="Learning curves of")
+    chart.focus()
+    chart.press("ArrowDown")
+    best = finished.get(f"/jobs/{job}")["best"]
+    name = f"Trial #{int(best['trial'][6:])}"
+    expect(page.get_by_text(f"{name}: ")).to_be_visible()
+    chart.press("Enter")
+    dialog = page.get_by_role("dialog", name=name)
+    detail = finished.get(f"/jobs/{job}/trials/{best['trial']}")
+    attempts = dialog.get_by_role("region", name="Its attempts").locator("tbody tr")
+    expect(attempts).to_have_count(len(detail["attempt_list"]))
+    assert violations(page) == []
+    page.keyboard.press("Escape")
+    expect(dialog).not_to_be_visible()
+
+
+def test_the_key_is_asked_for_once_or_taken_from_the_address(page: Page, site: Site) -> None:
+    page.add_init_script(
+        "if (location.protocol === 'http:' && !sessionStorage.getItem('was')) localStorage.setItem('tuner.key', '')"
+    )
+    page.goto(site.url)
+    page.evaluate("sessionStorage.setItem('was', '1')")
+    page.get_by_label("API key").fill("wrong")
+    page.get_by_role("button", name="Go on").click()
+    expect(page.get_by_role("alert")).to_contain_text("refused the key")
+    assert violations(page) == []
+    page.get_by_label("API key").fill(KEY)
+    page.get_by_role("button", name="Go on").click()
+    expect(page.get_by_text("No job yet")).to_be_visible()
+    page.get_by_role("button", name="Change key").click()
+    page.goto(f"{site.url}#key={KEY}")
+    expect(page.get_by_text("No job yet")).to_be_visible()
+    assert KEY not in page.url
+
+
+def test_spend_is_grouped_and_downloaded(page: Page, finished: Finished) -> None:
+    page.goto(f"{finished.url}#/spend")
+    table = page.get_by_role("region", name="Spend by project")
+    expect(table).to_contain_text("vision")
+    page.get_by_label("By", exact=True).select_option("market")
+    expect(page.get_by_role("region", name="Spend by market")).to_contain_text("on_demand")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download as CSV").click()
+    assert download.value.path().read_text().startswith("market,")
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("dark", 1280), ("light", 360)])
+def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(
+    page: Page, finished: Finished, scheme: Any, width: int
+) -> None:
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 800})
+    job = finished.job
+    for path, sign in (
+        ("", "succeeded"),
+        (f"jobs/{job}", "of training"),
+        ("new", "Nothing has run"),
+        ("spend", "Total"),
+    ):
+        page.goto(f"{finished.url}#/{path}")
+        expect(page.get_by_role("main")).to_contain_text(sign)
+        assert violations(page) == [], path
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+
+
+def test_the_page_is_small(page: Page, finished: Finished) -> None:
+    job = finished.job
+    sizes: list[int] = []
+    page.on("response", lambda answer: sizes.append(len(answer.body())) if "/v1/" not in answer.url else None)
+    see(page, finished, job)
+    page.goto(f"{finished.url}#/new")
+    expect(page.get_by_role("main")).to_contain_text("Nothing has run")
+    assert 50_000 < sum(sizes) <= BYTES_MAX

@@ -1,0 +1,35 @@
+"""The page at `/`: files as they are, with headers that keep it from loading or sending anything elsewhere."""
+
+from pathlib import Path
+
+from fastapi import FastAPI
+from fastapi.responses import FileResponse, Response
+from fastapi.staticfiles import StaticFiles
+from starlette.types import Scope
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none';"
+    " form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+
+
+class Files(StaticFiles):
+    """Asked for again each time, and sent only where they have changed, so that a new release is seen at once."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers.update(HEADERS)
+        return response
+
+
+def install(app: FastAPI, folder: Path) -> None:
+    """`folder` has an index.html and all that it names under `static/`."""
+
+    @app.get("/", include_in_schema=False)
+    def page() -> FileResponse:
+        return FileResponse(folder / "index.html", headers=HEADERS)
+
+    app.mount("/static", Files(directory=folder), name="static")

@@ -1,0 +1,114 @@
+// "I can spend $…": the front of metric against cost, and what `best` answers for an amount.
+
+import { call } from "./api.js";
+import { chart, colour, span } from "./chart.js";
+import { atMost, fill, h, problem, table } from "./dom.js";
+import { dollars, duration, figure, short, usd } from "./format.js";
+
+const STEPS = 500;
+
+export class Answer {
+  constructor(model) {
+    this.model = model;
+    this.front = [];
+    this.amount = null; // until something is chosen, whatever the best costs
+    this.asked = 0;
+    this.place = h("div", { class: "chart", role: "img", "aria-label": "The front of metric against cost: no point of it is beaten on both." });
+    this.slider = h("input", { type: "range", id: "amount", min: 0, max: STEPS, value: STEPS, oninput: () => this.choose(this.slider.value / STEPS * this.most()) });
+    this.number = h("input", { type: "number", id: "amount-exact", min: 0, step: "any", inputmode: "decimal", oninput: () => this.choose(Number(this.number.value), true) });
+    this.found = h("div", { class: "answer", "aria-live": "polite" });
+    this.rows = h("div");
+    this.look = atMost(150, () => this.ask());
+    this.node = h("div", {}, this.place,
+      h("div", { class: "choice" },
+        h("label", { for: "amount" }, "I can spend"), this.slider,
+        h("label", { for: "amount-exact", class: "unseen" }, "Dollars, exactly"), h("span", { class: "dollars" }, "$", this.number)),
+      this.found,
+      h("details", {}, h("summary", {}, "The front as a table"), this.rows));
+  }
+
+  begin() {
+    this.chart = chart(this.place, {
+      x: "dollars to train it", y: this.model.job.objective.metric, formatX: dollars, formatY: figure, height: 240,
+      series: [{ stroke: () => colour("running"), width: 2, paths: uPlot.paths.stepped({ align: 1 }), points: { show: true, size: 7, fill: () => colour("running") } }],
+      scales: { x: { range: () => [0, this.most()] }, y: { range: (_, low, high) => span(low, high) } },
+      hooks: { draw: [(plot) => this.line(plot)] },
+    });
+  }
+
+  end() {
+    this.look.stop();
+    this.chart?.end();
+  }
+
+  most() {
+    return (this.front[this.front.length - 1]?.cost_usd ?? 1) * 1.1;
+  }
+
+  show({ items }) {
+    this.front = items;
+    this.slider.disabled = this.number.disabled = items.length === 0;
+    if (items.length === 0) {
+      fill(this.found, h("p", {}, "Nothing was reported yet."));
+      return;
+    }
+    this.chart.set([items.map((point) => point.cost_usd), items.map((point) => point.metric)]);
+    fill(this.rows, table("The front of metric against cost", ["Cost", this.model.job.objective.metric, "Trial", "Step"],
+      items.map((point) => [usd(point.cost_usd), figure(point.metric), short(point.trial), point.step]), { numeric: [0, 1, 3] }));
+    if (this.amount === null) this.choose(this.most());
+    else { this.place_slider(); this.look(); }
+  }
+
+  choose(amount, typed = false) {
+    this.amount = Math.max(0, Math.floor(amount * 1e6) / 1e6);
+    if (!typed) this.number.value = String(Number(this.amount.toFixed(6)));
+    this.place_slider(typed);
+    this.chart.plot.redraw(false);
+    this.look();
+  }
+
+  place_slider() {
+    if (document.activeElement !== this.slider) this.slider.value = String(Math.round((this.amount / this.most()) * STEPS));
+    this.slider.setAttribute("aria-valuetext", usd(this.amount));
+  }
+
+  line(plot) {
+    if (this.amount === null) return;
+    const { ctx } = plot, { top, height } = plot.bbox, x = plot.valToPos(Math.min(this.amount, this.most()), "x", true);
+    ctx.save();
+    ctx.strokeStyle = colour("best");
+    ctx.lineWidth = 2 * devicePixelRatio;
+    ctx.beginPath();
+    ctx.moveTo(x, top);
+    ctx.lineTo(x, top + height);
+    ctx.stroke();
+    ctx.restore();
+  }
+
+  /** As the service answers; an answer that was overtaken by a later question is dropped. */
+  async ask() {
+    const turn = (this.asked += 1);
+    let shown;
+    try {
+      shown = this.told(await call(`/jobs/${this.model.job.id}/best?forecast=false&max_cost_usd=${this.amount.toFixed(6)}`));
+    } catch (error) {
+      shown = problem(error);
+      if (error.status === 404) shown.removeAttribute("role");
+    }
+    if (turn === this.asked) fill(this.found, shown);
+  }
+
+  told(best) {
+    const { next_better: next } = best, { metric } = this.model.job.objective;
+    return [
+      h("p", { class: "big" }, `${metric} ${figure(best.metric)}`, h("span", { class: "soft" }, ` for ${usd(best.cost_usd)}`)),
+      h("p", {}, `Trial ${short(best.trial)} at step ${best.step}, ${duration(best.duration_seconds)} of training.`,
+        next ? ` The next better one reaches ${figure(next.metric)} for ${usd(next.cost_usd)}.` : " Nothing better was found at any cost."),
+      config(best.config),
+    ];
+  }
+}
+
+export function config(values) {
+  return h("dl", { class: "config" }, Object.entries(values ?? {}).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, figure(value)))));
+}

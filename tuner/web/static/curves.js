@@ -1,0 +1,224 @@
+// The race: learning curves of all trials, with rungs, promotions and preemptions.
+//
+// uPlot draws the frame. The curves are drawn into it once a change; what hovering shows lies on a canvas above, so that
+// moving over thousands of curves draws one.
+
+import { chart, colour, span } from "./chart.js";
+import { h, text } from "./dom.js";
+import { figure, short, state } from "./format.js";
+
+const NEAR_PX = 40;
+
+export class Curves {
+  /** `open(trial)` is called for the one that is chosen. */
+  constructor(model, open) {
+    this.model = model;
+    this.open = open;
+    this.ranked = [];
+    this.heights = [0, 1];
+    this.picked = null;
+    this.place = h("div", { class: "chart", tabindex: "0", role: "group", "aria-roledescription": "chart",
+      "aria-describedby": "curves-keys" });
+    this.told = h("p", { class: "readout", "aria-live": "polite" }, "Hover, or use the arrow keys, to read a trial.");
+    const sign = (name, words) => h("li", {}, h("span", { class: `sign ${name}`, "aria-hidden": "true" }), words);
+    this.node = h("div", {}, h("p", { id: "curves-keys", class: "unseen" }, "Up and down go through the trials from the best on, Enter shows one."), this.place, this.told, h("ul", { class: "legend" },
+      sign("best", "best"), sign("running", "running"), sign("resting", "paused or stopped"), sign("rung", "rung"),
+      sign("promoted", "promoted"), sign("preempted", "preempted")));
+    this.place.addEventListener("keydown", (event) => this.pressed(event));
+  }
+
+  /** Once the place has its width. */
+  begin() {
+    const { objective, fidelity } = this.model.job;
+    this.chart = chart(this.place, {
+      x: fidelity.unit, y: objective.metric, formatX: figure, formatY: figure, height: 340, whole: true,
+      series: [{ stroke: "transparent", points: { show: false } }],
+      scales: {
+        x: { range: () => [0, this.right()] },
+        y: { range: () => this.heights },
+      },
+      hooks: {
+        init: [(plot) => this.cover(plot)],
+        setSize: [(plot) => this.fit(plot)],
+        draw: [(plot) => this.draw(plot)],
+        setCursor: [(plot) => this.hover(plot)],
+      },
+    });
+    this.update();
+  }
+
+  end() {
+    this.chart?.end();
+  }
+
+  right() {
+    let most = 1;
+    for (const trial of this.model.trials.values()) most = Math.max(most, trial.xs[trial.xs.length - 1] ?? 0);
+    return Math.max(most, this.model.job.fidelity.max ?? 0);
+  }
+
+  update() {
+    let low = Infinity, high = -Infinity;
+    for (const trial of this.model.trials.values()) {
+      for (const value of trial.ys) {
+        if (value === null) continue;
+        if (value < low) low = value;
+        if (value > high) high = value;
+      }
+    }
+    this.heights = span(low, high);
+    this.ranked = this.model.leaders();
+    this.chart.set([[0, this.right()], this.heights]);
+    this.place.setAttribute("aria-label", `Learning curves of ${this.ranked.length} trials, ${this.model.points} reports`);
+  }
+
+  draw(plot) {
+    const { ctx } = plot, { model } = this;
+    const { left, top, width, height } = plot.bbox, px = devicePixelRatio;
+    const X = (value) => plot.valToPos(value, "x", true), Y = (value) => plot.valToPos(value, "y", true);
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(left, top, width, height);
+    ctx.clip();
+    ctx.font = `${11 * px}px system-ui, sans-serif`;
+    ctx.textAlign = "left";
+    ctx.textBaseline = "alphabetic";
+    ctx.fillStyle = colour("soft");
+    ctx.strokeStyle = colour("soft");
+    ctx.lineWidth = px;
+    for (const rung of model.job.rungs) {
+      ctx.setLineDash([4 * px, 4 * px]);
+      ctx.beginPath();
+      ctx.moveTo(X(rung), top);
+      ctx.lineTo(X(rung), top + height);
+      ctx.stroke();
+      ctx.fillText(String(rung), X(rung) + 3 * px, top + 11 * px);
+    }
+    ctx.setLineDash([]);
+    const best = this.ranked[0]?.best === null ? null : this.ranked[0];
+    const layer = (trials, name, alpha, thick) => {
+      ctx.globalAlpha = alpha;
+      ctx.strokeStyle = ctx.fillStyle = colour(name);
+      ctx.lineWidth = thick * px;
+      ctx.beginPath();
+      for (const trial of trials) this.trace(ctx, trial, X, Y, px);
+      ctx.stroke();
+    };
+    const others = this.ranked.filter((trial) => trial !== best);
+    const crowd = Math.max(0.25, Math.min(0.8, 60 / (others.length + 1)));
+    layer(others.filter((trial) => trial.state !== "running"), "resting", crowd, 1.2);
+    layer(others.filter((trial) => trial.state === "running"), "running", 0.95, 1.5);
+    if (best) layer([best], "best", 1, 3);
+    ctx.globalAlpha = 1;
+    this.marks(ctx, X, Y, px);
+    ctx.restore();
+    this.lift(plot);
+  }
+
+  trace(ctx, trial, X, Y, px) {
+    const { xs, ys } = trial;
+    let open = false;
+    for (let at = 0; at < xs.length; at += 1) {
+      if (ys[at] === null) { open = false; continue; }
+      const x = X(xs[at]), y = Y(ys[at]);
+      if (open) ctx.lineTo(x, y);
+      else { ctx.moveTo(x, y); if (xs.length === 1) ctx.lineTo(x + 3 * px, y); }
+      open = true;
+    }
+  }
+
+  marks(ctx, X, Y, px) {
+    const size = (this.ranked.length > 200 ? 2.5 : 4) * px;
+    ctx.fillStyle = colour("promoted");
+    ctx.beginPath();
+    for (const [, step, value] of this.model.promotions()) {
+      const x = X(step), y = Y(value);
+      ctx.moveTo(x, y - size);
+      ctx.lineTo(x + size, y + size);
+      ctx.lineTo(x - size, y + size);
+    }
+    ctx.fill();
+    ctx.strokeStyle = colour("preempted");
+    ctx.lineWidth = 2 * px;
+    ctx.beginPath();
+    for (const [, step, value] of this.model.preemptions()) {
+      const x = X(step), y = Y(value);
+      ctx.moveTo(x - size, y - size);
+      ctx.lineTo(x + size, y + size);
+      ctx.moveTo(x + size, y - size);
+      ctx.lineTo(x - size, y + size);
+    }
+    ctx.stroke();
+  }
+
+  cover(plot) {
+    this.above = h("canvas", { class: "above", "aria-hidden": "true" });
+    plot.over.append(this.above);
+    plot.over.addEventListener("click", () => { if (this.picked) this.open(this.picked); });
+    this.fit(plot);
+  }
+
+  fit(plot) {
+    if (!this.above) return;
+    this.above.width = plot.over.clientWidth * devicePixelRatio;
+    this.above.height = plot.over.clientHeight * devicePixelRatio;
+  }
+
+  hover(plot) {
+    const { left, top } = plot.cursor;
+    if (left === undefined || left < 0) return;
+    const step = plot.posToVal(left, "x");
+    let found = null, nearest = NEAR_PX;
+    for (const trial of this.ranked) {
+      const value = at(trial, step);
+      if (value === null) continue;
+      const away = Math.abs(plot.valToPos(value, "y") - top);
+      if (away < nearest) { nearest = away; found = trial; }
+    }
+    if (found !== this.picked) this.pick(found);
+  }
+
+  pick(trial) {
+    this.picked = trial;
+    text(this.told, trial === null ? "Hover, or use the arrow keys, to read a trial."
+      : `Trial ${short(trial.id)}: ${figure(trial.metric)} at step ${trial.steps}, best ${figure(trial.best)}, ${state(trial.state)}. Click or Enter shows it.`);
+    this.lift(this.chart.plot);
+  }
+
+  /** The picked curve on the canvas above. */
+  lift(plot) {
+    if (!this.above) return;
+    const ctx = this.above.getContext("2d"), px = devicePixelRatio, trial = this.picked;
+    ctx.clearRect(0, 0, this.above.width, this.above.height);
+    if (trial === null) return;
+    ctx.strokeStyle = colour("text");
+    ctx.lineWidth = 2.5 * px;
+    ctx.beginPath();
+    this.trace(ctx, trial, (value) => plot.valToPos(value, "x") * px, (value) => plot.valToPos(value, "y") * px, px);
+    ctx.stroke();
+  }
+
+  pressed(event) {
+    const known = this.ranked.filter((trial) => trial.xs.length > 0);
+    const place = known.indexOf(this.picked);
+    if (event.key === "ArrowDown") this.pick(known[Math.min(known.length - 1, place + 1)] ?? null);
+    else if (event.key === "ArrowUp") this.pick(known[Math.max(0, place - 1)] ?? null);
+    else if (event.key === "Enter" && this.picked) this.open(this.picked);
+    else if (event.key === "Escape") this.pick(null);
+    else return;
+    event.preventDefault();
+  }
+}
+
+/** The metric of a trial at the step next to `step`; null where it was not trained there. */
+function at({ xs, ys }, step) {
+  if (xs.length === 0 || step < xs[0] - 0.5 || step > xs[xs.length - 1] + 0.5) return null;
+  let low = 0, high = xs.length - 1;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (xs[middle] < step) low = middle + 1;
+    else high = middle;
+  }
+  if (low > 0 && step - xs[low - 1] < xs[low] - step) low -= 1;
+  return ys[low];
+}

@@ -1,0 +1,63 @@
+// Which page is shown, and the key.
+
+import { key, setKey, takeKey } from "./api.js";
+import { fill, h, problem } from "./dom.js";
+import { jobPage } from "./job.js";
+import { jobsPage } from "./jobs.js";
+import { newPage } from "./new.js";
+import { spendPage } from "./spend.js";
+
+const main = document.getElementById("main");
+let leave = () => {}, turn = 0;
+
+async function route() {
+  const mine = (turn += 1);
+  leave();
+  leave = () => {};
+  const path = location.hash.replace(/^#\/?/, "");
+  mark(path);
+  if (key() === "") { askKey(); return; }
+  const job = /^jobs\/([A-Za-z0-9_-]+)$/.exec(path);
+  const place = h("div");
+  try {
+    fill(main, place);
+    let left;
+    if (job) left = await jobPage(place, job[1]);
+    else if (path === "new") left = await newPage(place);
+    else if (path === "spend") left = await spendPage(place);
+    else left = await jobsPage(place);
+    if (mine !== turn) left();
+    else { leave = left; main.querySelector("h1")?.focus({ preventScroll: true }); }
+  } catch (error) {
+    if (mine === turn && error.status !== 401) fill(place, h("h1", {}, "This cannot be shown"), problem(error), h("p", {}, h("a", { href: "#/" }, "All jobs")));
+  }
+}
+
+function mark(path) {
+  for (const link of document.querySelectorAll("nav a")) {
+    const to = link.getAttribute("href").slice(2);
+    if (to === path || (to === "" && path.startsWith("jobs/"))) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+}
+
+function askKey(refused = false) {
+  leave();
+  leave = () => {};
+  turn += 1;
+  document.title = "Key · tuner";
+  const input = h("input", { id: "key", type: "password", required: true, autocomplete: "current-password" });
+  fill(main, h("h1", {}, "The key"),
+    refused ? problem({ title: "The service refused the key", detail: "Copy it again; it is one line." }) : null,
+    h("form", { class: "key", onsubmit: (event) => { event.preventDefault(); setKey(input.value); route(); } },
+      h("p", {}, "It lies where the service runs, in ", h("code", {}, "~/.tuner/api_key"), " unless ", h("code", {}, "TUNER_API_KEY"), " or ",
+        h("code", {}, "TUNER_HOME"), " says otherwise. This browser keeps it until it is changed here."),
+      h("p", {}, h("label", { for: "key" }, "API key"), input), h("button", {}, "Go on")));
+  input.focus();
+}
+
+document.addEventListener("key-refused", () => { setKey(""); askKey(true); });
+document.getElementById("forget").addEventListener("click", () => { setKey(""); askKey(); });
+addEventListener("hashchange", () => { takeKey(); route(); });
+takeKey();
+route();

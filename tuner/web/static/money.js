@@ -1,0 +1,78 @@
+// What the money bought: best against dollars, and the bill by kinds.
+
+import { chart, colour, span } from "./chart.js";
+import { fill, h, table } from "./dom.js";
+import { dollars, figure, share, short, usd } from "./format.js";
+
+export const KINDS = ["setup", "restore", "train", "checkpoint", "lost", "idle"];
+const SHOWN = 30;
+
+/** Best against dollars, from a report; `spent` draws it on to where the job is now. */
+export class BestCurve {
+  constructor(model) {
+    this.model = model;
+    this.place = h("div", { class: "chart", role: "img" });
+    this.rows = h("div");
+    this.node = h("div", {}, this.place, h("details", {}, h("summary", {}, "As a table"), this.rows));
+  }
+
+  begin() {
+    this.chart = chart(this.place, {
+      x: "dollars spent", y: `best ${this.model.job.objective.metric}`, formatX: dollars, formatY: figure, height: 240,
+      series: [{ stroke: () => colour("best"), width: 2.5, paths: uPlot.paths.stepped({ align: 1 }), points: { show: false } }],
+      scales: { x: { range: (_, low, high) => [0, high || 1] }, y: { range: (_, low, high) => span(low, high) } },
+    });
+  }
+
+  end() {
+    this.chart?.end();
+  }
+
+  show(report) {
+    this.curve = report.best_curve;
+    this.extend();
+    const rows = this.curve.map((point) => [usd(point.spent_usd), figure(point.value), short(point.trial), point.step]);
+    fill(this.rows, table("Best against dollars", ["Spent", "Best", "Trial", "Step"], rows, { numeric: [0, 1, 3] }));
+    const last = this.curve[this.curve.length - 1];
+    this.place.setAttribute("aria-label", last
+      ? `Best against dollars: ${figure(last.value)} since ${usd(last.spent_usd)} were spent. The table has every step.`
+      : "Best against dollars: nothing was reported yet.");
+  }
+
+  extend() {
+    if (!this.curve?.length || !this.chart) return;
+    const last = this.curve[this.curve.length - 1], now = Math.max(this.model.job.spend.usd, last.spent_usd);
+    this.chart.set([[...this.curve.map((point) => point.spent_usd), now], [...this.curve.map((point) => point.value), last.value]]);
+  }
+}
+
+/** The kinds of cost side by side, each as wide as its part of `whole`. */
+function stack(kinds, whole) {
+  return h("div", { class: "stack", "aria-hidden": "true" }, KINDS.filter((kind) => kinds[kind] > 0).map((kind) =>
+    h("span", { class: `kind ${kind}`, title: `${kind} ${usd(kinds[kind])}`, style: { width: `${(100 * kinds[kind]) / whole}%` } })));
+}
+
+/** A bill as stacked kinds, in all and of the dearest trials. */
+export function bill(found) {
+  const total = found.total_usd;
+  if (!total) return h("p", {}, "Nothing was spent yet.");
+  const dearest = [...found.trials].sort((a, b) => b.total_usd - a.total_usd).slice(0, SHOWN);
+  const most = dearest[0]?.total_usd || 1;
+  const { savings } = found;
+  const facts = [
+    ["Spent", usd(total)], ["GPU-hours", figure(found.gpu_hours)], ["Held", usd(found.held_usd)],
+    ["Cost of a completed trial", usd(found.cost_per_completed_trial_usd)], ["Preemptions", String(found.preemptions)],
+    ["Saved against training all in full", usd(savings.against_full_fidelity_usd)],
+    ["Saved against on demand", usd(savings.against_on_demand_usd)],
+  ];
+  return h("div", {},
+    stack(found.by_kind, total),
+    h("ul", { class: "legend" }, KINDS.map((kind) => h("li", {},
+      h("span", { class: `sign kind ${kind}`, "aria-hidden": "true" }),
+      `${kind} ${usd(found.by_kind[kind] ?? 0)} (${share((found.by_kind[kind] ?? 0) / total)})`))),
+    h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
+    h("details", {}, h("summary", {}, `The ${dearest.length} dearest trials`),
+      table("The bill of the dearest trials", ["Trial", "Kinds", "Total", ...KINDS],
+        dearest.map((row) => [short(row.trial), stack(row.by_kind, most), usd(row.total_usd), ...KINDS.map((kind) => usd(row.by_kind[kind] ?? 0))]),
+        { numeric: [2, 3, 4, 5, 6, 7, 8] })));
+}

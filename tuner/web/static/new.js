@@ -1,0 +1,170 @@
+// A form that submits a job, with its plan beside it.
+
+import { call, changed, newKey } from "./api.js";
+import { fill, h, problem, say } from "./dom.js";
+import { plan } from "./plan.js";
+
+const PLAN_AFTER_MS = 500, KEPT = "tuner.submission";
+const EXAMPLE = `name: digits
+trainable: trainables.digits_mlp:train
+objective: {metric: val_accuracy, mode: max}
+search_space:
+  learning_rate: {type: float, low: 1.0e-3, high: 0.3, log: true}
+  width: {type: int, low: 16, high: 128, log: true}
+fidelity: {unit: epoch, min: 1, max: 9, reduction_factor: 3}
+budget: {usd: 0.001, wall_clock: 2m}
+tags: {project: demo}
+`;
+
+/** YAML and JSON alike are read once the reader is there. */
+function yaml() {
+  yaml.loaded ??= new Promise((done, failed) => document.head.append(
+    h("script", { src: "static/vendor/js-yaml.min.js", onload: () => done(jsyaml), onerror: () => { yaml.loaded = undefined; failed(new Error("a file of the page could not be loaded; load it again")); } })));
+  return yaml.loaded;
+}
+
+/** Shows the form in `main` until what is returned is called. */
+export async function newPage(main) {
+  document.title = "New job · tuner";
+  const reader = await yaml();
+  const form = new Form(reader);
+  fill(main, h("h1", { tabindex: "-1" }, "New job"), form.node);
+  form.suggest();
+  form.edited();
+  return () => form.end();
+}
+
+class Form {
+  constructor(reader) {
+    this.reader = reader;
+    this.busy = false;
+    const field = (id, label, input) => h("p", {}, h("label", { for: id }, label), input);
+    this.trainable = h("select", { id: "trainable", onchange: () => this.chose() });
+    this.name = h("input", { id: "name", oninput: () => this.set(["name"], this.name.value) });
+    this.usd = h("input", { id: "usd", type: "number", min: 0, step: "any", inputmode: "decimal", oninput: () => this.set(["budget", "usd"], this.usd.value === "" ? null : Number(this.usd.value)) });
+    this.market = h("select", { id: "market", onchange: () => this.set(["resources", "market"], this.market.value) },
+      [["on_demand", "on demand"], ["spot", "spot"], ["spot_with_fallback", "spot, on demand where there is none"]].map(([value, words]) => h("option", { value }, words)));
+    this.source = h("textarea", { id: "source", rows: 18, spellcheck: "false", "aria-describedby": "source-help", oninput: () => this.edited() }, EXAMPLE);
+    this.button = h("button", {}, "Submit");
+    this.planned = h("div", { class: "plan", "aria-live": "polite" });
+    this.failed = h("div");
+    this.node = h("form", { class: "new", onsubmit: (event) => { event.preventDefault(); this.submit(); } },
+      h("div", {},
+        h("div", { class: "fields" }, field("trainable", "Trainable", this.trainable), field("name", "Name", this.name), field("usd", "Budget, in dollars", this.usd), field("market", "Machines", this.market)),
+        h("p", {}, h("label", { for: "source" }, "The whole job"), this.source),
+        h("p", { id: "source-help", class: "soft small" }, "YAML or JSON, as tuner submit takes it. What is chosen above is written here.")),
+      h("section", { "aria-label": "Plan" }, h("h2", {}, "Plan"), this.planned, this.failed, h("div", { class: "actions" }, this.button)));
+  }
+
+  end() {
+    clearTimeout(this.timer);
+    this.asking?.abort();
+  }
+
+  /** What can be tuned here. */
+  async suggest() {
+    try {
+      this.known = (await call("/trainables")).items;
+    } catch {
+      this.known = [];
+    }
+    this.list();
+  }
+
+  list() {
+    const now = this.read().job?.trainable ?? "", names = (this.known ?? []).filter((one) => !one.error).map((one) => one.trainable);
+    if (now && !names.includes(now)) names.unshift(now);
+    fill(this.trainable, names.map((name) => h("option", { value: name, selected: name === now }, name)));
+  }
+
+  /** What is written, as a job; or why it cannot be read. */
+  read() {
+    try {
+      const job = this.reader.load(this.source.value, { schema: this.reader.CORE_SCHEMA });
+      if (job === null || typeof job !== "object" || Array.isArray(job)) throw new Error("write a job, such as the example: name, trainable, objective, …");
+      return { job };
+    } catch (error) {
+      return { wrong: { title: "This cannot be read", detail: error.reason ? `${error.reason}, in line ${(error.mark?.line ?? 0) + 1}` : error.message } };
+    }
+  }
+
+  write(job) {
+    this.source.value = this.reader.dump(job, { flowLevel: 2, lineWidth: 110, noRefs: true });
+    this.edited();
+  }
+
+  set(path, value) {
+    const { job } = this.read();
+    if (job === undefined) return;
+    const [first, second] = path;
+    if (second === undefined) job[first] = value;
+    else job[first] = { ...job[first], [second]: value };
+    this.write(job);
+  }
+
+  /** Another trainable brings the objective and the space that its author suggests. */
+  chose() {
+    const found = this.known.find((one) => one.trainable === this.trainable.value), { job } = this.read();
+    if (job === undefined) return;
+    job.trainable = this.trainable.value;
+    if (found?.objective) job.objective = found.objective;
+    if (found?.search_space) job.search_space = found.search_space;
+    this.write(job);
+  }
+
+  edited() {
+    const { job } = this.read();
+    if (job !== undefined) {
+      for (const [input, value] of [[this.name, job.name], [this.usd, job.budget?.usd], [this.market, job.resources?.market ?? "on_demand"]])
+        if (document.activeElement !== input) input.value = value ?? "";
+      if (this.known && this.trainable.value !== job.trainable) this.list();
+    }
+    clearTimeout(this.timer);
+    this.asking?.abort();
+    this.planned.setAttribute("aria-busy", "true");
+    this.timer = setTimeout(() => this.plan(), PLAN_AFTER_MS);
+  }
+
+  async plan() {
+    const { job, wrong } = this.read();
+    let shown;
+    if (wrong) shown = problem(wrong);
+    else {
+      const asking = (this.asking = new AbortController());
+      try {
+        shown = plan(await call("/plans", { method: "POST", body: job, signal: asking.signal }));
+      } catch (error) {
+        if (error.name === "AbortError") return;
+        shown = problem(error);
+      }
+      if (asking !== this.asking) return;
+    }
+    shown.removeAttribute("role");
+    fill(this.planned, shown);
+    this.planned.removeAttribute("aria-busy");
+  }
+
+  /** The same text, sent again after no answer came, or from the page loaded again, is the same job. */
+  async submit() {
+    const { job, wrong } = this.read();
+    if (wrong) { fill(this.failed, problem(wrong)); return; }
+    if (this.busy) return;
+    this.busy = this.button.disabled = true;
+    fill(this.failed);
+    const body = JSON.stringify(job);
+    let kept = JSON.parse(sessionStorage.getItem(KEPT) ?? "null");
+    if (kept?.body !== body) kept = { body, key: newKey() };
+    sessionStorage.setItem(KEPT, JSON.stringify(kept));
+    try {
+      const made = await call("/jobs", { method: "POST", body: job, headers: { "Idempotency-Key": kept.key } });
+      sessionStorage.removeItem(KEPT);
+      changed(made.id);
+      say("The job was submitted.");
+      location.hash = `#/jobs/${made.id}`;
+    } catch (error) {
+      fill(this.failed, problem(error));
+    } finally {
+      this.busy = this.button.disabled = false;
+    }
+  }
+}

@@ -1,0 +1,85 @@
+// A job's events, read with the key in a header, which EventSource cannot send; and on again after any loss, without a gap.
+
+import { ask } from "./api.js";
+
+const SILENCE_MS = 40_000; // the service says something every 15 s
+const WAIT_MS = [250, 500, 1000, 2000, 4000];
+
+/** Calls `message(kind, data)` for each event, `state("live" | "lost" | "ended")` as the connection goes. Returns what ends it. */
+export function follow(job, { message, state }) {
+  let last = null, final = false, stopped = false, tries = 0;
+  let aborting = new AbortController(), wake = () => {};
+
+  const heard = (kind, data, id) => {
+    if (kind === "job") final = ["succeeded", "cancelled", "failed"].includes(data.state);
+    message(kind, data);
+    if (id !== null) last = id;
+  };
+
+  async function read() {
+    aborting = new AbortController();
+    let silence;
+    const heardOf = () => { clearTimeout(silence); silence = setTimeout(() => aborting.abort(), SILENCE_MS); };
+    try {
+      heardOf();
+      const headers = last === null ? {} : { "Last-Event-ID": last };
+      const answer = await ask(`/jobs/${job}/events`, { headers, signal: aborting.signal });
+      tries = 0;
+      state("live");
+      const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+      const frames = new Frames(heard);
+      for (;;) {
+        const { value, done } = await reader.read();
+        if (done) return;
+        heardOf();
+        frames.take(value);
+      }
+    } finally {
+      clearTimeout(silence);
+    }
+  }
+
+  async function run() {
+    while (!stopped) {
+      try {
+        await read();
+      } catch (error) {
+        if (error.status >= 400 && error.status < 500) { state("refused"); return; }
+      }
+      if (stopped) return;
+      if (final) { state("ended"); return; }
+      state("lost");
+      const wait = WAIT_MS[Math.min(tries++, WAIT_MS.length - 1)];
+      await new Promise((done) => { wake = done; setTimeout(done, wait); });
+    }
+  }
+
+  const online = () => wake();
+  addEventListener("online", online);
+  run();
+  return () => { stopped = true; removeEventListener("online", online); aborting.abort(); wake(); };
+}
+
+/** Frames as the HTML standard has them: fields, then an empty line. */
+class Frames {
+  constructor(heard) {
+    this.heard = heard;
+    this.rest = "";
+  }
+
+  take(piece) {
+    const frames = (this.rest + piece).split("\n\n");
+    this.rest = frames.pop();
+    for (const frame of frames) this.one(frame);
+  }
+
+  one(frame) {
+    let kind = null, data = "", id = null;
+    for (const line of frame.split("\n")) {
+      if (line.startsWith("data: ")) data += line.slice(6);
+      else if (line.startsWith("event: ")) kind = line.slice(7);
+      else if (line.startsWith("id: ")) id = line.slice(4);
+    }
+    if (kind !== null) this.heard(kind, JSON.parse(data), id);
+  }
+}
