@@ -3,8 +3,11 @@
 import hashlib
 import hmac
 import json
+import socket
+import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
@@ -135,14 +138,37 @@ def test_it_goes_on_after_a_raise_but_not_where_somebody_paused_it(
     job = fakes.submit(client, algorithm=ASHA)
     fakes.simulate(service, job)
     keeper = Keeper(service)
+    service.now.pass_s(61)
+    keeper.one_pass()
+    assert client.get(f"/v1/jobs/{job}").json()["state"] == "paused", "too little is left"
     put(client, usd=0.002)
     keeper.one_pass()
-    assert client.get(f"/v1/jobs/{job}").json()["state"] == "paused"  # for a minute yet
+    assert client.get(f"/v1/jobs/{job}").json()["state"] == "running"
+    fakes.simulate(service, job)
     client.post(f"/v1/jobs/{job}/pause")
+    put(client, usd=0.003)
     service.now.pass_s(61)
     keeper.one_pass()
     assert client.get(f"/v1/jobs/{job}").json()["state"] == "paused"
     assert client.post(f"/v1/jobs/{job}/resume").status_code == 202
+
+
+def test_what_was_removed_does_not_let_it_go_on_past_the_budget_above(
+    service: FakeService, client: TestClient
+) -> None:
+    """Nor is it forgotten: it waits for the one above from then on."""
+    put(client, "whole", usd=0.001)
+    put(client, usd=0.001, match={"project": "a"}, parent="whole")
+    job = fakes.submit(client, tags={"project": "a"}, algorithm=ASHA)
+    fakes.simulate(service, job)
+    assert get(client)["waiting_jobs"] == [job]
+    assert client.delete("/v1/budgets/vision").status_code == 204
+    Keeper(service).one_pass()
+    assert client.get(f"/v1/jobs/{job}").json()["state"] == "paused"
+    assert get(client, "whole")["waiting_jobs"] == [job]
+    put(client, "whole", usd=1)
+    Keeper(service).one_pass()
+    assert client.get(f"/v1/jobs/{job}").json()["state"] == "running"
 
 
 def test_a_job_that_goes_on_ends_by_its_own_budget_where_that_is_the_smaller(
@@ -278,6 +304,18 @@ def test_each_share_is_told_of_once_signed_and_again_until_it_is_taken(
     assert len(receiver.heard) == 3
 
 
+def test_the_shares_of_another_limit_are_told_of_anew(open_service: FakeService, receiver: Receiver) -> None:
+    client = fakes.client_of(open_service)
+    alerts = [{"at": 0.5, "url": receiver.url}]
+    put(client, usd=0.002, period="month", alerts=alerts)
+    spend(open_service, client, 0.0012)
+    keeper = Keeper(open_service)
+    for usd, messages in ((0.002, 1), (0.004, 1), (0.0021, 2), (0.0021, 2)):
+        put(client, usd=usd, period="month", alerts=alerts)
+        keeper.one_pass()
+        assert len(receiver.heard) == messages, usd
+
+
 def test_a_share_that_was_passed_while_nobody_looked_is_told_of_still(
     open_service: FakeService, receiver: Receiver
 ) -> None:
@@ -335,6 +373,8 @@ PRIVATE = [
     "::ffff:127.0.0.1",
     "::ffff:169.254.169.254",
     "fe80::1",
+    "fec0::1",
+    "::127.0.0.1",
     "fd00:ec2::254",
     "64:ff9b::a9fe:a9fe",
     "2002:a9fe:a9fe::1",
@@ -379,6 +419,46 @@ def test_redirects_are_not_followed(receiver: Receiver) -> None:
     receiver.statuses = [302]
     assert outgoing.send(receiver.url, b"{}", {}, private=True) == outgoing.Outcome(False, "HTTP 302")
     assert len(receiver.heard) == 1
+
+
+def anonymous(side: int) -> ssl.SSLContext:
+    """TLS without certificates."""
+    found = ssl.SSLContext(side)
+    found.check_hostname, found.verify_mode = False, ssl.CERT_NONE
+    found.maximum_version = ssl.TLSVersion.TLSv1_2
+    found.set_ciphers("AECDH-AES256-SHA:ADH-AES256-GCM-SHA384:@SECLEVEL=0")
+    return found
+
+
+def test_who_talks_slowly_over_tls_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte now and then is an answer to each read, and none that ends."""
+    monkeypatch.setattr(outgoing, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(outgoing.ssl, "create_default_context", lambda: anonymous(ssl.PROTOCOL_TLS_CLIENT))
+    heard, over = socket.create_server(("127.0.0.1", 0)), threading.Event()
+
+    def drip() -> None:
+        plain, _ = heard.accept()
+        with (
+            suppress(OSError),
+            anonymous(ssl.PROTOCOL_TLS_SERVER).wrap_socket(plain, server_side=True) as one,
+        ):
+            one.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+            while not over.wait(0.05):
+                one.sendall(b"x")
+
+    dripping = threading.Thread(target=drip)
+    dripping.start()
+    found: list[outgoing.Outcome] = []
+    url = f"https://127.0.0.1:{heard.getsockname()[1]}/"
+    sending = threading.Thread(target=lambda: found.append(outgoing.send(url, b"{}", {}, private=True)))
+    sending.start()
+    sending.join(10)
+    in_time = list(found)
+    over.set()
+    dripping.join()
+    sending.join()
+    heard.close()
+    assert len(in_time) == 1
 
 
 def test_who_does_not_listen_is_said(receiver: Receiver) -> None:

@@ -1,5 +1,6 @@
 """What production's database does as SQLite does: the schema, jobs, their fronts, budgets above them and who spent what."""
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,14 +13,15 @@ from hypothesis import given, settings
 from tests import postgres
 from tests.store import hammer
 from tests.store import test_front as fronts
-from tests.store.builders import PROJECT, budget, create, new_job
+from tests.store.builders import PROJECT, budget, create, hold, new_job
 from tests.store.crowd import crowd
 from tuner.domain.above import AboveBudget
+from tuner.domain.cost import CostKind
 from tuner.domain.errors import Conflict
 from tuner.domain.money import Cost, Money
 from tuner.domain.objective import Mode
 from tuner.domain.time import Instant
-from tuner.store import above, above_changes, best, ledger, spend
+from tuner.store import above, above_changes, best, jobs, ledger, spend
 from tuner.store.best import Limits
 from tuner.store.database import Database
 from tuner.store.spend import Span
@@ -119,3 +121,54 @@ def check_books(database: Database) -> None:
     with database.write() as db:
         above.shut_out(db)
         assert above_changes.violations(db, PROJECT, Instant(0)) == []
+
+
+@pytest.mark.parametrize("budget_before", [False, True])
+def test_a_budget_waits_for_what_is_being_settled(database: Database, budget_before: bool) -> None:
+    """Otherwise it counts neither what is held no more, nor what is not posted yet; and none locks the other out for good."""
+    name, project = "job_0000000000000090", f"settled-{budget_before}"
+    create(database, new_job(name + str(int(budget_before)), project=project, limits=budget(100)))
+    job = name + str(int(budget_before))
+    one = AboveBudget("all", usd=Money(1000))
+    with database.write() as db:
+        if budget_before:
+            above_changes.put(db, project, one, secret="", at=Instant(0))
+        assert ledger.place(db, project, job, hold(1, Cost(Money(7)), job=job))
+
+    def change() -> None:
+        with database.write() as db:
+            above.shut_out(db)
+            above_changes.put(db, project, one, secret="", at=Instant(0))
+            jobs.set_budget(db, job, budget(200))
+
+    changing = threading.Thread(target=change)
+    with database.write() as db:
+        ledger.settle(db, project, job, hold(1, Cost(), job=job).id, {"train": Cost(Money(3))}, Instant(0))
+        changing.start()
+        changing.join(0.3)
+    changing.join(10)
+    with database.write() as db:
+        assert above_changes.violations(db, project, Instant(0)) == []
+        assert above.standing(db, project, one, Instant(0)).account.posted == Cost(Money(3))
+        assert jobs.get(db, job).budget == budget(200)
+
+
+def test_two_drivers_that_settle_the_same_hold_post_it_once(database: Database) -> None:
+    job = "job_0000000000000095"
+    create(database, new_job(job, project="twice", limits=budget(100)))
+    with database.write() as db:
+        for number in (1, 2):
+            assert ledger.place(db, "twice", job, hold(number, Cost(Money(7)), job=job))
+
+    def settle(kind: CostKind) -> None:
+        with database.write() as db:
+            ledger.settle(db, "twice", job, hold(1, Cost(), job=job).id, {kind: Cost(Money(7))}, Instant(0))
+
+    later = threading.Thread(target=settle, args=["lost"])
+    with database.write() as db:
+        ledger.settle(db, "twice", job, hold(1, Cost(), job=job).id, {"train": Cost(Money(7))}, Instant(0))
+        later.start()
+        later.join(0.3)
+    later.join(10)
+    with database.read() as db:
+        assert ledger.account(db, job).posted == ledger.account(db, job).held == Cost(Money(7))

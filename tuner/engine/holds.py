@@ -202,7 +202,7 @@ class Treasury:
         lease_ns = purse.lease_ns
         self.confine(purse, place)
         held = place.rate.cost(lease_ns) - place.rate.cost(purse.meter.total_ns)
-        if not held.fits(tx.account().left + purse.held - self._used(purse)):
+        if not held.fits(self._left(tx, purse, purse.held - self._used(purse), at)):
             return False
         self._settle(tx, purse, purse.meter.minus(purse.settled), at)
         purse.slice, purse.lease_ns, purse.held = purse.slice + 1, lease_ns, held

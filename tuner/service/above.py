@@ -93,19 +93,30 @@ def all_of(service: Service) -> list[BudgetView]:
 
 def refuse_without_room(db: Connection, service: Service, tags: Mapping[str, str], rate: Rate) -> None:
     """Raises BudgetRefused where a budget above a job with these tags does not allow a second of a trial."""
+    found = without_room(db, service, tags, rate)
+    if found is None:
+        return
+    budget, now = found
+    left = now.account.left
+    gpus = "" if budget.gpu_ms is None else f" and {left.gpu_hours:.6f} GPU-hours"
+    usd = "no limit in dollars" if budget.usd is None else f"{left.usd}"
+    later = "" if now.ends_at is None else f", or wait until {rfc3339(now.ends_at)}, when it begins anew"
+    raise BudgetRefused(
+        f"the budget {budget.name!r} above this job has {usd}{gpus} left, less than a second of a trial: raise it "
+        f"with PUT /v1/budgets/{budget.name}{later}"
+    )
+
+
+def without_room(
+    db: Connection, service: Service, tags: Mapping[str, str], rate: Rate
+) -> tuple[AboveBudget, Standing] | None:
+    """The first budget above a job with these tags that does not allow a second of a trial; None: each does."""
     budgets = [one.budget for one in above.kept(db, service.project)]
     for budget in applying(budgets, tags):
         now = above.standing(db, service.project, budget, service.now())
-        left = now.account.left
-        if rate.affords_ns(left) >= UNKNOWN_NEED_NS:
-            continue
-        gpus = "" if budget.gpu_ms is None else f" and {left.gpu_hours:.6f} GPU-hours"
-        usd = "no limit in dollars" if budget.usd is None else f"{left.usd}"
-        later = "" if now.ends_at is None else f", or wait until {rfc3339(now.ends_at)}, when it begins anew"
-        raise BudgetRefused(
-            f"the budget {budget.name!r} above this job has {usd}{gpus} left, less than a second of a trial: raise it "
-            f"with PUT /v1/budgets/{budget.name}{later}"
-        )
+        if rate.affords_ns(now.account.left) < UNKNOWN_NEED_NS:
+            return budget, now
+    return None
 
 
 def _views(

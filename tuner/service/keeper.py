@@ -14,6 +14,7 @@ from tuner.domain.above import PPM, AboveBudget, Alert
 from tuner.domain.errors import TunerError
 from tuner.domain.time import NS, Instant, rfc3339
 from tuner.service import outgoing
+from tuner.service.above import without_room
 from tuner.service.control import go_on
 from tuner.service.wiring import Service
 from tuner.store import above, budget_waits, deliveries, jobs, launches
@@ -59,17 +60,19 @@ class Keeper(threading.Thread):
     def _let_go_on(self) -> None:
         service, now = self._service, self._service.now()
         with service.database.read() as db:
-            waiting = [
-                wait
-                for wait in budget_waits.waiting(db, service.project)
-                if budget_waits.is_over(db, wait, now)
-            ]
-        for wait in waiting:
+            over = [wait for wait in budget_waits.over(db, service.project, now) if _rests(db, wait.job)]
+        for wait in over:
             with service.database.write() as db:
-                row, launch = jobs.get(db, wait.job), launches.get(db, wait.job)
-                if row.state == "paused" and (launch is None or launch.state == "ended"):
-                    go_on(db, row, now)
-                    log.info("%s goes on: the budget %r allows more", wait.job, wait.name)
+                row = jobs.get(db, wait.job)
+                if row.state != "paused" or not _rests(db, wait.job) or not budget_waits.claim(db, wait):
+                    continue
+                size = row.spec.resources
+                rate = row.offer.rate(cpus=size.cpus, gpus=size.gpus)
+                if (still := without_room(db, service, row.tags, rate)) is not None:
+                    budget_waits.note(db, service.project, wait.job, still[0].name, now)
+                    continue
+                go_on(db, row, now)
+                log.info("%s goes on: the budget %r allows more", wait.job, wait.name)
 
     # Webhooks
 
@@ -120,6 +123,12 @@ class Keeper(threading.Thread):
             )
 
 
+def _rests(db: Connection, job: str) -> bool:
+    """Whether no launch of it is ordered, such as at the next opening of its window."""
+    launch = launches.get(db, job)
+    return launch is None or launch.state == "ended"
+
+
 def _passed(db: Connection, service: Service) -> list[Delivery]:
     found = []
     for one in above.kept(db, service.project):
@@ -136,9 +145,10 @@ def _passed(db: Connection, service: Service) -> list[Delivery]:
 
 
 def _delivery(service: Service, one: Kept, standing: Standing, alert: Alert, share: int) -> Delivery:
-    """Its id says which alert of which budget and period it is, so that it is one however often it is found."""
+    """Its id says which alert of which budget, limit and period it is, so that it is one however often it is found."""
     name, now = one.budget.name, service.now()
-    words = (service.project, name, one.created_at, standing.began_at, alert.at_ppm, alert.url)
+    limit = one.budget.limit
+    words = (service.project, name, one.created_at, standing.began_at, limit, alert.at_ppm, alert.url)
     digest = hashlib.sha256("\n".join(map(str, words)).encode()).hexdigest()
     body = json.dumps(_body(f"dlv_{digest[:32]}", one.budget, standing, alert, share, now))
     return Delivery(f"dlv_{digest[:32]}", service.project, name, alert.url, body, "pending", now, now)

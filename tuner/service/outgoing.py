@@ -18,6 +18,7 @@ Resolve = Callable[[str, int], list[str]]
 TIMEOUT_S = 10.0
 # Globally routed as they look, these are services of a cloud to its machines: Azure's wire server.
 METADATA = frozenset({ipaddress.ip_address("168.63.129.16")})
+UNICAST = ipaddress.ip_network("2000::/3")  # all of IPv6 that is routed globally
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
@@ -47,7 +48,7 @@ def is_private(address: Address) -> bool:
         within = address.ipv4_mapped or address.sixtofour
         if within is not None:
             return is_private(within)
-        if address.teredo is not None or address.scope_id is not None:
+        if address.teredo is not None or address.scope_id is not None or address not in UNICAST:
             return True
     return not address.is_global or address.is_multicast or address in METADATA
 
@@ -110,7 +111,8 @@ def _post(parts: SplitResult, address: str, body: bytes, headers: dict[str, str]
     """The answer's status. However slowly the other side talks, it is over after some seconds."""
     host = parts.hostname or ""
     raw = socket.create_connection((address, _port(parts)), TIMEOUT_S)
-    over = threading.Timer(TIMEOUT_S, _hang_up, [raw])
+    line = raw.dup()  # TLS takes `raw` over
+    over = threading.Timer(TIMEOUT_S, _hang_up, [line])
     over.daemon = True
     over.start()
     try:
@@ -127,6 +129,7 @@ def _post(parts: SplitResult, address: str, body: bytes, headers: dict[str, str]
     finally:
         over.cancel()
         raw.close()
+        line.close()
 
 
 def _hang_up(raw: socket.socket) -> None:

@@ -150,11 +150,9 @@ def note(db: Connection, project: str, hold: str, taken: Sequence[tuple[str, Ins
 
 
 def settle(db: Connection, project: str, hold: str, *, held: Cost, spent: Cost) -> None:
+    """The caller has locked the project's budgets, before it read the hold."""
     b = budget_holds.c
     query = select(b.name, b.began_at).where(b.hold == hold).order_by(b.name)
-    if not db.execute(query).first():
-        return
-    guarded(db, project)
     for name, began_at in db.execute(query).all():
         _add(db, project, (name, Instant(began_at)), held=-held, posted=spent)
 

@@ -9,7 +9,7 @@ from tuner.domain.errors import Conflict
 from tuner.domain.ledger import Account
 from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.time import Instant
-from tuner.store import above
+from tuner.store import above, budget_waits
 from tuner.store.budget_tables import budget_accounts, budget_holds, budgets
 from tuner.store.codec import decode, encode
 from tuner.store.tables import entries, holds, job_tags, jobs
@@ -29,6 +29,7 @@ def put(db: Connection, project: str, new: AboveBudget, *, secret: str, at: Inst
         old: AboveBudget = decode(before)
         if (old.period, old.timezone) != (new.period, new.timezone):
             _forget(db, project, new.name)
+        budget_waits.hurry(db, project, new.name)
     recount(db, project, at)
 
 

@@ -1,11 +1,13 @@
 """Jobs that are paused until a budget above them allows more."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, delete, insert, select, update
 
+from tuner.domain.above import AboveBudget, applying
 from tuner.domain.errors import NotFound
-from tuner.domain.money import Cost, Money
+from tuner.domain.money import ZERO, Cost, Money
 from tuner.domain.time import NS, Instant
 from tuner.store import above
 from tuner.store.budget_tables import budget_waits
@@ -17,8 +19,9 @@ LONGEST_NS = 3600 * NS
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """`left` is what the budget had left in the period that began at `began_at`, when the job was paused. In that period it is
-    not tried again before `not_before`, each time later, since it may need much more than a little to go on."""
+    """`left` is what the budget had left in the period that began at `began_at`, when the job was paused, which may be more than when
+    it was refused: it had to save its trials first. In that period it is not tried again before `not_before`, each time later,
+    since it may need much more than a little to go on."""
 
     job: str
     project: str
@@ -26,14 +29,15 @@ class Wait:
     began_at: Instant
     left: Cost
     not_before: Instant
+    tries: int
 
     def is_over(self, now: above.Standing, at: Instant) -> bool:
-        """Whether the budget begins anew, or has more left than when the job was paused."""
+        """Whether the budget begins anew, or has something left."""
         if now.began_at != self.began_at:
             return True
         left = now.account.left
         more = left.usd > self.left.usd or left.gpu_ms > self.left.gpu_ms
-        return more and at >= self.not_before
+        return at >= self.not_before and (more or (left.usd > ZERO and left.gpu_ms > 0))
 
 
 def note(db: Connection, project: str, job: str, name: str, at: Instant) -> None:
@@ -61,6 +65,21 @@ def note(db: Connection, project: str, job: str, name: str, at: Instant) -> None
         db.execute(update(budget_waits).where(w.job == job).values(values))
 
 
+def claim(db: Connection, wait: Wait) -> bool:
+    """Before its job goes on. False where somebody has ended the wait meanwhile."""
+    w = budget_waits.c
+    same = (w.job == wait.job) & (w.name == wait.name) & (w.began_at == wait.began_at)
+    changed = update(budget_waits).where(same, w.tries == wait.tries).values(tries=wait.tries)
+    return db.execute(changed).rowcount == 1
+
+
+def hurry(db: Connection, project: str, name: str) -> None:
+    """The budget was changed: who waits for it is tried at once."""
+    w = budget_waits.c
+    mine = (w.project == project) & (w.name == name)
+    db.execute(update(budget_waits).where(mine).values(not_before=0, tries=0))
+
+
 def end(db: Connection, job: str) -> None:
     """Whoever paused it, it does not go on by itself."""
     db.execute(delete(budget_waits).where(budget_waits.c.job == job))
@@ -86,12 +105,27 @@ def waiting(db: Connection, project: str) -> list[Wait]:
             Instant(r.began_at),
             Cost(Money(r.left_usd), r.left_gpu_ms),
             Instant(r.not_before),
+            r.tries,
         )
         for r in rows
     ]
 
 
-def is_over(db: Connection, wait: Wait, at: Instant) -> bool:
-    """A budget that was removed holds nobody back."""
-    now = _standing(db, wait.project, wait.name, at)
-    return now is None or wait.is_over(now, at)
+def over(db: Connection, project: str, at: Instant) -> list[Wait]:
+    """Those that nothing is in the way of: a budget that was removed, or is not above the job any more, holds nobody back."""
+    waits = waiting(db, project)
+    budgets = {one.budget.name: one.budget for one in above.kept(db, project)} if waits else {}
+    standings = {
+        name: above.standing(db, project, budgets[name], at)
+        for name in {one.name for one in waits} & budgets.keys()
+    }
+    found = []
+    for one in waits:
+        now = standings.get(one.name)
+        if now is None or one.is_over(now, at) or not _is_above(db, one, budgets):
+            found.append(one)
+    return found
+
+
+def _is_above(db: Connection, wait: Wait, budgets: Mapping[str, AboveBudget]) -> bool:
+    return any(one.name == wait.name for one in applying(budgets.values(), above.tags_of(db, wait.job)))

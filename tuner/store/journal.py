@@ -273,10 +273,12 @@ class SqlTx:
         control = jobs.control(self._db, self._job)
         resumed = state == "paused" and reason is None and again_at is None and control.wish == "resume"
         unheard = control.budget_version != self._budget_version and control.wish not in ("pause", "cancel")
+        if control.wish in ("pause", "cancel") or state != "paused":
+            detail, waits_for = "" if waits_for else detail, ""
         jobs.move(self._db, self._job, state, reason, at=at, detail=detail)
         if state != "running":
             launches.end(self._db, self._job, self._epoch)
-        budget_waits.note(self._db, self._project, self._job, waits_for if state == "paused" else "", at)
+        budget_waits.note(self._db, self._project, self._job, waits_for, at)
         if resumed or (unheard and reason in LIMITS):
             jobs.revive(self._db, self._job)
             launches.want(self._db, self._job, self._project, at)

@@ -91,13 +91,15 @@ def settle(
     db: Connection, project: str, job: str, hold_id: str, used: Mapping[CostKind, Cost], at: Instant
 ) -> None:
     """Posts `used` and releases the rest. Raises ValueError where more was used than held."""
+    above.guarded(db, project)
     row = db.execute(select(holds).where(holds.c.id == hold_id)).one()
-    if row.state == "settled":
-        return
     hold, spent = _hold(row), total(used)
-    if not spent.fits(hold.cost):
+    if row.state == "open" and not spent.fits(hold.cost):
         raise ValueError(f"{spent} was used in {hold_id}, but only {hold.cost} was held")
-    a = accounts.c
+    h, a = holds.c, accounts.c
+    mine = update(holds).where(h.id == hold_id, h.state == "open").values(state="settled")
+    if db.execute(mine).rowcount != 1:
+        return
     db.execute(
         update(accounts)
         .where(a.job == job)
@@ -108,7 +110,6 @@ def settle(
             held_gpu_ms=a.held_gpu_ms - hold.cost.gpu_ms,
         )
     )
-    db.execute(update(holds).where(holds.c.id == hold_id).values(state="settled"))
     above.settle(db, project, hold_id, held=hold.cost, spent=spent)
     rows = [
         _entry(entry_id(hold_id, "post", kind), "post", kind, hold, cost, at) for kind, cost in used.items()
