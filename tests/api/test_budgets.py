@@ -304,6 +304,18 @@ def test_each_share_is_told_of_once_signed_and_again_until_it_is_taken(
     assert len(receiver.heard) == 3
 
 
+def test_the_shares_of_another_limit_are_told_of_anew(open_service: FakeService, receiver: Receiver) -> None:
+    client = fakes.client_of(open_service)
+    alerts = [{"at": 0.5, "url": receiver.url}]
+    put(client, usd=0.002, period="month", alerts=alerts)
+    spend(open_service, client, 0.0012)
+    keeper = Keeper(open_service)
+    for usd, messages in ((0.002, 1), (0.004, 1), (0.0021, 2), (0.0021, 2)):
+        put(client, usd=usd, period="month", alerts=alerts)
+        keeper.one_pass()
+        assert len(receiver.heard) == messages, usd
+
+
 def test_a_share_that_was_passed_while_nobody_looked_is_told_of_still(
     open_service: FakeService, receiver: Receiver
 ) -> None:

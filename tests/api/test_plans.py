@@ -171,6 +171,24 @@ def test_the_faults_of_a_job_are_those_of_its_plan(client: TestClient) -> None:
     too_large = {"candidates": [{"instance_type": "p4d.24xlarge"}]}
     found = refused(client, too_large, resources={"gpus": 9}, budget={"usd": 1000})
     assert "needs 9" in found["/planning/candidates"]
+    small = {"candidates": [{"instance_type": "g6.xlarge"}]}
+    told = refused(client, small, resources={"gpus": 4}, budget={"usd": 1000})["/planning/candidates"]
+    assert "has 1 GPU, and a trial needs 4" in told
+    assert "fits on g6.12xlarge, g6.24xlarge" in told
+
+
+def test_machines_are_not_silently_taken_to_be_equally_fast(client: TestClient) -> None:
+    both = {
+        "candidates": [{"instance_type": "g4dn.xlarge"}, {"instance_type": "g6.xlarge"}],
+        "step_seconds": 60,
+    }
+    changes: dict[str, Any] = {"resources": {"gpus": 1}, "budget": {"usd": 5, "trials": 4}}
+    found = plan(client, both, **changes)
+    assert any("g4dn.xlarge, g6.xlarge are taken to be equally fast" in one for one in found["warnings"])
+    found = plan(client, {**both, "speeds": {"g6.xlarge": 1}}, **changes)
+    assert not any("equally fast" in one for one in found["warnings"])
+    pace = {one["instance_type"]: one["finish_seconds"] for one in found["alternatives"]}
+    assert pace["g4dn.xlarge"] > 1.5 * pace["g6.xlarge"]  # an L4 against a T4
 
 
 def test_machines_of_the_catalogue_are_looked_at_and_the_unfit_left_out(client: TestClient) -> None:

@@ -221,6 +221,13 @@ def test_more_gpus_than_the_type_has_are_refused(tmp_path: Path) -> None:
         offers_of(listed(tmp_path), [placed("a")], Resources(gpus=2, instance_type="g6.xlarge"))
 
 
+def test_a_region_without_a_node_is_named_with_those_that_there_are(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match=r"/resources/region: no such node is in us-est-1; there is us-east-1"):
+        offers_of(listed(tmp_path), [placed("a", "us-east-1")], Resources(gpus=1, region="us-est-1"))
+    with pytest.raises(Invalid, match=r"/resources/region: .* no node has a region's label; leave it out"):
+        offers_of(listed(tmp_path), [placed("a")], Resources(gpus=1, region="us-est-1"))
+
+
 def test_a_type_that_is_misspelt_gets_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match=r"no node is a g6.xlrge; there is g6.xlarge"):
         offers_of(listed(tmp_path), [placed("a")], Resources(gpus=1, instance_type="g6.xlrge"))

@@ -12,6 +12,7 @@ from tuner.planning.catalogue_file import read_listings
 
 FIELDS = ("cloud", "region", "zone", "instance_type", "accelerator")
 OLD_AFTER_DAYS = 90
+FEW = 10  # words that can all be told
 DATE = re.compile(r"(\d{4})-(\d{2})(?:-(\d{2}))?")
 
 
@@ -57,8 +58,12 @@ class Catalogue:
         """What is wrong with this word, and the nearest of those that there are; None: some listing has it."""
         if word.casefold() in (known.casefold() for known in self._words[field]):
             return None
-        near = self.nearest(field, word) or self._words[field][:10]
-        named = field.replace("_", " ")
+        words, named = self._words[field], field.replace("_", " ")
+        near = self.nearest(field, word) or words[:FEW]
+        if (
+            len(words) <= FEW
+        ):  # so few that all can be told: what is like "amazon" in spelling is not what was meant
+            near = sorted(words, key=lambda known: known not in near)
         if not near:
             return f"no {named} is known to the catalogue {self.name}"
         return f"{word!r} is no {named} of the catalogue {self.name}; the nearest: {', '.join(near)}"

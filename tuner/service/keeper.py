@@ -145,9 +145,10 @@ def _passed(db: Connection, service: Service) -> list[Delivery]:
 
 
 def _delivery(service: Service, one: Kept, standing: Standing, alert: Alert, share: int) -> Delivery:
-    """Its id says which alert of which budget and period it is, so that it is one however often it is found."""
+    """Its id says which alert of which budget, limit and period it is, so that it is one however often it is found."""
     name, now = one.budget.name, service.now()
-    words = (service.project, name, one.created_at, standing.began_at, alert.at_ppm, alert.url)
+    limit = one.budget.limit
+    words = (service.project, name, one.created_at, standing.began_at, limit, alert.at_ppm, alert.url)
     digest = hashlib.sha256("\n".join(map(str, words)).encode()).hexdigest()
     body = json.dumps(_body(f"dlv_{digest[:32]}", one.budget, standing, alert, share, now))
     return Delivery(f"dlv_{digest[:32]}", service.project, name, alert.url, body, "pending", now, now)

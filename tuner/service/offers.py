@@ -124,8 +124,8 @@ def _no_node(nodes: list[Node], wanted: Resources) -> Fault:
             "/resources/instance_type", f"no node is a {wanted.instance_type}; there is {', '.join(near)}"
         )
     if wanted.region is not None:
-        known = ", ".join(sorted({node.region for node in nodes if node.region})) or "none that is known"
-        return Fault(
-            "/resources/region", f"no such node is in {wanted.region}; of the nodes' regions there is {known}"
-        )
+        known = sorted({node.region for node in nodes if node.region})
+        near = get_close_matches(wanted.region, known, n=3) or known
+        mend = f"there is {', '.join(near)}" if near else "no node has a region's label; leave it out"
+        return Fault("/resources/region", f"no such node is in {wanted.region}; {mend}")
     return Fault("/resources", f"no node has {wanted.cpus:g} CPUs and {wanted.gpus:g} GPUs together")

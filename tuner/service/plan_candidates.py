@@ -164,7 +164,7 @@ def _why_not(
         if has is None and needed and what.startswith("GiB"):
             return f"how many {what} it has is not known"
         if has is not None and needed is not None and has < needed:
-            return f"has {has:g} {what}, and a trial needs {needed:g}"
+            return f"has {has:g} {what if has != 1 or what.startswith('GiB') else what[:-1]}, and a trial needs {needed:g}"
     return None
 
 
@@ -250,18 +250,50 @@ def _speed(shelf: Catalogue, one: Described, evidence: Evidence, speeds: Mapping
         return one.speed
     if one.instance_type in speeds:
         return speeds[one.instance_type] / speeds.get(evidence.machine, 1.0)
-    if evidence.machine in ("", one.instance_type):
+    if evidence.machine == one.instance_type:
         return 1.0
-    here, there = _accelerator(shelf, evidence.machine), _accelerator(shelf, one.instance_type)
-    if here is None or there is None:
+    if evidence.machine:
+        return _by_data_sheets(shelf, evidence.machine, one.instance_type)
+    known = ((speeds[name], _by_data_sheets(shelf, name, one.instance_type)) for name in speeds)
+    return next((speed * factor for speed, factor in known if factor is not None), None) if speeds else 1.0
+
+
+def _by_data_sheets(shelf: Catalogue, here: str, there: str) -> float | None:
+    accelerators = _accelerator(shelf, here), _accelerator(shelf, there)
+    if accelerators[0] is None or accelerators[1] is None:
         return None
-    found = relative_speed(here, there)
+    found = relative_speed(accelerators[0], accelerators[1])
     return None if found is None else float(found[1])
+
+
+def as_fast_by_assumption(
+    candidates: Sequence[Candidate], evidence: Evidence, machines: Machines
+) -> tuple[str, ...]:
+    """The kinds of machines that are taken to be alike, since nothing says on which one a step takes how long."""
+    if evidence.machine or machines.speeds:
+        return ()
+    told = {
+        one.instance_type for one in machines.described if one.step_ns is not None or one.speed is not None
+    }
+    alike = sorted({one.instance_type for one in candidates} - told)
+    return tuple(alike) if len(alike) > 1 else ()
 
 
 def _accelerator(shelf: Catalogue, instance_type: str) -> str | None:
     rows = shelf.find(instance_type=instance_type)
     return rows[0].accelerator or None if rows else None
+
+
+def that_would_do(service: Service, spec: JobSpec, machines: Machines) -> list[str]:
+    """Three kinds of the catalogue that such a trial fits on, those most like the machines that were named first, then the cheapest."""
+    shelf, market = catalogue(service.settings), (machines.markets or (spec.resources.market,))[0]
+    listed: ListedMarket = "on_demand" if market == "on_demand" else "spot"
+    named = [row for one in machines.described for row in shelf.find(instance_type=one.instance_type)]
+    gpus, clouds = {row.accelerator for row in named}, {row.cloud for row in named}
+    fit = [row for row in shelf.find(market=listed) if _fits(row, spec.resources, machines.needs)]
+    fit.sort(key=lambda row: (row.accelerator not in gpus, row.cloud not in clouds))
+    asked = {one.instance_type for one in machines.described}
+    return [kind for kind in dict.fromkeys(row.instance_type for row in fit) if kind not in asked][:3]
 
 
 def check_speeds(speeds: Mapping[str, float], known: Sequence[str]) -> list[Fault]:

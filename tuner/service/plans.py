@@ -1,11 +1,11 @@
 """A job becomes a plan: what is known of its trainable, the machines it could run on, and the simulator, given to the planner."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tuner.domain.errors import Fault, Invalid
 from tuner.domain.job import JobSpec
-from tuner.domain.time import NS, Instant
+from tuner.domain.time import NS, Instant, rfc3339
 from tuner.planning import planner
 from tuner.planning.alternatives import Candidate
 from tuner.planning.evidence import Delays, of_given
@@ -22,7 +22,7 @@ from tuner.service.plan_candidates import Described as Described
 from tuner.service.plan_candidates import Listed as Listed
 from tuner.service.plan_candidates import Machines as Machines
 from tuner.service.plan_candidates import Needs as Needs
-from tuner.service.plan_candidates import candidates_of, check_speeds
+from tuner.service.plan_candidates import as_fast_by_assumption, candidates_of, check_speeds, that_would_do
 from tuner.service.plan_evidence import evidence_for
 from tuner.service.plan_runs import simulate
 from tuner.service.submit import check, check_affords
@@ -109,7 +109,9 @@ def plan(service: Service, spec: JobSpec, given: Given) -> Plan:
         raise Invalid(*faults)
     able = [one for one in candidates if one.why_not is None and one.offers]
     if not able:
-        raise Invalid.at("/planning/candidates", _none_will_do(candidates))
+        would_do = that_would_do(service, spec, given.machines)
+        raise Invalid.at("/planning/candidates", _none_will_do(candidates, would_do))
+    evidence = _noted(evidence, as_fast_by_assumption(candidates, evidence, given.machines))
     check_affords(spec, min(able, key=lambda one: one.price(spec.resources)).offers[0])
     question = planner.Question(
         spec,
@@ -127,9 +129,20 @@ def plan(service: Service, spec: JobSpec, given: Given) -> Plan:
     return planner.plan(question, simulate)
 
 
-def _none_will_do(candidates: Sequence[Candidate]) -> str:
+def _none_will_do(candidates: Sequence[Candidate], would_do: Sequence[str]) -> str:
     reasons = "; ".join(f"{one.instance_type} on {one.market}: {one.why_not}" for one in candidates[:5])
-    return f"none will do: {reasons}"
+    mend = f"; such a trial fits on {', '.join(would_do)}" if would_do else ""
+    return f"none will do: {reasons}{mend}"
+
+
+def _noted(evidence: Evidence, alike: Sequence[str]) -> Evidence:
+    if not alike:
+        return evidence
+    note = (
+        f"{', '.join(alike)} are taken to be equally fast, since it is not said on which machine a step takes "
+        f"{evidence.step_ns / NS:g} s: give planning.speeds of one of them, or step_seconds of each candidate"
+    )
+    return replace(evidence, notes=(*evidence.notes, note))
 
 
 def _deadline_ns(given: Given, now: Instant) -> int | None:
@@ -137,7 +150,8 @@ def _deadline_ns(given: Given, now: Instant) -> int | None:
     left_ns = given.deadline_ns if given.deadline_at is None else given.deadline_at - now
     if left_ns is None or left_ns > 0:
         return left_ns
-    detail = f"is over since {-left_ns / NS:.0f} s: give a later time, or a duration from now such as 6h"
+    now_is = rfc3339(now)[:19] + "Z"
+    detail = f"has passed, it is {now_is} now: give a later time, or a duration from now such as 6h"
     raise Invalid.at("/planning/deadline", detail)
 
 

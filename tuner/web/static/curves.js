@@ -8,6 +8,7 @@ import { h, text } from "./dom.js";
 import { figure, short, state } from "./format.js";
 
 const NEAR_PX = 40;
+const FEW = 200; // more curves are drawn as hairlines, which takes a fraction of the time
 
 export class Curves {
   /** `open(trial)` is called for the one that is chosen. */
@@ -100,14 +101,16 @@ export class Curves {
       ctx.globalAlpha = alpha;
       ctx.strokeStyle = ctx.fillStyle = colour(name);
       ctx.lineWidth = thick * px;
-      ctx.beginPath();
-      for (const trial of trials) this.trace(ctx, trial, X, Y, px);
-      ctx.stroke();
+      for (const trial of trials) {
+        ctx.beginPath();
+        this.trace(ctx, trial, X, Y, px);
+        ctx.stroke();
+      }
     };
     const others = this.ranked.filter((trial) => trial !== best);
     const crowd = Math.max(0.25, Math.min(0.8, 60 / (others.length + 1)));
-    layer(others.filter((trial) => trial.state !== "running"), "resting", crowd, 1.2);
-    layer(others.filter((trial) => trial.state === "running"), "running", 0.95, 1.5);
+    layer(others.filter((trial) => trial.state !== "running"), "resting", crowd, others.length > FEW ? 1 : 1.2);
+    layer(others.filter((trial) => trial.state === "running"), "running", 0.95, others.length > FEW ? 1 : 1.5);
     if (best) layer([best], "best", 1, 3);
     ctx.globalAlpha = 1;
     this.marks(ctx, X, Y, px);
