@@ -194,4 +194,7 @@ def test_the_best_of_all_jobs_is_the_best_of_their_bests(client: TestClient, ser
     }
     for wrong in ({"trainable": "a:b"}, {"metric": "loss"}, {"max_cost_usd": 0.000001}):
         check_problem(client.get("/v1/best", params={**query, **wrong}), 404)
+    for wrong, near in (({"trainable": fakes.ENTRY[:-1]}, fakes.ENTRY), ({"metric": "acca"}, "acc")):
+        refused = client.get("/v1/best", params={**query, **wrong}).json()
+        assert f"the nearest: {near}" in refused["detail"]
     check_problem(client.get("/v1/best"))

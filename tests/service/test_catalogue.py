@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tuner.domain.errors import BadFile
-from tuner.service.catalogue import SHIPPED, catalogue
+from tuner.service.catalogue import SHIPPED, catalogue, fault_of_prices
 from tuner.settings import Settings
 
 HEAD = "cloud,region,instance_type,vcpus,on_demand_usd_h,on_demand_date\n"
@@ -49,3 +49,13 @@ def test_a_file_that_is_not_there_or_is_no_text_is_named(tmp_path: Path) -> None
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(BadFile, match=r"no text in UTF-8"):
         catalogue(settings(tmp_path, str(tmp_path / "binary.csv")))
+
+
+def test_a_file_that_no_job_could_be_priced_by_is_told_of_at_the_start(tmp_path: Path) -> None:
+    file = tmp_path / "prices.csv"
+    here = settings(tmp_path, str(file))
+    assert "cannot be read" in str(fault_of_prices(here))
+    file.write_text(f"{HEAD}mine,here,box,8,0,2026-07\n")
+    assert "line 2, on_demand_usd_h: 0 is not above zero" in str(fault_of_prices(here))
+    file.write_text(f"{HEAD}mine,here,box,8,1,2026-07\n")
+    assert fault_of_prices(here) is None

@@ -11,6 +11,7 @@ from tests.fakes import FakeService
 from tests.service.passes import give_room, launch_of, launched, one_pass, submit
 from tuner.domain.errors import Unavailable
 from tuner.service.controller import Controller
+from tuner.store import jobs
 
 
 def test_a_job_that_is_submitted_is_launched_once(service: FakeService, client: TestClient) -> None:
@@ -178,3 +179,19 @@ def test_two_controllers_at_once_submit_under_one_id(service: FakeService, clien
         thread.join(30)
     assert set(service.cluster.submitted) == {f"{job}-1" for job in made}
     assert {launch_of(service, job).epoch for job in made} == {1}
+
+
+def test_who_waits_for_an_hour_to_come_is_not_read_with_every_pass(
+    service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands may wait for their windows, and a pass comes four times a second."""
+    later = [fakes.submit(client, window={"start": "00:00", "end": "00:10"}) for _ in range(3)]
+    running = submit(service, client)
+    controller = Controller(service)
+    controller.one_pass()
+    assert launched(service) == [running]
+    read: list[str] = []
+    get = jobs.get
+    monkeypatch.setattr(jobs, "get", lambda db, job: read.append(job) or get(db, job))  # type: ignore[func-returns-value]
+    controller.one_pass()
+    assert set(read).isdisjoint(later)

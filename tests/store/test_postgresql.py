@@ -17,13 +17,14 @@ from tests.store.builders import PROJECT, budget, create, hold, new_job
 from tests.store.crowd import crowd
 from tuner.domain.above import AboveBudget
 from tuner.domain.cost import CostKind
-from tuner.domain.errors import Conflict
+from tuner.domain.errors import Conflict, Fenced
 from tuner.domain.money import Cost, Money
 from tuner.domain.objective import Mode
 from tuner.domain.time import Instant
-from tuner.store import above, above_changes, best, jobs, ledger, spend
+from tuner.store import above, above_changes, best, jobs, launches, ledger, spend
 from tuner.store.best import Limits
 from tuner.store.database import Database
+from tuner.store.journal import SqlJournal
 from tuner.store.spend import Span
 from tuner.store.tables import metadata
 
@@ -172,3 +173,28 @@ def test_two_drivers_that_settle_the_same_hold_post_it_once(database: Database) 
     later.join(10)
     with database.read() as db:
         assert ledger.account(db, job).posted == ledger.account(db, job).held == Cost(Money(7))
+
+
+def test_no_driver_takes_over_in_the_middle_of_a_turn(database: Database) -> None:
+    """What the turn writes would come after the next driver has read how things stand."""
+    job = "job_0000000000000096"
+    create(database, new_job(job, project="fenced"))
+    order: list[str] = []
+
+    def take_over() -> None:
+        with database.write() as db:
+            launch = launches.get(db, job)
+            assert launch is not None
+            launches.again(db, launch, at=Instant(1), not_before=Instant(0), quick_deaths=0)
+        order.append("next driver")
+
+    later = threading.Thread(target=take_over)
+    with SqlJournal(database, job, "fenced", 1, Instant(0)).transaction() as tx:
+        later.start()
+        later.join(0.3)
+        tx.put_trial("trial_00000", "running", at=Instant(1), config={})
+        order.append("turn")
+    later.join(10)
+    assert order == ["turn", "next driver"]
+    with pytest.raises(Fenced), SqlJournal(database, job, "fenced", 1, Instant(0)).transaction():
+        pass

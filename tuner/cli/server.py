@@ -11,6 +11,7 @@ import uvicorn
 from tuner import web
 from tuner.api.app import create_app
 from tuner.domain.errors import Unavailable
+from tuner.service.catalogue import fault_of_prices
 from tuner.service.cluster import RayCluster
 from tuner.service.controller import Controller
 from tuner.service.figures import has_live_jobs
@@ -35,6 +36,8 @@ def run() -> None:
     gc.freeze()  # what was imported stays: looking through it again and again makes requests wait for 0.1 s
     controller.start()
     keeper.start()
+    if fault := fault_of_prices(settings):
+        typer.echo(f"prices cannot be told, and jobs are refused, until this is mended: {fault}", err=True)
     host, port = listening.getsockname()[:2]
     key = "TUNER_API_KEY" if settings.given_api_key else settings.api_key_path
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from tuner.domain.errors import NothingAffordable
@@ -83,13 +84,16 @@ def best_of_all(
     """The same question over all jobs that tuned this trainable for this metric, the newest deciding which way is better.
     Raises NothingAffordable and Invalid."""
     with service.database.read() as db:
-        rows = [
-            row
-            for row in jobs.of_trainable(db, service.project, trainable)
-            if row.spec.objective.metric == metric
-        ]
+        tuned = jobs.of_trainable(db, service.project, trainable)
+        rows = [row for row in tuned if row.spec.objective.metric == metric]
         if not rows:
-            raise NothingAffordable(f"no job has tuned {trainable} for {metric!r}")
+            others = sorted({row.spec.objective.metric for row in tuned})
+            near = (
+                _nearest(metric, others)
+                if tuned
+                else _nearest(trainable, jobs.trainables(db, service.project))
+            )
+            raise NothingAffordable(f"no job has tuned {trainable} for {metric!r}{near}")
         score = rows[0].spec.objective.score
         views = [_best(db, row, limits, pricing(db, service, row, asked)) for row in rows]
         found = [view for view in views if view is not None]
@@ -100,6 +104,11 @@ def best_of_all(
         raise NothingAffordable(
             _nothing(*min(known, key=lambda pair: pair[0].cost.usd, default=(None, rows[0])))
         )
+
+
+def _nearest(word: str, known: Sequence[str]) -> str:
+    near = get_close_matches(word, known, n=3) or known[:3]
+    return f"; the nearest: {', '.join(near)}" if near else ""
 
 
 def pareto(service: Service, job: str, asked: Asked = HERE) -> tuple[list[Priced], Pricing | None]:

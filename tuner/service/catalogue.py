@@ -30,6 +30,15 @@ def catalogue(settings: Settings) -> Catalogue:
     return _shipped()
 
 
+def fault_of_prices(settings: Settings) -> str | None:
+    """What is wrong with the file that is to hold here, of which every job would be refused; None: nothing."""
+    try:
+        catalogue(settings)
+    except BadFile as error:
+        return error.detail
+    return None
+
+
 def _of_file(path: Path, said_by: str = "") -> Catalogue:
     try:
         stat = path.stat()

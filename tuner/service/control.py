@@ -41,11 +41,12 @@ def pause(service: Service, job: str) -> JobView:
         row = jobs.get(db, job, service.project)
         _refuse_ended(row, "paused")
         _refuse_cancelled(row)
-        budget_waits.end(db, job)
         if row.state == "paused":
+            budget_waits.end(db, job)  # first, so that nobody lets it go on from here on
             _call_off(db, service, row)
         elif not _ended_without_driver(db, service, row, "paused"):
             jobs.set_wish(db, job, "pause")
+        budget_waits.end(db, job)  # after the job's row, as its driver does
     return job_view(service, job)
 
 

@@ -11,13 +11,14 @@ from collections.abc import Iterable, Mapping
 
 from tuner.domain.errors import TunerError
 from tuner.domain.time import NS, Instant
+from tuner.domain.window import Window
 from tuner.engine.code_digest import code_digest
 from tuner.engine.ray_cluster import JobStatus, Node
 from tuner.engine.recovery import lost_since
 from tuner.service.cluster import import_path
 from tuner.service.line import in_line, opening
 from tuner.service.wiring import Service
-from tuner.store import answers, jobs, launches
+from tuner.store import answers, jobs, launches, line
 from tuner.store.database import Connection
 from tuner.store.jobs import JobRow
 from tuner.store.journal import end_open, landed
@@ -43,6 +44,7 @@ class Controller(threading.Thread):
         self._service = service
         self._over = threading.Event()
         self._asked_at: dict[str, float] = {}
+        self._windows: dict[str, Window | None] = {}
         self._trouble = ""
         self.ready = threading.Event()
 
@@ -66,41 +68,52 @@ class Controller(threading.Thread):
         """Raises Unavailable where the cluster or the database does not answer."""
         self._service.cluster.ensure()
         with self._service.database.read() as db:
-            found = [(launch, jobs.get(db, launch.job)) for launch in launches.live(db)]
-        for launch, row in found:
+            live, begun = launches.live(db), line.begun(db)
+        for launch in live:
             if launch.state != "wanted":
-                self._look_after(launch, row)
-        self._launch_wanted(found)
+                self._look_after(launch)
+        self._launch_wanted(live, begun)
 
     # Launching
 
-    def _launch_wanted(self, found: list[tuple[Launch, JobRow]]) -> None:
+    def _launch_wanted(self, live: list[Launch], begun: set[str]) -> None:
         """Jobs that lost their drivers keep their room, and go on whatever the hour: a driver closes what the one before left
-        open, and pauses where the window is closed. The others are launched in their turn."""
-        under_way = [row for launch, row in found if launch.state != "wanted" or has_begun(row)]
-        wanted = {row.id: (launch, row) for launch, row in found if launch.state == "wanted"}
-        for launch, row in wanted.values():
-            if has_begun(row) and launch.not_before <= self._service.now():
-                self._submit(launch, row)
-        for name in self._line(wanted):
-            launch, row = wanted[name]
+        open, and pauses where the window is closed. The others are launched in their turn. Jobs are read where that is due, since
+        thousands may wait."""
+        now = self._service.now()
+        due = {launch.job: launch for launch in live if launch.state == "wanted" and launch.not_before <= now}
+        for name, launch in due.items():
+            if name in begun:
+                self._submit(launch, self._row(name))
+        turns = self._line({name: launch for name, launch in due.items() if name not in begun}, now)
+        if not turns:
+            return
+        under_way = [self._row(one.job) for one in live if one.state != "wanted" or one.job in begun]
+        for name in turns:
+            row = self._row(name)
             if not has_room(self._service.cluster.nodes(), under_way, row):
                 return
-            self._submit(launch, row)
+            self._submit(due[name], row)
             under_way.append(row)
 
-    def _line(self, wanted: Mapping[str, tuple[Launch, JobRow]]) -> list[str]:
+    def _line(self, due: Mapping[str, Launch], now: Instant) -> list[str]:
         """The jobs whose turn may have come. Those whose windows are closed are put off."""
-        if not wanted:
-            return []
-        now = self._service.now()
-        for launch, row in wanted.values():
-            opens_at = None if has_begun(row) else opening(launch, row, now)
-            if opens_at is not None and opens_at > launch.not_before:
+        self._windows = {name: window for name, window in self._windows.items() if name in due}
+        for name, launch in due.items():
+            if name not in self._windows:
+                self._windows[name] = self._row(name).spec.window
+            opens_at = opening(launch, self._windows[name], now)
+            if opens_at is not None:
                 with self._service.database.write() as db:
                     launches.put_off(db, launch, opens_at)
+        if not due:
+            return []
         with self._service.database.read() as db:
-            return [name for name in in_line(db, now) if name in wanted]
+            return [name for name in in_line(db, now) if name in due]
+
+    def _row(self, job: str) -> JobRow:
+        with self._service.database.read() as db:
+            return jobs.get(db, job)
 
     def _submit(self, launch: Launch, row: JobRow) -> None:
         """Submitted first and noted after: a repeat finds it submitted."""
@@ -115,7 +128,7 @@ class Controller(threading.Thread):
 
     # Looking after drivers
 
-    def _look_after(self, launch: Launch, row: JobRow) -> None:
+    def _look_after(self, launch: Launch) -> None:
         heard = max(launch.heartbeat_at or 0, launch.submitted_at or 0)
         silent_ns = self._service.now() - heard
         now = time.monotonic()
@@ -166,11 +179,6 @@ class Controller(threading.Thread):
         if trouble != self._trouble:
             log.warning("%s", trouble)
         self._trouble = trouble
-
-
-def has_begun(row: JobRow) -> bool:
-    """Whether it lost its driver in mid-run: its room is still its own."""
-    return row.state == "running" and row.running_since is not None
 
 
 def has_room(nodes: Iterable[Node], under_way: Iterable[JobRow], row: JobRow) -> bool:

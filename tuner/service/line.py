@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from tuner.domain.job import FINAL
 from tuner.domain.line import line_up
 from tuner.domain.time import Instant
+from tuner.domain.window import Window
 from tuner.store import launches
 from tuner.store import line as rows
 from tuner.store.database import Connection
@@ -39,15 +40,15 @@ def wait_of(db: Connection, row: JobRow, now: Instant, places: Mapping[str, int]
     launch = launches.get(db, row.id)
     if launch is None or launch.state != "wanted":
         return Wait()
-    opens_at = opening(launch, row, now)
+    opens_at = opening(launch, row.spec.window, now)
     if opens_at is not None:
         return Wait(next_opening=opens_at)
     return Wait(position=(positions(db, now) if places is None else places).get(row.id))
 
 
-def opening(launch: Launch, row: JobRow, now: Instant) -> Instant | None:
+def opening(launch: Launch, window: Window | None, now: Instant) -> Instant | None:
     """When the window opens that the job waits for; None: it waits for none."""
-    if row.spec.window is None:
+    if window is None:
         return None
-    opens_at = max(row.spec.window.opening(now), launch.not_before)
+    opens_at = max(window.opening(now), launch.not_before)
     return opens_at if opens_at > now else None

@@ -167,6 +167,12 @@ def of_trainable(db: Connection, project: str, trainable: str) -> list[JobRow]:
     return [_job(row, {}) for row in rows]
 
 
+def trainables(db: Connection, project: str) -> list[str]:
+    """All that some job tunes."""
+    query = select(jobs.c.trainable).where(jobs.c.project == project).distinct().order_by(jobs.c.trainable)
+    return [row.trainable for row in db.execute(query)]
+
+
 def set_tags(db: Connection, job: str, project: str, tags: Mapping[str, str]) -> None:
     db.execute(delete(job_tags).where(job_tags.c.job == job))
     if tags:

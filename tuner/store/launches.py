@@ -70,8 +70,9 @@ def beat(db: Connection, job: str, epoch: int, at: Instant) -> None:
 
 
 def check(db: Connection, job: str, epoch: int) -> None:
-    """Raises Fenced where another driver has taken over."""
-    row = db.execute(select(launches.c.epoch, launches.c.state).where(launches.c.job == job)).one()
+    """Raises Fenced where another driver has taken over. Until the transaction ends nobody takes over, or ends the launch."""
+    mine = select(launches.c.epoch, launches.c.state).where(launches.c.job == job)
+    row = db.execute(mine.with_for_update()).one()
     if row.epoch != epoch or row.state == "ended":
         raise Fenced(f"launch {epoch} of {job} is over; the present one is {row.epoch}")
 

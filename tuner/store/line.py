@@ -29,6 +29,11 @@ def waiting(db: Connection, now: Instant) -> list[Waiting]:
     ]
 
 
+def begun(db: Connection) -> set[str]:
+    """Jobs that have, or lost, a driver in mid-run: their room is their own."""
+    return set(db.execute(select(jobs.c.id).where(_BEGUN)).scalars())
+
+
 def shares(db: Connection, now: Instant) -> dict[str, Share]:
     """Of each owner the jobs that have drivers, and what was spent on those, and on what ended within a day."""
     at_work = or_(launches.c.state.in_(("submitted", "running")), and_(launches.c.state == "wanted", _BEGUN))
