@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tuner.store.database import Database
 
@@ -12,6 +13,9 @@ for name in [name for name in os.environ if name.startswith(("TUNER_", "RAY_", "
     del os.environ[name]
 # Whatever cloud the tests run on does not decide them.
 os.environ["TUNER_CLOUD"] = "none"
+# How long an example takes does not either.
+settings.register_profile("without deadlines", deadline=None)
+settings.load_profile("without deadlines")
 
 
 @pytest.fixture

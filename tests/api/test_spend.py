@@ -38,7 +38,7 @@ class Books:
             up_s = [*((10.5 * n, 10.5 * n + 9) for n in range(5)), (60, None)]
             service.now.pass_s(9 * 3600)
             last = {"messages": 60} if number == len(TAGS) else {}
-            fakes.simulate(service, job, faults=faults, seed=number, up_s=up_s, **last)
+            fakes.simulate(service, job, faults=faults, seed=number, up_s=up_s, at=service.now(), **last)
         with service.database.read() as db:
             self.entries = [dict(row._mapping) for row in db.execute(select(entries))]
             self.attempts = {(row.job, row.trial, row.attempt): row for row in db.execute(select(attempts))}
