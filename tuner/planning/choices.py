@@ -104,8 +104,8 @@ def rank_correlation(paces: Paces, step: int, last: int) -> float | None:
     far = [t for t in paces.evidence.curves if t.curve[-1][0] * 2 >= last and t.curve[0][0] <= step]
     if len(far) < TRIALS_TO_RANK:
         return None
-    early = _ranks([paces.score(trial, step) for trial in far])
-    late = _ranks([paces.score(trial, last) for trial in far])
+    early = _ranks([paces.place(trial, step) for trial in far])
+    late = _ranks([paces.place(trial, last) for trial in far])
     if pstdev(early) == 0 or pstdev(late) == 0:
         return 0.0
     mid = fmean(early)

@@ -22,8 +22,10 @@ import numpy.typing as npt
 from tuner.domain.history import transferred
 from tuner.domain.space import Config, Space
 from tuner.planning.evidence import EARLY_STEPS, Evidence, SeenTrial, pace_model_of
+from tuner.planning.scale import Scale, scale_of
 from tuner.tuning.samplers.encoding import UnitCube
 
+Curve = Sequence[tuple[int, float]]
 Floats = npt.NDArray[np.float64]
 MILESTONES = 24
 DECAY = (
@@ -38,6 +40,7 @@ class Paces:
     def __init__(self, evidence: Evidence, space: Space, steps: int) -> None:
         self.evidence, self.steps = evidence, steps
         self._cube = UnitCube(space)
+        self._curves: dict[int, Curve] = {}
         self._model = pace_model_of(evidence.trials, space) if evidence.trials else None
         trials = evidence.curves if evidence.knows_curves else evidence.trials
         placed = [(trial, transferred(space, trial.config)) for trial in trials]
@@ -57,6 +60,10 @@ class Paces:
         if self._model is None:
             return None
         return self._model.drawn_ns(config, rng) / (seen.early_ns or seen.step_ns)
+
+    @cached_property
+    def scale(self) -> Scale:
+        return scale_of([score for trial in self.evidence.curves for _, score in trial.curve])
 
     @property
     def knows_curves(self) -> bool:
@@ -86,7 +93,7 @@ class Paces:
         paces = np.log([trial.step_ns for trial in self._near])
         found = [_correlation(paces, paces[nearest])]
         if all(trial.curve for trial in self._near):
-            scores = np.array([self.score(trial, trial.curve[0][0]) for trial in self._near])
+            scores = np.array([self.place(trial, trial.curve[0][0]) for trial in self._near])
             found.append(_correlation(scores, scores[nearest]))
         return max(0.0, *found)
 
@@ -101,11 +108,11 @@ class Paces:
 
     @cached_property
     def _ends(self) -> Floats:
-        """The scores that the seen trials have or would have at the last step."""
-        return np.array([self.score(trial, self.steps) for trial in self.evidence.curves])
+        """Where the seen trials stand or would stand at the last step."""
+        return np.array([self.place(trial, self.steps) for trial in self.evidence.curves])
 
     @cached_property
-    def score_spread(self) -> float:
+    def place_spread(self) -> float:
         return float(self._ends.std()) if self.knows_curves else 0.0
 
     @cached_property
@@ -120,24 +127,12 @@ class Paces:
         """By how much the curve of this trial is moved."""
         if not self.knows_curves or not trial.curve:
             return 0.0
-        end = self.score(trial, self.steps)
-        return smoothed(end, float(self._ends.mean()), self.score_spread, noise, self.width) - end
+        end = self.place(trial, self.steps)
+        return smoothed(end, float(self._ends.mean()), self.place_spread, noise, self.width) - end
 
-    def kept_within(self, score: float) -> float:
-        """Where all scores that were seen are shares, so is this one."""
-        low, high = self._bounds
-        return min(high, max(low, score))
-
-    @cached_property
-    def _bounds(self) -> tuple[float, float]:
-        seen = [score for trial in self.evidence.curves for _, score in trial.curve]
-        if all(0 <= score <= 1 for score in seen):
-            return 0.0, 1.0
-        return (-1.0, 0.0) if all(-1 <= score <= 0 for score in seen) else (-math.inf, math.inf)
-
-    def score(self, trial: SeenTrial, step: int) -> float:
-        """As it was seen, between reports by the logarithm of steps, and beyond them by what others gained."""
-        curve = trial.curve
+    def place(self, trial: SeenTrial, step: int) -> float:
+        """Its score there, on the scale of scores: as it was seen, between reports by the logarithm of steps, and beyond them by what others gained."""
+        curve = self._curve(trial)
         last, score = curve[-1]
         if step > last:
             return score + self._gained(step) - self._gained(last)
@@ -149,6 +144,12 @@ class Paces:
             return low
         after, high = curve[place]
         return low + (high - low) * math.log(step / before) / math.log(after / before)
+
+    def _curve(self, trial: SeenTrial) -> Curve:
+        found = self._curves.get(id(trial))
+        if found is None:
+            found = self._curves[id(trial)] = [(step, self.scale.place(score)) for step, score in trial.curve]
+        return found
 
     def _gained(self, step: int) -> float:
         """The mean curve, from 0 at the first milestone."""
@@ -167,7 +168,7 @@ class Paces:
         heights = [0.0]
         for a, b in pairwise(milestones):
             gains = [
-                _between(trial.curve, b) - _between(trial.curve, a)
+                _between(self._curve(trial), b) - _between(self._curve(trial), a)
                 for trial in self.evidence.curves
                 if trial.curve[0][0] <= a and trial.curve[-1][0] >= b
             ]
@@ -206,14 +207,17 @@ class DrawnTraining:
     def value(self, config: Config, step: int) -> float:
         drawn, known = self._of(config), max(1, round(step * self._coarse))
         if drawn.seen is not None and self._paces.knows_curves:
-            return self._paces.kept_within(self._paces.score(drawn.seen, known) + drawn.moved)
+            return self._paces.scale.score(self._paces.place(drawn.seen, known) + drawn.moved)
         # Ranks alone: more and more of them is talent.
         part = min(1.0, math.sqrt(step * self._coarse / self._paces.steps))
         return drawn.talent * part + drawn.luck * (1 - part) - 3 / math.sqrt(step)
 
     def standing(self, config: Config, step: int) -> float:
         """Its score at that step, in standard deviations of those of other configurations."""
-        return self.value(config, step) / (self._paces.score_spread or 1.0)
+        value = self.value(config, step)
+        return (self._paces.scale.place(value) if self._paces.knows_curves else value) / (
+            self._paces.place_spread or 1.0
+        )
 
     def _of(self, config: Config) -> Drawn:
         key = str(sorted(config.items()))
@@ -246,7 +250,7 @@ def smoothed(value: float, mean: float, deviation: float, noise: float, width: f
     return mean + (value - mean + width * deviation * noise) / math.sqrt(1 + width * width)
 
 
-def _between(curve: Sequence[tuple[int, float]], step: int) -> float:
+def _between(curve: Curve, step: int) -> float:
     return float(np.interp(math.log(step), [math.log(s) for s, _ in curve], [v for _, v in curve]))
 
 

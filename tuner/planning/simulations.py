@@ -100,7 +100,10 @@ class Setting:
         if budget.trials is not None:
             trials = min(trials, budget.trials)
         small = max(STEPS_A_RUN / steps, TRIALS_AT_LEAST, SLICES_AT_LEAST * self.slice_ns / trial_ns)
-        return max(Fraction(1), Fraction(trials) / Fraction(small)).limit_denominator(1000)
+        size = max(Fraction(1), Fraction(trials) / Fraction(small))
+        if budget.trials is not None:  # so that a whole number of them comes to as many
+            return Fraction(budget.trials, max(1, int(budget.trials / size)))
+        return size.limit_denominator(1000)
 
 
 def steps_a_trial(spec: JobSpec) -> float:
