@@ -228,3 +228,9 @@ def render(shown: Any) -> str:
     console = Console(width=200, file=io.StringIO())
     console.print(shown)
     return str(console.file.getvalue())  # type: ignore[attr-defined]
+
+
+def test_a_plan_that_has_no_pilot_to_go_by_says_so(client: TestClient) -> None:
+    asked = {"pilot": {"usd": 0.01}}
+    assert any("no pilot has told anything" in said for said in plan(client, asked)["warnings"])
+    assert not any("no pilot" in said for said in plan(client, {"step_seconds": 1})["warnings"])

@@ -29,6 +29,7 @@ def given_of(planning: wire.Planning) -> Given:
         steps_from=tuple(planning.steps_from),
         deadline_ns=deadline[0] if deadline else None,
         deadline_at=deadline[1] if deadline else None,
+        pilot=planning.pilot is not None,
         machines=Machines(
             tuple(_described(read, one, f"{at}/candidates/{i}") for i, one in enumerate(planning.candidates)),
             None if planning.catalogue is None else Listed(**planning.catalogue.model_dump()),

@@ -32,13 +32,16 @@ from tuner.tuning.checkpointing import Hazard
 MAX_CANDIDATES = 50
 MAX_STEPS_FROM = 20
 MAX_NS = 366 * 86400 * NS
+NO_PILOT = (
+    "no pilot has told anything of this job yet: run one by POST /v1/pilots or tuner pilot, and plan again"
+)
 SPOT_WAIT_NS = 120 * NS  # until there is another machine, where one was taken away: a guess
 
 
 @dataclass(frozen=True)
 class Given:
     """What was said beside the job. `step_ns`: of a step of the mean configuration, `spread`: the standard deviation of its logarithm
-    over configurations. `steps_from`: the jobs to go by; none: the newest of the trainable. `deadline_ns` from now, or `deadline_at`."""
+    over configurations. `pilot`: that it should go by one. `steps_from`: the jobs to go by; none: the newest of the trainable. `deadline_ns` from now, or `deadline_at`."""
 
     step_ns: int | None = None
     spread: float | None = None
@@ -49,6 +52,7 @@ class Given:
     steps_from: tuple[str, ...] = ()
     deadline_ns: int | None = None
     deadline_at: Instant | None = None
+    pilot: bool = False
     machines: Machines = field(default_factory=Machines)
     seed: int = 0
 
@@ -103,6 +107,8 @@ def plan(service: Service, spec: JobSpec, given: Given) -> Plan:
         raise Invalid(*faults)
     deadline_ns = _deadline_ns(given, service.now())
     evidence = _evidence(service, spec, given)
+    if given.pilot and evidence.source != "pilot":
+        evidence = replace(evidence, notes=(*evidence.notes, NO_PILOT))
     candidates = candidates_of(service, spec, evidence, given.machines)
     names = [*{candidate.instance_type for candidate in candidates}, evidence.machine]
     if faults := check_speeds(given.machines.speeds, sorted(filter(None, names))):
