@@ -63,7 +63,9 @@ def a_trial_is_moved_by_the_word_of_one_cloud_and_then_of_another(on_spot: OnSpo
         aws.cloud.interrupt(at=rfc3339(Instant(int(at + 120) * 10**9)))
         aws.mend()
         second, _ = on_spot.trains_on(job, since=at, but=first)
-        with MetadataServer(Gcp()) as google, watched(on_spot, second, UNIT, "gcp", google) as unit:
+        spot = Gcp()
+        spot.say("scheduling/preemptible", "TRUE")
+        with MetadataServer(spot) as google, watched(on_spot, second, UNIT, "gcp", google) as unit:
             until(lambda: google.asked("preempted") > 0, seconds=60)
             at = now()
             google.cloud.preempt()
