@@ -113,7 +113,7 @@ REAL = [
     real_job("digits_cnn", "none", 10, 8, workers=1),
     real_job("char_lm", "asha", 16, 9),
     real_job("char_lm", "none", 8, 6),
-    real_job("digits_mlp", "asha", 400, 27, usd=0.002, sampler="auto"),
+    real_job("digits_mlp", "asha", 400, 27, usd=0.004, sampler="auto"),
 ]
 
 
