@@ -1,54 +1,20 @@
-"""Every command over the real app: what it prints as JSON is what REST answers, and what it refuses it says."""
+"""Every command over the real app: what it prints as JSON is what REST answers."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from starlette.testclient import TestClient
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from tests import fakes
 from tests.api.test_advice import use
+from tests.cli.conftest import Tuner
 from tests.fakes import FakeService
-from tuner.cli.main import app
-from tuner.client import Client
 from tuner.domain.time import NS
 from tuner.domain.usage import Usage
-
-Tuner = Callable[..., Result]
-
-
-service, rest = fakes.fixtures("module")
-
-
-@pytest.fixture(scope="module")
-def done(service: FakeService, rest: TestClient) -> str:
-    """A job that ran until its money was spent."""
-    job = fakes.submit(rest, budget={"usd": 0.001}, tags={"owner": "done"})
-    fakes.simulate(service, job)
-    return job
-
-
-@pytest.fixture
-def waiting(rest: TestClient) -> str:
-    return fakes.submit(rest)
-
-
-@pytest.fixture
-def tuner(rest: TestClient, monkeypatch: pytest.MonkeyPatch) -> Tuner:
-    """The command line, over the app."""
-    for module in ("advising", "best", "budgets", "main", "spending"):
-        monkeypatch.setattr(
-            f"tuner.cli.{module}.Client", lambda: Client("http://tuner", fakes.KEY, transport=rest._transport)
-        )
-
-    def run(*words: str, typed: str | None = None) -> Result:
-        return CliRunner().invoke(app, list(words), input=typed)
-
-    return run
 
 
 def printed(result: Result) -> Any:
@@ -301,104 +267,3 @@ def test_a_job_that_waits_is_given_another_priority(
     assert found == get(rest, f"/v1/jobs/{waiting}")
     assert found["priority"] == value
     assert f"place {found['queue_position']}" in tuner("priority", waiting, str(value)).stdout
-
-
-# Refusals
-
-
-@pytest.mark.parametrize("name", [name for name in ASKING if "JOB" in ASKING[name][0]])
-def test_a_job_that_is_not_there_is_said_on_standard_error(tuner: Tuner, name: str) -> None:
-    for more in ([], ["--json"]):
-        result = tuner(*(word.replace("JOB", "job_0") for word in ASKING[name][0]), *more)
-        assert result.exit_code == 1
-        assert result.stdout == ""
-        assert "There is no such thing" in result.stderr
-        assert "'job_0'" in result.stderr
-
-
-@pytest.mark.parametrize("words", [["watch"], ["pause"], ["resume"], ["cancel"], ["topup", "--usd", "1"]])
-def test_nothing_can_be_done_with_a_job_that_is_not_there(tuner: Tuner, words: list[str]) -> None:
-    result = tuner(*words, "job_0")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "'job_0'" in result.stderr
-
-
-def test_a_conflict_is_said_with_title_and_detail(tuner: Tuner, done: str) -> None:
-    result = tuner("pause", done)
-    assert result.exit_code == 1
-    assert result.stderr.splitlines()[0] == "This cannot be done in the present state"
-    assert "succeeded cannot be paused" in result.stderr
-
-
-def test_every_fault_of_a_file_is_said_with_its_place(tuner: Tuner, tmp_path: Path) -> None:
-    file = tmp_path / "job.yaml"
-    file.write_text(yaml.safe_dump(fakes.body(name="a/b", budget={"usd": -1})))
-    result = tuner("submit", str(file))
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "/name: " in result.stderr
-    assert "/budget/usd: " in result.stderr
-
-
-def test_nothing_affordable_names_the_cheapest(tuner: Tuner, done: str) -> None:
-    result = tuner("best", done, "--max-cost-usd", "0.000001")
-    assert result.exit_code == 1
-    assert "the cheapest is trial_" in result.stderr
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["fly"],
-        ["best"],
-        ["best", "JOB", "--max-cost-usd", "much"],
-        ["trials", "JOB", "--limit", "0"],
-        ["topup", "JOB"],
-        ["topup", "JOB", "--gpu-hours", "1"],
-        ["submit"],
-        ["submit", "/nowhere/job.yaml"],
-        ["jobs", "--colour"],
-        ["pause", "a", "b"],
-    ],
-    ids=" ".join,
-)
-def test_wrong_usage_has_status_2(tuner: Tuner, waiting: str, words: list[str]) -> None:
-    result = tuner(*(word.replace("JOB", waiting) for word in words))
-    assert result.exit_code == 2
-    assert result.stderr
-
-
-@pytest.mark.parametrize("text", ["", "- a\n- b\n", "just words", "a: [", "\x00"])
-def test_a_file_that_holds_no_job_is_wrong_usage(tuner: Tuner, tmp_path: Path, text: str) -> None:
-    file = tmp_path / "job.yaml"
-    file.write_text(text)
-    assert tuner("submit", str(file)).exit_code == 2
-
-
-def test_a_file_that_is_no_text_is_wrong_usage(tuner: Tuner, tmp_path: Path) -> None:
-    file = tmp_path / "job.yaml"
-    file.write_bytes(b"\xff\xfe\x00")
-    assert tuner("submit", str(file)).exit_code == 2
-
-
-def test_a_date_in_a_file_is_said_to_be_wrong(tuner: Tuner, tmp_path: Path) -> None:
-    file = tmp_path / "job.yaml"
-    file.write_text(yaml.safe_dump(fakes.body()) + "constants: {since: 2026-01-01}\n")
-    result = tuner("submit", str(file))
-    assert result.exit_code in (1, 2)
-    assert result.stderr
-
-
-def test_a_wrong_setting_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TUNER_PORT", "many")
-    result = CliRunner().invoke(app, ["jobs"])
-    assert result.exit_code == 1
-    assert "TUNER_PORT" in result.stderr
-
-
-def test_a_service_that_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TUNER_URL", "http://127.0.0.1:1")
-    monkeypatch.setattr("tuner.client.time.sleep", lambda _: None)
-    result = CliRunner().invoke(app, ["jobs"])
-    assert result.exit_code == 1
-    assert "The service does not answer" in result.stderr
-    assert "tuner serve" in result.stderr

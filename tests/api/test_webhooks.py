@@ -1,0 +1,272 @@
+"""Webhooks of budgets above jobs: each share told of once, signed, again until it is taken, and never to private addresses."""
+
+import hashlib
+import hmac
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from tests import fakes
+from tests.api.budgeting import get, put, spend
+from tests.fakes import FakeService
+from tuner.domain.calendar import DAY_NS
+from tuner.domain.time import NS
+from tuner.service import outgoing
+from tuner.service.keeper import GIVE_UP_NS, Keeper
+from tuner.store import deliveries
+
+service, client = fakes.fixtures("function")
+
+
+class Receiver(HTTPServer):
+    """Keeps what it is sent, and answers with the next of `statuses`."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Hook)
+        self.statuses: list[int] = []
+        self.heard: list[tuple[dict[str, str], bytes]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/hook?x=1"
+
+
+class Hook(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        assert isinstance(self.server, Receiver)
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.heard.append((dict(self.headers), body))
+        status = self.server.statuses.pop(0) if self.server.statuses else 204
+        self.send_response(status)
+        self.send_header("Location", self.server.url)
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        return
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    found = Receiver()
+    thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield found
+    found.shutdown()
+    thread.join()
+    found.server_close()
+
+
+@pytest.fixture
+def open_service(service: FakeService) -> FakeService:
+    return replace(service, settings=replace(service.settings, webhook_private=True))
+
+
+def test_each_share_is_told_of_once_signed_and_again_until_it_is_taken(
+    open_service: FakeService, receiver: Receiver
+) -> None:
+    client = fakes.client_of(open_service)
+    alerts = [{"at": share, "url": receiver.url} for share in (0.5, 0.8, 1)]
+    secret = put(client, usd=0.002, period="month", alerts=alerts)["webhook_secret"]
+    keeper = Keeper(open_service)
+    keeper.one_pass()
+    assert receiver.heard == []
+    spend(open_service, client, 0.0012)
+    receiver.statuses = [500, 302]
+    for _ in range(3):
+        keeper.one_pass()
+    assert len(receiver.heard) == 1
+    assert get(client)["deliveries"][0]["answer"] == "HTTP 500"
+    for wait_s in (10, 20, 40, 80):
+        open_service.now.pass_s(wait_s)
+        keeper.one_pass()
+    assert len(receiver.heard) == 3
+    assert len({headers["Tuner-Delivery"] for headers, _ in receiver.heard}) == 1
+    shown = get(client)["deliveries"]
+    assert [(one["state"], one["tries"], one["answer"]) for one in shown] == [("delivered", 3, "HTTP 204")]
+
+    headers, body = receiver.heard[-1]
+    told = json.loads(body)
+    assert told["id"] == headers["Tuner-Delivery"] == shown[0]["id"]
+    assert (told["budget"], told["share"], told["limit_usd"]) == ("vision", 0.5, 0.002)
+    assert 0.5 <= told["spent_share"] < 0.8
+    assert told["spent_usd"] == get(client)["spend"]["usd"]
+    at, mac = (part.split("=")[1] for part in headers["Tuner-Signature"].split(","))
+    wanted = hmac.new(secret.encode(), f"{at}.".encode() + body, hashlib.sha256).hexdigest()
+    assert mac == wanted
+
+    open_service.now.at += 40 * DAY_NS
+    keeper.one_pass()
+    assert len(receiver.heard) == 3
+
+
+def test_the_shares_of_another_limit_are_told_of_anew(open_service: FakeService, receiver: Receiver) -> None:
+    client = fakes.client_of(open_service)
+    alerts = [{"at": 0.5, "url": receiver.url}]
+    put(client, usd=0.002, period="month", alerts=alerts)
+    spend(open_service, client, 0.0012)
+    keeper = Keeper(open_service)
+    for usd, messages in ((0.002, 1), (0.004, 1), (0.0021, 2), (0.0021, 2)):
+        put(client, usd=usd, period="month", alerts=alerts)
+        keeper.one_pass()
+        assert len(receiver.heard) == messages, usd
+
+
+def test_a_share_that_was_passed_while_nobody_looked_is_told_of_still(
+    open_service: FakeService, receiver: Receiver
+) -> None:
+    client = fakes.client_of(open_service)
+    put(client, usd=0.002, period="day", alerts=[{"at": 0.5, "url": receiver.url}])
+    spend(open_service, client, 0.0012)
+    open_service.now.at += 2 * DAY_NS
+    Keeper(open_service).one_pass()
+    assert len(receiver.heard) == 1
+
+
+def test_what_nobody_takes_is_given_up_after_a_day_and_says_so(
+    open_service: FakeService, receiver: Receiver
+) -> None:
+    client = fakes.client_of(open_service)
+    receiver.statuses = [503] * 100
+    put(client, usd=0.002, alerts=[{"at": 0.5, "url": receiver.url}])
+    spend(open_service, client, 0.0012)
+    keeper, began = Keeper(open_service), open_service.now.at
+    while get(client)["deliveries"][:1] in (
+        [],
+        [one for one in get(client)["deliveries"] if one["state"] == "pending"],
+    ):
+        keeper.one_pass()
+        open_service.now.pass_s(1800)
+    shown = get(client)["deliveries"][0]
+    assert (shown["state"], shown["next_try_at"], shown["answer"]) == ("given_up", None, "HTTP 503")
+    assert open_service.now.at - began <= GIVE_UP_NS + 3600 * NS
+    assert len(receiver.heard) == shown["tries"] > 20
+
+
+def test_two_keepers_do_not_send_the_same_message_at_once(
+    open_service: FakeService, receiver: Receiver
+) -> None:
+    client = fakes.client_of(open_service)
+    put(client, usd=0.002, alerts=[{"at": 0.5, "url": receiver.url}])
+    spend(open_service, client, 0.0012)
+    Keeper(open_service).one_pass()
+    with open_service.database.write() as db:
+        one = deliveries.of_budget(db, open_service.project, "vision", limit=1)[0]
+        assert not deliveries.claim(db, one, next_at=one.next_at)
+
+
+PRIVATE = [
+    "127.0.0.1",
+    "10.1.2.3",
+    "172.16.0.1",
+    "192.168.1.1",
+    "169.254.169.254",
+    "100.100.100.200",
+    "168.63.129.16",
+    "0.0.0.0",
+    "224.0.0.1",
+    "::1",
+    "::ffff:127.0.0.1",
+    "::ffff:169.254.169.254",
+    "fe80::1",
+    "fec0::1",
+    "::127.0.0.1",
+    "fd00:ec2::254",
+    "64:ff9b::a9fe:a9fe",
+    "2002:a9fe:a9fe::1",
+    "2001:0:4136:e378:8000:63bf:3fff:fdd2",
+]
+
+
+@pytest.mark.parametrize("address", PRIVATE)
+def test_nothing_is_sent_to_a_name_of_a_private_address(address: str, receiver: Receiver) -> None:
+    """Nor where another of its addresses is public."""
+    found = outgoing.send(
+        f"https://hook.example:{receiver.server_port}/",
+        b"{}",
+        {},
+        private=False,
+        resolve=lambda host, port: ["8.8.8.8", address],
+    )
+    assert not found.taken
+    assert "private" in found.said
+    assert receiver.heard == []
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"])
+def test_public_addresses_are_not_taken_for_private(address: str) -> None:
+    assert not outgoing.is_private(outgoing.ipaddress.ip_address(address))
+
+
+def test_it_goes_to_the_address_that_was_checked_and_asks_for_the_name_once(receiver: Receiver) -> None:
+    asked: list[str] = []
+
+    def resolve(host: str, port: int) -> list[str]:
+        asked.append(host)
+        return ["127.0.0.1"]
+
+    url = f"http://rebinding.invalid:{receiver.server_port}/hook"
+    assert outgoing.send(url, b"{}", {}, private=True, resolve=resolve).taken
+    assert asked == ["rebinding.invalid"]
+    assert receiver.heard[0][0]["Host"] == f"rebinding.invalid:{receiver.server_port}"
+
+
+def test_redirects_are_not_followed(receiver: Receiver) -> None:
+    receiver.statuses = [302]
+    assert outgoing.send(receiver.url, b"{}", {}, private=True) == outgoing.Outcome(False, "HTTP 302")
+    assert len(receiver.heard) == 1
+
+
+def anonymous(side: int) -> ssl.SSLContext:
+    """TLS without certificates."""
+    found = ssl.SSLContext(side)
+    found.check_hostname, found.verify_mode = False, ssl.CERT_NONE
+    found.maximum_version = ssl.TLSVersion.TLSv1_2
+    found.set_ciphers("AECDH-AES256-SHA:ADH-AES256-GCM-SHA384:@SECLEVEL=0")
+    return found
+
+
+def test_who_talks_slowly_over_tls_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte now and then is an answer to each read, and none that ends."""
+    monkeypatch.setattr(outgoing, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(outgoing.ssl, "create_default_context", lambda: anonymous(ssl.PROTOCOL_TLS_CLIENT))
+    heard, over = socket.create_server(("127.0.0.1", 0)), threading.Event()
+
+    def drip() -> None:
+        plain, _ = heard.accept()
+        with (
+            suppress(OSError),
+            anonymous(ssl.PROTOCOL_TLS_SERVER).wrap_socket(plain, server_side=True) as one,
+        ):
+            one.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+            while not over.wait(0.05):
+                one.sendall(b"x")
+
+    dripping = threading.Thread(target=drip)
+    dripping.start()
+    found: list[outgoing.Outcome] = []
+    url = f"https://127.0.0.1:{heard.getsockname()[1]}/"
+    sending = threading.Thread(target=lambda: found.append(outgoing.send(url, b"{}", {}, private=True)))
+    sending.start()
+    sending.join(10)
+    in_time = list(found)
+    over.set()
+    dripping.join()
+    sending.join()
+    heard.close()
+    assert len(in_time) == 1
+
+
+def test_who_does_not_listen_is_said(receiver: Receiver) -> None:
+    closed = "http://127.0.0.1:9/"
+    found = outgoing.send(closed, b"{}", {}, private=True)
+    assert not found.taken
+    assert "refused" in found.said.lower()
+    assert not outgoing.send("http://nobody.invalid/", b"", {}, private=True, resolve=lambda h, p: []).taken

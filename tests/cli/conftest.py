@@ -1,0 +1,44 @@
+"""The command line over the real app, with a job that has ended and one that waits."""
+
+from collections.abc import Callable
+
+import pytest
+from starlette.testclient import TestClient
+from typer.testing import CliRunner, Result
+
+from tests import fakes
+from tests.fakes import FakeService
+from tuner.cli.main import app
+from tuner.client import Client
+
+Tuner = Callable[..., Result]
+
+
+service, rest = fakes.fixtures("module")
+
+
+@pytest.fixture(scope="module")
+def done(service: FakeService, rest: TestClient) -> str:
+    """A job that ran until its money was spent."""
+    job = fakes.submit(rest, budget={"usd": 0.001}, tags={"owner": "done"})
+    fakes.simulate(service, job)
+    return job
+
+
+@pytest.fixture
+def waiting(rest: TestClient) -> str:
+    return fakes.submit(rest)
+
+
+@pytest.fixture
+def tuner(rest: TestClient, monkeypatch: pytest.MonkeyPatch) -> Tuner:
+    """The command line, over the app."""
+    for module in ("advising", "best", "budgets", "main", "spending"):
+        monkeypatch.setattr(
+            f"tuner.cli.{module}.Client", lambda: Client("http://tuner", fakes.KEY, transport=rest._transport)
+        )
+
+    def run(*words: str, typed: str | None = None) -> Result:
+        return CliRunner().invoke(app, list(words), input=typed)
+
+    return run
