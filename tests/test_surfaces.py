@@ -96,6 +96,7 @@ COMMANDS = {
     "priority": {"--json"},
     "prices": {"--cloud", "--region", "--accelerator", "--market", "--update", "--json"},
     "demo": set[str](),
+    "migrate": {"--json"},
     "simulate": {
         "--table",
         "--budget-trainings",
