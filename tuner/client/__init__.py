@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 import httpx2
 
+from tuner.client.changes import is_as_asked
 from tuner.client.http import TRIES as TRIES
 from tuner.client.http import ApiError as ApiError
 from tuner.client.http import Http, problem_of, silent
@@ -79,9 +80,22 @@ class Client(Http):
     def cancel(self, job: str) -> Job:
         return self._ask(Job, "POST", f"/v1/jobs/{job}/cancel", repeat=True)
 
-    def patch(self, job: str, **change: Any) -> Job:
-        """`budget={...}`, `tags={...}`, `priority=1`."""
-        return self._ask(Job, "PATCH", f"/v1/jobs/{job}", body=change, repeat=True)
+    def patch(self, job: str, *, if_match: str | None = None, **change: Any) -> Job:
+        """`budget={...}`, `tags={...}`, `priority=1`. `if_match`: the `revision` of the job that the change was made for; where it has
+        another by now, ApiError with status 412, unless what is asked for is done: by an earlier try, whose answer was lost."""
+        headers = {} if if_match is None else {"If-Match": f'"{if_match}"'}
+        try:
+            return self._ask(Job, "PATCH", f"/v1/jobs/{job}", body=change, headers=headers, repeat=True)
+        except ApiError as error:
+            if not error.in_doubt or error.status not in (0, 412, 503):
+                raise
+            try:
+                found = self.job(job)
+            except ApiError:
+                raise error from None
+            if not is_as_asked(found, change):
+                raise
+            return found
 
     def pilot(self, job: Mapping[str, Any], *, usd: float | None = None) -> Job:
         """Runs a few steps of a few configurations of a job under a budget of their own, for plans to learn from, unless there is
