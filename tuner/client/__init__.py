@@ -87,7 +87,7 @@ class Client(Http):
         try:
             return self._ask(Job, "PATCH", f"/v1/jobs/{job}", body=change, headers=headers, repeat=True)
         except ApiError as error:
-            if not error.in_doubt or error.status not in (0, 412, 503):
+            if if_match is None or not error.in_doubt or error.status not in (0, 412, 503):
                 raise
             try:
                 found = self.job(job)
