@@ -11,7 +11,7 @@ print(client.best(job.id, max_cost_usd=0.01))
 import json
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack
 from urllib.parse import quote
@@ -215,27 +215,34 @@ class Client(Http):
         """`run={...}`, `choices`, `scaling`, `compute_optimal`, `recurring`, `ownership`: any of them."""
         return self._ask(Estimate, "POST", "/v1/estimates", body=parts, repeat=True)
 
-    def events(self, job: str, *, after: int | None = None) -> Iterator[Event]:
-        """Until the job ends; goes on behind the last event by itself when the connection breaks."""
-        patience = _Patience()
-        while True:
+    def events(
+        self, job: str, *, after: int | None = None, on_connection: Callable[[bool], None] | None = None
+    ) -> Iterator[Event]:
+        """Until the job has ended and all is told; goes on behind the last event by itself when the connection breaks, which
+        `on_connection` is told: False when it broke, True when the service answers again."""
+        patience, ended, tell = _Patience(), False, on_connection or (lambda _: None)
+        while not ended:
             headers = {} if after is None else {"Last-Event-ID": str(after)}
             try:
                 with self._http.stream("GET", f"/v1/jobs/{job}/events", headers=headers) as answer:
                     if not answer.is_success:
                         answer.read()
                         raise ApiError(problem_of(answer))
+                    tell(True)
+                    told = False
                     for event in parse_events(answer.iter_lines()):
                         after = event.id if event.id is not None else after
                         patience.heard()
                         yield event
-                        if event.type == "job" and event.data["state"] in ENDED:
-                            return
+                        told = event.data["state"] in ENDED if event.type == "job" else told
+                    ended = told  # the service ends the stream once it has told everything
             except httpx2.HTTPError as error:
                 patience.bear(silent(self.url, error))
             except ApiError as error:
                 patience.bear(error)
-            time.sleep(0.5)
+            if not ended:
+                tell(False)
+                time.sleep(0.5)
 
     def is_ready(self) -> bool:
         try:
