@@ -29,6 +29,7 @@ from tuner.schemas.advice import Advice
 from tuner.schemas.budgets import BudgetAbove, BudgetList
 from tuner.schemas.estimate_answers import Estimate
 from tuner.schemas.job import Job, JobPage
+from tuner.schemas.logs import TrialLog
 from tuner.schemas.plan import Plan
 from tuner.schemas.prices import Prices
 from tuner.schemas.spend import SpendAnswer
@@ -165,6 +166,20 @@ class Client(Http):
 
     def trial(self, job: str, trial: str) -> show.TrialDetail:
         return self._ask(show.TrialDetail, "GET", f"/v1/jobs/{job}/trials/{trial}")
+
+    def logs(
+        self,
+        job: str,
+        trial: str,
+        *,
+        attempt: int | None = None,
+        tail: int | None = None,
+        after: int | None = None,
+    ) -> TrialLog:
+        """What the trial's own code printed: the last `tail` bytes, of those behind the first `after`; of the newest attempt that
+        printed anything, where none is named. ApiError with status 404 where nothing was printed."""
+        query = {"attempt": attempt, "tail": tail, "after": after}
+        return self._ask(TrialLog, "GET", f"/v1/jobs/{job}/trials/{trial}/logs", query=query)
 
     def ledger(self, job: str) -> show.LedgerPage:
         """Every entry, oldest first."""
