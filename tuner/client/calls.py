@@ -8,6 +8,7 @@ from urllib.parse import quote
 import httpx2
 
 from tuner.client import follow
+from tuner.client.changes import once
 from tuner.client.http import TRIES, A, ask, exchange, request
 from tuner.client.methods import call, job_call, job_series, series
 from tuner.client.progress import progress_of
@@ -64,9 +65,12 @@ class Calls:
         return self._ask_job("POST", path_of(job, "/cancel"), repeat=True)
 
     @job_call
-    def patch(self, /, job: AnyJob, **change: Any) -> Steps[JobFacts]:
-        """`budget={...}`, `tags={...}`, `priority=1`."""
-        return self._ask_job("PATCH", path_of(job), body=change, repeat=True)
+    def patch(self, /, job: AnyJob, *, if_match: str | None = None, **change: Any) -> Steps[JobFacts]:
+        """`budget={...}`, `tags={...}`, `priority=1`. `if_match`: the `revision` of the job that the change was made for; where it has
+        another by now, ApiError with status 412, unless what is asked for is done: by an earlier try, whose answer was lost."""
+        headers = {} if if_match is None else {"If-Match": f'"{if_match}"'}
+        sent = self._ask_job("PATCH", path_of(job), body=change, headers=headers, repeat=True)
+        return sent if if_match is None else once(sent, lambda: self._ask_job("GET", path_of(job)), change)
 
     @job_call
     def pilot(self, job: Mapping[str, Any], *, usd: float | None = None) -> Steps[JobFacts]:
@@ -98,9 +102,12 @@ class Calls:
         )
 
     @series
-    def events(self, job: AnyJob, *, after: int | None = None) -> Series[follow.Event]:
-        """Until the job ends; goes on behind the last event by itself when the connection breaks."""
-        return follow.events(self.url, path_of(job, "/events"), after)
+    def events(
+        self, job: AnyJob, *, after: int | None = None, on_connection: Callable[[bool], None] | None = None
+    ) -> Series[follow.Event]:
+        """Until the job has ended and all is told; goes on behind the last event by itself when the connection breaks, which
+        `on_connection` is told: False when it broke, True when the service answers again."""
+        return follow.events(self.url, path_of(job, "/events"), after, on_connection)
 
     # Answers
 

@@ -68,30 +68,34 @@ class _Patience:
             raise error
 
 
-def events(url: str, path: str, after: int | None) -> Series[Event]:
-    """Until the job ends; goes on behind the last event when the connection breaks."""
-    patience = _Patience()
-    while True:
+def events(
+    url: str, path: str, after: int | None, on_connection: Callable[[bool], None] | None
+) -> Series[Event]:
+    """Until the job has ended and all is told; goes on behind the last event when the connection breaks."""
+    patience, ended, tell = _Patience(), False, on_connection or (lambda _: None)
+    while not ended:
         headers = {} if after is None else {"Last-Event-ID": str(after)}
         try:
             answer: httpx2.Response = yield Connect(path, headers)
             if not answer.is_success:
                 raise ApiError(problem_of(answer))
-            reader = EventReader()
+            tell(True)
+            told, reader = False, EventReader()
             while (line := (yield ReadLine())) is not None:
                 event = reader.take(line)
-                if event is None:
-                    continue
-                after = event.id if event.id is not None else after
-                patience.heard()
-                yield Item(event)
-                if event.type == "job" and event.data["state"] in ENDED:
-                    return
+                if event is not None:
+                    after = event.id if event.id is not None else after
+                    patience.heard()
+                    yield Item(event)
+                    told = event.data["state"] in ENDED if event.type == "job" else told
+            ended = told  # the service ends the stream once it has told everything
         except httpx2.HTTPError as error:
             patience.bear(silent(url, error))
         except ApiError as error:
             patience.bear(error)
-        yield Sleep(PAUSE_S)
+        if not ended:
+            tell(False)
+            yield Sleep(PAUSE_S)
 
 
 def wait(

@@ -18,12 +18,14 @@ LONGEST_WAIT_S = 30.0
 
 
 class ApiError(Exception):
-    """The service refused, or does not answer (`status` 0). `errors` point at the fields that are wrong."""
+    """The service refused, or does not answer (`status` 0). `errors` point at the fields that are wrong. `in_doubt`: it was tried
+    more than once, and an earlier try, whose answer was lost, may have done what was asked."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, *, in_doubt: bool = False) -> None:
         super().__init__(f"{problem.title}: {problem.detail}")
         self.status, self.title, self.detail = problem.status, problem.title, problem.detail
         self.errors: list[FieldProblem] = problem.errors
+        self.in_doubt = in_doubt
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,7 @@ def request(
 
 def exchange(url: str, send: Send, *, tries: int = 1) -> Steps[httpx2.Response]:
     """An answer that is no refusal."""
+    in_doubt = False
     for attempt in range(tries):
         wait_s = 0.25 * 2**attempt
         try:
@@ -95,14 +98,15 @@ def exchange(url: str, send: Send, *, tries: int = 1) -> Steps[httpx2.Response]:
         except (TypeError, ValueError) as error:
             raise _not_valid(error) from error
         except httpx2.HTTPError as error:
+            in_doubt = in_doubt or not isinstance(error, httpx2.ConnectError)
             if attempt == tries - 1:
-                raise silent(url, error) from error
+                raise silent(url, error, in_doubt=in_doubt) from error
         else:
             if answer.is_success:
                 return answer
             if answer.status_code != 503 or attempt == tries - 1:
-                raise ApiError(problem_of(answer))
-            wait_s = max(wait_s, _retry_after_s(answer))
+                raise ApiError(problem_of(answer), in_doubt=in_doubt)
+            in_doubt, wait_s = True, max(wait_s, _retry_after_s(answer))
         yield Sleep(wait_s)
     raise AssertionError("the last try answers or raises")
 
@@ -133,6 +137,6 @@ def problem_of(answer: httpx2.Response) -> Problem:
         )
 
 
-def silent(url: str, error: Exception) -> ApiError:
+def silent(url: str, error: Exception, *, in_doubt: bool = False) -> ApiError:
     detail = f"{url}: {error or type(error).__name__}; start it with `tuner serve`, or set TUNER_URL"
-    return ApiError(Problem(title="The service does not answer", status=0, detail=detail))
+    return ApiError(Problem(title="The service does not answer", status=0, detail=detail), in_doubt=in_doubt)

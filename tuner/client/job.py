@@ -1,6 +1,7 @@
 """A job that acts: what REST says of it, and the calls that are about it."""
 
 import html
+from collections.abc import Callable
 from typing import Any, Self, Unpack
 
 from pydantic import ConfigDict, Field, PrivateAttr
@@ -73,9 +74,12 @@ class Acting(JobFacts):
     # What is known of it
 
     @series
-    def events(self, *, after: int | None = None) -> Series[follow.Event]:
-        """Until it ends; goes on behind the last event by itself when the connection breaks."""
-        return Calls.events.steps(self._client, self.id, after=after)
+    def events(
+        self, *, after: int | None = None, on_connection: Callable[[bool], None] | None = None
+    ) -> Series[follow.Event]:
+        """Until it has ended and all is told; goes on behind the last event by itself when the connection breaks, which
+        `on_connection` is told: False when it broke, True when the service answers again."""
+        return Calls.events.steps(self._client, self.id, after=after, on_connection=on_connection)
 
     @call
     def best(self, *, forecast: bool = True, **limits: Unpack[BestQuery]) -> Steps[choices.BestAnswer]:
