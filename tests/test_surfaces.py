@@ -96,6 +96,7 @@ COMMANDS = {
     "priority": {"--json"},
     "prices": {"--cloud", "--region", "--accelerator", "--market", "--update", "--json"},
     "demo": set[str](),
+    "migrate": {"--json"},
     "simulate": {
         "--table",
         "--budget-trainings",
@@ -108,7 +109,7 @@ COMMANDS = {
         "--json",
     },
 }
-JOB = ["id", "state", "stop_reason", "spend", "budget", "progress", "best", "links"]
+JOB = ["revision", "id", "state", "stop_reason", "spend", "budget", "progress", "best", "links"]
 TRIAL = ["id", "config", "state", "steps", "metric", "cost_usd", "gpu_hours", "attempts", "preemptions"]
 PROBLEM = ["type", "title", "status", "detail", "errors"]
 

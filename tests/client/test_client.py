@@ -206,6 +206,18 @@ def test_a_stream_that_breaks_goes_on_behind_the_last_whole_event() -> None:
     assert told == [None, "3", "3", "5", "5"], "an end that is not the job's is a break"
 
 
+def test_what_is_told_behind_the_end_of_a_job_is_read_too_and_breaks_are_told_of() -> None:
+    server = Server(
+        httpx2.Response(200, stream=Broken(frame(3, n=1), ENDED, breaks=True)),
+        SILENCE,
+        httpx2.Response(200, stream=Broken(ENDED, frame(5, n=2), breaks=False)),
+    )
+    told: list[bool] = []
+    found = list(server.client().events("job_1", on_connection=told.append))
+    assert [event.data.get("n") for event in found] == [1, None, None, 2]
+    assert told == [True, False, False, True]
+
+
 def test_events_begin_where_one_asks() -> None:
     server = Server(httpx2.Response(200, stream=Broken(ENDED, breaks=False)))
     assert len(list(server.client().events("job_1", after=7))) == 1

@@ -11,13 +11,14 @@ print(client.best(job.id, max_cost_usd=0.01))
 import json
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack
 from urllib.parse import quote
 
 import httpx2
 
+from tuner.client.changes import is_as_asked
 from tuner.client.http import TRIES as TRIES
 from tuner.client.http import ApiError as ApiError
 from tuner.client.http import Http, problem_of, silent
@@ -79,9 +80,22 @@ class Client(Http):
     def cancel(self, job: str) -> Job:
         return self._ask(Job, "POST", f"/v1/jobs/{job}/cancel", repeat=True)
 
-    def patch(self, job: str, **change: Any) -> Job:
-        """`budget={...}`, `tags={...}`, `priority=1`."""
-        return self._ask(Job, "PATCH", f"/v1/jobs/{job}", body=change, repeat=True)
+    def patch(self, job: str, *, if_match: str | None = None, **change: Any) -> Job:
+        """`budget={...}`, `tags={...}`, `priority=1`. `if_match`: the `revision` of the job that the change was made for; where it has
+        another by now, ApiError with status 412, unless what is asked for is done: by an earlier try, whose answer was lost."""
+        headers = {} if if_match is None else {"If-Match": f'"{if_match}"'}
+        try:
+            return self._ask(Job, "PATCH", f"/v1/jobs/{job}", body=change, headers=headers, repeat=True)
+        except ApiError as error:
+            if if_match is None or not error.in_doubt or error.status not in (0, 412, 503):
+                raise
+            try:
+                found = self.job(job)
+            except ApiError:
+                raise error from None
+            if not is_as_asked(found, change):
+                raise
+            return found
 
     def pilot(self, job: Mapping[str, Any], *, usd: float | None = None) -> Job:
         """Runs a few steps of a few configurations of a job under a budget of their own, for plans to learn from, unless there is
@@ -201,27 +215,34 @@ class Client(Http):
         """`run={...}`, `choices`, `scaling`, `compute_optimal`, `recurring`, `ownership`: any of them."""
         return self._ask(Estimate, "POST", "/v1/estimates", body=parts, repeat=True)
 
-    def events(self, job: str, *, after: int | None = None) -> Iterator[Event]:
-        """Until the job ends; goes on behind the last event by itself when the connection breaks."""
-        patience = _Patience()
-        while True:
+    def events(
+        self, job: str, *, after: int | None = None, on_connection: Callable[[bool], None] | None = None
+    ) -> Iterator[Event]:
+        """Until the job has ended and all is told; goes on behind the last event by itself when the connection breaks, which
+        `on_connection` is told: False when it broke, True when the service answers again."""
+        patience, ended, tell = _Patience(), False, on_connection or (lambda _: None)
+        while not ended:
             headers = {} if after is None else {"Last-Event-ID": str(after)}
             try:
                 with self._http.stream("GET", f"/v1/jobs/{job}/events", headers=headers) as answer:
                     if not answer.is_success:
                         answer.read()
                         raise ApiError(problem_of(answer))
+                    tell(True)
+                    told = False
                     for event in parse_events(answer.iter_lines()):
                         after = event.id if event.id is not None else after
                         patience.heard()
                         yield event
-                        if event.type == "job" and event.data["state"] in ENDED:
-                            return
+                        told = event.data["state"] in ENDED if event.type == "job" else told
+                    ended = told  # the service ends the stream once it has told everything
             except httpx2.HTTPError as error:
                 patience.bear(silent(self.url, error))
             except ApiError as error:
                 patience.bear(error)
-            time.sleep(0.5)
+            if not ended:
+                tell(False)
+                time.sleep(0.5)
 
     def is_ready(self) -> bool:
         try:

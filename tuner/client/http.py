@@ -16,12 +16,14 @@ TRIES = 4
 
 
 class ApiError(Exception):
-    """The service refused, or does not answer (`status` 0). `errors` point at the fields that are wrong."""
+    """The service refused, or does not answer (`status` 0). `errors` point at the fields that are wrong. `in_doubt`: it was tried
+    more than once, and an earlier try, whose answer was lost, may have done what was asked."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, *, in_doubt: bool = False) -> None:
         super().__init__(f"{problem.title}: {problem.detail}")
         self.status, self.title, self.detail = problem.status, problem.title, problem.detail
         self.errors: list[FieldProblem] = problem.errors
+        self.in_doubt = in_doubt
 
 
 class Http:
@@ -82,27 +84,31 @@ class Http:
         tries: int = 1,
     ) -> httpx2.Response:
         params = {name: value for name, value in (query or {}).items() if value is not None}
-        answer = self._send(
+        answer, in_doubt = self._send(
             lambda: self._http.request(method, path, params=params, **_content(body, headers or {})),
             tries=tries,
         )
         if not answer.is_success:
-            raise ApiError(problem_of(answer))
+            raise ApiError(problem_of(answer), in_doubt=in_doubt)
         return answer
 
-    def _send(self, send: Callable[[], httpx2.Response], *, tries: int) -> httpx2.Response:
+    def _send(self, send: Callable[[], httpx2.Response], *, tries: int) -> tuple[httpx2.Response, bool]:
+        """With whether an earlier try may have done it."""
+        in_doubt = False
         for attempt in range(tries):
             try:
                 answer = send()
                 if answer.status_code != 503 or attempt == tries - 1:
-                    return answer
+                    return answer, in_doubt
+                in_doubt = True
             except (TypeError, ValueError) as error:
                 raise ApiError(
                     Problem(title="The request is not valid", status=422, detail=str(error))
                 ) from error
             except httpx2.HTTPError as error:
+                in_doubt = in_doubt or not isinstance(error, httpx2.ConnectError)
                 if attempt == tries - 1:
-                    raise silent(self.url, error) from error
+                    raise silent(self.url, error, in_doubt=in_doubt) from error
             time.sleep(0.25 * 2**attempt)
         raise AssertionError("the last try answers or raises")
 
@@ -130,6 +136,6 @@ def problem_of(answer: httpx2.Response) -> Problem:
         )
 
 
-def silent(url: str, error: Exception) -> ApiError:
+def silent(url: str, error: Exception, *, in_doubt: bool = False) -> ApiError:
     detail = f"{url}: {error or type(error).__name__}; start it with `tuner serve`, or set TUNER_URL"
-    return ApiError(Problem(title="The service does not answer", status=0, detail=detail))
+    return ApiError(Problem(title="The service does not answer", status=0, detail=detail), in_doubt=in_doubt)

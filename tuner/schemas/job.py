@@ -193,7 +193,8 @@ class NodePrice(Answer):
 
 class Job(Answer):
     """`queue_position` is 1 for the next job to be launched; null for one that does not wait for its turn. `next_opening`: when the
-    window opens that the job waits for. `rungs`: the steps at which its scheduler compares trials, lowest first."""
+    window opens that the job waits for. `rungs`: the steps at which its scheduler compares trials, lowest first. `revision` changes with budget,
+    tags and priority, and with nothing else: a PATCH with `If-Match: "<revision>"` changes only what was seen."""
 
     id: str
     name: str
@@ -214,6 +215,7 @@ class Job(Answer):
     window: dict[str, Any] | None
     tags: dict[str, str]
     priority: int
+    revision: str
     queue_position: int | None
     next_opening: str | None
     concurrency: int
