@@ -57,7 +57,7 @@ def test_a_job_that_ended_is_shown_whole_on_a_terminal(client: Client, done: str
     last = written.partition("\x1b[?1049l")[2]
     for word in (done, "succeeded", "budget_usd", "of $0.001", "configuration", "trial_0"):
         assert word in last
-    best = client.job(done).best
+    best = client.job(done).best_so_far
     assert best is not None
     assert (follower.seen.best.trial, follower.seen.best.metric) == (best.trial, best.metric)  # type: ignore[union-attr]
     assert len(follower.seen.trials) == len(list(client.trials(done)))
@@ -139,7 +139,7 @@ def test_a_job_that_is_paused_is_shown_whole_and_left(
     assert "paused budget_usd" in found.stdout
     follower = Follower(client.job(paused))
     follower.complete(client)
-    best = client.job(paused).best
+    best = client.job(paused).best_so_far
     assert best is not None
     assert follower.seen.best is not None
     assert follower.seen.best.metric == best.metric

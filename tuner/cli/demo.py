@@ -50,7 +50,7 @@ def run(usd: float, trainable: str) -> None:
         page = web.address(client.url, (home / "api_key").read_text().strip())
         console.print(f"Watch it in a browser: {page}\n", soft_wrap=True)
         watch.watch(client, job.id)
-        ended = client.wait(job.id)
+        ended = client.wait(job.id, progress=False)
         console.print("\n[bold]The job[/bold]", render.job(ended))
         console.print("\n[bold]The best configuration[/bold]", render_best.best(client.best(job.id)))
         console.print("\n[bold]The bill[/bold]", render.bill(client.bill(job.id)))

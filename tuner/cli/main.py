@@ -14,11 +14,14 @@ from tuner.cli.cluster import cluster, preempt
 from tuner.cli.estimate import estimate
 from tuner.cli.frame import Frame, connect, with_problems
 from tuner.cli.job_yaml import read_job
+from tuner.cli.logs import logs
+from tuner.cli.operating import migrate
 from tuner.cli.pilot import pilot
 from tuner.cli.plan import plan
 from tuner.cli.prices import prices
 from tuner.cli.simulate import simulate
 from tuner.cli.spending import spend
+from tuner.cli.topup import topup
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -78,7 +81,7 @@ def submit(
         if not as_json:
             typer.echo(f"submitted {job.id}")
             watching.watch(client, job.id)
-        job = client.wait(job.id)
+        job = client.wait(job.id, progress=False)
     Frame(as_json).show(job, render.job)
     if job.state != "succeeded":
         typer.echo(f"The job is {job.state}\n{job.detail or job.stop_reason or ''}".rstrip(), err=True)
@@ -176,29 +179,6 @@ def cancel(job: JobId, as_json: Json = False) -> None:
     Frame(as_json).show(connect().cancel(job), render.job)
 
 
-@app.command()
-@with_problems
-def topup(
-    job: JobId,
-    usd: Annotated[float | None, typer.Option(help="Dollars to add.")] = None,
-    gpu_hours: Annotated[float | None, typer.Option(help="GPU-hours to add.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Add to a job's budget, and let it go on if it had stopped for want of it."""
-    if usd is None and gpu_hours is None:
-        raise typer.BadParameter("give --usd or --gpu-hours")
-    client = connect()
-    before = client.job(job)
-    more = {"usd": usd, "gpu_hours": gpu_hours}
-    change = {
-        name: _plus(before.budget[name], value, name) for name, value in more.items() if value is not None
-    }
-    after = client.patch(job, budget=change)
-    if after.state in ("paused", "succeeded") and str(after.stop_reason).startswith("budget"):
-        after = client.resume(job)
-    Frame(as_json).show(after, render.job)
-
-
 @app.command(context_settings={"ignore_unknown_options": True})  # such as -5
 @with_problems
 def priority(
@@ -217,6 +197,8 @@ def trainables(as_json: Json = False) -> None:
     Frame(as_json).show(connect().trainables(), render.trainables)
 
 
+app.command()(topup)
+app.command()(logs)
 app.command()(best)
 app.command()(best_of_all)
 app.command()(pareto)
@@ -227,15 +209,10 @@ app.command()(prices)
 app.command()(advice)
 app.command()(simulate)
 app.command()(cluster)
+app.command()(migrate)
 app.command()(preempt)
 app.command()(spend)
 app.add_typer(budgets, name="budgets")
-
-
-def _plus(before: float | None, more: float, name: str) -> float:
-    if before is None:
-        raise typer.BadParameter(f"the job has no limit on {name}")
-    return round(before + more, 6)
 
 
 if __name__ == "__main__":

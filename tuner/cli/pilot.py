@@ -12,8 +12,7 @@ from tuner.cli.frame import Frame, connect, with_problems
 from tuner.cli.job_yaml import read_job
 
 if TYPE_CHECKING:
-    from tuner.client import Client
-    from tuner.schemas.job import Job
+    from tuner.client import Client, Job
 
 
 @with_problems
@@ -38,7 +37,7 @@ def run(client: Client, job: dict[str, Any], usd: float | None, *, quiet: bool) 
             if not quiet:
                 typer.echo(f"pilot {found.id}")
                 watch.watch(client, found.id)
-            found = client.wait(found.id)
+            found = client.wait(found.id, progress=False)
     if not found.progress.steps:
         why = (
             found.detail

@@ -14,9 +14,9 @@ from tuner.cli.watch.state import Facts, Happening, Watched
 from tuner.cli.words import number, usd
 
 if TYPE_CHECKING:
-    from tuner.client import Client, Event
+    from tuner.client import Client, Event, Job
     from tuner.schemas.best import BestAnswer
-    from tuner.schemas.job import Job
+
 
 ENDED = ("succeeded", "cancelled", "failed")
 LOST = "The connection is lost; trying again. The job runs on without it."
@@ -73,8 +73,8 @@ class Follower:
                 if row.id not in self.seen.best_of:
                     report = {"trial": row.id, "step": row.steps, "metric": row.metric, "seq": 0}
                     self.seen.take("report", report)
-            if job.best is not None:
-                self.seen.take("report", {**job.best.model_dump(), "seq": 0})
+            if job.best_so_far is not None:
+                self.seen.take("report", {**job.best_so_far.model_dump(), "seq": 0})
 
     def view(self, foot: str = "") -> View:
         with self._lock:
