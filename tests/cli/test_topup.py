@@ -46,7 +46,7 @@ class Line(httpx2.BaseTransport):
 
 @pytest.fixture(autouse=True)
 def _awake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tuner.client.http.time.sleep", lambda _s: None)
+    monkeypatch.setattr("time.sleep", lambda _s: None)
 
 
 @pytest.fixture

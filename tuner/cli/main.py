@@ -13,6 +13,7 @@ from tuner.cli.cluster import cluster, preempt
 from tuner.cli.estimate import estimate
 from tuner.cli.frame import Frame, with_problems
 from tuner.cli.job_yaml import read_job
+from tuner.cli.operating import migrate
 from tuner.cli.pilot import pilot
 from tuner.cli.plan import plan
 from tuner.cli.prices import prices
@@ -206,6 +207,7 @@ app.command()(prices)
 app.command()(advice)
 app.command()(simulate)
 app.command()(cluster)
+app.command()(migrate)
 app.command()(preempt)
 app.command()(spend)
 app.add_typer(budgets, name="budgets")

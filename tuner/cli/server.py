@@ -32,7 +32,9 @@ def run() -> None:
     listening = _listen(settings)
     service = build(settings)
     controller, keeper, mirrors = Controller(service), Keeper(service), Mirrors(service)
-    app = create_app(service, is_ready=controller.ready.is_set, page_files=web.FOLDER)
+    app = create_app(
+        service, is_ready=controller.ready.is_set, mirrors=mirrors.standing, page_files=web.FOLDER
+    )
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2, server_header=False)
     gc.freeze()  # what was imported stays: looking through it again and again makes requests wait for 0.1 s
     controller.start()

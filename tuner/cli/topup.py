@@ -6,8 +6,7 @@ import typer
 
 from tuner.cli import render
 from tuner.cli.frame import Frame, with_problems
-from tuner.client import ApiError, Client
-from tuner.schemas.job import Job
+from tuner.client import ApiError, Client, Job
 
 
 @with_problems

@@ -1,15 +1,35 @@
-"""Whether a change that was asked for is there."""
+"""A change that is made once, whatever becomes of the answers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from tuner.schemas.job import Job
+from tuner.client.http import ApiError
+from tuner.client.steps import Steps
+from tuner.schemas.job import JobFacts
 
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 SMALLEST = 5e-7  # what amounts differ by that are not the same, in JSON's six decimals
 
 
-def is_as_asked(job: Job, change: Mapping[str, Any]) -> bool:
+def once(
+    sent: Steps[JobFacts], look: Callable[[], Steps[JobFacts]], change: Mapping[str, Any]
+) -> Steps[JobFacts]:
+    """Sends a change of what has a revision; it is done, too, where an answer was lost and the job is as asked."""
+    try:
+        return (yield from sent)
+    except ApiError as error:
+        if not error.in_doubt or error.status not in (0, 412, 503):
+            raise
+        try:
+            found = yield from look()
+        except ApiError:
+            raise error from None
+        if not is_as_asked(found, change):
+            raise
+        return found
+
+
+def is_as_asked(job: JobFacts, change: Mapping[str, Any]) -> bool:
     """Of a change as `PATCH /v1/jobs/{id}` takes it."""
     budget = change.get("budget") or {}
     limits = all(_same(name, asked, job.budget[name]) for name, asked in budget.items())
