@@ -20,6 +20,7 @@ from tuner.api.routers import (
     events,
     health,
     jobs,
+    logs,
     pilots,
     plans,
     prices,
@@ -57,7 +58,7 @@ def create_app(
     app.state.metrics = Metrics(lambda: figures(service))
     problems.install(app)
     v1 = APIRouter(prefix="/v1", dependencies=[Depends(require_key)], responses=RESPONSES)
-    for part in (jobs, advice, pilots, answers, best, estimates, events, plans, prices, spend, budgets):
+    for part in (jobs, advice, pilots, answers, logs, best, estimates, events, plans, prices, spend, budgets):
         v1.include_router(part.router)
     app.include_router(v1)
     app.include_router(health.router)

@@ -13,6 +13,7 @@ from tuner.cli.cluster import cluster, preempt
 from tuner.cli.estimate import estimate
 from tuner.cli.frame import Frame, with_problems
 from tuner.cli.job_yaml import read_job
+from tuner.cli.logs import logs
 from tuner.cli.operating import migrate
 from tuner.cli.pilot import pilot
 from tuner.cli.plan import plan
@@ -197,6 +198,7 @@ def trainables(as_json: Json = False) -> None:
 
 
 app.command()(topup)
+app.command()(logs)
 app.command()(best)
 app.command()(best_of_all)
 app.command()(pareto)

@@ -20,6 +20,7 @@ from tuner.schemas.advice import Advice
 from tuner.schemas.budgets import BudgetAbove, BudgetList
 from tuner.schemas.estimate_answers import Estimate
 from tuner.schemas.job import Job, JobFacts, JobPage
+from tuner.schemas.logs import TrialLog
 from tuner.schemas.plan import Plan
 from tuner.schemas.prices import Prices
 from tuner.schemas.spend import SpendAnswer
@@ -157,6 +158,21 @@ class Calls:
     def trial(self, job: AnyJob, trial: str) -> Steps[show.TrialDetail]:
         """With the learning curve, the bill and every attempt."""
         return self._ask(show.TrialDetail, "GET", path_of(job, f"/trials/{_quoted(trial)}"))
+
+    @call
+    def logs(
+        self,
+        job: AnyJob,
+        trial: str,
+        *,
+        attempt: int | None = None,
+        tail: int | None = None,
+        after: int | None = None,
+    ) -> Steps[TrialLog]:
+        """What the trial's own code printed: the last `tail` bytes, of those behind the first `after`; of the newest attempt that
+        printed anything, where none is named. ApiError 404 where nothing was printed."""
+        query = {"attempt": attempt, "tail": tail, "after": after}
+        return self._ask(TrialLog, "GET", path_of(job, f"/trials/{_quoted(trial)}/logs"), query=query)
 
     @call
     def ledger(self, job: AnyJob) -> Steps[show.LedgerPage]:

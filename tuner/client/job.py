@@ -17,6 +17,7 @@ from tuner.schemas import best as choices
 from tuner.schemas.advice import Advice
 from tuner.schemas.job import Best, JobFacts
 from tuner.schemas.job import Job as JobAnswer
+from tuner.schemas.logs import TrialLog
 
 STOPPED = (*follow.ENDED, "paused")
 
@@ -115,6 +116,14 @@ class Acting(JobFacts):
     def trial(self, trial: str) -> Steps[show.TrialDetail]:
         """With the learning curve, the bill and every attempt."""
         return Calls.trial.steps(self._client, self.id, trial)
+
+    @call
+    def logs(
+        self, trial: str, *, attempt: int | None = None, tail: int | None = None, after: int | None = None
+    ) -> Steps[TrialLog]:
+        """What the trial's own code printed: the last `tail` bytes, of those behind the first `after`; of the newest attempt that
+        printed anything, where none is named. ApiError 404 where nothing was printed."""
+        return Calls.logs.steps(self._client, self.id, trial, attempt=attempt, tail=tail, after=after)
 
     # How it is shown
 
