@@ -175,12 +175,12 @@ def test_a_finished_job_that_goes_on_is_shown_as_one(
     one = follower(service, lambda: opened(tmp_path))
     one.one_pass()
     before = study_of(tmp_path, job)
-    stopped = next(one for one in trials_of(client, job) if one["state"] == "stopped")
+    ended = next(one for one in trials_of(client, job) if one["state"] in STATES)
     now = service.now()
     assert client.post(f"/v1/jobs/{job}/resume").status_code == 202
     with fakes.SimulatedSqlJournal(service.database, job, service.project, now).transaction() as tx:
         tx.append(Asked(now, "resume"))
-        tx.put_trial(stopped["id"], "paused", at=now)
+        tx.put_trial(ended["id"], "paused", at=now)
     one.one_pass()
     assert not one.is_failing
     one._let_go()
