@@ -7,6 +7,7 @@ import typer
 from tuner.cli import render
 from tuner.cli.frame import Frame, with_problems
 from tuner.client import ApiError, Client, Job
+from tuner.client.changes import raised, wants_more
 
 
 @with_problems
@@ -21,10 +22,10 @@ def topup(
         raise typer.BadParameter("give --usd or --gpu-hours")
     client = Client()
     before = client.job(job)
-    more = {"usd": usd, "gpu_hours": gpu_hours}
-    change = {
-        name: _plus(before.budget[name], value, name) for name, value in more.items() if value is not None
-    }
+    try:
+        change = raised(before.budget, usd=usd, gpu_hours=gpu_hours)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
     try:
         after = client.patch(job, if_match=before.revision, budget=change)
     except ApiError as error:
@@ -32,15 +33,9 @@ def topup(
             raise
         typer.echo(_refused(client, before, change, error), err=True)
         raise typer.Exit(1) from error
-    if after.state in ("paused", "succeeded") and str(after.stop_reason).startswith("budget"):
+    if wants_more(after):
         after = client.resume(job)
     Frame(as_json).show(after, render.job)
-
-
-def _plus(before: float | None, more: float, name: str) -> float:
-    if before is None:
-        raise typer.BadParameter(f"the job has no limit on {name}")
-    return round(before + more, 6)
 
 
 def _refused(client: Client, before: Job, change: dict[str, float], error: ApiError) -> str:
