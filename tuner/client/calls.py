@@ -8,7 +8,7 @@ from urllib.parse import quote
 import httpx2
 
 from tuner.client import follow
-from tuner.client.changes import once
+from tuner.client.changes import once, raised, wants_more
 from tuner.client.http import TRIES, A, ask, exchange, request
 from tuner.client.methods import call, job_call, job_series, series
 from tuner.client.progress import progress_of
@@ -72,6 +72,19 @@ class Calls:
         headers = {} if if_match is None else {"If-Match": f'"{if_match}"'}
         sent = self._ask_job("PATCH", path_of(job), body=change, headers=headers, repeat=True)
         return sent if if_match is None else once(sent, lambda: self._ask_job("GET", path_of(job)), change)
+
+    @job_call
+    def top_up(
+        self, job: AnyJob, *, usd: float | None = None, gpu_hours: float | None = None
+    ) -> Steps[JobFacts]:
+        """Adds to the budget as it is now, once, whatever becomes of the connection; the job goes on if it had stopped for want of it.
+        ApiError 412 where somebody else changes it at the same time: then nothing was added."""
+        before = yield from self._ask_job("GET", path_of(job))
+        change = raised(before.budget, usd=usd, gpu_hours=gpu_hours)
+        after: JobFacts = yield from Calls.patch.steps(self, job, if_match=before.revision, budget=change)
+        if wants_more(after):
+            after = yield from Calls.resume.steps(self, job)
+        return after
 
     @job_call
     def pilot(self, job: Mapping[str, Any], *, usd: float | None = None) -> Steps[JobFacts]:

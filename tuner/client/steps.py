@@ -76,6 +76,24 @@ class _Outcome:
         return steps.send(self.value) if self.error is None else steps.throw(self.error)
 
 
+def collected(series: Series[T]) -> Steps[list[T]]:
+    """All of them."""
+    found, outcome = list[T](), _Outcome()
+    while True:
+        try:
+            effect = outcome.into(series)
+        except StopIteration:
+            return found
+        outcome = _Outcome()
+        if isinstance(effect, Item):
+            found.append(effect.value)
+            continue
+        try:
+            outcome = _Outcome((yield effect))
+        except Exception as error:
+            outcome = _Outcome(error=error)
+
+
 class _Line:
     """To the service, for one call: the stream that it reads, if it reads one."""
 
