@@ -15,8 +15,8 @@ from kubernetes_validate import utils
 from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 
 from tests.deploy.files import CONSTRAINTS, DEPLOY, ROOT
-from tuner.engine.ray_cluster import labels as its
 from tuner.domain.money import Price
+from tuner.engine.ray_cluster import labels as its
 from tuner.planning.catalogue import Catalogue
 from tuner.service.catalogue import catalogue
 from tuner.settings import Settings
