@@ -46,7 +46,7 @@ class Line(httpx2.BaseTransport):
 
 @pytest.fixture(autouse=True)
 def _awake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tuner.client.http.time.sleep", lambda _s: None)
+    monkeypatch.setattr("time.sleep", lambda _s: None)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def budget(rest: TestClient, job: str) -> Any:
 
 
 def top_up(line: Line, job: str, monkeypatch: pytest.MonkeyPatch, usd: str = "5") -> Result:
-    monkeypatch.setattr("tuner.cli.topup.Client", lambda: Client("http://tuner", fakes.KEY, transport=line))
+    monkeypatch.setattr("tuner.client.Client", lambda: Client("http://tuner", fakes.KEY, transport=line))
     return CliRunner().invoke(app, ["topup", job, "--usd", usd])
 
 

@@ -1,20 +1,56 @@
-"""Whether a change that was asked for is there."""
+"""A change that is made once, whatever becomes of the answers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from tuner.schemas.job import Job
+from tuner.client.http import ApiError
+from tuner.client.steps import Steps
+from tuner.schemas.job import JobFacts
 
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 SMALLEST = 5e-7  # what amounts differ by that are not the same, in JSON's six decimals
 
 
-def is_as_asked(job: Job, change: Mapping[str, Any]) -> bool:
+def once(
+    sent: Steps[JobFacts], look: Callable[[], Steps[JobFacts]], change: Mapping[str, Any]
+) -> Steps[JobFacts]:
+    """Sends a change of what has a revision; it is done, too, where an answer was lost and the job is as asked."""
+    try:
+        return (yield from sent)
+    except ApiError as error:
+        if not error.in_doubt or error.status not in (0, 412, 503):
+            raise
+        try:
+            found = yield from look()
+        except ApiError:
+            raise error from None
+        if not is_as_asked(found, change):
+            raise
+        return found
+
+
+def is_as_asked(job: JobFacts, change: Mapping[str, Any]) -> bool:
     """Of a change as `PATCH /v1/jobs/{id}` takes it."""
     budget = change.get("budget") or {}
     limits = all(_same(name, asked, job.budget[name]) for name, asked in budget.items())
     plain = all(change.get(name) in (None, getattr(job, name)) for name in ("tags", "priority"))
     return limits and plain
+
+
+def raised(budget: Mapping[str, Any], **more: float | None) -> dict[str, float]:
+    """The limits of a budget to which something is added, as a change of it. Raises ValueError."""
+    added = {name: value for name, value in more.items() if value is not None}
+    if not added:
+        raise ValueError(f"say how much to add: {' or '.join(more)}")
+    for name in added:
+        if budget[name] is None:
+            raise ValueError(f"the job has no limit on {name}")
+    return {name: round(budget[name] + value, 6) for name, value in added.items()}
+
+
+def wants_more(job: JobFacts) -> bool:
+    """Whether it stopped because its budget was spent."""
+    return job.state in ("paused", "succeeded") and str(job.stop_reason).startswith("budget")
 
 
 def _same(name: str, asked: Any, found: Any) -> bool:

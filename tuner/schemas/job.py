@@ -191,7 +191,7 @@ class NodePrice(Answer):
     source: str
 
 
-class Job(Answer):
+class JobFacts(Answer):
     """`queue_position` is 1 for the next job to be launched; null for one that does not wait for its turn. `next_opening`: when the
     window opens that the job waits for. `rungs`: the steps at which its scheduler compares trials, lowest first. `revision` changes with budget,
     tags and priority, and with nothing else: a PATCH with `If-Match: "<revision>"` changes only what was seen."""
@@ -223,11 +223,16 @@ class Job(Answer):
     price: NodePrice
     spend: Spend
     progress: Progress
-    best: Best | None
     links: Links
     created_at: str
     started_at: str | None
     ended_at: str | None
+
+
+class Job(JobFacts):
+    """`best` is the best so far, null before the first report."""
+
+    best: Best | None
 
 
 class JobPage(Answer):
