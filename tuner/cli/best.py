@@ -5,8 +5,7 @@ from typing import Annotated
 import typer
 
 from tuner.cli import render_best
-from tuner.cli.frame import Frame, with_problems
-from tuner.client import Client
+from tuner.cli.frame import Frame, connect, with_problems
 
 Json = Annotated[bool, typer.Option("--json", help="Print what REST answers, as JSON.")]
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="The id of a job: job_…", show_default=False)]
@@ -38,7 +37,7 @@ def best(
     as_json: Json = False,
 ) -> None:
     """The best configuration within limits on what it costs to train, and what the next dollar would buy."""
-    found = Client().best(
+    found = connect().best(
         job,
         max_cost_usd=max_cost_usd,
         max_gpu_hours=max_gpu_hours,
@@ -63,7 +62,7 @@ def best_of_all(
     as_json: Json = False,
 ) -> None:
     """The best configuration within limits that any job found."""
-    found = Client().best_of_all(
+    found = connect().best_of_all(
         trainable,
         metric,
         max_cost_usd=max_cost_usd,
@@ -85,5 +84,5 @@ def pareto(
     as_json: Json = False,
 ) -> None:
     """Metric against cost: every configuration that no other beats on both."""
-    found = Client().pareto(job, market=market, instance_type=instance_type, region=region)
+    found = connect().pareto(job, market=market, instance_type=instance_type, region=region)
     Frame(as_json).show(found, render_best.pareto)

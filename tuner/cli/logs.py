@@ -1,18 +1,23 @@
 """`tuner logs`: what a trial's own code printed."""
 
+from __future__ import annotations
+
 import json
 import re
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tuner.cli.frame import with_problems
-from tuner.client import ENDED, ApiError, Client
-from tuner.schemas.logs import TrialLog
+from tuner.cli.frame import connect, with_problems
+
+if TYPE_CHECKING:
+    from tuner.client import Client
+    from tuner.schemas.logs import TrialLog
 
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20}
 TRIAL_ENDED = ("completed", "stopped", "failed")
+JOB_ENDED = ("succeeded", "cancelled", "failed")
 LOOK_S = 1.0
 
 
@@ -34,7 +39,7 @@ def logs(
     as_json: Annotated[bool, typer.Option("--json", help="Print what REST answers, as JSON.")] = False,
 ) -> None:
     """What a trial's own code printed."""
-    client, size = Client(), _bytes(tail)
+    client, size = connect(), _bytes(tail)
     if follow:
         _follow(client, job, trial, attempt, size, as_json=as_json)
         return
@@ -70,6 +75,8 @@ def _look(
     client: Client, job: str, trial: str, attempt: int | None, tail: int, after: int
 ) -> TrialLog | None:
     """None where nothing was printed so far."""
+    from tuner.client import ApiError
+
     try:
         return client.logs(job, trial, attempt=attempt, tail=tail, after=after)
     except ApiError as error:
@@ -79,7 +86,7 @@ def _look(
 
 
 def _is_over(client: Client, job: str, trial: str) -> bool:
-    return client.trial(job, trial).state in TRIAL_ENDED or client.job(job).state in ENDED
+    return client.trial(job, trial).state in TRIAL_ENDED or client.job(job).state in JOB_ENDED
 
 
 def _bytes(text: str) -> int:

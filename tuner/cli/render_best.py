@@ -1,11 +1,19 @@
 """Choices under a budget, for people."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tuner.cli.render import best_line, config, number, usd
-from tuner.schemas import best as show
+from tuner.cli import tables
+from tuner.cli.render import best_line
+from tuner.cli.words import config, number, usd
+
+if TYPE_CHECKING:
+    from tuner.schemas import best as show
 
 
 def best(found: show.BestAnswer) -> RenderableType:
@@ -20,9 +28,7 @@ def best_of_all(found: show.BestOfAll) -> RenderableType:
 
 
 def pareto(found: show.Pareto) -> RenderableType:
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("cost", "metric", "trial", "step", "configuration"):
-        shown.add_column(column, overflow="fold")
+    shown = tables.plain("cost", "metric", "trial", "step", "configuration")
     for point in found.items:
         shown.add_row(_cost(point), number(point.metric), point.trial, str(point.step), config(point.config))
     return Group(shown, *_pricing(found.pricing))

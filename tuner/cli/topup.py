@@ -1,13 +1,16 @@
 """`tuner topup`: more money for a job, added once whatever becomes of the connection, and whoever else adds at the same time."""
 
-from typing import Annotated, Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tuner.cli import render
-from tuner.cli.frame import Frame, with_problems
-from tuner.client import ApiError, Client, Job
-from tuner.client.changes import raised, wants_more
+from tuner.cli import render, words
+from tuner.cli.frame import Frame, connect, with_problems
+
+if TYPE_CHECKING:
+    from tuner.client import ApiError, Client, Job
 
 
 @with_problems
@@ -20,7 +23,10 @@ def topup(
     """Add to a job's budget, and let it go on if it had stopped for want of it."""
     if usd is None and gpu_hours is None:
         raise typer.BadParameter("give --usd or --gpu-hours")
-    client = Client()
+    from tuner.client import ApiError
+    from tuner.client.changes import raised, wants_more
+
+    client = connect()
     before = client.job(job)
     try:
         change = raised(before.budget, usd=usd, gpu_hours=gpu_hours)
@@ -41,6 +47,8 @@ def topup(
 def _refused(client: Client, before: Job, change: dict[str, float], error: ApiError) -> str:
     """What is known of the budget after a change that was not made, or of which that is not known."""
     asked, had = _limits(change), _limits(before.budget)
+    from tuner.client import ApiError
+
     try:
         now = client.job(before.id)
     except ApiError:
@@ -63,7 +71,7 @@ def _refused(client: Client, before: Job, change: dict[str, float], error: ApiEr
 
 
 def _limits(budget: dict[str, Any]) -> str:
-    found = [] if budget.get("usd") is None else [render.usd(budget["usd"])]
+    found = [] if budget.get("usd") is None else [words.usd(budget["usd"])]
     if budget.get("gpu_hours") is not None:
         found.append(f"{budget['gpu_hours']:g} GPU-hours")
     return " and ".join(found)
