@@ -15,13 +15,14 @@ from tuner.client.queries import BestQuery, Elsewhere
 from tuner.client.steps import Awaiting, Blocking, Series, Steps, collected
 from tuner.schemas import answers as show
 from tuner.schemas import best as choices
-from tuner.schemas.advice import Advice
 from tuner.schemas.job import Best, JobFacts
 from tuner.schemas.job import Job as JobAnswer
 from tuner.schemas.logs import TrialLog
 
 if TYPE_CHECKING:
     import pandas
+
+    from tuner.schemas.advice import Advice
 
 STOPPED = (*follow.ENDED, "paused")
 
@@ -113,7 +114,7 @@ class Acting(JobFacts):
         return Calls.report.steps(self._client, self.id)
 
     @call
-    def advice(self) -> Steps[Advice]:
+    def advice(self) -> Steps["Advice"]:
         """What would have made it cheaper, with evidence and dollars, and what could not be judged."""
         return Calls.advice.steps(self._client, self.id)
 
