@@ -3,7 +3,7 @@
 import hmac
 import logging
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from a2wsgi import WSGIMiddleware
 from fastapi import FastAPI
@@ -91,10 +91,11 @@ class Mounted:
         if path == "":
             return RedirectResponse(f"{OPTUNA}/dashboard")
         if self._data is None:
-            self._data = WSGIMiddleware(
-                await run_in_threadpool(lambda: self._dashboard.wsgi), workers=THREADS
-            )
-        return self._data
+            self._data = WSGIMiddleware(await run_in_threadpool(self._wsgi), workers=THREADS)
+        return cast(ASGIApp, self._data)
+
+    def _wsgi(self) -> Any:
+        return self._dashboard.wsgi
 
     def _to_study(self, job: str) -> Response:
         service: Service = self._app.state.service
