@@ -26,7 +26,7 @@ from tuner.api.routers import (
     spend,
 )
 from tuner.schemas.problem import Problem
-from tuner.service.figures import figures
+from tuner.service.figures import Reader
 from tuner.service.wiring import Service
 
 RESPONSES: dict[int | str, dict[str, Any]] = {
@@ -48,7 +48,7 @@ def create_app(
     app.state.service = service
     app.state.api_key = service.settings.api_key()
     app.state.is_ready = is_ready
-    app.state.metrics = Metrics(lambda: figures(service))
+    app.state.metrics = Metrics(Reader(service).read, service.vitals)
     problems.install(app)
     v1 = APIRouter(prefix="/v1", dependencies=[Depends(require_key)], responses=RESPONSES)
     for part in (jobs, advice, pilots, answers, best, estimates, events, plans, prices, spend, budgets):
