@@ -96,6 +96,7 @@ COMMANDS = {
     "priority": {"--json"},
     "prices": {"--cloud", "--region", "--accelerator", "--market", "--update", "--json"},
     "demo": set[str](),
+    "migrate": {"--json"},
     "simulate": {
         "--table",
         "--budget-trainings",
@@ -108,7 +109,7 @@ COMMANDS = {
         "--json",
     },
 }
-JOB = ["id", "state", "stop_reason", "spend", "budget", "progress", "best", "links"]
+JOB = ["revision", "id", "state", "stop_reason", "spend", "budget", "progress", "best", "links"]
 TRIAL = ["id", "config", "state", "steps", "metric", "cost_usd", "gpu_hours", "attempts", "preemptions"]
 PROBLEM = ["type", "title", "status", "detail", "errors"]
 
@@ -171,7 +172,7 @@ def test_every_command_says_what_it_is() -> None:
 
 
 def test_the_package_offers_its_client_and_nothing_by_accident() -> None:
-    assert tuner.__all__ == ["Client", "__version__"]
-    assert tuner.Client.__module__ == "tuner.client"
+    assert tuner.__all__ == ["AsyncClient", "Client", "__version__"]
+    assert tuner.Client.__module__ == tuner.AsyncClient.__module__ == "tuner.client"
     assert tuner.__version__.count(".") == 2
     assert not hasattr(tuner, "Tuner")

@@ -3,16 +3,16 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tuner.client import Client
+    from tuner.client import AsyncClient, Client
 
 __version__ = "0.1.0"
-__all__ = ["Client", "__version__"]
+__all__ = ["AsyncClient", "Client", "__version__"]
 
 
 def __getattr__(name: str) -> object:
-    """`tuner.Client`, loaded when it is first asked for."""
-    if name == "Client":
-        from tuner.client import Client
+    """`tuner.Client` and `tuner.AsyncClient`, loaded when they are first asked for."""
+    if name in ("AsyncClient", "Client"):
+        from tuner import client
 
-        return Client
+        return getattr(client, name)
     raise AttributeError(f"module 'tuner' has no attribute {name!r}")

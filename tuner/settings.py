@@ -27,6 +27,7 @@ class Settings:
     home: Path
     database_url: str = field(repr=False)
     storage: str
+    database_url_file: str = ""
     storage_region: str = ""
     ray_address: str = ""
     host: str = "127.0.0.1"
@@ -53,9 +54,11 @@ class Settings:
             environ.get("TUNER_HOST") or "127.0.0.1",
             _int(environ, "TUNER_PORT", 8000, 0, 65535) or 0,
         )
+        database_url, database_url_file = _database_url(environ, home)
         return cls(
             home=home,
-            database_url=_database_url(environ, home),
+            database_url=database_url,
+            database_url_file=database_url_file,
             storage=_storage(environ.get("TUNER_STORAGE") or str(home / "storage")),
             storage_region=environ.get("TUNER_STORAGE_REGION", ""),
             ray_address=environ.get("TUNER_RAY_ADDRESS", ""),
@@ -88,8 +91,9 @@ class Settings:
 
     @property
     def database_url_path(self) -> Path:
-        """Where drivers on this machine find a database URL that holds a password."""
-        return self.home / "database_url"
+        """Where drivers find a database URL that holds a password: in the file that we were given, which must be there on the
+        cluster's head, too, or in one that the service writes, for drivers on this machine."""
+        return Path(self.database_url_file) if self.database_url_file else self.home / "database_url"
 
     def api_key(self) -> str:
         """The key of the API: as given, or as kept in the home, where the first who asks makes it."""
@@ -139,13 +143,16 @@ def _storage(url: str) -> str:
     return url if "://" in url else str(Path(url).expanduser().absolute())
 
 
-def _database_url(environ: Mapping[str, str], home: Path) -> str:
-    given = environ.get("TUNER_DATABASE_URL")
-    if given:
-        return given
-    if file := environ.get("TUNER_DATABASE_URL_FILE"):
-        return Path(file).read_text().strip()
-    return f"sqlite:///{home}/tuner.db"
+def _database_url(environ: Mapping[str, str], home: Path) -> tuple[str, str]:
+    """With the file that it was found in, if any."""
+    if given := environ.get("TUNER_DATABASE_URL"):
+        return given, ""
+    if file := _path(environ.get("TUNER_DATABASE_URL_FILE", "")):
+        try:
+            return Path(file).read_text().strip(), file
+        except OSError as error:
+            raise ValueError(f"TUNER_DATABASE_URL_FILE: {file} cannot be read: {error.strerror}") from error
+    return f"sqlite:///{home}/tuner.db", ""
 
 
 def _reachable(host: str) -> str:

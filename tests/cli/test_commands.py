@@ -214,7 +214,7 @@ def test_waiting_for_a_job_tells_how_it_ended(
         fakes.move(service, job, state)
 
     service.now.pass_s(1)
-    monkeypatch.setattr("tuner.client.time.sleep", end)
+    monkeypatch.setattr("time.sleep", end)
     result = tuner("submit", str(job_file), "--wait", "--json")
     assert result.exit_code == status
     assert json.loads(result.stdout)["state"] == state

@@ -103,7 +103,7 @@ def test_a_wrong_setting_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_service_that_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNER_URL", "http://127.0.0.1:1")
-    monkeypatch.setattr("tuner.client.time.sleep", lambda _: None)
+    monkeypatch.setattr("time.sleep", lambda _: None)
     result = CliRunner().invoke(app, ["jobs"])
     assert result.exit_code == 1
     assert "The service does not answer" in result.stderr

@@ -1,13 +1,15 @@
-"""The Python client: it repeats what is safe to repeat, says what went wrong, and comes back to a stream that broke."""
+"""The Python client, answering at once and awaited: it repeats what is safe to repeat, says what went wrong, and comes back to a stream that broke."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import httpx2
 import pytest
 
-from tuner.client import TRIES, ApiError, Client, Event, parse_events
+from tests.client.both import Both, both
+from tuner.client import TRIES, ApiError, Event
+from tuner.client.follow import EventReader
 
 PROBLEM = {
     "type": "urn:tuner:problem:invalid",
@@ -23,12 +25,25 @@ Answer = Callable[[httpx2.Request], httpx2.Response]
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How long the client would have slept."""
     found: list[float] = []
-    monkeypatch.setattr("tuner.client.time.sleep", found.append)
+
+    async def sleep(seconds: float) -> None:
+        found.append(seconds)
+
+    monkeypatch.setattr("time.sleep", found.append)
+    monkeypatch.setattr("asyncio.sleep", sleep)
     return found
+
+
+@pytest.fixture(params=["answers", "is awaited"], autouse=True)
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test is run with both clients."""
+    monkeypatch.setattr(Server, "is_awaited", request.param == "is awaited")
 
 
 class Server:
     """Answers each request with the next of what it was given; an exception is raised."""
+
+    is_awaited = False
 
     def __init__(self, *answers: httpx2.Response | Exception) -> None:
         self.requests: list[httpx2.Request] = []
@@ -39,10 +54,16 @@ class Server:
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        if isinstance(answer.stream, Broken):
+            return answer
+        return httpx2.Response(answer.status_code, headers=answer.headers, content=answer.content)
 
-    def client(self) -> Client:
-        return Client("http://tuner", "key", transport=httpx2.MockTransport(self))
+    def client(self, *address: str) -> Both:
+        return both(
+            *(address or ("http://tuner", "key")),
+            transport=httpx2.MockTransport(self),
+            is_awaited=self.is_awaited,
+        )
 
 
 def problem(status: int, **changes: Any) -> httpx2.Response:
@@ -51,7 +72,7 @@ def problem(status: int, **changes: Any) -> httpx2.Response:
 
 TRAINABLES: dict[str, list[object]] = {"items": []}
 SILENCE = httpx2.ConnectError("refused")
-SAFE: dict[str, Callable[[Client], object]] = {
+SAFE: dict[str, Callable[[Both], object]] = {
     "trainables": lambda client: client.trainables(),
     "job": lambda client: client.job("job_1"),
     "bill": lambda client: client.bill("job_1"),
@@ -180,7 +201,7 @@ def frame(number: int | None, **data: Any) -> bytes:
 ENDED = b'event: job\ndata: {"state": "succeeded"}\n\n'
 
 
-class Broken(httpx2.SyncByteStream):
+class Broken(httpx2.SyncByteStream, httpx2.AsyncByteStream):
     """Parts of a stream, then a connection that breaks, or the end."""
 
     def __init__(self, *parts: bytes, breaks: bool) -> None:
@@ -190,6 +211,10 @@ class Broken(httpx2.SyncByteStream):
         yield from self._parts
         if self._breaks:
             raise httpx2.ReadError("the connection broke")
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for part in self:
+            yield part
 
 
 def test_a_stream_that_breaks_goes_on_behind_the_last_whole_event() -> None:
@@ -204,6 +229,18 @@ def test_a_stream_that_breaks_goes_on_behind_the_last_whole_event() -> None:
     assert [event.data.get("n") for event in found] == [1, 2, 3, None]
     told = [request.headers.get("Last-Event-ID") for request in server.requests]
     assert told == [None, "3", "3", "5", "5"], "an end that is not the job's is a break"
+
+
+def test_what_is_told_behind_the_end_of_a_job_is_read_too_and_breaks_are_told_of() -> None:
+    server = Server(
+        httpx2.Response(200, stream=Broken(frame(3, n=1), ENDED, breaks=True)),
+        SILENCE,
+        httpx2.Response(200, stream=Broken(ENDED, frame(5, n=2), breaks=False)),
+    )
+    told: list[bool] = []
+    found = list(server.client().events("job_1", on_connection=told.append))
+    assert [event.data.get("n") for event in found] == [1, None, None, 2]
+    assert told == [True, False, False, True]
 
 
 def test_events_begin_where_one_asks() -> None:
@@ -237,7 +274,8 @@ def test_frames_are_read_as_the_standard_has_them() -> None:
         "",
         "data: {}",
     ]
-    assert list(parse_events(iter(lines))) == [Event("job", {"a": 1}, 4)]
+    reader = EventReader()
+    assert [event for line in lines if (event := reader.take(line))] == [Event("job", {"a": 1}, 4)]
 
 
 # Settings
@@ -247,7 +285,7 @@ def test_url_and_key_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("TUNER_URL", "http://elsewhere:1/")
     monkeypatch.setenv("TUNER_API_KEY", "secret")
     server = Server(httpx2.Response(200, json=TRAINABLES))
-    client = Client(transport=httpx2.MockTransport(server))
+    client = server.client("", "")
     client.trainables()
     assert str(server.requests[0].url) == "http://elsewhere:1/v1/trainables"
     assert server.requests[0].headers["Authorization"] == "Bearer secret"
@@ -258,7 +296,7 @@ def test_the_key_is_read_where_the_service_keeps_it(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("TUNER_HOME", str(tmp_path))
     (tmp_path / "api_key").write_text("kept\n")
     server = Server(httpx2.Response(200, json=TRAINABLES))
-    Client(transport=httpx2.MockTransport(server)).trainables()
+    server.client("", "").trainables()
     assert server.requests[0].headers["Authorization"] == "Bearer kept"
 
 

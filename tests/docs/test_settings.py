@@ -50,4 +50,10 @@ def test_a_database_url_may_come_from_a_file(tmp_path: Path) -> None:
     file.write_text("postgresql://u:secret@host/db\n")
     settings = Settings.from_env({"TUNER_DATABASE_URL_FILE": str(file)})
     assert settings.database_url == "postgresql://u:secret@host/db"
+    assert settings.database_url_path == file
     assert "secret" not in repr(settings)
+
+
+def test_a_file_of_the_database_url_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"TUNER_DATABASE_URL_FILE: .*nowhere cannot be read"):
+        Settings.from_env({"TUNER_DATABASE_URL_FILE": str(tmp_path / "nowhere")})

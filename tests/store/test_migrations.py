@@ -12,9 +12,10 @@ from sqlalchemy import Connection, inspect
 from tests.store import hammer
 from tests.store.builders import JOB, create, new_job
 from tests.store.crowd import crowd
+from tuner.domain.errors import Unavailable
 from tuner.domain.time import Instant
 from tuner.store import history, jobs, migrations
-from tuner.store.database import Database
+from tuner.store.database import Database, newest_revision
 from tuner.store.journal import landed
 from tuner.store.tables import metadata
 
@@ -126,6 +127,16 @@ def test_several_processes_that_migrate_at_once_all_find_it_done(
         pass
     assert schema(fresh) == schema(database)
     fresh.dispose()
+
+
+def test_a_database_that_a_newer_version_upgraded_is_refused_in_words_and_left_alone(
+    database: Database,
+) -> None:
+    with database.write() as db:
+        db.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(Unavailable, match=f"at revision 9999.*none after {newest_revision()}"):
+        database.migrate()
+    assert database.revision() == "9999"
 
 
 def test_the_folder_of_a_new_database_is_for_its_owner_alone(

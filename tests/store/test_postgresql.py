@@ -23,7 +23,7 @@ from tuner.domain.objective import Mode
 from tuner.domain.time import Instant
 from tuner.store import above, above_changes, best, jobs, launches, ledger, spend
 from tuner.store.best import Limits
-from tuner.store.database import Database
+from tuner.store.database import Database, newest_revision
 from tuner.store.journal import SqlJournal
 from tuner.store.spend import Span
 from tuner.store.tables import metadata
@@ -49,6 +49,16 @@ def test_alembic_finds_nothing_to_change_in_the_migrated_schema(database: Databa
 
 def test_migrating_again_changes_nothing(database: Database) -> None:
     database.migrate()
+
+
+def test_services_that_start_at_once_on_an_empty_database_migrate_it_once(database: Database) -> None:
+    with database.engine.execution_options(isolation_level="AUTOCOMMIT").connect() as db:
+        db.exec_driver_sql("CREATE DATABASE fresh")
+    fresh = Database(database.url.set(database="fresh").render_as_string(hide_password=False))
+    with crowd(hammer.migrate, fresh, [()] * 3):
+        pass
+    assert fresh.revision() == newest_revision()
+    fresh.dispose()
 
 
 @settings(deadline=None, max_examples=25, derandomize=True)

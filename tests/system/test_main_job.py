@@ -45,8 +45,8 @@ def test_a_real_model_is_tuned(served: Served) -> None:
     )
     ended = served.finished(served.client.submit(asked).id)
     assert (ended.state, ended.stop_reason) == ("succeeded", "target"), ended.detail
-    assert ended.best is not None
-    assert (ended.best.metric or 0) >= 0.95
+    assert ended.best_so_far is not None
+    assert (ended.best_so_far.metric or 0) >= 0.95
     books.check(served.client, ended.id)
 
 
@@ -57,7 +57,7 @@ def test_a_job_learns_from_another_and_tells_what_its_money_bought(served: Serve
     ended = served.finished(served.client.submit(again).id)
     assert (ended.state, ended.stop_reason) == ("succeeded", "trials"), ended.detail
     report = served.client.report(ended.id)
-    assert report.best == ended.best
+    assert report.best == ended.best_so_far
     assert 0 < (report.best_spent_usd or 0) <= report.spent_usd == ended.spend.usd
     assert [one.method for one in report.estimates] == ["random_search", "stopping_asha"]
     books.check(served.client, ended.id)

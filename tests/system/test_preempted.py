@@ -96,7 +96,7 @@ def test_a_job_that_is_preempted_again_and_again_ends_as_one_that_was_not(
     ended = [on_spot.finished(job) for job in (calm, rough)]
     assert [(job.state, job.stop_reason) for job in ended] == [("succeeded", "trials")] * 2
     assert decided(on_spot, calm) == decided(on_spot, rough)
-    best = [(job.best.trial, job.best.step, job.best.metric) for job in ended if job.best is not None]
+    best = [(best.trial, best.step, best.metric) for job in ended if (best := job.best_so_far) is not None]
     assert len(best) == 2
     assert best[0] == best[1]
     it_is_on_the_record(on_spot, rough, ways)

@@ -21,7 +21,7 @@ from tuner.service.best import Reached
 from tuner.service.line import Wait
 from tuner.service.report import Estimate, ReportView
 from tuner.service.trainables import Described
-from tuner.service.views import JobView
+from tuner.service.views import JobView, revision_of
 
 
 def job_of(view: JobView) -> wire.Job:
@@ -40,6 +40,7 @@ def job_of(view: JobView) -> wire.Job:
         **spec_to_wire(spec, row.budget),
         tags=dict(row.tags),
         priority=row.priority,
+        revision=revision_of(row),
         queue_position=view.wait.position,
         next_opening=_time(view.wait.next_opening),
         concurrency=row.concurrency,

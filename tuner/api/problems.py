@@ -18,6 +18,7 @@ STATUS: dict[type[errors.TunerError], int] = {
     errors.NothingAffordable: 404,
     errors.Conflict: 409,
     errors.IdempotencyConflict: 409,
+    errors.Stale: 412,
     errors.BudgetRefused: 409,
     errors.BadFile: 422,
     errors.Fenced: 409,

@@ -13,11 +13,13 @@ from tuner.cli.cluster import cluster, preempt
 from tuner.cli.estimate import estimate
 from tuner.cli.frame import Frame, with_problems
 from tuner.cli.job_yaml import read_job
+from tuner.cli.operating import migrate
 from tuner.cli.pilot import pilot
 from tuner.cli.plan import plan
 from tuner.cli.prices import prices
 from tuner.cli.simulate import simulate
 from tuner.cli.spending import spend
+from tuner.cli.topup import topup
 from tuner.client import Client
 
 app = typer.Typer(
@@ -176,29 +178,6 @@ def cancel(job: JobId, as_json: Json = False) -> None:
     Frame(as_json).show(Client().cancel(job), render.job)
 
 
-@app.command()
-@with_problems
-def topup(
-    job: JobId,
-    usd: Annotated[float | None, typer.Option(help="Dollars to add.")] = None,
-    gpu_hours: Annotated[float | None, typer.Option(help="GPU-hours to add.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Add to a job's budget, and let it go on if it had stopped for want of it."""
-    if usd is None and gpu_hours is None:
-        raise typer.BadParameter("give --usd or --gpu-hours")
-    client = Client()
-    before = client.job(job)
-    more = {"usd": usd, "gpu_hours": gpu_hours}
-    change = {
-        name: _plus(before.budget[name], value, name) for name, value in more.items() if value is not None
-    }
-    after = client.patch(job, budget=change)
-    if after.state in ("paused", "succeeded") and str(after.stop_reason).startswith("budget"):
-        after = client.resume(job)
-    Frame(as_json).show(after, render.job)
-
-
 @app.command(context_settings={"ignore_unknown_options": True})  # such as -5
 @with_problems
 def priority(
@@ -217,6 +196,7 @@ def trainables(as_json: Json = False) -> None:
     Frame(as_json).show(Client().trainables(), render.trainables)
 
 
+app.command()(topup)
 app.command()(best)
 app.command()(best_of_all)
 app.command()(pareto)
@@ -227,15 +207,10 @@ app.command()(prices)
 app.command()(advice)
 app.command()(simulate)
 app.command()(cluster)
+app.command()(migrate)
 app.command()(preempt)
 app.command()(spend)
 app.add_typer(budgets, name="budgets")
-
-
-def _plus(before: float | None, more: float, name: str) -> float:
-    if before is None:
-        raise typer.BadParameter(f"the job has no limit on {name}")
-    return round(before + more, 6)
 
 
 if __name__ == "__main__":

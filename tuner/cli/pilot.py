@@ -8,8 +8,7 @@ import typer
 from tuner.cli import render, watching
 from tuner.cli.frame import Frame, with_problems
 from tuner.cli.job_yaml import read_job
-from tuner.client import Client
-from tuner.schemas.job import Job
+from tuner.client import Client, Job
 
 
 @with_problems

@@ -7,8 +7,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tuner.client import Job
 from tuner.schemas import answers as show
-from tuner.schemas.job import Best, Job
+from tuner.schemas.job import Best
 
 KINDS = ("setup", "restore", "train", "checkpoint", "lost", "idle")
 
@@ -45,7 +46,7 @@ def jobs(found: Sequence[Job]) -> RenderableType:
             usd(one.spend.usd),
             usd(one.budget["usd"]),
             str(sum(one.progress.trials.values())),
-            number(one.best.metric) if one.best else "-",
+            number(one.best_so_far.metric) if one.best_so_far else "-",
         )
     return table if found else Text("no jobs")
 
@@ -72,9 +73,9 @@ def job(one: Job) -> RenderableType:
         table.add_row("GPU-hours", f"{one.spend.gpu_hours:g} of {number(one.budget['gpu_hours'])}")
     states = ", ".join(f"{count} {state}" for state, count in one.progress.trials.items() if count)
     table.add_row("trials", states or "none yet")
-    if one.best:
-        table.add_row("best", best_line(one.best, one.objective["metric"]))
-        table.add_row("", config(one.best.config))
+    if one.best_so_far:
+        table.add_row("best", best_line(one.best_so_far, one.objective["metric"]))
+        table.add_row("", config(one.best_so_far.config))
     return table
 
 

@@ -1,117 +1,124 @@
 """Requests to the service: its address and key, what is tried again, and what went wrong."""
 
 import json
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import httpx2
 
+from tuner.client.steps import Send, Sleep, Steps
 from tuner.schemas.base import Answer
 from tuner.schemas.problem import FieldProblem, Problem
 from tuner.settings import Settings
 
 A = TypeVar("A", bound=Answer)
 TRIES = 4
+LONGEST_WAIT_S = 30.0
 
 
 class ApiError(Exception):
-    """The service refused, or does not answer (`status` 0). `errors` point at the fields that are wrong."""
+    """The service refused, or does not answer (`status` 0). `errors` point at the fields that are wrong. `in_doubt`: it was tried
+    more than once, and an earlier try, whose answer was lost, may have done what was asked."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, *, in_doubt: bool = False) -> None:
         super().__init__(f"{problem.title}: {problem.detail}")
         self.status, self.title, self.detail = problem.status, problem.title, problem.detail
         self.errors: list[FieldProblem] = problem.errors
+        self.in_doubt = in_doubt
 
 
-class Http:
-    """Asks the service. What is safe to repeat is tried again for some seconds when it does not answer."""
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the service is, and the headers that open it."""
 
-    def __init__(
-        self,
-        url: str | None = None,
-        api_key: str | None = None,
-        *,
-        timeout_s: float = 90.0,
-        transport: httpx2.BaseTransport | None = None,
-    ) -> None:
-        settings = Settings.from_env()
-        self.url = (url or settings.url).rstrip("/")
-        key = api_key or settings.given_api_key or _kept_key(settings)
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        try:
-            self._http = httpx2.Client(
-                base_url=self.url, headers=headers, timeout=timeout_s, transport=transport
-            )
-        except httpx2.InvalidURL as error:
-            raise silent(self.url, error) from error
-
-    def close(self) -> None:
-        self._http.close()
-
-    def _ask(
-        self,
-        kind: type[A],
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, Any] | None = None,
-        body: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-        repeat: bool = False,
-    ) -> A:
-        tries = TRIES if repeat or method == "GET" else 1
-        answer = self._request(method, path, query=query, body=body, headers=headers, tries=tries)
-        try:
-            return kind.model_validate(answer.json())
-        except ValueError as error:
-            detail = f"{self.url}{path} is no answer of this service: {answer.text[:200]}"
-            problem = Problem(
-                title="The service answered strangely", status=answer.status_code, detail=detail
-            )
-            raise ApiError(problem) from error
-
-    def _request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, Any] | None = None,
-        body: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-        tries: int = 1,
-    ) -> httpx2.Response:
-        params = {name: value for name, value in (query or {}).items() if value is not None}
-        answer = self._send(
-            lambda: self._http.request(method, path, params=params, **_content(body, headers or {})),
-            tries=tries,
-        )
-        if not answer.is_success:
-            raise ApiError(problem_of(answer))
-        return answer
-
-    def _send(self, send: Callable[[], httpx2.Response], *, tries: int) -> httpx2.Response:
-        for attempt in range(tries):
-            try:
-                answer = send()
-                if answer.status_code != 503 or attempt == tries - 1:
-                    return answer
-            except (TypeError, ValueError) as error:
-                raise ApiError(
-                    Problem(title="The request is not valid", status=422, detail=str(error))
-                ) from error
-            except httpx2.HTTPError as error:
-                if attempt == tries - 1:
-                    raise silent(self.url, error) from error
-            time.sleep(0.25 * 2**attempt)
-        raise AssertionError("the last try answers or raises")
+    url: str
+    headers: dict[str, str]
 
 
-def _content(body: Mapping[str, Any] | None, headers: Mapping[str, str]) -> dict[str, Any]:
+def address(url: str | None, api_key: str | None) -> Address:
+    """TUNER_URL, and the key from TUNER_API_KEY or $TUNER_HOME/api_key, where none is given."""
+    settings = Settings.from_env()
+    key = api_key or settings.given_api_key or _kept_key(settings)
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return Address((url or settings.url).rstrip("/"), headers)
+
+
+def ask(
+    url: str,
+    kind: type[A],
+    method: str,
+    path: str,
+    *,
+    query: Mapping[str, Any] | None = None,
+    body: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+    repeat: bool = False,
+) -> Steps[A]:
+    """The answer as `kind`. What is safe to repeat is tried again for some seconds when the service does not answer."""
+    tries = TRIES if repeat or method == "GET" else 1
+    send = request(method, path, query=query, body=body, headers=headers)
+    answer = yield from exchange(url, send, tries=tries)
+    try:
+        return kind.model_validate(answer.json())
+    except ValueError as error:
+        detail = f"{url}{path} is no answer of this service: {answer.text[:200]}"
+        problem = Problem(title="The service answered strangely", status=answer.status_code, detail=detail)
+        raise ApiError(problem) from error
+
+
+def request(
+    method: str,
+    path: str,
+    *,
+    query: Mapping[str, Any] | None = None,
+    body: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
+) -> Send:
     """A NaN is sent as it is: the service says which field it is that may have none."""
+    params = {name: value for name, value in (query or {}).items() if value is not None}
     if body is None:
-        return {"headers": dict(headers)}
-    return {"headers": {**headers, "Content-Type": "application/json"}, "content": json.dumps(body)}
+        return Send(method, path, params, dict(headers or {}), timeout_s=timeout_s)
+    try:
+        content = json.dumps(body)
+    except (TypeError, ValueError) as error:
+        raise _not_valid(error) from error
+    typed = {**(headers or {}), "Content-Type": "application/json"}
+    return Send(method, path, params, typed, content, timeout_s)
+
+
+def exchange(url: str, send: Send, *, tries: int = 1) -> Steps[httpx2.Response]:
+    """An answer that is no refusal."""
+    in_doubt = False
+    for attempt in range(tries):
+        wait_s = 0.25 * 2**attempt
+        try:
+            answer: httpx2.Response = yield send
+        except (TypeError, ValueError) as error:
+            raise _not_valid(error) from error
+        except httpx2.HTTPError as error:
+            in_doubt = in_doubt or not isinstance(error, httpx2.ConnectError)
+            if attempt == tries - 1:
+                raise silent(url, error, in_doubt=in_doubt) from error
+        else:
+            if answer.is_success:
+                return answer
+            if answer.status_code != 503 or attempt == tries - 1:
+                raise ApiError(problem_of(answer), in_doubt=in_doubt)
+            in_doubt, wait_s = True, max(wait_s, _retry_after_s(answer))
+        yield Sleep(wait_s)
+    raise AssertionError("the last try answers or raises")
+
+
+def _retry_after_s(answer: httpx2.Response) -> float:
+    """Seconds that the answer asks to wait; 0 where it says none, or a date."""
+    told = answer.headers.get("Retry-After", "")
+    return min(float(told), LONGEST_WAIT_S) if told.isdecimal() else 0.0
+
+
+def _not_valid(error: Exception) -> ApiError:
+    return ApiError(Problem(title="The request is not valid", status=422, detail=str(error)))
 
 
 def _kept_key(settings: Settings) -> str | None:
@@ -130,6 +137,6 @@ def problem_of(answer: httpx2.Response) -> Problem:
         )
 
 
-def silent(url: str, error: Exception) -> ApiError:
+def silent(url: str, error: Exception, *, in_doubt: bool = False) -> ApiError:
     detail = f"{url}: {error or type(error).__name__}; start it with `tuner serve`, or set TUNER_URL"
-    return ApiError(Problem(title="The service does not answer", status=0, detail=detail))
+    return ApiError(Problem(title="The service does not answer", status=0, detail=detail), in_doubt=in_doubt)

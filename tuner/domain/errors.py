@@ -4,6 +4,7 @@
     ├── Invalid            the request is wrong: a place (JSON pointer) and a mend
     ├── NotFound           there is no such thing
     ├── Conflict           the request is fine, the moment is not
+    ├── Stale              the thing was changed since it was read
     ├── BudgetRefused      the money is spent or held
     ├── BadFile            a file that was named is not what it should be
     ├── Fenced             somebody else owns this job now
@@ -57,6 +58,10 @@ class Conflict(TunerError):
 
 class IdempotencyConflict(Conflict):
     """The same Idempotency-Key was used for another request."""
+
+
+class Stale(TunerError):
+    """It was changed meanwhile."""
 
 
 class BudgetRefused(TunerError):

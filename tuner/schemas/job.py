@@ -191,9 +191,10 @@ class NodePrice(Answer):
     source: str
 
 
-class Job(Answer):
+class JobFacts(Answer):
     """`queue_position` is 1 for the next job to be launched; null for one that does not wait for its turn. `next_opening`: when the
-    window opens that the job waits for. `rungs`: the steps at which its scheduler compares trials, lowest first."""
+    window opens that the job waits for. `rungs`: the steps at which its scheduler compares trials, lowest first. `revision` changes with budget,
+    tags and priority, and with nothing else: a PATCH with `If-Match: "<revision>"` changes only what was seen."""
 
     id: str
     name: str
@@ -214,6 +215,7 @@ class Job(Answer):
     window: dict[str, Any] | None
     tags: dict[str, str]
     priority: int
+    revision: str
     queue_position: int | None
     next_opening: str | None
     concurrency: int
@@ -221,11 +223,16 @@ class Job(Answer):
     price: NodePrice
     spend: Spend
     progress: Progress
-    best: Best | None
     links: Links
     created_at: str
     started_at: str | None
     ended_at: str | None
+
+
+class Job(JobFacts):
+    """`best` is the best so far, null before the first report."""
+
+    best: Best | None
 
 
 class JobPage(Answer):

@@ -130,7 +130,7 @@ def driver_env(settings: Settings, environ: Mapping[str, str] = os.environ) -> d
     if settings.node_prices:
         env["TUNER_NODE_PRICES"] = ",".join(f"{kind}={usd}" for kind, usd in settings.node_prices.items())
     env["PYTHONPATH"] = os.pathsep.join(import_path(environ))
-    if "@" in settings.database_url:
+    if "@" in settings.database_url or settings.database_url_file:
         env["TUNER_DATABASE_URL_FILE"] = str(settings.database_url_path)
     else:
         env["TUNER_DATABASE_URL"] = settings.database_url

@@ -1,15 +1,17 @@
 """Pause, resume, cancel, top up: wishes written down for the driver, or done at once where there is none."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from tuner.domain.budget import Budget
-from tuner.domain.errors import Conflict, Invalid
+from tuner.domain.errors import Conflict, Invalid, Stale
 from tuner.domain.job import FINAL
+from tuner.domain.money import MS_PER_HOUR
 from tuner.domain.time import NS, Instant
 from tuner.service.above import refuse_without_room
 from tuner.service.tags import tag_faults
-from tuner.service.views import JobView, job_view
+from tuner.service.views import JobView, job_view, revision_of
 from tuner.service.wiring import Service
 from tuner.store import above, above_changes, answers, budget_waits, jobs, launches
 from tuner.store.database import Connection
@@ -86,13 +88,18 @@ def patch(
     budget: BudgetPatch | None = None,
     tags: dict[str, str] | None = None,
     priority: int | None = None,
+    revisions: Collection[str] | None = None,
 ) -> JobView:
-    """Changes the budget, never below what is spent and held, and replaces tags. All of it or nothing.
+    """Changes the budget, never below what is spent and held, and replaces tags. All of it or nothing, and only while the job's revision
+    is one of `revisions`, where these are given.
 
-    Raises NotFound, Invalid, or Conflict.
+    Raises NotFound, Stale, Invalid, or Conflict.
     """
     with service.database.write() as db:
+        jobs.change_alone(db, job)
         row = jobs.get(db, job, service.project)
+        if revisions is not None and revision_of(row) not in revisions:
+            raise Stale(_meanwhile(row))
         if tags is not None:
             if faults := tag_faults(tags):
                 raise Invalid(*faults)
@@ -104,6 +111,18 @@ def patch(
         if budget is not None:
             _change_budget(db, row, budget.applied(row.budget), service.now())
     return job_view(service, job)
+
+
+def _meanwhile(row: JobRow) -> str:
+    budget = row.budget
+    limits = {
+        "": budget.usd,
+        " GPU-hours": None if budget.gpu_ms is None else f"{budget.gpu_ms / MS_PER_HOUR:g}",
+        " s of wall clock": None if budget.wall_clock_ns is None else f"{budget.wall_clock_ns / NS:g}",
+        " trials": budget.trials,
+    }
+    shown = ", ".join(f"{limit}{unit}" for unit, limit in limits.items() if limit is not None)
+    return f"the job was changed meanwhile: its budget is {shown} now; read it again, then ask for what is still missing"
 
 
 def _change_budget(db: Connection, row: JobRow, budget: Budget, now: Instant) -> None:

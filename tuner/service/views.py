@@ -1,5 +1,7 @@
 """A job as it stands: what is recorded of it, read in one view of the database."""
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,6 +11,7 @@ from tuner.service.line import Wait, wait_of
 from tuner.service.wiring import Service
 from tuner.store import answers, best, jobs, ledger
 from tuner.store.answers import Reached
+from tuner.store.codec import encode
 from tuner.store.database import Connection
 from tuner.store.jobs import JobRow
 from tuner.tuning.rungs import ladder
@@ -47,6 +50,12 @@ class JobView:
                 / budget.trials
             )
         return min(1.0, max(parts))
+
+
+def revision_of(row: JobRow) -> str:
+    """A digest of what a request can change: its budget, its tags, its priority."""
+    changeable = json.dumps([encode(row.budget), dict(row.tags), row.priority], sort_keys=True)
+    return hashlib.sha256(changeable.encode()).hexdigest()[:16]
 
 
 def job_view(service: Service, job: str) -> JobView:

@@ -42,7 +42,7 @@ def build(settings: Settings) -> Service:
         raise ValueError(f"TUNER_STORAGE: {settings.storage!r} cannot be used: {error}") from error
     database = Database(settings.database_url)
     database.migrate()
-    if "@" in settings.database_url:
+    if "@" in settings.database_url and not settings.database_url_file:
         settings.database_url_path.unlink(missing_ok=True)
         write_private(settings.database_url_path, settings.database_url)
     return Service(settings, database, RayCluster(settings), SubprocessProber())

@@ -11,6 +11,8 @@ from typing import Any
 
 from alembic import command
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection as Connection
 from sqlalchemy import Engine, create_engine, event, make_url
 from sqlalchemy.exc import OperationalError
@@ -18,6 +20,9 @@ from sqlalchemy.exc import OperationalError
 from tuner.domain.errors import Unavailable
 
 BUSY_TIMEOUT_MS = 30_000
+# PostgreSQL's advisory lock under which the schema is changed; any number will do that nobody else takes in this database.
+MIGRATING = 7_205_759_403
+MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 class Database:
@@ -53,15 +58,48 @@ class Database:
             raise Unavailable(f"the database does not answer: {error.orig}") from error
 
     def migrate(self) -> None:
-        """Brings the schema up to date. Safe where several processes start at once: one migrates, the others find it done."""
+        """Brings the schema up to date. Safe where several processes start at once: one migrates, the others find it done.
+        Raises Unavailable for a database that is newer than this code."""
         with self.write() as connection:
+            if not self.is_sqlite:
+                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({MIGRATING})")
+            _refuse_newer(_revision(connection))
             config = Config()
-            config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+            config.set_main_option("script_location", str(MIGRATIONS))
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
 
+    def revision(self) -> str | None:
+        """The newest migration that the database has seen; None before the first."""
+        with self.read() as connection:
+            return _revision(connection)
+
     def dispose(self) -> None:
         self.engine.dispose()
+
+
+def newest_revision() -> str:
+    """The newest migration that this code knows."""
+    (found,) = ScriptDirectory(str(MIGRATIONS)).get_heads()
+    return found
+
+
+def knows_revision(revision: str | None) -> bool:
+    """Whether this code can work on a database at this revision, once it is brought up to date."""
+    known = {one.revision for one in ScriptDirectory(str(MIGRATIONS)).walk_revisions()}
+    return revision is None or revision in known
+
+
+def _revision(connection: Connection) -> str | None:
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+def _refuse_newer(revision: str | None) -> None:
+    if not knows_revision(revision):
+        raise Unavailable(
+            f"the database is at revision {revision}, and this version of tuner knows none after {newest_revision()}: "
+            "a newer version has upgraded it; run that version, or restore the backup made before"
+        )
 
 
 def _listen_sqlite(engine: Engine) -> None:

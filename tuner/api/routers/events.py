@@ -24,6 +24,18 @@ from tuner.service.wiring import Service
 router = APIRouter(tags=["events"])
 LOOK_S = 0.25
 ALIVE_S = 15.0
+STANDING = {
+    "id",
+    "state",
+    "stop_reason",
+    "detail",
+    "budget",
+    "tags",
+    "priority",
+    "revision",
+    "progress",
+    "best",
+}
 
 
 @router.get("/jobs/{job}/events", response_class=StreamingResponse)
@@ -69,7 +81,7 @@ class _Standing:
     def changed(self, changes: Changes) -> list[str]:
         shown = present.job_of(changes.view)
         spend = shown.spend.model_dump()
-        job = shown.model_dump(include={"id", "state", "stop_reason", "detail", "budget", "progress", "best"})
+        job = shown.model_dump(include=STANDING)
         compared = {**job, "progress": {**job["progress"], "running_seconds": 0}}
         messages = []
         if spend != self._spend:

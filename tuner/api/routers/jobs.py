@@ -1,5 +1,6 @@
 """Jobs: asked for, listed, changed."""
 
+import re
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, Response
@@ -14,6 +15,7 @@ from tuner.service.views import job_view
 
 router = APIRouter(tags=["jobs"])
 State = Literal["queued", "running", "paused", "succeeded", "cancelled", "failed"]
+REVISION = re.compile(r'"([^"]*)"')
 Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=255)]
 
 
@@ -47,15 +49,26 @@ def list_jobs(
 
 
 @router.get("/jobs/{job}")
-def get_job(job: str, service: Svc) -> Job:
-    return present.job_of(job_view(service, job))
+def get_job(job: str, response: Response, service: Svc) -> Job:
+    """The `ETag` is the job's `revision`."""
+    return _revised(present.job_of(job_view(service, job)), response)
 
 
 @router.patch("/jobs/{job}")
-def patch_job(job: str, body: JobPatch, service: Svc) -> Job:
-    """Tops up the budget, replaces the tags, sets the priority: all that is given, or nothing."""
+def patch_job(
+    job: str,
+    body: JobPatch,
+    response: Response,
+    service: Svc,
+    if_match: Annotated[str | None, Header()] = None,
+) -> Job:
+    """Tops up the budget, replaces the tags, sets the priority: all that is given, or nothing. With `If-Match: "<revision>"`
+    only while nobody has changed the job since: 412 otherwise."""
     budget = None if body.budget is None else translate.budget_patch_of(body.budget)
-    return present.job_of(control.patch(service, job, budget=budget, tags=body.tags, priority=body.priority))
+    view = control.patch(
+        service, job, budget=budget, tags=body.tags, priority=body.priority, revisions=_revisions(if_match)
+    )
+    return _revised(present.job_of(view), response)
 
 
 @router.post("/jobs/{job}/pause", status_code=202)
@@ -74,6 +87,24 @@ def resume_job(job: str, service: Svc) -> Job:
 def cancel_job(job: str, service: Svc) -> Job:
     """Stops all work at once."""
     return present.job_of(control.cancel(service, job))
+
+
+def _revised(shown: Job, response: Response) -> Job:
+    response.headers["ETag"] = f'"{shown.revision}"'
+    return shown
+
+
+def _revisions(if_match: str | None) -> set[str] | None:
+    """Those that RFC 9110 lets a header name; None for whichever the job has. A proxy that compresses answers makes a tag weak,
+    which it is not here: what it stands for is compared, not the bytes of an answer."""
+    if if_match is None or if_match.strip() == "*":
+        return None
+    found = set(REVISION.findall(if_match))
+    if not found:
+        raise Invalid.at(
+            "If-Match", 'must be the ETag of an answer, in its quotes, such as "0123456789abcdef", or *'
+        )
+    return found
 
 
 def _tag(text: str | None) -> tuple[str, str] | None:

@@ -1,0 +1,111 @@
+"""`tuner topup` over connections that break, and two at once: money is added once, and nobody's is taken away."""
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import pytest
+from starlette.testclient import TestClient
+from typer.testing import CliRunner, Result
+
+from tests import fakes
+from tuner.cli.main import app
+from tuner.client import Client
+
+service, rest = fakes.fixtures("module")
+Act = Callable[[], object]
+
+
+class Line(httpx2.BaseTransport):
+    """Carries requests to the app. So many PATCHes lose their answers after they were done as `breaks` says; `before` happens while the
+    first is on its way, `after` when its answer was lost."""
+
+    def __init__(
+        self, rest: TestClient, *, breaks: int = 0, before: Act | None = None, after: Act | None = None
+    ) -> None:
+        self._inner, self.breaks, self.before, self.after = rest._transport, breaks, before, after
+        self.dead = False
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        if self.dead:
+            raise httpx2.ConnectError("refused", request=request)
+        if request.method != "PATCH":
+            return self._inner.handle_request(request)
+        if self.before is not None:
+            act, self.before = self.before, None
+            act()
+        answer = self._inner.handle_request(request)
+        if self.breaks:
+            self.breaks -= 1
+            if self.after is not None:
+                act, self.after = self.after, None
+                act()
+            raise httpx2.ReadError("the connection broke", request=request)
+        return answer
+
+
+@pytest.fixture(autouse=True)
+def _awake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda _s: None)
+
+
+@pytest.fixture
+def job(rest: TestClient) -> str:
+    return fakes.submit(rest, budget={"usd": 10})
+
+
+def budget(rest: TestClient, job: str) -> Any:
+    return rest.get(f"/v1/jobs/{job}").json()["budget"]["usd"]
+
+
+def top_up(line: Line, job: str, monkeypatch: pytest.MonkeyPatch, usd: str = "5") -> Result:
+    monkeypatch.setattr("tuner.cli.topup.Client", lambda: Client("http://tuner", fakes.KEY, transport=line))
+    return CliRunner().invoke(app, ["topup", job, "--usd", usd])
+
+
+@pytest.mark.parametrize("breaks", range(5))
+def test_lost_answers_add_once(
+    rest: TestClient, job: str, monkeypatch: pytest.MonkeyPatch, breaks: int
+) -> None:
+    """Also where no answer ever comes: the budget shows that it is done."""
+    found = top_up(Line(rest, breaks=breaks), job, monkeypatch)
+    assert found.exit_code == 0, found.stderr
+    assert "$15.00" in found.stdout
+    assert budget(rest, job) == 15
+
+
+@pytest.mark.parametrize("theirs", [12, 15])
+def test_of_two_at_once_the_second_is_told(
+    rest: TestClient, job: str, monkeypatch: pytest.MonkeyPatch, theirs: float
+) -> None:
+    """Also where both asked for the same sum."""
+    line = Line(rest, before=lambda: rest.patch(f"/v1/jobs/{job}", json={"budget": {"usd": theirs}}))
+    found = top_up(line, job, monkeypatch)
+    assert found.exit_code == 1
+    assert f"was $10.00 and is ${theirs}.00 now" in found.stderr
+    assert "Nothing of yours was added" in found.stderr
+    assert budget(rest, job) == theirs
+    assert top_up(Line(rest), job, monkeypatch).exit_code == 0
+    assert budget(rest, job) == theirs + 5
+
+
+def test_what_somebody_did_after_a_lost_answer_stays(
+    rest: TestClient, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = Line(rest, breaks=1, after=lambda: rest.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 40}}))
+    found = top_up(line, job, monkeypatch)
+    assert found.exit_code == 1
+    assert "$40.00" in found.stderr
+    assert "not known" in found.stderr
+    assert budget(rest, job) == 40
+
+
+def test_a_service_that_is_gone_for_good_leaves_it_said_what_is_not_known(
+    rest: TestClient, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = Line(rest, breaks=1)
+    line.after = lambda: setattr(line, "dead", True)
+    found = top_up(line, job, monkeypatch)
+    assert found.exit_code == 1
+    assert f"tuner job {job}" in found.stderr
+    assert "not known" in found.stderr

@@ -1,0 +1,62 @@
+"""Both clients under one face, so that one suite holds for both: what is awaited, is awaited here."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+
+from tuner.client import AsyncClient, AsyncJob, Client
+
+Both = Any  # `Client`, or what looks like it
+
+
+def both(*address: str, transport: Any, is_awaited: bool) -> Both:
+    if is_awaited:
+        return Awaited(AsyncClient(*address, transport=transport))
+    return Client(*address, transport=transport)
+
+
+class Awaited:
+    """An `AsyncClient`, or a job of it, as if it answered at once."""
+
+    def __init__(self, inner: AsyncClient | AsyncJob) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if not callable(found):
+            return found
+        return lambda *args, **options: _now(found(*args, **options))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Awaited) and self._inner == other._inner
+
+
+def _now(found: Any) -> Any:
+    if isinstance(found, AsyncIterator):
+        return iter([_shown(one) for one in asyncio.run(_all(found))])
+    return _shown(asyncio.run(_one(found))) if asyncio.iscoroutine(found) else _shown(found)
+
+
+async def _all(found: AsyncIterator[Any]) -> list[Any]:
+    return [one async for one in found]
+
+
+async def _one(found: Any) -> Any:
+    return await found
+
+
+def _shown(found: Any) -> Any:
+    return Awaited(found) if isinstance(found, AsyncJob) else found
+
+
+class Application(httpx2.AsyncBaseTransport):
+    """Carries what is awaited over a transport that answers at once."""
+
+    def __init__(self, inner: httpx2.BaseTransport) -> None:
+        self._inner = inner
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        answer = self._inner.handle_request(request)
+        return httpx2.Response(answer.status_code, headers=answer.headers, content=answer.read())

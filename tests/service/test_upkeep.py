@@ -1,0 +1,38 @@
+"""A database made ready before services start, and where drivers elsewhere find its URL."""
+
+from pathlib import Path
+
+from tuner.service.cluster import driver_env
+from tuner.service.upkeep import Migrated, migrate
+from tuner.service.wiring import build
+from tuner.settings import Settings
+from tuner.store.database import newest_revision
+
+
+def test_an_empty_database_is_brought_up_to_date_once(tmp_path: Path) -> None:
+    settings = Settings.from_env({"TUNER_HOME": str(tmp_path / "home")})
+    assert migrate(settings) == Migrated(None, newest_revision())
+    assert migrate(settings) == Migrated(newest_revision(), newest_revision())
+
+
+def test_drivers_are_told_the_file_of_the_url_and_never_the_url(tmp_path: Path) -> None:
+    file = tmp_path / "url"
+    file.write_text(f"sqlite:///{tmp_path}/tuner.db\n")
+    settings = Settings.from_env(
+        {"TUNER_HOME": str(tmp_path / "home"), "TUNER_DATABASE_URL_FILE": str(file), "TUNER_RAY_ADDRESS": "h"}
+    )
+    service = build(settings)
+    env = driver_env(settings, {})
+    service.database.dispose()
+    assert env["TUNER_DATABASE_URL_FILE"] == str(file)
+    assert "TUNER_DATABASE_URL" not in env
+    assert not (tmp_path / "home/database_url").exists()
+
+
+def test_a_url_with_a_password_goes_by_a_file_of_the_home() -> None:
+    settings = Settings.from_env(
+        {"TUNER_HOME": "/srv/tuner", "TUNER_DATABASE_URL": "postgresql://u:secret@h/db"}
+    )
+    env = driver_env(settings, {})
+    assert env["TUNER_DATABASE_URL_FILE"] == "/srv/tuner/database_url"
+    assert "secret" not in str(env)

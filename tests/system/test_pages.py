@@ -1,0 +1,113 @@
+"""Every command and program that the pages mark as run, in each page's order, against one real service. tests/pages.py says what is marked."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from tests.pages import CONSOLE, ROOT, Block, blocks, commands, pages
+from tests.system.serving import Served
+from tuner.cli.job_yaml import JobYaml
+from tuner.cli.main import app
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+README = ROOT / "README.md"
+OWN_TEST = {README, ROOT / "docs/tutorial.md"}
+SHELL_SIGNS = set("|<>;&$`")
+
+
+def has_runs(page: Path) -> bool:
+    return any(block.mark == "run" for block in blocks(page))
+
+
+PAGES = [page for page in pages() if has_runs(page) and page not in OWN_TEST]
+
+
+@pytest.fixture(scope="module")
+def tried(served: Served) -> Iterator[Served]:
+    """With the README's job, which it has when the README was tried before; what the pages set up is taken down."""
+    if not any(job.name == "digits" for job in served.client.jobs(state="succeeded")):
+        (job,) = [block for block in blocks(README) if block.mark == "file"]
+        found = served.client.submit(yaml.load(job.text, JobYaml))  # noqa: S506  a SafeLoader
+        served.client.wait(found.id)
+    yield served
+    for budget in sorted(served.client.budgets().items, key=lambda one: one.parent is None):
+        served.client.remove_budget(budget.name)
+
+
+def environment(served: Served) -> dict[str, str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "TUNER_URL": served.client.url, "TUNER_HOME": str(served.home)}
+
+
+def adapted(line: str, served: Served) -> str:
+    """The line with the newest job that has ended for JOB, and this service for the usual one."""
+    newest = next((job for job in served.client.jobs() if job.best), None)
+    line = line.replace("JOB.yaml", "job.yaml").replace("JOB", newest.id if newest else "JOB")
+    line = line.replace("benchmarks/data", str(ROOT / "benchmarks" / "data"))
+    return line.replace("http://127.0.0.1:8000", served.client.url).replace("~/.tuner", str(served.home))
+
+
+def by_shell(line: str, served: Served, folder: Path) -> str:
+    command = ["sh", "-c", adapted(line, served)]
+    done = subprocess.run(
+        command, cwd=folder, env=environment(served), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def in_this_process(line: str, served: Served, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """As the shell would, but for starting Python once a line."""
+    with monkeypatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("TUNER_URL", served.client.url)
+        patch.setenv("TUNER_HOME", str(served.home))
+        done = CliRunner().invoke(app, adapted(line, served).split("#")[0].removeprefix("tuner "))
+    assert done.exit_code == 0, f"{line}\n{done.output}\n{done.exception!r}"
+    return done.stdout
+
+
+def run_program(block: Block, served: Served, folder: Path) -> None:
+    command = [sys.executable, "-c", block.text]
+    done = subprocess.run(
+        command, cwd=folder, env=environment(served), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+
+
+def test_the_commands_and_the_program_of_the_readme_do_what_it_says(served: Served, tmp_path: Path) -> None:
+    ran = 0
+    for block in blocks(README):
+        if block.mark == "file":
+            (tmp_path / block.detail).write_text(block.text)
+        elif block.mark == "run" and block.language in CONSOLE:
+            for line in commands(block):
+                assert by_shell(line, served, tmp_path).strip(), line
+                ran += 1
+        elif block.mark == "run":
+            run_program(block, served, tmp_path)
+    assert ran >= 9
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_a_page_shows_runs(
+    page: Path, tried: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for block in blocks(page):
+        if block.mark == "file":
+            (tmp_path / block.detail).write_text(block.text)
+    for block in blocks(page):
+        if block.mark == "run" and block.language in CONSOLE:
+            for line in commands(block):
+                if line.startswith("tuner ") and not SHELL_SIGNS & set(line):
+                    in_this_process(line, tried, tmp_path, monkeypatch)
+                else:
+                    by_shell(line, tried, tmp_path)
+        elif block.mark == "run":
+            run_program(block, tried, tmp_path)

@@ -1,0 +1,74 @@
+"""`tuner topup`: more money for a job, added once whatever becomes of the connection, and whoever else adds at the same time."""
+
+from typing import Annotated, Any
+
+import typer
+
+from tuner.cli import render
+from tuner.cli.frame import Frame, with_problems
+from tuner.client import ApiError, Client, Job
+
+
+@with_problems
+def topup(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The id of a job: job_…", show_default=False)],
+    usd: Annotated[float | None, typer.Option(help="Dollars to add.")] = None,
+    gpu_hours: Annotated[float | None, typer.Option(help="GPU-hours to add.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what REST answers, as JSON.")] = False,
+) -> None:
+    """Add to a job's budget, and let it go on if it had stopped for want of it."""
+    if usd is None and gpu_hours is None:
+        raise typer.BadParameter("give --usd or --gpu-hours")
+    client = Client()
+    before = client.job(job)
+    more = {"usd": usd, "gpu_hours": gpu_hours}
+    change = {
+        name: _plus(before.budget[name], value, name) for name, value in more.items() if value is not None
+    }
+    try:
+        after = client.patch(job, if_match=before.revision, budget=change)
+    except ApiError as error:
+        if error.status != 412 and not error.in_doubt:
+            raise
+        typer.echo(_refused(client, before, change, error), err=True)
+        raise typer.Exit(1) from error
+    if after.state in ("paused", "succeeded") and str(after.stop_reason).startswith("budget"):
+        after = client.resume(job)
+    Frame(as_json).show(after, render.job)
+
+
+def _plus(before: float | None, more: float, name: str) -> float:
+    if before is None:
+        raise typer.BadParameter(f"the job has no limit on {name}")
+    return round(before + more, 6)
+
+
+def _refused(client: Client, before: Job, change: dict[str, float], error: ApiError) -> str:
+    """What is known of the budget after a change that was not made, or of which that is not known."""
+    asked, had = _limits(change), _limits(before.budget)
+    try:
+        now = client.job(before.id)
+    except ApiError:
+        return (
+            f"{error.title}\nWhether the budget was changed from {had} to {asked} is not known: "
+            f"look with `tuner job {before.id}` before you ask again\n{error.detail}"
+        )
+    if now.revision == before.revision:
+        return f"{error.title}\nNothing was added, the budget is {had} as before: ask again\n{error.detail}"
+    has = _limits(now.budget)
+    if error.in_doubt:
+        return (
+            f"{error.title}\nThe budget was {had} and is {has} now. An answer was lost, so whether what you added is in it is not known: "
+            "ask only for what is missing"
+        )
+    return (
+        f"{error.title}\nSomebody else changed the job: its budget was {had} and is {has} now. "
+        "Nothing of yours was added: ask again to add to that"
+    )
+
+
+def _limits(budget: dict[str, Any]) -> str:
+    found = [] if budget.get("usd") is None else [render.usd(budget["usd"])]
+    if budget.get("gpu_hours") is not None:
+        found.append(f"{budget['gpu_hours']:g} GPU-hours")
+    return " and ".join(found)

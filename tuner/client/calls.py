@@ -1,0 +1,283 @@
+"""What REST offers, each call once for both clients: as steps, which they do or await."""
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, Unpack
+from urllib.parse import quote
+
+import httpx2
+
+from tuner.client import follow
+from tuner.client.changes import once
+from tuner.client.http import TRIES, A, ask, exchange, request
+from tuner.client.methods import call, job_call, job_series, series
+from tuner.client.progress import progress_of
+from tuner.client.queries import BestQuery, Elsewhere
+from tuner.client.steps import Item, Series, Steps
+from tuner.schemas import answers as show
+from tuner.schemas import best as choices
+from tuner.schemas.advice import Advice
+from tuner.schemas.budgets import BudgetAbove, BudgetList
+from tuner.schemas.estimate_answers import Estimate
+from tuner.schemas.job import Job, JobFacts, JobPage
+from tuner.schemas.plan import Plan
+from tuner.schemas.prices import Prices
+from tuner.schemas.spend import SpendAnswer
+
+T = TypeVar("T")
+AnyJob = str | JobFacts
+
+
+class Calls:
+    """Everything raises ApiError. What is safe to repeat is tried again for some seconds when the service does not answer. `job` is
+    a job's id, or the job."""
+
+    url: str
+
+    # Jobs
+
+    @job_call
+    def submit(self, job: Mapping[str, Any], *, idempotency_key: str | None = None) -> Steps[JobFacts]:
+        """`job` as in the YAML file. A key is made where none is given, so that a retry makes no second job."""
+        headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        return self._ask_job("POST", "/v1/jobs", body=job, headers=headers, repeat=True)
+
+    @job_call
+    def job(self, job: AnyJob) -> Steps[JobFacts]:
+        return self._ask_job("GET", path_of(job))
+
+    @job_series
+    def jobs(self, *, state: str | None = None, tag: str | None = None) -> Series[JobFacts]:
+        """Newest first, page by page. `tag` is `key:value`."""
+        query = {"state": state, "tag": tag}
+        return self._pages(JobPage, "/v1/jobs", query, page=100, made=self._acting)
+
+    @job_call
+    def pause(self, job: AnyJob) -> Steps[JobFacts]:
+        return self._ask_job("POST", path_of(job, "/pause"), repeat=True)
+
+    @job_call
+    def resume(self, job: AnyJob) -> Steps[JobFacts]:
+        return self._ask_job("POST", path_of(job, "/resume"), repeat=True)
+
+    @job_call
+    def cancel(self, job: AnyJob) -> Steps[JobFacts]:
+        return self._ask_job("POST", path_of(job, "/cancel"), repeat=True)
+
+    @job_call
+    def patch(self, /, job: AnyJob, *, if_match: str | None = None, **change: Any) -> Steps[JobFacts]:
+        """`budget={...}`, `tags={...}`, `priority=1`. `if_match`: the `revision` of the job that the change was made for; where it has
+        another by now, ApiError with status 412, unless what is asked for is done: by an earlier try, whose answer was lost."""
+        headers = {} if if_match is None else {"If-Match": f'"{if_match}"'}
+        sent = self._ask_job("PATCH", path_of(job), body=change, headers=headers, repeat=True)
+        return sent if if_match is None else once(sent, lambda: self._ask_job("GET", path_of(job)), change)
+
+    @job_call
+    def pilot(self, job: Mapping[str, Any], *, usd: float | None = None) -> Steps[JobFacts]:
+        """Runs a few steps of a few configurations of a job under a budget of their own, for plans to learn from, unless there is
+        such a pilot: then it answers that one. `usd` where `job` does not say it under `planning`."""
+        body = job if usd is None else _with_pilot(job, usd)
+        headers = {"Idempotency-Key": uuid.uuid4().hex}
+        return self._ask_job("POST", "/v1/pilots", body=body, headers=headers, repeat=True)
+
+    @call
+    def plan(self, job: Mapping[str, Any]) -> Steps[Plan]:
+        """What the job would cost, take and find; nothing runs. What is known beside it is under `planning`."""
+        return self._ask(Plan, "POST", "/v1/plans", body=job, repeat=True)
+
+    @job_call
+    def wait(
+        self,
+        job: AnyJob,
+        *,
+        timeout_s: float | None = None,
+        until: tuple[str, ...] = (*follow.ENDED, "paused"),
+        progress: bool | None = False,
+    ) -> Steps[JobFacts]:
+        """Until the job has ended or is paused. `progress` shows how far it is: in place in a notebook, by lines on standard error
+        elsewhere; None: where somebody looks. Raises TimeoutError."""
+        path, seen = path_of(job), progress_of(wanted=progress)
+        return follow.wait(
+            lambda: self._ask_job("GET", path), id_of(job), timeout_s=timeout_s, until=until, seen=seen
+        )
+
+    @series
+    def events(
+        self, job: AnyJob, *, after: int | None = None, on_connection: Callable[[bool], None] | None = None
+    ) -> Series[follow.Event]:
+        """Until the job has ended and all is told; goes on behind the last event by itself when the connection breaks, which
+        `on_connection` is told: False when it broke, True when the service answers again."""
+        return follow.events(self.url, path_of(job, "/events"), after, on_connection)
+
+    # Answers
+
+    @call
+    def best(
+        self, job: AnyJob, *, forecast: bool = True, **limits: Unpack[BestQuery]
+    ) -> Steps[choices.BestAnswer]:
+        """The best configuration that may be trained within the limits. ApiError 404 where none is affordable."""
+        query = {**limits, "forecast": None if forecast else "false"}
+        return self._ask(choices.BestAnswer, "GET", path_of(job, "/best"), query=query)
+
+    @call
+    def best_of_all(
+        self, trainable: str, metric: str, **limits: Unpack[BestQuery]
+    ) -> Steps[choices.BestOfAll]:
+        """Over all jobs that tuned it for this metric."""
+        query = {"trainable": trainable, "metric": metric, **limits}
+        return self._ask(choices.BestOfAll, "GET", "/v1/best", query=query)
+
+    @call
+    def pareto(self, job: AnyJob, **elsewhere: Unpack[Elsewhere]) -> Steps[choices.Pareto]:
+        """The front of metric against cost that `best` answers from."""
+        return self._ask(choices.Pareto, "GET", path_of(job, "/pareto"), query=elsewhere)
+
+    @call
+    def bill(self, job: AnyJob) -> Steps[show.Bill]:
+        """What it cost, by kind and by trial, and what was saved."""
+        return self._ask(show.Bill, "GET", path_of(job, "/bill"))
+
+    @call
+    def report(self, job: AnyJob) -> Steps[show.JobReport]:
+        """What the money bought, and estimates of what other ways to search would have spent for it."""
+        return self._ask(show.JobReport, "GET", path_of(job, "/report"))
+
+    @call
+    def advice(self, job: AnyJob) -> Steps[Advice]:
+        """What would have made it cheaper, with evidence and dollars, and what could not be judged."""
+        return self._ask(Advice, "GET", path_of(job, "/advice"))
+
+    @series
+    def trials(self, job: AnyJob, *, sort: str = "number", limit: int | None = None) -> Series[show.Trial]:
+        """Page by page; at most `limit` where it is given."""
+        path, query = path_of(job, "/trials"), {"sort": sort}
+        return self._pages(show.TrialPage, path, query, page=500, limit=limit, made=_as_it_is)
+
+    @call
+    def trial(self, job: AnyJob, trial: str) -> Steps[show.TrialDetail]:
+        """With the learning curve, the bill and every attempt."""
+        return self._ask(show.TrialDetail, "GET", path_of(job, f"/trials/{_quoted(trial)}"))
+
+    @call
+    def ledger(self, job: AnyJob) -> Steps[show.LedgerPage]:
+        """Every entry, oldest first."""
+        return self._ask(show.LedgerPage, "GET", path_of(job, "/ledger"))
+
+    @call
+    def spend(
+        self,
+        group_by: Sequence[str] = ("tag:project",),
+        *,
+        since: str | None = None,
+        until: str | None = None,
+        timezone: str = "UTC",
+    ) -> Steps[SpendAnswer]:
+        """By `tag:KEY`, `owner`, `trainable`, `market`, `day`, `job`, or several of them; `since` and `until` are dates or times."""
+        query = {"group_by": list(group_by), "since": since, "until": until, "timezone": timezone}
+        return self._ask(SpendAnswer, "GET", "/v1/spend", query=query)
+
+    @call
+    def spend_csv(self, /, group_by: Sequence[str] = ("tag:project",), **query: Any) -> Steps[str]:
+        """The same as a table."""
+        asked = {"group_by": list(group_by), **query}
+        send = request("GET", "/v1/spend", query=asked, headers={"Accept": "text/csv"})
+        answer = yield from exchange(self.url, send, tries=TRIES)
+        return answer.text
+
+    @call
+    def budgets(self) -> Steps[BudgetList]:
+        """Budgets above jobs."""
+        return self._ask(BudgetList, "GET", "/v1/budgets")
+
+    @call
+    def budget(self, name: str) -> Steps[BudgetAbove]:
+        return self._ask(BudgetAbove, "GET", f"/v1/budgets/{_quoted(name)}")
+
+    @call
+    def put_budget(self, /, name: str, **budget: Any) -> Steps[BudgetAbove]:
+        """Makes it or puts another in its place: `usd=`, `gpu_hours=`, `match={tag: value}`, `period=`, `timezone=`, `parent=`,
+        `alerts=[{"at": 0.8, "url": ...}]`, `new_secret=True`. The answer alone has the webhooks' secret, where that is new."""
+        return self._ask(BudgetAbove, "PUT", f"/v1/budgets/{_quoted(name)}", body=budget)
+
+    @call
+    def remove_budget(self, name: str) -> Steps[None]:
+        yield from exchange(self.url, request("DELETE", f"/v1/budgets/{_quoted(name)}"))
+
+    @call
+    def trainables(self) -> Steps[show.Trainables]:
+        """What can be tuned here."""
+        return self._ask(show.Trainables, "GET", "/v1/trainables")
+
+    @call
+    def prices(self, /, *, limit: int = 100, **filters: str | None) -> Steps[Prices]:
+        """`cloud`, `region`, `zone`, `instance_type`, `accelerator`, `market`; the cheapest first."""
+        return self._ask(Prices, "GET", "/v1/prices", query={**filters, "limit": limit})
+
+    @call
+    def estimate(self, /, **parts: Any) -> Steps[Estimate]:
+        """`run={...}`, `choices`, `scaling`, `compute_optimal`, `recurring`, `ownership`: any of them."""
+        return self._ask(Estimate, "POST", "/v1/estimates", body=parts, repeat=True)
+
+    @call
+    def is_ready(self) -> Steps[bool]:
+        try:
+            answer: httpx2.Response = yield request("GET", "/readyz", timeout_s=5)
+        except httpx2.HTTPError:
+            return False
+        return answer.is_success
+
+    # How they are made
+
+    def _ask(self, kind: type[A], method: str, path: str, **options: Any) -> Steps[A]:
+        return ask(self.url, kind, method, path, **options)
+
+    def _ask_job(self, method: str, path: str, **options: Any) -> Steps[JobFacts]:
+        found = yield from self._ask(Job, method, path, **options)
+        return self._acting(found)
+
+    def _acting(self, job: Job) -> JobFacts:
+        """The job, with the methods that go through this client."""
+        raise NotImplementedError
+
+    def _pages(
+        self,
+        kind: type[JobPage] | type[show.TrialPage],
+        path: str,
+        query: dict[str, Any],
+        *,
+        page: int,
+        made: Callable[[Any], T],
+        limit: int | None = None,
+    ) -> Series[T]:
+        cursor, left = None, limit
+        while left is None or left > 0:
+            asked = {**query, "cursor": cursor, "limit": min(page, left or page)}
+            found = yield from self._ask(kind, "GET", path, query=asked)
+            for item in found.items:
+                yield Item(made(item))
+            cursor = found.next_cursor
+            left = None if left is None else left - len(found.items)
+            if cursor is None:
+                return
+
+
+def _as_it_is(trial: show.Trial) -> show.Trial:
+    return trial
+
+
+def id_of(job: AnyJob) -> str:
+    return job if isinstance(job, str) else job.id
+
+
+def path_of(job: AnyJob, of_it: str = "") -> str:
+    return f"/v1/jobs/{_quoted(id_of(job))}{of_it}"
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="")
+
+
+def _with_pilot(job: Mapping[str, Any], usd: float) -> dict[str, Any]:
+    planning = dict(job.get("planning") or {})
+    pilot = {**(planning.get("pilot") or {}), "usd": usd}
+    return {**job, "planning": {**planning, "pilot": pilot}}

@@ -1,0 +1,50 @@
+"""A change that is made once, whatever becomes of the answers."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tuner.client.http import ApiError
+from tuner.client.steps import Steps
+from tuner.schemas.job import JobFacts
+
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+SMALLEST = 5e-7  # what amounts differ by that are not the same, in JSON's six decimals
+
+
+def once(
+    sent: Steps[JobFacts], look: Callable[[], Steps[JobFacts]], change: Mapping[str, Any]
+) -> Steps[JobFacts]:
+    """Sends a change of what has a revision; it is done, too, where an answer was lost and the job is as asked."""
+    try:
+        return (yield from sent)
+    except ApiError as error:
+        if not error.in_doubt or error.status not in (0, 412, 503):
+            raise
+        try:
+            found = yield from look()
+        except ApiError:
+            raise error from None
+        if not is_as_asked(found, change):
+            raise
+        return found
+
+
+def is_as_asked(job: JobFacts, change: Mapping[str, Any]) -> bool:
+    """Of a change as `PATCH /v1/jobs/{id}` takes it."""
+    budget = change.get("budget") or {}
+    limits = all(_same(name, asked, job.budget[name]) for name, asked in budget.items())
+    plain = all(change.get(name) in (None, getattr(job, name)) for name in ("tags", "priority"))
+    return limits and plain
+
+
+def _same(name: str, asked: Any, found: Any) -> bool:
+    if asked is None or found is None or name == "on_exhausted":
+        return bool(asked == found)
+    return abs(_amount(asked) - float(found)) < SMALLEST
+
+
+def _amount(asked: float | str) -> float:
+    """Of seconds where it is a duration, such as 90s or 6h."""
+    if isinstance(asked, str):
+        return float(asked[:-1]) * SECONDS[asked[-1]] if asked[-1:] in SECONDS else float(asked)
+    return asked

@@ -1,0 +1,142 @@
+"""A job that acts: what REST says of it, and the calls that are about it."""
+
+import html
+from collections.abc import Callable
+from typing import Any, Self, Unpack
+
+from pydantic import ConfigDict, Field, PrivateAttr
+
+from tuner.client import follow
+from tuner.client.calls import Calls
+from tuner.client.methods import Method, call, job_call, series
+from tuner.client.progress import html_of, line_of
+from tuner.client.queries import BestQuery, Elsewhere
+from tuner.client.steps import Awaiting, Blocking, Series, Steps
+from tuner.schemas import answers as show
+from tuner.schemas import best as choices
+from tuner.schemas.advice import Advice
+from tuner.schemas.job import Best, JobFacts
+from tuner.schemas.job import Job as JobAnswer
+
+STOPPED = (*follow.ENDED, "paused")
+
+
+class Acting(JobFacts):
+    """As it was when it was last looked at; what changes it looks at it anew, and so does `refresh`. `best_so_far` is what REST
+    calls `best`: that name is the question's here."""
+
+    model_config = ConfigDict(serialize_by_alias=True, ignored_types=(Method,))
+
+    best_so_far: Best | None = Field(alias="best")
+    _client: Any = PrivateAttr()
+    _http: Any = PrivateAttr()
+
+    @classmethod
+    def of(cls, job: JobAnswer, client: Any) -> Self:
+        found = cls.model_validate(job.model_dump())
+        found._client, found._http = client, client._http
+        return found
+
+    # What it does
+
+    @job_call
+    def refresh(self) -> Steps[JobFacts]:
+        """Looks at it anew."""
+        return self._changed(Calls.job.steps(self._client, self.id))
+
+    @job_call
+    def wait(
+        self,
+        timeout_s: float | None = None,
+        progress: bool | None = None,
+        until: tuple[str, ...] = STOPPED,
+    ) -> Steps[JobFacts]:
+        """Until it has ended or is paused. `progress` shows how far it is: in place in a notebook, by lines on standard error
+        elsewhere; where nothing is said, if somebody looks, which is a notebook or a terminal. Raises TimeoutError."""
+        wait = Calls.wait.steps(self._client, self.id, timeout_s=timeout_s, until=until, progress=progress)
+        return self._changed(wait)
+
+    @job_call
+    def pause(self) -> Steps[JobFacts]:
+        """Running trials are checkpointed at their next step and parked."""
+        return self._changed(Calls.pause.steps(self._client, self.id))
+
+    @job_call
+    def resume(self) -> Steps[JobFacts]:
+        """Goes on with a paused job, or with a succeeded one whose budget was raised."""
+        return self._changed(Calls.resume.steps(self._client, self.id))
+
+    @job_call
+    def cancel(self) -> Steps[JobFacts]:
+        """Stops all work at once."""
+        return self._changed(Calls.cancel.steps(self._client, self.id))
+
+    # What is known of it
+
+    @series
+    def events(
+        self, *, after: int | None = None, on_connection: Callable[[bool], None] | None = None
+    ) -> Series[follow.Event]:
+        """Until it has ended and all is told; goes on behind the last event by itself when the connection breaks, which
+        `on_connection` is told: False when it broke, True when the service answers again."""
+        return Calls.events.steps(self._client, self.id, after=after, on_connection=on_connection)
+
+    @call
+    def best(self, *, forecast: bool = True, **limits: Unpack[BestQuery]) -> Steps[choices.BestAnswer]:
+        """The best configuration that may be trained within the limits. ApiError 404 where none is affordable."""
+        return Calls.best.steps(self._client, self.id, forecast=forecast, **limits)
+
+    @call
+    def pareto(self, **elsewhere: Unpack[Elsewhere]) -> Steps[choices.Pareto]:
+        """The front of metric against cost that `best` answers from."""
+        return Calls.pareto.steps(self._client, self.id, **elsewhere)
+
+    @call
+    def bill(self) -> Steps[show.Bill]:
+        """What it cost, by kind and by trial, and what was saved."""
+        return Calls.bill.steps(self._client, self.id)
+
+    @call
+    def report(self) -> Steps[show.JobReport]:
+        """What the money bought, and estimates of what other ways to search would have spent for it."""
+        return Calls.report.steps(self._client, self.id)
+
+    @call
+    def advice(self) -> Steps[Advice]:
+        """What would have made it cheaper, with evidence and dollars, and what could not be judged."""
+        return Calls.advice.steps(self._client, self.id)
+
+    @series
+    def trials(self, *, sort: str = "number", limit: int | None = None) -> Series[show.Trial]:
+        """Page by page; at most `limit` where it is given."""
+        return Calls.trials.steps(self._client, self.id, sort=sort, limit=limit)
+
+    @call
+    def trial(self, trial: str) -> Steps[show.TrialDetail]:
+        """With the learning curve, the bill and every attempt."""
+        return Calls.trial.steps(self._client, self.id, trial)
+
+    # How it is shown
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} {line_of(self)}>"
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def _repr_html_(self) -> str:
+        return f"<div><code>{html.escape(self.id)}</code><br>{html_of(self)}</div>"
+
+    def _changed(self, steps: Steps[Any]) -> Steps[Self]:
+        """This job, as the steps found it."""
+        found = yield from steps
+        self.__dict__, self.__pydantic_extra__ = found.__dict__, found.__pydantic_extra__
+        return self
+
+
+class Job(Acting, Blocking):
+    """Of a `Client`."""
+
+
+class AsyncJob(Acting, Awaiting):
+    """Of an `AsyncClient`: its methods are awaited."""

@@ -1,0 +1,92 @@
+"""How far a job is, while one waits: a bar that is drawn anew in a notebook, lines elsewhere."""
+
+import html
+import sys
+from typing import Any, Protocol
+
+
+class Show(Protocol):
+    def __call__(self, job: Any, /) -> None: ...
+
+
+def progress_of(wanted: bool | None) -> Show:
+    """Without a wish: where somebody looks, which is a notebook or a terminal."""
+    if wanted is False:
+        return _nothing
+    if in_notebook():
+        return _InPlace()
+    return _Lines() if wanted or sys.stderr.isatty() else _nothing
+
+
+def in_notebook() -> bool:
+    """A kernel that shows what it is sent: Jupyter and its kin, not IPython in a terminal."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return getattr(shell, "kernel", None) is not None
+
+
+def _nothing(job: Any) -> None:
+    pass
+
+
+class _Lines:
+    """One whenever the state or the best has changed."""
+
+    def __init__(self) -> None:
+        self._told: tuple[object, ...] = ()
+
+    def __call__(self, job: Any) -> None:
+        best = job.best_so_far
+        told = (job.state, None if best is None else best.metric)
+        if told != self._told:
+            self._told = told
+            sys.stderr.write(f"{line_of(job)}\n")
+            sys.stderr.flush()
+
+
+class _InPlace:
+    """A bar and a line, changed where they are."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def __call__(self, job: Any) -> None:
+        from IPython.display import HTML, display
+
+        shown = HTML(html_of(job))
+        if self._handle is None:
+            self._handle = display(shown, display_id=True)
+        else:
+            self._handle.update(shown)
+
+
+def line_of(job: Any) -> str:
+    """Of a job: state, money, trials, the best so far."""
+    trials = sum(job.progress.trials.values())
+    parts = [f"{job.name}: {_state(job)}", _money(job), f"{trials} trials", f"{job.progress.steps} steps"]
+    if job.best_so_far is not None:
+        parts.append(f"best {job.objective['metric']} {_number(job.best_so_far.metric)}")
+    return ", ".join(parts)
+
+
+def html_of(job: Any) -> str:
+    """The line under a bar of the budget. What people named is text, not markup."""
+    used = min(max(job.progress.budget_used, 0.0), 1.0)
+    return (
+        f'<progress value="{used:.4f}" max="1" style="width: 24em" aria-label="budget used">{used:.0%}</progress>'
+        f" {used:.0%} of the budget<br>{html.escape(line_of(job))}"
+    )
+
+
+def _state(job: Any) -> str:
+    return f"{job.state} ({job.stop_reason})" if job.stop_reason else str(job.state)
+
+
+def _money(job: Any) -> str:
+    limit = job.budget.get("usd")
+    spent = f"${job.spend.usd:.6g} spent"
+    return spent if limit is None else f"${job.spend.usd:.6g} of ${limit:.6g} spent"
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.4g}"

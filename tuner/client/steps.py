@@ -1,0 +1,211 @@
+"""How one description of a call serves two clients.
+
+A call is a generator: it yields what is to be done outside (send, sleep, read a line of a stream), is sent what came of it, and
+returns the answer. `Blocking` does these things at once, `Awaiting` awaits them; the calls themselves know neither.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import httpx2
+
+R = TypeVar("R")
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Answered by the response, whatever its status."""
+
+    method: str
+    path: str
+    query: dict[str, Any] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
+    content: str | None = None
+    timeout_s: float | None = None
+
+    def options(self) -> dict[str, Any]:
+        found = {"params": self.query, "headers": self.headers, "content": self.content}
+        return found if self.timeout_s is None else {**found, "timeout": self.timeout_s}
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Answered by the response, of which only a refusal has been read; the stream before it is closed."""
+
+    path: str
+    headers: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLine:
+    """Answered by the next line of the stream, or by None at its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item(Generic[T]):
+    """For whoever iterates."""
+
+    value: T
+
+
+Effect: TypeAlias = Send | Sleep | Connect | ReadLine
+Steps: TypeAlias = Generator[Effect, Any, R]
+Series: TypeAlias = Generator[Effect | Item[T], Any, None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What came of an effect."""
+
+    value: Any = None
+    error: Exception | None = None
+
+    def into(self, steps: Generator[S, Any, Any]) -> S:
+        """The next effect."""
+        return steps.send(self.value) if self.error is None else steps.throw(self.error)
+
+
+class _Line:
+    """To the service, for one call: the stream that it reads, if it reads one."""
+
+    def __init__(self, http: httpx2.Client) -> None:
+        self._http, self._open = http, ExitStack()
+        self._lines: Iterator[str] = iter(())
+
+    def perform(self, effect: Effect) -> _Outcome:
+        try:
+            return _Outcome(self._done(effect))
+        except Exception as error:
+            return _Outcome(error=error)
+
+    def close(self) -> None:
+        self._open.close()
+
+    def _done(self, effect: Effect) -> Any:
+        match effect:
+            case Send():
+                return self._http.request(effect.method, effect.path, **effect.options())
+            case Sleep():
+                return time.sleep(effect.seconds)
+            case Connect():
+                return self._connected(effect)
+            case ReadLine():
+                return next(self._lines, None)
+
+    def _connected(self, effect: Connect) -> httpx2.Response:
+        self._open.close()
+        answer = self._open.enter_context(self._http.stream("GET", effect.path, headers=effect.headers))
+        if not answer.is_success:
+            answer.read()
+        self._lines = answer.iter_lines()
+        return answer
+
+
+class _AsyncLine:
+    """The same, awaited."""
+
+    def __init__(self, http: httpx2.AsyncClient) -> None:
+        self._http, self._open = http, AsyncExitStack()
+        self._lines: AsyncIterator[str]
+
+    async def perform(self, effect: Effect) -> _Outcome:
+        try:
+            return _Outcome(await self._done(effect))
+        except Exception as error:
+            return _Outcome(error=error)
+
+    async def close(self) -> None:
+        await self._open.aclose()
+
+    async def _done(self, effect: Effect) -> Any:
+        match effect:
+            case Send():
+                return await self._http.request(effect.method, effect.path, **effect.options())
+            case Sleep():
+                return await asyncio.sleep(effect.seconds)
+            case Connect():
+                return await self._connected(effect)
+            case ReadLine():
+                return await anext(self._lines, None)
+
+    async def _connected(self, effect: Connect) -> httpx2.Response:
+        await self._open.aclose()
+        stream = self._http.stream("GET", effect.path, headers=effect.headers)
+        answer = await self._open.enter_async_context(stream)
+        if not answer.is_success:
+            await answer.aread()
+        self._lines = answer.aiter_lines()
+        return answer
+
+
+class Blocking:
+    """Answers when it is done."""
+
+    _http: httpx2.Client
+
+    def _run(self, steps: Steps[R]) -> R:
+        line, outcome = _Line(self._http), _Outcome()
+        while True:
+            try:
+                effect = outcome.into(steps)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            outcome = line.perform(effect)
+
+    def _iterate(self, steps: Series[T]) -> Iterator[T]:
+        line, outcome = _Line(self._http), _Outcome()
+        try:
+            while True:
+                try:
+                    effect = outcome.into(steps)
+                except StopIteration:
+                    return
+                if isinstance(effect, Item):
+                    outcome = _Outcome()
+                    yield effect.value
+                else:
+                    outcome = line.perform(effect)
+        finally:
+            line.close()
+
+
+class Awaiting:
+    """Is awaited."""
+
+    _http: httpx2.AsyncClient
+
+    async def _run(self, steps: Steps[R]) -> R:
+        line, outcome = _AsyncLine(self._http), _Outcome()
+        while True:
+            try:
+                effect = outcome.into(steps)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            outcome = await line.perform(effect)
+
+    async def _iterate(self, steps: Series[T]) -> AsyncIterator[T]:
+        line, outcome = _AsyncLine(self._http), _Outcome()
+        try:
+            while True:
+                try:
+                    effect = outcome.into(steps)
+                except StopIteration:
+                    return
+                if isinstance(effect, Item):
+                    outcome = _Outcome()
+                    yield effect.value
+                else:
+                    outcome = await line.perform(effect)
+        finally:
+            await line.close()
