@@ -24,7 +24,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="tuner-scrape-") as home:
         service = fakes.service_in(Path(home))
         client = fakes.client_of(service, own=True)
-        ended = fakes.submit(client, budget={"usd": 0.0085})
+        ended = fakes.submit(client, budget={"usd": 0.0037})
         fakes.simulate(service, ended)
         under_way = fakes.submit(client)
         fakes.simulate(service, under_way, messages=120)

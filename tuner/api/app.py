@@ -48,7 +48,8 @@ def create_app(
     app.state.service = service
     app.state.api_key = service.settings.api_key()
     app.state.is_ready = is_ready
-    app.state.metrics = Metrics(Reader(service).read, service.vitals)
+    app.state.figures = Reader(service)
+    app.state.metrics = Metrics(app.state.figures.read, service.vitals)
     problems.install(app)
     v1 = APIRouter(prefix="/v1", dependencies=[Depends(require_key)], responses=RESPONSES)
     for part in (jobs, advice, pilots, answers, best, estimates, events, plans, prices, spend, budgets):

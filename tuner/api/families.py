@@ -124,3 +124,7 @@ def table() -> str:
             for one in families
         ]
     return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table())  # noqa: T201

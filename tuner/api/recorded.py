@@ -7,7 +7,6 @@ from prometheus_client.core import Metric, SummaryMetricFamily
 
 from tuner.api.family import Family, Values
 from tuner.api.family import one as _one
-from tuner.domain.budget import UNLIMITED_GPU_MS, UNLIMITED_MICRO_USD
 from tuner.domain.cost import KINDS
 from tuner.domain.job import JOB_STATES
 from tuner.domain.money import Cost
@@ -29,14 +28,16 @@ def _jobs(f: Figures) -> Values:
 
 
 def _trials(f: Figures) -> Values:
-    return {(state,): f.totals.trials.get(state, 0) for state in get_args(TrialState)}
+    return {(state,): f.counts["trials", state] for state in get_args(TrialState)}
 
 
 def _ends(f: Figures) -> Values:
     found: dict[tuple[str, ...], float] = {}
-    for (end, cause, _), count in f.totals.attempts.items():
-        key = (end, cause or "none")
-        found[key] = found.get(key, 0) + count
+    for what, *labels in f.counts:
+        if what == "ends":
+            end, cause, market = labels
+            key = (end, cause or "none")
+            found[key] = found.get(key, 0) + f.counts[what, end, cause, market]
     return found
 
 
@@ -44,9 +45,10 @@ def _preemptions(f: Figures) -> Values:
     found: dict[tuple[str, ...], float] = {
         (notice, market): 0 for notice in ("yes", "no", "unknown") for market in MARKETS
     }
-    for (end, cause, market), count in f.totals.attempts.items():
-        if end == "preempted":
-            found[NOTICES.get(cause, "unknown"), market] += count
+    for what, *labels in f.counts:
+        if what == "ends" and labels[0] == "preempted":
+            _, cause, market = labels
+            found[NOTICES.get(cause, "unknown"), market] += f.counts[what, "preempted", cause, market]
     return found
 
 
@@ -73,11 +75,11 @@ def _budgets(value: Callable[[Budget], float | None]) -> Callable[[Figures], Val
 
 
 def _has_usd(one: Budget) -> bool:
-    return one.account.limit.usd.micro_usd < UNLIMITED_MICRO_USD
+    return one.budget.usd is not None
 
 
 def _has_gpu(one: Budget) -> bool:
-    return one.account.limit.gpu_ms < UNLIMITED_GPU_MS
+    return one.budget.gpu_ms is not None
 
 
 Recorded = tuple[Family, Callable[[Figures], Values]]
@@ -130,7 +132,7 @@ RECORDED: tuple[Recorded, ...] = (
     (Family("tuner_trials", "gauge", "Trials by state", ("state",)), _trials),
     (
         Family("tuner_steps_total", "counter", "Steps that trials have reported, each counted once"),
-        lambda f: _one(f.totals.steps),
+        lambda f: _one(f.counts["steps",]),
     ),
     (
         Family(
@@ -138,7 +140,7 @@ RECORDED: tuple[Recorded, ...] = (
             "counter",
             "Times that a trial went on beyond a rung, since this process began",
         ),
-        lambda f: _one(f.promotions),
+        lambda f: _one(f.counts["promotions",]),
     ),
     (
         Family(

@@ -4,6 +4,8 @@ import gc
 import logging
 import socket
 import sys
+import threading
+from contextlib import suppress
 
 import typer
 import uvicorn
@@ -14,7 +16,7 @@ from tuner.domain.errors import Unavailable
 from tuner.service.catalogue import fault_of_prices
 from tuner.service.cluster import RayCluster
 from tuner.service.controller import Controller
-from tuner.service.figures import has_live_jobs
+from tuner.service.figures import Reader, has_live_jobs
 from tuner.service.keeper import Keeper
 from tuner.service.storage_watch import StorageWatch
 from tuner.service.wiring import build
@@ -38,6 +40,7 @@ def run() -> None:
     controller.start()
     keeper.start()
     storage.start()
+    threading.Thread(target=_read_first, args=(app.state.figures,), name="figures", daemon=True).start()
     if fault := fault_of_prices(settings):
         typer.echo(f"prices cannot be told, and jobs are refused, until this is mended: {fault}", err=True)
     host, port = listening.getsockname()[:2]
@@ -58,6 +61,12 @@ def run() -> None:
         else:
             service.cluster.shut_down()
         service.database.dispose()
+
+
+def _read_first(figures: Reader) -> None:
+    """The first reading of a process takes seconds over a large record; the next ones go on from it."""
+    with suppress(Unavailable):
+        figures.read()
 
 
 def stop_cluster() -> None:

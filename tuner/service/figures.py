@@ -9,17 +9,15 @@ from tuner.domain.above import AboveBudget
 from tuner.domain.ledger import Account
 from tuner.domain.money import FREE, ZERO, Cost, Money
 from tuner.domain.time import NS, Instant
+from tuner.service.tallies import Ledger, Shape, Tally, shape_of
 from tuner.service.wiring import Service
-from tuner.store import above, jobs, launches, totals
+from tuner.store import above, launches, totals
+from tuner.store.counts import Counts
 from tuner.store.database import Connection
-from tuner.store.totals import ENTRIES_PAGE, Posted, Running
+from tuner.store.totals import Posted, Running
 from tuner.store.totals import Totals as Totals
 
 KEEP_NS = 5 * NS
-# An entry becomes visible with its transaction, in PostgreSQL perhaps after one of a higher number: so many are added up anew.
-UNSETTLED = 5000
-# A job that ends may be written so by another machine's clock.
-CLOCKS_NS = 600 * NS
 BUDGETS_MAX = 20
 # A running job is stalled whose last report is older than both: five of its mean steps, and ten minutes.
 STALLED_STEPS = 5
@@ -36,8 +34,13 @@ class Budget:
     @property
     def used(self) -> Fraction:
         """The share of the limit that is nearest to its end."""
-        limit, posted = self.account.limit, self.account.posted
-        return max(Fraction(posted.usd.micro_usd, limit.usd.micro_usd), Fraction(posted.gpu_ms, limit.gpu_ms))
+        budget, posted = self.budget, self.account.posted
+        parts = [Fraction(0)]
+        if budget.usd is not None:
+            parts.append(Fraction(posted.usd.micro_usd, budget.usd.micro_usd))
+        if budget.gpu_ms is not None:
+            parts.append(Fraction(posted.gpu_ms, budget.gpu_ms))
+        return max(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +59,14 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """`now` is when they were read. `promotions` counts from when this process began, of jobs that were open since."""
+    """`now` is when they were read. `counts` has `("promotions",)` too, since this process began."""
 
     now: Instant
     totals: Totals
+    counts: Counts
     posted: Posted
     budgets: tuple[Budget, ...]
     watched: Watched
-    promotions: int
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What does not change of a job: the processors of a trial, its rungs, and when it was submitted."""
-
-    cpus: Fraction
-    rungs: tuple[int, ...]
-    created_at: Instant
 
 
 class Reader:
@@ -82,8 +76,7 @@ class Reader:
         self._service = service
         self._lock = threading.Lock()
         self._last: Figures | None = None
-        self._ledger = _Ledger()
-        self._promotions = _Promotions()
+        self._ledger, self._tally = Ledger(), Tally()
         self._shapes: dict[str, Shape] = {}
 
     def read(self) -> Figures:
@@ -103,74 +96,10 @@ class Reader:
             budgets = _budgets(db, service.project, now)
         with service.database.read() as db:
             running = totals.running(db)
-            self._shapes = {one.job: self._shapes.get(one.job) or _shape(db, one.job) for one in running}
+            self._shapes = {one.job: self._shapes.get(one.job) or shape_of(db, one.job) for one in running}
         cpus = {job: shape.cpus for job, shape in self._shapes.items()}
-        promoted = self._promotions.read(service, now)
-        return Figures(now, found, posted, budgets, watched(running, cpus, now), promoted)
-
-
-class _Ledger:
-    """Sums of entries, which are only ever added: those up to `_upto` are known, those behind it are read each time."""
-
-    def __init__(self) -> None:
-        self._sums: Posted = {}
-        self._upto = 0
-
-    def read(self, service: Service) -> Posted:
-        """By pages: the first time of a process it reads all there are."""
-        with service.database.read() as db:
-            newest = totals.newest_entry(db)
-        while self._upto < newest - UNSETTLED:
-            page = min(newest - UNSETTLED, self._upto + ENTRIES_PAGE)
-            with service.database.read() as db:
-                totals.add(self._sums, totals.posted_between(db, self._upto, page))
-            self._upto = page
-        found = dict(self._sums)
-        with service.database.read() as db:
-            totals.add(found, totals.posted_between(db, self._upto, newest))
-        return found
-
-
-class _Promotions:
-    """How often trials went on beyond a rung, since the first reading."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-        self._before: dict[str, int] = {}
-        self._shapes: dict[str, Shape] = {}
-        self._open: set[str] = set()
-        self._began_at: Instant | None = None
-        self._read_at = Instant(0)
-
-    def read(self, service: Service, now: Instant) -> int:
-        if self._began_at is None:
-            self._began_at = self._read_at = now
-        with service.database.read() as db:
-            opened = set(totals.open_jobs(db))
-            ended = set(totals.ended_since(db, Instant(self._read_at - CLOCKS_NS)))
-        for job in opened | ended | self._open:
-            with service.database.read() as db:
-                self._count(db, job, self._began_at)
-        self._open, self._read_at = opened, now
-        return sum(self._counts.values())
-
-    def _count(self, db: Connection, job: str, began_at: Instant) -> None:
-        """What a job that is older than this process had when it was first looked at was counted by another."""
-        shape = self._shapes.get(job) or _shape(db, job)
-        found = promotions(totals.reached(db, job), shape.rungs)
-        if job not in self._shapes and shape.created_at < began_at:
-            self._before[job] = found
-        self._shapes[job] = shape
-        self._counts[job] = found - self._before.get(job, 0)
-
-
-def promotions(reached: Mapping[int, int], rungs: tuple[int, ...]) -> int:
-    """`reached`: how many trials came to each step. One that came beyond a rung was promoted there.
-
-    >>> promotions({1: 6, 3: 2, 9: 1}, (1, 3))
-    4
-    """
-    return sum(count * sum(1 for rung in rungs if rung < step) for step, count in reached.items())
+        counted = self._tally.read(service, now)
+        return Figures(now, found, counted, posted, budgets, watched(running, cpus, now))
 
 
 def watched(running: list[Running], cpus: Mapping[str, Fraction], now: Instant) -> Watched:
@@ -196,11 +125,6 @@ def watched(running: list[Running], cpus: Mapping[str, Fraction], now: Instant) 
         used["cpu_ns"] / paid if paid else None,
         Fraction(used["gpu_percent"], samples * 100) if samples else None,
     )
-
-
-def _shape(db: Connection, job: str) -> Shape:
-    row = jobs.get(db, job)
-    return Shape(Fraction(str(row.spec.resources.cpus)), row.spec.fidelity.rungs(), row.created_at)
 
 
 def _budgets(db: Connection, project: str, now: Instant) -> tuple[Budget, ...]:

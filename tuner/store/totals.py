@@ -25,11 +25,9 @@ from tuner.store.tables import (
     jobs,
     launches,
     reports,
-    trials,
 )
 
 OPEN = ("queued", "running", "paused")
-ENTRIES_PAGE = 20_000
 NEARLY = 9, 10  # of a job's budget
 
 Posted = dict[tuple[str, str, str], Cost]
@@ -38,16 +36,13 @@ Posted = dict[tuple[str, str, str], Cost]
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Counts by state; `attempts` by end, cause ("": not known) and market. `open` sums the accounts of jobs that have not ended, of
+    """Counts by state. `open` sums the accounts of jobs that have not ended, of
     which `nearly_spent` run and have spent nine tenths. `queue_wait_ns` is the sum over `started` jobs of the time from submission to the first driver;
     `waiting` jobs are due and have none, the first since `waiting_since`. `silent_since` is when the driver was last heard of that has been silent for
     longest, `undelivered_since` when the oldest webhook that waits was
     due first."""
 
     jobs: Mapping[str, int]
-    trials: Mapping[str, int]
-    steps: int
-    attempts: Mapping[tuple[str, str, str], int]
     open: Account
     nearly_spent: int
     started: int
@@ -76,18 +71,13 @@ class Running:
 
 def totals(db: Connection, now: Instant) -> Totals:
     """Over all jobs and projects."""
-    j, t, a, w = jobs.c, trials.c, attempts.c, launches.c
+    j, w = jobs.c, launches.c
+    wait = j.started_at - j.created_at  # by two machines' clocks
     started, waited = db.execute(
-        select(func.count(), func.coalesce(func.sum(j.started_at - j.created_at), 0)).where(
+        select(func.count(), func.coalesce(func.sum(case((wait > 0, wait), else_=0)), 0)).where(
             j.started_at.is_not(None)
         )
     ).one()
-    states = db.execute(select(t.state, func.count(), func.sum(t.steps)).group_by(t.state)).all()
-    ends = db.execute(
-        select(a.end, a.cause, a.market, func.count())
-        .where(a.end.is_not(None))
-        .group_by(a.end, a.cause, a.market)
-    )
     opened, nearly = _open(db)
     begun = and_(j.state == "running", j.running_since.is_not(None))
     waiting, since = db.execute(
@@ -100,9 +90,6 @@ def totals(db: Connection, now: Instant) -> Totals:
     undelivered = select(func.min(d.created_at)).where(d.state == "pending")
     return Totals(
         _by_state(db, select(j.state, func.count()).group_by(j.state)),
-        {state: count for state, count, _ in states},
-        sum(int(steps) for *_, steps in states),
-        {(end, cause or "", market): count for end, cause, market, count in ends},
         opened,
         nearly,
         started,
@@ -146,83 +133,58 @@ def _open(db: Connection) -> tuple[Account, int]:
 
 def running(db: Connection) -> list[Running]:
     """By id."""
+    a, r, f, e = accounts.c, reports.c, front.c, events.c
+    # By indexes: the last report of a job, and the first of its best.
+    last = select(func.max(r.seq)).where(r.job == a.job).correlate(accounts).scalar_subquery()
+    best = (
+        select(f.seq)
+        .where(f.job == a.job)
+        .order_by(f.loss, f.seq)
+        .limit(1)
+        .correlate(accounts)
+        .scalar_subquery()
+    )
     query = (
-        select(accounts, jobs.c.running_since)
-        .join(jobs, jobs.c.id == accounts.c.job)
+        select(accounts, jobs.c.running_since, r.at, r.step, r.duration_ns, e.body)
+        .select_from(
+            accounts.join(jobs, jobs.c.id == a.job)
+            .outerjoin(reports, (r.job == a.job) & (r.seq == last))
+            .outerjoin(events, (e.job == a.job) & (e.seq == best))
+        )
         .where(jobs.c.state == "running", jobs.c.running_since.is_not(None))
-        .order_by(jobs.c.id)
+        .order_by(a.job)
     )
-    return [_running(db, row._asdict()) for row in db.execute(query).all()]
+    used = _used(db)
+    return [_running(row._asdict(), used) for row in db.execute(query).all()]
 
 
-def _running(db: Connection, row: Mapping[str, Any]) -> Running:
-    job, r = row["job"], reports.c
-    newest = select(r.at, r.step, r.duration_ns).where(r.job == job).order_by(r.seq.desc()).limit(1)
-    last = db.execute(newest).first()
-    account = Account(
-        *(Cost(Money(row[f"{what}_usd"]), row[f"{what}_gpu_ms"]) for what in ("limit", "posted", "held"))
-    )
+def _running(row: Mapping[str, Any], used: Mapping[str, Mapping[str, int]]) -> Running:
+    event = None if row["body"] is None else decode(row["body"])
     return Running(
-        job,
+        row["job"],
         row["running_since"],
-        account,
-        None if last is None else last.at,
-        None if last is None else last.duration_ns // last.step,
-        _improved(db, job),
-        _used(db, job),
+        Account(*(Cost(Money(row[f"{of}_usd"]), row[f"{of}_gpu_ms"]) for of in ("limit", "posted", "held"))),
+        row["at"],
+        None if row["at"] is None else row["duration_ns"] // row["step"],
+        event.spent if isinstance(event, Reported) else Money(0),
+        used.get(row["job"], {}),
     )
 
 
-def _improved(db: Connection, job: str) -> Money:
-    """What the job had spent when it found its best; nothing where it has found none."""
-    f, e = front.c, events.c
-    best = select(f.seq).where(f.job == job).order_by(f.loss, f.seq).limit(1).scalar_subquery()
-    body = db.execute(select(e.body).where(e.job == job, e.seq == best)).scalar()
-    event = None if body is None else decode(body)
-    return event.spent if isinstance(event, Reported) else Money(0)
-
-
-def _used(db: Connection, job: str) -> dict[str, int]:
-    """By the holds that are open, of which each attempt under way has one."""
+def _used(db: Connection) -> dict[str, dict[str, int]]:
+    """By job, of running ones. Each attempt under way has an open hold."""
     h, u = holds.c, attempt_usage.c
     same = and_(u.job == h.job, u.trial == h.trial, u.attempt == h.attempt)
     measured = u.cpu_ns.is_not(None)
-    row = db.execute(
-        select(
-            func.sum(u.cpu_ns).label("cpu_ns"),
-            func.sum(case((measured, u.wall_ns), else_=0)).label("cpu_wall_ns"),
-            func.sum(u.gpu_percent).label("gpu_percent"),
-            func.sum(u.gpu_samples).label("gpu_samples"),
-        )
-        .select_from(holds.join(attempt_usage, same))
-        .where(h.job == job, h.state == "open")
-    ).one()
-    return {name: int(value or 0) for name, value in row._mapping.items()}
-
-
-def reached(db: Connection, job: str) -> dict[int, int]:
-    """How many trials came to each step, and no further."""
-    t = trials.c
-    return {
-        step: count
-        for step, count in db.execute(
-            select(t.steps, func.count()).where(t.job == job, t.steps > 0).group_by(t.steps)
-        )
-    }
-
-
-def open_jobs(db: Connection) -> list[str]:
-    """That have begun and not ended."""
-    j = jobs.c
-    return list(
-        db.execute(
-            select(j.id).where(j.state.in_(("running", "paused")), j.started_at.is_not(None))
-        ).scalars()
+    names = ("cpu_ns", "cpu_wall_ns", "gpu_percent", "gpu_samples")
+    sums = (u.cpu_ns, case((measured, u.wall_ns), else_=0), u.gpu_percent, u.gpu_samples)
+    query = (
+        select(h.job, *(func.coalesce(func.sum(one), 0) for one in sums))
+        .select_from(jobs.join(holds, h.job == jobs.c.id).join(attempt_usage, same))
+        .where(jobs.c.state == "running", h.state == "open")
+        .group_by(h.job)
     )
-
-
-def ended_since(db: Connection, at: Instant) -> list[str]:
-    return list(db.execute(select(jobs.c.id).where(jobs.c.ended_at >= at)).scalars())
+    return {job: dict(zip(names, map(int, found), strict=True)) for job, *found in db.execute(query)}
 
 
 def posted_between(db: Connection, after: int, last: int) -> Posted:
