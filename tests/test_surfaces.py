@@ -20,6 +20,7 @@ ENDPOINTS = {
     ("post", "/v1/jobs/{job}/cancel"),
     ("get", "/v1/jobs/{job}/trials"),
     ("get", "/v1/jobs/{job}/trials/{trial}"),
+    ("get", "/v1/jobs/{job}/trials/{trial}/logs"),
     ("get", "/v1/jobs/{job}/best"),
     ("get", "/v1/jobs/{job}/pareto"),
     ("get", "/v1/jobs/{job}/bill"),
@@ -42,6 +43,7 @@ ENDPOINTS = {
 QUERIES = {
     "/v1/jobs": {"state", "tag", "limit", "cursor"},
     "/v1/jobs/{job}/trials": {"sort", "limit", "cursor"},
+    "/v1/jobs/{job}/trials/{trial}/logs": {"attempt", "tail", "after"},
     "/v1/jobs/{job}/best": {
         "max_cost_usd",
         "max_gpu_hours",
@@ -85,6 +87,7 @@ COMMANDS = {
     "best-of-all": {"--max-cost-usd", "--instance-type", "--json"},
     "pareto": {"--market", "--instance-type", "--region", "--json"},
     "trials": {"--json"},
+    "logs": {"--attempt", "--tail", "--follow", "--json"},
     "bill": {"--json"},
     "report": {"--json"},
     "advice": {"--json"},

@@ -45,6 +45,10 @@ class Settings:
     cloud: str = "detect"
     metadata_url: str = ""
     webhook_private: bool = False
+    optuna_storage: str = field(default="", repr=False)
+    tensorboard: str = ""
+    mlflow_uri: str = field(default="", repr=False)
+    mlflow_experiment: str = "tuner"
     given_api_key: str | None = field(default=None, repr=False)
 
     @classmethod
@@ -77,6 +81,10 @@ class Settings:
             cloud=_one_of(environ, "TUNER_CLOUD", CLOUDS),
             metadata_url=_http_url(environ, "TUNER_METADATA_URL"),
             webhook_private=_one_of(environ, "TUNER_WEBHOOK_PRIVATE", ("refuse", "allow")) == "allow",
+            optuna_storage=_unless_off(environ.get("TUNER_OPTUNA_STORAGE") or f"sqlite:///{home}/optuna.db"),
+            tensorboard=_path(environ.get("TUNER_TENSORBOARD", "")),
+            mlflow_uri=environ.get("TUNER_MLFLOW_URI", ""),
+            mlflow_experiment=environ.get("TUNER_MLFLOW_EXPERIMENT") or "tuner",
             given_api_key=environ.get("TUNER_API_KEY") or None,
         )
 
@@ -131,6 +139,10 @@ def write_private(path: Path, text: str) -> None:
         os.link(draft, path)
     finally:
         draft.unlink()
+
+
+def _unless_off(text: str) -> str:
+    return "" if text == "off" else text
 
 
 def _path(text: str) -> str:

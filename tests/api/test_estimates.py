@@ -302,7 +302,7 @@ def test_owning_more_gpus_than_any_machine_has_is_refused(client: TestClient) ->
 
 def tuner(client: TestClient, monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
     made = Client("http://tuner", fakes.KEY, transport=client._transport)
-    monkeypatch.setattr("tuner.cli.estimate.Client", lambda: made)
+    monkeypatch.setattr("tuner.client.Client", lambda: made)
     result = CliRunner().invoke(app, ["estimate", *words])
     assert result.exit_code == 0, result.output
     return result.stdout

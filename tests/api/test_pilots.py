@@ -96,7 +96,7 @@ def test_the_command_prints_the_pilot_that_rest_answers(
     service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
     monkeypatch.setattr(
-        "tuner.cli.pilot.Client", lambda: Client("http://tuner", fakes.KEY, transport=client._transport)
+        "tuner.client.Client", lambda: Client("http://tuner", fakes.KEY, transport=client._transport)
     )
     made = CliRunner().invoke(app, ["pilot", file, "--usd", "0.002", "--json"])
     assert made.exit_code == 0, made.output
@@ -117,8 +117,8 @@ def test_a_plan_goes_by_the_pilot_of_its_code_and_space(
     assert client.post("/v1/plans", json=body()).json()["inputs"]["evidence"]["source"] == "none"
     pilot = pilot_of(client).json()["id"]
     fakes.simulate(service, pilot)
-    for name in ("tuner.cli.pilot.Client", "tuner.cli.plan.Client"):
-        monkeypatch.setattr(name, lambda: Client("http://tuner", fakes.KEY, transport=client._transport))
+    made = Client("http://tuner", fakes.KEY, transport=client._transport)
+    monkeypatch.setattr("tuner.client.Client", lambda: made)
     found = CliRunner().invoke(app, ["plan", file, "--pilot-usd", "0.002", "--json"])
     assert found.exit_code == 0, found.output
     evidence = json.loads(found.stdout)["inputs"]["evidence"]

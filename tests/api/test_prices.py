@@ -71,7 +71,7 @@ def test_data_rates_have_their_source(client: TestClient) -> None:
 @pytest.fixture
 def tuner(client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(
-        "tuner.cli.prices.Client", lambda: Client("http://tuner", fakes.KEY, transport=client._transport)
+        "tuner.client.Client", lambda: Client("http://tuner", fakes.KEY, transport=client._transport)
     )
     monkeypatch.setenv("TUNER_HOME", str(tmp_path / "home"))
     return lambda *words: CliRunner().invoke(app, ["prices", *words])

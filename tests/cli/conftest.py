@@ -33,10 +33,9 @@ def waiting(rest: TestClient) -> str:
 @pytest.fixture
 def tuner(rest: TestClient, monkeypatch: pytest.MonkeyPatch) -> Tuner:
     """The command line, over the app."""
-    for module in ("advising", "best", "budgets", "main", "spending", "topup"):
-        monkeypatch.setattr(
-            f"tuner.cli.{module}.Client", lambda: Client("http://tuner", fakes.KEY, transport=rest._transport)
-        )
+    monkeypatch.setattr(
+        "tuner.client.Client", lambda: Client("http://tuner", fakes.KEY, transport=rest._transport)
+    )
 
     def run(*words: str, typed: str | None = None) -> Result:
         return CliRunner().invoke(app, list(words), input=typed)

@@ -59,7 +59,7 @@ def budget(rest: TestClient, job: str) -> Any:
 
 
 def top_up(line: Line, job: str, monkeypatch: pytest.MonkeyPatch, usd: str = "5") -> Result:
-    monkeypatch.setattr("tuner.cli.topup.Client", lambda: Client("http://tuner", fakes.KEY, transport=line))
+    monkeypatch.setattr("tuner.client.Client", lambda: Client("http://tuner", fakes.KEY, transport=line))
     return CliRunner().invoke(app, ["topup", job, "--usd", usd])
 
 

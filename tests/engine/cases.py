@@ -227,3 +227,17 @@ def says_anything_of_its_use(config: dict[str, Any]) -> None:
     )  # type: ignore[arg-type]
     measured._waited_ns[:] = [-5]
     counts(config)
+
+
+def prints_and_waits(config: dict[str, Any]) -> None:
+    os.write(1, "it begins, é\n".encode())
+    time.sleep(60)
+
+
+def prints_and_dies(config: dict[str, Any]) -> None:
+    print("the last words")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def prints_and_ends(config: dict[str, Any]) -> None:
+    print("the only words")

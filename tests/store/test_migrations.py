@@ -91,6 +91,7 @@ def test_a_database_of_the_first_release_is_brought_up_to_date_with_all_that_it_
     began_at = Instant(7)
     with database.write() as db:
         for table in (
+            "leases",
             "deliveries",
             "budget_waits",
             "budget_holds",

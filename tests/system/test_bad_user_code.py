@@ -51,6 +51,7 @@ def test_each_kind_of_misbehaviour_costs_that_trial_alone(served: Served) -> Non
     assert "score = nan" in reasons["nan"]
     detail = served.client.trial(ended.id, trials["raise"].id).attempt_list[-1].detail
     assert "in _raise" in detail, "the traceback is told"
+    assert "RuntimeError: a bug" in served.client.logs(ended.id, trials["raise"].id).text
     assert not [p for p in psutil.process_iter() if _is_left_behind(p)]
     books.check(served.client, ended.id)
 

@@ -1,6 +1,6 @@
 """The app: routes, problems, metrics, and nothing that decides."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from tuner.api.routers import (
     events,
     health,
     jobs,
+    logs,
     pilots,
     plans,
     prices,
@@ -36,9 +37,14 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
 
 
 def create_app(
-    service: Service, *, is_ready: Callable[[], bool] = lambda: True, page_files: Path | None = None
+    service: Service,
+    *,
+    is_ready: Callable[[], bool] = lambda: True,
+    mirrors: Callable[[], Mapping[str, str]] = dict,
+    page_files: Path | None = None,
 ) -> FastAPI:
-    """`is_ready` says whether the controller reaches the cluster; `page_files` is where the page at `/` lies, None for none."""
+    """`is_ready` says whether the controller reaches the cluster, `mirrors` how each copy for another tool does; `page_files` is
+    where the page at `/` lies, None for none."""
     app = FastAPI(
         title="tuner",
         version=__version__,
@@ -50,9 +56,10 @@ def create_app(
     app.state.is_ready = is_ready
     app.state.figures = Reader(service)
     app.state.metrics = Metrics(app.state.figures.read, service.vitals)
+    app.state.mirrors = mirrors
     problems.install(app)
     v1 = APIRouter(prefix="/v1", dependencies=[Depends(require_key)], responses=RESPONSES)
-    for part in (jobs, advice, pilots, answers, best, estimates, events, plans, prices, spend, budgets):
+    for part in (jobs, advice, pilots, answers, logs, best, estimates, events, plans, prices, spend, budgets):
         v1.include_router(part.router)
     app.include_router(v1)
     app.include_router(health.router)

@@ -1,16 +1,20 @@
 """`tuner advice`: how a job could have been cheaper."""
 
-from typing import Annotated, Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tuner.cli.frame import Frame, with_problems
-from tuner.cli.render import number, usd
-from tuner.client import Client
-from tuner.schemas.advice import Advice, Change, Finding
+from tuner.cli import tables
+from tuner.cli.frame import Frame, connect, with_problems
+from tuner.cli.words import number, usd
+
+if TYPE_CHECKING:
+    from tuner.schemas.advice import Advice, Change, Finding
 
 
 @with_problems
@@ -19,7 +23,7 @@ def advice(
     as_json: Annotated[bool, typer.Option("--json", help="Print what REST answers, as JSON.")] = False,
 ) -> None:
     """What would have made a job cheaper, with its evidence, and how to verify that quality does not regress."""
-    Frame(as_json).show(Client().advice(job), _shown)
+    Frame(as_json).show(connect().advice(job), _shown)
 
 
 def _shown(found: Advice) -> RenderableType:
@@ -30,7 +34,7 @@ def _shown(found: Advice) -> RenderableType:
     for one in found.findings:
         parts += [Text(""), _finding(one)]
     if found.not_measured:
-        table = _table("not measured", "why", "to have it measured")
+        table = tables.plain("not measured", "why", "to have it measured")
         for gap in found.not_measured:
             table.add_row(Text(gap.what), Text(gap.why), Text(gap.how))
         parts += [Text(""), table]
@@ -65,10 +69,3 @@ def _figure(value: Any, name: str) -> str:
     if name.endswith("_usd"):
         return usd(value)
     return number(value) if isinstance(value, float) else str(value)
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table

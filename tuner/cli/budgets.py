@@ -1,16 +1,19 @@
 """`tuner budgets`: budgets above jobs."""
 
-from typing import Annotated, Any
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from tuner.cli import render
-from tuner.cli.frame import Frame, with_problems
-from tuner.client import Client
-from tuner.schemas.budgets import BudgetAbove, BudgetList
+from tuner.cli import tables, words
+from tuner.cli.frame import Frame, connect, with_problems
+
+if TYPE_CHECKING:
+    from tuner.schemas.budgets import BudgetAbove
 
 Json = Annotated[bool, typer.Option("--json", help="Print what REST answers, as JSON.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The budget's name.", show_default=False)]
@@ -21,14 +24,14 @@ budgets = typer.Typer(no_args_is_help=True, help="What all jobs with certain tag
 @with_problems
 def list_budgets(as_json: Json = False) -> None:
     """All budgets: what is spent, held and left, and when each runs out."""
-    Frame(as_json).show(Client().budgets(), _budgets)
+    Frame(as_json).show(connect().budgets(), lambda found: _table(found.items))
 
 
 @budgets.command("show")
 @with_problems
 def show_budget(name: Name, as_json: Json = False) -> None:
     """One budget, with its webhooks."""
-    Frame(as_json).show(Client().budget(name), _budget)
+    Frame(as_json).show(connect().budget(name), _budget)
 
 
 @budgets.command("set")
@@ -64,14 +67,14 @@ def set_budget(
         "alerts": [_alert(one) for one in alert or ()],
         "new_secret": new_secret,
     }
-    Frame(as_json).show(Client().put_budget(name, **body), _budget)
+    Frame(as_json).show(connect().put_budget(name, **body), _budget)
 
 
 @budgets.command("remove")
 @with_problems
 def remove_budget(name: Name) -> None:
     """Remove a budget. Jobs that waited for it go on."""
-    Client().remove_budget(name)
+    connect().remove_budget(name)
 
 
 def _alert(text: str) -> dict[str, Any]:
@@ -89,7 +92,7 @@ def _pair(text: str, mark: str, option: str, example: str) -> tuple[str, str]:
     return first, second
 
 
-def _budgets(found: BudgetList) -> RenderableType:
+def _table(found: Sequence[BudgetAbove]) -> RenderableType:
     columns = (
         "budget",
         "spent",
@@ -102,18 +105,18 @@ def _budgets(found: BudgetList) -> RenderableType:
         "runs out",
         "jobs waiting",
     )
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
-    for one in found.items:
+    table = tables.plain(*columns)
+    for one in found:
         spend = one.spend
-        hours = (f"{spend.gpu_hours:g}", render.number(one.gpu_hours))
+        hours = (f"{spend.gpu_hours:g}", words.number(one.gpu_hours))
         when = (one.period or "-", _when(one.period_end), _when(one.forecast.runs_out_at))
-        money = (render.usd(spend.usd), render.usd(spend.held_usd), render.usd(one.usd))
+        money = (words.usd(spend.usd), words.usd(spend.held_usd), words.usd(one.usd))
         table.add_row(one.name, *money, *hours, *when, str(len(one.waiting_jobs)))
-    return table if found.items else Text("no budgets")
+    return table if found else Text("no budgets")
 
 
 def _budget(one: BudgetAbove) -> RenderableType:
-    lines: list[RenderableType] = [_budgets(BudgetList(items=[one]))]
+    lines: list[RenderableType] = [_table([one])]
     if one.match:
         lines.append(Text("jobs with " + ", ".join(f"{key}:{value}" for key, value in one.match.items())))
     if one.parent:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from tuner.cli.frame import WIDTH, duration_ns, with_problems
+from tuner.cli import tables
+from tuner.cli.frame import duration_ns, with_problems
+from tuner.cli.style import Style
 from tuner.domain.time import NS
 from tuner.settings import Settings
 
@@ -72,11 +72,11 @@ def _as_table(nodes: "Sequence[KeptNode]", said: list[str]) -> None:
         print(line, flush=True)
     if said:
         return
-    table = Table("node", "id", "market", "kind", "price an hour", "CPUs", "GPUs", "state", box=None)
+    table = tables.plain("node", "id", "market", "kind", "price an hour", "CPUs", "GPUs", "state")
     for n in nodes:
         price = f"${n.usd_per_hour:.4f}"
         table.add_row(
             n.name, n.node_id[:12], n.market, n.instance_type, price, str(n.cpus), str(n.gpus), n.state
         )
-    Console(width=WIDTH, highlight=False).print(table)
+    typer.echo(tables.text(table, Style.TABLE), nl=False)
     print("Ctrl-C ends it. In another terminal: tuner serve, tuner preempt spot-1", flush=True)

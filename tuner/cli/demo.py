@@ -1,5 +1,7 @@
 """`tuner demo`: from nothing to a bill, on a service of its own."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys
@@ -7,14 +9,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from tuner import web
-from tuner.cli import render, render_best, watching
-from tuner.client import Client
+from tuner.cli import render, render_best, watch, words
 from tuner.domain.errors import Unavailable
 from tuner.settings import Settings
+
+if TYPE_CHECKING:
+    from tuner.client import Client
 
 START_TIMEOUT_S = 120.0
 
@@ -40,12 +45,12 @@ def run(usd: float, trainable: str) -> None:
             }
         )
         price = job.price
-        console.print(f"Tuning {trainable} for {render.usd(usd)}: {job.concurrency} trials at once, each")
-        console.print(f"{render.usd(price.trial_usd_per_hour)} an hour ({price.source}).\n")
+        console.print(f"Tuning {trainable} for {words.usd(usd)}: {job.concurrency} trials at once, each")
+        console.print(f"{words.usd(price.trial_usd_per_hour)} an hour ({price.source}).\n")
         page = web.address(client.url, (home / "api_key").read_text().strip())
         console.print(f"Watch it in a browser: {page}\n", soft_wrap=True)
-        watching.watch(client, job.id)
-        ended = client.wait(job.id)
+        watch.watch(client, job.id)
+        ended = client.wait(job.id, progress=False)
         console.print("\n[bold]The job[/bold]", render.job(ended))
         console.print("\n[bold]The best configuration[/bold]", render_best.best(client.best(job.id)))
         console.print("\n[bold]The bill[/bold]", render.bill(client.bill(job.id)))

@@ -6,9 +6,8 @@ from typing import Annotated, Any
 import typer
 
 from tuner.cli.estimate_tables import estimate as shown
-from tuner.cli.frame import Frame, with_problems
+from tuner.cli.frame import Frame, connect, with_problems
 from tuner.cli.job_yaml import read_mapping
-from tuner.client import Client
 
 Words = list[str] | None
 PARTS = "estimate: a mapping with run, choices, scaling, compute_optimal, recurring or ownership"
@@ -52,7 +51,7 @@ def estimate(
         "markets": market,
         "limit": limit,
     }
-    Frame(as_json).show(Client().estimate(**_asked(file, given)), shown)
+    Frame(as_json).show(connect().estimate(**_asked(file, given)), shown)
 
 
 def _asked(file: Path | None, given: dict[str, Any]) -> dict[str, Any]:

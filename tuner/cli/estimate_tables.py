@@ -1,13 +1,19 @@
 """Estimates as tables for people."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tuner.cli.render import number, usd
-from tuner.schemas import estimate_answers as show
+from tuner.cli import tables
+from tuner.cli.words import number, usd
+
+if TYPE_CHECKING:
+    from tuner.schemas import estimate_answers as show
 
 
 def estimate(found: show.Estimate) -> RenderableType:
@@ -56,7 +62,7 @@ def _run(found: show.RunEstimate) -> Iterator[RenderableType]:
 
 
 def _candidates(found: Sequence[show.Candidate]) -> Table:
-    table = _table(
+    table = tables.plain(
         "machine", "where", "market", "GPUs", "speed", "hours", "dollars", "from", "to", "per $", ""
     )
     for one in found:
@@ -85,7 +91,7 @@ def _late(one: show.Candidate) -> list[str]:
 
 
 def _choices(found: show.ChoicesEstimate) -> Iterator[RenderableType]:
-    table = _table("choice", "an hour", "hours", "dollars", "")
+    table = tables.plain("choice", "an hour", "hours", "dollars", "")
     for one in found.options:
         late = "late" if one.meets_deadline is False else ""
         table.add_row(one.name, usd(one.usd_per_hour * one.machines), number(one.hours), usd(one.usd), late)
@@ -94,7 +100,7 @@ def _choices(found: show.ChoicesEstimate) -> Iterator[RenderableType]:
 
 
 def _scaling(found: show.ScalingEstimate) -> Iterator[RenderableType]:
-    table = _table("GPUs", "link", "all-reduce ms", "efficiency", "at best", "speedup")
+    table = tables.plain("GPUs", "link", "all-reduce ms", "efficiency", "at best", "speedup")
     for one in found.points:
         table.add_row(
             str(one.gpus),
@@ -110,7 +116,7 @@ def _scaling(found: show.ScalingEstimate) -> Iterator[RenderableType]:
 
 
 def _machines(found: Sequence[show.Machines]) -> Table:
-    table = _table("GPUs", "machines", "where", "hours", "dollars", "$ for an hour less", "pays")
+    table = tables.plain("GPUs", "machines", "where", "hours", "dollars", "$ for an hour less", "pays")
     for one in found:
         table.add_row(
             str(one.gpus),
@@ -125,7 +131,7 @@ def _machines(found: Sequence[show.Machines]) -> Table:
 
 
 def _compute(found: show.ComputeEstimate) -> Iterator[RenderableType]:
-    table = _table("law", "parameters", "tokens", "tokens/parameter", "loss")
+    table = tables.plain("law", "parameters", "tokens", "tokens/parameter", "loss")
     for one in found.optima:
         table.add_row(
             one.law,
@@ -140,7 +146,7 @@ def _compute(found: show.ComputeEstimate) -> Iterator[RenderableType]:
 
 
 def _yearly(found: Sequence[show.Yearly]) -> Table:
-    table = _table("training", "a run", "runs a year", "a month", "a year", "saved a year")
+    table = tables.plain("training", "a run", "runs a year", "a month", "a year", "saved a year")
     for one in found:
         table.add_row(
             one.name,
@@ -160,11 +166,4 @@ def _ownership(found: show.OwnershipEstimate) -> RenderableType:
     table.add_row("in the cloud", usd(found.cloud_usd_per_hour), f"{usd(found.cloud_usd)} in all")
     table.add_row("cheaper", found.cheaper, f"by {usd(found.saving_usd)}")
     table.add_row("owning pays above", "never" if even is None else f"{even:.1%} of all hours")
-    return table
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
     return table

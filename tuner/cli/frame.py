@@ -1,5 +1,7 @@
 """What all commands share: JSON or people's words, and problems on standard error."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import json
@@ -8,44 +10,61 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import typer
-from rich.console import Console, RenderableType
 
-from tuner.client import ApiError
+from tuner.cli.style import Style
 from tuner.domain.errors import TunerError
 from tuner.domain.time import parse_duration_ns
-from tuner.schemas.base import Answer
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+    from rich.console import RenderableType
+
+    from tuner.client import ApiError, Client
+    from tuner.schemas.base import Answer
 
 P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A", bound="Answer | DataclassInstance")
-WIDTH = 200  # columns where there is no terminal, so that ids stay whole
+
+
+def connect() -> Client:
+    """A client of the service that the settings name. It is loaded only when it is asked for: `--help` needs none."""
+    from tuner.client import Client
+
+    return Client()
 
 
 class Frame:
     """Shows answers on standard output, as JSON or as a renderer makes of them."""
 
-    def __init__(self, as_json: bool) -> None:
-        self._as_json = as_json
-        self._console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    def __init__(self, as_json: bool, style: Style = Style.TABLE) -> None:
+        if as_json and style is not Style.TABLE:
+            raise typer.BadParameter("give --json or --format, not both", param_hint="--format")
+        self._as_json, self._style = as_json, style
 
     def show(self, found: A, render: Callable[[A], RenderableType]) -> None:
         if self._as_json:
             typer.echo(json.dumps(_plain(found), indent=2))
         else:
-            self._console.print(render(found))
+            self._show(render(found))
 
     def show_all(self, found: Sequence[A], render: Callable[[Sequence[A]], RenderableType]) -> None:
         if self._as_json:
             typer.echo(json.dumps({"items": [_plain(one) for one in found], "next_cursor": None}, indent=2))
         else:
-            self._console.print(render(found))
+            self._show(render(found))
+
+    def _show(self, shown: RenderableType) -> None:
+        from tuner.cli import tables
+
+        if self._style is Style.TABLE and sys.stdout.isatty():
+            tables.show(shown)
+        else:
+            typer.echo(tables.text(shown, self._style), nl=False)
 
 
-def _plain(found: "Answer | DataclassInstance") -> dict[str, Any]:
-    return found.model_dump() if isinstance(found, Answer) else dataclasses.asdict(found)
+def _plain(found: Answer | DataclassInstance) -> dict[str, Any]:
+    return dataclasses.asdict(found) if dataclasses.is_dataclass(found) else found.model_dump()
 
 
 def with_problems(command: Callable[P, R]) -> Callable[P, R]:
@@ -55,16 +74,14 @@ def with_problems(command: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return command(*args, **kwargs)
-        except ApiError as error:
-            lines = [f"  {field.pointer or 'body'}: {field.detail}" for field in error.errors]
-            detail = [error.detail] if not lines else []
-            raise _exit("\n".join([f"{error.title}", *detail, *lines])) from error
         except TunerError as error:
             raise _exit(f"{error.title()}\n{error.detail}") from error
         except ValueError as error:
             if not str(error).startswith("TUNER_"):
                 raise
             raise _exit(f"A setting is wrong\n{error}") from error
+        except _api_error() as error:
+            raise _exit(_told(error)) from error
 
     return call
 
@@ -75,6 +92,19 @@ def duration_ns(text: str, option: str) -> int:
         return parse_duration_ns(text)
     except ValueError as error:
         raise typer.BadParameter(f"{error}, not {text!r}", param_hint=option) from error
+
+
+def _api_error() -> type[ApiError]:
+    from tuner.client import ApiError
+
+    return ApiError
+
+
+def _told(error: ApiError) -> str:
+    from tuner.cli.mending import what_to_do
+
+    fields = [f"  {field.pointer or 'body'}: {field.detail}" for field in error.errors]
+    return "\n".join([error.title, *(fields or [error.detail]), *what_to_do(error)])
 
 
 def _exit(text: str) -> typer.Exit:

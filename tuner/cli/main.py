@@ -5,14 +5,16 @@ from typing import Annotated
 
 import typer
 
-from tuner.cli import render, sketch, watching
+from tuner.cli import render, sketch
+from tuner.cli import watch as watching
 from tuner.cli.advising import advice
 from tuner.cli.best import best, best_of_all, pareto
 from tuner.cli.budgets import budgets
 from tuner.cli.cluster import cluster, preempt
 from tuner.cli.estimate import estimate
-from tuner.cli.frame import Frame, with_problems
+from tuner.cli.frame import Frame, connect, with_problems
 from tuner.cli.job_yaml import read_job
+from tuner.cli.logs import logs
 from tuner.cli.operating import migrate
 from tuner.cli.pilot import pilot
 from tuner.cli.plan import plan
@@ -20,7 +22,7 @@ from tuner.cli.prices import prices
 from tuner.cli.simulate import simulate
 from tuner.cli.spending import spend
 from tuner.cli.topup import topup
-from tuner.client import Client
+from tuner.cli.training import train
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -70,16 +72,17 @@ def submit(
     as_json: Json = False,
 ) -> None:
     """Submit a tuning job. What it says of planning is left out."""
-    client, asked = Client(), read_job(file)
+    client, asked = connect(), read_job(file)
     asked.pop("planning", None)
     job = client.submit(asked)
     if not wait:
         Frame(as_json).show(job, render.job)
         return
-    if not as_json:
-        typer.echo(f"submitted {job.id}")
-        watching.watch(client, job.id)
-    job = client.wait(job.id)
+    with watching.may_leave(job.id):
+        if not as_json:
+            typer.echo(f"submitted {job.id}")
+            watching.watch(client, job.id)
+        job = client.wait(job.id, progress=False)
     Frame(as_json).show(job, render.job)
     if job.state != "succeeded":
         typer.echo(f"The job is {job.state}\n{job.detail or job.stop_reason or ''}".rstrip(), err=True)
@@ -94,25 +97,24 @@ def jobs(
     as_json: Json = False,
 ) -> None:
     """List jobs, newest first."""
-    Frame(as_json).show_all(list(Client().jobs(state=state, tag=tag)), render.jobs)
+    Frame(as_json).show_all(list(connect().jobs(state=state, tag=tag)), render.jobs)
 
 
 @app.command()
 @with_problems
 def job(job: JobId, as_json: Json = False) -> None:
     """Show one job."""
-    Frame(as_json).show(Client().job(job), render.job)
+    Frame(as_json).show(connect().job(job), render.job)
 
 
 @app.command()
 @with_problems
 def watch(job: JobId, as_json: Json = False) -> None:
     """Follow a job until it ends. With --json, one event a line."""
-    client = Client()
-    if as_json:
-        watching.print_events(client, job)
-    else:
-        watching.watch(client, job)
+    follow = watching.print_events if as_json else watching.watch
+    with watching.may_leave(job):
+        state = follow(connect(), job)
+    watching.exit_unless_succeeded(state)
 
 
 @app.command()
@@ -126,56 +128,56 @@ def trials(
     as_json: Json = False,
 ) -> None:
     """List a job's trials."""
-    Frame(as_json).show_all(list(Client().trials(job, sort=sort, limit=limit)), render.trials)
+    Frame(as_json).show_all(list(connect().trials(job, sort=sort, limit=limit)), render.trials)
 
 
 @app.command()
 @with_problems
 def trial(job: JobId, trial: Annotated[str, typer.Argument(metavar="TRIAL")], as_json: Json = False) -> None:
     """Show one trial: its learning curve, its bill, its attempts."""
-    Frame(as_json).show(Client().trial(job, trial), render.trial)
+    Frame(as_json).show(connect().trial(job, trial), render.trial)
 
 
 @app.command()
 @with_problems
 def bill(job: JobId, as_json: Json = False) -> None:
     """What a job cost, by kind and trial."""
-    Frame(as_json).show(Client().bill(job), render.bill)
+    Frame(as_json).show(connect().bill(job), render.bill)
 
 
 @app.command()
 @with_problems
 def report(job: JobId, as_json: Json = False) -> None:
     """What the money bought, and what other ways to search would have spent for it."""
-    Frame(as_json).show(Client().report(job), sketch.report)
+    Frame(as_json).show(connect().report(job), sketch.report)
 
 
 @app.command()
 @with_problems
 def ledger(job: JobId, as_json: Json = False) -> None:
     """Every entry of a job's ledger."""
-    Frame(as_json).show(Client().ledger(job), render.ledger)
+    Frame(as_json).show(connect().ledger(job), render.ledger)
 
 
 @app.command()
 @with_problems
 def pause(job: JobId, as_json: Json = False) -> None:
     """Checkpoint and park every trial."""
-    Frame(as_json).show(Client().pause(job), render.job)
+    Frame(as_json).show(connect().pause(job), render.job)
 
 
 @app.command()
 @with_problems
 def resume(job: JobId, as_json: Json = False) -> None:
     """Go on with a paused job, or with one that ended with its budget, after a top-up."""
-    Frame(as_json).show(Client().resume(job), render.job)
+    Frame(as_json).show(connect().resume(job), render.job)
 
 
 @app.command()
 @with_problems
 def cancel(job: JobId, as_json: Json = False) -> None:
     """Stop a job at once and for good."""
-    Frame(as_json).show(Client().cancel(job), render.job)
+    Frame(as_json).show(connect().cancel(job), render.job)
 
 
 @app.command(context_settings={"ignore_unknown_options": True})  # such as -5
@@ -186,20 +188,22 @@ def priority(
     as_json: Json = False,
 ) -> None:
     """Change a job's place in the line of those that wait."""
-    Frame(as_json).show(Client().patch(job, priority=value), render.job)
+    Frame(as_json).show(connect().patch(job, priority=value), render.job)
 
 
 @app.command()
 @with_problems
 def trainables(as_json: Json = False) -> None:
     """What can be tuned here."""
-    Frame(as_json).show(Client().trainables(), render.trainables)
+    Frame(as_json).show(connect().trainables(), render.trainables)
 
 
 app.command()(topup)
+app.command()(logs)
 app.command()(best)
 app.command()(best_of_all)
 app.command()(pareto)
+app.command()(train)
 app.command()(pilot)
 app.command()(plan)
 app.command()(estimate)

@@ -1,14 +1,18 @@
 """`tuner pilot`: a few steps of a few configurations, for plans to learn from."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tuner.cli import render, watching
-from tuner.cli.frame import Frame, with_problems
+from tuner.cli import render, watch, words
+from tuner.cli.frame import Frame, connect, with_problems
 from tuner.cli.job_yaml import read_job
-from tuner.client import Client, Job
+
+if TYPE_CHECKING:
+    from tuner.client import Client, Job
 
 
 @with_problems
@@ -19,7 +23,7 @@ def pilot(
     as_json: Annotated[bool, typer.Option("--json", help="Print what REST answers, as JSON.")] = False,
 ) -> None:
     """Train a few steps of a few configurations of a job, so that plans for it know how long steps take."""
-    client, job = Client(), read_job(file)
+    client, job = connect(), read_job(file)
     found = run(client, job, usd, quiet=as_json) if wait else client.pilot(job, usd=usd)
     Frame(as_json).show(found, render.job)
 
@@ -29,14 +33,15 @@ def run(client: Client, job: dict[str, Any], usd: float | None, *, quiet: bool) 
     brought nothing to plan by."""
     found = client.pilot(job, usd=usd)
     if found.state not in ("succeeded", "paused"):
-        if not quiet:
-            typer.echo(f"pilot {found.id}")
-            watching.watch(client, found.id)
-        found = client.wait(found.id)
+        with watch.may_leave(found.id):
+            if not quiet:
+                typer.echo(f"pilot {found.id}")
+                watch.watch(client, found.id)
+            found = client.wait(found.id, progress=False)
     if not found.progress.steps:
         why = (
             found.detail
-            or f"{found.stop_reason} before the first step; give it more than {render.usd(found.spend.usd)}"
+            or f"{found.stop_reason} before the first step; give it more than {words.usd(found.spend.usd)}"
         )
         typer.echo(f"The pilot {found.id} told nothing\n{why}", err=True)
         raise typer.Exit(1)

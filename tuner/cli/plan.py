@@ -1,19 +1,23 @@
 """`tuner plan`: what a job would cost, take and find, before anything runs."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tuner.cli.frame import Frame, with_problems
+from tuner.cli import tables
+from tuner.cli.frame import Frame, connect, with_problems
 from tuner.cli.job_yaml import read_job
 from tuner.cli.pilot import run as run_pilot
-from tuner.cli.render import number, usd
-from tuner.client import Client
-from tuner.schemas.plan import Plan, PlanAlternative, PlanChance
+from tuner.cli.words import number, usd
+
+if TYPE_CHECKING:
+    from tuner.schemas.plan import Plan, PlanAlternative, PlanChance
 
 CORRECT = {"grid_search": "grid search", "random_search": "random search", "on_demand": "on demand"}
 
@@ -46,7 +50,7 @@ def plan(
     said = {name: value for name, value in words.items() if value is not None}
     if said and isinstance(job.get("planning", {}), dict):
         job = {**job, "planning": {**job.get("planning", {}), **said}}
-    client = Client()
+    client = connect()
     ran = None if pilot_usd is None else run_pilot(client, job, pilot_usd, quiet=as_json)
     Frame(as_json).show(client.plan(job), shown)
     if ran is not None and not as_json:
@@ -104,7 +108,9 @@ def _chance(chance: PlanChance) -> str:
 
 def _rungs(found: Plan) -> RenderableType:
     unit = found.job["fidelity"]["unit"]
-    table = Table("to " + unit, "trials", "steps", "a step", "training", "around it", "dollars", "GPU-hours")
+    table = tables.plain(
+        "to " + unit, "trials", "steps", "a step", "training", "around it", "dollars", "GPU-hours"
+    )
     for rung in found.rungs:
         table.add_row(
             str(rung.step),
@@ -120,7 +126,7 @@ def _rungs(found: Plan) -> RenderableType:
 
 
 def _alternatives(found: Plan) -> RenderableType:
-    table = Table("machine", "market", "an hour", "dollars", "done after", "1000 steps", "in time", "")
+    table = tables.plain("machine", "market", "an hour", "dollars", "done after", "1000 steps", "in time", "")
     for one in found.alternatives:
         table.add_row(
             one.instance_type,
@@ -141,7 +147,7 @@ def _said(one: PlanAlternative) -> str:
 
 
 def _comparisons(found: Plan) -> RenderableType:
-    table = Table("instead", "dollars", "GPU-hours", "done after", "trials", "what")
+    table = tables.plain("instead", "dollars", "GPU-hours", "done after", "trials", "what")
     for one in found.comparisons:
         name = CORRECT.get(one.name, one.name.replace("_", " "))
         table.add_row(
@@ -151,7 +157,7 @@ def _comparisons(found: Plan) -> RenderableType:
 
 
 def _choices(found: Plan) -> RenderableType:
-    table = Table("setting", "asked", "chosen", "why")
+    table = tables.plain("setting", "asked", "chosen", "why")
     for one in found.choices:
         table.add_row(one.what, one.asked or "-", one.chosen, one.why)
     return table

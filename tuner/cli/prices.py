@@ -1,17 +1,20 @@
 """`tuner prices`: the price catalogue, and newer ones brought."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from tuner.cli.frame import Frame, with_problems
-from tuner.cli.render import number, usd
-from tuner.client import Client
-from tuner.schemas.prices import CatalogueAge, Prices
+from tuner.cli import tables
+from tuner.cli.frame import Frame, connect, with_problems
+from tuner.cli.words import number, usd
+
+if TYPE_CHECKING:
+    from tuner.schemas.prices import CatalogueAge, Prices
 
 
 @with_problems
@@ -40,7 +43,7 @@ def prices(
         "market": market,
     }
     if update is None:
-        Frame(as_json).show(Client().prices(limit=limit, **words), _prices)
+        Frame(as_json).show(connect().prices(limit=limit, **words), _prices)
         return
     if any(words.values()):
         raise typer.BadParameter("give a file or filters, not both", param_hint="--update")
@@ -62,8 +65,7 @@ def _update(file: Path) -> CatalogueAge:
 
 
 def _prices(found: Prices) -> RenderableType:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in (
+    table = tables.plain(
         "cloud",
         "region",
         "instance type",
@@ -73,8 +75,7 @@ def _prices(found: Prices) -> RenderableType:
         "on demand",
         "spot",
         "dates",
-    ):
-        table.add_column(column, overflow="fold")
+    )
     for one in found.items:
         gpus = f"{one.accelerators:g} {one.accelerator} of {number(one.gpu_memory_gib)} GiB"
         dates = dict.fromkeys(

@@ -1,42 +1,27 @@
 """Answers as tables for people."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tuner.client import Job
-from tuner.schemas import answers as show
-from tuner.schemas.job import Best
+from tuner.cli import tables
+from tuner.cli.words import config, number, usd
+
+if TYPE_CHECKING:
+    from tuner.client import Job
+    from tuner.schemas import answers as show
+    from tuner.schemas.job import Best
 
 KINDS = ("setup", "restore", "train", "checkpoint", "lost", "idle")
 
 
-def usd(amount: float | None) -> str:
-    """At least cents; as many decimals as are there, at most six.
-
-    >>> usd(0.5), usd(0.001234)
-    ('$0.50', '$0.001234')
-    """
-    if amount is None:
-        return "-"
-    text = f"{amount:.6f}".rstrip("0")
-    whole, _, decimals = text.partition(".")
-    return f"${whole}.{decimals.ljust(2, '0')}"
-
-
-def number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.5g}"
-
-
-def config(values: Mapping[str, Any]) -> str:
-    return "  ".join(f"{name}={number(v) if isinstance(v, float) else v}" for name, v in values.items())
-
-
 def jobs(found: Sequence[Job]) -> RenderableType:
-    table = _table("job", "name", "state", "why", "spent", "budget", "trials", "best")
+    table = tables.plain("job", "name", "state", "why", "spent", "budget", "trials", "best")
     for one in found:
         table.add_row(
             one.id,
@@ -84,7 +69,7 @@ def best_line(found: Best, metric: str = "metric") -> str:
 
 
 def trials(found: Sequence[show.Trial]) -> RenderableType:
-    table = _table("trial", "state", "steps", "metric", "cost", "attempts", "configuration")
+    table = tables.plain("trial", "state", "steps", "metric", "cost", "attempts", "configuration")
     for one in found:
         shown = config(one.config) if not one.reason else f"{config(one.config)}\n{one.reason}"
         numbers = (str(one.steps), number(one.metric), usd(one.cost_usd), str(one.attempts))
@@ -93,11 +78,11 @@ def trials(found: Sequence[show.Trial]) -> RenderableType:
 
 
 def trial(one: show.TrialDetail) -> RenderableType:
-    curve = _table("step", "metric", "cost so far", "seconds so far")
+    curve = tables.plain("step", "metric", "cost so far", "seconds so far")
     for point in one.curve:
         cells = (number(point.metric), usd(point.cost_usd), f"{point.duration_seconds:.2f}")
         curve.add_row(str(point.step), *cells)
-    attempts = _table("attempt", "steps", "machine", "end", "why", "cost")
+    attempts = tables.plain("attempt", "steps", "machine", "end", "why", "cost")
     for attempt in one.attempt_list:
         steps = f"{attempt.from_step} to {attempt.to_step}"
         cost = usd(round(sum(attempt.bill.values()), 6))
@@ -117,7 +102,7 @@ def _machine(attempt: show.Attempt) -> str:
 
 
 def bill(found: show.Bill) -> RenderableType:
-    total = _table("kind", "cost", "share")
+    total = tables.plain("kind", "cost", "share")
     for kind in KINDS:
         share = found.by_kind[kind] / found.total_usd if found.total_usd else 0
         total.add_row(kind, usd(found.by_kind[kind]), f"{share:.1%}")
@@ -146,7 +131,7 @@ def _spot_savings(found: show.Bill) -> str:
 
 
 def ledger(found: show.LedgerPage) -> RenderableType:
-    table = _table("at", "entry", "kind", "trial", "attempt", "slice", "amount")
+    table = tables.plain("at", "entry", "kind", "trial", "attempt", "slice", "amount")
     for one in found.items:
         where = (one.trial, str(one.attempt), str(one.slice))
         table.add_row(one.at, one.entry, one.kind or "", *where, usd(one.usd))
@@ -154,15 +139,8 @@ def ledger(found: show.LedgerPage) -> RenderableType:
 
 
 def trainables(found: show.Trainables) -> RenderableType:
-    table = _table("trainable", "parameters", "what it is")
+    table = tables.plain("trainable", "parameters", "what it is")
     for one in found.items:
         names = ", ".join(one.search_space or {})
         table.add_row(one.trainable, names, Text(one.error or one.doc))
-    return table
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
     return table

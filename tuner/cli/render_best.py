@@ -1,35 +1,43 @@
 """Choices under a budget, for people."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tuner.cli.render import best_line, config, number, usd
-from tuner.schemas import best as show
+from tuner.cli import tables
+from tuner.cli.render import best_line
+from tuner.cli.words import config, number, usd
+
+if TYPE_CHECKING:
+    from tuner.schemas import best as show
 
 
-def best(found: show.BestAnswer) -> RenderableType:
-    lines = _choice(found, found.pricing)
+def best(found: show.BestAnswer, metric: str = "metric") -> RenderableType:
+    lines = _choice(found, metric, found.pricing)
     if found.next_better:
-        lines.append(Text(f"next better: {best_line(found.next_better)}{_for(found.next_dollar.next_point)}"))
+        lines.append(
+            Text(f"next better: {best_line(found.next_better, metric)}{_for(found.next_dollar.next_point)}")
+        )
     return Group(*lines, *_forecast(found.next_dollar.forecast))
 
 
-def best_of_all(found: show.BestOfAll) -> RenderableType:
-    return Group(Text(f"of {found.job}:"), *_choice(found, found.pricing))
+def best_of_all(found: show.BestOfAll, metric: str = "metric") -> RenderableType:
+    return Group(Text(f"of {found.job}:"), *_choice(found, metric, found.pricing))
 
 
 def pareto(found: show.Pareto) -> RenderableType:
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("cost", "metric", "trial", "step", "configuration"):
-        shown.add_column(column, overflow="fold")
+    shown = tables.plain("cost", "metric", "trial", "step", "configuration")
     for point in found.items:
         shown.add_row(_cost(point), number(point.metric), point.trial, str(point.step), config(point.config))
     return Group(shown, *_pricing(found.pricing))
 
 
-def _choice(found: show.PricedBest, pricing: show.Pricing | None) -> list[RenderableType]:
-    lines: list[RenderableType] = [Text(best_line(found), style="bold")]
+def _choice(found: show.PricedBest, metric: str, pricing: show.Pricing | None) -> list[RenderableType]:
+    lines: list[RenderableType] = [Text(best_line(found, metric), style="bold")]
     grid = Table.grid(padding=(0, 2))
     for name, value in found.config.items():
         grid.add_row(f"  {name}", number(value) if isinstance(value, float) else str(value))

@@ -18,6 +18,7 @@ from tuner.service.cluster import RayCluster
 from tuner.service.controller import Controller
 from tuner.service.figures import Reader, has_live_jobs
 from tuner.service.keeper import Keeper
+from tuner.service.mirroring import Mirrors
 from tuner.service.storage_watch import StorageWatch
 from tuner.service.wiring import build
 from tuner.settings import Settings
@@ -33,14 +34,18 @@ def run() -> None:
     settings = Settings.from_env()
     listening = _listen(settings)
     service = build(settings)
-    controller, keeper, storage = Controller(service), Keeper(service), StorageWatch(service)
-    app = create_app(service, is_ready=controller.ready.is_set, page_files=web.FOLDER)
+    controller, keeper = Controller(service), Keeper(service)
+    mirrors, storage = Mirrors(service), StorageWatch(service)
+    app = create_app(
+        service, is_ready=controller.ready.is_set, mirrors=mirrors.standing, page_files=web.FOLDER
+    )
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2, server_header=False)
     gc.freeze()  # what was imported stays: looking through it again and again makes requests wait for 0.1 s
     controller.start()
     keeper.start()
     storage.start()
     threading.Thread(target=_read_first, args=(app.state.figures,), name="figures", daemon=True).start()
+    mirrors.start()
     if fault := fault_of_prices(settings):
         typer.echo(f"prices cannot be told, and jobs are refused, until this is mended: {fault}", err=True)
     host, port = listening.getsockname()[:2]
@@ -54,6 +59,7 @@ def run() -> None:
         uvicorn.Server(config).run(sockets=[listening])
     finally:
         storage.stop()
+        mirrors.stop()
         keeper.stop()
         controller.stop()
         if has_live_jobs(service):

@@ -7,8 +7,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tuner.cli import render
 from tuner.cli import simulate_options as option
+from tuner.cli import tables, words
 from tuner.cli.frame import Frame, duration_ns, with_problems
 from tuner.domain.errors import Fault, Invalid
 
@@ -120,14 +120,14 @@ def shown(found: "Result") -> RenderableType:
     lines.add_row("table", found.table)
     if found.best is not None and found.best_config is not None:
         whole = "its last" if found.finished else "not its last"
-        regret = render.number(found.normalised_regret)
+        regret = words.number(found.normalised_regret)
         lines.add_row(
-            "best", f"{render.number(found.best)} at step {found.best_step}, trained to {whole} step"
+            "best", f"{words.number(found.best)} at step {found.best_step}, trained to {whole} step"
         )
-        lines.add_row("", render.config(found.best_config))
+        lines.add_row("", words.config(found.best_config))
         lines.add_row("regret", f"{regret} (0: the best of the table, 1: a random configuration in full)")
     lines.add_row(
-        "spent", f"{found.spent:.2f} of {found.budget:.2f} trainings ({render.usd(found.spent_usd)})"
+        "spent", f"{found.spent:.2f} of {found.budget:.2f} trainings ({words.usd(found.spent_usd)})"
     )
     lines.add_row("ended", f"{found.stop_reason} after {found.simulated_seconds:.0f} simulated seconds")
     if found.deadline_met is not None:
@@ -139,10 +139,10 @@ def shown(found: "Result") -> RenderableType:
     lines.add_row("faults", faults)
     if found.spot is not None:
         _add_spot(lines, found.spot)
-    bill = _table("kind", "cost", "share")
+    bill = tables.plain("kind", "cost", "share")
     for kind, cost in found.bill_usd.items():
         share = cost / found.spent_usd if found.spent_usd else 0
-        bill.add_row(kind, render.usd(cost), f"{share:.1%}")
+        bill.add_row(kind, words.usd(cost), f"{share:.1%}")
     checked = Text(f"{found.transactions_checked} transactions checked; nothing was spent beyond the budget.")
     return Group(lines, bill, *([_others(found.beside)] if found.beside else []), checked)
 
@@ -151,41 +151,34 @@ def _add_spot(lines: Table, spot: "SpotFigures") -> None:
     notice = f"{spot.notice_s:.0f} s of notice" if spot.notice_s else "no notice"
     lines.add_row("spot", f"{spot.trace} from second {spot.start_s:.0f} on, {notice}")
     used = (
-        f"{name.replace('_', ' ')} {use.hours:.2f} h for {render.usd(use.usd)}"
+        f"{name.replace('_', ' ')} {use.hours:.2f} h for {words.usd(use.usd)}"
         for name, use in spot.markets.items()
     )
     lines.add_row("market", f"{spot.market}: {', '.join(used)}")
     times = "" if spot.times_uninterrupted is None else f" ({spot.times_uninterrupted:.3f} × that was spent)"
     lines.add_row(
         "against",
-        f"{render.usd(spot.uninterrupted_usd)} on spot without an interruption{times}, "
-        f"{render.usd(spot.on_demand_usd)} on demand, for the training that was kept",
+        f"{words.usd(spot.uninterrupted_usd)} on spot without an interruption{times}, "
+        f"{words.usd(spot.on_demand_usd)} on demand, for the training that was kept",
     )
 
 
 def _others(rows: "Sequence[Beside]") -> Table:
     """This job, and the same one under other conditions."""
-    table = _table(
+    table = tables.plain(
         "", "spent", "trainings kept", "a training", "times", "lost", "preemptions", "hours", "ended"
     )
     for one in rows:
         times = "-" if one.times_uninterrupted is None else f"{one.times_uninterrupted:.3f}"
         table.add_row(
             BESIDE[one.name],
-            render.usd(one.spent_usd),
+            words.usd(one.spent_usd),
             f"{one.kept_trainings:.2f}",
             "-" if one.usd_per_training is None else f"${one.usd_per_training:.3f}",
             times,
-            render.usd(one.lost_usd),
+            words.usd(one.lost_usd),
             str(one.preemptions),
             f"{one.simulated_seconds / 3600:.1f}",
             one.stop_reason or "",
         )
-    return table
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column)
     return table

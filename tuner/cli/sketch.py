@@ -1,14 +1,20 @@
 """A job's report for people: its best by what was spent as a sketch, and the estimates beside it."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tuner.cli.render import config, number, usd
-from tuner.schemas import answers as show
+from tuner.cli import tables
+from tuner.cli.words import config, number, usd
+
+if TYPE_CHECKING:
+    from tuner.schemas import answers as show
 
 WIDTH, HEIGHT, LABEL = 60, 8, 12  # the longest number is -1.2345e-123
 NAMES = {"random_search": "random search, every trial in full", "stopping_asha": "ASHA that only stops"}
@@ -59,9 +65,7 @@ def _level(value: float, first: float, last: float) -> int:
 
 
 def _estimates(found: Sequence[show.PeerEstimate]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("for the same, estimated", "would have spent", "5 to 95 %", "saved"):
-        table.add_column(name)
+    table = tables.plain("for the same, estimated", "would have spent", "5 to 95 %", "saved")
     for one in found:
         table.add_row(_name(one), *_figures(one))
     return table

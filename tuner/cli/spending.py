@@ -1,15 +1,17 @@
 """`tuner spend`: who spent what."""
 
-from typing import Annotated
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
-from rich.table import Table
 
-from tuner.cli import render
-from tuner.cli.frame import Frame, with_problems
-from tuner.client import Client
-from tuner.schemas.spend import SpendAnswer, SpendFigures
+from tuner.cli import tables, words
+from tuner.cli.frame import Frame, connect, with_problems
+
+if TYPE_CHECKING:
+    from tuner.schemas.spend import SpendAnswer, SpendFigures
 
 Json = Annotated[bool, typer.Option("--json", help="Print what REST answers, as JSON.")]
 
@@ -27,7 +29,7 @@ def spend(
     as_json: Json = False,
 ) -> None:
     """Who spent what: by project tag, unless --by says otherwise."""
-    groups, client = by or ["tag:project"], Client()
+    groups, client = by or ["tag:project"], connect()
     if as_csv:
         typer.echo(client.spend_csv(groups, since=since, until=until, timezone=timezone), nl=False)
         return
@@ -46,7 +48,7 @@ def _spend(found: SpendAnswer) -> RenderableType:
         "retried",
         "lost",
     )
-    table = Table(*found.group_by, *figures, box=None, pad_edge=False, header_style="bold")
+    table = tables.plain(*found.group_by, *figures)
     for group in found.items:
         table.add_row(*(group.keys[name] or "-" for name in found.group_by), *_cells(group))
     if found.group_by:
@@ -57,11 +59,11 @@ def _spend(found: SpendAnswer) -> RenderableType:
 def _cells(one: SpendFigures) -> list[str]:
     counts = (one.jobs, one.trials, one.completed_trials)
     return [
-        render.usd(one.usd),
+        words.usd(one.usd),
         f"{one.gpu_hours:g}",
         *map(str, counts),
-        render.usd(one.usd_per_completed_trial),
+        words.usd(one.usd_per_completed_trial),
         str(one.preemptions),
         str(one.retries),
-        render.usd(one.lost_usd),
+        words.usd(one.lost_usd),
     ]

@@ -1,12 +1,16 @@
 """`tuner topup`: more money for a job, added once whatever becomes of the connection, and whoever else adds at the same time."""
 
-from typing import Annotated, Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tuner.cli import render
-from tuner.cli.frame import Frame, with_problems
-from tuner.client import ApiError, Client, Job
+from tuner.cli import render, words
+from tuner.cli.frame import Frame, connect, with_problems
+
+if TYPE_CHECKING:
+    from tuner.client import ApiError, Client, Job
 
 
 @with_problems
@@ -19,12 +23,15 @@ def topup(
     """Add to a job's budget, and let it go on if it had stopped for want of it."""
     if usd is None and gpu_hours is None:
         raise typer.BadParameter("give --usd or --gpu-hours")
-    client = Client()
+    from tuner.client import ApiError
+    from tuner.client.changes import raised, wants_more
+
+    client = connect()
     before = client.job(job)
-    more = {"usd": usd, "gpu_hours": gpu_hours}
-    change = {
-        name: _plus(before.budget[name], value, name) for name, value in more.items() if value is not None
-    }
+    try:
+        change = raised(before.budget, usd=usd, gpu_hours=gpu_hours)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
     try:
         after = client.patch(job, if_match=before.revision, budget=change)
     except ApiError as error:
@@ -32,20 +39,16 @@ def topup(
             raise
         typer.echo(_refused(client, before, change, error), err=True)
         raise typer.Exit(1) from error
-    if after.state in ("paused", "succeeded") and str(after.stop_reason).startswith("budget"):
+    if wants_more(after):
         after = client.resume(job)
     Frame(as_json).show(after, render.job)
-
-
-def _plus(before: float | None, more: float, name: str) -> float:
-    if before is None:
-        raise typer.BadParameter(f"the job has no limit on {name}")
-    return round(before + more, 6)
 
 
 def _refused(client: Client, before: Job, change: dict[str, float], error: ApiError) -> str:
     """What is known of the budget after a change that was not made, or of which that is not known."""
     asked, had = _limits(change), _limits(before.budget)
+    from tuner.client import ApiError
+
     try:
         now = client.job(before.id)
     except ApiError:
@@ -68,7 +71,7 @@ def _refused(client: Client, before: Job, change: dict[str, float], error: ApiEr
 
 
 def _limits(budget: dict[str, Any]) -> str:
-    found = [] if budget.get("usd") is None else [render.usd(budget["usd"])]
+    found = [] if budget.get("usd") is None else [words.usd(budget["usd"])]
     if budget.get("gpu_hours") is not None:
         found.append(f"{budget['gpu_hours']:g} GPU-hours")
     return " and ".join(found)

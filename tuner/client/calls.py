@@ -2,13 +2,13 @@
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from urllib.parse import quote
 
 import httpx2
 
 from tuner.client import follow
-from tuner.client.changes import once
+from tuner.client.changes import once, raised, wants_more
 from tuner.client.http import TRIES, A, ask, exchange, request
 from tuner.client.methods import call, job_call, job_series, series
 from tuner.client.progress import progress_of
@@ -16,13 +16,16 @@ from tuner.client.queries import BestQuery, Elsewhere
 from tuner.client.steps import Item, Series, Steps
 from tuner.schemas import answers as show
 from tuner.schemas import best as choices
-from tuner.schemas.advice import Advice
-from tuner.schemas.budgets import BudgetAbove, BudgetList
-from tuner.schemas.estimate_answers import Estimate
 from tuner.schemas.job import Job, JobFacts, JobPage
-from tuner.schemas.plan import Plan
-from tuner.schemas.prices import Prices
-from tuner.schemas.spend import SpendAnswer
+from tuner.schemas.logs import TrialLog
+
+if TYPE_CHECKING:  # each is loaded when it is asked for
+    from tuner.schemas.advice import Advice
+    from tuner.schemas.budgets import BudgetAbove, BudgetList
+    from tuner.schemas.estimate_answers import Estimate
+    from tuner.schemas.plan import Plan
+    from tuner.schemas.prices import Prices
+    from tuner.schemas.spend import SpendAnswer
 
 T = TypeVar("T")
 AnyJob = str | JobFacts
@@ -73,6 +76,19 @@ class Calls:
         return sent if if_match is None else once(sent, lambda: self._ask_job("GET", path_of(job)), change)
 
     @job_call
+    def top_up(
+        self, job: AnyJob, *, usd: float | None = None, gpu_hours: float | None = None
+    ) -> Steps[JobFacts]:
+        """Adds to the budget as it is now, once, whatever becomes of the connection; the job goes on if it had stopped for want of it.
+        ApiError 412 where somebody else changes it at the same time: then nothing was added."""
+        before = yield from self._ask_job("GET", path_of(job))
+        change = raised(before.budget, usd=usd, gpu_hours=gpu_hours)
+        after: JobFacts = yield from Calls.patch.steps(self, job, if_match=before.revision, budget=change)
+        if wants_more(after):
+            after = yield from Calls.resume.steps(self, job)
+        return after
+
+    @job_call
     def pilot(self, job: Mapping[str, Any], *, usd: float | None = None) -> Steps[JobFacts]:
         """Runs a few steps of a few configurations of a job under a budget of their own, for plans to learn from, unless there is
         such a pilot: then it answers that one. `usd` where `job` does not say it under `planning`."""
@@ -81,8 +97,10 @@ class Calls:
         return self._ask_job("POST", "/v1/pilots", body=body, headers=headers, repeat=True)
 
     @call
-    def plan(self, job: Mapping[str, Any]) -> Steps[Plan]:
+    def plan(self, job: Mapping[str, Any]) -> Steps["Plan"]:
         """What the job would cost, take and find; nothing runs. What is known beside it is under `planning`."""
+        from tuner.schemas.plan import Plan
+
         return self._ask(Plan, "POST", "/v1/plans", body=job, repeat=True)
 
     @job_call
@@ -143,8 +161,10 @@ class Calls:
         return self._ask(show.JobReport, "GET", path_of(job, "/report"))
 
     @call
-    def advice(self, job: AnyJob) -> Steps[Advice]:
+    def advice(self, job: AnyJob) -> Steps["Advice"]:
         """What would have made it cheaper, with evidence and dollars, and what could not be judged."""
+        from tuner.schemas.advice import Advice
+
         return self._ask(Advice, "GET", path_of(job, "/advice"))
 
     @series
@@ -159,6 +179,21 @@ class Calls:
         return self._ask(show.TrialDetail, "GET", path_of(job, f"/trials/{_quoted(trial)}"))
 
     @call
+    def logs(
+        self,
+        job: AnyJob,
+        trial: str,
+        *,
+        attempt: int | None = None,
+        tail: int | None = None,
+        after: int | None = None,
+    ) -> Steps[TrialLog]:
+        """What the trial's own code printed: the last `tail` bytes, of those behind the first `after`; of the newest attempt that
+        printed anything, where none is named. ApiError 404 where nothing was printed."""
+        query = {"attempt": attempt, "tail": tail, "after": after}
+        return self._ask(TrialLog, "GET", path_of(job, f"/trials/{_quoted(trial)}/logs"), query=query)
+
+    @call
     def ledger(self, job: AnyJob) -> Steps[show.LedgerPage]:
         """Every entry, oldest first."""
         return self._ask(show.LedgerPage, "GET", path_of(job, "/ledger"))
@@ -171,8 +206,10 @@ class Calls:
         since: str | None = None,
         until: str | None = None,
         timezone: str = "UTC",
-    ) -> Steps[SpendAnswer]:
+    ) -> Steps["SpendAnswer"]:
         """By `tag:KEY`, `owner`, `trainable`, `market`, `day`, `job`, or several of them; `since` and `until` are dates or times."""
+        from tuner.schemas.spend import SpendAnswer
+
         query = {"group_by": list(group_by), "since": since, "until": until, "timezone": timezone}
         return self._ask(SpendAnswer, "GET", "/v1/spend", query=query)
 
@@ -185,18 +222,24 @@ class Calls:
         return answer.text
 
     @call
-    def budgets(self) -> Steps[BudgetList]:
+    def budgets(self) -> Steps["BudgetList"]:
         """Budgets above jobs."""
+        from tuner.schemas.budgets import BudgetList
+
         return self._ask(BudgetList, "GET", "/v1/budgets")
 
     @call
-    def budget(self, name: str) -> Steps[BudgetAbove]:
+    def budget(self, name: str) -> Steps["BudgetAbove"]:
+        from tuner.schemas.budgets import BudgetAbove
+
         return self._ask(BudgetAbove, "GET", f"/v1/budgets/{_quoted(name)}")
 
     @call
-    def put_budget(self, /, name: str, **budget: Any) -> Steps[BudgetAbove]:
+    def put_budget(self, /, name: str, **budget: Any) -> Steps["BudgetAbove"]:
         """Makes it or puts another in its place: `usd=`, `gpu_hours=`, `match={tag: value}`, `period=`, `timezone=`, `parent=`,
         `alerts=[{"at": 0.8, "url": ...}]`, `new_secret=True`. The answer alone has the webhooks' secret, where that is new."""
+        from tuner.schemas.budgets import BudgetAbove
+
         return self._ask(BudgetAbove, "PUT", f"/v1/budgets/{_quoted(name)}", body=budget)
 
     @call
@@ -209,13 +252,17 @@ class Calls:
         return self._ask(show.Trainables, "GET", "/v1/trainables")
 
     @call
-    def prices(self, /, *, limit: int = 100, **filters: str | None) -> Steps[Prices]:
+    def prices(self, /, *, limit: int = 100, **filters: str | None) -> Steps["Prices"]:
         """`cloud`, `region`, `zone`, `instance_type`, `accelerator`, `market`; the cheapest first."""
+        from tuner.schemas.prices import Prices
+
         return self._ask(Prices, "GET", "/v1/prices", query={**filters, "limit": limit})
 
     @call
-    def estimate(self, /, **parts: Any) -> Steps[Estimate]:
+    def estimate(self, /, **parts: Any) -> Steps["Estimate"]:
         """`run={...}`, `choices`, `scaling`, `compute_optimal`, `recurring`, `ownership`: any of them."""
+        from tuner.schemas.estimate_answers import Estimate
+
         return self._ask(Estimate, "POST", "/v1/estimates", body=parts, repeat=True)
 
     @call

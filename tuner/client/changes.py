@@ -37,6 +37,22 @@ def is_as_asked(job: JobFacts, change: Mapping[str, Any]) -> bool:
     return limits and plain
 
 
+def raised(budget: Mapping[str, Any], **more: float | None) -> dict[str, float]:
+    """The limits of a budget to which something is added, as a change of it. Raises ValueError."""
+    added = {name: value for name, value in more.items() if value is not None}
+    if not added:
+        raise ValueError(f"say how much to add: {' or '.join(more)}")
+    for name in added:
+        if budget[name] is None:
+            raise ValueError(f"the job has no limit on {name}")
+    return {name: round(budget[name] + value, 6) for name, value in added.items()}
+
+
+def wants_more(job: JobFacts) -> bool:
+    """Whether it stopped because its budget was spent."""
+    return job.state in ("paused", "succeeded") and str(job.stop_reason).startswith("budget")
+
+
 def _same(name: str, asked: Any, found: Any) -> bool:
     if asked is None or found is None or name == "on_exhausted":
         return bool(asked == found)

@@ -2,21 +2,27 @@
 
 import html
 from collections.abc import Callable
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from pydantic import ConfigDict, Field, PrivateAttr
 
 from tuner.client import follow
 from tuner.client.calls import Calls
+from tuner.client.extras import load
 from tuner.client.methods import Method, call, job_call, series
 from tuner.client.progress import html_of, line_of
 from tuner.client.queries import BestQuery, Elsewhere
-from tuner.client.steps import Awaiting, Blocking, Series, Steps
+from tuner.client.steps import Awaiting, Blocking, Series, Steps, collected
 from tuner.schemas import answers as show
 from tuner.schemas import best as choices
-from tuner.schemas.advice import Advice
 from tuner.schemas.job import Best, JobFacts
 from tuner.schemas.job import Job as JobAnswer
+from tuner.schemas.logs import TrialLog
+
+if TYPE_CHECKING:
+    import pandas
+
+    from tuner.schemas.advice import Advice
 
 STOPPED = (*follow.ENDED, "paused")
 
@@ -71,6 +77,12 @@ class Acting(JobFacts):
         """Stops all work at once."""
         return self._changed(Calls.cancel.steps(self._client, self.id))
 
+    @job_call
+    def top_up(self, *, usd: float | None = None, gpu_hours: float | None = None) -> Steps[JobFacts]:
+        """Adds to the budget as it is now, once, whatever becomes of the connection; goes on if it had stopped for want of it.
+        ApiError 412 where somebody else changes it at the same time: then nothing was added."""
+        return self._changed(Calls.top_up.steps(self._client, self.id, usd=usd, gpu_hours=gpu_hours))
+
     # What is known of it
 
     @series
@@ -102,7 +114,7 @@ class Acting(JobFacts):
         return Calls.report.steps(self._client, self.id)
 
     @call
-    def advice(self) -> Steps[Advice]:
+    def advice(self) -> Steps["Advice"]:
         """What would have made it cheaper, with evidence and dollars, and what could not be judged."""
         return Calls.advice.steps(self._client, self.id)
 
@@ -115,6 +127,24 @@ class Acting(JobFacts):
     def trial(self, trial: str) -> Steps[show.TrialDetail]:
         """With the learning curve, the bill and every attempt."""
         return Calls.trial.steps(self._client, self.id, trial)
+
+    @call
+    def logs(
+        self, trial: str, *, attempt: int | None = None, tail: int | None = None, after: int | None = None
+    ) -> Steps[TrialLog]:
+        """What the trial's own code printed: the last `tail` bytes, of those behind the first `after`; of the newest attempt that
+        printed anything, where none is named. ApiError 404 where nothing was printed."""
+        return Calls.logs.steps(self._client, self.id, trial, attempt=attempt, tail=tail, after=after)
+
+    # Tables and pictures
+
+    @call
+    def trials_dataframe(self) -> Steps["pandas.DataFrame"]:
+        """One row a trial, by number; a parameter `x` is the column `config.x`, NA where a trial does not have it. Times are UTC."""
+        frames = load("tuner.client.frames", "trials_dataframe()")
+        found = yield from collected(Calls.trials.steps(self._client, self.id))
+        table: pandas.DataFrame = frames.trials(found, self.search_space)
+        return table
 
     # How it is shown
 

@@ -4,7 +4,6 @@ A call is a generator: it yields what is to be done outside (send, sleep, read a
 returns the answer. `Blocking` does these things at once, `Awaiting` awaits them; the calls themselves know neither.
 """
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import AsyncExitStack, ExitStack
@@ -76,6 +75,24 @@ class _Outcome:
         return steps.send(self.value) if self.error is None else steps.throw(self.error)
 
 
+def collected(series: Series[T]) -> Steps[list[T]]:
+    """All of them."""
+    found, outcome = list[T](), _Outcome()
+    while True:
+        try:
+            effect = outcome.into(series)
+        except StopIteration:
+            return found
+        outcome = _Outcome()
+        if isinstance(effect, Item):
+            found.append(effect.value)
+            continue
+        try:
+            outcome = _Outcome((yield effect))
+        except Exception as error:
+            outcome = _Outcome(error=error)
+
+
 class _Line:
     """To the service, for one call: the stream that it reads, if it reads one."""
 
@@ -133,7 +150,9 @@ class _AsyncLine:
             case Send():
                 return await self._http.request(effect.method, effect.path, **effect.options())
             case Sleep():
-                return await asyncio.sleep(effect.seconds)
+                from asyncio import sleep
+
+                return await sleep(effect.seconds)
             case Connect():
                 return await self._connected(effect)
             case ReadLine():

@@ -309,3 +309,11 @@ self_tests = Table(
     Column("at", BigInteger, nullable=False),
     CheckConstraint("passed IN (0, 1)", name="self_test_passed"),
 )
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("name", String(100), primary_key=True),
+    Column("holder", String(100), nullable=False),
+    Column("until", BigInteger, nullable=False),
+)

@@ -19,11 +19,13 @@ def healthz() -> dict[str, str]:
 
 @router.get("/readyz")
 def readyz(request: Request, service: Svc) -> dict[str, Any]:
-    """The database answers, and the Ray cluster did when the controller last looked."""
+    """The database answers, and the Ray cluster did when the controller last looked. `mirrors` says how the copies for other tools
+    do; the service is ready without them."""
     figures.check_database(service)
     if not request.app.state.is_ready():
         raise Unavailable("the Ray cluster is starting, or does not answer")
-    return {"status": "ready"}
+    standing = request.app.state.mirrors()
+    return {"status": "ready", **({"mirrors": standing} if standing else {})}
 
 
 @router.get("/metrics")

@@ -1,22 +1,38 @@
-"""What user code prints: its head and its tail are kept, the rest is counted."""
+"""What user code prints: its head and its tail are kept, here and on the job's storage; the rest is counted."""
 
+import logging
 import os
 import select
 import threading
+from collections.abc import Mapping
+from typing import Any
+
+from tuner.engine.attempt_logs import Printed, TrialLogs
+from tuner.engine.storage_words import explained
 
 HEAD_BYTES = 256 * 1024
 TAIL_BYTES = 256 * 1024
+FIRST_S = 1.0
+EVERY_S = 5.0
+LAST_S = 1.0  # the worker, which is paid, waits no longer for its storage to take what was printed last
+log = logging.getLogger("tuner.worker")
 
 
 class LogPump:
-    """Drains the child's standard output and error as fast as they come, so that it never blocks."""
+    """Drains the child's standard output and error as fast as they come, so that it never blocks. What came is written down by a
+    thread of its own, so that a storage that is slow holds up nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, order: Mapping[str, Any]) -> None:
+        """`order`: that with which the attempt began."""
+        self._order = order
         self._read, self.write_fd = os.pipe()
+        self._lock = threading.Lock()
         self._head, self._tail, self._seen = bytearray(), bytearray(), 0
-        self._stop = threading.Event()
+        self._stop, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="log-pump", daemon=True)
         self._thread.start()
+        self._keeper = threading.Thread(target=self._keep, name="log-keeper", daemon=True)
+        self._keeper.start()
 
     def started(self) -> None:
         """The child has its end of the pipe; ours is closed, so that its exit ends the stream."""
@@ -26,14 +42,21 @@ class LogPump:
         self._stop.set()
         self._thread.join()
         os.close(self._read)
+        self._over.set()
+        self._keeper.join(LAST_S)
 
     def text(self) -> bytes:
-        left_out = self._seen - len(self._head) - len(self._tail)
+        found = self._printed()
+        left_out = found.total - len(found.head) - len(found.tail)
         gap = b"\n[... %d bytes left out ...]\n" % left_out if left_out else b""
-        return bytes(self._head) + gap + bytes(self._tail)
+        return found.head + gap + found.tail
 
     def last(self, size: int = 4000) -> str:
         return self.text()[-size:].decode(errors="replace")
+
+    def _printed(self, *, complete: bool = False) -> Printed:
+        with self._lock:
+            return Printed(self._seen, bytes(self._head), bytes(self._tail), complete)
 
     def _run(self) -> None:
         while True:
@@ -47,8 +70,29 @@ class LogPump:
                 return
 
     def _take(self, data: bytes) -> None:
-        self._seen += len(data)
-        room = HEAD_BYTES - len(self._head)
-        self._head += data[:room]
-        self._tail += data[room:] if room > 0 else data
-        del self._tail[:-TAIL_BYTES]
+        with self._lock:
+            self._seen += len(data)
+            room = HEAD_BYTES - len(self._head)
+            self._head += data[:room]
+            self._tail += data[room:] if room > 0 else data
+            del self._tail[:-TAIL_BYTES]
+
+    def _keep(self) -> None:
+        written, wait_s = 0, FIRST_S
+        while not self._over.wait(wait_s):
+            found = self._printed()
+            if found.total != written and self._write(found):
+                written = found.total
+            wait_s = EVERY_S if found.total else FIRST_S
+        if self._seen:
+            self._write(self._printed(complete=True))
+
+    def _write(self, printed: Printed) -> bool:
+        order = self._order
+        try:
+            logs = TrialLogs(order["storage"], order["project"], order["job"], order["trial"])
+            logs.write(order["attempt"], printed)
+        except Exception as error:  # each kind of storage has errors of its own
+            log.warning("%s: what it printed was not stored: %s", order["trial"], explained(error))
+            return False
+        return True

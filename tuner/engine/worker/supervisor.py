@@ -147,7 +147,7 @@ class Supervisor:
         if not self._server.alive:
             # One that died before it was ready may have been killed by what it imports: that is left to the child.
             self._server = ForkServer(self._entry if self._server.ready else "", self._on_exit)
-        pump = LogPump()
+        pump = LogPump(attempt.order)
         place = {"cwd": str(cwd)}
         try:
             pid, connection = self._server.fork(place, pump.write_fd, wanted=lambda: attempt.state is None)
@@ -340,6 +340,9 @@ class Supervisor:
             if self._attempt is not None:
                 self._attempt.end("stopped")
             self.kill()
+            pump, self._pump = self._pump, None
+        if pump is not None:
+            pump.close()
         self._sampler.close()
         self._server.close()
         self._scratch.close()

@@ -4,7 +4,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0020"
-down_revision = "0006"
+down_revision = "0018"
 INDEXES = {
     "ix_attempts_end": ("attempts", ["end", "cause", "market"]),
     "ix_trials_state": ("trials", ["state", "steps"]),

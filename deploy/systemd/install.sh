@@ -1,0 +1,24 @@
+#!/bin/sh
+# Installs the service of this checkout on this machine: sudo deploy/systemd/install.sh. Again after an upgrade.
+# PREFIX (/opt/tuner), PYTHON (python3, 3.11 or newer) and EXTRAS (s3,gpu,postgresql) may be given.
+set -eu
+source=$(cd "$(dirname "$0")/../.." && pwd)
+prefix=${PREFIX:-/opt/tuner}
+extras=${EXTRAS:-s3,gpu,postgresql}
+units=${UNITS:-/etc/systemd/system}
+settings=${SETTINGS:-/etc/tuner}
+
+"${PYTHON:-python3}" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+  echo "Python 3.11 or newer is needed: name it with PYTHON=/path/to/python3.11" >&2
+  exit 1
+}
+id tuner >/dev/null 2>&1 || useradd --system --home-dir /var/lib/tuner --shell /usr/sbin/nologin tuner
+install -d "$prefix" "$prefix/trainables"
+test -x "$prefix/bin/python" || "${PYTHON:-python3}" -m venv "$prefix"
+"$prefix/bin/pip" install --quiet --disable-pip-version-check -c "$source/constraints.txt" "${source}[$extras]"
+install -d -m 0750 -g tuner "$settings"
+test -e "$settings/tuner.env" || install -m 0600 "$source/deploy/systemd/tuner.env" "$settings/tuner.env"
+install -m 0644 "$source/deploy/digits.yaml" "$prefix/trainables/digits.yaml"
+sed "s|/opt/tuner|$prefix|g" "$source/deploy/systemd/tuner.service" >"$units/tuner.service"
+systemctl daemon-reload
+echo "installed in $prefix; settings are in $settings/tuner.env"

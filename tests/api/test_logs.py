@@ -1,0 +1,177 @@
+"""What trials printed, as REST and the command line show it."""
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+from typer.testing import CliRunner
+
+from tests import fakes
+from tests.api.conftest import Finished
+from tests.api.test_bad_bodies import check_problem
+from tests.fakes import FakeService
+from tuner.cli import logs as command
+from tuner.cli.main import app
+from tuner.client import Client
+from tuner.engine.attempt_logs import Printed, TrialLogs
+from tuner.service.log_text import readable, whole_end
+
+TRIAL = "trial_00000"
+
+
+@pytest.fixture(scope="module")
+def job(finished: Finished) -> str:
+    return finished.troubled
+
+
+def write(
+    service: FakeService,
+    job: str,
+    attempt: int,
+    head: bytes,
+    tail: bytes = b"",
+    *,
+    total: int = 0,
+    complete: bool = True,
+) -> None:
+    logs = TrialLogs(service.settings.storage, "default", job, TRIAL)
+    logs.write(attempt, Printed(total or len(head + tail), head, tail, complete))
+
+
+def get(client: TestClient, job: str, **query: Any) -> dict[str, Any]:
+    answer = client.get(f"/v1/jobs/{job}/trials/{TRIAL}/logs", params=query)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def begun(service: FakeService, client: TestClient) -> str:
+    """A job with a trial that is under way."""
+    job = fakes.submit(client)
+    fakes.simulate(service, job, messages=20)
+    return job
+
+
+def test_the_newest_attempt_is_shown_and_others_are_named(client: TestClient, service: FakeService) -> None:
+    job = begun(service, client)
+    write(service, job, 1, "größer\nline 2\n".encode())
+    found = get(client, job)
+    assert found["text"] == "größer\nline 2\n"
+    assert (found["job"], found["trial"], found["attempt"], found["attempts"]) == (job, TRIAL, 1, [1])
+    assert (found["bytes_total"], found["bytes_left_out"], found["complete"]) == (16, 0, True)
+    text = client.get(f"/v1/jobs/{job}/trials/{TRIAL}/logs", headers={"Accept": "text/plain"})
+    assert (text.text, text.headers["content-type"]) == (found["text"], "text/plain; charset=utf-8")
+
+
+def test_what_is_left_out_is_counted(client: TestClient, service: FakeService) -> None:
+    job = begun(service, client)
+    write(service, job, 1, b"a" * 10, b"b" * 10, total=100)
+    found = get(client, job)
+    assert found["text"] == "a" * 10 + "\n[... 80 bytes left out ...]\n" + "b" * 10
+    assert (found["bytes_total"], found["bytes_left_out"]) == (100, 80)
+    found = get(client, job, tail=12)
+    assert (found["text"], found["bytes_left_out"]) == ("aa\n[... 80 bytes left out ...]\n" + "b" * 10, 88)
+    found = get(client, job, tail=4)
+    assert (found["text"], found["bytes_left_out"]) == ("bbbb", 96)
+
+
+def test_a_reader_goes_on_and_misses_nothing_but_what_is_left_out(
+    client: TestClient, service: FakeService
+) -> None:
+    job = begun(service, client)
+    whole, read, after = "ä" * 40, "", 0
+    for length in (1, 2, 7, 40, 79, 80):
+        write(service, job, 1, whole.encode()[:length], complete=length == 80)
+        found = get(client, job, after=after)
+        read, after = read + found["text"], found["bytes_until"]
+    assert read == whole
+
+
+def test_why_there_is_none_is_said(finished: Finished, job: str) -> None:
+    client = finished.client
+
+    def why(path: str) -> str:
+        return str(check_problem(client.get(f"/v1/jobs/{path}"), 404)["detail"])
+
+    assert "no job" in why(f"job_0/trials/{TRIAL}/logs")
+    assert "no trial" in why(f"{job}/trials/trial_99999/logs")
+    assert "has printed nothing" in why(f"{job}/trials/{TRIAL}/logs")
+    assert "attempt 77" in why(f"{job}/trials/{TRIAL}/logs?attempt=77")
+    for query in ("tail=0", "tail=524289", "attempt=0", "after=-1"):
+        check_problem(client.get(f"/v1/jobs/{job}/trials/{TRIAL}/logs?{query}"))
+
+
+def test_of_one_that_runs_nothing_was_printed_so_far(client: TestClient, service: FakeService) -> None:
+    job = begun(service, client)
+    trials = client.get(f"/v1/jobs/{job}/trials").json()["items"]
+    running = next(one["id"] for one in trials if one["state"] == "running")
+    found = check_problem(client.get(f"/v1/jobs/{job}/trials/{running}/logs"), 404)
+    assert found["detail"].endswith("so far")
+
+
+def test_a_storage_that_does_not_answer_is_said(client: TestClient, service: FakeService) -> None:
+    job = begun(service, client)
+    folder = service.settings.home / "storage/default" / job / TRIAL / "logs"
+    folder.mkdir(parents=True)
+    (folder / "a1.log").write_text("nonsense")
+    check_problem(client.get(f"/v1/jobs/{job}/trials/{TRIAL}/logs"), 503)
+
+
+def test_our_secrets_are_not_shown(client: TestClient, service: FakeService) -> None:
+    job = begun(service, client)
+    write(service, job, 1, f"key {fakes.KEY}!".encode())
+    assert get(client, job)["text"] == f"key {'*' * len(fakes.KEY)}!"
+
+
+@given(data=st.binary(max_size=80))
+def test_whatever_was_printed_steers_no_terminal(data: bytes) -> None:
+    assert not [
+        char for char in readable(data) if char not in "\n\t" and (ord(char) < 32 or 127 <= ord(char) < 160)
+    ]
+
+
+def test_colours_and_progress_bars_are_as_they_were_last() -> None:
+    assert readable(b"\x1b[1;31mred\x1b[0m \x1b]0;title\x07x\r\n") == "red x\n"
+    assert readable(b" 10%|#   |\r 50%|##  |\r100%|####|\ndone\n") == "100%|####|\ndone\n"
+    assert readable(b"a\x00b\x7f\xff\t") == "a\u2400b\u2421\ufffd\t"
+
+
+@given(text=st.text(max_size=20), cut=st.integers(0, 80))
+def test_a_character_is_cut_nowhere(text: str, cut: int) -> None:
+    data = text.encode()[:cut]
+    end = whole_end(data)
+    assert data[:end].decode() == text[: len(data[:end].decode())]
+    assert len(data) - end < 4
+
+
+def test_the_command_prints_and_follows(
+    service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = begun(service, client)
+    client.post(f"/v1/jobs/{job}/cancel")
+    monkeypatch.setattr(
+        command, "Client", lambda: Client("http://tuner", fakes.KEY, transport=client._transport)
+    )
+
+    def tuner(*words: str) -> Any:
+        return CliRunner().invoke(app, ["logs", job, TRIAL, *words])
+
+    assert "has printed nothing" in tuner().stderr
+    write(service, job, 1, b"[bold]one[/bold]\n", complete=False)
+    assert tuner().stdout == "[bold]one[/bold]\n"
+    assert tuner("--tail", "4b").stdout == "ld]\n"
+    assert '"attempts": [' in tuner("--json").stdout
+    assert tuner("--tail", "much").exit_code == 2
+    lines = itertools.count(2)
+
+    def sleep(_s: float) -> None:
+        number = next(lines)
+        text = "".join(f"{n}\n" for n in range(1, number + 1)).encode()
+        write(service, job, 1, text, complete=number == 5)
+
+    monkeypatch.setattr(command.time, "sleep", sleep)
+    write(service, job, 1, b"1\n", complete=False)
+    assert tuner("--follow", "--attempt", "1").stdout == "1\n2\n3\n4\n5\n"

@@ -1,0 +1,202 @@
+"""Watching a job: on a terminal, in a log, until Ctrl-C, over a connection that breaks, and what it exits with."""
+
+import io
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any
+
+import pytest
+from rich.console import Console
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.cli.conftest import Tuner
+from tests.cli.test_watch_state import job, report, row, spend
+from tests.fakes import FakeService
+from tuner.cli import watch
+from tuner.cli.watch.follow import LOST, Follower
+from tuner.cli.watch.plain import Log
+from tuner.client import Client, Event
+
+
+class Hands:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+@pytest.fixture
+def client(rest: TestClient) -> Client:
+    return Client("http://tuner", fakes.KEY, transport=rest._transport)
+
+
+@pytest.fixture
+def clock() -> Hands:
+    return Hands()
+
+
+@pytest.fixture
+def follower(client: Client, done: str, clock: Hands) -> Follower:
+    return Follower(client.job(done), clock=clock, today=lambda: datetime(2026, 1, 1, 12, 0, 0))
+
+
+def test_a_job_that_ended_is_shown_whole_on_a_terminal(client: Client, done: str) -> None:
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, width=80, height=24, legacy_windows=False)
+    follower = Follower(client.job(done))
+    watch.draw(client, follower, console)
+    written = file.getvalue()
+    assert "\x1b[?1049h" in written
+    last = written.partition("\x1b[?1049l")[2]
+    for word in (done, "succeeded", "budget_usd", "of $0.001", "configuration", "trial_0"):
+        assert word in last
+    best = client.job(done).best_so_far
+    assert best is not None
+    assert (follower.seen.best.trial, follower.seen.best.metric) == (best.trial, best.metric)  # type: ignore[union-attr]
+    assert len(follower.seen.trials) == len(list(client.trials(done)))
+
+
+def test_a_job_that_ended_is_told_of_in_lines_elsewhere(tuner: Tuner, done: str) -> None:
+    found = tuner("watch", done)
+    assert found.exit_code == 0
+    assert "\x1b" not in found.stdout
+    lines = found.stdout.splitlines()
+    assert lines[0].endswith("succeeded budget_usd")
+    assert "of $0.001 spent" in lines[-1]
+
+
+def test_a_log_has_bests_states_preemptions_and_failures_and_progress_now_and_then(
+    follower: Follower, clock: Hands
+) -> None:
+    written: list[str] = []
+    log = Log(follower, written.append, clock)
+    follower.take(Event(*report(7, 1, 0.1)))
+
+    def told(*events: tuple[str, Any], after_s: float = 1.0) -> list[str]:
+        del written[:]
+        clock.at += after_s
+        for kind, data in events:
+            log.tell(follower.take(Event(kind, data)))
+        log.tick()
+        return [line[10:] for line in written]
+
+    def share(used: float) -> tuple[str, Any]:
+        return job(
+            progress={"trials": {"running": 1}, "budget_used": used, "running_seconds": 1.0, "steps": 1}
+        )
+
+    assert told(spend(0.01), share(0.02)) == ["running"]
+    assert told(report(1, 1, 0.5)) == ["best acc 0.5 by trial_00001 at epoch 1"]
+    assert told(report(2, 1, 0.4), report(1, 2, 0.4)) == []
+    assert told(row(1, 1, preemptions=1)) == ["trial_00001 preempted at epoch 1"]
+    assert told(row(2, 2, state="failed", reason="it raised")) == ["trial_00002 failed: it raised"]
+    assert told(share(0.09)) == []
+    (line,) = told(share(0.13))
+    assert line.startswith("$0.01 of $0.50 spent; 1 trial, 1 running; best acc 0.5")
+    assert told(share(0.2)) == []
+    assert len(told(after_s=31)) == 1
+    assert told(after_s=5) == []
+    for is_there in (True, False, False, True):
+        log.connection(is_there)
+    assert [line[10:] for line in written] == [LOST, "connected again"]
+
+
+def test_a_screen_says_that_the_connection_is_lost_until_it_is_back(follower: Follower) -> None:
+    follower.connection(False)
+    assert follower.view().note == LOST
+    follower.connection(True)
+    assert follower.view().note == ""
+
+
+def test_time_passes_between_events_of_a_job_that_runs_only(follower: Follower, clock: Hands) -> None:
+    follower.take(Event(*spend(0.1)))
+    follower.take(Event(*job()))
+    clock.at = 90.0
+    view = follower.view()
+    assert view.running_s == 150.0
+    assert view.usd_per_hour == pytest.approx(0.1 / 150 * 3600)
+    assert view.end is not None
+    assert (view.end.limit, view.ends_at) == ("wall clock", "12:07")
+    follower.take(Event(*job("paused")))
+    clock.at = 900.0
+    assert (follower.view().running_s, follower.view().usd_per_hour) == (60.0, None)
+
+
+def test_a_job_that_is_paused_is_shown_whole_and_left(
+    tuner: Tuner, rest: TestClient, service: FakeService, client: Client
+) -> None:
+    paused = fakes.submit(rest, budget={"usd": 0.001, "on_exhausted": "pause"})
+    fakes.simulate(service, paused)
+    found = tuner("watch", paused)
+    assert found.exit_code == 1
+    assert "paused budget_usd" in found.stdout
+    follower = Follower(client.job(paused))
+    follower.complete(client)
+    best = client.job(paused).best_so_far
+    assert best is not None
+    assert follower.seen.best is not None
+    assert follower.seen.best.metric == best.metric
+
+
+def interrupted(by: Callable[[], None]) -> Callable[..., Iterator[Event]]:
+    def events(_: Client, job_id: str, **__: Any) -> Iterator[Event]:
+        yield Event("spend", spend()[1])
+        yield Event("job", job()[1])
+        by()
+        yield from ()
+
+    return events
+
+
+def ctrl_c() -> None:
+    raise KeyboardInterrupt
+
+
+def sigterm() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    signal.pause()
+
+
+@pytest.mark.parametrize(("by", "status"), [(ctrl_c, 130), (sigterm, 143)])
+@pytest.mark.parametrize("words", [["watch"], ["watch", "--json"]])
+def test_who_leaves_is_told_how_to_come_back(
+    tuner: Tuner,
+    waiting: str,
+    monkeypatch: pytest.MonkeyPatch,
+    by: Callable[[], None],
+    status: int,
+    words: list[str],
+) -> None:
+    monkeypatch.setattr(Client, "events", interrupted(by))
+    before = signal.getsignal(signal.SIGTERM)
+    found = tuner(*words, waiting)
+    assert found.exit_code == status
+    said = f"The job runs on. tuner watch {waiting} comes back to it; tuner cancel {waiting} ends it."
+    assert found.stderr.strip() == said
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert tuner("job", waiting).exit_code == 0
+
+
+def test_who_leaves_a_submission_that_waits_leaves_the_job(
+    tuner: Tuner, rest: TestClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setattr(Client, "events", interrupted(ctrl_c))
+    file = tmp_path / "job.yaml"
+    file.write_text(json.dumps(fakes.body(name="left alone")))
+    found = tuner("submit", str(file), "--wait")
+    assert found.exit_code == 130
+    (job_id,) = [one["id"] for one in rest.get("/v1/jobs").json()["items"] if one["name"] == "left alone"]
+    assert f"tuner watch {job_id}" in found.stderr
+
+
+def test_a_job_that_did_not_succeed_is_told_by_the_exit_status(tuner: Tuner, waiting: str) -> None:
+    tuner("cancel", waiting)
+    for more in ([], ["--json"]):
+        assert tuner("watch", waiting, *more).exit_code == 1

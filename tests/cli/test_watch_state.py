@@ -1,0 +1,217 @@
+"""What is known of a watched job is a function of its events; what is shown of it fits."""
+
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from tuner.cli.watch.pace import End, Pace, first_end
+from tuner.cli.watch.screen import Room, View, lines, summary
+from tuner.cli.watch.state import Facts, Happening, RungCount, Watched
+
+FACTS = Facts("job_0123456789abcdef", "digits", "val_accuracy", True, "epoch", 9, (1, 3, 9), 0.05)
+BUDGET = {"usd": 0.5, "gpu_hours": None, "wall_clock": 600.0, "trials": 20, "on_exhausted": "finish"}
+Told = tuple[str, Mapping[str, Any]]
+
+
+def report(trial: int, step: int, metric: float | None, seq: int = 0) -> Told:
+    return "report", {"trial": f"trial_{trial:05d}", "step": step, "metric": metric, "seq": seq}
+
+
+def row(trial: int, version: int, **changes: Any) -> Told:
+    found = {
+        "id": f"trial_{trial:05d}",
+        "config": {"lr": 0.01},
+        "state": "running",
+        "reason": "",
+        "steps": 1,
+        "metric": 0.5,
+        "cost_usd": 0.001,
+        "attempts": 1,
+        "preemptions": 0,
+        "updated_at": f"2026-01-01T00:00:00.{version:06d}Z",
+    }
+    return "trial", {**found, **changes}
+
+
+def job(state: str = "running", **changes: Any) -> Told:
+    progress = {
+        "trials": {"running": 2, "failed": 0},
+        "steps": 3,
+        "budget_used": 0.25,
+        "running_seconds": 60.0,
+    }
+    found = {"state": state, "stop_reason": None, "detail": "", "budget": BUDGET, "progress": progress}
+    return "job", {**found, **changes}
+
+
+def spend(usd: float = 0.125, held: float = 0.01) -> Told:
+    return "spend", {"usd": usd, "gpu_hours": 0.0, "held_usd": held}
+
+
+def seen(*events: Told, facts: Facts = FACTS) -> Watched:
+    found = Watched(facts)
+    for kind, data in events:
+        found.take(kind, data)
+    return found
+
+
+def told(*events: Told) -> list[str]:
+    found = Watched(FACTS)
+    return [one.text for kind, data in events for one in found.take(kind, data)]
+
+
+METRICS = st.one_of(st.none(), st.floats(-1e6, 1e6))
+
+
+@st.composite
+def of_trials(draw: st.DrawFn) -> list[Told]:
+    """Reports and rows of some trials, in the order in which they came about."""
+    found: list[Told] = []
+    for trial in range(draw(st.integers(1, 5))):
+        for step in range(1, draw(st.integers(1, 9)) + 1):
+            found.append(report(trial, step, draw(METRICS), seq=len(found) + 1))
+        found.append(row(trial, len(found), steps=step, preemptions=draw(st.integers(0, 2))))
+    return found
+
+
+@given(of_trials(), st.randoms(use_true_random=False), st.booleans())
+def test_events_told_again_and_in_another_order_come_to_the_same(
+    events: list[Told], random: Random, maximise: bool
+) -> None:
+    facts = Facts("j", "n", "m", maximise, "epoch", 9, (1, 3, 9), 0.05)
+    once, again = seen(*events, facts=facts), [*events, *random.choices(events, k=5)]
+    random.shuffle(again)
+    other = seen(*again, facts=facts)
+    assert (once.trials, once.best, once.leaders(9), once.ladder()) == (
+        other.trials,
+        other.best,
+        other.leaders(9),
+        other.ladder(),
+    )
+
+
+@given(of_trials(), st.integers(0, 40))
+def test_a_stream_that_begins_again_tells_nothing_twice(events: list[Told], back: int) -> None:
+    found = Watched(FACTS)
+    for kind, data in events:
+        found.take(kind, data)
+    assert [one for kind, data in events[-back:] for one in found.take(kind, data)] == []
+
+
+def test_leaders_are_ranked_by_the_best_that_each_reported() -> None:
+    found = seen(report(0, 1, 0.5, 1), report(1, 1, 0.9, 2), report(1, 2, 0.7, 3), report(2, 1, None, 4))
+    assert [(one.trial, one.step) for one in found.leaders(5)] == [("trial_00001", 1), ("trial_00000", 1)]
+    assert found.leaders(1) == [found.best]
+
+
+def test_rungs_count_who_came_to_them_and_who_went_on() -> None:
+    found = seen(report(0, 1, 0.5), report(0, 2, 0.5), report(0, 3, 0.5), report(1, 1, 0.1))
+    assert found.ladder() == [RungCount(1, 2, 1), RungCount(3, 1, 0), RungCount(9, 0, 0)]
+
+
+def test_people_are_told_of_bests_promotions_preemptions_failures_and_states() -> None:
+    assert told(
+        job("queued"),
+        job(),
+        report(0, 1, 0.5, 1),
+        report(1, 1, 0.4, 2),
+        report(0, 2, 0.5, 3),
+        report(0, 3, 0.6, 4),
+        row(1, 5, preemptions=1),
+        row(1, 6, preemptions=2, steps=4),
+        row(1, 7, preemptions=2, state="failed", reason="out of memory"),
+        job(budget={**BUDGET, "usd": 1.5}),
+        job("succeeded", stop_reason="target", budget={**BUDGET, "usd": 1.5}),
+    ) == [
+        "queued",
+        "running",
+        "best val_accuracy 0.5 by trial_00000 at epoch 1",
+        "trial_00000 promoted beyond epoch 1",
+        "best val_accuracy 0.6 by trial_00000 at epoch 3",
+        "trial_00001 preempted at epoch 1",
+        "trial_00001 preempted at epoch 4 (2 times)",
+        "trial_00001 failed: out of memory",
+        "the budget is now $1.50, 10:00 min of wall clock, 20 trials",
+        "succeeded target",
+    ]
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.integers(0, 10**6)), max_size=20), st.floats(0, 1e5))
+def test_a_pace_is_unknown_or_positive(samples: list[tuple[float, int]], running_s: float) -> None:
+    pace, at = Pace(), 0.0
+    for wait, micro in samples:
+        at += wait
+        pace.note(at, micro / 1e6)
+    found = pace.usd_per_hour(at, running_s)
+    assert found is None or found > 0
+
+
+def test_money_ends_at_the_pace_of_the_last_minutes() -> None:
+    pace = Pace()
+    for at in range(0, 1000, 10):
+        pace.note(at, 1.0 + max(0, at - 500) * 0.01)
+    assert pace.usd_per_hour(990, running_s=5000) == pytest.approx(36.0, rel=0.01)
+
+
+def test_the_limit_that_is_met_first_is_named() -> None:
+    spent = {"usd": 0.25, "gpu_hours": 1.0}
+    assert first_end(BUDGET, spent, 60.0, 0.5) == End("wall clock", 540.0)
+    assert first_end({**BUDGET, "wall_clock": None}, spent, 60.0, 0.5) == End("money", 1800.0)
+    hours = {**BUDGET, "usd": None, "wall_clock": None, "gpu_hours": 3.0}
+    assert first_end(hours, spent, 60.0, 0.5) == End("GPU-hours", 120.0)
+    assert first_end({**hours, "gpu_hours": None}, spent, 60.0, 0.5) is None
+
+
+@given(
+    st.one_of(st.just([]), of_trials()),
+    st.integers(1, 250),
+    st.integers(1, 100),
+    st.booleans(),
+    st.integers(0, 30),
+)
+def test_a_screen_fits_whatever_it_shows(
+    events: list[Told], width: int, height: int, is_told: bool, happened: int
+) -> None:
+    found = seen(*events, *([job(), spend(0.4)] if is_told else []))
+    happenings = [("12:00:00", Happening("best", "né " * 100))] * happened
+    view = View(found, 60.0, 0.3, End("money", 90.0), "14:00", "x" * 300, happenings, "lost", "foot")
+    shown = lines(view, Room(width, height, ascii_only=True))
+    assert len(shown) <= height
+    assert all(cell_len(line.plain) <= width and "\n" not in line.plain for line in shown)
+
+
+def test_a_screen_of_eighty_by_twenty_four_has_all_of_it() -> None:
+    events = [
+        report(trial, step, trial / 10 + step / 100, trial * 9 + step)
+        for trial in range(6)
+        for step in (1, 2)
+    ]
+    found = seen(*events, *(row(trial, trial) for trial in range(6)), job(), spend())
+    happenings = [
+        ("12:00:00", Happening("preempted", f"trial_0000{i} preempted at epoch {i}")) for i in range(9)
+    ]
+    view = View(found, 60.0, 7.5, End("money", 180.0), "14:00", "$0.10 for more", happenings, "", "Ctrl-C")
+    shown = "\n".join(line.plain for line in lines(view, Room(80, 24)))
+    for word in (
+        "$0.125 of $0.50, $0.01 held",
+        "█",
+        "▒",
+        "1:00 min of 10:00 min",
+        "2 of 20: 2 running",
+        "$7.50 an hour: money lasts 3:00 min more, until 14:00",
+        "$0.10 for more",
+        "promoted",
+        "trial_00005",
+        "trial_00008 preempted",
+        "lr=0.01",
+        "Ctrl-C",
+    ):
+        assert word in shown, word
+    assert summary(view) == (
+        "$0.125 of $0.50 spent; 2 trials, 2 running; best val_accuracy 0.52; money lasts 3:00 min more"
+    )

@@ -1,0 +1,199 @@
+"""Jobs that act: what they say, do and show, of both clients over the real app."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import pandas as pd
+import pytest
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.client.both import Both
+from tests.fakes import FakeService
+from tuner.client import ApiError
+from tuner.client.progress import progress_of
+
+
+def test_a_job_has_the_fields_that_rest_answers(client: Both, rest: TestClient, done: str) -> None:
+    job = client.job(done)
+    answer = rest.get(f"/v1/jobs/{done}").json()
+    assert job.model_dump() == answer
+    assert job.best_so_far.metric == answer["best"]["metric"]
+    assert [one.id for one in client.jobs()] == [one["id"] for one in rest.get("/v1/jobs").json()["items"]]
+
+
+def test_a_job_answers_what_the_client_answers_of_it(client: Both, done: str) -> None:
+    job = client.job(done)
+    assert job.best(max_cost_usd=1.0) == client.best(done, max_cost_usd=1.0)
+    assert job.bill() == client.bill(done)
+    assert job.pareto() == client.pareto(done)
+    assert job.advice() == client.advice(job)
+    assert list(job.trials(limit=3)) == list(client.trials(job, limit=3))
+    first = next(iter(job.trials()))
+    assert job.trial(first.id) == client.trial(done, first.id)
+    assert job.report().best_curve
+    assert next(iter(job.events())).type == "report" or list(job.events(after=10**6))
+
+
+def test_what_is_done_to_a_job_shows_in_it(client: Both) -> None:
+    job = client.submit(fakes.body())
+    same = client.job(job.id)
+    assert (job.state, same.state) == ("queued", "queued")
+    assert job.cancel() == job
+    assert (job.state, same.state) == ("cancelled", "queued")
+    assert same.refresh().state == same.state == "cancelled"
+    assert job.wait(progress=False).state == "cancelled"
+
+
+def test_a_job_that_goes_on_is_waited_for_no_longer_than_asked(client: Both) -> None:
+    with pytest.raises(TimeoutError, match="still queued"):
+        client.submit(fakes.body()).wait(timeout_s=0)
+
+
+def test_money_is_added_to_the_budget_as_it_is_now(client: Both, rest: TestClient) -> None:
+    job = client.submit(fakes.body(budget={"usd": 1}))
+    rest.patch(f"/v1/jobs/{job.id}", json={"budget": {"usd": 2}})
+    assert job.top_up(usd=0.3).budget["usd"] == job.budget["usd"] == 2.3
+    with pytest.raises(ValueError, match="no limit on gpu_hours"):
+        job.top_up(gpu_hours=1)
+    with pytest.raises(ValueError, match="how much"):
+        job.top_up()
+
+
+def test_a_job_whose_money_was_spent_goes_on_with_more(
+    client: Both, service: FakeService, rest: TestClient
+) -> None:
+    spent = fakes.submit(rest, budget={"usd": 0.0005})
+    fakes.simulate(service, spent)
+    job = client.job(spent)
+    assert job.stop_reason == "budget_usd"
+    assert job.top_up(usd=0.1).state in ("queued", "running")
+
+
+def test_a_top_up_adds_once_when_its_answer_is_lost(
+    client: Both, rest: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection breaks after the service has done it; and of two at once the second is refused."""
+    job = client.submit(fakes.body(budget={"usd": 1}))
+    carry = rest._transport.handle_request
+    lost: list[str] = []
+
+    def break_once(request: httpx2.Request) -> httpx2.Response:
+        answer = carry(request)
+        if request.method == "PATCH" and not lost:
+            lost.append(answer.headers["ETag"])
+            raise httpx2.ReadError("the connection broke")
+        return answer
+
+    def be_overtaken(request: httpx2.Request) -> httpx2.Response:
+        if request.method == "PATCH":
+            monkeypatch.setattr(rest._transport, "handle_request", carry)
+            rest.patch(f"/v1/jobs/{job.id}", json={"budget": {"usd": 9}})
+        return carry(request)
+
+    monkeypatch.setattr(rest._transport, "handle_request", break_once)
+    assert job.top_up(usd=5).budget["usd"] == 6
+    assert lost
+    monkeypatch.setattr(rest._transport, "handle_request", be_overtaken)
+    with pytest.raises(ApiError) as refused:
+        job.top_up(usd=5)
+    assert refused.value.status == 412
+    assert job.refresh().budget["usd"] == 9
+
+
+# How it is shown
+
+
+def test_what_people_named_is_text_and_no_markup(client: Both, done: str) -> None:
+    job = client.job(done)
+    acting = getattr(job, "_inner", job)
+    acting.name, acting.objective = "<b>bold</b>", {"metric": "<script>"}
+    shown = acting._repr_html_()
+    assert "<b>" not in shown
+    assert "<script>" not in shown
+    assert "&lt;b&gt;bold&lt;/b&gt;: succeeded" in shown
+    assert done in repr(acting)
+
+
+def test_waiting_tells_by_lines_where_it_is_asked_to(
+    client: Both, done: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client.job(done).wait(progress=True)
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.count("\n") == 1
+    assert "best acc" in told.err
+    client.job(done).wait()
+    assert capsys.readouterr().err == "", "nobody looks"
+
+
+def test_waiting_in_a_notebook_draws_one_bar_again_and_again(
+    client: Both, done: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from IPython import display as shown
+
+    drawn: list[str] = []
+    updated: list[str] = []
+
+    class Handle:
+        def update(self, what: Any) -> None:
+            drawn.append(what.data)
+            updated.append(what.data)
+
+    def display(what: Any, **_: Any) -> Handle:
+        drawn.append(what.data)
+        return Handle()
+
+    class Shell:
+        kernel = object()
+
+    monkeypatch.setattr(shown, "display", display)
+    monkeypatch.setattr("IPython.get_ipython", Shell)
+    job = client.job(done)
+    job.wait()
+    assert len(drawn) == 1
+    show = progress_of(wanted=None)
+    show(job)
+    show(job)
+    assert len(drawn) == 3
+    assert updated == drawn[2:]
+    assert drawn[0].startswith("<progress")
+
+
+# Tables
+
+
+def test_trials_are_a_table_with_types(client: Both, done: str) -> None:
+    table = client.job(done).trials_dataframe()
+    trials = list(client.trials(done))
+    assert list(table["trial"]) == [one.id for one in trials]
+    assert list(table["cost_usd"]) == [one.cost_usd for one in trials]
+    kinds = {name: str(kind) for name, kind in table.dtypes.items()}
+    assert kinds["steps"] == kinds["config.width"] == kinds["attempts"] == "Int64"
+    assert kinds["metric"] == kinds["config.lr"] == kinds["config.momentum"] == "Float64"
+    assert kinds["config.optimizer"] == kinds["state"] == "string"
+    assert kinds["created_at"] == "datetime64[us, UTC]"
+    with_momentum = table["config.optimizer"] == "sgd"
+    assert table.loc[with_momentum, "config.momentum"].notna().all()
+    assert table.loc[~with_momentum, "config.momentum"].isna().all()
+    assert table["config.momentum"].isna().any()
+
+
+def test_a_job_without_trials_is_a_table_without_rows(client: Both) -> None:
+    table: pd.DataFrame = client.submit(fakes.body()).trials_dataframe()
+    assert len(table) == 0
+    assert str(table.dtypes["config.width"]) == "Int64"
+
+
+@pytest.mark.parametrize("call", [lambda job: job.trials_dataframe()])
+def test_what_is_not_installed_is_named_with_the_mend(
+    client: Both, done: str, monkeypatch: pytest.MonkeyPatch, call: Callable[[Any], object]
+) -> None:
+    job = client.job(done)
+    for module in ("pandas", "matplotlib", "tuner.client.frames", "tuner.client.plots"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match=r"pip install 'tuner\[notebook\]'"):
+        call(job)

@@ -1,0 +1,122 @@
+"""What holds for every file of deploy/: settings that there are, versions that are pinned, no secret, sound scripts, an image."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.deploy.files import CONSTRAINTS, DEPLOY, ROOT, scripts, texts
+from tuner.schemas.job import JobRequest
+from tuner.settings import Settings
+
+BIN = Path(sys.executable).parent
+# Of Compose alone, which is what these are for.
+OF_COMPOSE = {"TUNER_IMAGE", "TUNER_VARIANT", "TUNER_PUBLISHED_PORT"}
+
+
+def test_every_setting_that_is_named_is_one() -> None:
+    known = set(re.findall(r'"(TUNER_[A-Z_]+)"', (ROOT / "tuner/settings.py").read_text())) | OF_COMPOSE
+    for path, text in texts():
+        assert set(re.findall(r"TUNER_[A-Z_]+[A-Z]", text)) <= known, path
+
+
+def test_no_image_is_of_whatever_version() -> None:
+    for path, text in texts():
+        assert not re.search(r"^[^#]*image:.*:latest|^FROM .*:latest", text, re.MULTILINE), path
+
+
+def test_every_version_of_ray_that_is_named_is_ours() -> None:
+    for path, text in texts():
+        named = re.findall(r"(?:rayVersion:\s*\"?|ray==|rayproject/ray:)(\d+\.\d+\.\d+)", text)
+        assert set(named) <= {CONSTRAINTS["ray"]}, path
+
+
+def test_no_secret_is_written_down() -> None:
+    """Each comes from a variable, a file, or an object that a command makes."""
+    secret = re.compile(r"^[\s-]*\w*(?:PASSWORD|TOKEN|SECRET\w*KEY|API_KEY)\"?\s*[:=]\s*(\S+)", re.MULTILINE)
+    for path, text in texts():
+        if path.suffix != ".md":
+            for value in secret.findall(text):
+                assert value.strip("\"'").startswith("$") or "$(" in value, (path, value)
+
+
+@pytest.mark.parametrize("path", scripts(), ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_a_script_is_sound_and_can_be_started(path: Path) -> None:
+    said = subprocess.run([BIN / "shellcheck", path], capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stdout
+    assert path.stat().st_mode & 0o111
+
+
+def test_each_folder_says_what_was_tried_and_starts_in_three_commands() -> None:
+    for folder in sorted(path for path in DEPLOY.iterdir() if path.is_dir()):
+        page = folder / "README.md"
+        if folder.name in ("prometheus", "grafana"):
+            continue
+        text = page.read_text()
+        first = re.findall(r"```console\n(.*?)```", text, re.DOTALL)[0].replace("\\\n", " ")
+        assert 1 <= len(first.strip().splitlines()) <= 3, page
+        assert "tuner submit --wait" in first
+        assert "**What was tried.**" in text
+        assert "Not tried:" in text.replace("\n", " ")
+
+
+def test_the_job_to_try_it_with_is_one() -> None:
+    JobRequest.model_validate(yaml.safe_load((DEPLOY / "digits.yaml").read_text()))
+
+
+class TestTheImage:
+    text = (DEPLOY / "Dockerfile").read_text()
+
+    def test_hadolint_finds_nothing(self) -> None:
+        said = subprocess.run(
+            [BIN / "hadolint", DEPLOY / "Dockerfile"], capture_output=True, text=True, check=False
+        )
+        assert said.returncode == 0, said.stdout
+
+    def test_hadolint_finds_what_is_wrong(self, tmp_path: Path) -> None:
+        wrong = tmp_path / "Dockerfile"
+        wrong.write_text(self.text.replace("python:3.11-slim-bookworm AS runtime", "python AS runtime"))
+        said = subprocess.run([BIN / "hadolint", wrong], capture_output=True, text=True, check=False)
+        assert "DL3006" in said.stdout
+
+    def test_it_has_both_variants_and_every_package_at_its_pin(self) -> None:
+        assert {"torch-cpu", "torch-cuda"} <= set(re.findall(r"AS (\S+)", self.text))
+        for line in re.findall(r"pip install.*", self.text):
+            assert "-c constraints.txt" in line or "grep '^torch==' constraints.txt" in line
+        extras = re.search(r"ARG EXTRAS=(\S+)", self.text)
+        assert extras is not None
+        known = (ROOT / "pyproject.toml").read_text()
+        for name in extras[1].split(","):
+            assert re.search(rf"^{name} = \[", known, re.MULTILINE)
+
+    def test_every_package_of_an_extra_is_pinned(self) -> None:
+        found = re.search(
+            r"\[project.optional-dependencies\]\n(.*?)\n\[", (ROOT / "pyproject.toml").read_text(), re.DOTALL
+        )
+        assert found is not None
+        pinned = {name.lower().replace("_", "-") for name in CONSTRAINTS}
+        for name in re.findall(r'"([A-Za-z0-9_.-]+)(?:\[|[><=]|")', found[1]):
+            assert name.lower().replace("_", "-") in pinned, name
+
+    def test_it_runs_as_nobody_special_and_listens_where_it_is_looked_for(self) -> None:
+        assert "\nUSER 1000:1000\n" in self.text
+        env = dict(re.findall(r"(TUNER_\w+)=(\S+)", self.text))
+        settings = Settings.from_env(env)
+        assert (settings.host, settings.port) == ("0.0.0.0", Settings.from_env({}).port)
+        assert f"\nEXPOSE {settings.port}\n" in self.text
+        assert "http://127.0.0.1:$TUNER_PORT/healthz" in self.text
+        assert self.text.rstrip().endswith('CMD ["tuner", "serve"]')
+
+    def test_all_that_is_copied_is_let_in_and_nothing_more(self) -> None:
+        let_in = re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
+        copied = [
+            name
+            for line in re.findall(r"^COPY (?!--from)(.*)$", self.text, re.MULTILINE)
+            for name in line.split()[:-1]
+            if not name.startswith("--")
+        ]
+        assert sorted(let_in) == sorted(copied)
+        assert all((ROOT / name).exists() for name in let_in)

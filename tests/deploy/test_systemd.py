@@ -1,0 +1,90 @@
+"""The units are what systemd takes, start what there is, and shut the service in."""
+
+import configparser
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.files import DEPLOY
+from tuner.settings import Settings
+
+FOLDER = DEPLOY / "systemd"
+UNITS = sorted(FOLDER.glob("*.service"))
+analyze = shutil.which("systemd-analyze")
+needs_systemd = pytest.mark.skipif(analyze is None, reason="this machine has no systemd-analyze")
+
+
+def unit(path: Path) -> configparser.SectionProxy:
+    # A key may come several times, such as Environment.
+    found = configparser.ConfigParser(interpolation=None, strict=False)
+    found.optionxform = str  # type: ignore[assignment, method-assign]
+    found.read(path)
+    return found["Service"]
+
+
+def startable(path: Path, folder: Path) -> Path:
+    """With programs that this machine has, as systemd wants them to be there."""
+    copy = folder / path.name
+    copy.write_text(re.sub(r"ExecStart=\S+", f"ExecStart={sys.executable}", path.read_text()))
+    return copy
+
+
+@needs_systemd
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_systemd_takes_the_unit(path: Path, tmp_path: Path) -> None:
+    assert analyze
+    said = subprocess.run(
+        [analyze, "verify", startable(path, tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert said.returncode == 0
+    assert path.name not in said.stderr
+
+
+@needs_systemd
+def test_systemd_says_of_a_word_that_it_does_not_know(tmp_path: Path) -> None:
+    assert analyze
+    wrong = startable(FOLDER / "tuner.service", tmp_path)
+    wrong.write_text(wrong.read_text().replace("ProtectHome=", "ProtectHouse="))
+    said = subprocess.run([analyze, "verify", wrong], capture_output=True, text=True, check=False)
+    assert "ProtectHouse" in said.stderr
+
+
+@needs_systemd
+def test_the_service_is_shut_in(tmp_path: Path) -> None:
+    assert analyze
+    words = [analyze, "security", "--offline=true", "--json=short", "--no-pager"]
+    found = startable(FOLDER / "tuner.service", tmp_path)
+    said = subprocess.run([*words, "--threshold=30", found], capture_output=True, text=True, check=False)
+    assert said.returncode == 0, "its exposure is above 3 of 10"
+    assert json.loads(said.stdout)
+
+
+def test_the_service_runs_the_command_as_somebody_who_is_not_root() -> None:
+    found = unit(FOLDER / "tuner.service")
+    assert shlex.split(found["ExecStart"]) == ["/opt/tuner/bin/tuner", "serve"]
+    assert found["User"] == "tuner"
+    assert found["Restart"] == "always"
+    assert found["KillMode"] == "process", "Ray goes on with the jobs that run"
+
+
+def test_its_home_is_the_state_that_it_may_write() -> None:
+    found = unit(FOLDER / "tuner.service")
+    text = (FOLDER / "tuner.service").read_text()
+    assert (
+        Settings.from_env({"TUNER_HOME": "/var/lib/tuner"}).home == Path("/var/lib") / found["StateDirectory"]
+    )
+    assert "Environment=TUNER_HOME=/var/lib/tuner\n" in text
+    assert "/tmp" in found["ReadWritePaths"].split()
+    assert "PrivateTmp" not in found
+
+
+def test_the_settings_that_come_with_it_are_taken() -> None:
+    lines = re.findall(r"^#(TUNER_\w+)=(.*)$", (FOLDER / "tuner.env").read_text(), re.MULTILINE)
+    assert len(lines) >= 5
+    Settings.from_env({name: value for name, value in lines if not name.endswith("_FILE")})

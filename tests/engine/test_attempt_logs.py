@@ -1,0 +1,131 @@
+"""What user code prints is on the job's storage, whatever its end, and nothing of it is mixed up."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.engine.object_storage import Bucket
+from tuner.engine.attempt_logs import Printed, TrialLogs
+from tuner.engine.worker import logs as pumping
+
+TRIAL = ("default", "job_1", "trial_00000")
+
+
+def logs_of(storage: object) -> TrialLogs:
+    return TrialLogs(str(storage), *TRIAL)
+
+
+def read_soon(logs: TrialLogs, attempt: int) -> Printed:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        found = logs.read(attempt)
+        if found is not None:
+            return found
+        time.sleep(0.01)
+    raise AssertionError("there is no log after half a minute")
+
+
+@given(
+    data=st.binary(max_size=60),
+    head=st.integers(1, 20),
+    tail=st.integers(1, 20),
+    after=st.integers(0, 70),
+    limit=st.integers(1, 80),
+)
+def test_what_is_shown_is_the_end_of_what_is_kept(
+    data: bytes, head: int, tail: int, after: int, limit: int
+) -> None:
+    kept = [*range(min(head, len(data))), *range(max(head, len(data) - tail), len(data))]
+    printed = Printed(len(data), data[:head], data[head:][-tail:], complete=True)
+    earlier, gap, later = printed.since(after, limit)
+    wanted = [place for place in kept if place >= after]
+    if gap == 0 and len(kept) < len(data):  # what lies before a gap is shown only together with the gap
+        assert earlier == b""
+    assert earlier + later == bytes(data[place] for place in wanted[-limit:])
+    assert gap == (len(data) - len(kept) if earlier else 0)
+
+
+def test_a_log_is_there_while_the_attempt_runs_and_whole_at_its_end(
+    drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pumping, "FIRST_S", 0.01)
+    logs = logs_of(tmp_path / "storage")
+    driver = drive("prints_and_waits")
+    driver.begin()
+    found = read_soon(logs, 1)
+    assert (found.head, found.complete) == ("it begins, é\n".encode(), False)
+    driver.order("stop")
+    driver.until_state("stopped")
+    found = logs.read(1) or Printed(0, b"", b"", False)
+    assert (found.head, found.total, found.complete) == ("it begins, é\n".encode(), 14, True)
+    driver.begin()
+    read_soon(logs, 2)
+    assert logs.attempts() == [1, 2]
+
+
+def test_of_one_that_is_killed_or_raises_the_last_words_are_kept(drive: Any, tmp_path: Path) -> None:
+    driver = drive("prints_and_dies")
+    driver.begin()
+    driver.until_state("failed")
+    found = logs_of(tmp_path / "storage").read(1)
+    assert found is not None
+    assert found.head == b"the last words\n"
+    assert found.complete
+
+
+def test_much_is_kept_by_its_head_and_tail(drive: Any, tmp_path: Path) -> None:
+    driver = drive("prints_much")
+    driver.begin(until=1)
+    driver.until_state("waiting")
+    driver.order("stop")
+    driver.until_state("stopped")
+    found = logs_of(tmp_path / "storage").read(1)
+    assert found is not None
+    assert len(found.head) == pumping.HEAD_BYTES
+    assert len(found.tail) == pumping.TAIL_BYTES
+    assert found.total > len(found.head) + len(found.tail)
+
+
+def test_one_that_prints_nothing_has_no_log(drive: Any, tmp_path: Path) -> None:
+    driver = drive("counts")
+    driver.begin(until=1)
+    driver.until_state("waiting")
+    driver.order("stop")
+    driver.until_state("stopped")
+    assert logs_of(tmp_path / "storage").attempts() == []
+
+
+def test_a_storage_that_refuses_costs_the_log_and_nothing_else(drive: Any, tmp_path: Path) -> None:
+    (tmp_path / "a file").write_text("no folder")
+    driver = drive("prints_and_ends", storage=str(tmp_path / "a file"))
+    driver.begin(until=1)
+    assert driver.until_state("ended", "finished", "failed")["state"] != "failed"
+
+
+def test_logs_in_object_storage(bucket: Bucket) -> None:
+    logs = logs_of(bucket.url)
+    assert (logs.attempts(), logs.read(1)) == ([], None)
+    for complete in (False, True):
+        logs.write(3, Printed(7, b"abc", b"de", complete))
+    found = logs.read(3)
+    assert found is not None
+    assert (logs.attempts(), found.total, found.head, found.tail, found.complete) == (
+        [3],
+        7,
+        b"abc",
+        b"de",
+        True,
+    )
+
+
+def test_a_file_that_is_no_log_says_so(tmp_path: Path) -> None:
+    folder = tmp_path.joinpath("storage", *TRIAL, "logs")
+    folder.mkdir(parents=True)
+    for text in ("", "nonsense\n", "[]\n", '{"version": 99}\n'):
+        (folder / "a1.log").write_text(text)
+        with pytest.raises(ValueError, match="attempt 1"):
+            logs_of(tmp_path / "storage").read(1)

@@ -1,0 +1,219 @@
+"""An Optuna study has what is recorded of its job, however often and wherever the follower begins again."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+from sqlalchemy import event
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.fakes import FakeService
+from tests.mirrors.following import follower, mirror_all
+from tuner.domain.events import Asked
+from tuner.engine.simulated.world import Faults
+from tuner.mirrors import optuna as mirrored
+from tuner.mirrors.optuna import OptunaMirror, open_storage
+from tuner.service import mirroring
+
+SPACE = {
+    "lr": {"type": "float", "low": 0.0001, "high": 1.0, "log": True},
+    "width": {"type": "int", "low": 8, "high": 64, "log": True},
+    "optimizer": {"type": "categorical", "choices": ["sgd", "adamw", None, True, 3]},
+    "momentum": {"type": "float", "low": 0.0, "high": 0.99, "when": {"optimizer": ["sgd"]}},
+}
+STATES = {"completed": TrialState.COMPLETE, "stopped": TrialState.PRUNED, "failed": TrialState.FAIL}
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("optuna") / "optuna.db"
+    open_storage(f"sqlite:///{path}").engine.dispose()
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _storage(empty: Path, tmp_path: Path) -> None:
+    shutil.copyfile(empty, tmp_path / "optuna.db")
+
+
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/optuna.db"
+
+
+def opened(tmp_path: Path) -> OptunaMirror:
+    """It need not survive a loss of power."""
+    mirror = OptunaMirror(url(tmp_path))
+    event.listen(mirror._storage.engine, "connect", lambda raw, _: raw.execute("PRAGMA synchronous = OFF"))
+    mirror._storage.engine.dispose()
+    return mirror
+
+
+def study_of(tmp_path: Path, job: str) -> optuna.Study:
+    storage = open_storage(url(tmp_path))
+    return optuna.load_study(study_name=mirrored.study_name("digits", job), storage=storage)
+
+
+def trials_of(client: TestClient, job: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = client.get(f"/v1/jobs/{job}/trials", params={"limit": 500}).json()["items"]
+    return [client.get(f"/v1/jobs/{job}/trials/{one['id']}").json() for one in found]
+
+
+def check_equal(client: TestClient, job: str, study: optuna.Study) -> None:
+    shown = {str(trial.user_attrs["tuner:trial"]): trial for trial in study.trials}
+    recorded = trials_of(client, job)
+    assert len(study.trials) == len(recorded) > 3
+    for trial in recorded:
+        held = shown[trial["id"]]
+        assert held.state == STATES.get(trial["state"], TrialState.RUNNING), trial["state"]
+        assert held.params == trial["config"]
+        assert held.user_attrs["attempts"] == trial["attempts"]
+        assert held.user_attrs["preemptions"] == trial["preemptions"]
+        if held.state.is_finished():
+            assert held.user_attrs["cost_usd"] == trial["cost_usd"]
+        reported = {one["step"]: one["metric"] for one in trial["curve"] if one["metric"] is not None}
+        assert held.intermediate_values == reported
+        if held.state in (TrialState.COMPLETE, TrialState.PRUNED):
+            assert held.value == trial["metric"]
+
+
+def test_a_study_has_what_is_recorded(service: FakeService, client: TestClient, tmp_path: Path) -> None:
+    job = fakes.submit(
+        client, search_space=SPACE, tags={"owner": "alice"}, objective={"metric": "acc", "mode": "min"}
+    )
+    up_s = [*((10.5 * n, 10.5 * n + 9) for n in range(3)), (40, None)]
+    fakes.simulate(service, job, faults=Faults(crash=0.2), seed=2, up_s=up_s)
+    mirror_all(service, lambda: opened(tmp_path))
+    study = study_of(tmp_path, job)
+    check_equal(client, job, study)
+    assert study.direction == optuna.study.StudyDirection.MINIMIZE
+    assert study.metric_names == ["acc"]
+    told = study.user_attrs
+    assert (told["tuner:job"], told["owner"], told["budget_usd"]) == (job, "alice", 0.004)
+    assert told["page"].endswith(f"/#/jobs/{job}")
+    assert told["spent_usd"] == client.get(f"/v1/jobs/{job}").json()["spend"]["usd"]
+    assert any(trial.user_attrs["preemptions"] for trial in study.trials)
+    assert study.trials[0].distributions["lr"] == optuna.distributions.FloatDistribution(1e-4, 1, log=True)
+
+
+def test_a_job_is_followed_as_it_goes(service: FakeService, client: TestClient, tmp_path: Path) -> None:
+    job = fakes.submit(client)
+    run = fakes.simulate(service, job, messages=40)
+    one = follower(service, lambda: opened(tmp_path))
+    one.one_pass()
+    check_equal(client, job, study_of(tmp_path, job))
+    for _ in range(4):
+        for _ in range(30):
+            run.clock.run_next()
+        one.one_pass()
+        check_equal(client, job, study_of(tmp_path, job))
+    run.run(turns_max=100_000)
+    one.one_pass()
+    assert not one.is_failing
+    check_equal(client, job, study_of(tmp_path, job))
+    one._let_go()
+
+
+class FailsAt:
+    """A storage that stops answering at its n-th change."""
+
+    def __init__(self, storage: Any, left: int) -> None:
+        self._storage, self._left = storage, left
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._storage, name)
+        if not name.startswith(("set_", "create_", "delete_")):
+            return found
+
+        def changes(*args: Any) -> Any:
+            self._left -= 1
+            if self._left < 0:
+                raise OSError("it does not answer")
+            return found(*args)
+
+        return changes
+
+
+def test_no_matter_where_it_breaks_off_there_are_no_doubles_and_nothing_lacks(
+    service: FakeService, client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirroring, "REPORTS_AT_ONCE", 7)
+    job = fakes.submit(client)
+    run = fakes.simulate(service, job, messages=10)
+
+    def opens(left: int) -> Callable[[], OptunaMirror]:
+        def made() -> OptunaMirror:
+            mirror = opened(tmp_path)
+            mirror._storage = FailsAt(mirror._storage, left)  # type: ignore[assignment]
+            return mirror
+
+        return made
+
+    failed = 0
+    for left in (0, 1, 2, 3, 5, 9, 14, 20, 27):
+        for _ in range(12):
+            run.clock.run_next()
+        one = follower(service, opens(left))
+        one.one_pass()
+        failed += one.is_failing
+        one._let_go()
+    run.run(turns_max=100_000)
+    assert failed > 4
+    mirror_all(service, lambda: opened(tmp_path))
+    check_equal(client, job, study_of(tmp_path, job))
+
+
+def test_a_finished_job_that_goes_on_is_shown_as_one(
+    service: FakeService, client: TestClient, tmp_path: Path
+) -> None:
+    job = fakes.submit(client, budget={"usd": 0.002})
+    fakes.simulate(service, job)
+    one = follower(service, lambda: opened(tmp_path))
+    one.one_pass()
+    before = study_of(tmp_path, job)
+    ended = next(one for one in trials_of(client, job) if one["state"] in STATES)
+    now = service.now()
+    assert client.post(f"/v1/jobs/{job}/resume").status_code == 202
+    with fakes.SimulatedSqlJournal(service.database, job, service.project, now).transaction() as tx:
+        tx.append(Asked(now, "resume"))
+        tx.put_trial(ended["id"], "paused", at=now)
+    one.one_pass()
+    assert not one.is_failing
+    one._let_go()
+    check_equal(client, job, study_of(tmp_path, job))
+    assert len(study_of(tmp_path, job).trials) == len(before.trials)
+
+
+def test_only_one_of_several_services_writes(
+    service: FakeService, client: TestClient, tmp_path: Path
+) -> None:
+    job = fakes.submit(client)
+    fakes.simulate(service, job)
+    first, second = (follower(service, lambda: opened(tmp_path)) for _ in range(2))
+    first.one_pass()
+    written = len(study_of(tmp_path, job).trials)
+    other = fakes.submit(client)
+    fakes.simulate(service, other)
+    second.one_pass()
+    with pytest.raises(KeyError):
+        study_of(tmp_path, other)
+    service.now.pass_s(31)  # the first is not heard of any more
+    second.one_pass()
+    assert len(study_of(tmp_path, other).trials) > 3
+    assert len(study_of(tmp_path, job).trials) == written
+    first.one_pass()
+    second._let_go()
+    first.one_pass()
+    assert not first.is_failing
+
+
+def test_long_curves_are_thinned_but_keep_their_rungs() -> None:
+    shown = mirrored._kept(max_step=1000, rungs=(1, 3, 9, 27, 81, 243, 729))
+    steps = [step for step in range(1, 1001) if shown(step)]
+    assert {1, 3, 9, 27, 81, 243, 729, 1000} <= set(steps)
+    assert 20 < len(steps) <= 30
+    assert all(mirrored._kept(max_step=20, rungs=())(step) for step in range(1, 21))

@@ -1,0 +1,97 @@
+"""`tuner logs`: what a trial's own code printed."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tuner.cli.frame import connect, with_problems
+
+if TYPE_CHECKING:
+    from tuner.client import Client
+    from tuner.schemas.logs import TrialLog
+
+UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20}
+TRIAL_ENDED = ("completed", "stopped", "failed")
+JOB_ENDED = ("succeeded", "cancelled", "failed")
+LOOK_S = 1.0
+
+
+@with_problems
+def logs(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The id of a job: job_…", show_default=False)],
+    trial: Annotated[
+        str, typer.Argument(metavar="TRIAL", help="The id of a trial: trial_…", show_default=False)
+    ],
+    attempt: Annotated[
+        int | None, typer.Option(min=1, help="Which attempt; the newest that printed anything, by default.")
+    ] = None,
+    tail: Annotated[
+        str, typer.Option(help="At most so much of its end, such as 64KiB; 512KiB is the most.")
+    ] = "64KiB",
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on until the trial has ended, or the attempt that was named.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what REST answers, as JSON.")] = False,
+) -> None:
+    """What a trial's own code printed."""
+    client, size = connect(), _bytes(tail)
+    if follow:
+        _follow(client, job, trial, attempt, size, as_json=as_json)
+        return
+    found = client.logs(job, trial, attempt=attempt, tail=size)
+    if as_json:
+        typer.echo(json.dumps(found.model_dump(), indent=2))
+    else:
+        typer.echo(found.text, nl=not found.text.endswith("\n"))
+
+
+def _follow(client: Client, job: str, trial: str, named: int | None, tail: int, *, as_json: bool) -> None:
+    """With JSON one answer a line."""
+    attempt, after = named, 0
+    while True:
+        found = _look(client, job, trial, attempt, tail, after)
+        if found is not None:
+            if as_json and found.text:
+                typer.echo(json.dumps(found.model_dump()))
+            elif found.text:
+                typer.echo(found.text, nl=False)
+            attempt, after = found.attempt, found.bytes_until
+            if found.complete or (found.ended and not found.text):
+                later = [number for number in found.attempts if number > found.attempt and named is None]
+                if later:
+                    attempt, after = later[0], 0
+                    continue
+                if named is not None or _is_over(client, job, trial):
+                    return
+        time.sleep(LOOK_S)
+
+
+def _look(
+    client: Client, job: str, trial: str, attempt: int | None, tail: int, after: int
+) -> TrialLog | None:
+    """None where nothing was printed so far."""
+    from tuner.client import ApiError
+
+    try:
+        return client.logs(job, trial, attempt=attempt, tail=tail, after=after)
+    except ApiError as error:
+        if error.status != 404 or _is_over(client, job, trial):
+            raise
+        return None
+
+
+def _is_over(client: Client, job: str, trial: str) -> bool:
+    return client.trial(job, trial).state in TRIAL_ENDED or client.job(job).state in JOB_ENDED
+
+
+def _bytes(text: str) -> int:
+    """Of a size such as 64KiB, 64k or 65536."""
+    match = re.fullmatch(r"(\d{1,9})\s*(?:([km])(?:i?b)?|b)?", text.strip().lower())
+    if match is None:
+        raise typer.BadParameter(f"write it as 64KiB or 65536, not {text!r}", param_hint="--tail")
+    return int(match[1]) * UNITS[match[2] or ""]

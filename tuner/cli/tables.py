@@ -1,0 +1,114 @@
+"""Tables as plain text, as Markdown and as CSV: as wide as they are where there is no terminal, so that nothing is cut off."""
+
+import csv
+import io
+import re
+import sys
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tuner.cli.style import Style
+
+WIDE = 100_000  # columns: no line is so long
+FIGURE = re.compile(r"-?\$?-?[\d,]+(\.\d+)?(e[+-]?\d+)?%?|-|")
+AMOUNT = re.compile(r"(-?)\$(\d+(?:\.\d+)?)")
+
+
+def plain(*columns: str) -> Table:
+    """Columns with headings and without lines, which fold rather than lose letters."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def show(shown: RenderableType) -> None:
+    """On the terminal."""
+    Console(highlight=False, markup=False, emoji=False).print(_aligned(shown))
+
+
+def text(shown: RenderableType, style: Style) -> str:
+    """As text that ends with a line. CSV has the tables alone, amounts without their dollar sign and nothing for what is not known."""
+    if style is Style.TABLE:
+        return _as_text(shown)
+    write = _markdown if style is Style.MARKDOWN else _csv
+    parts = [write(part) for part in _parts(shown) if style is Style.MARKDOWN or isinstance(part, Table)]
+    return "\n".join(part for part in parts if part.strip())
+
+
+def _as_text(shown: RenderableType) -> str:
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    console = Console(
+        file=io.StringIO(), width=WIDE, highlight=False, markup=False, emoji=False, color_system=None
+    )
+    with console.capture() as caught:
+        console.print(_aligned(shown))
+    lines = "".join(f"{line.rstrip()}\n" for line in caught.get().splitlines())
+    return lines.encode(encoding, "replace").decode(encoding)
+
+
+def _aligned(shown: RenderableType) -> RenderableType:
+    for part in _parts(shown):
+        if isinstance(part, Table) and part.show_header:
+            for column, is_figure in zip(part.columns, _figures(part), strict=True):
+                column.justify = "right" if is_figure else column.justify
+    return shown
+
+
+def _parts(shown: RenderableType) -> Iterator[RenderableType]:
+    if isinstance(shown, Group):
+        for part in shown.renderables:
+            yield from _parts(part)
+    else:
+        yield shown
+
+
+def _rows(table: Table) -> list[list[str]]:
+    columns = [[_word(cell) for cell in column.cells] for column in table.columns]
+    rows = [list(row) for row in zip(*columns, strict=True)]
+    return rows[1:] if table.show_header else rows
+
+
+def _figures(table: Table) -> list[bool]:
+    """Which columns hold nothing but numbers."""
+    rows = _rows(table)
+    return [
+        any(row[i].strip("-") for row in rows) and all(FIGURE.fullmatch(row[i]) for row in rows)
+        for i in range(len(table.columns))
+    ]
+
+
+def _word(cell: RenderableType) -> str:
+    return (cell.plain if isinstance(cell, Text) else str(cell)).strip()
+
+
+def _markdown(part: RenderableType) -> str:
+    if not isinstance(part, Table):
+        return f"{_word(part)}\n"
+    head = [_word(column.header) for column in part.columns] if part.show_header else [""] * len(part.columns)
+    marks = ["---:" if is_figure else "---" for is_figure in _figures(part)]
+    lines = [head, marks, *_rows(part)]
+    return "".join(f"| {' | '.join(map(_cell, line))} |\n" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", "<br>")
+
+
+def _csv(part: RenderableType) -> str:
+    assert isinstance(part, Table)
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    if part.show_header:
+        writer.writerow([_word(column.header) for column in part.columns])
+    writer.writerows(map(_values, _rows(part)))
+    return file.getvalue()
+
+
+def _values(row: Sequence[str]) -> list[str]:
+    return [
+        "" if cell == "-" else AMOUNT.sub(r"\1\2", cell) if AMOUNT.fullmatch(cell) else cell for cell in row
+    ]

@@ -1,0 +1,125 @@
+"""A job followed to its end: a screen that is drawn anew on a terminal, lines elsewhere."""
+
+import json
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+    from tuner.cli.watch.follow import Follower
+    from tuner.client import Client
+
+FOOT = "Ctrl-C ends the watching; the job runs on."
+
+
+class _Terminated(BaseException):
+    """SIGTERM."""
+
+
+def watch(client: "Client", job: str) -> str:
+    """Until the job ends or is paused; answers its state."""
+    from rich.console import Console
+
+    from tuner.cli.watch.follow import Follower
+
+    console, follower = Console(highlight=False), Follower(client.job(job))
+    if console.is_terminal and not console.is_dumb_terminal:
+        draw(client, follower, console)
+    else:
+        log(client, follower)
+    return follower.seen.state
+
+
+@contextmanager
+def may_leave(job: str) -> Iterator[None]:
+    """Ctrl-C (exit status 130) and SIGTERM (143) end the watching alone, and it is said how to come back."""
+    here = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, _terminated) if here else None
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise _left(job, 130) from None
+    except _Terminated:
+        raise _left(job, 143) from None
+    finally:
+        if here:
+            signal.signal(signal.SIGTERM, before)
+
+
+def print_events(client: "Client", job: str) -> str:
+    """One JSON object a line; answers the job's last state."""
+    state = ""
+    for event in client.events(job):
+        typer.echo(json.dumps({"event": event.type, "id": event.id, "data": event.data}))
+        state = event.data["state"] if event.type == "job" else state
+    return state
+
+
+def exit_unless_succeeded(state: str) -> None:
+    if state != "succeeded":
+        raise typer.Exit(1)
+
+
+def _terminated(*_: Any) -> NoReturn:
+    raise _Terminated
+
+
+def _left(job: str, status: int) -> typer.Exit:
+    typer.echo(
+        f"\nThe job runs on. tuner watch {job} comes back to it; tuner cancel {job} ends it.", err=True
+    )
+    return typer.Exit(status)
+
+
+class _Screen:
+    """What Live draws; it asks for the size of the terminal each time."""
+
+    def __init__(self, follower: "Follower", foot: str) -> None:
+        self._follower, self._foot = follower, foot
+
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
+        from tuner.cli.watch.screen import Room, lines
+
+        room = Room(options.max_width, options.height or console.height, options.ascii_only)
+        yield from lines(self._follower.view(self._foot), room)
+
+
+def draw(client: "Client", follower: "Follower", console: "Console") -> None:
+    """On the alternate screen, so that nothing flickers or is left behind when the terminal changes its size; how it stood last
+    stays on the usual one."""
+    from rich.live import Live
+
+    from tuner.cli.watch.follow import Forecaster, events
+
+    forecaster = Forecaster(client, follower)
+    forecaster.start()
+    try:
+        with Live(_Screen(follower, FOOT), console=console, refresh_per_second=4, screen=True):
+            for _ in events(client, follower):
+                pass
+    finally:
+        forecaster.stop()
+        if follower.seen.job:
+            console.print(_Screen(follower, ""))
+
+
+def log(client: "Client", follower: "Follower") -> None:
+    from tuner.cli.watch.follow import events
+    from tuner.cli.watch.plain import Log
+
+    log = Log(follower, typer.echo)
+    follower.on_connection = log.connection
+    over = log.run_ticks()
+    try:
+        for found in events(client, follower):
+            log.tell(found)
+    finally:
+        over.set()
+    if follower.has_ended or follower.seen.state == "paused":
+        log.last()

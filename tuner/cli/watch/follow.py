@@ -1,0 +1,148 @@
+"""Following a job: its events into what is shown, until it ends or is paused."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from tuner.cli.watch.pace import Pace, first_end
+from tuner.cli.watch.screen import View
+from tuner.cli.watch.state import Facts, Happening, Watched
+from tuner.cli.words import number, usd
+
+if TYPE_CHECKING:
+    from tuner.client import Client, Event, Job
+    from tuner.schemas.best import BestAnswer
+
+
+ENDED = ("succeeded", "cancelled", "failed")
+LOST = "The connection is lost; trying again. The job runs on without it."
+FORECAST_EVERY_S = 60.0
+
+
+class Follower:
+    """What was heard of a job, and when. Any thread may ask for the view."""
+
+    def __init__(
+        self,
+        job: "Job",
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        today: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        self.seen = Watched(Facts.of(job.model_dump()))
+        self.next_dollar = ""
+        self.on_connection: Callable[[bool], None] = lambda _: None
+        self._clock, self._today, self._lock = clock, today, threading.Lock()
+        self._pace, self._heard_at = Pace(), clock()
+        self._events: deque[tuple[str, Happening]] = deque(maxlen=100)
+        self._is_connected = True
+
+    @property
+    def has_ended(self) -> bool:
+        return self.seen.state in ENDED
+
+    def take(self, event: "Event") -> list[Happening]:
+        """What is new. What happened before it was first told how things stand is history, and has no time of day."""
+        with self._lock:
+            was_told = bool(self.seen.job)
+            found = self.seen.take(event.type, event.data)
+            if event.type == "job":
+                self._heard_at = self._clock()
+            if event.type == "spend":
+                self._pace.note(self._clock(), event.data["usd"])
+            at = f"{self._today():%H:%M:%S}" if was_told else ""
+            self._events += [(at, one) for one in found]
+            return found if was_told else [one for one in found if one.kind == "state"]
+
+    def connection(self, is_there: bool) -> None:
+        self._is_connected = is_there
+        self.on_connection(is_there)
+
+    def complete(self, client: "Client") -> None:
+        """Fills in what the events of a job that stands still have not told yet: they come in pieces."""
+        job = client.job(self.seen.facts.job)
+        rows = list(client.trials(self.seen.facts.job))
+        with self._lock:
+            for row in rows:
+                self.seen.take("trial", row.model_dump())
+                self.seen.steps[row.id] = max(self.seen.steps.get(row.id, 0), row.steps)
+                if row.id not in self.seen.best_of:
+                    report = {"trial": row.id, "step": row.steps, "metric": row.metric, "seq": 0}
+                    self.seen.take("report", report)
+            if job.best_so_far is not None:
+                self.seen.take("report", {**job.best_so_far.model_dump(), "seq": 0})
+
+    def view(self, foot: str = "") -> View:
+        with self._lock:
+            return self._view(foot)
+
+    def _view(self, foot: str) -> View:
+        seen, now = self.seen, self._clock()
+        running = seen.job.get("progress", {}).get("running_seconds", 0.0)
+        rate = end = None
+        if seen.state == "running":
+            running += now - self._heard_at
+            rate = self._pace.usd_per_hour(now, running)
+        if rate is not None:
+            end = first_end(seen.job["budget"], seen.spend, running, rate)
+        return View(
+            seen=seen,
+            running_s=running,
+            usd_per_hour=rate,
+            end=end,
+            ends_at="" if end is None else self._time_of_day(end.seconds),
+            next_dollar=self.next_dollar,
+            events=list(self._events),
+            note="" if self._is_connected else LOST,
+            foot=foot,
+        )
+
+    def _time_of_day(self, after_s: float) -> str:
+        now = self._today()
+        at = now + timedelta(seconds=min(after_s, 1e9))
+        return f"{at:%H:%M}" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M}"
+
+
+def events(client: "Client", follower: Follower) -> Iterator[list[Happening]]:
+    """What is new with each event, until the job has ended or is paused."""
+    for event in client.events(follower.seen.facts.job, on_connection=follower.connection):
+        yield follower.take(event)
+        if follower.seen.state == "paused":
+            follower.complete(client)
+            return
+
+
+class Forecaster(threading.Thread):
+    """Asks now and then what the next dollar would buy; where it gets no answer, what it knew before stands."""
+
+    def __init__(self, client: "Client", follower: Follower) -> None:
+        super().__init__(name="forecast", daemon=True)
+        self._client, self._follower, self._over = client, follower, threading.Event()
+
+    def run(self) -> None:
+        pause_s = 1.0
+        while not self._over.wait(pause_s):
+            if self._follower.seen.best_of and self._follower.seen.state == "running":
+                with suppress(Exception):  # it is asked again, and the job is followed without it
+                    self._follower.next_dollar = next_dollar(self._client.best(self._follower.seen.facts.job))
+                pause_s = FORECAST_EVERY_S
+
+    def stop(self) -> None:
+        self._over.set()
+
+
+def next_dollar(found: "BestAnswer") -> str:
+    forecast, point = found.next_dollar.forecast, found.next_dollar.next_point
+    if forecast is not None and forecast.items:
+        one = forecast.items[0]
+        gain = f"{number(one.expected_gain)} ({number(one.low_gain)} to {number(one.high_gain)})"
+        return f"{usd(one.extra_usd)} for {one.trial} to step {one.to_step} may gain {gain}"
+    if point is not None:
+        return (
+            f"{usd(point.extra_usd)} more gains {number(point.gain)}, by {point.trial} at step {point.step}"
+        )
+    return "" if forecast is None or forecast.reason is None else forecast.reason

@@ -1,0 +1,72 @@
+"""A job as lines of a log, where there is no terminal to draw on."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from tuner.cli.watch.follow import LOST, Follower
+from tuner.cli.watch.screen import summary
+from tuner.cli.watch.state import Happening
+
+EVERY_S, EVERY_SHARE = 30.0, 0.1
+TOLD = ("best", "preempted", "failed", "state")
+
+
+class Log:
+    """A line for each new best, change of state, preemption and failure, and one of progress every tenth of the budget or 30 s."""
+
+    def __init__(
+        self, follower: Follower, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._follower, self._write, self._clock = follower, write, clock
+        self._told_at, self._told_share = clock(), 0.0
+        self._lock, self._over, self._is_lost = threading.Lock(), threading.Event(), False
+
+    def tell(self, found: Sequence[Happening]) -> None:
+        with self._lock:
+            for one in found:
+                if one.kind in TOLD:
+                    self._line(one.text)
+            self._progress(also=self._share() >= self._told_share + EVERY_SHARE)
+
+    def last(self) -> None:
+        """How things stood when it was over."""
+        with self._lock:
+            self._line(summary(self._follower.view()))
+
+    def tick(self) -> None:
+        """Whenever time passes."""
+        with self._lock:
+            self._progress(also=False)
+
+    def connection(self, is_there: bool) -> None:
+        """Says it when it is lost, and when it is there again."""
+        with self._lock:
+            if is_there == self._is_lost:
+                self._is_lost = not is_there
+                self._line("connected again" if is_there else LOST)
+
+    def run_ticks(self) -> threading.Event:
+        """Until the event that it answers is set."""
+
+        def tick() -> None:
+            while not self._over.wait(1.0):
+                self.tick()
+
+        threading.Thread(target=tick, name="progress", daemon=True).start()
+        return self._over
+
+    def _progress(self, *, also: bool) -> None:
+        if not self._follower.seen.job or not self._follower.seen.spend:
+            return
+        if also or self._clock() - self._told_at >= EVERY_S:
+            self._told_at, self._told_share = self._clock(), self._share()
+            self._line(summary(self._follower.view()))
+
+    def _share(self) -> float:
+        progress = self._follower.seen.job.get("progress")
+        return 0.0 if progress is None else float(progress["budget_used"])
+
+    def _line(self, text: str) -> None:
+        self._write(f"{datetime.now():%H:%M:%S}  {text}")

@@ -1,0 +1,179 @@
+"""What is known of a job from its events. A function of them alone: told twice, or trial by trial in another order, it is the same."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tuner.cli.words import config, number, plural, span, usd
+
+Kind = Literal["best", "promoted", "preempted", "failed", "state"]
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """What people want to be told of."""
+
+    kind: Kind
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What does not change while a job runs."""
+
+    job: str
+    name: str
+    metric: str
+    maximise: bool
+    unit: str
+    last_step: int | None
+    rungs: tuple[int, ...]
+    usd_per_hour: float
+
+    @classmethod
+    def of(cls, job: Mapping[str, Any]) -> "Facts":
+        """From a job as REST shows it."""
+        fidelity, objective = job["fidelity"], job["objective"]
+        return cls(
+            job["id"],
+            job["name"],
+            objective["metric"],
+            objective["mode"] == "max",
+            fidelity["unit"],
+            fidelity["max"],
+            tuple(job["rungs"]),
+            job["price"]["trial_usd_per_hour"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A trial's metric at a step; `seq` is the number of the event that told of it."""
+
+    trial: str
+    step: int
+    metric: float
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class RungCount:
+    step: int
+    reached: int
+    promoted: int
+
+
+@dataclass(slots=True)
+class Watched:
+    facts: Facts
+    job: Mapping[str, Any] = field(default_factory=dict)
+    spend: Mapping[str, Any] = field(default_factory=dict)
+    trials: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    best_of: dict[str, Reached] = field(default_factory=dict)
+    steps: dict[str, int] = field(default_factory=dict)
+    """The last step that each trial reported."""
+
+    @property
+    def state(self) -> str:
+        return str(self.job.get("state", ""))
+
+    @property
+    def best(self) -> Reached | None:
+        return min(self.best_of.values(), key=self._order, default=None)
+
+    def take(self, kind: str, data: Mapping[str, Any]) -> list[Happening]:
+        """Notes an event; answers what people are to be told of it, which is nothing where it says nothing new."""
+        if kind == "spend":
+            self.spend = data
+        notes = {"report": self._report, "trial": self._trial, "job": self._job}
+        return notes[kind](data) if kind in notes else []
+
+    def leaders(self, count: int) -> list[Reached]:
+        """The best that each trial reported, the best first."""
+        return sorted(self.best_of.values(), key=self._order)[:count]
+
+    def ladder(self) -> list[RungCount]:
+        """How many trials came to each rung, and how many went on beyond it."""
+        steps = self.steps.values()
+        return [
+            RungCount(rung, sum(step >= rung for step in steps), sum(step > rung for step in steps))
+            for rung in self.facts.rungs
+        ]
+
+    def _order(self, one: Reached) -> tuple[float, int, int, str]:
+        return (-one.metric if self.facts.maximise else one.metric, one.seq, one.step, one.trial)
+
+    def _report(self, data: Mapping[str, Any]) -> list[Happening]:
+        trial, step, value = data["trial"], data["step"], data["metric"]
+        told = self._climbed(trial, step)
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            return told
+        found, before, known = Reached(trial, step, value, data["seq"]), self.best, self.best_of.get(trial)
+        if known is None or self._order(found) < self._order(known):
+            self.best_of[trial] = found
+            if before is None or (found.metric != before.metric and self._order(found) < self._order(before)):
+                text = f"best {self.facts.metric} {number(value)} by {trial} at {self.facts.unit} {step}"
+                told.append(Happening("best", text))
+        return told
+
+    def _climbed(self, trial: str, step: int) -> list[Happening]:
+        before = self.steps.get(trial)
+        if before is not None and step <= before:
+            return []
+        self.steps[trial] = step
+        passed = [rung for rung in self.facts.rungs if before is not None and before <= rung < step]
+        return [Happening("promoted", f"{trial} promoted beyond {self.facts.unit} {rung}") for rung in passed]
+
+    def _trial(self, data: Mapping[str, Any]) -> list[Happening]:
+        known = self.trials.get(data["id"], {})
+        if known and _age(data) <= _age(known):
+            return []
+        self.trials[data["id"]] = data
+        told = []
+        preempted = data["preemptions"] - known.get("preemptions", 0)
+        if preempted > 0:
+            at = f"at {self.facts.unit} {data['steps']}"
+            often = f" ({plural(data['preemptions'], 'time')})" if data["preemptions"] > 1 else ""
+            told.append(Happening("preempted", f"{data['id']} preempted {at}{often}"))
+        if data["state"] == "failed" and known.get("state") != "failed":
+            told.append(
+                Happening("failed", f"{data['id']} failed: {data['reason'] or 'for no known reason'}")
+            )
+        return told
+
+    def _job(self, data: Mapping[str, Any]) -> list[Happening]:
+        before, self.job = self.job, data
+        told = []
+        if data["state"] != before.get("state"):
+            why = data["stop_reason"] or ""
+            detail = f": {data['detail']}" if data["detail"] and data["state"] in ("failed", "paused") else ""
+            told.append(Happening("state", f"{data['state']} {why}".rstrip() + detail))
+        limits = data["budget"]
+        if before and limits != before["budget"]:
+            told.append(Happening("state", f"the budget is now {budget_line(limits)}"))
+        return told
+
+
+def budget_line(limits: Mapping[str, Any]) -> str:
+    """All limits that there are.
+
+    >>> budget_line({"usd": 2, "gpu_hours": None, "wall_clock": None, "trials": 9})
+    '$2.00, 9 trials'
+    """
+    parts = [
+        usd(limits["usd"]) if limits["usd"] is not None else "",
+        f"{number(limits['gpu_hours'])} GPU-hours" if limits["gpu_hours"] is not None else "",
+        f"{span(limits['wall_clock'])} of wall clock" if limits["wall_clock"] is not None else "",
+        plural(limits["trials"], "trial") if limits["trials"] is not None else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def config_of(seen: Watched, trial: str) -> str:
+    known = seen.trials.get(trial)
+    return "" if known is None else config(known["config"])
+
+
+def _age(row: Mapping[str, Any]) -> tuple[str, int, int, int, str]:
+    return row["updated_at"], row["steps"], row["attempts"], row["preemptions"], row["state"]

@@ -1,0 +1,51 @@
+"""Figures as people read them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def usd(amount: float | None) -> str:
+    """At least cents; as many decimals as are there, at most six.
+
+    >>> usd(0.5), usd(0.001234), usd(-2)
+    ('$0.50', '$0.001234', '-$2.00')
+    """
+    if amount is None:
+        return "-"
+    sign = "-" if amount < 0 else ""
+    whole, _, decimals = f"{abs(amount):.6f}".rstrip("0").partition(".")
+    return f"{sign}${whole}.{decimals.ljust(2, '0')}"
+
+
+def number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.5g}"
+
+
+def config(values: Mapping[str, Any]) -> str:
+    return "  ".join(f"{name}={number(v) if isinstance(v, float) else v}" for name, v in values.items())
+
+
+def plural(count: int, one: str, many: str | None = None) -> str:
+    """
+    >>> plural(1, "preemption"), plural(2, "preemption"), plural(0, "entry", "entries")
+    ('1 preemption', '2 preemptions', '0 entries')
+    """
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def span(seconds: float | None) -> str:
+    """A time that something takes.
+
+    >>> span(9.87), span(90), span(5400), span(200_000), span(None)
+    ('9.9 s', '1:30 min', '1:30 h', '2.3 days', '-')
+    """
+    if seconds is None:
+        return "-"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.3g} s" if seconds < 9.95 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02d} min"
+    if whole < 172_800:
+        return f"{whole // 3600}:{whole % 3600 // 60:02d} h"
+    return f"{seconds / 86_400:.1f} days"

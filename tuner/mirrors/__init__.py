@@ -1,0 +1,1 @@
+"""Trials as other tools know them: Optuna studies, TensorBoard event files, MLflow runs. Written from the record, never read back."""

@@ -1,0 +1,159 @@
+"""The follower of one mirror: tails the record and writes it on, for as long as the service lives.
+
+It never holds anything up: it reads like anybody else, and whatever the mirror does is its own trouble. Where the mirror is out of
+order, it is opened anew after a while, and goes on from what it holds.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from tuner.domain.job import FINAL
+from tuner.mirrors.record import Mirror, Position, Record
+
+log = logging.getLogger("tuner.mirrors")
+
+PASS_S = 1.0
+SWEEP_S = 60.0
+WATCHED_MAX = 5000
+FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 60.0
+
+
+class Turn(Protocol):
+    """Which of several services writes to a mirror."""
+
+    def is_mine(self) -> bool:
+        """Asked before each write. Raises TunerError where the database does not answer."""
+
+    def give_back(self) -> None: ...
+
+
+class Follower(threading.Thread):
+    """One thread, over for good after `stop()`. `open_mirror` may raise anything."""
+
+    def __init__(
+        self,
+        name: str,
+        open_mirror: Callable[[], Mirror],
+        record: Record,
+        turn: Turn,
+        *,
+        rest: float = 1.0,
+    ) -> None:
+        """`rest`: for how long it leaves the process to others after each portion, as a share of the time that it took."""
+        super().__init__(name=f"mirror-{name}", daemon=True)
+        self.mirror_name = name
+        self._open_mirror, self._record, self._turn = open_mirror, record, turn
+        self._over, self._rest = threading.Event(), rest
+        self._mirror: Mirror | None = None
+        self._held: dict[str, Position] = {}
+        self._watched: frozenset[str] | None = None
+        self._swept_at = 0.0
+        self._failures = 0
+        self._put_off: dict[str, tuple[int, float]] = {}
+
+    @property
+    def is_failing(self) -> bool:
+        return bool(self._failures or self._put_off)
+
+    def run(self) -> None:
+        while not self._over.wait(_retry_s(self._failures) if self._failures else PASS_S):
+            self.one_pass()
+        self._let_go()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """A mirror that does not answer is not waited for longer."""
+        self._over.set()
+        if self.is_alive():
+            self.join(timeout_s)
+
+    def one_pass(self) -> None:
+        """Never raises."""
+        failed_before = self.is_failing
+        try:
+            self._follow()
+        except Exception as error:
+            self._close()
+            self._failures += 1
+            if not failed_before:
+                said = str(error).strip().partition("\n")[0] or type(error).__name__
+                log.warning(
+                    "what happens is not mirrored to %s: %s; it is tried again", self.mirror_name, said[:500]
+                )
+            log.debug("mirroring to %s", self.mirror_name, exc_info=error)
+            return
+        self._failures = 0
+        if failed_before and not self.is_failing:
+            log.info("what happens is mirrored to %s again", self.mirror_name)
+
+    def _follow(self) -> None:
+        """A portion of each job that has more to tell, in turns, until none has."""
+        if not self._turn.is_mine():
+            self._close()  # somebody else writes now: what this one knows of the mirror grows old
+            return
+        if self._mirror is None:
+            self._mirror = self._open_mirror()
+            self._held, self._watched = self._mirror.positions(), None
+        heads = self._heads()
+        waiting = [job for job, head in heads.items() if self._held.get(job) != head and self._is_due(job)]
+        while waiting:
+            for job in waiting:
+                if self._over.is_set() or not self._step(self._mirror, job):
+                    return
+            waiting = [job for job in waiting if self._held.get(job) != heads[job]]
+
+    def _heads(self) -> dict[str, Position]:
+        """All jobs now and then, else those that have not ended, or had not when they were last looked at."""
+        now = time.monotonic()
+        if self._watched is None or len(self._watched) > WATCHED_MAX or now - self._swept_at > SWEEP_S:
+            self._watched, self._swept_at = None, now
+        heads = self._record.heads(self._watched)
+        self._watched = frozenset(
+            job for job, head in heads.items() if self._held.get(job) != head or head.state not in FINAL
+        )
+        return heads
+
+    def _is_due(self, job: str) -> bool:
+        return self._put_off.get(job, (0, 0.0))[1] <= time.monotonic()
+
+    def _step(self, mirror: Mirror, job: str) -> bool:
+        """One bounded portion. False once it is another service's turn."""
+        began = time.monotonic()
+        changes = self._record.changes(job, self._held.get(job))
+        if not self._turn.is_mine():
+            self._close()
+            return False
+        try:
+            if mirror.write(changes):
+                self._held[job] = changes.upto
+            else:
+                self._held.pop(job, None)
+        except Exception:
+            # It may be this job alone that cannot be written; the others need not wait for it.
+            failures = self._put_off.get(job, (0, 0.0))[0] + 1
+            self._put_off[job] = (failures, time.monotonic() + 2 * _retry_s(failures))
+            raise
+        self._put_off.pop(job, None)
+        self._over.wait(min(1.0, self._rest * (time.monotonic() - began)))
+        return True
+
+    def _close(self) -> None:
+        mirror, self._mirror = self._mirror, None
+        if mirror is not None:
+            try:
+                mirror.close()
+            except Exception as error:
+                log.debug("closing %s", self.mirror_name, exc_info=error)
+
+    def _let_go(self) -> None:
+        self._close()
+        try:
+            self._turn.give_back()
+        except Exception as error:
+            log.debug("giving back the turn of %s", self.mirror_name, exc_info=error)
+
+
+def _retry_s(failures: int) -> float:
+    return min(LONGEST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(failures - 1, 10))

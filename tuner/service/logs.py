@@ -1,0 +1,111 @@
+"""What a trial's own code printed, attempt by attempt."""
+
+from dataclasses import dataclass, replace
+
+from tuner.domain.errors import NotFound, Unavailable
+from tuner.domain.ids import TRIAL_ID
+from tuner.domain.records import AttemptRow
+from tuner.domain.time import Instant
+from tuner.engine.attempt_logs import Printed, TrialLogs
+from tuner.engine.storage_words import explained
+from tuner.service.log_text import masked, readable, whole_begin, whole_end
+from tuner.service.wiring import Service
+from tuner.store import answers, evidence, jobs
+
+SECRET_MIN = 6  # what is shorter is in every other word
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """`attempts` have a log. Of `total` bytes `left_out` are not in the text; a reader goes on with what comes after `until`.
+    `complete`: all that it printed was kept, up to its end. `ended` alone: it was lost, and what it printed last may be, too."""
+
+    job: str
+    trial: str
+    attempt: int
+    attempts: list[int]
+    at: Instant
+    complete: bool
+    ended: bool
+    total: int
+    left_out: int
+    until: int
+    text: str
+
+
+def log(service: Service, job: str, trial: str, attempt: int | None, *, tail: int, after: int = 0) -> LogView:
+    """The last `tail` bytes of what an attempt printed behind its first `after` bytes; of the newest attempt that has a log, where
+    none is named. Raises NotFound, and Unavailable where the storage does not answer."""
+    begun = _attempts(service, job, trial)
+    logs = TrialLogs(service.settings.storage, service.project, job, trial)
+    try:
+        kept = logs.attempts()
+        chosen = attempt if attempt is not None else max(kept, default=max(begun))
+        if chosen not in begun:
+            raise NotFound(f"{trial} has had no attempt {chosen}; it has had {_numbers(begun)}")
+        printed = logs.read(chosen) if chosen in kept else None
+    except (NotFound, Unavailable):
+        raise
+    except Exception as error:  # each kind of storage has errors of its own
+        raise Unavailable(f"the log cannot be read: {explained(error)}") from error
+    ended = begun[chosen].ended_at is not None
+    if printed is None:
+        others = f"; there are logs of {_numbers(kept)}" if kept else ""
+        raise NotFound(f"attempt {chosen} of {trial} has printed nothing{'' if ended else ' so far'}{others}")
+    return _view(service, job, trial, (chosen, kept, ended), printed, after=after, tail=tail)
+
+
+def _attempts(service: Service, job: str, trial: str) -> dict[int, AttemptRow]:
+    with service.database.read() as db:
+        jobs.get(db, job, service.project)
+        if not TRIAL_ID.fullmatch(trial) or answers.trial(db, job, trial) is None:
+            raise NotFound(f"{job} has no trial {trial!r}")
+        begun = {row.attempt: row for row, _ in evidence.attempts_of(db, job, [trial])}
+    if not begun:
+        raise NotFound(f"{trial} has not begun, so it has printed nothing")
+    return begun
+
+
+def _view(
+    service: Service,
+    job: str,
+    trial: str,
+    which: tuple[int, list[int], bool],
+    printed: Printed,
+    *,
+    after: int,
+    tail: int,
+) -> LogView:
+    attempt, kept, ended = which
+    secrets = [one for one in _secrets(service) if len(one) >= SECRET_MIN]
+    hidden = replace(printed, head=masked(printed.head, secrets), tail=masked(printed.tail, secrets))
+    earlier, gap, later = hidden.since(after, tail)
+    end = len(later) if printed.complete else whole_end(later)
+    shown = len(earlier) + end
+    text = readable(whole_begin(later[:end]))
+    if gap:
+        text = f"{readable(whole_begin(earlier))}\n[... {gap} bytes left out ...]\n{text}"
+    until = printed.total - (len(later) - end)
+    return LogView(
+        job,
+        trial,
+        attempt,
+        kept,
+        Instant(printed.at_ns),
+        printed.complete,
+        ended,
+        printed.total,
+        max(0, until - after - shown),
+        until,
+        text,
+    )
+
+
+def _secrets(service: Service) -> list[str]:
+    """Of this service. Workers have none of them; user code may have looked for them."""
+    password = service.database.url.password
+    return [service.settings.api_key(), *([str(password)] if password else [])]
+
+
+def _numbers(found: dict[int, AttemptRow] | list[int]) -> str:
+    return ", ".join(f"attempt {number}" for number in sorted(found))

@@ -1,0 +1,149 @@
+"""Mirrors of what is recorded: which there are, by the settings, and what they read."""
+
+import os
+import secrets
+import socket
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from tuner.domain.money import MS_PER_HOUR
+from tuner.domain.time import NS, Instant
+from tuner.mirrors.follower import Follower
+from tuner.mirrors.record import Changes, Job, Mirror, Point, Position, Trial
+from tuner.service.wiring import Service
+from tuner.store import jobs, leases, ledger, mirrored
+from tuner.store.jobs import JobRow
+from tuner.store.mirrored import ToldTrial
+from tuner.tuning.rungs import ladder
+
+REPORTS_AT_ONCE = 1000
+TURN_NS = 30 * NS
+
+
+@dataclass(frozen=True)
+class StoredRecord:
+    """What the service's database holds."""
+
+    service: Service
+
+    def heads(self, among: Collection[str] | None) -> dict[str, Position]:
+        with self.service.database.read() as db:
+            found = mirrored.heads(db, self.service.project, among)
+        return {job: Position(seq, state) for job, (seq, state) in found.items()}
+
+    def changes(self, job: str, after: Position | None) -> Changes:
+        before = after or Position(0, "")
+        with self.service.database.read() as db:
+            row = jobs.get(db, job)
+            spent = ledger.account(db, job).posted
+            moved = row.state != before.state
+            upto, trials = mirrored.told(db, job, before.seq, limit=REPORTS_AT_ONCE, everything=moved)
+            newest = mirrored.newest(db, job)
+        shown = Job(
+            row.id,
+            row.spec.name,
+            row.tags.get("owner"),
+            row.tags,
+            row.spec.trainable,
+            row.spec.objective.metric,
+            row.spec.objective.mode,
+            row.spec.space.parameters,
+            row.spec.fidelity.max,
+            _rungs(row),
+            None if row.budget.usd is None else row.budget.usd.usd,
+            None if row.budget.gpu_ms is None else row.budget.gpu_ms / MS_PER_HOUR,
+            row.state,
+            row.stop_reason,
+            spent,
+            f"{self.service.settings.url}/#/jobs/{row.id}",
+            row.created_at,
+            row.ended_at,
+        )
+        state = row.state if upto >= newest else before.state
+        return Changes(shown, [_trial(trial) for trial in trials], Position(upto, state))
+
+
+def _rungs(row: JobRow) -> tuple[int, ...]:
+    return () if row.spec.algorithm.scheduler == "none" else ladder(row.spec).rungs()
+
+
+def _trial(told: ToldTrial) -> Trial:
+    """One that has changed again behind these changes is not at its end by them."""
+    return Trial(
+        told.trial,
+        told.number,
+        told.config,
+        told.state if told.is_as_of_then else "running",
+        told.reason,
+        told.value,
+        told.cost,
+        told.attempts,
+        told.preemptions,
+        told.created_at,
+        told.updated_at,
+        [Point(one.step, one.at, one.value, one.metrics, one.cost) for one in told.reports],
+    )
+
+
+@dataclass
+class LeasedTurn:
+    """Of the service that asked first, until it stops asking."""
+
+    service: Service
+    name: str
+    _holder: str = field(
+        default_factory=lambda: f"{socket.gethostname()[:60]}:{os.getpid()}:{secrets.token_hex(4)}"
+    )
+    _until: int = 0
+
+    def is_mine(self) -> bool:
+        now = self.service.now()
+        if self._until - now > TURN_NS // 2:
+            return True
+        until = Instant(now + TURN_NS)
+        with self.service.database.write() as db:
+            mine = leases.take(db, self.name, self._holder, now=now, until=until)
+        self._until = until if mine else 0
+        return mine
+
+    def give_back(self) -> None:
+        with self.service.database.write() as db:
+            leases.give_back(db, self.name, self._holder)
+
+
+class Mirrors:
+    """A follower for each mirror that the settings name."""
+
+    def __init__(self, service: Service) -> None:
+        record = StoredRecord(service)
+        self._followers = [
+            Follower(name, opens, record, LeasedTurn(service, f"mirror:{name}"))
+            for name, opens in _configured(service).items()
+        ]
+
+    def start(self) -> None:
+        for follower in self._followers:
+            follower.start()
+
+    def stop(self) -> None:
+        for follower in self._followers:
+            follower.stop()
+
+    def standing(self) -> Mapping[str, str]:
+        """`ok` or `failing` by mirror."""
+        return {one.mirror_name: "failing" if one.is_failing else "ok" for one in self._followers}
+
+
+def _configured(service: Service) -> dict[str, Callable[[], Mirror]]:
+    """What a mirror is made of is imported when it is opened, so that one which lacks is that mirror's trouble alone."""
+    found: dict[str, Callable[[], Mirror]] = {}
+    settings = service.settings
+    if settings.optuna_storage:
+        found["optuna"] = lambda: _optuna(settings.optuna_storage)
+    return found
+
+
+def _optuna(url: str) -> Mirror:
+    from tuner.mirrors.optuna import OptunaMirror
+
+    return OptunaMirror(url)

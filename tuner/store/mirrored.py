@@ -1,0 +1,119 @@
+"""What changed in a job behind an event, for those who write it on to other tools."""
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, case, func, or_, select
+
+from tuner.domain.job import FINAL
+from tuner.domain.money import FREE, Cost, Money
+from tuner.domain.space import Config
+from tuner.domain.time import Instant
+from tuner.domain.trial import TrialState
+from tuner.store.tables import attempts, entries, events, jobs, reports, trials
+
+NAMES_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ToldReport:
+    step: int
+    at: Instant
+    value: float | None
+    metrics: Mapping[str, Any]
+    cost: Cost
+
+
+@dataclass(frozen=True, slots=True)
+class ToldTrial:
+    """`is_as_of_then`: its present state is part of what is told; else it has changed behind that once more."""
+
+    trial: str
+    number: int
+    config: Config
+    state: TrialState
+    reason: str
+    value: float | None
+    cost: Cost
+    attempts: int
+    preemptions: int
+    created_at: Instant
+    updated_at: Instant
+    is_as_of_then: bool
+    reports: Sequence[ToldReport]
+
+
+def heads(db: Connection, project: str, among: Collection[str] | None) -> dict[str, tuple[int, str]]:
+    """The newest event and the state of each job that has any: of those that have not ended and of `among`, or of all."""
+    j, e = jobs.c, events.c
+    last = select(func.max(e.seq)).where(e.job == j.id).scalar_subquery()
+    query = select(j.id, last.label("seq"), j.state).where(j.project == project)
+    if among is not None:
+        query = query.where(or_(j.state.not_in(FINAL), j.id.in_(among)))
+    return {row.id: (row.seq, row.state) for row in db.execute(query) if row.seq is not None}
+
+
+def newest(db: Connection, job: str) -> int:
+    return int(db.execute(select(func.max(events.c.seq)).where(events.c.job == job)).scalar() or 0)
+
+
+def told(
+    db: Connection, job: str, after: int, *, limit: int, everything: bool
+) -> tuple[int, list[ToldTrial]]:
+    """What changed behind event `after`, some `limit` reports of it, and up to which event that is. `everything`: once that is the
+    newest event, all trials as they are now, changed or not."""
+    r, t = reports.c, trials.c
+    latest = newest(db, job)
+    behind = (r.job == job) & (r.seq > after)
+    # A turn's reports have one number, and are told together.
+    last = db.execute(select(r.seq).where(behind).order_by(r.seq).offset(limit - 1).limit(1)).scalar()
+    upto = latest if last is None else int(last)
+    found: dict[str, list[ToldReport]] = {}
+    for row in db.execute(select(reports).where(behind, r.seq <= upto).order_by(r.seq, r.step)):
+        cost = Cost(Money(row.usd), row.gpu_ms)
+        said = ToldReport(row.step, Instant(row.at), row.value, json.loads(row.metrics), cost)
+        found.setdefault(row.trial, []).append(said)
+    changed = select(t.trial).where(t.job == job)
+    if not everything or upto < latest:
+        changed = changed.where(t.seq > after, t.seq <= upto)
+    names = {*found, *db.execute(changed).scalars()}
+    return upto, sorted(_trials(db, job, names, found, upto), key=lambda trial: trial.number)
+
+
+def _trials(
+    db: Connection, job: str, names: Iterable[str], told: Mapping[str, Sequence[ToldReport]], upto: int
+) -> Iterable[ToldTrial]:
+    t, e, a = trials.c, entries.c, attempts.c
+    preempted = func.sum(case((a.end == "preempted", 1), else_=0))
+    ordered = sorted(names)
+    for first in range(0, len(ordered), NAMES_AT_ONCE):
+        some = ordered[first : first + NAMES_AT_ONCE]
+        spent = (
+            select(e.trial, func.sum(e.usd), func.sum(e.gpu_ms))
+            .where(e.job == job, e.trial.in_(some), e.kind.is_not(None))
+            .group_by(e.trial)
+        )
+        costs = {name: Cost(Money(int(usd)), int(gpu_ms)) for name, usd, gpu_ms in db.execute(spent)}
+        ran = (
+            select(a.trial, func.count(), preempted).where(a.job == job, a.trial.in_(some)).group_by(a.trial)
+        )
+        runs = {name: (int(count), int(taken)) for name, count, taken in db.execute(ran)}
+        for row in db.execute(select(trials).where(t.job == job, t.trial.in_(some))):
+            count, taken = runs.get(row.trial, (0, 0))
+            yield ToldTrial(
+                row.trial,
+                row.number,
+                json.loads(row.config),
+                row.state,
+                row.reason,
+                row.value,
+                costs.get(row.trial, FREE),
+                count,
+                taken,
+                Instant(row.created_at),
+                Instant(row.updated_at),
+                row.seq <= upto,
+                told.get(row.trial, ()),
+            )
