@@ -16,6 +16,7 @@ from tuner.client.steps import Awaiting, Blocking, Series, Steps, collected
 from tuner.schemas import answers as show
 from tuner.schemas import best as choices
 from tuner.schemas.advice import Advice
+from tuner.schemas.curves import Curves
 from tuner.schemas.job import Best, JobFacts
 from tuner.schemas.job import Job as JobAnswer
 from tuner.schemas.logs import TrialLog
@@ -126,6 +127,11 @@ class Acting(JobFacts):
     def trial(self, trial: str) -> Steps[show.TrialDetail]:
         """With the learning curve, the bill and every attempt."""
         return Calls.trial.steps(self._client, self.id, trial)
+
+    @call
+    def curves(self) -> Steps[Curves]:
+        """The learning curves of all trials at once, up to the event `seq`, from which `events(after=seq)` goes on."""
+        return Calls.curves.steps(self._client, self.id)
 
     @call
     def logs(
