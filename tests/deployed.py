@@ -11,7 +11,7 @@ DEPLOY = Path(__file__).parents[1] / "deploy"
 
 
 def ray_cluster() -> dict[str, Any]:
-    (found,) = yaml.safe_load_all((DEPLOY / "kuberay/spot-cluster.yaml").read_text())
+    (found,) = yaml.safe_load_all((DEPLOY / "kubernetes/base/ray-cluster.yaml").read_text())
     return dict(found)
 
 
@@ -36,6 +36,6 @@ def unit() -> configparser.ConfigParser:
 def commands() -> dict[str, list[str]]:
     """Of a watcher, by the file that has it."""
     return {
-        "kuberay/spot-cluster.yaml": sidecar()["command"],
+        "kubernetes/base/ray-cluster.yaml": sidecar()["command"],
         "systemd/tuner-watch.service": shlex.split(unit()["Service"]["ExecStart"]),
     }

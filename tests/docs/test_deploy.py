@@ -60,7 +60,8 @@ def test_the_sidecar_sees_the_raylets_files_and_is_given_what_ray_wants() -> Non
     name = deployed.ray_cluster()["metadata"]["name"]
     env = {one["name"]: one for one in sidecar["env"]}
     assert env["RAY_AUTH_MODE"]["value"] == deployed.ray_cluster()["spec"]["authOptions"]["mode"]
-    assert env["RAY_AUTH_TOKEN"]["valueFrom"]["secretKeyRef"] == {"name": name, "key": "auth_token"}
+    secret = deployed.ray_cluster()["spec"]["authOptions"]["secretName"]
+    assert env["RAY_AUTH_TOKEN"]["valueFrom"]["secretKeyRef"] == {"name": secret, "key": "auth_token"}
     args = parser().parse_args(options(sidecar["command"]))
     assert args.address == f"{name}-head-svc:6379"
     assert args.node_id == ""

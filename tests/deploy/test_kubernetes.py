@@ -1,0 +1,254 @@
+"""The manifests are what Kubernetes and Ray take, and fit together: names, ports, secrets, labels, prices."""
+
+import copy
+import functools
+import shutil
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from kubernetes_validate import utils
+from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
+
+from tests.deploy.files import CONSTRAINTS, DEPLOY, ROOT
+from tuner.domain.money import Price
+from tuner.engine.ray_cluster import labels as its
+from tuner.planning.catalogue import Catalogue
+from tuner.service.catalogue import catalogue
+from tuner.settings import Settings
+
+FOLDER = DEPLOY / "kubernetes"
+OVERLAYS = ("trial", "aws", "gcp")
+VERSIONS = ("1.32", "1.37")
+# Of operators, which publish no schema in a package.
+CUSTOM = {"RayCluster", "ServiceMonitor", "PrometheusRule"}
+
+Manifest = dict[str, Any]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def schemas_read_once() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(utils, "schema_contents", functools.cache(utils.schema_contents))
+        yield
+
+
+@pytest.fixture(scope="module")
+def prices() -> Catalogue:
+    return catalogue(Settings.from_env({}))
+
+
+@cache
+def built(overlay: str) -> list[Manifest]:
+    """What kustomize makes of an overlay, or of the base."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("this machine has no kubectl")
+    made = subprocess.run(
+        [kubectl, "kustomize", FOLDER / overlay], capture_output=True, text=True, check=True
+    )
+    return list(yaml.safe_load_all(made.stdout))
+
+
+@cache
+def written() -> list[Manifest]:
+    """Every manifest as it stands in its file, which needs no kustomize."""
+    found = []
+    for path in sorted(FOLDER.rglob("*.yaml")):
+        if path.name != "kustomization.yaml":
+            found += list(yaml.safe_load_all(path.read_text()))
+    return found
+
+
+def the(kind: str, name: str, among: list[Manifest]) -> Manifest:
+    (found,) = [one for one in among if one["kind"] == kind and one["metadata"]["name"] == name]
+    return found
+
+
+def pods(among: list[Manifest]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The specification of each pod, whoever makes it."""
+    for one in among:
+        if one["kind"] in ("Deployment", "StatefulSet", "Job"):
+            yield one["metadata"]["name"], one["spec"]["template"]["spec"]
+        if one["kind"] == "RayCluster":
+            for group in groups(one):
+                yield group.get("groupName", "head"), group["template"]["spec"]
+
+
+def groups(cluster: Manifest) -> list[dict[str, Any]]:
+    return [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_manifest_is_one_of_kubernetes(version: str) -> None:
+    for one in written():
+        if one["kind"] not in CUSTOM:
+            assert kubernetes_validate.validate(one, version, strict=True) == version
+
+
+def test_what_kubernetes_does_not_have_is_found() -> None:
+    wrong = copy.deepcopy(the("Deployment", "tuner", written()))
+    wrong["spec"]["template"]["spec"]["containers"][0]["livenesProbe"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError, match="livenesProbe"):
+        kubernetes_validate.validate(wrong, VERSIONS[0], strict=True)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_what_kustomize_makes_of_an_overlay_is_whole(overlay: str) -> None:
+    among = built(f"overlays/{overlay}")
+    for one in among:
+        if one["kind"] not in CUSTOM:
+            kubernetes_validate.validate(one, VERSIONS[0], strict=True)
+        assert one["kind"] == "Namespace" or one["metadata"]["namespace"] == "tuner"
+    images = {c["image"] for _, pod in pods(among) for c in pod["containers"]}
+    ours = {image for image in images if image.startswith("registry.example.com/tuner:")}
+    assert len(ours) == 1
+    assert all(":" in image for image in images)
+    assert the("ConfigMap", "tuner", among)["data"]["TUNER_STORAGE"].partition("://")[0] in ("s3", "gs")
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_ray_reads_the_cluster_as_it_is_meant(overlay: str) -> None:
+    cluster = the("RayCluster", "tuner", built(f"overlays/{overlay}"))
+    assert cluster["spec"]["rayVersion"] == CONSTRAINTS["ray"]
+    found = _derive_autoscaling_config_from_ray_cr(cluster)["available_node_types"]
+    assert found["headgroup"]["resources"]["CPU"] == 0, "no trial beside the drivers"
+    markets = {name: its.market_of(one["labels"]) for name, one in found.items()}
+    assert markets == {"headgroup": "on_demand", "on-demand": "on_demand", "spot": "spot"}
+    assert all(one["resources"]["CPU"] >= 1 for name, one in found.items() if name != "headgroup")
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_pods_of_ray_are_pods(overlay: str) -> None:
+    for group in groups(the("RayCluster", "tuner", built(f"overlays/{overlay}"))):
+        template = {"apiVersion": "v1", "kind": "PodTemplate", "template": group["template"]}
+        kubernetes_validate.validate(template, VERSIONS[0], strict=True)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_prices_are_those_of_the_catalogue(overlay: str, prices: Catalogue) -> None:
+    for group in groups(the("RayCluster", "tuner", built(f"overlays/{overlay}")))[1:]:
+        labels = group["labels"]
+        said, market = its.usd_per_hour(labels), its.market_of(labels)
+        assert said is not None
+        listed = [
+            one
+            for one in prices.find(instance_type=its.instance_type_of(labels))
+            if one.region == its.region_of(labels)
+        ]
+        assert bool(listed) == (overlay != "trial")
+        for one in listed:
+            price = one.price(market)
+            assert price == Price.from_usd_per_hour(said)
+
+
+def test_nobody_is_root_and_nothing_gains_rights() -> None:
+    for name, pod in pods(written()):
+        assert pod["securityContext"]["runAsNonRoot"] is True, name
+        assert pod["automountServiceAccountToken"] is False, name
+        for container in pod["containers"]:
+            assert container["securityContext"]["allowPrivilegeEscalation"] is False, name
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}, name
+            assert {"cpu", "memory"} <= set(container["resources"]["requests"]), name
+            assert "memory" in container["resources"]["limits"], name
+
+
+def test_the_service_takes_its_settings() -> None:
+    (container,) = the("Deployment", "tuner", written())["spec"]["template"]["spec"]["containers"]
+    env = {one["name"]: one.get("value", "given") for one in container["env"]}
+    settings = Settings.from_env({k: v for k, v in env.items() if not k.endswith("_FILE")})
+    cluster = the("RayCluster", "tuner", written())
+    assert settings.ray_address == f"http://{cluster['metadata']['name']}-head-svc:8265"
+    assert container["ports"][0]["containerPort"] == settings.port
+    for probe, path in (
+        ("startupProbe", "/healthz"),
+        ("livenessProbe", "/healthz"),
+        ("readinessProbe", "/readyz"),
+    ):
+        assert container[probe]["httpGet"] == {"path": path, "port": "http"}
+
+
+def test_drivers_on_the_head_read_the_same_file_as_the_service() -> None:
+    found = dict(pods(written()))
+    mounts = {
+        name: [m for m in found[name]["containers"][0].get("volumeMounts", []) if m["name"] == "secrets"]
+        for name in ("tuner", "tuner-migrate", "head")
+    }
+    assert mounts["tuner"] == mounts["tuner-migrate"] == mounts["head"]
+    assert mounts["head"] == [{"name": "secrets", "mountPath": "/run/secrets/tuner", "readOnly": True}]
+    for name in mounts:
+        (volume,) = [v for v in found[name]["volumes"] if v["name"] == "secrets"]
+        assert volume["secret"]["items"] == [{"key": "database_url", "path": "database_url"}]
+
+
+@pytest.mark.parametrize("url", ["", "postgresql://u:p@elsewhere/db"])
+def test_every_secret_that_is_named_is_made(url: str) -> None:
+    made = subprocess.run(
+        [FOLDER / "secrets.sh"], capture_output=True, text=True, check=True, env={"DATABASE_URL": url}
+    )
+    secrets = list(yaml.safe_load_all(made.stdout))
+    for one in secrets:
+        kubernetes_validate.validate(one, VERSIONS[0], strict=True)
+    there = {one["metadata"]["name"]: one["stringData"] for one in secrets}
+    assert there["tuner"]["database_url"] == url or "@database:5432/tuner" in there["tuner"]["database_url"]
+    assert ("tuner-storage" in there) == (not url)
+    trial = {"database", "storage", "bucket"}
+    for pod, spec in pods(written()):
+        for name, key in named(spec):
+            if pod not in trial or not url:
+                assert key in there[name], (pod, name, key)
+
+
+def named(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Secrets and their keys, of a pod."""
+    for container in spec["containers"]:
+        for one in container.get("env", []):
+            if "valueFrom" in one:
+                found = one["valueFrom"]["secretKeyRef"]
+                yield found["name"], found["key"]
+    for volume in spec.get("volumes", []):
+        for item in volume.get("secret", {}).get("items", []):
+            yield volume["secret"]["secretName"], item["key"]
+
+
+def test_ray_is_reached_by_its_nodes_and_the_services_alone() -> None:
+    among = [one for one in written() if one["kind"] == "NetworkPolicy"]
+    assert the("NetworkPolicy", "nothing-unless-allowed", among)["spec"] == {
+        "podSelector": {},
+        "policyTypes": ["Ingress"],
+    }
+    allowed = [one["spec"] for one in among if "ray.io/cluster" in str(one["spec"]["podSelector"])]
+    (ray,) = allowed
+    nodes, services = ray["ingress"]
+    assert nodes == {"from": [{"podSelector": ray["podSelector"]}]}
+    assert services["from"] == [{"podSelector": {"matchLabels": {"app.kubernetes.io/name": "tuner"}}}]
+    assert services["ports"] == [{"protocol": "TCP", "port": 8265}]
+    for one in among:
+        for rule in one["spec"].get("ingress", []):
+            assert all("ipBlock" not in source for source in rule["from"])
+
+
+def test_selectors_find_what_they_are_for() -> None:
+    among = written()
+    cluster, deployment = the("RayCluster", "tuner", among), the("Deployment", "tuner", among)
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    # KubeRay's own labels of its pods.
+    ray = [
+        {"ray.io/cluster": "tuner", "ray.io/node-type": "head", "ray.io/group": "headgroup"},
+        *(
+            {"ray.io/cluster": "tuner", "ray.io/node-type": "worker", "ray.io/group": group["groupName"]}
+            for group in cluster["spec"]["workerGroupSpecs"]
+        ),
+    ]
+    for budget in (one for one in among if one["kind"] == "PodDisruptionBudget"):
+        wanted = budget["spec"]["selector"]["matchLabels"].items()
+        assert [one for one in [labels, *ray] if wanted <= one.items()], budget["metadata"]["name"]
+    assert the("Service", "tuner", among)["spec"]["selector"] == labels
+    monitor = the("ServiceMonitor", "tuner", among)["spec"]
+    assert monitor["selector"]["matchLabels"] == the("Service", "tuner", among)["metadata"]["labels"]
+    assert monitor["endpoints"][0]["port"] == the("Service", "tuner", among)["spec"]["ports"][0]["name"]
+    assert f'"{monitor["endpoints"][0]["path"]}"' in (ROOT / "tuner/api/routers/health.py").read_text()

@@ -1,0 +1,136 @@
+"""The tutorial, followed from its text alone: in an empty directory, with its own `tuner serve`, every file as shown and every command as typed."""
+
+import contextlib
+import difflib
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.pages import CONSOLE, ROOT, Block, blocks, commands
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+PAGE = blocks(ROOT / "docs/tutorial.md")
+ALREADY = ("make install", "source .venv/bin/activate")  # or there would be no tests
+
+
+class Newcomer:
+    """One who types what the page says. Only the port is another one, and the machine is said to have two CPUs."""
+
+    def __init__(self, folder: Path) -> None:
+        self._desk = folder / "desk"
+        self._desk.mkdir()
+        self._home = folder / "home"
+        self._home.mkdir()
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("TUNER_")}
+        small = {"TUNER_PORT": "0", "TUNER_LOCAL_CPUS": "2", "TUNER_CLOUD": "none"}
+        self._environment = {**clean, **small, "PATH": path, "HOME": str(self._home)}
+        self._service: subprocess.Popen[bytes] | None = None
+        self._job = "JOB"
+
+    def save(self, name: str, text: str) -> None:
+        (self._desk / name).write_text(text)
+
+    def start(self, line: str) -> str:
+        """In a terminal of its own; answers the two lines that it prints."""
+        here, there = pty.openpty()
+        with (self._home / "serve.log").open("w") as log:
+            self._service = subprocess.Popen(
+                ["sh", "-c", f"exec env {line}"],
+                cwd=self._desk,
+                env=self._environment,
+                stdout=there,
+                stderr=log,
+            )
+        os.close(there)
+        self._terminal = os.fdopen(here)
+        said = self._terminal.readline() + self._terminal.readline()
+        found = re.search(r"http://\S+?(?=,)", said)
+        assert found, said + (self._home / "serve.log").read_text()
+        self._environment["TUNER_URL"] = found[0]
+        return said
+
+    def type(self, line: str, *, refused: bool = False) -> str:
+        done = subprocess.run(
+            ["sh", "-c", line.replace("JOB", self._job)],
+            cwd=self._desk,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        printed = done.stdout + done.stderr
+        assert done.returncode == (1 if refused else 0), f"{line}\n{printed}"
+        if submitted := re.search(r"^submitted (job_\w+)", printed, re.MULTILINE):
+            self._job = submitted[1]
+        return printed
+
+    def leave(self) -> None:
+        if self._service is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._service.send_signal(signal.SIGINT)
+            try:
+                self._service.wait(30)
+            except subprocess.TimeoutExpired:
+                self._service.kill()
+            self._terminal.close()
+            self.type("tuner stop")
+
+
+@pytest.fixture
+def newcomer(tmp_path: Path) -> Iterator[Newcomer]:
+    found = Newcomer(tmp_path)
+    yield found
+    found.leave()
+
+
+def test_the_tutorial_does_what_it_says(newcomer: Newcomer) -> None:
+    printed, ran = "", 0
+    for block in PAGE:
+        if block.mark == "file":
+            newcomer.save(block.detail, block.text)
+        elif block.mark == "output":
+            assert_like(block, printed)
+        elif block.language in CONSOLE:
+            for line in commands(block):
+                printed = do(newcomer, line, block)
+                ran += 1
+    assert ran >= 15
+
+
+def do(newcomer: Newcomer, line: str, block: Block) -> str:
+    if line in ALREADY:
+        return ""
+    if block.mark == "start":
+        return newcomer.start(line)
+    return newcomer.type(line, refused=block.detail == "refused")
+
+
+def assert_like(block: Block, printed: str) -> None:
+    """What the page shows is what was printed, but for figures, ids, and a word here and there that depends on them."""
+    shown = words(block.text)
+    missing = [word for word in shown if word not in words(printed)]
+    assert len(missing) <= len(shown) / 5, f"{block}: {missing} in\n{printed}"
+
+
+def words(text: str) -> list[str]:
+    return re.findall(r"[a-z]{3,}", re.sub(r"(job|trial)_\w+|/home/\S+|http\S+", "", text.lower()))
+
+
+def test_few_lines_of_the_script_change() -> None:
+    """Apart from how far they are indented."""
+    before, after = ([line.strip() for line in text.splitlines()] for text in versions("classify.py"))
+    assert len(before) <= 40
+    changed = [line for line in difflib.ndiff(before, after) if line.startswith("+ ") and line[2:]]
+    assert len(changed) <= 14, changed
+
+
+def versions(name: str) -> list[str]:
+    return [block.text for block in PAGE if block.mark == "file" and block.detail == name]
