@@ -23,6 +23,7 @@ from tuner.cli.prices import prices
 from tuner.cli.simulate import simulate
 from tuner.cli.spending import spend
 from tuner.cli.topup import topup
+from tuner.cli.training import train
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -204,6 +205,7 @@ app.command()(curves)
 app.command()(best)
 app.command()(best_of_all)
 app.command()(pareto)
+app.command()(train)
 app.command()(pilot)
 app.command()(plan)
 app.command()(estimate)
