@@ -16,6 +16,7 @@ from tuner.api.routers import (
     answers,
     best,
     budgets,
+    curves,
     estimates,
     events,
     health,
@@ -27,7 +28,7 @@ from tuner.api.routers import (
     spend,
 )
 from tuner.schemas.problem import Problem
-from tuner.service.figures import figures
+from tuner.service.figures import Reader
 from tuner.service.wiring import Service
 
 RESPONSES: dict[int | str, dict[str, Any]] = {
@@ -54,11 +55,26 @@ def create_app(
     app.state.service = service
     app.state.api_key = service.settings.api_key()
     app.state.is_ready = is_ready
+    app.state.figures = Reader(service)
+    app.state.metrics = Metrics(app.state.figures.read, service.vitals)
     app.state.mirrors = mirrors
-    app.state.metrics = Metrics(lambda: figures(service))
     problems.install(app)
     v1 = APIRouter(prefix="/v1", dependencies=[Depends(require_key)], responses=RESPONSES)
-    for part in (jobs, advice, pilots, answers, logs, best, estimates, events, plans, prices, spend, budgets):
+    for part in (
+        jobs,
+        advice,
+        pilots,
+        answers,
+        curves,
+        logs,
+        best,
+        estimates,
+        events,
+        plans,
+        prices,
+        spend,
+        budgets,
+    ):
         v1.include_router(part.router)
     app.include_router(v1)
     app.include_router(health.router)

@@ -12,6 +12,7 @@ from tuner.cli.arguments import JobId, Json, TrialId
 from tuner.cli.best import best, best_of_all, pareto
 from tuner.cli.budgets import budgets
 from tuner.cli.cluster import cluster, preempt
+from tuner.cli.curves import curves
 from tuner.cli.estimate import estimate
 from tuner.cli.examples import add_examples
 from tuner.cli.frame import Frame, connect, with_problems
@@ -208,6 +209,7 @@ def trainables(as_json: Json = False) -> None:
 
 app.command()(topup)
 app.command()(logs)
+app.command()(curves)
 app.command()(best)
 app.command()(best_of_all)
 app.command()(pareto)
