@@ -86,9 +86,10 @@ def test_a_service_that_does_not_answer_is_passed_over_in_silence(
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_script_is_shown_and_installed(shell: str, tmp_path: Path) -> None:
-    env = {"HOME": str(tmp_path), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    shown = CliRunner().invoke(app, ["--show-completion", shell], env=env, prog_name="tuner")
+def test_a_script_is_shown_and_installed(shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    shown = CliRunner().invoke(app, ["--show-completion", shell], prog_name="tuner")
     assert "_TUNER_COMPLETE=complete_" + shell in shown.stdout
-    installed = CliRunner().invoke(app, ["--install-completion", shell], env=env, prog_name="tuner")
+    installed = CliRunner().invoke(app, ["--install-completion", shell], prog_name="tuner")
     assert f"{shell} completion installed in {tmp_path}" in installed.stdout
