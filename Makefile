@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve chromium test test-fast lint bench preemptions chaos soak clean
+.PHONY: help install demo serve chromium test test-fast lint docs bench preemptions chaos soak clean
 
 help:
 	@echo "make install   set up .venv"
@@ -12,6 +12,7 @@ help:
 	@echo "make serve     start the service on http://127.0.0.1:8000"
 	@echo "make test      run all tests; make test-fast: those that need no cluster"
 	@echo "make lint      ruff, mypy, import-linter"
+	@echo "make docs      docs/reference anew, from the code"
 	@echo "make bench     the benchmarks of benchmarks/README.md"
 	@echo "make preemptions  machines taken away from a running trial, twenty of each kind, how long it took to go on, and that it changed nothing"
 	@echo "make chaos     jobs under random kills, for ten minutes; make soak: a long run of many small jobs"
@@ -54,6 +55,9 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: install
+	$(BIN)/python -m tools.reference
 
 bench: install
 	$(BIN)/python -m benchmarks.overhead

@@ -47,7 +47,7 @@ def environment(served: Served) -> dict[str, str]:
 
 def adapted(line: str, served: Served) -> str:
     """The line with the newest job that has ended for JOB, and this service for the usual one."""
-    newest = next((job for job in served.client.jobs() if job.best), None)
+    newest = next((job for job in served.client.jobs() if job.best_so_far), None)
     line = line.replace("JOB.yaml", "job.yaml").replace("JOB", newest.id if newest else "JOB")
     line = line.replace("benchmarks/data", str(ROOT / "benchmarks" / "data"))
     return line.replace("http://127.0.0.1:8000", served.client.url).replace("~/.tuner", str(served.home))

@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from urllib.parse import quote
 
 import httpx2
@@ -16,14 +16,17 @@ from tuner.client.queries import BestQuery, Elsewhere
 from tuner.client.steps import Item, Series, Steps
 from tuner.schemas import answers as show
 from tuner.schemas import best as choices
-from tuner.schemas.advice import Advice
-from tuner.schemas.budgets import BudgetAbove, BudgetList
-from tuner.schemas.estimate_answers import Estimate
 from tuner.schemas.job import Job, JobFacts, JobPage
 from tuner.schemas.logs import TrialLog
-from tuner.schemas.plan import Plan
-from tuner.schemas.prices import Prices
-from tuner.schemas.spend import SpendAnswer
+
+if TYPE_CHECKING:  # each is loaded when it is asked for
+    from tuner.schemas.advice import Advice
+    from tuner.schemas.budgets import BudgetAbove, BudgetList
+    from tuner.schemas.curves import Curves
+    from tuner.schemas.estimate_answers import Estimate
+    from tuner.schemas.plan import Plan
+    from tuner.schemas.prices import Prices
+    from tuner.schemas.spend import SpendAnswer
 
 T = TypeVar("T")
 AnyJob = str | JobFacts
@@ -95,8 +98,10 @@ class Calls:
         return self._ask_job("POST", "/v1/pilots", body=body, headers=headers, repeat=True)
 
     @call
-    def plan(self, job: Mapping[str, Any]) -> Steps[Plan]:
+    def plan(self, job: Mapping[str, Any]) -> Steps["Plan"]:
         """What the job would cost, take and find; nothing runs. What is known beside it is under `planning`."""
+        from tuner.schemas.plan import Plan
+
         return self._ask(Plan, "POST", "/v1/plans", body=job, repeat=True)
 
     @job_call
@@ -157,8 +162,10 @@ class Calls:
         return self._ask(show.JobReport, "GET", path_of(job, "/report"))
 
     @call
-    def advice(self, job: AnyJob) -> Steps[Advice]:
+    def advice(self, job: AnyJob) -> Steps["Advice"]:
         """What would have made it cheaper, with evidence and dollars, and what could not be judged."""
+        from tuner.schemas.advice import Advice
+
         return self._ask(Advice, "GET", path_of(job, "/advice"))
 
     @series
@@ -171,6 +178,13 @@ class Calls:
     def trial(self, job: AnyJob, trial: str) -> Steps[show.TrialDetail]:
         """With the learning curve, the bill and every attempt."""
         return self._ask(show.TrialDetail, "GET", path_of(job, f"/trials/{_quoted(trial)}"))
+
+    @call
+    def curves(self, job: AnyJob) -> Steps["Curves"]:
+        """The learning curves of all trials at once, up to the event `seq`, from which `events(after=seq)` goes on."""
+        from tuner.schemas.curves import Curves
+
+        return self._ask(Curves, "GET", path_of(job, "/curves"))
 
     @call
     def logs(
@@ -200,8 +214,10 @@ class Calls:
         since: str | None = None,
         until: str | None = None,
         timezone: str = "UTC",
-    ) -> Steps[SpendAnswer]:
+    ) -> Steps["SpendAnswer"]:
         """By `tag:KEY`, `owner`, `trainable`, `market`, `day`, `job`, or several of them; `since` and `until` are dates or times."""
+        from tuner.schemas.spend import SpendAnswer
+
         query = {"group_by": list(group_by), "since": since, "until": until, "timezone": timezone}
         return self._ask(SpendAnswer, "GET", "/v1/spend", query=query)
 
@@ -214,18 +230,24 @@ class Calls:
         return answer.text
 
     @call
-    def budgets(self) -> Steps[BudgetList]:
+    def budgets(self) -> Steps["BudgetList"]:
         """Budgets above jobs."""
+        from tuner.schemas.budgets import BudgetList
+
         return self._ask(BudgetList, "GET", "/v1/budgets")
 
     @call
-    def budget(self, name: str) -> Steps[BudgetAbove]:
+    def budget(self, name: str) -> Steps["BudgetAbove"]:
+        from tuner.schemas.budgets import BudgetAbove
+
         return self._ask(BudgetAbove, "GET", f"/v1/budgets/{_quoted(name)}")
 
     @call
-    def put_budget(self, /, name: str, **budget: Any) -> Steps[BudgetAbove]:
+    def put_budget(self, /, name: str, **budget: Any) -> Steps["BudgetAbove"]:
         """Makes it or puts another in its place: `usd=`, `gpu_hours=`, `match={tag: value}`, `period=`, `timezone=`, `parent=`,
         `alerts=[{"at": 0.8, "url": ...}]`, `new_secret=True`. The answer alone has the webhooks' secret, where that is new."""
+        from tuner.schemas.budgets import BudgetAbove
+
         return self._ask(BudgetAbove, "PUT", f"/v1/budgets/{_quoted(name)}", body=budget)
 
     @call
@@ -238,13 +260,17 @@ class Calls:
         return self._ask(show.Trainables, "GET", "/v1/trainables")
 
     @call
-    def prices(self, /, *, limit: int = 100, **filters: str | None) -> Steps[Prices]:
+    def prices(self, /, *, limit: int = 100, **filters: str | None) -> Steps["Prices"]:
         """`cloud`, `region`, `zone`, `instance_type`, `accelerator`, `market`; the cheapest first."""
+        from tuner.schemas.prices import Prices
+
         return self._ask(Prices, "GET", "/v1/prices", query={**filters, "limit": limit})
 
     @call
-    def estimate(self, /, **parts: Any) -> Steps[Estimate]:
+    def estimate(self, /, **parts: Any) -> Steps["Estimate"]:
         """`run={...}`, `choices`, `scaling`, `compute_optimal`, `recurring`, `ownership`: any of them."""
+        from tuner.schemas.estimate_answers import Estimate
+
         return self._ask(Estimate, "POST", "/v1/estimates", body=parts, repeat=True)
 
     @call

@@ -15,13 +15,15 @@ from tuner.client.queries import BestQuery, Elsewhere
 from tuner.client.steps import Awaiting, Blocking, Series, Steps, collected
 from tuner.schemas import answers as show
 from tuner.schemas import best as choices
-from tuner.schemas.advice import Advice
 from tuner.schemas.job import Best, JobFacts
 from tuner.schemas.job import Job as JobAnswer
 from tuner.schemas.logs import TrialLog
 
 if TYPE_CHECKING:
     import pandas
+
+    from tuner.schemas.advice import Advice
+    from tuner.schemas.curves import Curves
 
 STOPPED = (*follow.ENDED, "paused")
 
@@ -113,7 +115,7 @@ class Acting(JobFacts):
         return Calls.report.steps(self._client, self.id)
 
     @call
-    def advice(self) -> Steps[Advice]:
+    def advice(self) -> Steps["Advice"]:
         """What would have made it cheaper, with evidence and dollars, and what could not be judged."""
         return Calls.advice.steps(self._client, self.id)
 
@@ -126,6 +128,11 @@ class Acting(JobFacts):
     def trial(self, trial: str) -> Steps[show.TrialDetail]:
         """With the learning curve, the bill and every attempt."""
         return Calls.trial.steps(self._client, self.id, trial)
+
+    @call
+    def curves(self) -> Steps["Curves"]:
+        """The learning curves of all trials at once, up to the event `seq`, from which `events(after=seq)` goes on."""
+        return Calls.curves.steps(self._client, self.id)
 
     @call
     def logs(

@@ -4,7 +4,6 @@ A call is a generator: it yields what is to be done outside (send, sleep, read a
 returns the answer. `Blocking` does these things at once, `Awaiting` awaits them; the calls themselves know neither.
 """
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import AsyncExitStack, ExitStack
@@ -151,7 +150,9 @@ class _AsyncLine:
             case Send():
                 return await self._http.request(effect.method, effect.path, **effect.options())
             case Sleep():
-                return await asyncio.sleep(effect.seconds)
+                from asyncio import sleep
+
+                return await sleep(effect.seconds)
             case Connect():
                 return await self._connected(effect)
             case ReadLine():

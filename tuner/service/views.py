@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tuner.domain.ledger import Account
 from tuner.domain.trial import TrialState
+from tuner.service.dashboards import optuna_link
 from tuner.service.line import Wait, wait_of
 from tuner.service.wiring import Service
 from tuner.store import answers, best, jobs, ledger
@@ -27,11 +28,12 @@ class JobView:
     running_ns: int
     wait: Wait
     ray_dashboard: str | None
+    optuna_dashboard: str | None
 
     @property
     def rungs(self) -> tuple[int, ...]:
         """The steps at which its scheduler compares trials."""
-        return () if self.row.spec.algorithm.scheduler == "none" else ladder(self.row.spec).rungs()
+        return rungs_of(self.row)
 
     @property
     def budget_used(self) -> float:
@@ -50,6 +52,10 @@ class JobView:
                 / budget.trials
             )
         return min(1.0, max(parts))
+
+
+def rungs_of(row: JobRow) -> tuple[int, ...]:
+    return () if row.spec.algorithm.scheduler == "none" else ladder(row.spec).rungs()
 
 
 def revision_of(row: JobRow) -> str:
@@ -77,4 +83,5 @@ def view_of(
         jobs.running_ns(db, row.id, service.now()),
         wait_of(db, row, service.now(), places),
         service.cluster.dashboard_url,
+        optuna_link(service.settings, row.id),
     )

@@ -1,0 +1,17 @@
+"""What starting with the client costs: nothing that it does not need is imported."""
+
+import subprocess
+import sys
+
+HEAVY = {"pandas", "matplotlib", "numpy", "IPython", "rich", "ray", "torch", "sqlalchemy", "fastapi", "typer"}
+PROGRAM = "import sys; import tuner; before = set(sys.modules); from tuner import AsyncClient, Client; print(*before); print(*sys.modules)"
+
+
+def test_the_client_imports_what_it_needs_and_no_more() -> None:
+    """Also `tuner` alone, which trainables import in every worker, has no client in it."""
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    alone, with_client = (set(line.split()) for line in done.stdout.splitlines())
+    assert not {"tuner.client", "pydantic", "httpx2"} & alone
+    assert not HEAVY & with_client
+    assert not {"tuner.schemas.plan", "tuner.schemas.estimate_answers"} & with_client
+    assert "tuner.client" in with_client

@@ -1,0 +1,102 @@
+"""Both clients over real connections: one that breaks in the middle of a stream, one that is asked to come later."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from tests.client.both import Both, both
+
+EVENTS = [
+    ("report", {"n": 1}, 3),
+    ("report", {"n": 2}, 5),
+    ("job", {"state": "succeeded"}, None),
+]
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Tells one event a connection, and breaks in the middle of the next; is busy at every other question."""
+
+    protocol_version = "HTTP/1.1"
+    server: "Service"
+
+    def do_GET(self) -> None:
+        if self.path.endswith("/events"):
+            self._tell()
+        elif self.server.asked % 2 == 0:
+            self._answer(503, {"title": "busy", "status": 503, "detail": "come later"}, ("Retry-After", "0"))
+        else:
+            self._answer(200, {"items": []})
+        self.server.asked += 1
+
+    def _tell(self) -> None:
+        after = self.headers.get("Last-Event-ID")
+        self.server.told.append(after)
+        left = [one for one in EVENTS if one[2] is None or one[2] > int(after or 0)]
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self._chunk(frame(*left[0]))
+        if len(left) == 1:
+            self._chunk(b"")
+        else:
+            self._chunk(frame(*left[1])[:9])
+        self.close_connection = True
+
+    def _chunk(self, data: bytes) -> None:
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+
+    def _answer(self, status: int, body: dict[str, Any], *headers: tuple[str, str]) -> None:
+        content = json.dumps(body).encode()
+        self.send_response(status)
+        for name, value in (("Content-Length", str(len(content))), *headers):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class Service(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.asked, self.told = 0, list[str | None]()
+
+
+def frame(kind: str, data: dict[str, Any], number: int | None) -> bytes:
+    head = "" if number is None else f"id: {number}\n"
+    return f"{head}event: {kind}\ndata: {json.dumps(data)}\n\n".encode()
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with Service() as made:
+        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+@pytest.fixture(params=[False, True], ids=["answers", "is awaited"])
+def client(service: Service, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Both:
+    monkeypatch.setattr("tuner.client.follow.PAUSE_S", 0.01)
+    return both(f"http://127.0.0.1:{service.server_port}", "key", transport=None, is_awaited=request.param)
+
+
+def test_a_stream_that_breaks_in_a_frame_goes_on_without_a_gap(client: Both, service: Service) -> None:
+    found = list(client.events("job_1"))
+    assert [(one.type, one.data, one.id) for one in found] == EVENTS
+    assert service.told == [None, "3", "5"]
+
+
+def test_who_is_asked_to_come_later_does(client: Both, service: Service) -> None:
+    assert client.trainables().items == []
+    assert service.asked == 2

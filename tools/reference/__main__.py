@@ -1,0 +1,6 @@
+"""Writes the pages anew."""
+
+from tools.reference.pages import FOLDER, made
+
+for name, text in made().items():
+    (FOLDER / name).write_text(text)

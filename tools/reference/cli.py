@@ -1,0 +1,94 @@
+"""Every command with its arguments and options, from the command line's own parser."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from typer.main import get_command
+
+from tools.reference.words import MADE, one_line, table
+from tuner.cli.main import app
+
+HEAD = f"""# Commands
+{MADE}
+
+`--json` prints what [REST](rest.md) answers. Exit status 0; 1 with the problem's title and detail on standard error; 2 for wrong usage.
+Where the service is, `TUNER_URL` says ([settings](../settings.md)). `tuner COMMAND --help` has the same in a terminal.
+"""
+KINDS = {int: "INTEGER", float: "NUMBER", Path: "FILE"}
+
+
+def page() -> str:
+    commands = list(_commands("tuner", get_command(app)))
+    contents = [[f"[`{path}`](#{path.replace(' ', '-')})", _first(command)] for path, command in commands]
+    return "\n".join(
+        [HEAD, table(["command", ""], contents), "", *(_section(*command) for command in commands)]
+    )
+
+
+def _commands(path: str, command: Any) -> Iterator[tuple[str, Any]]:
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        yield path, command
+        return
+    for name in sorted(inner):
+        if not inner[name].hidden:
+            yield from _commands(f"{path} {name}", inner[name])
+
+
+def _first(command: Any) -> str:
+    return one_line((command.help or "").partition("\n\n")[0])
+
+
+def _section(path: str, command: Any) -> str:
+    shown = [one for one in command.params if not getattr(one, "hidden", False)]
+    arguments = [one for one in shown if one.param_type_name == "argument"]
+    options = [one for one in shown if one.param_type_name == "option" and "--help" not in one.opts]
+    usage = " ".join([path, *(["[OPTIONS]"] if options else []), *map(_metavar, arguments)])
+    parts = [f"## {path}\n", f"```text\n{usage}\n```\n", _help(command)]
+    rows = [[f"`{_name(one)}`", one.help or ""] for one in arguments if one.help]
+    rows += [[f"`{_option(one)}`", _said(one)] for one in options]
+    if rows:
+        parts.append(table(["", ""], rows) + "\n")
+    return "\n".join(parts)
+
+
+def _help(command: Any) -> str:
+    """Paragraphs; examples, which are indented or marked by \\b, stay as they are."""
+    paragraphs = []
+    for part in (command.help or "").replace("\b\n", "\b").split("\n\n"):
+        as_is = part.startswith(("\b", "  ")) or "\n  " in part
+        text = part.strip("\b\n")
+        paragraphs.append(f"```text\n{text}\n```\n" if as_is else one_line(text) + "\n")
+    epilog = getattr(command, "epilog", None)
+    if epilog:
+        paragraphs.append(f"```text\n{epilog.strip()}\n```\n")
+    return "\n".join(paragraphs)
+
+
+def _name(argument: Any) -> str:
+    return str(argument.metavar or argument.name.upper()).strip("[]")
+
+
+def _metavar(argument: Any) -> str:
+    name = _name(argument)
+    return name if argument.required else f"[{name}]"
+
+
+def _option(option: Any) -> str:
+    names = "/".join([*option.opts, *option.secondary_opts])
+    if option.is_flag:
+        return names
+    kind = option.type_descriptor.annotation
+    what = "|".join(map(str, get_args(kind))) if get_origin(kind) is Literal else KINDS.get(kind, "TEXT")
+    return f"{names} {option.metavar or what}"
+
+
+def _said(option: Any) -> str:
+    text = option.help or ""
+    if option.required:
+        return f"{text} Required."
+    default = option.default
+    if option.is_flag or default in (None, [], (), "") or callable(default):
+        return text
+    return f"{text} Default: `{default}`."

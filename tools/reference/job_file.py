@@ -1,0 +1,146 @@
+"""What a job says, key by key, from its schema."""
+
+import types
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from tools.reference.words import MADE, doc, one_line, table
+from tuner.schemas import job as shapes
+from tuner.schemas.plan import CandidateMachine, CatalogueFilter, MachineNeeds, Pilot, Planning
+
+HEAD = f"""# The job file
+{MADE}
+
+YAML for `tuner submit` and `tuner plan`, the same as JSON over [REST](rest.md). Unknown keys are refused, and so is anything of another type:
+`"5"` is no number. Durations are `90s`, `15m`, `6h`, `2d` or a number of seconds; money is in US dollars.
+
+```yaml
+name: digits
+trainable: trainables.digits_mlp:train
+objective: {{metric: val_accuracy, mode: max}}
+search_space:
+  learning_rate: {{type: float, low: 1.0e-3, high: 0.3, log: true}}
+budget: {{usd: 0.01}}
+```
+"""
+UNITS = {
+    "usd": "US dollars",
+    "gpu_hours": "GPU-hours",
+    "wall_clock": "counted while the job runs",
+    "trials": "trials",
+    "patience_usd": "US dollars",
+    "min_gain": "in the metric's unit",
+    "target": "in the metric's unit",
+    "interval": "or `auto`",
+    "keep": "checkpoints a trial",
+    "min": "steps",
+    "max": "steps",
+    "cpus": "logical CPUs a trial",
+    "gpus": "GPUs a trial",
+    "max_concurrent_trials": "trials at once",
+    "step_seconds": "seconds",
+    "setup_seconds": "seconds",
+    "restore_seconds": "seconds",
+    "checkpoint_seconds": "seconds",
+    "step_spread": "standard deviation of the logarithm",
+    "start": "HH:MM",
+    "end": "HH:MM",
+    "timezone": "IANA name",
+    "usd_per_hour": "US dollars an hour",
+    "spot_usd_per_hour": "US dollars an hour",
+    "memory_gib": "GiB",
+    "gpu_memory_gib": "GiB",
+    "deadline": "from now, or a time",
+    "trainable": "`module:function`",
+}
+SECTIONS: list[tuple[str, type[BaseModel]]] = [
+    ("objective", shapes.Objective),
+    ("search_space: float", shapes.FloatParameter),
+    ("search_space: int", shapes.IntParameter),
+    ("search_space: categorical", shapes.CategoricalParameter),
+    ("fidelity", shapes.Fidelity),
+    ("budget", shapes.Budget),
+    ("resources", shapes.Resources),
+    ("algorithm", shapes.Algorithm),
+    ("stop.plateau", shapes.Plateau),
+    ("checkpoint", shapes.Checkpoint),
+    ("warm_start", shapes.WarmStart),
+    ("window", shapes.Window),
+    ("planning", Planning),
+    ("planning.pilot", Pilot),
+    ("planning.candidates", CandidateMachine),
+    ("planning.catalogue", CatalogueFilter),
+    ("planning.needs", MachineNeeds),
+]
+NAMED = {
+    shapes.Duration: "duration",
+    shapes.Duration | None: "duration",
+    list[shapes.Value]: "list of values",
+    shapes.When: "parameter → list of values",
+}
+
+
+def page() -> str:
+    parts = [HEAD, "## The whole\n", _table(shapes.JobRequest)]
+    parts.append(
+        "`planning`, beside them, is read by [`tuner plan`](../plans.md) and left out by `tuner submit`.\n"
+    )
+    for name, model in SECTIONS:
+        told = one_line(doc(model))
+        parts += [f"## {name}\n", *([told + "\n"] if told else []), _table(model)]
+    return "\n".join(parts)
+
+
+def _table(model: type[BaseModel]) -> str:
+    rows = [
+        [f"`{name}`", type_of(field.annotation), UNITS.get(name, ""), default_of(field)]
+        for name, field in model.model_fields.items()
+    ]
+    return table(["key", "type", "unit", "default"], rows) + "\n"
+
+
+def default_of(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value: Any = field.default
+    if field.default_factory is not None:
+        made = field.default_factory()  # type: ignore[call-arg]
+        value = None if isinstance(made, BaseModel) else made
+        if value is None:
+            return "as below"
+    if value is PydanticUndefined:
+        return ""
+    return "null" if value is None else f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def type_of(annotation: Any) -> str:
+    """In the words of JSON."""
+    plain = {
+        int: "integer",
+        float: "number",
+        str: "text",
+        bool: "true or false",
+        type(None): "null",
+        Any: "any",
+    }
+    if annotation in plain:
+        return plain[annotation]
+    if annotation in NAMED:
+        return NAMED[annotation]
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return ", ".join(f"`{one}`" for one in inner)
+    if origin in (Union, types.UnionType):
+        kinds = [type_of(one) for one in inner if one is not type(None)]
+        return " or ".join(dict.fromkeys(kinds))
+    if origin is list:
+        return f"list of {type_of(inner[0])}"
+    if origin is dict:
+        return f"{type_of(inner[0])} → {type_of(inner[1])}"
+    if origin is not None and inner:  # Annotated
+        return type_of(inner[0])
+    name = getattr(annotation, "__name__", str(annotation))
+    return "parameter" if name.endswith("Parameter") else "mapping"

@@ -1,0 +1,137 @@
+"""What Python programs import: the clients, and what a trainable uses. From signatures and docstrings."""
+
+import inspect
+import re
+import textwrap
+from collections.abc import Generator, Iterator
+from typing import Any, Unpack, get_args, get_origin
+
+from pydantic import BaseModel
+
+import tuner
+import tuner.client
+import tuner.training
+from tools.reference.words import MADE, doc
+from tuner.client.methods import Method
+from tuner.client.steps import Item
+
+HEAD = f"""# Python
+{MADE}
+
+Answers are Pydantic models with the fields of [REST](rest.md#shapes), so editors complete them. How to use it: [the README](../../README.md),
+[writing a trainable](../trainables.md).
+"""
+
+
+def page() -> str:
+    parts = [HEAD, "## tuner\n"]
+    parts += [_class(f"tuner.{name}", getattr(tuner, name)) for name in ("Client",)]
+    parts.append(_awaited())
+    for name in ("Job", "Event", "ApiError"):
+        parts.append(_class(f"tuner.client.{name}", getattr(tuner.client, name)))
+    parts.append("## tuner.training\n")
+    for name in tuner.training.__all__:
+        thing = getattr(tuner.training, name)
+        show = _class if isinstance(thing, type) else _function
+        parts.append(show(f"tuner.training.{name}", thing))
+    return "\n".join(parts)
+
+
+def _awaited() -> str:
+    return f"### tuner.AsyncClient\n\n{doc(tuner.AsyncClient)} It has the methods of `tuner.Client`.\n"
+
+
+def _class(name: str, kind: type) -> str:
+    parts = [
+        f"### {name}\n",
+        _code(f"class {name.rpartition('.')[2]}{_made_from(kind)}"),
+        _paragraphs(doc(kind)),
+    ]
+    for method, found in _methods(kind):
+        parts += [
+            f"#### {name.rpartition('.')[2]}.{method}\n",
+            _code(f"{method}{found[0]}"),
+            _paragraphs(found[1]),
+        ]
+    return "\n".join(part for part in parts if part)
+
+
+def _made_from(kind: type) -> str:
+    """Answers are made by the client, not by programs."""
+    return "" if issubclass(kind, BaseModel) else _signature(kind).removesuffix(" -> None")
+
+
+def _methods(kind: type) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Public ones of ours, in the order in which they are written, of the class first."""
+    seen: set[str] = set()
+    for owner in kind.__mro__:
+        if not owner.__module__.startswith("tuner."):
+            continue
+        for name, found in vars(owner).items():
+            if name.startswith(("_", "model_")) or name in seen:
+                continue
+            seen.add(name)
+            if isinstance(found, Method):
+                text = "\n\n".join(filter(None, [doc(found.steps), _keywords(found.steps)]))
+                yield name, (_signature(found.steps), text)
+            elif inspect.isfunction(found):
+                yield name, (_signature(found), doc(found))
+
+
+def _function(name: str, found: Any) -> str:
+    return "\n".join(
+        [f"### {name}\n", _code(f"{name.rpartition('.')[2]}{_signature(found)}"), _paragraphs(doc(found))]
+    )
+
+
+def _signature(found: Any) -> str:
+    """Without `self`, and types in short words."""
+    try:
+        told = inspect.signature(found)
+    except (TypeError, ValueError):
+        return ""
+    kept = [_plain(one) for name, one in told.parameters.items() if name != "self"]
+    text = str(told.replace(parameters=kept, return_annotation=_answer(told.return_annotation)))
+    text = re.sub(r"ForwardRef\('(.*?)'\)", r"\1", text)  # what is imported for types alone
+    return re.sub(
+        r"\b(?:[A-Za-z_0-9]+\.)+([A-Z]\w*)", r"\1", text.replace("JobFacts", "Job").replace("~", "")
+    )
+
+
+def _plain(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Keywords that a TypedDict tells are named one by one, in `_keywords`."""
+    if get_origin(parameter.annotation) is Unpack:
+        return parameter.replace(annotation=inspect.Parameter.empty)
+    return parameter
+
+
+def _keywords(found: Any) -> str:
+    told = [
+        inner
+        for one in inspect.signature(found).parameters.values()
+        if get_origin(one.annotation) is Unpack
+        for inner in get_args(one.annotation)[0].__annotations__
+    ]
+    return f"Keywords: {', '.join(f'`{name}`' for name in told)}." if told else ""
+
+
+def _answer(annotation: Any) -> Any:
+    """What the caller gets: bodies are generators, of which `Steps` return the answer and `Series` yield it, item by item."""
+    if get_origin(annotation) is not Generator:
+        return annotation
+    steps, _, returned = get_args(annotation)
+    items = [get_args(one)[0] for one in get_args(steps) if get_origin(one) is Item]
+    return Iterator[items[0]] if items else returned
+
+
+def _code(text: str) -> str:
+    return f"```text\n{text}\n```\n"
+
+
+def _paragraphs(text: str) -> str:
+    """As written; what is indented is an example."""
+    parts, told = text.split("\n\n"), []
+    for part in parts:
+        example = part.startswith("    ") or ("\n" in part and part.startswith(("from ", "client")))
+        told.append(f"```text\n{textwrap.dedent(part)}\n```" if example else part)
+    return "\n\n".join(told) + "\n" if text else ""

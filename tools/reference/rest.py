@@ -1,0 +1,124 @@
+"""Every call with its parameters, body and answers, from the OpenAPI description that the service gives of itself."""
+
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tools.reference.words import MADE, one_line, table
+from tuner.api.app import create_app
+from tuner.service.wiring import build
+from tuner.settings import Settings
+
+HEAD = f"""# REST
+{MADE}
+
+Everything under `/v1` wants `Authorization: Bearer KEY`. Errors are `application/problem+json`: 401, 404, 409, 422 and 503 may answer any call
+([what they mean](../api.md#errors)). `/docs` of the service has the same to try out, `/openapi.json` for programs.
+"""
+USUAL = {"401", "404", "409", "422", "503"}  # told once, above
+VERBS = ("get", "post", "put", "patch", "delete")
+
+
+def page() -> str:
+    told = description()
+    calls = [
+        (verb, path, told["paths"][path][verb])
+        for path in sorted(told["paths"])
+        for verb in VERBS
+        if verb in told["paths"][path]
+    ]
+    shapes = told["components"]["schemas"]
+    contents = [[_link(verb, path), _first(call)] for verb, path, call in calls]
+    parts = [HEAD, table(["call", ""], contents), "", *(_call(*call) for call in calls), "## Shapes\n"]
+    parts += [_shape(name, shapes[name]) for name in sorted(shapes) if shapes[name].get("properties")]
+    return "\n".join(parts)
+
+
+def description() -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as home:
+        service = build(Settings.from_env({"TUNER_HOME": home, "TUNER_API_KEY": "none"}))
+        try:
+            found: dict[str, Any] = create_app(service, page_files=Path(home)).openapi()
+        finally:
+            service.database.dispose()
+    return found
+
+
+def _first(call: dict[str, Any]) -> str:
+    """The first sentence of what is said of it, else its name."""
+    said = one_line(call.get("description") or call.get("summary", ""))
+    return re.split(r"(?<=[.;:]) ", said)[0].rstrip(".;:") + "."
+
+
+def _link(verb: str, path: str) -> str:
+    anchor = "".join(c for c in f"{verb} {path}".lower() if c.isalnum() or c in " -_").replace(" ", "-")
+    return f"[`{verb.upper()} {path}`](#{anchor})"
+
+
+def _call(verb: str, path: str, call: dict[str, Any]) -> str:
+    parts = [f"## {verb.upper()} {path}\n"]
+    if call.get("description"):
+        parts.append(one_line(call["description"]) + "\n")
+    rows = [
+        [f"`{one['name']}`", one["in"], _type(one["schema"]).removesuffix(" or null"), _default(one)]
+        for one in call.get("parameters", [])
+        if one["name"].lower() != "authorization"
+    ]
+    if rows:
+        parts.append(table(["parameter", "in", "type", "default"], rows) + "\n")
+    if "requestBody" in call:
+        parts.append(f"Body: {_content(call['requestBody'])}.\n")
+    answers = [
+        f"{status} {_content(answer)}".rstrip()
+        for status, answer in call["responses"].items()
+        if status not in USUAL
+    ]
+    parts.append(f"Answers: {'; '.join(answers)}.\n")
+    return "\n".join(parts)
+
+
+def _default(parameter: dict[str, Any]) -> str:
+    if parameter.get("required"):
+        return "required"
+    value = parameter["schema"].get("default")
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`" if value not in (None, "") else ""
+
+
+def _content(body: dict[str, Any]) -> str:
+    kinds = [
+        _type(told.get("schema", {})) if kind == "application/json" else f"`{kind}`"
+        for kind, told in body.get("content", {}).items()
+    ]
+    return ", ".join(kind for kind in kinds if kind)
+
+
+def _type(schema: dict[str, Any]) -> str:
+    """In few words; a shape is a link."""
+    if "$ref" in schema:
+        name = schema["$ref"].rsplit("/", 1)[1]
+        return f"[{name}](#{name.lower()})"
+    if "const" in schema:
+        return f"`{schema['const']}`"
+    if "enum" in schema:
+        return ", ".join(f"`{one}`" for one in schema["enum"])
+    for of in ("anyOf", "oneOf", "allOf"):
+        if of in schema:
+            return " or ".join(dict.fromkeys(_type(one) for one in schema[of]))
+    if schema.get("type") == "array":
+        return f"list of {_type(schema.get('items', {}))}"
+    if schema.get("type") == "object" and isinstance(schema.get("additionalProperties"), dict):
+        return f"name → {_type(schema['additionalProperties'])}"
+    return {"object": "mapping", "string": "text"}.get(schema.get("type", ""), schema.get("type", "any"))
+
+
+def _shape(name: str, shape: dict[str, Any]) -> str:
+    needed = set(shape.get("required", []))
+    rows = [
+        [f"`{key}`{'' if key in needed else ' (optional)'}", _type(told)]
+        for key, told in shape["properties"].items()
+    ]
+    parts = [f"### {name}\n"]
+    if shape.get("description"):
+        parts.append(one_line(shape["description"]) + "\n")
+    return "\n".join([*parts, table(["field", "type"], rows) + "\n"])
