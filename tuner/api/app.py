@@ -16,6 +16,7 @@ from tuner.api.routers import (
     answers,
     best,
     budgets,
+    curves,
     estimates,
     events,
     health,
@@ -58,7 +59,21 @@ def create_app(
     app.state.metrics = Metrics(lambda: figures(service))
     problems.install(app)
     v1 = APIRouter(prefix="/v1", dependencies=[Depends(require_key)], responses=RESPONSES)
-    for part in (jobs, advice, pilots, answers, logs, best, estimates, events, plans, prices, spend, budgets):
+    for part in (
+        jobs,
+        advice,
+        pilots,
+        answers,
+        curves,
+        logs,
+        best,
+        estimates,
+        events,
+        plans,
+        prices,
+        spend,
+        budgets,
+    ):
         v1.include_router(part.router)
     app.include_router(v1)
     app.include_router(health.router)

@@ -11,6 +11,7 @@ from tuner.cli.advising import advice
 from tuner.cli.best import best, best_of_all, pareto
 from tuner.cli.budgets import budgets
 from tuner.cli.cluster import cluster, preempt
+from tuner.cli.curves import curves
 from tuner.cli.estimate import estimate
 from tuner.cli.frame import Frame, connect, with_problems
 from tuner.cli.job_yaml import read_job
@@ -199,6 +200,7 @@ def trainables(as_json: Json = False) -> None:
 
 app.command()(topup)
 app.command()(logs)
+app.command()(curves)
 app.command()(best)
 app.command()(best_of_all)
 app.command()(pareto)

@@ -22,6 +22,7 @@ from tuner.schemas.logs import TrialLog
 if TYPE_CHECKING:  # each is loaded when it is asked for
     from tuner.schemas.advice import Advice
     from tuner.schemas.budgets import BudgetAbove, BudgetList
+    from tuner.schemas.curves import Curves
     from tuner.schemas.estimate_answers import Estimate
     from tuner.schemas.plan import Plan
     from tuner.schemas.prices import Prices
@@ -177,6 +178,13 @@ class Calls:
     def trial(self, job: AnyJob, trial: str) -> Steps[show.TrialDetail]:
         """With the learning curve, the bill and every attempt."""
         return self._ask(show.TrialDetail, "GET", path_of(job, f"/trials/{_quoted(trial)}"))
+
+    @call
+    def curves(self, job: AnyJob) -> Steps["Curves"]:
+        """The learning curves of all trials at once, up to the event `seq`, from which `events(after=seq)` goes on."""
+        from tuner.schemas.curves import Curves
+
+        return self._ask(Curves, "GET", path_of(job, "/curves"))
 
     @call
     def logs(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pandas
 
     from tuner.schemas.advice import Advice
+    from tuner.schemas.curves import Curves
 
 STOPPED = (*follow.ENDED, "paused")
 
@@ -127,6 +128,11 @@ class Acting(JobFacts):
     def trial(self, trial: str) -> Steps[show.TrialDetail]:
         """With the learning curve, the bill and every attempt."""
         return Calls.trial.steps(self._client, self.id, trial)
+
+    @call
+    def curves(self) -> Steps["Curves"]:
+        """The learning curves of all trials at once, up to the event `seq`, from which `events(after=seq)` goes on."""
+        return Calls.curves.steps(self._client, self.id)
 
     @call
     def logs(

@@ -31,7 +31,7 @@ class JobView:
     @property
     def rungs(self) -> tuple[int, ...]:
         """The steps at which its scheduler compares trials."""
-        return () if self.row.spec.algorithm.scheduler == "none" else ladder(self.row.spec).rungs()
+        return rungs_of(self.row)
 
     @property
     def budget_used(self) -> float:
@@ -50,6 +50,10 @@ class JobView:
                 / budget.trials
             )
         return min(1.0, max(parts))
+
+
+def rungs_of(row: JobRow) -> tuple[int, ...]:
+    return () if row.spec.algorithm.scheduler == "none" else ladder(row.spec).rungs()
 
 
 def revision_of(row: JobRow) -> str:

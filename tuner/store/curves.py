@@ -1,5 +1,6 @@
 """How a job's best rose with its spend, and how far each of its trials came for how much."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -13,9 +14,11 @@ from tuner.domain.objective import Mode
 from tuner.domain.trial import TrialState
 from tuner.store.codec import decode
 from tuner.store.database import Database
-from tuner.store.tables import entries, events, reports, trials
+from tuner.store.tables import attempts, entries, events, reports, trials
 
 TRIALS_PAGE = 200
+# In the text of a `Reported`: to decode a hundred thousand of them whole would take a second.
+_SPENT = re.compile(r'"spent":\{"\$":"Money","micro_usd":(\d+)\}')
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,3 +121,51 @@ def _telling(job: str, names: Sequence[str], mode: Mode, rungs: Sequence[int]) -
         .where(or_(w.before.is_(None), better, w.to_step.is_(None), *crosses))
         .order_by(w.trial, w.step)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A trial's reports up to an event, ascending by step, side by side: `usd` is what training its configuration to that step takes,
+    `spent` what the job had spent when it was reported (micro-dollars; None: it was inherited)."""
+
+    steps: list[int]
+    values: list[float | None]
+    usd: list[int]
+    spent: list[int | None]
+
+
+def newest(db: Connection, job: str) -> int:
+    """The number of its newest event; 0 where there is none."""
+    return db.execute(select(func.max(events.c.seq)).where(events.c.job == job)).scalar() or 0
+
+
+def courses(db: Connection, job: str, until: int) -> dict[str, Course]:
+    """Of all trials that have reported by event `until`."""
+    r, e = reports.c, events.c
+    query = (
+        select(r.trial, r.step, r.value, r.usd, e.body)
+        .outerjoin(events, (e.job == r.job) & (e.seq == r.seq))
+        .where(r.job == job, r.seq <= until)
+        .order_by(r.trial, r.step)
+    )
+    found: dict[str, Course] = {}
+    for trial, step, value, usd, body in db.execute(query):
+        course = found.get(trial)
+        if course is None:
+            course = found[trial] = Course([], [], [], [])
+        spent = _SPENT.search(body or "")
+        course.steps.append(step)
+        course.values.append(value)
+        course.usd.append(usd)
+        course.spent.append(None if spent is None else int(spent[1]))
+    return found
+
+
+def losses(db: Connection, job: str) -> dict[str, list[int]]:
+    """The steps at which machines were taken away, by trial."""
+    a = attempts.c
+    query = select(a.trial, a.to_step).where(a.job == job, a.end == "preempted").order_by(a.trial, a.attempt)
+    found: dict[str, list[int]] = {}
+    for trial, step in db.execute(query):
+        found.setdefault(trial, []).append(step)
+    return found

@@ -1,0 +1,155 @@
+"""All learning curves at once are what the stream of events told, and the stream goes on from there."""
+
+import gzip
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.api.conftest import Finished
+from tests.api.test_bad_bodies import check_problem
+from tests.api.test_events import numbered, stream
+from tests.fakes import FakeService
+from tuner.api import present_curves
+from tuner.api.present_curves import Writer
+from tuner.cli.curves import spark
+
+
+def get(client: TestClient, job: str) -> dict[str, Any]:
+    answer = client.get(f"/v1/jobs/{job}/curves")
+    assert answer.status_code == 200
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_curves_are_what_the_events_told(finished: Finished) -> None:
+    for job in finished.ended:
+        told = numbered(stream(finished.client, job))
+        points = {(m.data["trial"], m.data["step"]): m.data for m in told if m.kind == "report"}
+        rows = {m.data["id"]: m.data for m in told if m.kind == "trial"}
+        found = get(finished.client, job)
+        assert (found["job"], found["metric"], found["rounded"]) == (job, "acc", False)
+        assert {one["id"] for one in found["trials"]} == set(rows)
+        seen = 0
+        for one in found["trials"]:
+            row = rows[one["id"]]
+            assert [one[name] for name in ("state", "reason", "config", "attempts", "preemptions")] == [
+                row[name] for name in ("state", "reason", "config", "attempts", "preemptions")
+            ]
+            assert one["total_usd"] == row["cost_usd"]
+            for step, metric, cost in zip(one["steps"], one["metric"], one["cost_usd"], strict=True):
+                point = points[one["id"], step]
+                assert (metric, cost) == (point["metric"], point["cost_usd"])
+                seen += 1
+            assert one["steps"] == sorted(one["steps"])
+        assert seen == len(points)
+
+
+def test_the_best_against_dollars_is_that_of_the_report(finished: Finished) -> None:
+    for job in finished.ended:
+        report = finished.client.get(f"/v1/jobs/{job}/report").json()
+        by_place = {
+            (one["id"], step): (metric, spent)
+            for one in get(finished.client, job)["trials"]
+            for step, metric, spent in zip(one["steps"], one["metric"], one["spent_usd"], strict=True)
+        }
+        for point in report["best_curve"]:
+            metric, spent = by_place[point["trial"], point["step"]]
+            assert metric == point["value"]
+            assert spent <= point["spent_usd"]
+
+
+def test_promotions_and_preemptions_are_where_they_were(finished: Finished) -> None:
+    job = finished.troubled
+    rungs = finished.client.get(f"/v1/jobs/{job}").json()["rungs"]
+    found = get(finished.client, job)["trials"]
+    assert any(one["promotions_at"] for one in found)
+    assert any(one["preemptions_at"] for one in found)
+    for one in found:
+        attempts = finished.client.get(f"/v1/jobs/{job}/trials/{one['id']}").json()["attempt_list"]
+        assert one["preemptions_at"] == [a["to_step"] for a in attempts if a["end"] == "preempted"]
+        assert len(one["preemptions_at"]) == one["preemptions"]
+        last = max(one["steps"], default=0)
+        assert one["promotions_at"] == [rung for rung in rungs if rung in one["steps"] and rung < last]
+
+
+def test_the_stream_goes_on_without_a_gap(client: TestClient, service: FakeService) -> None:
+    job = fakes.submit(client)
+    run = fakes.simulate(service, job, messages=60)
+    first = get(client, job)
+    known = {(one["id"], step) for one in first["trials"] for step in one["steps"]}
+    run.run(turns_max=100_000)
+    later = [m.data for m in stream(client, job, first["seq"]) if m.kind == "report"]
+    told = [(one["trial"], one["step"]) for one in later]
+    assert not known & set(told)
+    assert known | set(told) == {(one["id"], s) for one in get(client, job)["trials"] for s in one["steps"]}
+    assert known
+    assert told
+
+
+def test_what_has_not_changed_is_not_sent_again(client: TestClient, service: FakeService) -> None:
+    job = fakes.submit(client)
+    run = fakes.simulate(service, job, messages=60)
+    path, tag = f"/v1/jobs/{job}/curves", client.get(f"/v1/jobs/{job}/curves").headers["ETag"]
+    again = client.get(path, headers={"If-None-Match": f'"other", {tag}'})
+    assert (again.status_code, again.content, again.headers["ETag"]) == (304, b"", tag)
+    run.run(turns_max=100_000)
+    assert client.get(path, headers={"If-None-Match": tag}).status_code == 200
+    check_problem(client.get("/v1/jobs/job_0/curves"), 404)
+
+
+@pytest.mark.parametrize("taken", ["gzip, deflate", "identity"])
+def test_it_is_compressed_for_those_who_take_that(finished: Finished, taken: str) -> None:
+    with finished.client.stream(
+        "GET", f"/v1/jobs/{finished.plain}/curves", headers={"Accept-Encoding": taken}
+    ) as answer:
+        data = b"".join(answer.iter_raw())
+    assert answer.headers["Vary"] == "Accept-Encoding"
+    assert answer.headers.get("Content-Encoding") == ("gzip" if "gzip" in taken else None)
+    text = gzip.decompress(data) if "gzip" in taken else data
+    assert json.loads(text) == get(finished.client, finished.plain)
+
+
+def test_many_points_are_as_fine_as_a_picture_needs(
+    finished: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact = get(finished.client, finished.plain)
+    monkeypatch.setattr(present_curves, "EXACT_POINTS", 5)
+    found = get(finished.client, finished.plain)
+    assert found["rounded"]
+    for name, parts in (("metric", 1000), ("cost_usd", 500), ("spent_usd", 500)):
+        whole = [value for one in exact["trials"] for value in one[name]]
+        near = [value for one in found["trials"] for value in one[name]]
+        allowed = (max(whole) - min(0, *whole)) / parts / 2 + 1e-9
+        assert max(abs(a - b) for a, b in zip(whole, near, strict=True)) <= allowed
+    for a, b in zip(exact["trials"], found["trials"], strict=True):
+        assert (a["best_metric"], a["total_usd"], a["steps"]) == (
+            b["best_metric"],
+            b["total_usd"],
+            b["steps"],
+        )
+
+
+@given(
+    values=st.lists(st.none() | st.floats(-1e12, 1e12), max_size=20),
+    spread=st.floats(1e-200, 1e12),
+    parts=st.integers(1, 5000),
+)
+def test_rounding_is_no_coarser_than_it_says(
+    values: Sequence[float | None], spread: float, parts: int
+) -> None:
+    for value, text in zip(values, Writer(spread, parts).all(values), strict=True):
+        found = json.loads(text)
+        assert (found is None) == (value is None)
+        if value is not None:
+            assert abs(found - value) <= spread / parts * 0.51 + abs(value) * 1e-12
+
+
+def test_the_command_draws_them() -> None:
+    assert spark([0.0, 1.0] * 100, 0, 1).strip("▁█") == ""
+    assert len(spark([0.0] * 500, 0, 0)) == 30

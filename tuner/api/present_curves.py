@@ -1,0 +1,103 @@
+"""Learning curves as text, as short as a picture of them allows.
+
+Written by hand rather than by models: a hundred thousand points take a tenth of a second so.
+"""
+
+import json
+from collections.abc import Sequence
+from itertools import chain
+from math import floor, log10
+
+from tuner.domain.objective import Mode
+from tuner.service.curves import EMPTY, CurvesView, TrialRow
+
+MICRO = 1_000_000
+EXACT_POINTS = 20_000
+SAMPLE = 2_000
+METRIC_PARTS = 1_000  # of the range in which most values lie, which are more than a chart has pixels
+USD_PARTS = 500
+
+
+class Writer(dict[int, str]):
+    """Numbers as text, rounded to multiples of a step, each of which is written once."""
+
+    def __init__(self, spread: float, parts: int) -> None:
+        """The step is the largest of 1, 2 and 5 times a power of ten that is at most such a part of the spread."""
+        super().__init__()
+        power = floor(log10(spread / parts))
+        digit = next(one for one in (5, 2, 1) if one == 1 or one * 10.0**power <= spread / parts)
+        self._step, self._template = digit * 10.0**power, f"%.{max(0, -power)}f"
+
+    def __missing__(self, count: int) -> str:
+        text = self[count] = self._template % (count * self._step)
+        return text
+
+    def all(self, values: Sequence[float | None]) -> list[str]:
+        times = 1 / self._step
+        return ["null" if value is None else self[round(value * times)] for value in values]
+
+
+class Exact:
+    def all(self, values: Sequence[float | None]) -> list[str]:
+        return ["null" if value is None else repr(value) for value in values]
+
+
+def curves_json(view: CurvesView) -> bytes:
+    """In the shape of `tuner.schemas.curves.Curves`."""
+    rounded = view.points > EXACT_POINTS
+    courses = view.courses.values()
+    value = _writer(_range(list(chain.from_iterable(one.values for one in courses))), METRIC_PARTS, rounded)
+    usd = _writer(max((one.usd[-1] for one in courses), default=0) / MICRO, USD_PARTS, rounded)
+    spent = _writer(max((one.spent[-1] or 0 for one in courses), default=0) / MICRO, USD_PARTS, rounded)
+    objective = view.job.spec.objective
+    top = {
+        "job": view.job.id,
+        "seq": view.seq,
+        "metric": objective.metric,
+        "mode": objective.mode,
+        "rounded": rounded,
+    }
+    trials = (_trial(view, row, objective.mode, value, usd, spent) for row in view.trials)
+    return f'{json.dumps(top)[:-1]}, "trials": [{",".join(trials)}]}}'.encode()
+
+
+def _trial(
+    view: CurvesView,
+    row: TrialRow,
+    mode: Mode,
+    value: Writer | Exact,
+    usd: Writer | Exact,
+    spent: Writer | Exact,
+) -> str:
+    course = view.courses.get(row.trial, EMPTY)
+    values = [one for one in course.values if one is not None]
+    told = {
+        "id": row.trial,
+        "state": row.state,
+        "reason": row.reason,
+        "config": row.config,
+        "attempts": row.attempts,
+        "preemptions": row.preemptions,
+        "best_metric": (max if mode == "max" else min)(values, default=None),
+        "total_usd": row.cost.usd.usd,
+        "preemptions_at": view.losses.get(row.trial, []),
+        "promotions_at": view.promotions(row.trial),
+    }
+    arrays = {
+        "steps": map(str, course.steps),
+        "metric": value.all(course.values),
+        "cost_usd": usd.all([one / MICRO for one in course.usd]),
+        "spent_usd": spent.all([None if one is None else one / MICRO for one in course.spent]),
+    }
+    listed = ",".join(f'"{name}":[{",".join(texts)}]' for name, texts in arrays.items())
+    return f"{json.dumps(told, separators=(',', ':'))[:-1]},{listed}}}"
+
+
+def _writer(spread: float, parts: int, rounded: bool) -> Writer | Exact:
+    return Writer(spread, parts) if rounded and spread > parts * 1e-300 else Exact()
+
+
+def _range(values: Sequence[float | None]) -> float:
+    """That in which nine tenths of them lie: one training that diverges should not flatten all others."""
+    some = sorted(one for one in values[:: max(1, len(values) // SAMPLE)] if one is not None)
+    return some[len(some) * 19 // 20] - some[len(some) // 20] if some else 0.0

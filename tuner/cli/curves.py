@@ -1,0 +1,66 @@
+"""`tuner curves`: how each trial came on, a line each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from tuner.cli import tables
+from tuner.cli.frame import Frame, connect, with_problems
+from tuner.cli.words import number, usd
+
+if TYPE_CHECKING:
+    from tuner.schemas.curves import Curves
+
+WIDTH = 30
+BARS = "▁▂▃▄▅▆▇█"
+
+
+@with_problems
+def curves(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The id of a job: job_…", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print what REST answers, as JSON.")] = False,
+) -> None:
+    """The learning curves of all trials, with promotions and preemptions."""
+    Frame(as_json).show(connect().curves(job), _shown)
+
+
+def _shown(found: Curves) -> RenderableType:
+    values = [one for trial in found.trials for one in trial.metric if one is not None]
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    table = tables.plain("trial", "state", "steps", "best", "cost", "promoted at", "preempted at", "curve")
+    for one in found.trials:
+        table.add_row(
+            one.id,
+            one.state,
+            str(one.steps[-1]) if one.steps else "0",
+            number(one.best_metric),
+            usd(one.total_usd),
+            _steps(one.promotions_at),
+            _steps(one.preemptions_at),
+            spark(one.metric, low, high),
+        )
+    return table if found.trials else Text("no trials")
+
+
+def spark(values: Sequence[float | None], low: float, high: float) -> str:
+    """A curve as bars between two heights, of long ones evenly spread points.
+
+    >>> spark([0, None, 0.5, 1], 0, 1)
+    '▁ ▅█'
+    """
+    shown = values
+    if len(values) > WIDTH:
+        shown = [values[round(at * (len(values) - 1) / (WIDTH - 1))] for at in range(WIDTH)]
+    height = (high - low) or 1.0
+    return "".join(
+        " " if one is None else BARS[min(7, int((one - low) / height * len(BARS)))] for one in shown
+    )
+
+
+def _steps(found: Sequence[int]) -> str:
+    return ", ".join(map(str, found)) or "-"
