@@ -1,5 +1,12 @@
 """The main job: submitted over REST, run on Ray Tune under its budget, asked for its best configuration."""
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from tests.system import books
@@ -31,6 +38,21 @@ def test_a_job_spends_its_budget_and_not_a_micro_dollar_more(served: Served) -> 
     )
 
 
+def trained_as_printed(served: Served, job_id: str) -> Any:
+    """The last step of the command that `tuner best` prints, typed where no service is known."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    there = {**os.environ, "PATH": path, "TUNER_URL": served.client.url, "TUNER_HOME": str(served.home)}
+    told = subprocess.run(
+        ["tuner", "best", job_id], env=there, capture_output=True, text=True, check=True
+    ).stdout
+    line = told.partition("to train it:\n")[2].strip()
+    nowhere = {**os.environ, "PATH": path, "TUNER_URL": "http://127.0.0.1:1"}
+    done = subprocess.run(
+        ["sh", "-c", f"{line} --json"], env=nowhere, capture_output=True, text=True, check=True
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 def test_a_real_model_is_tuned(served: Served) -> None:
     space = {
         "learning_rate": {"type": "float", "low": 1e-3, "high": 1e-1, "log": True},
@@ -47,6 +69,10 @@ def test_a_real_model_is_tuned(served: Served) -> None:
     assert (ended.state, ended.stop_reason) == ("succeeded", "target"), ended.detail
     assert ended.best_so_far is not None
     assert (ended.best_so_far.metric or 0) >= 0.95
+    assert trained_as_printed(served, ended.id) == {
+        "step": ended.best_so_far.step,
+        "metrics": ended.best_so_far.metrics,
+    }
     books.check(served.client, ended.id)
 
 

@@ -1,14 +1,26 @@
 """`tuner best`, `tuner best-of-all` and `tuner pareto`: choices under a budget, here or on another machine."""
 
-from typing import Annotated
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from tuner.cli import render_best
+from tuner.cli.arguments import JobId, Json
 from tuner.cli.frame import Frame, connect, with_problems
+from tuner.cli.style import Format, Style
+from tuner.cli.training import command
 
-Json = Annotated[bool, typer.Option("--json", help="Print what REST answers, as JSON.")]
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="The id of a job: job_…", show_default=False)]
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from tuner.client import Client
+    from tuner.schemas.best import PricedBest
+
+P = TypeVar("P", bound="PricedBest")
+
 MaxCost = Annotated[
     float | None, typer.Option("--max-cost-usd", help="What training it may cost, in dollars.")
 ]
@@ -37,7 +49,8 @@ def best(
     as_json: Json = False,
 ) -> None:
     """The best configuration within limits on what it costs to train, and what the next dollar would buy."""
-    found = connect().best(
+    client = connect()
+    found = client.best(
         job,
         max_cost_usd=max_cost_usd,
         max_gpu_hours=max_gpu_hours,
@@ -46,7 +59,7 @@ def best(
         instance_type=instance_type,
         region=region,
     )
-    Frame(as_json).show(found, render_best.best)
+    _show(client, job, found, render_best.best, as_json=as_json)
 
 
 @with_problems
@@ -62,7 +75,8 @@ def best_of_all(
     as_json: Json = False,
 ) -> None:
     """The best configuration within limits that any job found."""
-    found = connect().best_of_all(
+    client = connect()
+    found = client.best_of_all(
         trainable,
         metric,
         max_cost_usd=max_cost_usd,
@@ -72,7 +86,7 @@ def best_of_all(
         instance_type=instance_type,
         region=region,
     )
-    Frame(as_json).show(found, render_best.best_of_all)
+    _show(client, found.job, found, render_best.best_of_all, as_json=as_json)
 
 
 @with_problems
@@ -81,8 +95,22 @@ def pareto(
     market: Market = None,
     instance_type: InstanceType = None,
     region: Region = None,
+    style: Format = Style.TABLE,
     as_json: Json = False,
 ) -> None:
     """Metric against cost: every configuration that no other beats on both."""
     found = connect().pareto(job, market=market, instance_type=instance_type, region=region)
-    Frame(as_json).show(found, render_best.pareto)
+    Frame(as_json, style).show(found, render_best.pareto)
+
+
+def _show(
+    client: Client, name: str, found: P, shown: Callable[[P, str], RenderableType], *, as_json: bool
+) -> None:
+    """With what to type to train it, which needs no service."""
+    if as_json:
+        Frame(as_json).show(found, lambda one: shown(one, ""))
+        return
+    job = client.job(name)
+    Frame(as_json).show(found, lambda one: shown(one, job.objective["metric"]))
+    line = command(job.trainable, {**job.constants, **found.config}, found.step)
+    typer.echo(f"\nto train it:\n  {line}")

@@ -16,15 +16,17 @@ if TYPE_CHECKING:
     from tuner.schemas import best as show
 
 
-def best(found: show.BestAnswer) -> RenderableType:
-    lines = _choice(found, found.pricing)
+def best(found: show.BestAnswer, metric: str = "metric") -> RenderableType:
+    lines = _choice(found, metric, found.pricing)
     if found.next_better:
-        lines.append(Text(f"next better: {best_line(found.next_better)}{_for(found.next_dollar.next_point)}"))
+        lines.append(
+            Text(f"next better: {best_line(found.next_better, metric)}{_for(found.next_dollar.next_point)}")
+        )
     return Group(*lines, *_forecast(found.next_dollar.forecast))
 
 
-def best_of_all(found: show.BestOfAll) -> RenderableType:
-    return Group(Text(f"of {found.job}:"), *_choice(found, found.pricing))
+def best_of_all(found: show.BestOfAll, metric: str = "metric") -> RenderableType:
+    return Group(Text(f"of {found.job}:"), *_choice(found, metric, found.pricing))
 
 
 def pareto(found: show.Pareto) -> RenderableType:
@@ -34,8 +36,8 @@ def pareto(found: show.Pareto) -> RenderableType:
     return Group(shown, *_pricing(found.pricing))
 
 
-def _choice(found: show.PricedBest, pricing: show.Pricing | None) -> list[RenderableType]:
-    lines: list[RenderableType] = [Text(best_line(found), style="bold")]
+def _choice(found: show.PricedBest, metric: str, pricing: show.Pricing | None) -> list[RenderableType]:
+    lines: list[RenderableType] = [Text(best_line(found, metric), style="bold")]
     grid = Table.grid(padding=(0, 2))
     for name, value in found.config.items():
         grid.add_row(f"  {name}", number(value) if isinstance(value, float) else str(value))

@@ -115,6 +115,12 @@ def open_channel(connection: Connection) -> Channel:
     return _current
 
 
+def close_channel() -> None:
+    """What is trained in this process from here on has no supervisor."""
+    global _current
+    _current = None
+
+
 def begin_message(begin: Begin) -> bytes:
     """The supervisor's first message."""
     return json.dumps({"type": "begin", **asdict(begin)}).encode()

@@ -66,7 +66,7 @@ def _run(channel: Channel) -> None:
         _fail(channel, error, kind="import")
         return
     try:
-        _train(target, channel)
+        train(target, channel)
     except StopTraining:
         raise
     except SystemExit as error:
@@ -86,7 +86,8 @@ def load(entry: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _train(target: Callable[..., Any], channel: Channel) -> None:
+def train(target: Callable[..., Any], channel: Channel) -> None:
+    """Calls user code as a worker does, whatever of Ray Tune's ways to report it uses. Raises what it raises."""
     session = tune_compat.install(channel)
     if isinstance(target, type) and tune_compat.is_trainable_class(target):
         tune_compat.run_class(target, channel)

@@ -1,0 +1,130 @@
+"""`tuner train`: what `tuner best` prints can be pasted, and trains what it says."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from tests.cli.conftest import Tuner
+from tuner.cli.training import command
+
+CODE = """
+import torch
+from tuner.training import SpotSafe
+
+
+def train(config):
+    print("called with", sorted(config))
+    model = torch.nn.Linear(1, 1)
+    with SpotSafe(model=model) as run:
+        for step in run.steps():
+            print("in step", step)
+            run.report(acc=config["lr"] * (step + 1), whole=step)
+
+
+def fails(config):
+    raise RuntimeError("its own fault")
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mine")
+    (folder / "mine.py").write_text(CODE)
+    return folder
+
+
+def typed(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """In a shell, where no service answers."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "TUNER_URL": "http://127.0.0.1:1"}
+    return subprocess.run(["sh", "-c", line], cwd=folder, env=environment, capture_output=True, text=True)
+
+
+VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text())
+
+
+@given(st.dictionaries(st.text(), VALUES, max_size=4), st.integers(1, 1000))
+def test_what_is_printed_holds_the_configuration_to_the_last_digit(config: dict[str, Any], step: int) -> None:
+    words = shlex.split(command("trainables.digits_mlp:train", config, step))
+    assert words[:4] == ["tuner", "train", "trainables.digits_mlp:train", "--steps"]
+    assert (int(words[4]), words[5], json.loads(words[6])) == (step, "--config", config)
+
+
+def test_best_prints_what_to_type_with_constants_and_step(tuner: Tuner, rest: TestClient, done: str) -> None:
+    best, job = rest.get(f"/v1/jobs/{done}/best").json(), rest.get(f"/v1/jobs/{done}").json()
+    expected = command(job["trainable"], {**job["constants"], **best["config"]}, best["step"])
+    shown = tuner("best", done).stdout
+    assert shown.rstrip().endswith(f"to train it:\n  {expected}")
+    assert shown.startswith("acc ")
+    assert f"  {expected}" in tuner("best-of-all", job["trainable"], "acc").stdout
+
+
+def test_a_configuration_is_trained_to_its_step_and_saved(folder: Path) -> None:
+    line = command("mine:train", {"lr": 0.25, "data": "it's"}, 3)
+    done = typed(f"{line} --json --save kept", folder)
+    assert done.returncode == 0, done.stderr
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one["step"] for one in told] == [1, 2, 3]
+    assert told[-1]["metrics"] == {"acc": 0.75, "whole": 2}
+    assert "called with ['data', 'lr']" in done.stderr
+    assert "in step 2" in done.stderr
+    assert "in step 3" not in done.stderr
+    assert (folder / "kept" / "step_00000003" / "state.pt").is_file()
+
+
+def test_what_a_trainable_raises_is_seen(folder: Path) -> None:
+    done = typed("tuner train mine:fails", folder)
+    assert done.returncode == 1
+    assert "its own fault" in done.stderr
+
+
+def test_a_trial_of_a_job_is_trained_to_where_it_was_best(
+    tuner: Tuner, rest: TestClient, done: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr("tuner.cli.training._train", lambda *words, **_: asked.append(words))
+    assert tuner("train", done).exit_code == 0
+    assert tuner("train", done, "--trial", "trial_00001").exit_code == 0
+    assert tuner("train", done, "--trial", "trial_00001", "--steps", "2").exit_code == 0
+    best, job = rest.get(f"/v1/jobs/{done}/best").json(), rest.get(f"/v1/jobs/{done}").json()
+    trial = rest.get(f"/v1/jobs/{done}/trials/trial_00001").json()
+    at = max(trial["curve"], key=lambda point: (point["metric"], -point["step"]))["step"]
+    assert [words[:3] for words in asked] == [
+        (job["trainable"], best["config"], best["step"]),
+        (job["trainable"], trial["config"], at),
+        (job["trainable"], trial["config"], 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["mine:train", "--config", "{lr: 1}"], "is no JSON"),
+        (["mine:train", "--config", "[1]"], "must be an object"),
+        (["mine:train", "--trial", "trial_00000"], "give the job"),
+        (["job_0", "--config", "{}"], "a job has its own"),
+        (["mine:train", "--steps", "0"], "--steps"),
+    ],
+)
+def test_wrong_usage_says_what_to_give(tuner: Tuner, words: list[str], says: str) -> None:
+    found = tuner("train", *words)
+    assert found.exit_code == 2
+    assert says in " ".join(found.stderr.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    "entry", ["nowhere.at_all:train", "trainables.digits_mlp:fly", "trainables.digits_mlp:"]
+)
+def test_what_cannot_be_imported_says_where_to_run_it(tuner: Tuner, entry: str) -> None:
+    found = tuner("train", entry)
+    assert found.exit_code == 1
+    assert "trainable:" in found.stderr

@@ -1,0 +1,99 @@
+"""One configuration trained in this process, without a service, a ledger or Ray: by the very code that a worker calls it with."""
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tuner.domain.errors import Invalid
+from tuner.engine.worker import child
+from tuner.service.cluster import import_path
+from tuner.training import channel as words
+from tuner.training.channel import Begin, Metric, StopTraining
+
+Told = Callable[[int, Mapping[str, Metric]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """`checkpoint` is where the last step was saved; None: it was not."""
+
+    trainable: str
+    config: Mapping[str, Any]
+    steps: int
+    metrics: Mapping[str, Metric]
+    checkpoint: str | None
+
+
+def train(
+    entry: str, config: Mapping[str, Any], *, steps: int | None, save_to: Path | None, told: Told
+) -> Trained:
+    """From the beginning to step `steps`, or until the trainable returns. `told` is called after each step, in another thread.
+    Raises Invalid for what cannot be trained, and whatever the trainable raises."""
+    target = _loaded(entry)
+    with TemporaryDirectory(prefix="tuner-train-") as scratch:
+        if save_to is not None:
+            save_to.mkdir(parents=True, exist_ok=True)
+        staging = str(save_to.absolute()) if save_to is not None else scratch
+        ours, theirs = Pipe()
+        begin = Begin("alone", 1, entry, dict(config), staging, max_step=steps)
+        ours.send_bytes(words.begin_message(begin))
+        answering = _Answering(ours, steps, saves=save_to is not None, told=told)
+        answering.start()
+        try:
+            child.train(target, words.open_channel(theirs))
+        except StopTraining:
+            pass
+        finally:
+            theirs.close()
+            answering.join()
+            words.close_channel()
+    return Trained(entry, dict(config), answering.step, answering.metrics, answering.checkpoint)
+
+
+def _loaded(entry: str) -> Callable[..., Any]:
+    sys.path[:0] = [path for path in import_path() if path not in sys.path]
+    module, colon, attribute = entry.partition(":")
+    if not (module and colon and attribute):
+        raise Invalid.at("trainable", f"{entry!r} is no trainable: write it as module:function")
+    try:
+        return child.load(entry)
+    except (ImportError, AttributeError, child.NotTrainable) as error:
+        raise Invalid.at(
+            "trainable", f"{error}; run it in the directory of {module}, or set PYTHONPATH to that"
+        ) from error
+
+
+class _Answering(threading.Thread):
+    """The other end of the channel: lets each step go on, and saves the last where that is wanted."""
+
+    def __init__(self, connection: Connection, steps: int | None, *, saves: bool, told: Told) -> None:
+        super().__init__(name="answering", daemon=True)
+        self.step = 0
+        self.metrics: Mapping[str, Metric] = {}
+        self.checkpoint: str | None = None
+        self._connection, self._steps, self._saves, self._told = connection, steps, saves, told
+
+    def run(self) -> None:
+        while True:
+            try:
+                message = json.loads(self._connection.recv_bytes())
+            except (EOFError, OSError):
+                return
+            if message["type"] == "report":
+                self._answer(message)
+            if message["type"] == "saved":
+                self.checkpoint = message["path"]
+
+    def _answer(self, message: Mapping[str, Any]) -> None:
+        self.step, self.metrics = message["step"], message["metrics"]
+        self._told(self.step, self.metrics)
+        is_last = self._steps is not None and self.step >= self._steps
+        save = is_last and self._saves and bool(message["resumable"])
+        self._connection.send_bytes(words.reply_message(stop=is_last, save=save))
