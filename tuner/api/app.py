@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, FastAPI
 from tuner import __version__
 from tuner.api import page, problems
 from tuner.api.auth import require_key
+from tuner.api.hub import Hub
 from tuner.api.limits import BodyLimit
 from tuner.api.metrics import Latency, Metrics
 from tuner.api.routers import (
@@ -55,6 +56,7 @@ def create_app(
     app.state.service = service
     app.state.api_key = service.settings.api_key()
     app.state.is_ready = is_ready
+    app.state.hub = Hub()
     app.state.mirrors = mirrors
     app.state.metrics = Metrics(lambda: figures(service))
     problems.install(app)
