@@ -1,15 +1,28 @@
 """Figures for Prometheus: equal to what the API tells, and without a series for each id."""
 
+import asyncio
 from collections import Counter
-from typing import Any
+from typing import Any, get_args
+from unittest.mock import patch
 
 import pytest
+from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
+from starlette.types import Message, Receive, Scope, Send
 
 from tests import fakes
 from tests.api.conftest import Finished
+from tests.copies import copy_job
 from tests.fakes import FakeService
+from tuner.api import recorded
+from tuner.api.families import OF_PROCESS as families_of_process
+from tuner.api.families import OWN
+from tuner.api.metrics import Latency, Metrics
+from tuner.domain.errors import Unavailable
+from tuner.domain.trial import TrialState
+from tuner.service.vitals import Vitals
+from tuner.store.database import Database
 
 STATES = {"queued", "running", "paused", "succeeded", "cancelled", "failed"}
 
@@ -58,24 +71,118 @@ def test_jobs_and_trials_are_counted_by_state(full: TestClient) -> None:
     trials: Counter[str] = Counter()
     for job in jobs["items"]:
         trials.update(job["progress"]["trials"])
-    assert by_label(found["tuner_trials"], "state") == {state: n for state, n in trials.items() if n}
+    assert by_label(found["tuner_trials"], "state") == {
+        state: trials[state] for state in get_args(TrialState)
+    }
+    assert value(found["tuner_steps"]) == sum(job["progress"]["steps"] for job in jobs["items"])
+
+
+def bills(client: TestClient) -> list[Any]:
+    jobs = client.get("/v1/jobs", params={"limit": 500}).json()["items"]
+    return [client.get(f"/v1/jobs/{job['id']}/bill").json() for job in jobs]
 
 
 def test_money_is_that_of_all_bills(full: TestClient) -> None:
-    found = scraped(full)
-    jobs = full.get("/v1/jobs", params={"limit": 500}).json()["items"]
-    bills = [full.get(f"/v1/jobs/{job['id']}/bill").json() for job in jobs]
-    for kind, usd in by_label(found["tuner_spend_usd"], "kind").items():
-        assert usd == pytest.approx(sum(bill["by_kind"][kind] for bill in bills), abs=1e-7)
-    held = sum(bill["held_usd"] for bill in bills)
+    found, told = scraped(full), bills(full)
+    by_kind: Counter[str] = Counter()
+    for sample in found["tuner_bill_usd"]:
+        by_kind[sample.labels["kind"]] += sample.value
+    for kind, usd in by_kind.items():
+        assert usd == pytest.approx(sum(bill["by_kind"][kind] for bill in told), abs=1e-7)
+    spent = sum(by_label(found["tuner_spend_usd"], "market").values())
+    assert spent == pytest.approx(full.get("/v1/spend").json()["total"]["usd"], abs=1e-7)
+    held = sum(bill["held_usd"] for bill in told)
     assert held > 0
     assert value(found["tuner_held_usd"]) == pytest.approx(held, abs=1e-7)
 
 
 def test_preemptions_are_those_of_all_bills(full: TestClient) -> None:
-    jobs = full.get("/v1/jobs", params={"limit": 500}).json()["items"]
-    bills = [full.get(f"/v1/jobs/{job['id']}/bill").json() for job in jobs]
-    assert value(scraped(full)["tuner_preemptions"]) == sum(bill["preemptions"] for bill in bills) > 0
+    found = scraped(full)
+    by_notice = by_label(found["tuner_preemptions"], "notice")
+    total = sum(sample.value for sample in found["tuner_preemptions"])
+    assert total == sum(bill["preemptions"] for bill in bills(full)) > 0
+    assert by_notice["unknown"] == 0
+    ended = {
+        (sample.labels["end"], sample.labels["cause"]): sample.value
+        for sample in found["tuner_attempts_ended"]
+    }
+    assert sum(count for (end, _), count in ended.items() if end == "preempted") == total
+    assert ended["lost", "driver"] > 0
+    assert ended["completed", "none"] > 0
+
+
+def test_budgets_above_jobs_are_told_by_name(client: TestClient, service: FakeService) -> None:
+    for name, limits in (("lab", {"usd": 1.0}), ("gpus", {"gpu_hours": 2.0})):
+        assert client.put(f"/v1/budgets/{name}", json=limits).status_code in (200, 201)
+    fakes.simulate(service, fakes.submit(client))
+    found = scraped(client)
+    assert by_label(found["tuner_budget_limit_usd"], "budget") == {"lab": 1.0}
+    assert by_label(found["tuner_budget_limit_gpu_seconds"], "budget") == {"gpus": 7200.0}
+    spent = client.get("/v1/spend").json()["total"]["usd"]
+    assert by_label(found["tuner_budget_spent_usd"], "budget") == {"lab": pytest.approx(spent)}
+    assert by_label(found["tuner_budget_used_ratio"], "budget") == {"lab": pytest.approx(spent), "gpus": 0}
+
+
+def test_openmetrics_is_told_to_whoever_accepts_it(full: TestClient) -> None:
+    accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+    answer = full.get("/metrics", headers={"Accept": accept})
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    names = {family.name for family in openmetrics.text_string_to_metric_families(answer.text)}
+    assert {"tuner_jobs", "tuner_spend_usd", "process_cpu_seconds"} <= names
+
+
+def test_every_metric_of_the_table_is_told(full: TestClient) -> None:
+    found = scraped(full)
+    families = [*(one for one, _ in recorded.RECORDED), *(one for one, _ in families_of_process), *OWN]
+    assert {one.name.removesuffix("_total") for one in families} <= found.keys()
+    assert {"process_resident_memory_bytes", "python_info", "python_gc_collections"} <= found.keys()
+
+
+def test_series_are_bounded_after_ten_thousand_jobs(client: TestClient, service: FakeService) -> None:
+    """And after requests of every kind to every path, and with more budgets than are told."""
+    job = fakes.submit(client)
+    for number in range(25):
+        client.put(f"/v1/budgets/b{number}", json={"usd": 1.0, "gpu_hours": 2.0})
+    paths = client.get("/openapi.json").json()["paths"]
+    for path in paths:
+        for method in ("GET", "POST", "PATCH", "BREW"):
+            client.request(method, path.format(job=job, trial="t", name="n"), json={})
+    for number in range(100):
+        client.get(f"/v1/jobs/job_{number}")
+    copy_job(service.database, fakes.submit(client), 10_000)
+    service.now.pass_s(6)
+    found = scraped(client)
+    assert by_label(found["tuner_jobs"], "state")["queued"] == 10_001
+    assert by_label(found["tuner_budget_limit_usd"], "budget").keys() == {
+        f"b{n}" for n in sorted(range(25), key=str)[:20]
+    }
+    assert sum(len(samples) for samples in found.values()) < 500
+
+
+def test_a_database_that_does_not_answer_is_told_of(client: TestClient, service: FakeService) -> None:
+    with patch.object(Database, "read", side_effect=Unavailable("away")):
+        found = scraped(client)
+    assert value(found["tuner_database_up"]) == 0
+    assert "tuner_jobs" not in found
+    assert value(scraped(client)["tuner_database_up"]) == 1
+
+
+def test_open_streams_of_events_are_counted() -> None:
+    metrics = Metrics(lambda: pytest.fail("nothing is read"), Vitals())
+
+    async def stream(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        assert metrics.watchers._value.get() == 1
+        raise ConnectionError("it went away")
+
+    async def send(message: Message) -> None:
+        return
+
+    scope = {"type": "http", "method": "GET", "path": "/v1/jobs/a/events"}
+    with pytest.raises(ConnectionError):
+        asyncio.run(Latency(stream, metrics)(scope, None, send))  # type: ignore[arg-type]
+    assert metrics.watchers._value.get() == 0
 
 
 def test_waits_are_from_submission_to_the_first_driver(client: TestClient, service: FakeService) -> None:
@@ -89,15 +196,14 @@ def test_waits_are_from_submission_to_the_first_driver(client: TestClient, servi
 
 
 def calls(client: TestClient) -> dict[tuple[str, str, str], float]:
-    samples = scraped(client)["tuner_http_request_seconds"]
+    samples = scraped(client)["tuner_http_requests"]
     return {
-        (sample.labels["method"], sample.labels["route"], sample.labels["status"]): sample.value
+        (sample.labels["method"], sample.labels["route"], sample.labels["code"]): sample.value
         for sample in samples
-        if sample.name.endswith("_count")
     }
 
 
-def test_requests_are_timed_by_the_template_of_their_route(client: TestClient) -> None:
+def test_requests_are_counted_by_the_template_of_their_route(client: TestClient) -> None:
     job = fakes.submit(client)
     for _ in range(3):
         client.get(f"/v1/jobs/{job}")
@@ -108,13 +214,20 @@ def test_requests_are_timed_by_the_template_of_their_route(client: TestClient) -
     client.get(f"/{job}")
     client.get("/v1/jobs", headers={"Authorization": "Bearer wrong"})
     counted = calls(client)
-    assert counted["GET", "/v1/jobs/{job}", "200"] == 3
-    assert counted["GET", "/v1/jobs/{job}", "404"] == 1
-    assert counted["GET", "/v1/jobs/{job}/trials/{trial}", "404"] == 1
-    assert counted["POST", "/v1/jobs", "201"] == counted["POST", "/v1/jobs", "422"] == 1
-    assert counted["GET", "/v1/jobs", "401"] == 1
-    assert counted["GET", "/healthz", "200"] == 1
+    assert counted["GET", "/v1/jobs/{job}", "2xx"] == 3
+    assert counted["GET", "/v1/jobs/{job}", "4xx"] == 1
+    assert counted["GET", "/v1/jobs/{job}/trials/{trial}", "4xx"] == 1
+    assert counted["POST", "/v1/jobs", "2xx"] == counted["POST", "/v1/jobs", "4xx"] == 1
+    assert counted["GET", "/v1/jobs", "4xx"] == 1
+    assert counted["GET", "/healthz", "2xx"] == 1
     assert not any(job in route or "job_0" in route for _, route, _ in counted)
+
+
+def test_requests_are_timed_by_method(client: TestClient) -> None:
+    client.get("/healthz")
+    samples = scraped(client)["tuner_http_request_duration_seconds"]
+    assert [one.value for one in samples if one.name.endswith("_count")] == [1]
+    assert not any("created" in one.name for found in scraped(client).values() for one in found)
 
 
 def test_strange_methods_and_paths_make_no_series_at_will(client: TestClient) -> None:

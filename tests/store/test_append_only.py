@@ -124,4 +124,9 @@ def test_violations_names_an_account_that_was_changed_behind_the_ledger(
     raw.execute("UPDATE accounts SET posted_usd = 9, held_gpu_ms = 19")
     with database.read() as db:
         found = ledger.violations(db)
-    assert found == [f"{JOB}: posted differs from its entries", f"{JOB}: held differs from its entries"]
+    faults = (
+        "posted differs from its entries",
+        "held differs from its entries",
+        "held differs from its open holds",
+    )
+    assert found == [f"{JOB}: {fault}" for fault in faults]

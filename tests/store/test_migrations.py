@@ -103,10 +103,17 @@ def test_a_database_of_the_first_release_is_brought_up_to_date_with_all_that_it_
             "warm_starts",
         ):
             db.exec_driver_sql(f"DROP TABLE {table}")
-        db.exec_driver_sql("DROP INDEX ix_entries_at")
+        for index in (
+            "ix_entries_at",
+            "ix_attempts_end",
+            "ix_trials_state",
+            "ix_jobs_ended",
+            "ix_jobs_started",
+        ):
+            db.exec_driver_sql(f"DROP INDEX {index}")
         db.exec_driver_sql("ALTER TABLE jobs DROP COLUMN code")
         found = ("instance_type", "region", "machine_price", "price_source")
-        for column in ("market", "price", "landed_at", *found):
+        for column in ("market", "price", "landed_at", "cause", *found):
             db.exec_driver_sql(f"ALTER TABLE attempts DROP COLUMN {column}")
         names = "job, trial, attempt, project, began_at, reason, detail, node, from_step, to_step, costs"
         values = f"'{JOB}', 'trial_00000', 1, 'default', {began_at}, '', '', '', 0, 0, '{{}}'"

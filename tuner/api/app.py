@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Depends, FastAPI
 
 from tuner import __version__
-from tuner.api import page, problems
+from tuner.api import page, problems, session
 from tuner.api.auth import require_key
 from tuner.api.hub import Hub
 from tuner.api.limits import BodyLimit
@@ -29,7 +29,8 @@ from tuner.api.routers import (
     spend,
 )
 from tuner.schemas.problem import Problem
-from tuner.service.figures import figures
+from tuner.service.dashboards import optuna_dashboard
+from tuner.service.figures import Reader
 from tuner.service.wiring import Service
 
 RESPONSES: dict[int | str, dict[str, Any]] = {
@@ -57,8 +58,9 @@ def create_app(
     app.state.api_key = service.settings.api_key()
     app.state.is_ready = is_ready
     app.state.hub = Hub()
+    app.state.figures = Reader(service)
+    app.state.metrics = Metrics(app.state.figures.read, service.vitals)
     app.state.mirrors = mirrors
-    app.state.metrics = Metrics(lambda: figures(service))
     problems.install(app)
     v1 = APIRouter(prefix="/v1", dependencies=[Depends(require_key)], responses=RESPONSES)
     for part in (
@@ -77,8 +79,13 @@ def create_app(
         budgets,
     ):
         v1.include_router(part.router)
+    v1.include_router(session.router)
     app.include_router(v1)
     app.include_router(health.router)
+    if (dashboard := optuna_dashboard(service.settings)) is not None:
+        from tuner.api import dashboards  # it needs an extra
+
+        dashboards.install(app, dashboard)
     if page_files is not None:
         page.install(app, page_files)
     app.add_middleware(BodyLimit)

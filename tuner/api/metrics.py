@@ -1,75 +1,87 @@
-"""Figures for Prometheus: latency by route as it happens; states, spend and holds read from the record at each scrape."""
+"""Figures for Prometheus: requests as they happen; what is recorded, and what this process has done, read at each scrape."""
 
 import time
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+)
+from prometheus_client.core import Metric
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tuner.service.figures import Totals
+from tuner import __version__
+from tuner.api import families, recorded
+from tuner.domain.errors import Unavailable
+from tuner.service.figures import Figures
+from tuner.service.vitals import Vitals
 
-BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+BUCKETS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-JOB_STATES = ("queued", "running", "paused", "succeeded", "cancelled", "failed")
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a series for each counter that nobody asks for
 
 
 class Metrics:
-    """One registry an app."""
+    """One registry an app. `read` raises Unavailable where the database does not answer."""
 
-    def __init__(self, read: Callable[[], Totals]) -> None:
-        self._registry = CollectorRegistry()
-        self.latency = Histogram(
-            "tuner_http_request_seconds",
-            "Time to the first byte of an answer, by route template",
-            ("method", "route", "status"),
-            registry=self._registry,
-            buckets=BUCKETS,
+    def __init__(self, read: Callable[[], Figures], vitals: Vitals) -> None:
+        self._registry = registry = CollectorRegistry()
+        duration, requests, watchers = families.DURATION, families.REQUESTS, families.WATCHERS
+        self._duration = Histogram(
+            duration.name, duration.help, duration.labels, registry=registry, buckets=BUCKETS
         )
-        self._registry.register(_Recorded(read))
+        self._requests = Counter(requests.name, requests.help, requests.labels, registry=registry)
+        self.watchers = Gauge(watchers.name, watchers.help, registry=registry)
+        registry.register(_Told(read, vitals))
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        GCCollector(registry=registry)
 
-    def render(self) -> tuple[bytes, str]:
-        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+    def answered(self, scope: Scope, status: int, seconds: float) -> None:
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        self._duration.labels(method).observe(seconds)
+        self._requests.labels(method, _template(scope), f"{status // 100}xx").inc()
+
+    def render(self, accept: str) -> tuple[bytes, str]:
+        """The text and its type: OpenMetrics where it is accepted, else Prometheus' own."""
+        encode, kind = choose_encoder(accept)
+        return encode(self._registry), kind
 
 
-class _Recorded(Collector):
-    def __init__(self, read: Callable[[], Totals]) -> None:
-        self._read = read
+class _Told(Collector):
+    def __init__(self, read: Callable[[], Figures], vitals: Vitals) -> None:
+        self._read, self._vitals = read, vitals
 
     def describe(self) -> Iterator[Metric]:
         """Nothing is read when it is registered."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        found = self._read()
-        jobs = GaugeMetricFamily("tuner_jobs", "Tuning jobs by state", labels=["state"])
-        for state in JOB_STATES:
-            jobs.add_metric([state], found.jobs.get(state, 0))
-        yield jobs
-        trials = GaugeMetricFamily("tuner_trials", "Trials by state", labels=["state"])
-        for state, count in sorted(found.trials.items()):
-            trials.add_metric([state], count)
-        yield trials
-        spend = CounterMetricFamily("tuner_spend_usd", "Dollars posted, by kind of cost", labels=["kind"])
-        for kind, cost in sorted(found.by_kind.items()):
-            spend.add_metric([kind], cost.usd.usd)
-        yield spend
-        yield CounterMetricFamily("tuner_gpu_hours", "GPU-hours posted", value=found.posted.gpu_hours)
-        yield GaugeMetricFamily("tuner_held_usd", "Dollars held for work under way", value=found.held.usd.usd)
-        taken = "Attempts whose machine was taken away, with a notice or without"
-        yield CounterMetricFamily("tuner_preemptions", taken, value=found.preemptions)
-        yield SummaryMetricFamily(
-            "tuner_queue_wait_seconds",
-            "Time from a job's submission to its first driver",
-            count_value=found.started,
-            sum_value=found.queue_wait_ns / 1e9,
-        )
+        yield families.BUILD.metric({(__version__,): 1})
+        for family, values in families.OF_PROCESS:
+            yield family.metric(values(self._vitals))
+        try:
+            found = self._read()
+        except Unavailable:
+            yield families.DATABASE.metric({(): 0})
+            return
+        yield families.DATABASE.metric({(): 1})
+        for family, figures in recorded.RECORDED:
+            yield family.metric(figures(found))
+        yield recorded.queue_wait(found)
 
 
 class Latency:
-    """ASGI middleware that times requests by the template of their route, so that ids make no new series."""
+    """ASGI middleware that counts and times requests by the template of their route, so that ids make no new series."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics
@@ -78,19 +90,26 @@ class Latency:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began = time.perf_counter()
+        began, streams = time.perf_counter(), 0
 
         async def timed(message: Message) -> None:
+            nonlocal streams
             if message["type"] == "http.response.start":
-                labels = (
-                    scope["method"] if scope["method"] in METHODS else "other",
-                    _template(scope),
-                    str(message["status"]),
-                )
-                self._metrics.latency.labels(*labels).observe(time.perf_counter() - began)
+                self._metrics.answered(scope, message["status"], time.perf_counter() - began)
+                if _is_stream(message):
+                    streams = 1
+                    self._metrics.watchers.inc()
             await send(message)
 
-        await self._app(scope, receive, timed)
+        try:
+            await self._app(scope, receive, timed)
+        finally:
+            self._metrics.watchers.dec(streams)
+
+
+def _is_stream(start: Message) -> bool:
+    kinds = (value for name, value in start.get("headers", ()) if name.lower() == b"content-type")
+    return any(kind.startswith(b"text/event-stream") for kind in kinds)
 
 
 def _template(scope: Scope) -> str:

@@ -4,6 +4,8 @@ import gc
 import logging
 import socket
 import sys
+import threading
+from contextlib import suppress
 
 import typer
 import uvicorn
@@ -14,9 +16,10 @@ from tuner.domain.errors import Unavailable
 from tuner.service.catalogue import fault_of_prices
 from tuner.service.cluster import RayCluster
 from tuner.service.controller import Controller
-from tuner.service.figures import has_live_jobs
+from tuner.service.figures import Reader, has_live_jobs
 from tuner.service.keeper import Keeper
 from tuner.service.mirroring import Mirrors
+from tuner.service.storage_watch import StorageWatch
 from tuner.service.wiring import build
 from tuner.settings import Settings
 
@@ -31,7 +34,8 @@ def run() -> None:
     settings = Settings.from_env()
     listening = _listen(settings)
     service = build(settings)
-    controller, keeper, mirrors = Controller(service), Keeper(service), Mirrors(service)
+    controller, keeper = Controller(service), Keeper(service)
+    mirrors, storage = Mirrors(service), StorageWatch(service)
     app = create_app(
         service, is_ready=controller.ready.is_set, mirrors=mirrors.standing, page_files=web.FOLDER
     )
@@ -39,6 +43,8 @@ def run() -> None:
     gc.freeze()  # what was imported stays: looking through it again and again makes requests wait for 0.1 s
     controller.start()
     keeper.start()
+    storage.start()
+    threading.Thread(target=_read_first, args=(app.state.figures,), name="figures", daemon=True).start()
     mirrors.start()
     if fault := fault_of_prices(settings):
         typer.echo(f"prices cannot be told, and jobs are refused, until this is mended: {fault}", err=True)
@@ -52,6 +58,7 @@ def run() -> None:
     try:
         uvicorn.Server(config).run(sockets=[listening])
     finally:
+        storage.stop()
         mirrors.stop()
         keeper.stop()
         controller.stop()
@@ -60,6 +67,12 @@ def run() -> None:
         else:
             service.cluster.shut_down()
         service.database.dispose()
+
+
+def _read_first(figures: Reader) -> None:
+    """The first reading of a process takes seconds over a large record; the next ones go on from it."""
+    with suppress(Unavailable):
+        figures.read()
 
 
 def stop_cluster() -> None:

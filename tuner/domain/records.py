@@ -8,7 +8,7 @@ from tuner.domain.money import Cost, Price
 from tuner.domain.offer import Offer
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
-from tuner.domain.trial import AttemptEnd
+from tuner.domain.trial import AttemptCause, AttemptEnd
 
 NO_PRICE = Price(0)
 # Why an attempt ended that nothing was wrong with but for its driver.
@@ -49,7 +49,7 @@ class MachineFound:
 class AttemptRow:
     """One continuous run of a trial. `ended_at` None: it runs, as far as is known. `price` is that of its share of a machine of
     `market`, which it has had, and paid, since `landed_at` (None: it waited for one). `machine` is what it was found on (None: that
-    was not looked at)."""
+    was not looked at); `cause` why it was preempted, lost or failed."""
 
     trial: str
     attempt: int
@@ -66,6 +66,7 @@ class AttemptRow:
     price: Price = NO_PRICE
     landed_at: Instant | None = None
     machine: MachineFound | None = None
+    cause: AttemptCause | None = None
 
 
 @dataclass(frozen=True, slots=True)

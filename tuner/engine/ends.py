@@ -2,8 +2,8 @@
 
 from tuner.domain import events as ev
 from tuner.domain.time import Instant
-from tuner.domain.trial import AttemptEnd
-from tuner.engine.messages import Progress
+from tuner.domain.trial import CAUSES, AttemptCause, AttemptEnd
+from tuner.engine.messages import Progress, Trouble
 
 AttemptEvent = ev.Parked | ev.Completed | ev.Stopped | ev.Failed | ev.Lost | ev.Preempted
 _ENDS: dict[str, AttemptEnd] = {
@@ -29,6 +29,13 @@ def end_of(progress: Progress) -> AttemptEnd:
         if progress.trouble.no_fault:
             return "lost"
     return _ENDS[progress.state]
+
+
+def cause_of(trouble: Trouble | None) -> AttemptCause:
+    """Of an attempt that was lost or failed; a worker that vanished says nothing."""
+    if trouble is None:
+        return "worker"
+    return next((cause for cause in CAUSES if cause == trouble.kind), "other")
 
 
 def event_of(end: AttemptEnd, at: Instant, trial: str, *, saved: int, reason: str) -> AttemptEvent:

@@ -11,10 +11,11 @@ from tuner.domain.money import FREE, Cost, Money, Rate
 from tuner.domain.offer import Offer
 from tuner.domain.records import AttemptRow, CheckpointRow, MachineFound, OpenHold, ReportRow
 from tuner.domain.time import Instant
-from tuner.domain.trial import AttemptEnd
+from tuner.domain.trial import AttemptCause, AttemptEnd
 from tuner.domain.usage import Usage
+from tuner.engine.ends import cause_of
 from tuner.engine.journal import JournalTx
-from tuner.engine.messages import Saved, StepReport
+from tuner.engine.messages import Saved, StepReport, Trouble
 from tuner.engine.placement import Place
 from tuner.tuning.guard import fits_deadline, lease_ns
 
@@ -25,7 +26,8 @@ class Purse:
     up to which it was posted, `reported` that of the last report. It has had its machine since `landed_at`; as long as it waits
     for one (None) it costs nothing. `leaving`: its machine is about to be taken away. `moving`: where the trial is to go on, once
     this attempt is saved. Up to step `again_until` it does again what was done before, which took `again_ns`. `found` is the machine
-    that it was found on, which is what it pays for (None: not looked at), and `misplaced` why it may not stay there."""
+    that it was found on, which is what it pays for (None: not looked at), and `misplaced` why it may not stay there. `trouble` is what
+    its worker said last."""
 
     trial: str
     attempt: int
@@ -53,6 +55,7 @@ class Purse:
     usage: Usage | None = None
     found: Place | None = None
     misplaced: str = ""
+    trouble: Trouble | None = None
 
     @property
     def waits(self) -> bool:
@@ -144,7 +147,17 @@ class Purse:
         )
 
     def ended(self, end: AttemptEnd, at: Instant, *, reason: str, detail: str) -> AttemptRow:
-        return replace(self.row, ended_at=at, end=end, reason=reason, detail=detail)
+        cause = self._cause(end)
+        return replace(self.row, ended_at=at, end=end, reason=reason, detail=detail, cause=cause)
+
+    def _cause(self, end: AttemptEnd) -> AttemptCause | None:
+        if end == "preempted":
+            return "notice" if self.leaving else "no_notice"
+        if end not in ("lost", "failed"):
+            return None
+        if self.misplaced:
+            return "machine"
+        return cause_of(self.trouble)
 
     def unposted(self) -> Money:
         return self.rate.price.of(self.meter.total_ns) - self.rate.price.of(self.settled.total_ns)

@@ -96,7 +96,7 @@ class Loop:
             purse.read(progress.meter, heard_ns=self._clock.elapsed_ns())
             if purse.began(turn.tx, progress.node, progress.from_step):
                 self.saved[purse.trial] = purse.from_step
-            purse.leaving, purse.usage = progress.leaving, progress.usage
+            purse.leaving, purse.usage, purse.trouble = progress.leaving, progress.usage, progress.trouble
             for saved in progress.checkpoints:
                 self._on_saved(turn, purse, saved.step)
                 purse.saved(turn.tx, saved, self.state.spec, turn.at)

@@ -97,4 +97,6 @@ def _end_attempt(loop: Loop, tx: JournalTx, row: AttemptRow, now: Instant) -> No
         )
     reason, to_step = DRIVER_ENDED, max(trial.steps, row.from_step)
     costs = tx.posted(row.trial, row.attempt)
-    tx.put_attempt(replace(row, ended_at=now, end="lost", reason=reason, to_step=to_step, costs=costs))
+    tx.put_attempt(
+        replace(row, ended_at=now, end="lost", reason=reason, to_step=to_step, costs=costs, cause="driver")
+    )

@@ -9,6 +9,7 @@ from typing import Any
 
 import fsspec
 
+PROBES = ".probes"
 PARTIAL = ".partial-"  # begins the name of a directory that is not complete yet
 # Whoever calls tries again, and knows for how long. Left alone, botocore would try each request five times, s3fs each of
 # those five times, and a storage that takes connections and never answers would hold a save for half an hour.
@@ -95,6 +96,15 @@ class Storage:
         """At once, by their names in a directory. Raises FileNotFoundError."""
         paths = {self.path(*parts, name): name for name in names}
         return {paths[path]: bytes(data) for path, data in self._fs.cat(list(paths)).items()}
+
+    def probe(self, name: str) -> None:
+        """Writes a small file, reads it back and removes it. Raises what the storage does."""
+        if self.is_local:
+            self._fs.makedirs(self.path(PROBES), exist_ok=True)
+        self.put_files({name: name.encode()}, PROBES)
+        if self.read(PROBES, name) != name.encode():
+            raise OSError(f"{self.path(PROBES, name)} is not what was written")
+        self._fs.rm_file(self.path(PROBES, name))
 
     def _check_size(self, target: str, given: int) -> None:
         """Raises OSError where the storage took less, or more, than it was given."""

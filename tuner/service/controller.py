@@ -53,10 +53,13 @@ class Controller(threading.Thread):
             try:
                 self.one_pass()
                 self._trouble = ""
+                self._service.vitals.controller_at = self._service.now()
                 self.ready.set()
             except TunerError as error:
+                self._service.vitals.count("controller_failures")
                 self._note(f"{error.title()}: {error.detail}")
             except Exception:
+                self._service.vitals.count("controller_failures")
                 log.exception("a pass of the controller failed; the next one begins anew")
             self._over.wait(PASS_S)
 
@@ -119,11 +122,16 @@ class Controller(threading.Thread):
         """Submitted first and noted after: a repeat finds it submitted."""
         name, spot = row.spec.name, any(offer.market == "spot" for offer in row.offers)
         code = code_digest(row.spec.trainable, import_path()) if spot else None
-        self._service.cluster.submit(
-            launch.submission_id, job=launch.job, epoch=launch.epoch, name=name, code=code
-        )
+        try:
+            self._service.cluster.submit(
+                launch.submission_id, job=launch.job, epoch=launch.epoch, name=name, code=code
+            )
+        except Exception:
+            self._service.vitals.count("launch_failures")
+            raise
         with self._service.database.write() as db:
             launches.submitted(db, launch.job, launch.epoch, self._service.now())
+        self._service.vitals.count("launches")
         log.info("launched %s (%s)", launch.submission_id, name)
 
     # Looking after drivers
@@ -161,7 +169,11 @@ class Controller(threading.Thread):
             return
         delay_ns = NS * 2 ** (deaths - 2) if deaths > 1 else 0
         with service.database.write() as db:
-            launches.again(db, present, at=now, not_before=Instant(now + delay_ns), quick_deaths=deaths)
+            again = launches.again(
+                db, present, at=now, not_before=Instant(now + delay_ns), quick_deaths=deaths
+            )
+        if again:
+            service.vitals.count("driver_restarts")
         log.warning("the driver %s is dead (%s); the next one is launched", launch.submission_id, status)
 
     def _give_up(self, launch: Launch, said: str) -> None:
@@ -172,6 +184,7 @@ class Controller(threading.Thread):
             launches.end(db, launch.job, launch.epoch)
             detail = f"its driver died {QUICK_DEATHS_MAX} times without a report in between; the last one said:\n{said[-2000:]}"
             jobs.move(db, launch.job, "failed", "error", at=self._service.now(), detail=detail)
+        self._service.vitals.count("jobs_given_up")
         log.error("%s failed: its driver died %d times in a row", launch.job, QUICK_DEATHS_MAX)
 
     def _note(self, trouble: str) -> None:

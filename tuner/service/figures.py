@@ -1,13 +1,154 @@
-"""Figures over all jobs, for people who watch the service."""
+"""Figures over all jobs, for people who watch the service. They are read from the record, and kept for some seconds."""
 
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from tuner.domain.above import AboveBudget
+from tuner.domain.ledger import Account
+from tuner.domain.money import FREE, ZERO, Cost, Money
+from tuner.domain.time import NS, Instant
+from tuner.service.tallies import Ledger, Shape, Tally, shape_of
 from tuner.service.wiring import Service
-from tuner.store import launches, totals
+from tuner.store import above, launches, totals
+from tuner.store.counts import Counts
+from tuner.store.database import Connection
+from tuner.store.totals import Posted, Running
 from tuner.store.totals import Totals as Totals
 
+KEEP_NS = 5 * NS
+BUDGETS_MAX = 20
+# A running job is stalled whose last report is older than both: five of its mean steps, and ten minutes.
+STALLED_STEPS = 5
+STALLED_NS = 600 * NS
 
-def figures(service: Service) -> Totals:
-    with service.database.read() as db:
-        return totals.totals(db)
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """One above jobs, in its present period."""
+
+    budget: AboveBudget
+    account: Account
+
+    @property
+    def used(self) -> Fraction:
+        """The share of the limit that is nearest to its end."""
+        budget, posted = self.budget, self.account.posted
+        parts = [Fraction(0)]
+        if budget.usd is not None:
+            parts.append(Fraction(posted.usd.micro_usd, budget.usd.micro_usd))
+        if budget.gpu_ms is not None:
+            parts.append(Fraction(posted.gpu_ms, budget.gpu_ms))
+        return max(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """Of the running jobs: the oldest last report, how many are stalled, the most that one has spent since its best improved, in
+    dollars and as a share of its budget, and the shares of processors and GPUs in use by attempts under way (None: not
+    measured)."""
+
+    reported_since: Instant | None
+    stalled: int
+    unimproved: Money
+    unimproved_share: Fraction
+    cpu_share: Fraction | None
+    gpu_share: Fraction | None
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """`now` is when they were read. `counts` has `("promotions",)` too, since this process began."""
+
+    now: Instant
+    totals: Totals
+    counts: Counts
+    posted: Posted
+    budgets: tuple[Budget, ...]
+    watched: Watched
+
+
+class Reader:
+    """Thread-safe; one a process, since it goes on from where it last read."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._lock = threading.Lock()
+        self._last: Figures | None = None
+        self._ledger, self._tally = Ledger(), Tally()
+        self._shapes: dict[str, Shape] = {}
+
+    def read(self) -> Figures:
+        """Raises Unavailable where the database does not answer."""
+        with self._lock:
+            now, last = self._service.now(), self._last
+            if last is None or not 0 <= now - last.now < KEEP_NS:
+                self._last = last = self._read(now)
+            return last
+
+    def _read(self, now: Instant) -> Figures:
+        """In short transactions: with SQLite's rollback journal nobody can commit while somebody reads."""
+        service = self._service
+        posted = self._ledger.read(service)
+        with service.database.read() as db:
+            found = totals.totals(db, now)
+            budgets = _budgets(db, service.project, now)
+        with service.database.read() as db:
+            running = totals.running(db)
+            self._shapes = {one.job: self._shapes.get(one.job) or shape_of(db, one.job) for one in running}
+        cpus = {job: shape.cpus for job, shape in self._shapes.items()}
+        counted = self._tally.read(service, now)
+        return Figures(now, found, counted, posted, budgets, watched(running, cpus, now))
+
+
+def watched(running: list[Running], cpus: Mapping[str, Fraction], now: Instant) -> Watched:
+    """`cpus`: how many a trial of each job has."""
+    since = [(one, one.reported_at or one.running_since) for one in running]
+    spent = [max(ZERO, one.account.posted.usd - one.improved_spent) for one in running]
+    shares = [
+        Fraction(usd.micro_usd, one.account.limit.usd.micro_usd)
+        for one, usd in zip(running, spent, strict=True)
+        if one.account.limit.usd > ZERO
+    ]
+    used = {
+        name: sum(one.used.get(name, 0) for one in running)
+        for name in ("cpu_ns", "gpu_percent", "gpu_samples")
+    }
+    paid = sum((one.used.get("cpu_wall_ns", 0) * cpus[one.job] for one in running), Fraction(0))
+    samples = used["gpu_samples"]
+    return Watched(
+        min((at for _, at in since), default=None),
+        sum(1 for one, at in since if now - at > max(STALLED_NS, STALLED_STEPS * (one.step_ns or 0))),
+        max(spent, default=ZERO),
+        max(shares, default=Fraction(0)),
+        used["cpu_ns"] / paid if paid else None,
+        Fraction(used["gpu_percent"], samples * 100) if samples else None,
+    )
+
+
+def _budgets(db: Connection, project: str, now: Instant) -> tuple[Budget, ...]:
+    """Those that are nearest to their end, so that their number is bounded."""
+    kept = [one.budget for one in above.kept(db, project)]
+    found = [Budget(one, above.standing(db, project, one, now).account) for one in kept]
+    return tuple(sorted(found, key=lambda one: (-one.used, one.budget.name))[:BUDGETS_MAX])
+
+
+def spent(posted: Posted) -> dict[str, Cost]:
+    """By market, before corrections, which only move cost between kinds: it never falls."""
+    found: dict[str, Cost] = {}
+    for (entry, _, market), cost in posted.items():
+        if entry == "post":
+            found[market] = found.get(market, FREE) + cost
+    return found
+
+
+def by_kind(posted: Posted) -> dict[tuple[str, str], Cost]:
+    """By kind and market, as bills have it."""
+    found: dict[tuple[str, str], Cost] = {}
+    for (_, kind, market), cost in posted.items():
+        found[kind, market] = found.get((kind, market), FREE) + cost
+    return found
 
 
 def check_database(service: Service) -> None:

@@ -1,4 +1,4 @@
-"""The keeper of budgets above jobs: lets jobs go on that waited for one, and tells webhooks how much is spent.
+"""The keeper of budgets above jobs: lets jobs go on that waited for one, tells webhooks how much is spent, and checks the books.
 
 Everything it does follows from what is recorded, so that it may be killed at any moment, and two of them do nothing twice but
 send a message that the other had sent: deliveries have ids to know them by.
@@ -15,6 +15,7 @@ from tuner.domain.errors import TunerError
 from tuner.domain.time import NS, Instant, rfc3339
 from tuner.service import outgoing
 from tuner.service.above import without_room
+from tuner.service.audit import Audit
 from tuner.service.control import go_on
 from tuner.service.wiring import Service
 from tuner.store import above, budget_waits, deliveries, jobs, launches
@@ -38,14 +39,18 @@ class Keeper(threading.Thread):
         super().__init__(name="keeper", daemon=True)
         self._service = service
         self._over = threading.Event()
+        self._audit = Audit(service)
 
     def run(self) -> None:
         while not self._over.wait(PASS_S):
             try:
                 self.one_pass()
+                self._service.vitals.keeper_at = self._service.now()
             except TunerError as error:
+                self._service.vitals.count("keeper_failures")
                 log.warning("%s: %s", error.title(), error.detail)
             except Exception:
+                self._service.vitals.count("keeper_failures")
                 log.exception("a pass of the keeper failed; the next one begins anew")
 
     def stop(self, timeout_s: float = 15.0) -> None:
@@ -56,6 +61,7 @@ class Keeper(threading.Thread):
         self._let_go_on()
         self._note_alerts()
         self._deliver()
+        self._audit.some()
 
     def _let_go_on(self) -> None:
         service, now = self._service, self._service.now()
@@ -114,6 +120,7 @@ class Keeper(threading.Thread):
         }
         private = self._service.settings.webhook_private
         outcome = outgoing.send(one.url, body, headers, private=private)
+        self._service.vitals.count("webhooks_taken" if outcome.taken else "webhooks_refused")
         with self._service.database.write() as db:
             state: DeliveryState = "delivered" if outcome.taken else "given_up" if last else "pending"
             deliveries.end(db, one.id, state, outcome.said)

@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tuner.domain.time import Instant
 from tuner.engine.storage import Storage
 from tuner.service.cluster import Cluster, RayCluster
 from tuner.service.trainables import Prober, SubprocessProber
+from tuner.service.vitals import Vitals
 from tuner.settings import Settings, write_private
 from tuner.store.database import Database
 
@@ -28,6 +29,7 @@ class Service:
     prober: Prober
     now: Callable[[], Instant] = system_now
     project: str = PROJECT
+    vitals: Vitals = field(default_factory=Vitals)
 
 
 def build(settings: Settings) -> Service:

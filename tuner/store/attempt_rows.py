@@ -24,6 +24,7 @@ def attempt_row(found: Mapping[str, Any]) -> AttemptRow:
         "to_step",
         "market",
         "landed_at",
+        "cause",
     )
     price, machine = Price(found["price"]), _machine(found)
     return AttemptRow(**{name: found[name] for name in names}, costs=costs, price=price, machine=machine)
@@ -61,6 +62,7 @@ def values_of(attempt: AttemptRow) -> dict[str, Any]:
         "market": attempt.market,
         "price": attempt.price.micro_usd_per_hour,
         "landed_at": attempt.landed_at,
+        "cause": attempt.cause,
         **_machine_values(attempt.machine),
     }
 

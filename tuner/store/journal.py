@@ -301,7 +301,7 @@ def end_open(db: Connection, job: str, at: Instant) -> None:
     a, t, why = attempts.c, trials.c, DRIVER_ENDED
     open_ones = (a.job == job) & a.ended_at.is_(None)
     for trial, attempt in db.execute(select(a.trial, a.attempt).where(open_ones)).all():
-        ended = {"ended_at": at, "end": "lost", "reason": why}
+        ended = {"ended_at": at, "end": "lost", "reason": why, "cause": "driver"}
         posted = ledger.posted_by_kind(db, job, trial, attempt)
         mine = (a.job == job) & (a.trial == trial) & (a.attempt == attempt)
         db.execute(update(attempts).where(mine).values(**ended, costs=costs_text(posted)))

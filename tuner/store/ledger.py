@@ -7,16 +7,24 @@ anything twice changes nothing.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, case, func, insert, select, true, update
 
 from tuner.domain.cost import CostKind, total
 from tuner.domain.ids import entry_id
 from tuner.domain.ledger import Account, EntryType
-from tuner.domain.money import FREE, Cost, Money
+from tuner.domain.money import Cost, Money
 from tuner.domain.records import OpenHold
 from tuner.domain.time import Instant
 from tuner.store import above
 from tuner.store.tables import accounts, entries, holds
+
+UNITS = ("usd", "gpu_ms")
+# What is posted are posts and corrections; what is held are holds, less what was posted or released of them.
+_PARTS: Mapping[str, tuple[EntryType, ...]] = {
+    "entered": ("post", "correct"),
+    "put": ("hold",),
+    "taken": ("post", "release"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,24 +181,48 @@ def lines(db: Connection, job: str, *, after: int = 0, limit: int = 1000) -> lis
 
 def violations(db: Connection) -> list[str]:
     """Where the accounts differ from what their entries say; empty when the books are right."""
+    jobs = db.execute(select(accounts.c.job)).scalars().all()
+    return [f"{job}: {fault}" for job in jobs for fault in faults(db, job)]
+
+
+def accounts_after(db: Connection, job: str, limit: int) -> list[str]:
+    """The jobs whose accounts come next."""
+    a = accounts.c
+    return list(db.execute(select(a.job).where(a.job > job).order_by(a.job).limit(limit)).scalars())
+
+
+def faults(db: Connection, job: str) -> list[str]:
+    """What is wrong with an account, added up anew from its entries and its open holds in one statement, which sees one state of
+    the books."""
+    a, e, h = accounts.c, entries.c, holds.c
+    opened = [
+        select(func.coalesce(func.sum(h[unit]), 0)).where(h.job == job, h.state == "open").scalar_subquery()
+        for unit in UNITS
+    ]
+    sums = (
+        select(
+            *(
+                func.coalesce(func.sum(case((e.entry.in_(posts), e[unit]), else_=0)), 0).label(
+                    f"{name}_{unit}"
+                )
+                for name, posts in _PARTS.items()
+                for unit in UNITS
+            )
+        )
+        .where(e.job == job)
+        .subquery()
+    )
+    query = select(accounts, sums, opened[0].label("open_usd"), opened[1].label("open_gpu_ms"))
+    row = db.execute(query.select_from(accounts.join(sums, true())).where(a.job == job)).one()._mapping
     found = []
-    for row in db.execute(select(accounts)):
-        sums = {"hold": FREE, "post": FREE, "release": FREE, "correct": FREE}
-        e = entries.c
-        query = select(e.entry, func.sum(e.usd), func.sum(e.gpu_ms)).where(e.job == row.job).group_by(e.entry)
-        for entry, usd, gpu in db.execute(query):
-            sums[entry] = Cost(Money(int(usd)), int(gpu))
-        posted = sums["post"] + sums["correct"]
-        held = sums["hold"] - sums["post"] - sums["release"]
-        if posted != Cost(Money(row.posted_usd), row.posted_gpu_ms):
-            found.append(f"{row.job}: posted differs from its entries")
-        if held != Cost(Money(row.held_usd), row.held_gpu_ms):
-            found.append(f"{row.job}: held differs from its entries")
-        if (
-            row.posted_usd + row.held_usd > row.limit_usd
-            or row.posted_gpu_ms + row.held_gpu_ms > row.limit_gpu_ms
-        ):
-            found.append(f"{row.job}: more is posted and held than its budget")
+    if any(row[f"posted_{unit}"] != row[f"entered_{unit}"] for unit in UNITS):
+        found.append("posted differs from its entries")
+    if any(row[f"held_{unit}"] != row[f"put_{unit}"] - row[f"taken_{unit}"] for unit in UNITS):
+        found.append("held differs from its entries")
+    if any(row[f"held_{unit}"] != row[f"open_{unit}"] for unit in UNITS):
+        found.append("held differs from its open holds")
+    if any(row[f"posted_{unit}"] + row[f"held_{unit}"] > row[f"limit_{unit}"] for unit in UNITS):
+        found.append("more is posted and held than its budget")
     return found
 
 

@@ -62,6 +62,8 @@ jobs = Table(
     Column("code", String(64)),
     Index("ix_jobs_listing", "project", "created_at", "id"),
     Index("ix_jobs_state", "state"),
+    Index("ix_jobs_ended", "ended_at"),
+    Index("ix_jobs_started", "started_at", "created_at"),
     Index("ix_jobs_trainable", "project", "trainable"),
 )
 
@@ -174,6 +176,7 @@ trials = Table(
     Column("updated_at", BigInteger, nullable=False),
     Index("ix_trials_number", "job", "number", unique=True),
     Index("ix_trials_seq", "job", "seq"),
+    Index("ix_trials_state", "state", "steps"),
 )
 
 attempts = Table(
@@ -199,6 +202,8 @@ attempts = Table(
     Column("region", String(200)),
     Column("machine_price", BigInteger),
     Column("price_source", Text),
+    Column("cause", String(20)),
+    Index("ix_attempts_end", "end", "cause", "market"),
 )
 
 attempt_usage = Table(

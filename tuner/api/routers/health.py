@@ -30,6 +30,6 @@ def readyz(request: Request, service: Svc) -> dict[str, Any]:
 
 @router.get("/metrics")
 def metrics(request: Request) -> Response:
-    """Prometheus' text format."""
-    text, kind = request.app.state.metrics.render()
-    return Response(text, media_type=kind)
+    """Prometheus' text format, or OpenMetrics where that is accepted."""
+    text, kind = request.app.state.metrics.render(request.headers.get("accept", ""))
+    return Response(text, headers={"Content-Type": kind})

@@ -1,0 +1,287 @@
+"""The metrics of the record: the same from every process that serves it."""
+
+from collections.abc import Callable
+from typing import get_args
+
+from prometheus_client.core import Metric, SummaryMetricFamily
+
+from tuner.api.family import Family, Values
+from tuner.api.family import one as _one
+from tuner.domain.cost import KINDS
+from tuner.domain.job import JOB_STATES
+from tuner.domain.money import Cost
+from tuner.domain.time import NS, Instant
+from tuner.domain.trial import TrialState
+from tuner.service.figures import Budget, Figures, by_kind, spent
+
+MARKETS = ("on_demand", "spot")
+DELIVERIES = ("pending", "delivered", "given_up")
+NOTICES = {"notice": "yes", "no_notice": "no"}
+
+
+def _age(now: Instant, since: Instant | None) -> float | None:
+    return None if since is None else max(0, now - since) / NS
+
+
+def _jobs(f: Figures) -> Values:
+    return {(state,): f.totals.jobs.get(state, 0) for state in JOB_STATES}
+
+
+def _trials(f: Figures) -> Values:
+    return {(state,): f.counts["trials", state] for state in get_args(TrialState)}
+
+
+def _ends(f: Figures) -> Values:
+    found: dict[tuple[str, ...], float] = {}
+    for what, *labels in f.counts:
+        if what == "ends":
+            end, cause, market = labels
+            key = (end, cause or "none")
+            found[key] = found.get(key, 0) + f.counts[what, end, cause, market]
+    return found
+
+
+def _preemptions(f: Figures) -> Values:
+    found: dict[tuple[str, ...], float] = {
+        (notice, market): 0 for notice in ("yes", "no", "unknown") for market in MARKETS
+    }
+    for what, *labels in f.counts:
+        if what == "ends" and labels[0] == "preempted":
+            _, cause, market = labels
+            found[NOTICES.get(cause, "unknown"), market] += f.counts[what, "preempted", cause, market]
+    return found
+
+
+def _spend(f: Figures) -> Values:
+    found = spent(f.posted)
+    return {(market,): found.get(market, Cost()).usd.usd for market in MARKETS}
+
+
+def _gpu_seconds(f: Figures) -> Values:
+    found = spent(f.posted)
+    return {(market,): found.get(market, Cost()).gpu_ms / 1000 for market in MARKETS}
+
+
+def _bill(f: Figures) -> Values:
+    found = by_kind(f.posted)
+    return {(kind, market): found.get((kind, market), Cost()).usd.usd for kind in KINDS for market in MARKETS}
+
+
+def _budgets(value: Callable[[Budget], float | None]) -> Callable[[Figures], Values]:
+    def found(f: Figures) -> Values:
+        return {(one.budget.name,): told for one in f.budgets if (told := value(one)) is not None}
+
+    return found
+
+
+def _has_usd(one: Budget) -> bool:
+    return one.budget.usd is not None
+
+
+def _has_gpu(one: Budget) -> bool:
+    return one.budget.gpu_ms is not None
+
+
+Recorded = tuple[Family, Callable[[Figures], Values]]
+RECORDED: tuple[Recorded, ...] = (
+    (Family("tuner_jobs", "gauge", "Jobs by state", ("state",)), _jobs),
+    (
+        Family("tuner_jobs_waiting", "gauge", "Jobs that are due and have no driver yet"),
+        lambda f: _one(f.totals.waiting),
+    ),
+    (
+        Family(
+            "tuner_queue_oldest_wait_seconds",
+            "gauge",
+            "How long the first of the waiting jobs has waited; 0 when none does",
+        ),
+        lambda f: _one(_age(f.now, f.totals.waiting_since) or 0),
+    ),
+    (
+        Family(
+            "tuner_jobs_nearly_spent",
+            "gauge",
+            "Running jobs that have spent nine tenths of their dollars or GPU time",
+        ),
+        lambda f: _one(f.totals.nearly_spent),
+    ),
+    (
+        Family(
+            "tuner_jobs_stalled",
+            "gauge",
+            "Running jobs whose last report is older than ten minutes and than five of their steps",
+        ),
+        lambda f: _one(f.watched.stalled),
+    ),
+    (
+        Family(
+            "tuner_oldest_report_age_seconds",
+            "gauge",
+            "Age of the last report of the running job that has been silent for longest",
+        ),
+        lambda f: _one(_age(f.now, f.watched.reported_since)),
+    ),
+    (
+        Family(
+            "tuner_driver_silence_seconds",
+            "gauge",
+            "How long the driver has been silent that was silent for longest",
+        ),
+        lambda f: _one(_age(f.now, f.totals.silent_since)),
+    ),
+    (Family("tuner_trials", "gauge", "Trials by state", ("state",)), _trials),
+    (
+        Family("tuner_steps_total", "counter", "Steps that trials have reported, each counted once"),
+        lambda f: _one(f.counts["steps",]),
+    ),
+    (
+        Family(
+            "tuner_promotions_total",
+            "counter",
+            "Times that a trial went on beyond a rung, since this process began",
+        ),
+        lambda f: _one(f.counts["promotions",]),
+    ),
+    (
+        Family(
+            "tuner_attempts_ended_total",
+            "counter",
+            "Attempts by how they ended, and why where something was wrong",
+            ("end", "cause"),
+        ),
+        _ends,
+    ),
+    (
+        Family(
+            "tuner_preemptions_total",
+            "counter",
+            "Attempts whose machine was taken away, and whether it had a notice",
+            ("notice", "market"),
+        ),
+        _preemptions,
+    ),
+    (Family("tuner_spend_usd_total", "counter", "Dollars posted", ("market",)), _spend),
+    (Family("tuner_gpu_seconds_total", "counter", "GPU-seconds posted", ("market",)), _gpu_seconds),
+    (
+        Family(
+            "tuner_bill_usd",
+            "gauge",
+            "Dollars posted by kind of cost, corrected as bills are",
+            ("kind", "market"),
+        ),
+        _bill,
+    ),
+    (
+        Family("tuner_held_usd", "gauge", "Dollars held for work under way"),
+        lambda f: _one(f.totals.open.held.usd.usd),
+    ),
+    (
+        Family("tuner_held_gpu_seconds", "gauge", "GPU-seconds held for work under way"),
+        lambda f: _one(f.totals.open.held.gpu_ms / 1000),
+    ),
+    (
+        Family(
+            "tuner_open_jobs_limit_usd", "gauge", "Sum of the budgets in dollars of jobs that have not ended"
+        ),
+        lambda f: _one(f.totals.open.limit.usd.usd),
+    ),
+    (
+        Family("tuner_open_jobs_spent_usd", "gauge", "Dollars posted of those budgets"),
+        lambda f: _one(f.totals.open.posted.usd.usd),
+    ),
+    (
+        Family(
+            "tuner_open_jobs_limit_gpu_seconds",
+            "gauge",
+            "Sum of the budgets in GPU time of jobs that have not ended",
+        ),
+        lambda f: _one(f.totals.open.limit.gpu_ms / 1000),
+    ),
+    (
+        Family("tuner_open_jobs_spent_gpu_seconds", "gauge", "GPU-seconds posted of those budgets"),
+        lambda f: _one(f.totals.open.posted.gpu_ms / 1000),
+    ),
+    (
+        Family(
+            "tuner_unimproved_spend_usd",
+            "gauge",
+            "The most that a running job has spent since its best improved",
+        ),
+        lambda f: _one(f.watched.unimproved.usd),
+    ),
+    (
+        Family(
+            "tuner_unimproved_spend_ratio",
+            "gauge",
+            "The largest share of its budget that a running job has spent since its best improved",
+        ),
+        lambda f: _one(f.watched.unimproved_share),
+    ),
+    (
+        Family("tuner_budget_limit_usd", "gauge", "Limit of a budget above jobs", ("budget",)),
+        _budgets(lambda one: one.account.limit.usd.usd if _has_usd(one) else None),
+    ),
+    (
+        Family("tuner_budget_spent_usd", "gauge", "Dollars posted in a budget's present period", ("budget",)),
+        _budgets(lambda one: one.account.posted.usd.usd if _has_usd(one) else None),
+    ),
+    (
+        Family("tuner_budget_held_usd", "gauge", "Dollars held in a budget", ("budget",)),
+        _budgets(lambda one: one.account.held.usd.usd if _has_usd(one) else None),
+    ),
+    (
+        Family("tuner_budget_limit_gpu_seconds", "gauge", "Limit of a budget in GPU time", ("budget",)),
+        _budgets(lambda one: one.account.limit.gpu_ms / 1000 if _has_gpu(one) else None),
+    ),
+    (
+        Family(
+            "tuner_budget_spent_gpu_seconds",
+            "gauge",
+            "GPU-seconds posted in a budget's present period",
+            ("budget",),
+        ),
+        _budgets(lambda one: one.account.posted.gpu_ms / 1000 if _has_gpu(one) else None),
+    ),
+    (
+        Family(
+            "tuner_budget_used_ratio",
+            "gauge",
+            "Share of a budget's limit that is posted, of dollars or GPU time, whichever is more",
+            ("budget",),
+        ),
+        _budgets(lambda one: float(one.used)),
+    ),
+    (
+        Family("tuner_cpu_used_ratio", "gauge", "Share in use of the processors of attempts under way"),
+        lambda f: _one(f.watched.cpu_share),
+    ),
+    (
+        Family(
+            "tuner_gpu_used_ratio", "gauge", "Mean utilisation of the GPUs of attempts under way, by NVML"
+        ),
+        lambda f: _one(f.watched.gpu_share),
+    ),
+    (
+        Family("tuner_webhook_deliveries", "gauge", "Webhooks of budgets by state", ("state",)),
+        lambda f: {(state,): f.totals.deliveries.get(state, 0) for state in DELIVERIES},
+    ),
+    (
+        Family(
+            "tuner_webhook_oldest_pending_seconds",
+            "gauge",
+            "Age of the oldest webhook not yet taken; 0 when there is none",
+        ),
+        lambda f: _one(_age(f.now, f.totals.undelivered_since) or 0),
+    ),
+)
+QUEUE_WAIT = Family(
+    "tuner_queue_wait_seconds",
+    "summary",
+    "Time from a job's submission to its first driver, of jobs that had one",
+)
+
+
+def queue_wait(f: Figures) -> Metric:
+    found = SummaryMetricFamily(QUEUE_WAIT.name, QUEUE_WAIT.help, labels=())
+    found.add_metric((), f.totals.started, f.totals.queue_wait_ns / NS)
+    return found

@@ -1,0 +1,60 @@
+"""The books are checked again and again: each account is added up anew from its entries, some at a time, all in turn."""
+
+import logging
+
+from tuner.service.wiring import Service
+from tuner.store import above, ledger
+
+log = logging.getLogger("tuner.audit")
+
+AT_ONCE = 50
+ROUND_NS = 60 * 10**9
+
+
+class Audit:
+    """Used by one thread. What is found stands in the service's vitals until a later check finds it mended."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._after = ""
+        self._began_at = service.now()
+
+    def some(self) -> None:
+        """Checks the next accounts. With SQLite nobody can commit while somebody reads: each has a transaction of its own. A round
+        begins a minute after the one before began, or later."""
+        service, now = self._service, self._service.now()
+        if not self._after:
+            if service.vitals.checked_at is not None and now - self._began_at < ROUND_NS:
+                return
+            self._began_at = now
+            self._check_budgets()
+        with service.database.read() as db:
+            jobs = ledger.accounts_after(db, self._after, AT_ONCE)
+        for job in jobs:
+            with service.database.read() as db:
+                self._note(job, ledger.faults(db, job))
+            service.vitals.count("ledger_checks")
+        self._after = jobs[-1] if len(jobs) == AT_ONCE else ""
+        if not self._after:
+            service.vitals.checked_at = service.now()
+
+    def _check_budgets(self) -> None:
+        """That none above jobs is exceeded."""
+        service = self._service
+        with service.database.read() as db:
+            for one in above.kept(db, service.project):
+                account = above.standing(db, service.project, one.budget, service.now()).account
+                fits = (account.posted + account.held).fits(account.limit)
+                self._note(
+                    f"budget {one.budget.name}", [] if fits else ["more is posted and held than it allows"]
+                )
+
+    def _note(self, name: str, faults: list[str]) -> None:
+        violations = self._service.vitals.violations
+        if not faults:
+            violations.pop(name, None)
+            return
+        said = "; ".join(faults)
+        if violations.get(name) != said:
+            log.error("the books are wrong: %s: %s", name, said)
+        violations[name] = said
