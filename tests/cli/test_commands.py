@@ -105,6 +105,7 @@ OTHERS = {
         "simulate",
         "cluster",
         "migrate",
+        "doctor",
     ),
     *("pause", "resume", "cancel", "topup", "priority"),
 }
