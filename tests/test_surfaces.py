@@ -37,6 +37,7 @@ ENDPOINTS = {
     ("delete", "/v1/budgets/{name}"),
     ("get", "/v1/prices"),
     ("get", "/v1/trainables"),
+    ("post", "/v1/session"),
     ("get", "/healthz"),
     ("get", "/readyz"),
     ("get", "/metrics"),

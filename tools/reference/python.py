@@ -92,6 +92,7 @@ def _signature(found: Any) -> str:
         return ""
     kept = [_plain(one) for name, one in told.parameters.items() if name != "self"]
     text = str(told.replace(parameters=kept, return_annotation=_answer(told.return_annotation)))
+    text = re.sub(r"ForwardRef\('(.*?)'\)", r"\1", text)  # what is imported for types alone
     return re.sub(
         r"\b(?:[A-Za-z_0-9]+\.)+([A-Z]\w*)", r"\1", text.replace("JobFacts", "Job").replace("~", "")
     )

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Depends, FastAPI
 
 from tuner import __version__
-from tuner.api import page, problems
+from tuner.api import page, problems, session
 from tuner.api.auth import require_key
 from tuner.api.limits import BodyLimit
 from tuner.api.metrics import Latency, Metrics
@@ -28,6 +28,7 @@ from tuner.api.routers import (
     spend,
 )
 from tuner.schemas.problem import Problem
+from tuner.service.dashboards import optuna_dashboard
 from tuner.service.figures import Reader
 from tuner.service.wiring import Service
 
@@ -76,8 +77,13 @@ def create_app(
         budgets,
     ):
         v1.include_router(part.router)
+    v1.include_router(session.router)
     app.include_router(v1)
     app.include_router(health.router)
+    if (dashboard := optuna_dashboard(service.settings)) is not None:
+        from tuner.api import dashboards  # it needs an extra
+
+        dashboards.install(app, dashboard)
     if page_files is not None:
         page.install(app, page_files)
     app.add_middleware(BodyLimit)

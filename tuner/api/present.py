@@ -63,7 +63,11 @@ def job_of(view: JobView) -> wire.Job:
             running_seconds=seconds(view.running_ns),
         ),
         best=None if view.best is None else best_of(view.best),
-        links=wire.Links(ray_dashboard=view.ray_dashboard, optuna_dashboard=None, self=f"/v1/jobs/{row.id}"),
+        links=wire.Links(
+            ray_dashboard=view.ray_dashboard,
+            optuna_dashboard=view.optuna_dashboard,
+            self=f"/v1/jobs/{row.id}",
+        ),
         created_at=rfc3339(row.created_at),
         started_at=_time(row.started_at),
         ended_at=_time(row.ended_at),

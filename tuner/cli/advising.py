@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from tuner.cli import tables
+from tuner.cli.arguments import JobId, Json
 from tuner.cli.frame import Frame, connect, with_problems
 from tuner.cli.words import number, usd
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 @with_problems
 def advice(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="The id of a job: job_…", show_default=False)],
-    as_json: Annotated[bool, typer.Option("--json", help="Print what REST answers, as JSON.")] = False,
+    job: JobId,
+    as_json: Json = False,
 ) -> None:
     """What would have made a job cheaper, with its evidence, and how to verify that quality does not regress."""
     Frame(as_json).show(connect().advice(job), _shown)

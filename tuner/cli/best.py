@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from tuner.cli import render_best
+from tuner.cli.arguments import JobId, Json
 from tuner.cli.frame import Frame, connect, with_problems
+from tuner.cli.style import Format, Style
 from tuner.cli.training import command
 
 if TYPE_CHECKING:
@@ -19,8 +21,6 @@ if TYPE_CHECKING:
 
 P = TypeVar("P", bound="PricedBest")
 
-Json = Annotated[bool, typer.Option("--json", help="Print what REST answers, as JSON.")]
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="The id of a job: job_…", show_default=False)]
 MaxCost = Annotated[
     float | None, typer.Option("--max-cost-usd", help="What training it may cost, in dollars.")
 ]
@@ -95,11 +95,12 @@ def pareto(
     market: Market = None,
     instance_type: InstanceType = None,
     region: Region = None,
+    style: Format = Style.TABLE,
     as_json: Json = False,
 ) -> None:
     """Metric against cost: every configuration that no other beats on both."""
     found = connect().pareto(job, market=market, instance_type=instance_type, region=region)
-    Frame(as_json).show(found, render_best.pareto)
+    Frame(as_json, style).show(found, render_best.pareto)
 
 
 def _show(

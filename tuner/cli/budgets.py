@@ -10,12 +10,12 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tuner.cli import tables, words
+from tuner.cli.arguments import Json
 from tuner.cli.frame import Frame, connect, with_problems
 
 if TYPE_CHECKING:
     from tuner.schemas.budgets import BudgetAbove
 
-Json = Annotated[bool, typer.Option("--json", help="Print what REST answers, as JSON.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The budget's name.", show_default=False)]
 budgets = typer.Typer(no_args_is_help=True, help="What all jobs with certain tags may spend together.")
 
@@ -124,7 +124,9 @@ def _budget(one: BudgetAbove) -> RenderableType:
     lines.extend(Text(f"{job} waits for it") for job in one.waiting_jobs)
     lines.extend(Text(f"at {alert.at:.0%} to {alert.url}") for alert in one.alerts)
     lines.extend(
-        Text(f"{told.created_at} {told.url} {told.state} after {told.tries} tries: {told.answer}")
+        Text(
+            f"{told.created_at} {told.url} {told.state} after {words.plural(told.tries, 'try', 'tries')}: {told.answer}"
+        )
         for told in one.deliveries
     )
     if one.webhook_secret:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tuner.cli.arguments import JobId, Json, TrialId
 from tuner.cli.frame import connect, with_problems
 
 if TYPE_CHECKING:
@@ -23,10 +24,8 @@ LOOK_S = 1.0
 
 @with_problems
 def logs(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="The id of a job: job_…", show_default=False)],
-    trial: Annotated[
-        str, typer.Argument(metavar="TRIAL", help="The id of a trial: trial_…", show_default=False)
-    ],
+    job: JobId,
+    trial: TrialId,
     attempt: Annotated[
         int | None, typer.Option(min=1, help="Which attempt; the newest that printed anything, by default.")
     ] = None,
@@ -36,7 +35,7 @@ def logs(
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on until the trial has ended, or the attempt that was named.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what REST answers, as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """What a trial's own code printed."""
     client, size = connect(), _bytes(tail)

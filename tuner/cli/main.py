@@ -5,14 +5,16 @@ from typing import Annotated
 
 import typer
 
-from tuner.cli import render, sketch
+from tuner.cli import completing, render, sketch
 from tuner.cli import watch as watching
 from tuner.cli.advising import advice
+from tuner.cli.arguments import JobId, Json, TrialId
 from tuner.cli.best import best, best_of_all, pareto
 from tuner.cli.budgets import budgets
 from tuner.cli.cluster import cluster, preempt
 from tuner.cli.curves import curves
 from tuner.cli.estimate import estimate
+from tuner.cli.examples import add_examples
 from tuner.cli.frame import Frame, connect, with_problems
 from tuner.cli.job_yaml import read_job
 from tuner.cli.logs import logs
@@ -22,17 +24,15 @@ from tuner.cli.plan import plan
 from tuner.cli.prices import prices
 from tuner.cli.simulate import simulate
 from tuner.cli.spending import spend
+from tuner.cli.style import Format, Style
 from tuner.cli.topup import topup
 from tuner.cli.training import train
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Hyperparameter tuning under hard budgets in dollars and GPU-hours.",
 )
-Json = Annotated[bool, typer.Option("--json", help="Print what REST answers, as JSON.")]
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="The id of a job: job_…", show_default=False)]
 
 
 @app.command()
@@ -93,12 +93,15 @@ def submit(
 @app.command()
 @with_problems
 def jobs(
-    state: Annotated[str | None, typer.Option(help="Only jobs in this state.")] = None,
+    state: Annotated[
+        str | None, typer.Option(help="Only jobs in this state.", autocompletion=completing.states)
+    ] = None,
     tag: Annotated[str | None, typer.Option(help="Only jobs with this tag, as key:value.")] = None,
+    style: Format = Style.TABLE,
     as_json: Json = False,
 ) -> None:
     """List jobs, newest first."""
-    Frame(as_json).show_all(list(connect().jobs(state=state, tag=tag)), render.jobs)
+    Frame(as_json, style).show_all(list(connect().jobs(state=state, tag=tag)), render.jobs)
 
 
 @app.command()
@@ -123,27 +126,32 @@ def watch(job: JobId, as_json: Json = False) -> None:
 def trials(
     job: JobId,
     sort: Annotated[
-        str, typer.Option(help="number, metric, cost_usd or steps; with a minus, descending.")
+        str,
+        typer.Option(
+            help="number, metric, cost_usd or steps; with a minus, descending.",
+            autocompletion=completing.sorts,
+        ),
     ] = "number",
     limit: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
+    style: Format = Style.TABLE,
     as_json: Json = False,
 ) -> None:
     """List a job's trials."""
-    Frame(as_json).show_all(list(connect().trials(job, sort=sort, limit=limit)), render.trials)
+    Frame(as_json, style).show_all(list(connect().trials(job, sort=sort, limit=limit)), render.trials)
 
 
 @app.command()
 @with_problems
-def trial(job: JobId, trial: Annotated[str, typer.Argument(metavar="TRIAL")], as_json: Json = False) -> None:
+def trial(job: JobId, trial: TrialId, as_json: Json = False) -> None:
     """Show one trial: its learning curve, its bill, its attempts."""
     Frame(as_json).show(connect().trial(job, trial), render.trial)
 
 
 @app.command()
 @with_problems
-def bill(job: JobId, as_json: Json = False) -> None:
+def bill(job: JobId, style: Format = Style.TABLE, as_json: Json = False) -> None:
     """What a job cost, by kind and trial."""
-    Frame(as_json).show(connect().bill(job), render.bill)
+    Frame(as_json, style).show(connect().bill(job), render.bill)
 
 
 @app.command()
@@ -155,9 +163,9 @@ def report(job: JobId, as_json: Json = False) -> None:
 
 @app.command()
 @with_problems
-def ledger(job: JobId, as_json: Json = False) -> None:
+def ledger(job: JobId, style: Format = Style.TABLE, as_json: Json = False) -> None:
     """Every entry of a job's ledger."""
-    Frame(as_json).show(connect().ledger(job), render.ledger)
+    Frame(as_json, style).show(connect().ledger(job), render.ledger)
 
 
 @app.command()
@@ -217,6 +225,7 @@ app.command()(migrate)
 app.command()(preempt)
 app.command()(spend)
 app.add_typer(budgets, name="budgets")
+add_examples(app)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tuner.cli import render, watch, words
+from tuner.cli.arguments import Json
 from tuner.cli.frame import Frame, connect, with_problems
 from tuner.cli.job_yaml import read_job
 
@@ -20,7 +21,7 @@ def pilot(
     file: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job; - reads standard input.")],
     usd: Annotated[float | None, typer.Option(help="What the pilot may cost, in dollars.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Show progress until the pilot ends.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what REST answers, as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Train a few steps of a few configurations of a job, so that plans for it know how long steps take."""
     client, job = connect(), read_job(file)

@@ -11,10 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from tuner.cli import tables
+from tuner.cli.arguments import Json
 from tuner.cli.frame import Frame, connect, with_problems
 from tuner.cli.job_yaml import read_job
 from tuner.cli.pilot import run as run_pilot
-from tuner.cli.words import number, usd
+from tuner.cli.style import Format, Style
+from tuner.cli.words import number, plural, usd
 
 if TYPE_CHECKING:
     from tuner.schemas.plan import Plan, PlanAlternative, PlanChance
@@ -38,7 +40,8 @@ def plan(
         float | None,
         typer.Option(help="Run a pilot first that costs no more, unless the job has had its pilot."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what REST answers, as JSON.")] = False,
+    style: Format = Style.TABLE,
+    as_json: Json = False,
 ) -> None:
     """Plan a job: expected trials, dollars and time at each rung, what to choose, and what else it could cost."""
     job = read_job(file)
@@ -52,8 +55,8 @@ def plan(
         job = {**job, "planning": {**job.get("planning", {}), **said}}
     client = connect()
     ran = None if pilot_usd is None else run_pilot(client, job, pilot_usd, quiet=as_json)
-    Frame(as_json).show(client.plan(job), shown)
-    if ran is not None and not as_json:
+    Frame(as_json, style).show(client.plan(job), shown)
+    if ran is not None and not as_json and style is Style.TABLE:
         typer.echo(f"The pilot {ran.id} cost {usd(ran.spend.usd)}.")
 
 
@@ -98,7 +101,7 @@ def _summary(found: Plan) -> RenderableType:
     if found.target is not None:
         table.add_row("reaches its target", _chance(found.target), "")
     ends = ", ".join(f"{reason} in {count}" for reason, count in found.ends.items())
-    table.add_row("ends by", ends, f"of {found.inputs.runs} runs")
+    table.add_row("ends by", ends, f"of {plural(found.inputs.runs, 'run')}")
     return table
 
 
@@ -166,9 +169,9 @@ def _choices(found: Plan) -> RenderableType:
 def _evidence(found: Plan) -> str:
     evidence = found.inputs.evidence
     by = {
-        "pilot": f"a pilot of {evidence.trials} trials",
-        "history": f"{evidence.trials} trials of {len(evidence.jobs)} earlier jobs",
+        "pilot": f"a pilot of {plural(evidence.trials, 'trial')}",
+        "history": f"{plural(evidence.trials, 'trial')} of {plural(len(evidence.jobs), 'earlier job')}",
         "given": "step times that were given",
         "none": "nothing but defaults",
     }[evidence.source]
-    return f"By {by}: {hours(evidence.step_seconds)} a step, in {found.inputs.runs} simulated runs."
+    return f"By {by}: {hours(evidence.step_seconds)} a step, in {plural(found.inputs.runs, 'simulated run')}."

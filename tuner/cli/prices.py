@@ -10,7 +10,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tuner.cli import tables
+from tuner.cli.arguments import Json
 from tuner.cli.frame import Frame, connect, with_problems
+from tuner.cli.style import Format, Style
 from tuner.cli.words import number, usd
 
 if TYPE_CHECKING:
@@ -31,7 +33,8 @@ def prices(
     update: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Bring the prices of this CSV to this home.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what REST answers, as JSON.")] = False,
+    style: Format = Style.TABLE,
+    as_json: Json = False,
 ) -> None:
     """What machines cost, the cheapest first, with dates; or bring newer prices."""
     words = {
@@ -43,7 +46,7 @@ def prices(
         "market": market,
     }
     if update is None:
-        Frame(as_json).show(connect().prices(limit=limit, **words), _prices)
+        Frame(as_json, style).show(connect().prices(limit=limit, **words), _prices)
         return
     if any(words.values()):
         raise typer.BadParameter("give a file or filters, not both", param_hint="--update")

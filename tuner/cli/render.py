@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tuner.cli import tables
-from tuner.cli.words import config, number, usd
+from tuner.cli.words import config, number, plural, usd
 
 if TYPE_CHECKING:
     from tuner.client import Job
@@ -107,19 +107,37 @@ def bill(found: show.Bill) -> RenderableType:
         share = found.by_kind[kind] / found.total_usd if found.total_usd else 0
         total.add_row(kind, usd(found.by_kind[kind]), f"{share:.1%}")
     total.add_row("total", usd(found.total_usd), "")
-    lines: list[RenderableType] = [total]
+    lines: list[RenderableType] = [total, Text(), _bill_by_trial(found), Text()]
     saved = found.savings.against_full_fidelity_usd
     if saved is not None:
-        count, full = len(found.trials), usd(found.savings.full_fidelity_usd)
-        lines.append(Text(f"All {count} trials to the last step would have cost {full}: {usd(saved)} saved."))
+        full = usd(found.savings.full_fidelity_usd)
+        lines.append(Text(f"{_all_trials(len(found.trials))} would have cost {full}: {_saved(saved)}."))
     if found.cost_per_completed_trial_usd is not None:
         per = usd(found.cost_per_completed_trial_usd)
-        lines.append(Text(f"{found.completed_trials} trials completed, {per} for each."))
+        lines.append(Text(f"{plural(found.completed_trials, 'trial')} completed, at {per} each."))
     if found.savings.against_on_demand_usd:
         lines.append(Text(_spot_savings(found)))
     if found.preemptions:
-        lines.append(Text(f"Trials were preempted {found.preemptions} times."))
+        lines.append(Text(f"{plural(found.preemptions, 'preemption')}."))
     return Group(*lines)
+
+
+def _bill_by_trial(found: show.Bill) -> RenderableType:
+    """Only the kinds that were paid for."""
+    kinds = [kind for kind in KINDS if any(one.by_kind[kind] for one in found.trials)]
+    table = tables.plain("trial", "state", "steps", *kinds, "total")
+    for one in found.trials:
+        costs = [usd(one.by_kind[kind]) for kind in kinds]
+        table.add_row(one.trial, one.state, str(one.steps), *costs, usd(one.total_usd))
+    return table
+
+
+def _all_trials(count: int) -> str:
+    return "The trial to its last step" if count == 1 else f"All {plural(count, 'trial')} to the last step"
+
+
+def _saved(usd_saved: float) -> str:
+    return f"{usd(usd_saved)} saved" if usd_saved >= 0 else f"{usd(-usd_saved)} less than was spent"
 
 
 def _spot_savings(found: show.Bill) -> str:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tuner.cli import tables
-from tuner.cli.words import config, number, usd
+from tuner.cli.words import config, number, plural, usd
 
 if TYPE_CHECKING:
     from tuner.schemas import answers as show
@@ -27,7 +27,7 @@ def report(found: show.JobReport) -> RenderableType:
     return Group(
         Text(f"{usd(found.best_spent_usd)} bought {found.metric} {number(best.metric)}", style="bold"),
         Text(f"{best.trial} at step {best.step}: {config(best.config)}"),
-        Text(f"{spent} was spent in all, on {found.trials} trials that reported"),
+        Text(f"{spent} was spent in all, on {plural(found.trials, 'trial')} that reported"),
         *(Text(line, no_wrap=True) for line in curve(found.best_curve, found.spent_usd)),
         _estimates(found.estimates),
         *(Text(f"{_name(one)}: {one.note}", style="dim") for one in found.estimates),

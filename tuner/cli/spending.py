@@ -8,12 +8,12 @@ import typer
 from rich.console import RenderableType
 
 from tuner.cli import tables, words
+from tuner.cli.arguments import Json
 from tuner.cli.frame import Frame, connect, with_problems
+from tuner.cli.style import Format, Style
 
 if TYPE_CHECKING:
     from tuner.schemas.spend import SpendAnswer, SpendFigures
-
-Json = Annotated[bool, typer.Option("--json", help="Print what REST answers, as JSON.")]
 
 
 @with_problems
@@ -26,6 +26,7 @@ def spend(
     until: Annotated[str | None, typer.Option(help="Likewise; what is spent then no longer counts.")] = None,
     timezone: Annotated[str, typer.Option(help="Of dates and days.")] = "UTC",
     as_csv: Annotated[bool, typer.Option("--csv", help="Print a table for spreadsheets.")] = False,
+    style: Format = Style.TABLE,
     as_json: Json = False,
 ) -> None:
     """Who spent what: by project tag, unless --by says otherwise."""
@@ -33,7 +34,7 @@ def spend(
     if as_csv:
         typer.echo(client.spend_csv(groups, since=since, until=until, timezone=timezone), nl=False)
         return
-    Frame(as_json).show(client.spend(groups, since=since, until=until, timezone=timezone), _spend)
+    Frame(as_json, style).show(client.spend(groups, since=since, until=until, timezone=timezone), _spend)
 
 
 def _spend(found: SpendAnswer) -> RenderableType:

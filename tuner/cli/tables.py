@@ -68,8 +68,7 @@ def _parts(shown: RenderableType) -> Iterator[RenderableType]:
 
 def _rows(table: Table) -> list[list[str]]:
     columns = [[_word(cell) for cell in column.cells] for column in table.columns]
-    rows = [list(row) for row in zip(*columns, strict=True)]
-    return rows[1:] if table.show_header else rows
+    return [list(row) for row in zip(*columns, strict=True)]
 
 
 def _figures(table: Table) -> list[bool]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tuner.cli import render, words
+from tuner.cli.arguments import JobId, Json
 from tuner.cli.frame import Frame, connect, with_problems
 
 if TYPE_CHECKING:
@@ -15,10 +16,10 @@ if TYPE_CHECKING:
 
 @with_problems
 def topup(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="The id of a job: job_…", show_default=False)],
+    job: JobId,
     usd: Annotated[float | None, typer.Option(help="Dollars to add.")] = None,
     gpu_hours: Annotated[float | None, typer.Option(help="GPU-hours to add.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what REST answers, as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Add to a job's budget, and let it go on if it had stopped for want of it."""
     if usd is None and gpu_hours is None:

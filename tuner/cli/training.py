@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tuner.cli import completing
 from tuner.cli.frame import connect, with_problems
 from tuner.cli.words import number
 
@@ -27,11 +28,18 @@ def train(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="JOB|MODULE:FUNCTION", help="A job, or what is to be trained.", show_default=False
+            metavar="JOB|MODULE:FUNCTION",
+            help="A job, or what is to be trained.",
+            show_default=False,
+            autocompletion=completing.jobs,
         ),
     ],
     trial: Annotated[
-        str | None, typer.Option(help="Which trial's configuration; the job's best if not given.")
+        str | None,
+        typer.Option(
+            help="Which trial's configuration; the job's best if not given.",
+            autocompletion=completing.trials,
+        ),
     ] = None,
     config: Annotated[
         str | None, typer.Option(help="The configuration as JSON, for MODULE:FUNCTION.", metavar="JSON")

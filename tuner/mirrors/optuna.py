@@ -1,12 +1,12 @@
 """Trials as an Optuna study a job, so that optuna-dashboard, and whatever else reads Optuna's storage, shows them.
 
 A trial that reached its last step is COMPLETE, one that its scheduler or the job's end stopped is PRUNED, as with a pruner of
-Optuna's own; one that waits on a rung is RUNNING still. Optuna takes no change of a trial that has ended, so where one goes on after
-a top-up, the study is made anew.
+Optuna's own; one that waits on a rung is RUNNING until the job ends. Optuna takes no change of a trial that has ended, so where one
+goes on after a top-up, the study is made anew.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -65,18 +65,21 @@ class OptunaMirror:
     def write(self, changes: Changes) -> bool:
         job = changes.job
         study = self._study(job)
-        for trial in changes.trials:
-            if not trial.is_final and (known := study.trials.get(trial.id)) and known.finished:
-                self._storage.delete_study(study.id)
-                del self._studies[job.id]
-                return False
-        for trial in changes.trials:
+        trials = [
+            replace(trial, state="stopped") if changes.is_end and not trial.is_final else trial
+            for trial in changes.trials
+        ]
+        if any(_goes_on(trial, study.trials.get(trial.id)) for trial in trials):
+            self._storage.delete_study(study.id)
+            del self._studies[job.id]
+            return False
+        for trial in trials:
             self._bring(study, job, trial)
         for name, value in {**_study_attrs(job), POSITION: str(changes.upto)}.items():
             if name not in study.attrs or study.attrs[name] != value:
                 self._storage.set_study_user_attr(study.id, name, value)
                 study.attrs[name] = value
-        if job.ended_at is not None and changes.upto.state == job.state:
+        if changes.is_end:
             del self._studies[job.id]  # told to its end; what the study holds is read again if it goes on
         return True
 
@@ -127,6 +130,10 @@ class OptunaMirror:
             state, value = _outcome(trial)
             self._storage.set_trial_state_values(known.id, state, None if value is None else [value])
             known.finished = True
+
+
+def _goes_on(trial: Trial, known: _Known | None) -> bool:
+    return known is not None and known.finished and not trial.is_final
 
 
 def open_storage(url: str) -> RDBStorage:

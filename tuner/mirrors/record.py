@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
-from tuner.domain.job import JobState
+from tuner.domain.job import FINAL, JobState
 from tuner.domain.money import Cost
 from tuner.domain.objective import Mode
 from tuner.domain.space import Config, Parameter
@@ -96,6 +96,11 @@ class Changes:
     job: Job
     trials: Sequence[Trial]
     upto: Position
+
+    @property
+    def is_end(self) -> bool:
+        """Whether the job has ended, and is told to its end. Trials that wait on a rung then wait for nothing but a top-up."""
+        return self.job.state in FINAL and self.upto.state == self.job.state
 
 
 class Record(Protocol):

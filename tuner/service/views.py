@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tuner.domain.ledger import Account
 from tuner.domain.trial import TrialState
+from tuner.service.dashboards import optuna_link
 from tuner.service.line import Wait, wait_of
 from tuner.service.wiring import Service
 from tuner.store import answers, best, jobs, ledger
@@ -27,6 +28,7 @@ class JobView:
     running_ns: int
     wait: Wait
     ray_dashboard: str | None
+    optuna_dashboard: str | None
 
     @property
     def rungs(self) -> tuple[int, ...]:
@@ -81,4 +83,5 @@ def view_of(
         jobs.running_ns(db, row.id, service.now()),
         wait_of(db, row, service.now(), places),
         service.cluster.dashboard_url,
+        optuna_link(service.settings, row.id),
     )

@@ -1,6 +1,7 @@
 // Which page is shown, and the key.
 
 import { key, setKey, takeKey } from "./api.js";
+import "./dashboards.js";
 import { fill, h, problem } from "./dom.js";
 import { jobPage } from "./job.js";
 import { jobsPage } from "./jobs.js";

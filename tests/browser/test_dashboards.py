@@ -1,0 +1,54 @@
+"""From a job's page to its study in optuna-dashboard, which draws what was recorded."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from playwright.sync_api import BrowserContext, Page, expect
+
+from tests import fakes
+from tests.browser.conftest import Site
+from tests.mirrors.following import mirror_all
+from tuner.mirrors.optuna import OptunaMirror
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def mirrored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("mirrored")
+    made = fakes.service_in(folder / "home")
+    url = f"sqlite:///{folder}/optuna.db"
+    service = replace(made, settings=replace(made.settings, optuna_storage=url))
+    site = Site(service)
+    job = site.submit(budget={"usd": 0.002})
+    fakes.simulate(service, job)
+    mirror_all(service, lambda: OptunaMirror(url))
+    site.job = job  # type: ignore[attr-defined]
+    yield site
+    site.stop()
+    service.database.dispose()
+
+
+def test_the_link_on_the_page_opens_the_study(context: BrowserContext, page: Page, mirrored: Site) -> None:
+    job: str = mirrored.job  # type: ignore[attr-defined]
+    page.goto(f"{mirrored.url}#/jobs/{job}")
+    with context.expect_page() as opened:
+        page.get_by_role("link", name="Optuna dashboard").click()
+    shown = opened.value
+    expect(shown).to_have_url(f"{mirrored.url}optuna/dashboard/studies/1")
+    expect(shown.get_by_text(f"digits {job} (id=1)")).to_be_visible()
+    for name in ("History", "Hyperparameter Importance", "Timeline"):
+        expect(shown.get_by_text(name, exact=True).last).to_be_visible()
+    expect(shown.locator("#graph-hyperparameter-importances .yaxislayer-above")).to_contain_text("width")
+    shown.goto(f"{mirrored.url}optuna/dashboard/studies/1/analytics")
+    expect(shown.get_by_text("Slice").first).to_be_visible()
+    expect(shown.locator(".js-plotly-plot .xtitle").first).to_have_text("Param lr")
+    assert shown.evaluate("document.cookie") == ""
+
+
+def test_a_browser_without_the_key_is_told_where_to_get_in(page: Page, mirrored: Site) -> None:
+    page.goto(f"{mirrored.url}optuna/dashboard")
+    expect(page.get_by_role("heading", name="The key is missing")).to_be_visible()
+    page.get_by_role("link", name="the page").click()
+    expect(page.get_by_role("heading", name="Jobs")).to_be_visible()

@@ -1,0 +1,95 @@
+"""Completion as a shell asks for it: by environment variables, over real HTTP."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import uvicorn
+from typer.testing import CliRunner
+
+from tests import fakes
+from tests.fakes import FakeService, SharedApp
+from tuner.cli import completing
+from tuner.cli.main import app
+
+
+@pytest.fixture(scope="module")
+def url(service: FakeService) -> Iterator[str]:
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(SharedApp(service), log_level="critical", lifespan="off"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    server.should_exit = True
+    thread.join(20)
+    listening.close()
+
+
+@pytest.fixture(autouse=True)
+def settings(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_URL", url)
+    monkeypatch.setenv("TUNER_API_KEY", fakes.KEY)
+
+
+def completed(line: str, shell: str = "bash") -> list[str]:
+    words = line.split(" ")
+    told = {
+        "bash": {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)},
+        "zsh": {"_TYPER_COMPLETE_ARGS": line},
+        "fish": {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
+    }[shell]
+    env = {"_TUNER_COMPLETE": f"complete_{shell}", **told}
+    result = CliRunner().invoke(app, [], env=env, prog_name="tuner")
+    return [line for line in str(result.stdout).split("\n") if line]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_jobs_are_completed_with_their_names(done: str, waiting: str, shell: str) -> None:
+    found = "\n".join(completed("tuner watch job_", shell))
+    assert done in found
+    assert waiting in found
+    if shell != "bash":
+        assert "digits, succeeded" in found
+
+
+def test_only_what_begins_so_is_offered(done: str, waiting: str) -> None:
+    assert completed(f"tuner best {done[:-1]}") == [done]
+    assert completed("tuner best nothing") == []
+
+
+def test_trials_are_completed_of_the_job_that_was_named(done: str) -> None:
+    assert "trial_00000" in completed(f"tuner trial {done} trial_0000")
+    assert "trial_00000" in completed(f"tuner train {done} --trial trial_0000")
+    assert completed("tuner trial job_0 trial_") == []
+
+
+def test_commands_states_and_orders_are_completed() -> None:
+    assert set(completed("tuner pa")) == {"pause", "pareto"}
+    assert completed("tuner jobs --state suc") == ["succeeded"]
+    assert completed("tuner trials JOB --sort m") == ["metric"]
+
+
+@pytest.mark.parametrize("there", ["http://127.0.0.1:1", "nonsense", "wrong key"])
+def test_a_service_that_does_not_answer_is_passed_over_in_silence(
+    done: str, there: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TUNER_API_KEY" if there == "wrong key" else "TUNER_URL", there)
+    assert completed("tuner watch job_") == []
+    assert completing.jobs("") == []
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_script_is_shown_and_installed(shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    shown = CliRunner().invoke(app, ["--show-completion", shell], prog_name="tuner")
+    assert "_TUNER_COMPLETE=complete_" + shell in shown.stdout
+    installed = CliRunner().invoke(app, ["--install-completion", shell], prog_name="tuner")
+    assert f"{shell} completion installed in {tmp_path}" in installed.stdout

@@ -1,0 +1,108 @@
+"""Tables paste into reports and spreadsheets, and lose nothing where there is no terminal."""
+
+import csv
+import io
+
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Group
+from rich.text import Text
+from starlette.testclient import TestClient
+
+from tests.cli.conftest import Tuner
+from tuner.cli import tables
+from tuner.cli.style import Style
+from tuner.cli.words import plural, span, usd
+
+CELL = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), max_size=30)
+ROWS = st.integers(1, 4).flatmap(
+    lambda wide: st.lists(st.lists(CELL, min_size=wide, max_size=wide), min_size=1, max_size=5)
+)
+
+
+def made(rows: list[list[str]]) -> Group:
+    table = tables.plain(*rows[0])
+    for row in rows[1:]:
+        table.add_row(*row)
+    return Group(Text("before"), table, Text("after"))
+
+
+@given(ROWS)
+def test_csv_holds_every_cell_and_no_words_beside(rows: list[list[str]]) -> None:
+    found = list(csv.reader(io.StringIO(tables.text(made(rows), Style.CSV))))
+    head, *rest = rows
+    assert found[0] == head
+    assert len(found) == len(rows)
+    for told, row in zip(found[1:], rest, strict=True):
+        assert [a or "-" for a in told] == [
+            tables.AMOUNT.sub(r"\1\2", cell) or "-" if tables.AMOUNT.fullmatch(cell) else cell or "-"
+            for cell in row
+        ]
+
+
+@given(ROWS)
+def test_markdown_has_a_line_for_each_row_with_as_many_cells(rows: list[list[str]]) -> None:
+    lines = tables.text(made(rows), Style.MARKDOWN).splitlines()
+    assert (lines[0], lines[-1]) == ("before", "after")
+    table = [line for line in lines if line.startswith("|")]
+    assert len(table) == len(rows) + 1
+    assert {line.replace("\\\\", "").replace("\\|", "").count("|") for line in table} == {len(rows[0]) + 1}
+
+
+@given(ROWS)
+def test_plain_text_holds_every_cell_whole(rows: list[list[str]]) -> None:
+    shown = tables.text(made(rows), Style.TABLE)
+    for row in rows:
+        for cell in row:
+            assert cell in shown
+
+
+def test_figures_stand_right_and_words_left() -> None:
+    shown = tables.text(made([["what", "cost"], ["a", "$1.00"], ["b", "$10.50"], ["c", "-"]]), Style.TABLE)
+    assert shown == "before\nwhat    cost\na      $1.00\nb     $10.50\nc          -\nafter\n"
+    marked = tables.text(made([["what", "cost"], ["a", "$1.00"]]), Style.MARKDOWN)
+    assert "| --- | ---: |" in marked
+
+
+def test_a_bill_pastes_into_a_report_and_a_spreadsheet(tuner: Tuner, rest: TestClient, done: str) -> None:
+    bill = rest.get(f"/v1/jobs/{done}/bill").json()
+    marked = tuner("bill", done, "--format", "markdown").stdout
+    assert f"| total | {usd(bill['total_usd'])} |  |" in marked
+    rows = list(csv.reader(io.StringIO(tuner("bill", done, "--format", "csv").stdout)))
+    first = next(row for row in rows if row and row[0] == bill["trials"][0]["trial"])
+    assert float(first[-1]) == bill["trials"][0]["total_usd"]
+    assert ["total", f"{bill['total_usd']}", ""] in rows
+
+
+def test_no_line_of_a_table_is_cut_off_where_there_is_no_terminal(
+    tuner: Tuner, rest: TestClient, done: str
+) -> None:
+    for words in (["trials", done], ["bill", done], ["jobs"], ["report", done], ["best", done], ["spend"]):
+        shown = tuner(*words).stdout
+        assert "…" not in shown
+        assert all(line == line.rstrip() for line in shown.splitlines())
+    lines = tuner("trials", done).stdout.splitlines()
+    assert len(lines) == 1 + len(rest.get(f"/v1/jobs/{done}/trials", params={"limit": 500}).json()["items"])
+
+
+def test_json_and_a_format_are_not_both(tuner: Tuner, done: str) -> None:
+    assert tuner("bill", done, "--format", "csv", "--json").exit_code == 2
+
+
+def test_words_of_one_and_many() -> None:
+    assert [plural(n, "preemption") for n in (0, 1, 2000)] == [
+        "0 preemptions",
+        "1 preemption",
+        "2,000 preemptions",
+    ]
+    assert plural(1, "try", "tries") == "1 try"
+    assert [span(s) for s in (0, 59.9, 60, 3599.7, 3600, 172_800)] == [
+        "0 s", "1:00 min", "1:00 min", "1:00 h", "1:00 h", "2.0 days",
+    ]  # fmt: skip
+
+
+@given(st.floats(-1e9, 1e9))
+def test_amounts_have_cents_and_a_sign_before_the_dollar(amount: float) -> None:
+    shown = usd(round(amount, 6))
+    assert shown.lstrip("-").startswith("$")
+    assert len(shown.partition(".")[2]) in range(2, 7)

@@ -1,0 +1,85 @@
+"""What `--help` shows as examples, by command. Each can be typed as it stands, with a job of one's own for JOB."""
+
+from collections.abc import Iterator
+
+import typer
+from typer.models import CommandInfo
+
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "serve": ("tuner serve",),
+    "stop": ("tuner stop",),
+    "demo": ("tuner demo", "tuner demo --usd 0.01 --trainable trainables.digits_mlp:train"),
+    "migrate": ("tuner migrate",),
+    "submit": ("tuner submit digits.yaml --wait", "tuner submit - --json"),
+    "plan": ("tuner plan digits.yaml", "tuner plan digits.yaml --deadline 6h --format markdown"),
+    "pilot": ("tuner pilot digits.yaml --usd 0.05 --wait",),
+    "jobs": ("tuner jobs --state running", "tuner jobs --tag owner:alice --format csv"),
+    "job": ("tuner job JOB",),
+    "watch": ("tuner watch JOB", "tuner watch JOB --json"),
+    "trials": ("tuner trials JOB --sort -metric --limit 10", "tuner trials JOB --format csv"),
+    "trial": ("tuner trial JOB trial_00012",),
+    "logs": ("tuner logs JOB trial_00012", "tuner logs JOB trial_00012 --follow"),
+    "best": (
+        "tuner best JOB",
+        "tuner best JOB --max-cost-usd 5",
+        "tuner best JOB --market spot --instance-type g6.xlarge",
+    ),
+    "best-of-all": ("tuner best-of-all trainables.digits_mlp:train val_accuracy --max-cost-usd 5",),
+    "pareto": ("tuner pareto JOB", "tuner pareto JOB --format markdown"),
+    "train": (
+        "tuner train JOB --save trained",
+        "tuner train JOB --trial trial_00012 --steps 9",
+        "tuner train trainables.digits_mlp:train --steps 9 --config '{\"width\": 64}'",
+    ),
+    "bill": ("tuner bill JOB", "tuner bill JOB --format markdown"),
+    "report": ("tuner report JOB",),
+    "advice": ("tuner advice JOB",),
+    "ledger": ("tuner ledger JOB --format csv",),
+    "spend": ("tuner spend --by owner --since 2026-01-01", "tuner spend --by tag:project --by day --csv"),
+    "pause": ("tuner pause JOB",),
+    "resume": ("tuner resume JOB",),
+    "cancel": ("tuner cancel JOB",),
+    "topup": ("tuner topup JOB --usd 10",),
+    "priority": ("tuner priority JOB 5", "tuner priority JOB -5"),
+    "trainables": ("tuner trainables",),
+    "prices": ("tuner prices --accelerator L4 --market spot", "tuner prices --update prices.csv"),
+    "estimate": (
+        "tuner estimate run.yaml",
+        "tuner estimate --samples 50000 --throughput 850@A10G --deadline 12h",
+    ),
+    "simulate": (
+        "tuner simulate --table curves.npz --budget-trainings 20",
+        "tuner simulate --table curves.npz --budget-trainings 20 --preemptions bamboo",
+    ),
+    "cluster": ("tuner cluster --spot 2 --on-demand 1",),
+    "preempt": ("tuner preempt spot-1 --notice 15s",),
+    "budgets": ("tuner budgets list",),
+    "budgets list": ("tuner budgets list",),
+    "budgets show": ("tuner budgets show vision",),
+    "budgets set": (
+        "tuner budgets set vision --usd 100 --match project:vision --period month",
+        "tuner budgets set vision --usd 100 --alert 0.8=https://example.com/hook",
+    ),
+    "budgets remove": ("tuner budgets remove vision",),
+}
+
+
+def add_examples(app: typer.Typer, prefix: str = "") -> None:
+    """To the help of every command."""
+    for name, command in _commands(app):
+        command.epilog = _epilog(EXAMPLES.get(prefix + name, ()))
+    for group in app.registered_groups:
+        if group.typer_instance is not None and isinstance(group.name, str):
+            group.epilog = _epilog(EXAMPLES.get(prefix + group.name, ()))
+            add_examples(group.typer_instance, f"{prefix}{group.name} ")
+
+
+def _commands(app: typer.Typer) -> Iterator[tuple[str, CommandInfo]]:
+    for command in app.registered_commands:
+        assert command.callback is not None
+        yield command.name or command.callback.__name__.replace("_", "-"), command
+
+
+def _epilog(examples: tuple[str, ...]) -> str | None:
+    """A paragraph a line: within one, lines are joined."""
+    return "\n\n".join(["Examples:", *examples]) if examples else None

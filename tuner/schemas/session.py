@@ -1,0 +1,7 @@
+"""A browser's session with the dashboards."""
+
+from pydantic import BaseModel
+
+
+class Session(BaseModel):
+    expires_at: str

@@ -1,0 +1,37 @@
+"""Dashboards of other tools that the service shows itself."""
+
+from functools import cache
+from importlib.util import find_spec
+
+from tuner.mirrors.optuna_dashboard import OptunaDashboard as OptunaDashboard
+from tuner.service.wiring import Service
+from tuner.settings import Settings
+from tuner.store import jobs
+
+OPTUNA = "/optuna"
+
+
+def optuna_dashboard(settings: Settings) -> OptunaDashboard | None:
+    """None where trials are not mirrored to Optuna, or its dashboard is not installed."""
+    return OptunaDashboard(settings.optuna_storage, OPTUNA) if has_optuna_dashboard(settings) else None
+
+
+def has_optuna_dashboard(settings: Settings) -> bool:
+    return bool(settings.optuna_storage) and _installed()
+
+
+@cache
+def _installed() -> bool:
+    return all(find_spec(name) is not None for name in ("optuna_dashboard", "a2wsgi"))
+
+
+def optuna_link(settings: Settings, job: str) -> str | None:
+    """Where the job's study is found, whichever number it has."""
+    return f"{OPTUNA}/jobs/{job}" if has_optuna_dashboard(settings) else None
+
+
+def optuna_study(service: Service, dashboard: OptunaDashboard, job: str) -> int | None:
+    """None where nothing of the job is mirrored yet. Raises NotFound, and whatever the storage raises."""
+    with service.database.read() as db:
+        row = jobs.get(db, job, service.project)
+    return dashboard.study(row.spec.name, row.id)

@@ -1,0 +1,23 @@
+// Dashboards that the service shows itself. A link carries no header: the key is turned into a cookie for them before one is opened.
+
+import { ask } from "./api.js";
+
+const PATH = "/optuna/";
+
+export async function openDashboard(url) {
+  const tab = window.open("", "_blank"); // at once: a browser takes a later one for a pop-up
+  if (tab !== null) tab.opener = null;
+  // Where the key is refused, the dashboard says so itself.
+  await ask("/session", { method: "POST" }).catch(() => {});
+  if (tab === null) location.assign(url);
+  else tab.location.replace(url);
+}
+
+function onClick(event) {
+  const link = event.target.closest?.("a[href]");
+  if (!link || event.button > 1 || link.origin !== location.origin || !link.pathname.startsWith(PATH)) return;
+  event.preventDefault();
+  openDashboard(link.href);
+}
+
+for (const kind of ["click", "auxclick"]) document.addEventListener(kind, onClick);
