@@ -23,7 +23,8 @@ WANTED = {
 
 
 def test_the_configuration_and_the_rules_are_what_prometheus_takes() -> None:
-    assert "SUCCESS" in promtool("check", "config", "prometheus.yml")
+    for name in ("prometheus.yml", "compose.yml"):
+        assert "SUCCESS" in promtool("check", "config", name)
     assert "FAILED" not in promtool("check", "rules", *RULES)
 
 
