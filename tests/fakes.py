@@ -3,7 +3,7 @@
 import atexit
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -63,6 +63,7 @@ class FakeCluster:
     found: list[Node] = field(default_factory=lambda: [SMALL])
     submitted: list[str] = field(default_factory=list)
     codes: list[str | None] = field(default_factory=list)
+    told_about: dict[str, Mapping[str, str]] = field(default_factory=dict)
     stopped: list[str] = field(default_factory=list)
     statuses: dict[str, JobStatus] = field(default_factory=dict)
     failures_left: int = 0
@@ -79,11 +80,13 @@ class FakeCluster:
         self._reach()
         return list(self.found)
 
-    def submit(self, submission_id: str, *, job: str, epoch: int, name: str, code: str | None) -> None:
+    def submit(
+        self, submission_id: str, *, job: str, epoch: int, about: Mapping[str, str], code: str | None
+    ) -> None:
         self._reach()
         self.codes.append(code)
         assert submission_id == f"{job}-{epoch}"
-        assert name
+        self.told_about[submission_id] = about
         self.submitted.append(submission_id)
         self.statuses.setdefault(submission_id, "pending")
         if self.failures_left:

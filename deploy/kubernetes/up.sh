@@ -16,4 +16,6 @@ kubectl -n tuner delete job tuner-migrate bucket --ignore-not-found
 kubectl kustomize "$here/overlays/$overlay" |
   sed "s|registry.example.com/tuner:[^\" ]*|$image|" |
   kubectl apply -f -
+# A job for machines that have not joined yet would be refused.
+kubectl -n tuner wait --for=condition=RayClusterProvisioned --timeout=15m raycluster/tuner
 kubectl -n tuner rollout status deployment/tuner --timeout=15m

@@ -59,4 +59,5 @@ class Application(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         answer = self._inner.handle_request(request)
-        return httpx2.Response(answer.status_code, headers=answer.headers, content=answer.read())
+        content = b"".join(answer.iter_raw())  # as it came: compressed, maybe
+        return httpx2.Response(answer.status_code, headers=answer.headers, content=content)

@@ -187,13 +187,31 @@ def test_a_job_without_trials_is_a_table_without_rows(client: Both) -> None:
     assert str(table.dtypes["config.width"]) == "Int64"
 
 
-@pytest.mark.parametrize("call", [lambda job: job.trials_dataframe()])
+def test_learning_curves_are_a_table_of_reports(client: Both, done: str) -> None:
+    job = client.job(done)
+    table = job.curves_dataframe()
+    assert [str(kind) for kind in table.dtypes] == ["string", "Int64", "Float64", "Float64", "Float64"]
+    first = job.trial(str(table["trial"][0]))
+    mine = table[table["trial"] == first.id]
+    assert list(mine["step"]) == [point.step for point in first.curve]
+    assert list(mine["metric"]) == [point.metric for point in first.curve]
+    assert list(mine["cost_usd"]) == pytest.approx([point.cost_usd for point in first.curve], rel=1e-3)
+    assert len(table) == job.progress.steps
+    assert len(client.submit(fakes.body()).curves_dataframe().columns) == 5
+
+
+@pytest.mark.parametrize("call", [lambda job: job.trials_dataframe(), lambda job: job.plot("bill")])
 def test_what_is_not_installed_is_named_with_the_mend(
     client: Both, done: str, monkeypatch: pytest.MonkeyPatch, call: Callable[[Any], object]
 ) -> None:
     job = client.job(done)
-    for module in ("pandas", "matplotlib", "tuner.client.frames", "tuner.client.plots"):
-        monkeypatch.delitem(sys.modules, module, raising=False)
-    monkeypatch.setitem(sys.modules, "pandas", None)
+    for module in [
+        name
+        for name in sys.modules
+        if name.startswith(("matplotlib.", "tuner.client.frames", "tuner.client.plots"))
+    ]:
+        monkeypatch.delitem(sys.modules, module)
+    for module in ("pandas", "matplotlib"):
+        monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ImportError, match=r"pip install 'tuner\[notebook\]'"):
         call(job)

@@ -22,6 +22,18 @@ def test_a_job_that_is_submitted_is_launched_once(service: FakeService, client: 
     assert launch_of(service, job).state == "submitted"
 
 
+def test_the_cluster_is_told_whose_job_it_is_and_what_it_may_spend(
+    service: FakeService, client: TestClient
+) -> None:
+    job = submit(service, client)
+    one_pass(service)
+    told = service.cluster.told_about[f"{job}-1"]
+    shown = client.get(f"/v1/jobs/{job}").json()
+    assert told["name"] == shown["name"]
+    assert float(told["budget_usd"]) == shown["budget"]["usd"]
+    assert "owner" not in told
+
+
 def test_jobs_are_launched_in_the_order_in_which_they_came(service: FakeService, client: TestClient) -> None:
     give_room(service)
     made = [submit(service, client) for _ in range(4)]

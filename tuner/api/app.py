@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, FastAPI
 from tuner import __version__
 from tuner.api import page, problems, session
 from tuner.api.auth import require_key
+from tuner.api.hub import Hub
 from tuner.api.limits import BodyLimit
 from tuner.api.metrics import Latency, Metrics
 from tuner.api.routers import (
@@ -56,6 +57,7 @@ def create_app(
     app.state.service = service
     app.state.api_key = service.settings.api_key()
     app.state.is_ready = is_ready
+    app.state.hub = Hub()
     app.state.figures = Reader(service)
     app.state.metrics = Metrics(app.state.figures.read, service.vitals)
     app.state.mirrors = mirrors

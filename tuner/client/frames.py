@@ -6,10 +6,12 @@ from typing import Any
 import pandas as pd
 
 from tuner.schemas.answers import Trial
+from tuner.schemas.curves import Curves
 
 TEXT, WHOLE, REAL, YES_NO = "string", "Int64", "Float64", "boolean"
 BEFORE = {"state": TEXT, "reason": TEXT, "steps": WHOLE, "metric": REAL}
 MONEY = {"cost_usd": REAL, "gpu_hours": REAL, "attempts": WHOLE, "preemptions": WHOLE}
+LINE = {"steps": WHOLE, "metric": REAL, "cost_usd": REAL, "spent_usd": REAL}
 NUMBERS = {"float": REAL, "int": WHOLE}
 TIMES = ("created_at", "updated_at")
 
@@ -24,6 +26,19 @@ def trials(found: Sequence[Trial], space: Mapping[str, Mapping[str, Any]]) -> pd
     columns |= {name: _column([getattr(one, name) for one in found], kind) for name, kind in MONEY.items()}
     columns |= {name: _times([getattr(one, name) for one in found]) for name in TIMES}
     return pd.DataFrame(columns)
+
+
+def curves(found: Curves) -> pd.DataFrame:
+    """One row a report: each trial's in the order of its steps."""
+    lines = [
+        (one.id, *line)
+        for one in found.trials
+        for line in zip(*(getattr(one, name) for name in LINE), strict=True)
+    ]
+    columns = zip(*lines, strict=True) if lines else [()] * (1 + len(LINE))
+    kinds = {"trial": TEXT, **LINE}
+    table = {name: _column(list(values), kinds[name]) for name, values in zip(kinds, columns, strict=True)}
+    return pd.DataFrame(table).rename(columns={"steps": "step"})
 
 
 def kind_of(parameter: Mapping[str, Any], values: Iterable[Any]) -> str:

@@ -2,7 +2,8 @@
 
 import html
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from pydantic import ConfigDict, Field, PrivateAttr
 
@@ -21,10 +22,13 @@ from tuner.schemas.logs import TrialLog
 
 if TYPE_CHECKING:
     import pandas
+    from matplotlib.figure import Figure
 
     from tuner.schemas.advice import Advice
     from tuner.schemas.curves import Curves
 
+Kind = Literal["curves", "best", "pareto", "bill"]
+NEEDS: dict[Kind, str] = {"curves": "curves", "best": "curves", "pareto": "pareto", "bill": "bill"}
 STOPPED = (*follow.ENDED, "paused")
 
 
@@ -152,6 +156,27 @@ class Acting(JobFacts):
         table: pandas.DataFrame = frames.trials(found, self.search_space)
         return table
 
+    @call
+    def curves_dataframe(self) -> Steps["pandas.DataFrame"]:
+        """One row a report: `trial`, `step`, `metric`, `cost_usd` to train that far, `spent_usd` by the job until then. Rounded where
+        there are very many; `trial()` has them whole."""
+        frames = load("tuner.client.frames", "curves_dataframe()")
+        found = yield from Calls.curves.steps(self._client, self.id)
+        table: pandas.DataFrame = frames.curves(found)
+        return table
+
+    @call
+    def plot(self, kind: Kind | None = None) -> Steps["Figure"]:
+        """A picture: `curves` (learning curves with rungs, promotions and preemptions), `best` (against dollars), `pareto` or `bill`; all
+        four where none is named."""
+        kinds = chosen(kind)
+        plots = load("tuner.client.plots", "plot()")
+        seen: dict[str, Any] = {"job": self}
+        for what in dict.fromkeys(NEEDS[one] for one in kinds):
+            seen[what] = yield from getattr(Calls, what).steps(self._client, self.id)
+        picture: Figure = plots.draw(plots.Seen(**seen), kinds)
+        return picture
+
     # How it is shown
 
     def __repr__(self) -> str:
@@ -168,6 +193,17 @@ class Acting(JobFacts):
         found = yield from steps
         self.__dict__, self.__pydantic_extra__ = found.__dict__, found.__pydantic_extra__
         return self
+
+
+def chosen(kind: Kind | None) -> list[Kind]:
+    """Raises ValueError with the nearest that there is."""
+    if kind is None:
+        return list(NEEDS)
+    if kind not in NEEDS:
+        near = get_close_matches(str(kind), NEEDS, 1)
+        asked = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"there is no picture {kind!r}, but {', '.join(NEEDS)}{asked}")
+    return [kind]
 
 
 class Job(Acting, Blocking):

@@ -17,7 +17,7 @@ from tuner.service.line import positions
 from tuner.service.node_prices import priced_kind
 from tuner.service.views import JobView, view_of
 from tuner.service.wiring import Service
-from tuner.store import answers, evidence, jobs, ledger
+from tuner.store import answers, curves, evidence, jobs, ledger
 from tuner.store.answers import After as After
 from tuner.store.answers import Reached as Reached
 from tuner.store.answers import Sort as Sort
@@ -166,6 +166,18 @@ def changes(service: Service, job: str, after: int) -> Changes:
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
         return Changes(answers.told_after(db, job, after), view_of(db, service, row))
+
+
+def told(service: Service, job: str, after: int, until: int) -> Told:
+    """What changed after an event, up to another."""
+    with service.database.read() as db:
+        return answers.told_after(db, job, after, until=until)
+
+
+def newest(service: Service, job: str) -> int:
+    """The number of a job's newest event."""
+    with service.database.read() as db:
+        return curves.newest(db, job)
 
 
 def _full_fidelity(db: Connection, row: JobRow) -> Money | None:

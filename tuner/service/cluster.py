@@ -34,8 +34,11 @@ class Cluster(Protocol):
 
     def nodes(self) -> list[Node]: ...
 
-    def submit(self, submission_id: str, *, job: str, epoch: int, name: str, code: str | None) -> None:
-        """Idempotent. `code`: the digest of the trainable's code, as this service has it."""
+    def submit(
+        self, submission_id: str, *, job: str, epoch: int, about: Mapping[str, str], code: str | None
+    ) -> None:
+        """Idempotent. `about`: what the cluster's dashboard says of it. `code`: the digest of the trainable's code, as this service
+        has it."""
 
     def status(self, submission_id: str) -> JobStatus: ...
 
@@ -84,12 +87,13 @@ class RayCluster:
             self._nodes = (time.monotonic(), found)
         return found
 
-    def submit(self, submission_id: str, *, job: str, epoch: int, name: str, code: str | None) -> None:
+    def submit(
+        self, submission_id: str, *, job: str, epoch: int, about: Mapping[str, str], code: str | None
+    ) -> None:
         entrypoint = f"exec {sys.executable} -m tuner.service.driver --job {job} --epoch {epoch}"
         entrypoint += f" --code {code}" if code else ""
-        metadata = {"tuning_job": job, "name": name}
         RayJobs(self._open()).submit(
-            submission_id, entrypoint, env=driver_env(self._settings), metadata=metadata
+            submission_id, entrypoint, env=driver_env(self._settings), metadata={"tuning_job": job, **about}
         )
 
     def status(self, submission_id: str) -> JobStatus:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from tuner.domain.errors import TunerError
+from tuner.domain.money import MS_PER_HOUR
 from tuner.domain.time import NS, Instant
 from tuner.domain.window import Window
 from tuner.engine.code_digest import code_digest
@@ -124,7 +125,7 @@ class Controller(threading.Thread):
         code = code_digest(row.spec.trainable, import_path()) if spot else None
         try:
             self._service.cluster.submit(
-                launch.submission_id, job=launch.job, epoch=launch.epoch, name=name, code=code
+                launch.submission_id, job=launch.job, epoch=launch.epoch, about=about(row), code=code
             )
         except Exception:
             self._service.vitals.count("launch_failures")
@@ -211,6 +212,19 @@ def has_room(nodes: Iterable[Node], under_way: Iterable[JobRow], row: JobRow) ->
     cpus = sum(node.cpus for node in found) - sum(count * r.cpus for count, r in took)
     gpus = sum(node.gpus for node in found) - sum(count * r.gpus for count, r in took)
     return cpus >= row.concurrency * wants.cpus and gpus >= row.concurrency * wants.gpus
+
+
+def about(row: JobRow) -> dict[str, str]:
+    """Whose job it is and what it may spend, for those who look at the cluster."""
+    budget = row.budget
+    found = {
+        "name": row.spec.name,
+        "trainable": row.spec.trainable,
+        "owner": row.tags.get("owner"),
+        "budget_usd": None if budget.usd is None else f"{budget.usd.usd:g}",
+        "budget_gpu_hours": None if budget.gpu_ms is None else f"{budget.gpu_ms / MS_PER_HOUR:g}",
+    }
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def close_books(db: Connection, row: JobRow, died_at: Instant, now: Instant) -> None:

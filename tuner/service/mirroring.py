@@ -5,9 +5,11 @@ import secrets
 import socket
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tuner.domain.money import MS_PER_HOUR
 from tuner.domain.time import NS, Instant
+from tuner.mirrors import mlflow_environment
 from tuner.mirrors.follower import Follower
 from tuner.mirrors.record import Changes, Job, Mirror, Point, Position, Trial
 from tuner.service.wiring import Service
@@ -140,6 +142,10 @@ def _configured(service: Service) -> dict[str, Callable[[], Mirror]]:
     settings = service.settings
     if settings.optuna_storage:
         found["optuna"] = lambda: _optuna(settings.optuna_storage)
+    if settings.tensorboard:
+        found["tensorboard"] = lambda: _tensorboard(settings.tensorboard)
+    if settings.mlflow_uri:
+        found["mlflow"] = lambda: _mlflow(settings.mlflow_uri, settings.mlflow_experiment)
     return found
 
 
@@ -147,3 +153,16 @@ def _optuna(url: str) -> Mirror:
     from tuner.mirrors.optuna import OptunaMirror
 
     return OptunaMirror(url)
+
+
+def _tensorboard(folder: str) -> Mirror:
+    from tuner.mirrors.tensorboard import TensorBoardMirror
+
+    return TensorBoardMirror(Path(folder))
+
+
+def _mlflow(uri: str, experiment: str) -> Mirror:
+    mlflow_environment.set_defaults()
+    from tuner.mirrors.mlflow import MlflowMirror
+
+    return MlflowMirror(uri, experiment)

@@ -60,11 +60,13 @@ class After:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What changed behind an event: reports, and trials as they are now. `seq` is the newest event that is told of."""
+    """What changed behind an event: reports, and trials as they are now. `seq` is the newest event that is told of; `more`: there may
+    be later ones that were left for the next time."""
 
     seq: int
     reports: list[Reached]
     trials: list[TrialRow]
+    more: bool = False
 
 
 def curve(db: Connection, job: str, trial: str) -> list[Row[Any]]:
@@ -153,17 +155,25 @@ def has_reported_since(db: Connection, job: str, at: Instant) -> bool:
     return db.execute(select(r.step).where(r.job == job, r.at >= at).limit(1)).first() is not None
 
 
-def told_after(db: Connection, job: str, seq: int, *, limit: int = 500) -> Told:
-    """What changed after event `seq`, at most `limit` reports of it."""
+def told_after(db: Connection, job: str, seq: int, *, until: int | None = None, limit: int = 500) -> Told:
+    """What changed after event `seq`, and up to event `until`, the newest where none is named; some `limit` reports of it at most."""
     r, t = reports.c, trials.c
-    query = select(reports).where(r.job == job, r.seq > seq).order_by(r.seq, r.step).limit(limit)
-    rows = list(db.execute(query))
-    newest = db.execute(select(func.max(events.c.seq)).where(events.c.job == job)).scalar() or 0
-    upper = rows[-1].seq if len(rows) == limit else newest
+    last = (
+        until  # found first: where reads see what is committed meanwhile, what comes later is told of later
+    )
+    if last is None:
+        last = db.execute(select(func.max(events.c.seq)).where(events.c.job == job)).scalar() or 0
+    query = select(reports).where(r.job == job).order_by(r.seq, r.step)
+    rows = list(db.execute(query.where(r.seq > seq, r.seq <= last).limit(limit)))
+    upper, more = last, len(rows) == limit
+    if more:  # one event may have brought many reports, of which all are told
+        upper = rows[-1].seq
+        rows = [row for row in rows if row.seq < upper] + list(db.execute(query.where(r.seq == upper)))
     changed = (
         _trial_rows(job, _costs_by_trial(job)).where(t.seq > seq, t.seq <= upper).order_by(t.seq, t.number)
     )
-    return Told(upper, [reached(row) for row in rows], [_trial(row) for row in db.execute(changed)])
+    shown = [_trial(row) for row in db.execute(changed)]
+    return Told(upper, [reached(row) for row in rows], shown, more)
 
 
 def reached(row: Row[Any]) -> Reached:

@@ -114,6 +114,15 @@ def actor_sender(actor: Any) -> Send:
     """Puts a message into an actor's mailbox; a dead actor is noticed elsewhere."""
 
     def send(message: Mapping[str, Any]) -> None:
-        actor.order.remote(dict(message))
+        actor.order.options(name=task_name(message)).remote(dict(message))
 
     return send
+
+
+def task_name(message: Mapping[str, Any]) -> str:
+    """What Ray's dashboard shows of an order: whose attempt the worker has from here on, and up to which rung; a reused one keeps
+    the name that it had at first."""
+    if message["order"] != "begin":
+        return f"order {message['order']}"
+    until = "its end" if message["until"] is None else f"step {message['until']}"
+    return f"{message['trial']}, attempt {message['attempt']}, to {until}"

@@ -21,10 +21,9 @@ class Worker(tune.Trainable):
         self._supervisor = Supervisor(
             config["entry"], born_ns=BORN_NS, notice=lambda: self._board.standing(self._node)
         )
-        self._doing = config
+        self._first = config
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        self._doing = new_config
         return True
 
     def order(self, message: dict[str, Any]) -> None:
@@ -45,4 +44,5 @@ class Worker(tune.Trainable):
         self._supervisor.close()
 
     def __repr__(self) -> str:
-        return f"Worker({self._doing.get('name', '')})"
+        """Ray asks once, when it is made: the names of its orders tell of later attempts."""
+        return f"{self._first.get('name', 'Worker')} (first {self._first.get('trial')}-a{self._first.get('attempt')})"

@@ -1,7 +1,8 @@
-// Pause, resume, cancel and top up. While one is under way none can be asked for, and each says what is wanted in the end, not
-// by how much it changes, so that asking twice does it once.
+// Pause, resume, cancel, top up, priority and tags. While one is under way none can be asked for.
 
-import { call, changed } from "./api.js";
+import { changed } from "./api.js";
+import { change, Meanwhile, order } from "./change.js";
+import { ask } from "./dialog.js";
 import { fill, h, problem, say } from "./dom.js";
 import { usd } from "./format.js";
 
@@ -13,13 +14,15 @@ export class Actions {
     this.model = model;
     this.done = done;
     this.busy = false;
-    const button = (words, act, name = "") => h("button", { type: "button", class: name, onclick: act }, words);
+    const button = (words, act, name = "quiet") => h("button", { type: "button", class: name, onclick: act }, words);
     this.pause = button("Pause", () => this.act("pause", "The job pauses: its trials are saved at their next step."));
     this.resume = button("Resume", () => this.act("resume", "The job goes on."));
-    this.topUp = button("Top up…", () => this.askBudget());
+    this.topUp = button("Top up…", () => this.askBudget(), "");
+    this.edit = button("Priority and tags…", () => this.askRest());
     this.cancel = button("Cancel…", () => this.askCancel(), "danger");
     this.failed = h("div");
-    this.node = h("div", {}, h("div", { class: "actions", role: "group", "aria-label": "Actions" }, this.pause, this.resume, this.topUp, this.cancel), this.failed);
+    this.node = h("div", { class: "acts" },
+      h("div", { class: "actions", role: "group", "aria-label": "Actions" }, this.topUp, this.pause, this.resume, this.edit, this.cancel), this.failed);
     this.update();
   }
 
@@ -28,6 +31,7 @@ export class Actions {
     this.pause.disabled = this.busy || state === "paused" || FINAL.includes(state);
     this.resume.disabled = this.busy || !["paused", "succeeded"].includes(state);
     this.topUp.disabled = this.busy || dead;
+    this.edit.disabled = this.busy;
     this.cancel.disabled = this.busy || FINAL.includes(state);
   }
 
@@ -43,7 +47,9 @@ export class Actions {
       say(words);
       return true;
     } catch (error) {
-      fill(place, problem(error));
+      if (error instanceof Meanwhile) this.done(error.job);
+      else fill(place, problem(error));
+      if (error instanceof Meanwhile) throw error;
       return false;
     } finally {
       this.busy = false;
@@ -52,53 +58,73 @@ export class Actions {
   }
 
   act(name, words) {
-    return this.once(() => call(`/jobs/${this.model.job.id}/${name}`, { method: "POST" }), words);
+    return this.once(() => order(this.model.job.id, name), words);
   }
 
   askCancel() {
-    const dialog = this.dialog("Cancel this job?", [
-      h("p", {}, "All work stops at once. What was found stays, and no more is spent. A cancelled job cannot go on."),
-    ], "Cancel the job", async () => { await this.act("cancel", "The job is being cancelled."); dialog.close(); }, "danger");
+    const wrong = h("div");
+    ask("Cancel this job?", [
+      h("p", {}, "All work stops at once. What was found stays, and no more is spent. A cancelled job cannot go on."), wrong,
+    ], "Cancel the job", () => this.once(() => order(this.model.job.id, "cancel"), "The job is being cancelled.", wrong), "danger");
   }
 
-  askBudget() {
-    const { id, budget } = this.model.job, seen = budget.usd;
-    const input = h("input", { id: "total", type: "number", min: 0, step: "any", required: true, inputmode: "decimal", value: seen ?? "" });
-    const go = h("input", { id: "go-on", type: "checkbox", checked: true });
-    const goes = ["paused", "succeeded"].includes(this.model.job.state);
+  /** A dialog whose change holds for the job as it was seen: where that is another now, it says what changed and asks again. */
+  askChange(title, content, words, { body, is, told, saying, then = (job) => job }) {
+    let seen = this.model.job;
     const wrong = h("div");
-    const dialog = this.dialog("Top up", [
-      h("p", {}, seen === null ? "This job has no budget in dollars yet." : `Its budget is ${usd(seen)}. Say what it shall be in all.`),
-      h("p", {}, h("label", { for: "total" }, "New budget, in dollars"), input),
-      goes ? h("p", { class: "check" }, go, h("label", { for: "go-on" }, "and go on with the job")) : null,
-      wrong,
-    ], "Set the budget", async () => {
-      const total = Number(input.value);
-      const work = async () => {
-        const now = await call(`/jobs/${id}`);
-        if (now.budget.usd !== seen && now.budget.usd !== total) {
-          this.done(now);
-          throw { title: "The budget has changed meanwhile", detail: `It is ${usd(now.budget.usd)} now. Close this and open it again to see it.` };
-        }
-        const patched = await call(`/jobs/${id}`, { method: "PATCH", body: { budget: { usd: total } } });
-        return goes && go.checked ? call(`/jobs/${id}/resume`, { method: "POST" }) : patched;
-      };
-      if (await this.once(work, `The budget is ${usd(total)}.`, wrong)) dialog.close();
+    const { button } = ask(title, [content, wrong], words, async () => {
+      try {
+        return await this.once(async () => then(await change(seen, body(), is)), saying(), wrong);
+      } catch (error) {
+        if (!(error instanceof Meanwhile)) throw error;
+        fill(wrong, problem({ title: "The job was changed meanwhile", detail: `${told(seen, error.job)} Nothing was changed from here. To set what is written above all the same, ask again.` }));
+        button.textContent = `${words} all the same`;
+        seen = error.job;
+        return false;
+      }
     });
   }
 
-  dialog(title, content, words, act, name = "") {
-    const button = h("button", { class: name }, words);
-    const dialog = h("dialog", { "aria-label": title, onclose: () => dialog.remove() },
-      h("form", { onsubmit: async (event) => {
-        event.preventDefault();
-        button.disabled = true;
-        await act();
-        button.disabled = false;
-      } }, h("h2", {}, title), content,
-      h("div", { class: "actions" }, button, h("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Not now"))));
-    document.body.append(dialog);
-    dialog.showModal();
-    return dialog;
+  askBudget() {
+    const { id, budget, spend, state } = this.model.job, least = spend.usd + spend.held_usd;
+    const input = h("input", { id: "total", type: "number", min: 0, step: "any", required: true, inputmode: "decimal", value: budget.usd ?? "", "aria-describedby": "total-help" });
+    const go = h("input", { id: "go-on", type: "checkbox", checked: true });
+    const goes = ["paused", "succeeded"].includes(state);
+    const add = (part) => h("button", { type: "button", class: "quiet small", onclick: () => { input.value = String(Number((budget.usd * (1 + part)).toFixed(6))); input.focus(); } }, `+ ${100 * part} %`);
+    this.askChange("Top up", [
+      h("p", {}, budget.usd === null ? "This job has no budget in dollars yet." : `Its budget is ${usd(budget.usd)}. Say what it shall be in all.`),
+      h("p", {}, h("label", { for: "total" }, "New budget, in dollars"), h("span", { class: "dollars" }, "$", input, budget.usd ? [0.25, 0.5, 1].map(add) : null)),
+      h("p", { id: "total-help", class: "soft small" }, `At least ${usd(least)}: what is spent and held.`),
+      goes ? h("p", { class: "check" }, go, h("label", { for: "go-on" }, "and go on with the job")) : null,
+    ], "Set the budget", {
+      body: () => ({ budget: { usd: Number(input.value) } }),
+      is: (job) => job.budget.usd === Number(input.value),
+      told: (before, now) => before.budget.usd === now.budget.usd ? "Its priority or tags are others now." : `Its budget was ${usd(before.budget.usd)}. It is ${usd(now.budget.usd)} now.`,
+      saying: () => `The budget is ${usd(Number(input.value))}.`,
+      then: (job) => (goes && go.checked && ["paused", "succeeded"].includes(job.state) ? order(id, "resume") : job),
+    });
+  }
+
+  askRest() {
+    const { priority, tags } = this.model.job;
+    const written = (of) => Object.entries(of).map(([name, value]) => `${name}: ${value}`).join("\n");
+    const rank = h("input", { id: "priority", type: "number", min: -1000, max: 1000, step: 1, required: true, value: priority });
+    const lines = h("textarea", { id: "tags", rows: 4, spellcheck: "false", "aria-describedby": "tags-help" });
+    lines.value = written(tags);
+    const read = () => Object.fromEntries(lines.value.split("\n").map((line) => line.trim()).filter(Boolean).map((line) => {
+      const [name, ...rest] = line.split(":");
+      return [name.trim(), rest.join(":").trim()];
+    }));
+    const sorted = (of) => JSON.stringify(Object.entries(of).sort());
+    this.askChange("Priority and tags", [
+      h("p", {}, h("label", { for: "priority" }, "Priority: higher ones are launched first"), rank),
+      h("p", {}, h("label", { for: "tags" }, "Tags"), lines),
+      h("p", { id: "tags-help", class: "soft small" }, "One to a line, such as project: vision. Spend is charged by them."),
+    ], "Set them", {
+      body: () => ({ priority: Number(rank.value), tags: read() }),
+      is: (job) => job.priority === Number(rank.value) && sorted(job.tags) === sorted(read()),
+      told: (before, now) => `Now its budget is ${usd(now.budget.usd)}, its priority ${now.priority} and its tags are ${written(now.tags).replaceAll("\n", ", ") || "none"}.`,
+      saying: () => "Priority and tags are set.",
+    });
   }
 }

@@ -45,7 +45,7 @@ export function chart(place, { x, y, formatX, formatY, series, scales = {}, hook
 
 /** The least and the most of numbers that are known, with some air. */
 export function span(low, high) {
-  if (!(low <= high)) return [0, 1];
+  if (low === null || !(low <= high)) return [0, 1];
   const air = (high - low || Math.abs(high) || 1) * 0.05;
   return [low - air, high + air];
 }

@@ -64,6 +64,11 @@ export function say(words) {
   place.timer = setTimeout(() => { place.textContent = ""; }, 8000);
 }
 
+/** Says something to who listens only. */
+export function announce(words) {
+  text(document.getElementById("heard"), words);
+}
+
 /** A problem as it was answered, with what to do. */
 export function problem(error) {
   return h("div", { class: "problem", role: "alert" },

@@ -12,6 +12,13 @@ export function usd(amount) {
   return `$${amount.toFixed(decimals)}`;
 }
 
+/** Dollars with as many decimals as those of `whole` need, so that a figure that grows does not jump. */
+export function metered(amount, whole) {
+  if (amount === null || amount === undefined) return UNKNOWN;
+  const decimals = whole >= 10 ? 2 : Math.min(6, Math.max(2, 3 - Math.floor(Math.log10(Math.max(whole, 1e-6)))));
+  return `$${amount.toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals })}`;
+}
+
 /** Dollars at an axis: no longer than they need be. */
 export function dollars(amount) {
   return `$${Number(amount.toFixed(6)).toLocaleString("en-US", { maximumFractionDigits: 6 })}`;

@@ -4,12 +4,17 @@ import { call, onChanged } from "./api.js";
 import { Actions } from "./actions.js";
 import { Answer } from "./answer.js";
 import { Curves } from "./curves.js";
-import { atMost, fill, h, text } from "./dom.js";
-import { duration, figure, short, state, usd } from "./format.js";
+import { announce, atMost, fill, h, text } from "./dom.js";
+import { duration, figure, short, state } from "./format.js";
+import { Meter } from "./meter.js";
 import { Model } from "./model.js";
 import { bill, BestCurve } from "./money.js";
 import { follow } from "./stream.js";
-import { show, Trials } from "./trials.js";
+import { show } from "./trial.js";
+import { Trials } from "./trials.js";
+
+const FINAL = ["succeeded", "cancelled", "failed"];
+const SOON_MS = 1000, SELDOM_MS = 10_000, FORECAST_MS = 20_000;
 
 const LIVE = {
   connecting: "Connecting…",
@@ -21,7 +26,8 @@ const LIVE = {
 
 /** Shows a job in `main` until what is returned is called. Raises Problem. */
 export async function jobPage(main, id) {
-  const page = new JobPage(await call(`/jobs/${id}`));
+  const [job, curves] = await Promise.all([call(`/jobs/${id}`), call(`/jobs/${id}/curves`)]);
+  const page = new JobPage(job, curves);
   fill(main, page.node);
   document.title = `${page.model.job.name} · tuner`;
   page.begin();
@@ -29,8 +35,10 @@ export async function jobPage(main, id) {
 }
 
 class JobPage {
-  constructor(job) {
+  constructor(job, curves) {
     this.model = new Model(job);
+    this.model.fill(curves);
+    this.after = curves.seq;
     const open = (trial) => show(this.model, trial.id);
     this.curves = new Curves(this.model, open);
     this.best = new BestCurve(this.model);
@@ -41,15 +49,16 @@ class JobPage {
     this.live = h("p", { class: "live" }, LIVE.connecting);
     this.state = h("span", { class: "state" });
     this.detail = h("p", { class: "soft" });
-    this.meter = h("progress", { max: 1, "aria-label": "Spent of the budget" });
-    this.money = h("span");
+    this.meter = new Meter(this.model);
     this.facts = h("dl", { class: "facts" });
     const part = (title, ...content) => h("section", { "aria-label": title }, h("h2", {}, title), content);
-    this.links = h("p", { class: "links" });
+    this.links = h("span", { class: "links" });
     this.node = h("div", {},
-      h("h1", { tabindex: "-1" }, job.name, " ", this.state),
-      h("p", { class: "soft" }, h("code", {}, job.id), " · ", job.trainable), this.detail, this.live,
-      h("div", { class: "taximeter" }, this.meter, this.money), this.facts, this.actions.node, this.links,
+      h("div", { class: "top" },
+        h("div", {}, h("h1", { tabindex: "-1" }, job.name, " ", this.state),
+          h("p", { class: "soft" }, h("code", {}, job.id), " · ", job.trainable, this.links), this.detail, this.live),
+        this.actions.node),
+      this.meter.node, this.facts,
       part("Learning curves", this.curves.node),
       h("div", { class: "two" }, part("Best against dollars", this.best.node), part("What can I get for my money?", this.answer.node)),
       part("The bill", this.bill), part("Trials", this.trials.node));
@@ -58,10 +67,13 @@ class JobPage {
   begin() {
     for (const part of [this.curves, this.best, this.answer]) part.begin();
     this.draw = new Pixels(() => this.update());
-    this.refresh = atMost(2000, () => this.fetch());
-    this.standing();
+    this.refresh = atMost(SELDOM_MS, () => this.fetch(["report", "pareto", "bill"]));
+    this.news = atMost(SOON_MS, () => this.fetch(["report", "pareto"]));
+    this.foretell = atMost(FORECAST_MS, () => this.forecast());
+    this.ticking = setInterval(() => this.tick(), 1000);
     this.update();
-    this.fetch();
+    this.refresh();
+    this.foretell();
     this.listen();
     this.unheard = onChanged((job) => { if (job === this.model.job.id) this.look(); });
     this.looking = setInterval(() => { if (this.over) this.look(); }, 10_000);
@@ -72,7 +84,8 @@ class JobPage {
     this.unheard();
     clearInterval(this.looking);
     this.draw.stop();
-    this.refresh.stop();
+    for (const soon of [this.refresh, this.news, this.foretell]) soon.stop();
+    clearInterval(this.ticking);
     for (const part of [this.curves, this.best, this.answer]) part.end();
   }
 
@@ -80,6 +93,7 @@ class JobPage {
     this.stop?.();
     this.over = false;
     this.stop = follow(this.model.job.id, {
+      after: this.after,
       message: (kind, data) => this.told(kind, data),
       state: (name) => {
         this.over = name === "ended";
@@ -92,16 +106,43 @@ class JobPage {
 
   told(kind, data) {
     if (kind === "trial" && data.preemptions > (this.model.trials.get(data.id)?.preemptions ?? 0)) this.findLosses(data.id);
+    const before = this.model.job;
     this.model.tell(kind, data);
+    if (kind === "job") this.compare(before, this.model.job);
     this.draw.asked();
     this.refresh();
+    this.foretell();
+  }
+
+  /** What is worth saying: a new best and the end, not each report. */
+  compare(before, now) {
+    const was = before.best, best = now.best;
+    if (best !== null && (was === null || was.trial !== best.trial || was.step !== best.step)) {
+      announce(`New best: ${now.objective.metric} ${figure(best.metric)}, by trial ${short(best.trial)}.`);
+      this.news();
+    }
+    if (before.state !== now.state) {
+      announce(`The job is ${state(now.state, now.stop_reason)}.`);
+      if (FINAL.includes(now.state)) this.fetch(["report", "pareto", "bill"]);
+    }
+  }
+
+  /** The clock goes on between events. */
+  tick() {
+    const { progress, state: now } = this.model.job;
+    if (now !== "running" || progress.running_seconds === 0 || document.hidden) return;
+    const at = performance.now();
+    if (this.clock?.of !== progress) this.clock = { of: progress, began: at };
+    text(this.running, duration(progress.running_seconds + (at - this.clock.began) / 1000));
   }
 
   /** Of an action here, or in another tab: a job that had ended may go on. */
   acted(job) {
     this.model.job = { ...this.model.job, ...job };
     this.standing();
-    if (this.over && !["succeeded", "cancelled", "failed"].includes(job.state)) this.listen();
+    this.meter.update();
+    if (this.over && !FINAL.includes(job.state)) this.listen();
+    this.foretell();
   }
 
   async look() {
@@ -121,45 +162,53 @@ class JobPage {
 
   update() {
     this.standing();
+    this.meter.update();
     this.curves.update();
     this.trials.update();
     this.best.extend();
   }
 
   standing() {
-    const { job } = this.model, { spend, budget, progress, best } = job;
+    const { job } = this.model, { progress } = job;
     text(this.state, state(job.state, job.stop_reason));
     this.state.className = `state ${job.state}`;
     text(this.detail, job.detail ?? "");
-    this.meter.value = progress.budget_used;
-    text(this.money, budget.usd === null ? `${usd(spend.usd)} spent, ${figure(spend.gpu_hours)} of ${figure(budget.gpu_hours)} GPU-hours`
-      : `${usd(spend.usd)} of ${usd(budget.usd)} spent, ${usd(Math.max(0, budget.usd - spend.usd))} left`);
     const counts = Object.entries(progress.trials).filter(([, count]) => count > 0).map(([name, count]) => `${count} ${name}`);
     const facts = [
-      [`Best ${job.objective.metric}`, best === null ? "–" : `${figure(best.metric)} (trial ${short(best.trial)}, step ${best.step})`],
-      ["Held", usd(spend.held_usd)], ["Running for", duration(progress.running_seconds)],
-      [job.fidelity.unit === "step" ? "Steps" : `Steps (${job.fidelity.unit}s)`, String(progress.steps)], ["Trials", counts.join(", ") || "none yet"],
+      ["Running for", duration(progress.running_seconds)],
+      [job.fidelity.unit === "step" ? "Steps" : `Steps (${job.fidelity.unit}s)`, progress.steps.toLocaleString("en-US")],
+      ["Trials", counts.join(", ") || "none yet"], ["At once", String(job.concurrency)], ["Priority", String(job.priority)],
+      ["Tags", Object.entries(job.tags).map(([name, value]) => `${name}: ${value}`).join(", ") || "none"],
     ];
     facts.forEach(([name, value], index) => {
       const node = this.facts.children[index] ?? this.facts.appendChild(h("div", {}, h("dt"), h("dd")));
       text(node.children[0], name);
       text(node.children[1], value);
     });
+    this.running = this.facts.children[0].children[1];
     const links = Object.entries({ "Ray dashboard": job.links.ray_dashboard, "Optuna dashboard": job.links.optuna_dashboard })
       .filter(([, url]) => url && (url.startsWith("/") || /^https?:/.test(url)));
     if (this.links.childElementCount !== links.length)
-      fill(this.links, links.map(([name, url]) => h("a", { href: url, target: "_blank", rel: "noopener" }, name)));
+      fill(this.links, links.map(([name, url]) => h("a", { href: url, target: "_blank", rel: "noopener" }, `${name} ↗`)));
     this.actions.update();
   }
 
-  /** What is computed by the service: not for each event, but every two seconds in which there were some. */
-  async fetch() {
-    const of = `/jobs/${this.model.job.id}`;
-    const parts = [["report", (found) => this.best.show(found)], ["pareto", (found) => this.answer.show(found)], ["bill", (found) => this.showBill(found)]];
-    for (const [name, put] of parts) {
+  /** What is computed by the service: with a new best, else every ten seconds in which something happened. */
+  async fetch(names) {
+    const put = { pareto: (found) => this.answer.show(found), bill: (found) => this.showBill(found),
+      report: (found) => { this.best.show(found); this.meter.showReport(found); } };
+    for (const name of names) {
       try {
-        put(await call(`${of}/${name}`));
+        put[name](await call(`/jobs/${this.model.job.id}/${name}`));
       } catch { /* asked again with the next event, and the stream says that the connection is lost */ }
+    }
+  }
+
+  async forecast() {
+    try {
+      this.meter.showBest(await call(`/jobs/${this.model.job.id}/best`));
+    } catch (error) {
+      if (error.status === 404) this.meter.showNoBest();
     }
   }
 

@@ -14,7 +14,7 @@ export async function jobsPage(main) {
   const failed = h("div");
   const more = h("button", { type: "button", class: "quiet", hidden: true, onclick: () => { count = Math.min(500, count + PAGE); look(); } }, "Show older");
   const head = (words) => h("th", { scope: "col" }, words);
-  const wide = h("div", { class: "wide", role: "region", tabindex: "0", "aria-label": "Jobs, newest first" },
+  const wide = h("div", { class: "wide ground", role: "region", tabindex: "0", "aria-label": "Jobs, newest first" },
     h("table", { class: "jobs" }, h("caption", { class: "unseen" }, "Jobs, newest first"),
       h("thead", {}, h("tr", {}, head("Job"), head("State"), head("Spent of its budget"), head("Best"), head("Trials"), head("Submitted"))), body));
   fill(main, h("h1", { tabindex: "-1" }, "Jobs"), failed, empty, wide, more);
@@ -41,7 +41,7 @@ export async function jobsPage(main) {
 
 function row(job) {
   return h("tr", {},
-    h("th", { scope: "row" }, h("a", { href: `#/jobs/${job.id}` }, job.name), h("div", { class: "soft small" }, job.id)),
+    h("th", { scope: "row" }, h("a", { href: `#/jobs/${job.id}`, title: job.name }, job.name), h("div", { class: "soft small" }, job.id)),
     h("td"), h("td", {}, h("progress", { max: 1, "aria-label": `Spent of the budget of ${job.name}` }), h("div", { class: "small" })),
     h("td", { class: "number" }), h("td", { class: "number" }), h("td", { class: "small" }, when(job.created_at)));
 }

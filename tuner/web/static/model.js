@@ -8,6 +8,22 @@ export class Model {
     this.lost = new Map(); // trial: the steps at which a machine was taken away
   }
 
+  /** All curves up to an event, as `/curves` has them. */
+  fill({ trials }) {
+    for (const one of trials) {
+      const trial = this.of(one.id), last = one.metric.length - 1;
+      Object.assign(trial, { state: one.state, reason: one.reason, config: one.config, attempts: one.attempts, preemptions: one.preemptions,
+        best: one.best_metric, cost_usd: one.total_usd, xs: one.steps, ys: one.metric, steps: one.steps[last] ?? 0, metric: one.metric[last] ?? null });
+      this.points += one.steps.length;
+      if (one.preemptions_at.length) this.lost.set(one.id, one.preemptions_at);
+    }
+  }
+
+  /** The best as the service has it, told with the same events. */
+  leader() {
+    return this.job.best;
+  }
+
   get lowerIsBetter() {
     return this.job.objective.mode === "min";
   }

@@ -52,6 +52,13 @@ function stack(kinds, whole) {
     h("span", { class: `kind ${kind}`, title: `${kind} ${usd(kinds[kind])}`, style: { width: `${(100 * kinds[kind]) / whole}%` } })));
 }
 
+/** Kinds of cost as one bar, with what each is. */
+export function kinds(of, total) {
+  return [stack(of, total), h("ul", { class: "legend" }, KINDS.map((kind) => h("li", {},
+    h("span", { class: `sign kind ${kind}`, "aria-hidden": "true" }),
+    `${kind} ${usd(of[kind] ?? 0)} (${share((of[kind] ?? 0) / total)})`)))];
+}
+
 /** A bill as stacked kinds, in all and of the dearest trials. */
 export function bill(found) {
   const total = found.total_usd;
@@ -66,10 +73,7 @@ export function bill(found) {
     ["Saved against on demand", usd(savings.against_on_demand_usd)],
   ];
   return h("div", {},
-    stack(found.by_kind, total),
-    h("ul", { class: "legend" }, KINDS.map((kind) => h("li", {},
-      h("span", { class: `sign kind ${kind}`, "aria-hidden": "true" }),
-      `${kind} ${usd(found.by_kind[kind] ?? 0)} (${share((found.by_kind[kind] ?? 0) / total)})`))),
+    kinds(found.by_kind, total),
     h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
     h("details", {}, h("summary", {}, `The ${dearest.length} dearest trials`),
       table("The bill of the dearest trials", ["Trial", "Kinds", "Total", ...KINDS],

@@ -5,9 +5,9 @@ import { ask } from "./api.js";
 const SILENCE_MS = 40_000; // the service says something every 15 s
 const WAIT_MS = [250, 500, 1000, 2000, 4000];
 
-/** Calls `message(kind, data)` for each event, `state("live" | "lost" | "ended")` as the connection goes. Returns what ends it. */
-export function follow(job, { message, state }) {
-  let last = null, final = false, stopped = false, tries = 0;
+/** Calls `message(kind, data)` for each event after number `after`, `state("live" | "lost" | "ended")` as the connection goes. Returns what ends it. */
+export function follow(job, { after = 0, message, state }) {
+  let last = String(after), final = false, stopped = false, tries = 0;
   let aborting = new AbortController(), wake = () => {};
 
   const heard = (kind, data, id) => {
@@ -22,8 +22,7 @@ export function follow(job, { message, state }) {
     const heardOf = () => { clearTimeout(silence); silence = setTimeout(() => aborting.abort(), SILENCE_MS); };
     try {
       heardOf();
-      const headers = last === null ? {} : { "Last-Event-ID": last };
-      const answer = await ask(`/jobs/${job}/events`, { headers, signal: aborting.signal });
+      const answer = await ask(`/jobs/${job}/events`, { headers: { "Last-Event-ID": last }, signal: aborting.signal });
       tries = 0;
       state("live");
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();

@@ -1,0 +1,72 @@
+#!/bin/bash
+# One machine of a cluster that Ray's autoscaler makes. Its cluster.yaml calls this on each, in a copy of this repository in ~/tuner:
+#   ray-node.sh install EXTRAS   Python, Ray and this project in ~/venv, at the versions of constraints.txt
+#   ray-node.sh head             Ray's head without trials, and the service beside it, on the loopback
+#   ray-node.sh wait             on the head: until the first two workers are there, at most for half an hour
+#   ray-node.sh worker CLOUD     joins $RAY_HEAD_IP, with a watcher for the cloud's interruption notices
+# Settings are in ~/tuner.env. Ray is told the machine's labels by the autoscaler.
+set -eu
+cd "$(dirname "$0")/.."
+venv=$HOME/venv
+
+environment() {
+  set -a
+  # shellcheck source=/dev/null
+  . "$HOME/tuner.env"
+  set +a
+  export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$HOME/.ray/auth_token RAY_USAGE_STATS_ENABLED=0
+  # Ray would kill workers when memory runs short; the service's own supervisor does, and says so.
+  export RAY_memory_monitor_refresh_ms=0
+  # How soon a machine that went without a word is found out; the default is a minute.
+  export RAY_health_check_period_ms=2000 RAY_health_check_timeout_ms=3000 RAY_health_check_failure_threshold=4
+  PATH=$venv/bin:$PATH
+  ulimit -n 65536 || true
+}
+
+# The process that the last call of this script left, if it is there still.
+end() { if test -e "$1"; then kill "$(cat "$1")" 2>/dev/null || true; fi; }
+
+case ${1:-} in
+install)
+  if ! command -v rsync >/dev/null || ! python3 -c 'import ensurepip' 2>/dev/null; then
+    sudo apt-get -qq update
+    sudo apt-get -qq install -y --no-install-recommends python3-venv rsync
+  fi
+  test -x "$venv/bin/python" || python3 -m venv "$venv"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check -c constraints.txt ".[$2]"
+  ;;
+head)
+  environment
+  ray stop --grace-period 20
+  ray start --head --port=6379 --dashboard-host=127.0.0.1 --num-cpus=0 --disable-usage-stats \
+    --autoscaling-config="$HOME/ray_bootstrap_config.yaml"
+  end "$HOME/tuner.pid"
+  # Jobs go on without it; it takes them up again.
+  TUNER_RAY_ADDRESS=http://127.0.0.1:8265 setsid nohup tuner serve </dev/null >>"$HOME/tuner.log" 2>&1 &
+  echo $! >"$HOME/tuner.pid"
+  ;;
+worker)
+  environment
+  ray stop --grace-period 20
+  ray start --address="$RAY_HEAD_IP:6379" --disable-usage-stats
+  end "$HOME/watch.pid"
+  setsid nohup python -m tuner.engine.ray_node.watch --address="$RAY_HEAD_IP:6379" --cloud="$2" \
+    </dev/null >>"$HOME/watch.log" 2>&1 &
+  echo $! >"$HOME/watch.pid"
+  ;;
+wait)
+  # A job for machines that have not joined yet would be refused.
+  environment
+  for _ in $(seq 180); do
+    joined=$(ray list nodes --address http://127.0.0.1:8265 --format json 2>/dev/null | grep -c '"is_head_node": false' || true)
+    test "$joined" -lt 2 || exit 0
+    sleep 10
+  done
+  echo "no workers have joined: look at the autoscaler's words with ray monitor, and at quotas" >&2
+  exit 1
+  ;;
+*)
+  echo "ray-node.sh install EXTRAS, head, wait, or worker CLOUD" >&2
+  exit 2
+  ;;
+esac

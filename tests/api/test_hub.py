@@ -1,0 +1,209 @@
+"""One look for many watchers, of whom each sees exactly the events behind theirs, in order, once."""
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tuner.api import hub
+from tuner.api.hub import Hub, Look, Piece
+
+PAGE = 3
+
+
+class Events:
+    """A job of numbered events, read a few at a time; each read takes a turn of the event loop before it sees anything, and another
+    before it is answered."""
+
+    def __init__(self) -> None:
+        self.count, self.looks, self.gaps, self.ended = 0, 0, 0, False
+
+    async def look(self, after: int | None) -> Look:
+        self.looks += 1
+        await asyncio.sleep(0)
+        piece = Piece(self.count, []) if after is None else self._piece(after, self.count)
+        standing: dict[str, tuple[object, str]] = {"job": (self.ended, f"ended {self.ended}\n")}
+        ended = self.ended
+        await asyncio.sleep(0)
+        return Look(piece, standing, ended)
+
+    async def gap(self, after: int, until: int) -> Piece:
+        self.gaps += 1
+        await asyncio.sleep(0)
+        return self._piece(after, until)
+
+    async def newest(self) -> int:
+        await asyncio.sleep(0)
+        return self.count
+
+    def _piece(self, after: int, until: int) -> Piece:
+        last = min(until, after + PAGE)
+        return Piece(last, [(n, f"{n}\n") for n in range(after + 1, last + 1)], last < until)
+
+
+class Watcher:
+    def __init__(self, one: Hub, events: Events, after: int) -> None:
+        self.after, self.text = after, ""
+        self.task = asyncio.create_task(self._read(one, events))
+
+    async def _read(self, one: Hub, events: Events) -> None:
+        stream = one.follow("job", events, self.after)
+        try:
+            async for data in stream:
+                self.text += data.decode()
+        finally:
+            await stream.aclose()  # type: ignore[attr-defined]
+
+    @property
+    def numbers(self) -> list[int]:
+        return [int(line) for line in self.text.splitlines() if line.isdecimal()]
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(test, 30))
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "LOOK_S", 0.0)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.integers(1, 8)),
+        st.tuples(st.just("join"), st.integers(0, 40)),
+        st.tuples(st.just("leave"), st.integers(0, 10)),
+        st.tuples(st.just("turns"), st.integers(1, 12)),
+    ),
+    max_size=40,
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(steps=STEPS)
+def test_whoever_comes_and_goes_each_sees_what_is_behind_theirs_once_and_in_order(
+    steps: list[tuple[str, int]],
+) -> None:
+    async def test() -> None:
+        one, events, watchers = Hub(), Events(), list[Watcher]()
+        left: list[Watcher] = []
+        for what, number in steps:
+            if what == "append":
+                events.count += number
+            elif what == "join":
+                watchers.append(Watcher(one, events, min(number, events.count)))
+            elif what == "leave" and watchers:
+                gone = watchers.pop(number % len(watchers))
+                gone.task.cancel()
+                left.append(gone)
+            else:
+                await turns(number)
+        events.ended = True
+        await asyncio.gather(*(watcher.task for watcher in watchers))
+        for watcher in watchers:
+            assert watcher.numbers == list(range(watcher.after + 1, events.count + 1))
+            assert "ended True" in watcher.text
+        for gone in left:
+            with suppress(asyncio.CancelledError):
+                await gone.task
+            assert gone.numbers == list(range(gone.after + 1, gone.after + 1 + len(gone.numbers)))
+        assert len(one) == 0
+
+    run(test())
+
+
+def test_fifty_watchers_cost_one_look() -> None:
+    async def test() -> None:
+        one, events = Hub(), Events()
+        watchers = [Watcher(one, events, 0) for _ in range(50)]
+        await turns(20)
+        before = events.looks
+        events.count = PAGE
+        await turns(20)
+        assert 1 <= events.looks - before <= 20
+        assert len(one) == 1
+        events.ended = True
+        await asyncio.gather(*(watcher.task for watcher in watchers))
+        assert events.gaps == 0
+
+    run(test())
+
+
+def test_nobody_looks_when_nobody_watches() -> None:
+    async def test() -> None:
+        one, events = Hub(), Events()
+        watcher = Watcher(one, events, 0)
+        await turns(10)
+        watcher.task.cancel()
+        await turns(10)
+        assert len(one) == 0
+        before = events.looks
+        await turns(50)
+        assert events.looks == before > 0
+
+    run(test())
+
+
+def test_an_id_that_is_yet_to_come_is_the_newest() -> None:
+    async def test() -> None:
+        one, events = Hub(), Events()
+        events.count = 5
+        watcher = Watcher(one, events, 10**6)
+        await turns(20)
+        events.count = 7
+        await turns(20)
+        events.ended = True
+        await watcher.task
+        assert watcher.numbers == [6, 7]
+
+    run(test())
+
+
+def test_who_is_too_slow_is_dropped_and_the_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "BEHIND", 4)
+
+    async def test() -> None:
+        one, events = Hub(), Events()
+        quick = Watcher(one, events, 0)
+        slow = one.follow("job", events, 0)
+        async for data in slow:
+            if b"ended" in data:
+                break
+        for _ in range(20):
+            events.count += 1
+            await turns(20)
+        rest = b"".join([data async for data in slow])
+        assert rest == b""
+        assert quick.numbers == list(range(1, 21))
+        again = Watcher(one, events, 0)
+        await turns(60)
+        assert again.numbers == quick.numbers
+        events.ended = True
+        await asyncio.gather(quick.task, again.task)
+
+    run(test())
+
+
+def test_a_record_that_cannot_be_read_ends_the_streams() -> None:
+    class Broken(Events):
+        async def look(self, after: int | None) -> Look:
+            if self.looks > 3:
+                raise OSError("the database does not answer")
+            return await super().look(after)
+
+    async def test() -> None:
+        one, events = Hub(), Broken()
+        watchers = [Watcher(one, events, 0) for _ in range(3)]
+        await asyncio.gather(*(watcher.task for watcher in watchers))
+        assert len(one) == 0
+
+    run(test())

@@ -1,0 +1,128 @@
+"""Pictures of jobs: they show what REST answers, and nothing of what people named is taken for markup or a formula."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+
+from tests import fakes
+from tests.client.both import Both
+from tuner.client import plots
+from tuner.schemas.answers import Bill
+from tuner.schemas.curves import Curves
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def test_one_call_gives_four_pictures(client: Both, done: str) -> None:
+    picture = client.job(done).plot()
+    assert isinstance(picture, Figure)
+    titles = [axes.get_title() for axes in picture.axes]
+    assert [title.split(":")[0] for title in titles] == [
+        "Learning curves",
+        "Best against dollars",
+        "Pareto front",
+        "Bill",
+    ]
+    assert picture._repr_png_().startswith(PNG)
+
+
+def test_pictures_are_none_of_pyplots(client: Both, done: str) -> None:
+    from matplotlib import pyplot
+
+    client.job(done).plot("bill")
+    assert pyplot.get_fignums() == []
+
+
+def test_learning_curves_have_all_trials_the_rungs_and_the_promotions(client: Both, done: str) -> None:
+    job = client.job(done)
+    (axes,) = job.plot("curves").axes
+    curves = job.curves()
+    rungs = {line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == ":"}
+    assert rungs == set(job.rungs)
+    leaders = [line for line in axes.lines if str(line.get_label()).startswith("trial_")]
+    (others,) = [one for one in axes.collections if one.get_label().startswith("_")]
+    assert len(leaders) + len(others.get_segments()) == len([one for one in curves.trials if one.steps])
+    best = max(one.best_metric for one in curves.trials if one.best_metric is not None)
+    assert max(leaders[0].get_ydata()) == best
+    (promoted,) = [one for one in axes.collections if one.get_label() == "promoted"]
+    assert len(promoted.get_offsets()) == sum(len(one.promotions_at) for one in curves.trials)
+
+
+def test_the_best_against_dollars_is_the_reports(client: Both, done: str) -> None:
+    job = client.job(done)
+    (axes,) = job.plot("best").axes
+    (line,) = [one for one in axes.lines if one.get_label() == "best so far"]
+    drawn = list(zip(line.get_xdata(), line.get_ydata(), strict=True))
+    assert drawn[:-1] == [(point.spent_usd, point.value) for point in job.report().best_curve]
+    (budget,) = [one for one in axes.lines if one.get_label() == "budget"]
+    assert budget.get_xdata()[0] == job.budget["usd"]
+
+
+def test_the_front_and_the_bill_are_what_rest_answers(client: Both, done: str) -> None:
+    job = client.job(done)
+    (axes,) = job.plot("pareto").axes
+    drawn = list(zip(axes.lines[0].get_xdata(), axes.lines[0].get_ydata(), strict=True))
+    assert drawn == sorted((one.cost_usd, one.metric) for one in job.pareto().items)
+    (axes,) = job.plot("bill").axes
+    assert sum(bar.get_width() for bar in axes.patches) == pytest.approx(job.bill().total_usd)
+
+
+def test_a_job_that_has_nothing_yet_has_pictures_too(client: Both) -> None:
+    assert client.submit(fakes.body()).plot()._repr_png_().startswith(PNG)
+
+
+def test_a_picture_that_there_is_not_is_refused_with_the_nearest(client: Both, done: str) -> None:
+    with pytest.raises(ValueError, match="did you mean 'curves'"):
+        client.job(done).plot("curve")
+
+
+@pytest.mark.parametrize("name", ["$x$", "$\\frac{", "a_b^c", "costs $5 or $6"])
+def test_names_are_no_formulas(client: Both, done: str, name: str) -> None:
+    job = client.job(done)
+    acting: Any = getattr(job, "_inner", job)
+    acting.name, acting.objective = name, {"metric": name, "mode": "max"}
+    assert job.plot("best")._repr_png_().startswith(PNG)
+
+
+NUMBER = st.floats(-1, 1).map(lambda one: round(one, 3))
+REPORTS = st.lists(st.tuples(st.one_of(st.none(), NUMBER), st.one_of(st.none(), st.floats(0, 1))), max_size=8)
+
+
+@given(st.lists(REPORTS, max_size=5), st.sampled_from([1, -1]))
+def test_the_best_so_far_only_gets_better_and_ends_at_the_best(trials: list[Any], sign: int) -> None:
+    curves = Curves.model_construct(
+        trials=[
+            plots.TrialCurve.model_construct(metric=[m for m, _ in one], spent_usd=[s for _, s in one])
+            for one in trials
+        ]
+    )
+    found = plots.best_by_spend(curves, sign)
+    known = [m for one in trials for m, s in one if m is not None and s is not None]
+    assert bool(found) == bool(known)
+    if known:
+        better = [sign * metric for _, metric in found[:-1]]
+        assert better == sorted(set(better))
+        assert better[-1] == max(sign * metric for metric in known)
+        assert [spent for spent, _ in found] == sorted(spent for spent, _ in found)
+
+
+@given(st.lists(st.integers(0, 1000), max_size=30))
+def test_bars_add_up_to_the_bill(costs: list[int]) -> None:
+    trials = [
+        {
+            "trial": f"trial_{n}",
+            "state": "completed",
+            "steps": 1,
+            "total_usd": cost,
+            "gpu_hours": 0,
+            "by_kind": {"train": cost},
+        }
+        for n, cost in enumerate(costs)
+    ]
+    empty = Bill.model_construct(trials=[plots.TrialBill.model_validate(one) for one in trials])
+    names, kinds = plots.bars(empty)
+    assert len(names) == len(kinds) <= plots.BARS + 1
+    assert sum(one.get("train", 0) for one in kinds) == sum(costs)

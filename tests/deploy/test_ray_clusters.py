@@ -1,0 +1,131 @@
+"""Clusters of Ray's autoscaler are ones by Ray's own validator, and machines of them say what they are and cost."""
+
+import copy
+import re
+import shlex
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from ray.autoscaler._private.util import prepare_config, validate_config
+
+from tests.deploy.files import DEPLOY, ROOT, labels_of
+from tuner.domain.money import Price
+from tuner.engine.ray_cluster import labels as its
+from tuner.engine.ray_node.watch import parser, sources_of
+from tuner.planning.catalogue import Catalogue
+from tuner.service.catalogue import catalogue
+from tuner.settings import Settings
+
+REGIONS = {"aws": "us-east-1", "gcp": "us-central1", "azure": "eastus"}
+CLOUDS = tuple(REGIONS)
+NODE = (DEPLOY / "ray-node.sh").read_text()
+
+
+@pytest.fixture(scope="module")
+def prices() -> Catalogue:
+    return catalogue(Settings.from_env({}))
+
+
+def cluster(cloud: str) -> dict[str, Any]:
+    """As up.sh makes it: with every word in capitals put in."""
+    folder = DEPLOY / f"ray-{cloud}"
+    text, script = (folder / "cluster.yaml").read_text(), (folder / "up.sh").read_text()
+    for word, value in re.findall(r"s\|([A-Z_]+)\|([^|]+)\|g", script):
+        text = text.replace(word, REGIONS[cloud] if word == "REGION" else f"/some{value.lstrip('$')}")
+    return dict(yaml.safe_load(text))
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_ray_takes_the_cluster(cloud: str) -> None:
+    validate_config(prepare_config(cluster(cloud)))
+
+
+def test_ray_refuses_what_it_does_not_know() -> None:
+    wrong = copy.deepcopy(cluster("aws"))
+    wrong["idle_timeout"] = 5
+    with pytest.raises(jsonschema.ValidationError, match="idle_timeout"):
+        validate_config(prepare_config(wrong))
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_nothing_is_left_to_be_put_in(cloud: str) -> None:
+    known = {"CPU", "GPU", "DELETE", "SPOT", "PERSISTENT"}
+    left = set(re.findall(r"\b[A-Z][A-Z_]{2,}\b", yaml.safe_dump(cluster(cloud)))) - known
+    assert not left
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_machines_say_their_market_and_the_price_of_the_catalogue(cloud: str, prices: Catalogue) -> None:
+    types = cluster(cloud)["available_node_types"]
+    assert types["head"]["resources"] == {"CPU": 0}
+    assert its.market_of(types["head"]["labels"]) == "on_demand"
+    for name, market in (("on-demand", "on_demand"), ("spot", "spot")):
+        labels, config = types[name]["labels"], str(types[name]["node_config"])
+        assert its.market_of(labels) == market
+        assert its.region_of(labels) == REGIONS[cloud]
+        assert f"'{its.instance_type_of(labels)}'" in config, "what is paid for is what is made"
+        assert ("spot" in config.lower()) == (market == "spot")
+        said = its.usd_per_hour(labels)
+        assert said is not None
+        (listed,) = [
+            one
+            for one in prices.find(instance_type=its.instance_type_of(labels))
+            if one.region == REGIONS[cloud]
+        ]
+        assert listed.price(market) == Price.from_usd_per_hour(said)
+        assert types[name]["min_workers"] >= 1, "a job for a market without machines is refused"
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_machines_call_what_the_script_does_with_extras_that_there_are(cloud: str) -> None:
+    found = cluster(cloud)
+    (install,) = found["setup_commands"]
+    *_, word, extras = install.split()
+    assert word == "install"
+    project = (ROOT / "pyproject.toml").read_text()
+    assert all(re.search(rf"^{name} = \[", project, re.MULTILINE) for name in extras.split(","))
+    assert cloud in extras.split(","), "what the autoscaler needs on the head"
+    assert found["head_start_ray_commands"] == ["bash ~/tuner/deploy/ray-node.sh head"]
+    assert found["worker_start_ray_commands"] == [f"bash ~/tuner/deploy/ray-node.sh worker {cloud}"]
+    for called in ("install", "head", "worker"):
+        assert f"\n{called})\n" in NODE
+    env = dict(re.findall(r"^(TUNER_\w+)=(\S+)$", (DEPLOY / f"ray-{cloud}/up.sh").read_text(), re.MULTILINE))
+    assert Settings.from_env(env).storage.partition("://")[0] == {"aws": "s3", "gcp": "gs"}.get(cloud, "abfs")
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_the_watcher_beside_a_worker_is_started_as_it_takes_it(cloud: str) -> None:
+    args = parser().parse_args(watcher(NODE, {"RAY_HEAD_IP": "10.0.0.1", "2": cloud}))
+    assert (args.address, sources_of(args).cloud) == ("10.0.0.1:6379", cloud)
+
+
+def test_slurm_tells_the_trials_before_the_time_is_over() -> None:
+    text = (DEPLOY / "slurm/tuner.sbatch").read_text()
+    args = parser().parse_args(watcher(text, {"head": "10.0.0.1", "ray_port": "6379", "grace": "100"}))
+    assert (args.address, sources_of(args).cloud) == ("10.0.0.1:6379", None)
+    told = re.search(r"#SBATCH --signal=B:TERM@(\d+)", text)
+    assert told is not None
+    assert args.grace < float(told[1])
+    (words,) = re.findall(r'^labels="(.*)"$', text, re.MULTILINE)
+    labels = labels_of(re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", words))
+    assert its.usd_per_hour(labels)
+    assert its.market_of(labels) == "on_demand"
+    assert its.instance_type_of(labels) != its.LOCAL
+
+
+def test_a_head_has_no_trials_and_is_found_where_the_service_looks() -> None:
+    for text in (NODE, (DEPLOY / "slurm/tuner.sbatch").read_text()):
+        head = text[text.index("ray start --head") :].split("ray start --address")[0]
+        assert "--num-cpus=0" in head
+    assert "TUNER_RAY_ADDRESS=http://127.0.0.1:8265" in NODE
+    assert "--dashboard-host=127.0.0.1" in NODE
+
+
+def watcher(text: str, values: dict[str, str]) -> list[str]:
+    """The options that a script starts a watcher with."""
+    (line,) = re.findall(
+        r"python -m tuner\.engine\.ray_node\.watch (.*?)(?:</dev/null|&)", text.replace("\\\n", "")
+    )
+    return shlex.split(re.sub(r"\$(\w+)", lambda m: values[m[1]], line))

@@ -1,0 +1,121 @@
+"""MLflow's own store has what is recorded, a run a trial under one a job, without doubles; a server that is down is waited for."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.fakes import FakeService
+from tests.mirrors.following import follower, mirror_all
+from tests.mirrors.test_optuna import trials_of
+from tuner.mirrors import mlflow_environment
+from tuner.service import mirroring
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow uses what SQLAlchemy wants to do without
+mlflow_environment.set_defaults()
+
+from mlflow.tracking import MlflowClient  # noqa: E402
+
+from tuner.mirrors.mlflow import MlflowMirror  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
+
+
+def check_equal(client: TestClient, job: str, held: MlflowClient, experiment: str) -> None:
+    (found,) = held.search_experiments(filter_string=f"name = '{experiment}'")
+    runs = held.search_runs([found.experiment_id], f"tags.`tuner.job` = '{job}'", max_results=500)
+    (parent,) = [run for run in runs if "tuner.trial" not in run.data.tags]
+    shown = client.get(f"/v1/jobs/{job}").json()
+    assert parent.info.status == ("FINISHED" if shown["state"] == "succeeded" else "RUNNING")
+    assert parent.data.tags["tuner.owner"] == "alice"
+    assert float(parent.data.tags["tuner.spent_usd"]) == shown["spend"]["usd"]
+    recorded = trials_of(client, job)
+    assert len(runs) == len(recorded) + 1 > 4
+    by_trial = {run.data.tags.get("tuner.trial"): run for run in runs}
+    for trial in recorded:
+        run = by_trial[trial["id"]]
+        assert run.data.tags["mlflow.parentRunId"] == parent.info.run_id
+        assert run.data.tags["tuner.state"] == trial["state"]
+        assert run.data.params == {name: str(value) for name, value in trial["config"].items()}
+        history = held.get_metric_history(run.info.run_id, "acc") if trial["curve"] else []
+        reported = [(one["step"], one["metric"]) for one in trial["curve"]]
+        assert sorted((point.step, point.value) for point in history) == reported
+        if shown["state"] == "succeeded":
+            assert run.info.status == ("FAILED" if trial["state"] == "failed" else "FINISHED")
+            assert float(run.data.tags["tuner.cost_usd"]) == trial["cost_usd"]
+
+
+class Refusing:
+    """A client whose server stops answering at its n-th request that changes something."""
+
+    def __init__(self, client: Any, left: int) -> None:
+        self._client, self._left = client, left
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._client, name)
+        if not name.startswith(("create", "log", "set", "update")):
+            return found
+
+        def changes(*args: Any, **named: Any) -> Any:
+            self._left -= 1
+            if self._left < 0:
+                raise ConnectionError("connection refused")
+            return found(*args, **named)
+
+        return changes
+
+
+def test_runs_have_what_is_recorded_wherever_it_broke_off(
+    service: FakeService, client: TestClient, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirroring, "REPORTS_AT_ONCE", 9)
+    job = fakes.submit(client, tags={"owner": "alice"}, budget={"usd": 0.002})
+    run = fakes.simulate(service, job, messages=20)
+
+    def opens(left: int) -> Callable[[], MlflowMirror]:
+        def made() -> MlflowMirror:
+            mirror = MlflowMirror(uri, "some")
+            mirror._client = Refusing(mirror._client, left)
+            return mirror
+
+        return made
+
+    failed = 0
+    for left in (0, 1, 2, 4, 7, 11, 16):
+        for _ in range(6):
+            run.clock.run_next()
+        one = follower(service, opens(left))
+        one.one_pass()
+        failed += one.is_failing
+        one._let_go()
+    assert failed > 3
+    mirror_all(service, lambda: MlflowMirror(uri, "some"))
+    check_equal(client, job, MlflowClient(uri), "some")
+    run.run(turns_max=100_000)
+    mirror_all(service, lambda: MlflowMirror(uri, "some"))
+    check_equal(client, job, MlflowClient(uri), "some")
+
+
+def test_a_server_that_is_down_is_waited_for_and_nothing_lacks(
+    service: FakeService, client: TestClient, uri: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = fakes.submit(client, tags={"owner": "alice"}, budget={"usd": 0.001})
+    fakes.simulate(service, job)
+    at = "http://127.0.0.1:9"  # nobody listens there
+    one = follower(service, lambda: MlflowMirror(at, "other"), "mlflow")
+    for _ in range(3):
+        one.one_pass()
+        assert one.is_failing
+    warned = [told for told in caplog.records if told.levelname == "WARNING" and "tuner" in told.name]
+    assert len(warned) == 1
+    at = uri
+    one.one_pass()
+    assert not one.is_failing
+    one._let_go()
+    check_equal(client, job, MlflowClient(uri), "other")

@@ -1,0 +1,36 @@
+"""The notebook of the docs, cell by cell in a kernel of its own, against a real service."""
+
+from pathlib import Path
+from typing import Any
+
+import nbclient
+import nbformat
+import pytest
+
+from tests.system.serving import Served
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(200)]
+NOTEBOOK = Path(__file__).parents[2] / "docs/notebook.ipynb"
+
+
+def shown(cell: Any) -> dict[str, str]:
+    """What a cell shows, by MIME type."""
+    return {kind: text for output in cell["outputs"] for kind, text in output.get("data", {}).items()}
+
+
+def test_the_notebook_runs_and_shows_a_table_and_a_picture(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNER_URL", served.client.url)
+    monkeypatch.setenv("TUNER_HOME", str(served.home))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells), "no outputs are kept"
+    nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    cells = {cell["id"]: cell for cell in notebook.cells if cell["cell_type"] == "code"}
+    progress = shown({"outputs": cells["waiting"]["outputs"][:1]})["text/html"]
+    assert progress.startswith("<progress")
+    assert "succeeded" in progress, "what was drawn first is changed in place"
+    assert "config.momentum" in shown(cells["table"])["text/html"]
+    assert len(shown(cells["plot"])["image/png"]) > 10_000
+    assert "learning_rate" in cells["best-config"]["outputs"][0]["text"]

@@ -1,0 +1,85 @@
+"""A job's record as server-sent events.
+
+`report` and `trial` tell what changed; the last message of each event carries its number as `id`, so that a reader who
+comes back with `Last-Event-ID` misses nothing. `spend` and `job` tell how things stand.
+"""
+
+import asyncio
+import json
+from typing import Any
+
+from tuner.api import present
+from tuner.api.hub import Look, Piece
+from tuner.domain.job import FINAL
+from tuner.service import answers
+from tuner.service.answers import Told
+from tuner.service.views import JobView
+from tuner.service.wiring import Service
+
+STANDING = {
+    "id",
+    "state",
+    "stop_reason",
+    "detail",
+    "budget",
+    "tags",
+    "priority",
+    "revision",
+    "progress",
+    "best",
+}
+
+
+class Record:
+    """Of one job; a `Source` of the hub."""
+
+    def __init__(self, service: Service, job: str) -> None:
+        self._service, self._job = service, job
+
+    async def look(self, after: int | None) -> Look:
+        return await asyncio.to_thread(self._look, after)
+
+    async def gap(self, after: int, until: int) -> Piece:
+        return await asyncio.to_thread(lambda: told(answers.told(self._service, self._job, after, until)))
+
+    async def newest(self) -> int:
+        return await asyncio.to_thread(answers.newest, self._service, self._job)
+
+    def _look(self, after: int | None) -> Look:
+        seq = answers.newest(self._service, self._job) if after is None else after
+        found = answers.changes(self._service, self._job, seq)
+        piece = Piece(seq, []) if after is None else told(found.told)
+        ended = found.view.row.state in FINAL and (after is not None or found.told.seq == seq)
+        return Look(piece, standing(found.view), ended)
+
+
+def standing(view: JobView) -> dict[str, tuple[object, str]]:
+    """How money and job stand, and what to compare that by: a job that only runs on has not changed."""
+    shown = present.job_of(view)
+    spend = {**shown.spend.model_dump(), "budget_usd": shown.budget["usd"]}
+    job = shown.model_dump(include=STANDING)
+    compared = {**job, "progress": {**job["progress"], "running_seconds": 0}}
+    return {"spend": (spend, _message("spend", spend)), "job": (compared, _message("job", job))}
+
+
+def told(found: Told) -> Piece:
+    """Messages in the order of their events; a report comes last, with its number, so that it is told once."""
+    parts = [(point.seq, 1, "report", _report(point)) for point in found.reports]
+    parts += [(row.seq, 0, "trial", present.trial_of(row).model_dump()) for row in found.trials]
+    parts.sort(key=lambda one: one[:2])
+    numbers = [seq for seq, *_ in parts] + [None]
+    messages = [
+        (seq, _message(kind, body, seq if numbers[index + 1] != seq else None))
+        for index, (seq, _, kind, body) in enumerate(parts)
+    ]
+    return Piece(found.seq, messages, found.more)
+
+
+def _report(point: answers.Reached) -> dict[str, Any]:
+    shown = present.best_of(point).model_dump(exclude={"config", "checkpoint"})
+    return {**shown, "seq": point.seq}
+
+
+def _message(kind: str, body: dict[str, Any], seq: int | None = None) -> str:
+    number = "" if seq is None else f"id: {seq}\n"
+    return f"{number}event: {kind}\ndata: {json.dumps(body)}\n\n"

@@ -1,0 +1,239 @@
+"""Pictures of a job: learning curves, best against dollars, the Pareto front, the bill. Figures of their own, which no window
+and no `pyplot` knows of; colours that the colour-blind tell apart (Okabe and Ito, 2008)."""
+
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
+
+from tuner.schemas.answers import Bill, TrialBill
+from tuner.schemas.best import Pareto
+from tuner.schemas.curves import Curves, TrialCurve
+from tuner.schemas.job import JobFacts
+
+ORANGE, SKY, GREEN, YELLOW, BLUE, RED, PURPLE = (
+    "#E69F00",
+    "#56B4E9",
+    "#009E73",
+    "#F0E442",
+    "#0072B2",
+    "#D55E00",
+    "#CC79A7",
+)
+OTHERS = "#9aa5b1"
+LEADERS = ((BLUE, "o"), (RED, "s"), (GREEN, "^"), (PURPLE, "D"), (ORANGE, "v"))
+KINDS = (
+    ("train", BLUE, ""),
+    ("setup", SKY, "//"),
+    ("restore", GREEN, "\\\\"),
+    ("checkpoint", YELLOW, ".."),
+    ("lost", RED, "xx"),
+    ("idle", "#bbbbbb", "--"),
+)
+BARS = 12
+WIDE = 30.0  # from which ratio of costs on their scale is logarithmic
+
+
+class Picture(Figure):
+    """Shows itself in a notebook, also where nothing was set up for that."""
+
+    def __init__(self, width: float, height: float) -> None:
+        super().__init__(figsize=(width, height), layout="constrained")
+        FigureCanvasAgg(self)
+
+    def _repr_png_(self) -> bytes:
+        held = io.BytesIO()
+        self.savefig(held, format="png", dpi=100)
+        return held.getvalue()
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is drawn of a job; null what no picture asks for."""
+
+    job: JobFacts
+    curves: Curves | None = None
+    pareto: Pareto | None = None
+    bill: Bill | None = None
+
+    @property
+    def metric(self) -> str:
+        return str(self.job.objective["metric"])
+
+    @property
+    def sign(self) -> int:
+        """Times which a better metric is a larger one."""
+        return -1 if self.job.objective.get("mode") == "min" else 1
+
+
+def draw(seen: Seen, kinds: Sequence[str]) -> Figure:
+    """One picture for each kind, two in a row."""
+    columns = min(2, len(kinds))
+    rows = math.ceil(len(kinds) / columns)
+    picture = Picture(6.4 * columns, 4.4 * rows)
+    _text(picture.suptitle, seen.job.name)
+    for axes, kind in zip(picture.subplots(rows, columns, squeeze=False).flat, kinds, strict=False):
+        DRAWN[kind](axes, seen)
+        axes.grid(visible=True, alpha=0.25)
+        axes.set_axisbelow(True)
+    return picture
+
+
+def draw_curves(axes: Axes, seen: Seen) -> None:
+    """All trials, the leaders in colour; rungs as lines, promotions as triangles, preemptions as crosses."""
+    assert seen.curves is not None
+    began = [one for one in seen.curves.trials if one.steps]
+    ranked = sorted(began, key=lambda one: _reached(one, seen.sign), reverse=True)
+    rest = [list(zip(one.steps, _numbers(one.metric), strict=True)) for one in ranked[len(LEADERS) :]]
+    axes.add_collection(LineCollection(rest, colors=OTHERS, linewidths=0.8, alpha=0.6))
+    for rung in seen.job.rungs:
+        axes.axvline(rung, color="#555555", linewidth=0.8, linestyle=":", zorder=0)
+    for one, (colour, marker) in zip(ranked, LEADERS, strict=False):
+        sparse = max(1, len(one.steps) // 10)
+        axes.plot(
+            one.steps,
+            _numbers(one.metric),
+            color=colour,
+            marker=marker,
+            markevery=sparse,
+            markersize=4,
+            linewidth=1.6,
+            label=one.id,
+        )
+    _marks(axes, ranked, "promotions_at", marker="^", color="#333333", label="promoted")
+    _marks(axes, ranked, "preemptions_at", marker="X", color=RED, label="preempted")
+    axes.autoscale_view()
+    _labels(axes, "Learning curves", str(seen.job.fidelity.get("unit", "step")), seen.metric)
+    _legend(axes)
+
+
+def draw_best(axes: Axes, seen: Seen) -> None:
+    """The best so far by what the job had spent."""
+    assert seen.curves is not None
+    points = best_by_spend(seen.curves, seen.sign)
+    if points:
+        spent, best = zip(*points, strict=True)
+        axes.step(
+            spent,
+            best,
+            where="post",
+            color=BLUE,
+            linewidth=1.6,
+            marker="o",
+            markersize=3,
+            label="best so far",
+        )
+    budget = seen.job.budget.get("usd")
+    if budget is not None:
+        axes.axvline(budget, color=RED, linestyle="--", linewidth=1.2, label="budget")
+    target = seen.job.objective.get("target")
+    if target is not None:
+        axes.axhline(target, color=GREEN, linestyle="-.", linewidth=1.2, label="target")
+    _labels(axes, "Best against dollars", "dollars spent by the job", seen.metric)
+    axes.set_xlim(left=0)
+    _legend(axes)
+
+
+def draw_pareto(axes: Axes, seen: Seen) -> None:
+    """The best that may be had for each sum, as `best` answers."""
+    assert seen.pareto is not None
+    points = [(one.cost_usd, one.metric) for one in seen.pareto.items if one.metric is not None]
+    points.sort()
+    if points:
+        cost, metric = zip(*points, strict=True)
+        axes.step(cost, metric, where="post", color=GREEN, linewidth=1.6, marker="D", markersize=4)
+        if cost[0] > 0 and cost[-1] / cost[0] > WIDE:
+            axes.set_xscale("log")
+    _labels(axes, "Pareto front", "dollars to train one configuration", seen.metric)
+
+
+def draw_bill(axes: Axes, seen: Seen) -> None:
+    """What the dearest trials cost, by kind; all others together."""
+    assert seen.bill is not None
+    names, kinds = bars(seen.bill)
+    left = [0.0] * len(names)
+    for kind, colour, hatch in KINDS:
+        widths = [one.get(kind, 0.0) for one in kinds]
+        if any(widths):
+            axes.barh(names, widths, left=left, color=colour, hatch=hatch, edgecolor="white", label=kind)
+        left = [a + b for a, b in zip(left, widths, strict=True)]
+    axes.invert_yaxis()
+    axes.tick_params(axis="y", labelsize=7)
+    _labels(axes, f"Bill: {seen.bill.total_usd:.6g} dollars", "dollars", "")
+    _legend(axes)
+
+
+DRAWN = {"curves": draw_curves, "best": draw_best, "pareto": draw_pareto, "bill": draw_bill}
+
+
+def best_by_spend(curves: Curves, sign: int) -> list[tuple[float, float]]:
+    """(dollars spent by the job, metric) of each report that was better than all before it; the last where spending stands."""
+    reports = sorted(
+        (spent, metric)
+        for one in curves.trials
+        for spent, metric in zip(one.spent_usd, one.metric, strict=True)
+        if metric is not None and spent is not None
+    )
+    found: list[tuple[float, float]] = []
+    for spent, metric in reports:
+        if not found or sign * metric > sign * found[-1][1]:
+            found.append((spent, metric))
+    return [*found, (reports[-1][0], found[-1][1])] if found else []
+
+
+def bars(bill: Bill) -> tuple[list[str], list[dict[str, float]]]:
+    """Names and costs by kind, the dearest first. What all bars show together is the bill's total, less the self-test."""
+    ranked = sorted(bill.trials, key=lambda one: one.total_usd, reverse=True)
+    shown, rest = ranked[:BARS], ranked[BARS:]
+    names, kinds = [one.trial for one in shown], [one.by_kind for one in shown]
+    if rest:
+        names.append(f"{len(rest)} others")
+        kinds.append(_sum(rest))
+    return names, kinds
+
+
+def _sum(trials: Sequence[TrialBill]) -> dict[str, float]:
+    return {kind: sum(one.by_kind.get(kind, 0.0) for one in trials) for kind, *_ in KINDS}
+
+
+def _reached(one: TrialCurve, sign: int) -> float:
+    return max((sign * value for value in one.metric if value is not None), default=-math.inf)
+
+
+def _numbers(values: Sequence[float | None]) -> list[float]:
+    return [math.nan if value is None else value for value in values]
+
+
+def _marks(axes: Axes, trials: Sequence[TrialCurve], what: str, **look: Any) -> None:
+    points = [
+        (step, metric)
+        for one in trials
+        for step, metric in zip(one.steps, one.metric, strict=True)
+        if step in getattr(one, what) and metric is not None
+    ]
+    if points:
+        steps, metrics = zip(*points, strict=True)
+        axes.scatter(steps, metrics, s=22, zorder=3, linewidths=0.5, edgecolors="white", **look)
+
+
+def _labels(axes: Axes, title: str, x: str, y: str) -> None:
+    _text(axes.set_title, title)
+    _text(axes.set_xlabel, x)
+    _text(axes.set_ylabel, y)
+
+
+def _text(put: Any, text: str) -> None:
+    """What people named is no formula, though it has dollars."""
+    put(text, parse_math=False)
+
+
+def _legend(axes: Axes) -> None:
+    if axes.get_legend_handles_labels()[0]:
+        for text in axes.legend(fontsize=7, framealpha=0.7).get_texts():
+            text.set_parse_math(False)

@@ -1,0 +1,181 @@
+"""Trials as MLflow runs: one a job, and under it one a trial, with parameters, metrics and cost by step, tags and how they ended."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from mlflow.entities import Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+
+from tuner.domain.time import Instant
+from tuner.mirrors.record import Changes, Job, Point, Position, Trial
+
+T = TypeVar("T")
+MS = 1_000_000
+METRICS_AT_ONCE, PARAMS_AT_ONCE, PAGE, VALUE_MAX = 1000, 100, 1000, 5000
+POSITION, JOB, TRIAL = "tuner.position", "tuner.job", "tuner.trial"
+_JOB_STATUS = {"succeeded": "FINISHED", "cancelled": "KILLED", "failed": "FAILED"}
+
+
+@dataclass
+class _Known:
+    """A run of a trial. `last_step` is None until it is looked up."""
+
+    run: str
+    status: str
+    last_step: int | None
+
+
+@dataclass
+class _Parent:
+    run: str
+    status: str
+    trials: dict[str, _Known] = field(default_factory=dict)
+
+
+class MlflowMirror:
+    """Raises whatever MLflow's client raises."""
+
+    def __init__(self, uri: str, experiment: str) -> None:
+        self._client = MlflowClient(tracking_uri=uri)
+        self._experiment = self._experiment_of(experiment)
+        self._parents: dict[str, _Parent] = {}
+
+    def positions(self) -> dict[str, Position]:
+        found = {}
+        for run in self._runs(f"tags.`{POSITION}` LIKE '%'"):
+            position = Position.parse(run.data.tags[POSITION])
+            if position is not None and JOB in run.data.tags:
+                found[run.data.tags[JOB]] = position
+        return found
+
+    def write(self, changes: Changes) -> bool:
+        job = changes.job
+        parent = self._parents.get(job.id) or self._find(job)
+        self._parents[job.id] = parent
+        for trial in changes.trials:
+            self._bring(parent, job, trial, ends=changes.is_end or trial.is_final)
+        tags = {**_tags_of_job(job), POSITION: str(changes.upto)}
+        self._client.log_batch(parent.run, tags=_tags(tags), metrics=[])
+        self._end(parent, _JOB_STATUS.get(job.state, "RUNNING"), job.ended_at)
+        if changes.is_end:
+            del self._parents[job.id]
+        return True
+
+    def close(self) -> None:
+        pass
+
+    def _experiment_of(self, name: str) -> str:
+        found = self._client.get_experiment_by_name(name)
+        if found is not None:
+            return str(found.experiment_id)
+        try:
+            return str(self._client.create_experiment(name))
+        except MlflowException:  # somebody else made it meanwhile
+            found = self._client.get_experiment_by_name(name)
+            if found is None:
+                raise
+            return str(found.experiment_id)
+
+    def _runs(self, condition: str) -> Iterator[Any]:
+        token = None
+        while True:
+            page = self._client.search_runs([self._experiment], condition, max_results=PAGE, page_token=token)
+            yield from page
+            token = page.token
+            if not token:
+                return
+
+    def _find(self, job: Job) -> _Parent:
+        parent, trials = None, dict[str, _Known]()
+        for run in self._runs(f"tags.`{JOB}` = '{job.id}'"):
+            if TRIAL in run.data.tags:
+                trials[run.data.tags[TRIAL]] = _Known(run.info.run_id, run.info.status, None)
+            else:
+                parent = _Parent(run.info.run_id, run.info.status)
+        if parent is None:
+            tags = {JOB: job.id, "mlflow.note.content": f"[{job.name}]({job.page})"}
+            made = self._client.create_run(self._experiment, job.created_at // MS, tags, job.name)
+            parent = _Parent(made.info.run_id, made.info.status)
+        parent.trials = trials
+        return parent
+
+    def _bring(self, parent: _Parent, job: Job, trial: Trial, *, ends: bool) -> None:
+        known = parent.trials.get(trial.id)
+        if known is None:
+            tags = {JOB: job.id, TRIAL: trial.id, "mlflow.parentRunId": parent.run}
+            made = self._client.create_run(self._experiment, trial.created_at // MS, tags, trial.id)
+            known = parent.trials[trial.id] = _Known(made.info.run_id, made.info.status, 0)
+        if known.last_step is None:
+            held = self._client.get_metric_history(known.run, "cost_usd")
+            known.last_step = max((point.step for point in held), default=0)
+        # Logged each time, since a run may have been made and nothing more; the same values again are no change.
+        params = [Param(_name(name), str(value)[:VALUE_MAX]) for name, value in trial.config.items()]
+        for some in _portions(params, PARAMS_AT_ONCE):
+            self._client.log_batch(known.run, params=some)
+        new = [point for point in trial.points if point.step > known.last_step]
+        metrics = [metric for point in new for metric in _metrics(job, point)]
+        for portion in _portions(metrics, METRICS_AT_ONCE):
+            self._client.log_batch(known.run, metrics=portion)
+        known.last_step = max((point.step for point in new), default=known.last_step)
+        self._client.log_batch(known.run, tags=_tags(_tags_of_trial(trial)))
+        status = "FAILED" if trial.state == "failed" else "FINISHED" if ends else "RUNNING"
+        self._end(known, status, trial.updated_at)
+
+    def _end(self, known: _Known | _Parent, status: str, at: Instant | None) -> None:
+        if status == known.status:
+            return
+        if status == "RUNNING":
+            self._client.update_run(known.run, status=status)
+        else:
+            self._client.set_terminated(known.run, status, None if at is None else at // MS)
+        known.status = status
+
+
+def _metrics(job: Job, point: Point) -> list[Any]:
+    """The cost last: where a run has it, it has the others of its step."""
+    cost = {"gpu_hours": point.cost.gpu_hours, "cost_usd": point.cost.usd.usd}
+    numbers = {**point.numbers(job.metric), **cost}
+    return [Metric(_name(name), value, point.at // MS, point.step) for name, value in numbers.items()]
+
+
+def _tags_of_job(job: Job) -> dict[str, object]:
+    ours = {
+        "owner": job.owner,
+        "trainable": job.trainable,
+        "budget_usd": job.budget_usd,
+        "budget_gpu_hours": job.budget_gpu_hours,
+        "spent_usd": job.spent.usd.usd,
+        "spent_gpu_hours": round(job.spent.gpu_hours, 9),
+        "state": job.state,
+        "stop_reason": job.stop_reason,
+    }
+    return {**job.tags, **{f"tuner.{name}": value for name, value in ours.items() if value is not None}}
+
+
+def _tags_of_trial(trial: Trial) -> dict[str, object]:
+    ours = {
+        "state": trial.state,
+        "reason": trial.reason or None,
+        "cost_usd": trial.cost.usd.usd,
+        "gpu_hours": round(trial.cost.gpu_hours, 9),
+        "attempts": trial.attempts,
+        "preemptions": trial.preemptions,
+    }
+    return {f"tuner.{name}": value for name, value in ours.items() if value is not None}
+
+
+def _tags(found: dict[str, object]) -> list[Any]:
+    return [RunTag(_name(name), str(value)[:VALUE_MAX]) for name, value in found.items()][:PARAMS_AT_ONCE]
+
+
+def _name(name: str) -> str:
+    """MLflow takes letters, digits and a few signs."""
+    return re.sub(r"[^\w.\-/ :]", "_", name)[:250]
+
+
+def _portions(found: Sequence[T], size: int) -> Iterator[list[T]]:
+    for first in range(0, len(found), size):
+        yield list(found[first : first + size])

@@ -1,0 +1,135 @@
+"""Trials as TensorBoard runs: an event file each, with every metric and the cost by step, and the configuration for its HParams page.
+
+A file is only ever added to. Where the last event was torn by a crash, it is cut off, and the trial goes on behind what is whole.
+"""
+
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tensorboardX.crc32c import crc32c
+from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.proto.summary_pb2 import Summary
+from tensorboardX.summary import hparams
+
+from tuner.domain.time import NS, Instant
+from tuner.mirrors.record import Changes, Job, Position, Trial
+
+POSITION = ".position"
+_HEAD = struct.Struct("<QI")
+_CRC = struct.Struct("<I")
+
+
+class TensorBoardMirror:
+    """`folder/JOB/TRIAL/`: one run a trial. Raises OSError."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._last_steps: dict[Path, int] = {}
+
+    def positions(self) -> dict[str, Position]:
+        found = {}
+        for path in self._folder.glob(f"*/{POSITION}"):
+            job, _, text = path.read_text().partition(" ")
+            position = Position.parse(text)
+            if position is not None:
+                found[job] = position
+        return found
+
+    def write(self, changes: Changes) -> bool:
+        job = changes.job
+        folder = self._folder / f"{job.name} {job.id}".replace(" ", "-")
+        folder.mkdir(exist_ok=True)
+        for trial in changes.trials:
+            self._write(folder / trial.id, job, trial)
+        draft = folder / f"{POSITION}.new"
+        draft.write_text(f"{job.id} {changes.upto}")
+        draft.rename(folder / POSITION)
+        if changes.is_end:
+            self._last_steps = {run: step for run, step in self._last_steps.items() if run.parent != folder}
+        return True
+
+    def close(self) -> None:
+        pass
+
+    def _write(self, run: Path, job: Job, trial: Trial) -> None:
+        run.mkdir(exist_ok=True)
+        file = run / f"events.out.tfevents.{trial.created_at // NS:010d}.tuner"
+        if run not in self._last_steps:
+            self._last_steps[run] = _mend(file)
+        last, events = self._last_steps[run], []
+        if not file.exists() or file.stat().st_size == 0:
+            events += _first(job, trial)
+        for point in trial.points:
+            if point.step > last:
+                numbers = {
+                    **point.numbers(job.metric),
+                    "cost_usd": point.cost.usd.usd,
+                    "gpu_hours": point.cost.gpu_hours,
+                }
+                values = [Summary.Value(tag=tag, simple_value=value) for tag, value in numbers.items()]
+                events.append(_event(point.at, step=point.step, summary=Summary(value=values)))
+                last = point.step
+        if trial.is_final:
+            events.append(_event(trial.updated_at, summary=_hparams(job, trial)[2]))
+        with file.open("ab") as out:
+            out.write(b"".join(_framed(event.SerializeToString()) for event in events))
+        self._last_steps[run] = last
+
+
+def _first(job: Job, trial: Trial) -> list[Any]:
+    experiment, start, _ = _hparams(job, trial)
+    made = _event(trial.created_at, file_version="brain.Event:2")
+    return [made, _event(trial.created_at, summary=experiment), _event(trial.created_at, summary=start)]
+
+
+def _hparams(job: Job, trial: Trial) -> tuple[Any, Any, Any]:
+    """Of the experiment, of this trial's beginning and of its end."""
+    config = {name: "null" if value is None else value for name, value in trial.config.items()}
+    found: tuple[Any, Any, Any] = hparams(config, dict.fromkeys((job.metric, "cost_usd", "gpu_hours")))
+    return found
+
+
+def _event(at: Instant, **parts: Any) -> Any:
+    return Event(wall_time=at / NS, **parts)
+
+
+def _framed(data: bytes) -> bytes:
+    """As TFRecord files have it: length, its checksum, the bytes, their checksum."""
+    length = struct.pack("<Q", len(data))
+    return length + _CRC.pack(_masked(length)) + data + _CRC.pack(_masked(data))
+
+
+def _masked(data: bytes) -> int:
+    value: int = crc32c(data)
+    return (((value >> 15) | (value << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _mend(file: Path) -> int:
+    """The last step that the file has whole, with what lies behind the last whole event cut off; 0 where there is none."""
+    if not file.exists():
+        return 0
+    data, whole, last = file.read_bytes(), 0, 0
+    for end, event in _events(data):
+        whole, last = end, max(last, event.step)
+    if whole < len(data):
+        os.truncate(file, whole)
+    return last
+
+
+def _events(data: bytes) -> Iterator[tuple[int, Any]]:
+    """Each whole event, and where it ends."""
+    at = 0
+    while at + _HEAD.size <= len(data):
+        length, check = _HEAD.unpack_from(data, at)
+        end = at + _HEAD.size + length + _CRC.size
+        if check != _masked(data[at : at + 8]) or end > len(data):
+            return
+        body = data[at + _HEAD.size : end - _CRC.size]
+        if _CRC.unpack_from(data, end - _CRC.size)[0] != _masked(body):
+            return
+        yield end, Event.FromString(body)
+        at = end

@@ -1,0 +1,32 @@
+// Dialogs: the browser keeps the focus in them and gives it back; leaving the view closes them.
+
+import { h } from "./dom.js";
+
+/** Opens one. `content` follows its heading; `close` is the word on the button beside the heading, none without it. */
+export function openDialog(title, content, { close = null, wide = false } = {}) {
+  const heading = h("h2", { id: `dialog-${(openDialog.count = (openDialog.count ?? 0) + 1)}` }, title);
+  const leave = () => dialog.close();
+  const dialog = h("dialog", { "aria-labelledby": heading.id, class: wide ? "wide-dialog" : null, onclose: () => { removeEventListener("hashchange", leave); dialog.remove(); } },
+    close === null ? heading
+      : h("div", { class: "dialog-head" }, heading, h("button", { type: "button", class: "quiet", autofocus: true, onclick: leave }, close)),
+    content);
+  addEventListener("hashchange", leave);
+  document.body.append(dialog);
+  dialog.showModal();
+  return dialog;
+}
+
+/** One that asks: a form with the button `words`, which is off while `act` runs. `act` answers whether the dialog is done with. */
+export function ask(title, content, words, act, name = "") {
+  const button = h("button", { class: name }, words);
+  const dialog = openDialog(title, h("form", {
+    onsubmit: async (event) => {
+      event.preventDefault();
+      if (button.disabled) return;
+      button.disabled = true;
+      if (await act()) dialog.close();
+      button.disabled = false;
+    },
+  }, content, h("div", { class: "actions" }, button, h("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Not now"))));
+  return { dialog, button };
+}

@@ -1,0 +1,57 @@
+// One trial, in a dialog: configuration, bill, attempts, what they printed, and its curve.
+
+import { call } from "./api.js";
+import { config } from "./answer.js";
+import { openDialog } from "./dialog.js";
+import { fill, h, problem, table, text } from "./dom.js";
+import { duration, figure, short, state, usd, when } from "./format.js";
+import { Logs } from "./logs.js";
+import { KINDS, kinds } from "./money.js";
+
+const EVERY_MS = 5000;
+
+/** Shows it until it is closed; what changes is looked at again while it runs. */
+export async function show(model, id) {
+  const job = model.job.id, head = h("p", {}, "Loading…"), body = h("div"), logs = new Logs(job, id);
+  const dialog = openDialog(`Trial ${short(id)}`, [head, body, h("h3", {}, "Log"), logs.node], { close: "Close", wide: true });
+  let timer = null, before = "";
+  dialog.addEventListener("close", () => { clearTimeout(timer); logs.end(); });
+  const look = async () => {
+    let again = true;
+    try {
+      const trial = await call(`/jobs/${job}/trials/${id}`);
+      again = ["running", "pending", "paused"].includes(trial.state);
+      const now = JSON.stringify(trial);
+      if (now !== before) put(trial);
+      before = now;
+    } catch (error) {
+      fill(body, problem(error));
+    }
+    if (dialog.isConnected && again) timer = setTimeout(look, EVERY_MS);
+  };
+  const put = (trial) => {
+    text(head, `${state(trial.state, trial.reason)}: ${model.job.objective.metric} ${figure(trial.metric)} at step ${trial.steps}, for ${usd(trial.cost_usd)}.`);
+    const open = [...body.querySelectorAll("details")].map((one) => one.open);
+    fill(body, told(trial));
+    body.querySelectorAll("details").forEach((one, index) => { one.open = open[index] ?? one.open; });
+  };
+  await look();
+}
+
+function told(trial) {
+  const attempts = trial.attempt_list.map((one) => [
+    one.attempt, one.end === null ? "▶ running" : one.end.replaceAll("_", " "), `${one.from_step} → ${one.to_step}`,
+    usd(Object.values(one.bill).reduce((sum, part) => sum + part, 0)), one.market.replaceAll("_", " "), usd(one.usd_per_hour),
+    one.reason || one.detail ? `${one.reason} ${one.detail}`.trim() : "", when(one.began_at), when(one.ended_at), one.node ?? "–",
+  ]);
+  const total = KINDS.reduce((sum, kind) => sum + (trial.bill[kind] ?? 0), 0);
+  return [
+    h("h3", {}, "Configuration"), config(trial.config),
+    h("h3", {}, "Bill"), total > 0 ? kinds(trial.bill, total) : h("p", {}, "Nothing was spent on it yet."),
+    h("h3", {}, "Attempts"),
+    table("Its attempts", ["Attempt", "End", "Steps", "Cost", "Market", "An hour", "Why", "Began", "Ended", "Node"], attempts, { numeric: [0, 3, 5] }),
+    h("details", {}, h("summary", {}, `Learning curve: ${trial.curve.length} reports`),
+      table("Its learning curve", ["Step", "Metric", "Cost", "Time"],
+        trial.curve.map((point) => [point.step, figure(point.metric), usd(point.cost_usd), duration(point.duration_seconds)]), { numeric: [0, 1, 2, 3] })),
+  ];
+}
