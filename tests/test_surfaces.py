@@ -102,6 +102,7 @@ COMMANDS = {
     "priority": {"--json"},
     "prices": {"--cloud", "--region", "--accelerator", "--market", "--update", "--json"},
     "demo": set[str](),
+    "doctor": {"--json"},
     "migrate": {"--json"},
     "simulate": {
         "--table",

@@ -1,4 +1,4 @@
-"""`tuner migrate`, as an operator calls it."""
+"""`tuner doctor` and `tuner migrate`, as an operator calls it."""
 
 import json
 from pathlib import Path
@@ -34,3 +34,61 @@ def test_migrate_refuses_a_newer_database_with_status_1(url: str) -> None:
     said = CliRunner().invoke(app, ["migrate"])
     assert said.exit_code == 1
     assert "newer version" in said.stderr
+
+
+def parts(said: str) -> dict[str, dict[str, object]]:
+    return {one["part"]: one for one in json.loads(said)["findings"]}
+
+
+@pytest.mark.usefixtures("url")
+def test_doctor_finds_a_new_home_well_and_leaves_nothing(tmp_path: Path) -> None:
+    said = CliRunner().invoke(app, ["doctor"])
+    assert said.exit_code == 0
+    assert "WRONG" not in said.stdout
+    assert not list((tmp_path / "storage").iterdir())
+
+
+def test_doctor_says_what_is_wrong_and_what_to_do(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert CliRunner().invoke(app, ["migrate"]).exit_code == 0
+    database = Database(url)
+    with database.write() as db:
+        db.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    database.dispose()
+    (tmp_path / "api_key").write_text("tk_x\n")
+    (tmp_path / "api_key").chmod(0o644)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TUNER_STORAGE", str(tmp_path / "file/storage"))
+    monkeypatch.setenv("TUNER_RAY_ADDRESS", "http://127.0.0.1:9")
+    said = CliRunner().invoke(app, ["doctor", "--json"])
+    assert said.exit_code == 1
+    found = parts(said.stdout)
+    assert not any(one["ok"] for one in found.values())
+    assert "chmod 600" in str(found["key"]["mend"])
+    assert "run that version" in str(found["database"]["mend"])
+    assert "TUNER_STORAGE" in str(found["storage"]["mend"])
+    assert "TUNER_RAY_ADDRESS" in str(found["ray"]["mend"])
+
+
+def test_doctor_says_that_a_database_is_older(url: str) -> None:
+    assert CliRunner().invoke(app, ["migrate"]).exit_code == 0
+    database = Database(url)
+    with database.write() as db:
+        db.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
+    database.dispose()
+    said = CliRunner().invoke(app, ["doctor", "--json"])
+    assert said.exit_code == 1
+    assert "tuner migrate" in str(parts(said.stdout)["database"]["mend"])
+
+
+def test_a_service_with_storage_that_it_cannot_write_to_does_not_start(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert url
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TUNER_STORAGE", str(tmp_path / "file/storage"))
+    monkeypatch.setenv("TUNER_PORT", "0")
+    said = CliRunner().invoke(app, ["serve"])
+    assert said.exit_code == 1
+    assert "TUNER_STORAGE names it" in said.stderr

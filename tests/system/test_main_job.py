@@ -11,18 +11,20 @@ import pytest
 
 from tests.system import books
 from tests.system.serving import Served, job
+from tuner.engine.ray_cluster import LocalHead
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
 
 def test_a_job_spends_its_budget_and_not_a_micro_dollar_more(served: Served) -> None:
-    asked = job("steady:train", budget={"usd": 0.0006}, constants={"step_s": 0.1})
+    asked = job("steady:train", budget={"usd": 0.0006}, constants={"step_s": 0.1}, tags={"owner": "alice"})
     submitted = served.client.submit(asked, idempotency_key="once")
     assert served.client.submit(asked, idempotency_key="once").id == submitted.id
     ended = served.finished(submitted.id)
     assert (ended.state, ended.stop_reason) == ("succeeded", "budget_usd"), ended.detail
     assert 0.97 * 600 <= books.micro(ended.spend.usd) <= 600
     books.check(served.client, submitted.id)
+    check_what_ray_shows(served, submitted.id)
 
     best = served.client.best(submitted.id)
     points = [
@@ -36,6 +38,25 @@ def test_a_job_spends_its_budget_and_not_a_micro_dollar_more(served: Served) -> 
     assert limited.metric == max(
         metric for metric, *_, cost in points if cost <= cheap and metric is not None
     )
+
+
+def check_what_ray_shows(served: Served, job_id: str) -> None:
+    """Ray's dashboard names the job, whose it is and its budget; its actor, and each attempt that the actor was given."""
+    head = LocalHead(served.home)
+    ray = head.dashboard(head.find_or_start())
+    (told,) = [one for one in ray.get("/api/jobs/") if one["submission_id"] == f"{job_id}-1"]
+    assert told["metadata"]["tuning_job"] == job_id
+    assert (told["metadata"]["owner"], told["metadata"]["budget_usd"]) == ("alice", "0.0006")
+    assert f"tuner.service.driver --job {job_id} " in told["entrypoint"]
+    of_job = f"filter_keys=job_id&filter_predicates=%3D&filter_values={told['job_id']}&detail=true"
+    actors = ray.get(f"/api/v0/actors?{of_job}")["data"]["result"]["result"]
+    named = [one["repr_name"] for one in actors if one["repr_name"].startswith("test (first trial_")]
+    assert named, [(one["class_name"], one["repr_name"], one["job_id"]) for one in actors]
+    tasks = ray.get(f"/api/v0/tasks?{of_job}&limit=10000")["data"]["result"]["result"]
+    begun = {one["name"] for one in tasks if ", attempt " in one["name"]}
+    attempts = sum(trial.attempts for trial in served.client.trials(job_id))
+    assert attempts >= len(begun) > len(named)
+    ray.close()
 
 
 def trained_as_printed(served: Served, job_id: str) -> Any:

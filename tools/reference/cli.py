@@ -1,6 +1,7 @@
 """Every command with its arguments and options, from the command line's own parser."""
 
 from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -60,9 +61,10 @@ def _help(command: Any) -> str:
         as_is = part.startswith(("\b", "  ")) or "\n  " in part
         text = part.strip("\b\n")
         paragraphs.append(f"```text\n{text}\n```\n" if as_is else one_line(text) + "\n")
-    epilog = getattr(command, "epilog", None)
-    if epilog:
-        paragraphs.append(f"```text\n{epilog.strip()}\n```\n")
+    if command.epilog:
+        head, *examples = command.epilog.strip().split("\n\n")
+        lines = "\n".join(line for example in examples for line in example.splitlines())
+        paragraphs.append(f"{head}\n\n```console\n{lines}\n```\n")
     return "\n".join(paragraphs)
 
 
@@ -80,6 +82,8 @@ def _option(option: Any) -> str:
     if option.is_flag:
         return names
     kind = option.type_descriptor.annotation
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return f"{names} {'|'.join(str(one.value) for one in kind)}"
     what = "|".join(map(str, get_args(kind))) if get_origin(kind) is Literal else KINDS.get(kind, "TEXT")
     return f"{names} {option.metavar or what}"
 
@@ -91,4 +95,5 @@ def _said(option: Any) -> str:
     default = option.default
     if option.is_flag or default in (None, [], (), "") or callable(default):
         return text
-    return f"{text} Default: `{default}`."
+    shown = default.value if isinstance(default, Enum) else default
+    return f"{text} Default: `{shown}`."

@@ -28,6 +28,8 @@ from tuner.api.routers import (
     prices,
     spend,
 )
+from tuner.api.routers.curves import Drawn
+from tuner.api.shared import Shared
 from tuner.schemas.problem import Problem
 from tuner.service.dashboards import optuna_dashboard
 from tuner.service.figures import Reader
@@ -57,7 +59,7 @@ def create_app(
     app.state.service = service
     app.state.api_key = service.settings.api_key()
     app.state.is_ready = is_ready
-    app.state.hub = Hub()
+    app.state.hub, app.state.shared, app.state.curves = Hub(), Shared[bytes](), Shared[Drawn]()
     app.state.figures = Reader(service)
     app.state.metrics = Metrics(app.state.figures.read, service.vitals)
     app.state.mirrors = mirrors

@@ -18,7 +18,7 @@ from tuner.cli.examples import add_examples
 from tuner.cli.frame import Frame, connect, with_problems
 from tuner.cli.job_yaml import read_job
 from tuner.cli.logs import logs
-from tuner.cli.operating import migrate
+from tuner.cli.operating import doctor, migrate
 from tuner.cli.pilot import pilot
 from tuner.cli.plan import plan
 from tuner.cli.prices import prices
@@ -221,6 +221,7 @@ app.command()(prices)
 app.command()(advice)
 app.command()(simulate)
 app.command()(cluster)
+app.command()(doctor)
 app.command()(migrate)
 app.command()(preempt)
 app.command()(spend)

@@ -1,13 +1,16 @@
-"""`tuner migrate`: what an operator does around a service."""
+"""`tuner doctor` and `tuner migrate`: what an operator does around a service."""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
 from tuner.cli.frame import Frame, with_problems
 from tuner.settings import Settings
 
 if TYPE_CHECKING:
+    from tuner.service.doctor import Findings
     from tuner.service.upkeep import Migrated
 
 Json = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
@@ -19,6 +22,25 @@ def migrate(as_json: Json = False) -> None:
     from tuner.service import upkeep  # the parts of a service, which other commands need not wait for
 
     Frame(as_json).show(upkeep.migrate(Settings.from_env()), _migrated)
+
+
+@with_problems
+def doctor(as_json: Json = False) -> None:
+    """Look whether key, database, storage and Ray are fit for jobs, and say what to do; exit status 1 where something is wrong."""
+    from tuner.service.doctor import examine
+
+    found = examine(Settings.from_env())
+    Frame(as_json).show(found, _findings)
+    if not found.ok:
+        raise typer.Exit(1)
+
+
+def _findings(found: "Findings") -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for one in found.findings:
+        said = one.seen if one.ok else f"{one.seen}\n{one.mend}"
+        table.add_row("OK" if one.ok else "WRONG", one.part, Text(said))
+    return table
 
 
 def _migrated(found: "Migrated") -> str:

@@ -16,6 +16,7 @@ from tuner.domain.errors import Unavailable
 from tuner.service.catalogue import fault_of_prices
 from tuner.service.cluster import RayCluster
 from tuner.service.controller import Controller
+from tuner.service.doctor import refuse_unfit
 from tuner.service.figures import Reader, has_live_jobs
 from tuner.service.keeper import Keeper
 from tuner.service.mirroring import Mirrors
@@ -34,6 +35,7 @@ def run() -> None:
     settings = Settings.from_env()
     listening = _listen(settings)
     service = build(settings)
+    refuse_unfit(settings)
     controller, keeper = Controller(service), Keeper(service)
     mirrors, storage = Mirrors(service), StorageWatch(service)
     app = create_app(

@@ -15,7 +15,7 @@ from tuner.domain.time import Instant
 from tuner.domain.usage import Usage
 from tuner.service.line import positions
 from tuner.service.node_prices import priced_kind
-from tuner.service.views import JobView, view_of
+from tuner.service.views import JobView, revision_of, view_of
 from tuner.service.wiring import Service
 from tuner.store import answers, curves, evidence, jobs, ledger
 from tuner.store.answers import After as After
@@ -75,6 +75,16 @@ class BillView:
     @property
     def preemptions(self) -> int:
         return sum(row.preemptions for row in self.trials)
+
+
+@dataclass(frozen=True)
+class Version:
+    """What changes with every answer about a job; while it runs, `state` and `revision` do not change by themselves."""
+
+    state: JobState
+    revision: str
+    seq: int
+    account: Account
 
 
 @dataclass(frozen=True)
@@ -166,6 +176,13 @@ def changes(service: Service, job: str, after: int) -> Changes:
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
         return Changes(answers.told_after(db, job, after), view_of(db, service, row))
+
+
+def version(service: Service, job: str) -> Version:
+    """Raises NotFound."""
+    with service.database.read() as db:
+        row = jobs.get(db, job, service.project)
+        return Version(row.state, revision_of(row), curves.newest(db, job), ledger.account(db, job))
 
 
 def told(service: Service, job: str, after: int, until: int) -> Told:

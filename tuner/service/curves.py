@@ -36,13 +36,6 @@ class CurvesView:
         return [rung for rung in rungs_of(self.job) if rung < course.steps[-1] and at.get(rung) is not None]
 
 
-def newest(service: Service, job: str) -> tuple[int, str]:
-    """The number of its newest event, and its state. Raises NotFound."""
-    with service.database.read() as db:
-        row = jobs.get(db, job, service.project)
-        return curves.newest(db, job), row.state
-
-
 def job_curves(service: Service, job: str) -> CurvesView:
     """Raises NotFound."""
     with service.database.read() as db:

@@ -5,10 +5,10 @@ import io
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from tuner.api import present
+from tuner.api import present, shared
 from tuner.api.deps import Limit, Svc, cursor_of, read_cursor
 from tuner.schemas import answers as show
 from tuner.service import answers, trainables
@@ -43,15 +43,17 @@ def get_trial(job: str, trial: str, service: Svc) -> show.TrialDetail:
     return present.trial_detail_of(answers.trial(service, job, trial))
 
 
-@router.get("/jobs/{job}/bill")
-def get_bill(job: str, service: Svc) -> show.Bill:
-    return present.bill_of(answers.bill(service, job))
+@router.get("/jobs/{job}/bill", response_model=show.Bill)
+def get_bill(job: str, request: Request, service: Svc) -> Response:
+    """What it cost by kind, per trial and in total, and what was saved. Of a job that runs it may be a moment old."""
+    return shared.answer(request, service, "bill", job, lambda: present.bill_of(answers.bill(service, job)))
 
 
-@router.get("/jobs/{job}/report")
-def get_report(job: str, service: Svc) -> show.JobReport:
-    """What the money bought: the best by what was spent, and estimates of what other ways to search would have spent for it."""
-    return present.report_of(report(service, job))
+@router.get("/jobs/{job}/report", response_model=show.JobReport)
+def get_report(job: str, request: Request, service: Svc) -> Response:
+    """What the money bought: the best by what was spent, and estimates of what other ways to search would have spent for it. Of a job
+    that runs it may be two seconds old."""
+    return shared.answer(request, service, "report", job, lambda: present.report_of(report(service, job)))
 
 
 @router.get("/jobs/{job}/ledger", response_model=show.LedgerPage)

@@ -2,9 +2,9 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Query, Request, Response
 
-from tuner.api import present_best
+from tuner.api import present_best, shared
 from tuner.api.deps import Svc
 from tuner.domain.errors import Invalid
 from tuner.domain.money import MS_PER_HOUR, Money
@@ -51,10 +51,16 @@ def get_best(
     return present_best.best_answer_of(best.best(service, job, limits, asked, with_forecast=forecast))
 
 
-@router.get("/jobs/{job}/pareto")
-def get_pareto(job: str, service: Svc, asked: Elsewhere) -> show.Pareto:
+@router.get("/jobs/{job}/pareto", response_model=show.Pareto)
+def get_pareto(job: str, request: Request, service: Svc, asked: Elsewhere) -> Response | show.Pareto:
     """Metric against cost: no point of it is beaten on both."""
-    return present_best.pareto_of(*best.pareto(service, job, asked))
+
+    def make() -> show.Pareto:
+        return present_best.pareto_of(*best.pareto(service, job, asked))
+
+    return (
+        shared.answer(request, service, "pareto", job, make) if asked == Asked(None, None, None) else make()
+    )
 
 
 @router.get("/best")

@@ -1,23 +1,37 @@
 """All learning curves of a job at once."""
 
 import gzip
+from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Response
+from fastapi import APIRouter, Header, Request, Response
 
 from tuner.api.deps import Svc
 from tuner.api.present_curves import curves_json
+from tuner.api.shared import Shared
 from tuner.schemas.curves import Curves
-from tuner.service.curves import job_curves, newest
+from tuner.service import answers
+from tuner.service.curves import job_curves
+from tuner.service.wiring import Service
 
 router = APIRouter(tags=["answers"])
 GZIP_LEVEL = 6
 GZIP_FROM_BYTES = 1000
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """All curves as text, plain and compressed; it holds for a `tag`."""
+
+    tag: str
+    text: bytes
+    packed: bytes
+
+
 @router.get("/jobs/{job}/curves", response_model=Curves)
 def get_curves(
     job: str,
+    request: Request,
     service: Svc,
     accept_encoding: Annotated[str, Header()] = "",
     if_none_match: Annotated[str | None, Header()] = None,
@@ -25,17 +39,21 @@ def get_curves(
     """The learning curves of all trials in one compact answer, with promotions and preemptions. It holds up to event `seq`, from which
     `events?after=` goes on without a gap; its `ETag` changes with that, and `If-None-Match` answers 304. Compressed where the reader
     takes gzip."""
-    tag = 'W/"{}-{}"'.format(*newest(service, job))
-    if if_none_match is not None and tag in [one.strip() for one in if_none_match.split(",")]:
-        return Response(status_code=304, headers={"ETag": tag})
+    version = answers.version(service, job)
+    key = (service.database, job, version.state)
+    kept: Shared[Drawn] = request.app.state.curves
+    found = kept.get(key, (version.seq, version.state), lambda: _drawn(service, job))
+    headers = {"ETag": found.tag, "Vary": "Accept-Encoding", "Cache-Control": "private, no-cache"}
+    if if_none_match is not None and found.tag in [one.strip() for one in if_none_match.split(",")]:
+        return Response(status_code=304, headers=headers)
+    if "gzip" not in accept_encoding or len(found.text) < GZIP_FROM_BYTES:
+        return Response(found.text, media_type="application/json", headers=headers)
+    return Response(
+        found.packed, media_type="application/json", headers={**headers, "Content-Encoding": "gzip"}
+    )
+
+
+def _drawn(service: Service, job: str) -> Drawn:
     view = job_curves(service, job)
     text = curves_json(view)
-    headers = {
-        "ETag": f'W/"{view.seq}-{view.job.state}"',
-        "Vary": "Accept-Encoding",
-        "Cache-Control": "private, no-cache",
-    }
-    if "gzip" in accept_encoding and len(text) >= GZIP_FROM_BYTES:
-        text = gzip.compress(text, GZIP_LEVEL)
-        headers["Content-Encoding"] = "gzip"
-    return Response(text, media_type="application/json", headers=headers)
+    return Drawn(f'W/"{view.seq}-{view.job.state}"', text, gzip.compress(text, GZIP_LEVEL))

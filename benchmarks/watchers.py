@@ -1,0 +1,194 @@
+"""`python -m benchmarks.watchers`: what it costs the service that many watch one job, and how long an event takes to them.
+
+A real service process without Ray, a job that a writer fills through the store at 20 reports a second, and watchers over HTTP: each reads
+the stream of events and, every two seconds, what the page asks for: report, front and bill.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2
+import psutil
+import uvicorn
+
+from tests import fakes
+from tests.fakes import FakeService
+from tuner.api.app import create_app
+from tuner.domain.events import Reported
+from tuner.domain.money import Cost, Money
+from tuner.domain.records import ReportRow
+from tuner.domain.time import Instant
+from tuner.store.database import Database
+from tuner.store.journal import SqlJournal
+
+HOST = "127.0.0.1"
+PAGE_S = 2.0
+ASKED = ("report", "pareto", "bill")
+TRIALS = 100
+WARM_S = 3.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--watchers", type=int, nargs="+", default=[1, 50])
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--per-second", type=float, default=20.0)
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.serve is not None:
+        serve(asked.serve, asked.port)
+        return
+    for watchers in asked.watchers:
+        print(measure(watchers, asked.seconds, asked.per_second), flush=True)
+
+
+def serve(home: Path, port: int) -> None:
+    service = FakeService(fakes.service_in(home).settings, Database(f"sqlite:///{home}/tuner.db"))
+    uvicorn.run(create_app(service), host=HOST, port=port, log_level="error")
+
+
+def measure(watchers: int, seconds: float, per_second: float) -> str:
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder, served(Path(folder)) as (process, client):
+        job = str(client.post("/v1/jobs", json=fakes.body(budget={"usd": 100})).json()["id"])
+        writer = Writer(Path(folder), job, per_second)
+        writer.start()
+        late: list[float] = []
+        try:
+            used = asyncio.run(watch(str(client.base_url), job, watchers, seconds, process, late))
+        finally:
+            writer.stop()
+        late.sort()
+        middle, high = statistics.median(late), late[len(late) * 95 // 100]
+        return (
+            f"{watchers:3d} watchers: {100 * used / seconds:5.1f} % of a core; an event takes {1000 * middle:.0f} ms "
+            f"(median), {1000 * high:.0f} ms (95 of 100) to its watcher; {len(late)} messages"
+        )
+
+
+@contextmanager
+def served(home: Path) -> Iterator[tuple[psutil.Process, httpx2.Client]]:
+    fakes.service_in(home).database.dispose()
+    with socket.socket() as free:
+        free.bind((HOST, 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "benchmarks.watchers", "--serve", str(home), "--port", str(port)]
+    process = subprocess.Popen(command, env=os.environ)
+    client = httpx2.Client(base_url=f"http://{HOST}:{port}", headers={"Authorization": f"Bearer {fakes.KEY}"})
+    try:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            try:
+                client.get("/healthz")
+                break
+            except httpx2.HTTPError:
+                time.sleep(0.1)
+        yield psutil.Process(process.pid), client
+    finally:
+        process.send_signal(signal.SIGKILL)  # it holds streams open
+        process.wait()
+
+
+class Writer(threading.Thread):
+    """A driver's records without a driver: reports in the order in which trials of ASHA come, each at its time."""
+
+    def __init__(self, home: Path, job: str, per_second: float) -> None:
+        super().__init__(daemon=True)
+        self._database = Database(f"sqlite:///{home}/tuner.db")
+        self._job, self._pause_s, self._over = job, 1 / per_second, threading.Event()
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join()
+        self._database.dispose()
+
+    def run(self) -> None:
+        service = FakeService(settings=None, database=self._database)  # type: ignore[arg-type]
+        fakes.begin(service, self._job)
+        journal = SqlJournal(self._database, self._job, "default", 1, Instant(time.time_ns()))
+        chance, steps, spent = random.Random(0), [0] * TRIALS, 0
+        due = time.monotonic()
+        while not self._over.wait(max(0.0, due - time.monotonic())):
+            due += self._pause_s
+            number = chance.randrange(TRIALS)
+            steps[number] += 1
+            step, name, at = steps[number], f"trial_{number:05d}", Instant(time.time_ns())
+            spent += 100
+            value = round(1 - 1 / (step + 1) - chance.random() / 10, 6)
+            with journal.transaction() as tx:
+                tx.put_report(
+                    ReportRow(
+                        name,
+                        1,
+                        step,
+                        at,
+                        value,
+                        {"acc": value, "written": time.time()},
+                        Cost(Money(step * 100), 0),
+                        step * 10**9,
+                    )
+                )
+                tx.append(Reported(at, name, step, value, Money(spent)))
+                if step == 1:
+                    tx.put_trial(name, "running", at=at, config={"lr": chance.random()})
+
+
+async def watch(
+    url: str, job: str, watchers: int, seconds: float, process: psutil.Process, late: list[float]
+) -> float:
+    """Processor seconds of the service while all watch."""
+    limits = httpx2.Limits(max_connections=None)
+    headers = {"Authorization": f"Bearer {fakes.KEY}"}
+    async with httpx2.AsyncClient(base_url=url, headers=headers, limits=limits, timeout=60) as client:
+        late_now: list[float] = []
+        tasks = [asyncio.create_task(follow(client, job, late_now)) for _ in range(watchers)]
+        tasks += [asyncio.create_task(ask(client, job, random.Random(n))) for n in range(watchers)]
+        await asyncio.sleep(WARM_S)
+        late_now.clear()
+        before = sum(process.cpu_times()[:2])
+        await asyncio.sleep(seconds)
+        used = sum(process.cpu_times()[:2]) - before
+        late.extend(late_now)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return float(used)
+
+
+async def follow(client: httpx2.AsyncClient, job: str, late: list[float]) -> None:
+    """Notes how long after it was written down, which is one of its metrics, each report came."""
+    kind = ""
+    async with client.stream("GET", f"/v1/jobs/{job}/events") as answer:
+        async for line in answer.aiter_lines():
+            if line.startswith("event: "):
+                kind = line[7:]
+            elif line.startswith("data: ") and kind == "report":
+                late.append(time.time() - json.loads(line[6:])["metrics"]["written"])
+
+
+async def ask(client: httpx2.AsyncClient, job: str, chance: random.Random) -> None:
+    """As the page does: one after another, every two seconds, at times of its own."""
+    await asyncio.sleep(chance.uniform(0, PAGE_S))
+    while True:
+        began = time.monotonic()
+        for name in ASKED:
+            (await client.get(f"/v1/jobs/{job}/{name}")).raise_for_status()
+        await asyncio.sleep(max(0.0, PAGE_S - (time.monotonic() - began)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""What many ask for is made once, and is never older than it may be."""
+
+import threading
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.fakes import FakeService
+from tuner.api import shared
+from tuner.api.shared import Shared
+
+
+def test_many_who_ask_at_once_get_what_was_made_once() -> None:
+    kept, made, start = Shared[int](), list[int](), threading.Barrier(8)
+
+    def ask(version: int) -> None:
+        start.wait()
+        kept.get("job", version, lambda: made.append(1) or 7)
+
+    threads = [threading.Thread(target=ask, args=(1,)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert made == [1]
+
+
+def test_an_answer_serves_until_its_job_changes_and_a_little_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 0.05, 0.5, 1.5, 1.6])
+    monkeypatch.setattr(shared.time, "monotonic", lambda: next(clock))
+    kept, values = Shared[str](), iter("ab")
+    assert kept.get("job", 1, lambda: next(values)) == "a"  # took 0.05 s: it serves for one
+    assert kept.get("job", 1, lambda: next(values)) == "a"
+    assert kept.get("job", 2, lambda: next(values)) == "a"  # 0.5
+    clock = iter([1.5, 1.5, 1.6])
+    assert kept.get("job", 2, lambda: next(values)) == "b"
+
+
+def test_only_the_last_are_kept() -> None:
+    kept, made = Shared[int](), list[int]()
+    for number in range(shared.KEPT + 1):
+        kept.get(number, 1, lambda: 0)
+    kept.get(0, 1, lambda: made.append(1) or 0)
+    assert made == [1]
+
+
+def test_what_fails_is_tried_again() -> None:
+    kept = Shared[int]()
+
+    def fails() -> int:
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        kept.get("job", 1, fails)
+    assert kept.get("job", 1, lambda: 3) == 3
+
+
+def test_an_ended_job_is_told_as_it_is(client: TestClient, service: FakeService) -> None:
+    job = fakes.submit(client)
+    run = fakes.simulate(service, job, messages=60)
+    before = {name: client.get(f"/v1/jobs/{job}/{name}").json() for name in ("bill", "report", "pareto")}
+    run.run(turns_max=100_000)
+    shown = client.get(f"/v1/jobs/{job}").json()
+    assert shown["state"] == "succeeded"
+    after = {name: client.get(f"/v1/jobs/{job}/{name}").json() for name in before}
+    assert after["bill"]["total_usd"] == after["report"]["spent_usd"] == shown["spend"]["usd"]
+    assert after["bill"] != before["bill"]
+    assert after["report"] != before["report"]

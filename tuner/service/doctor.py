@@ -1,0 +1,131 @@
+"""What has to be right before a job is accepted: each part looked at, and what to do where it is wrong."""
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from tuner.domain.errors import TunerError, Unavailable
+from tuner.engine.ray_cluster import Dashboard, cluster_token, dashboard_url, nodes
+from tuner.engine.storage import Storage
+from tuner.settings import Settings
+from tuner.store.database import Database, knows_revision, newest_revision
+
+PROBE = ".probe"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Of one part: what was seen, and how to mend it where it is wrong."""
+
+    part: str
+    ok: bool
+    seen: str
+    mend: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        return all(one.ok for one in self.findings)
+
+
+def examine(settings: Settings) -> Findings:
+    """Everything that can be told without a job. Changes nothing but a file in the storage, which it removes."""
+    parts = [of_key, of_database, of_storage, *([of_ray] if settings.ray_address else [])]
+    return Findings(tuple(one for part in parts for one in part(settings)))
+
+
+def refuse_unfit(settings: Settings) -> None:
+    """For a service that starts, whose database was brought up to date. Raises Unavailable, with what to do."""
+    for one in (*of_key(settings), *of_storage(settings)):
+        if not one.ok:
+            raise Unavailable(f"{one.part}: {one.seen}; {one.mend}")
+
+
+def of_key(settings: Settings) -> Iterator[Finding]:
+    if settings.given_api_key:
+        yield Finding("key", True, "given as TUNER_API_KEY")
+        return
+    path = settings.api_key_path
+    if not path.exists():
+        yield Finding("key", True, f"{path} is made on the first start")
+        return
+    mode = path.stat().st_mode & 0o777
+    seen = f"{path} has mode {mode:04o}"
+    yield Finding(
+        "key", not mode & 0o077, seen, "" if not mode & 0o077 else f"others may read it: chmod 600 {path}"
+    )
+
+
+def of_database(settings: Settings) -> Iterator[Finding]:
+    database, mend = Database(settings.database_url), ""
+    where = database.url.render_as_string(hide_password=True)
+    try:
+        found = database.revision()
+    except Unavailable as error:
+        yield Finding("database", False, error.detail.splitlines()[0], f"start it, or mend its URL: {where}")
+        return
+    finally:
+        database.dispose()
+    newest = newest_revision()
+    if not knows_revision(found):
+        mend = (
+            f"a newer version of tuner has upgraded it, this one knows none after {newest}: run that version"
+        )
+    elif found != newest and found is not None:
+        mend = f"older than this version of tuner, which is at {newest}: tuner migrate, or start the service"
+    yield Finding("database", not mend, f"{where} is {f'at revision {found}' if found else 'empty'}", mend)
+
+
+def of_storage(settings: Settings) -> Iterator[Finding]:
+    """A file is written, read back and removed."""
+    name, data = f"{PROBE}-{secrets.token_hex(4)}", os.urandom(16)
+    try:
+        storage = Storage(settings.storage)
+        if storage.is_local:
+            Path(settings.storage.removeprefix("file://")).mkdir(parents=True, exist_ok=True)
+        storage.put_files({name: data})
+        same = storage.read(name) == data
+        storage.remove(name)
+    except Exception as error:
+        mend = "make it, and let this user list, read, write and delete there; TUNER_STORAGE names it"
+        yield Finding("storage", False, f"{settings.storage}: {error or type(error).__name__}", mend)
+        return
+    yield Finding(
+        "storage", same, settings.storage, "" if same else "it does not give back what is written: replace it"
+    )
+
+
+def of_ray(settings: Settings) -> Iterator[Finding]:
+    ours, url = version("ray"), dashboard_url(settings.ray_address)
+    with contextlib.closing(Dashboard(url, cluster_token())) as dashboard:
+        try:
+            theirs = str(dashboard.get("/api/version")["ray_version"])
+            alive = [node for node in nodes(dashboard) if node.alive]
+        except TunerError as error:
+            mend = "start it, or mend TUNER_RAY_ADDRESS, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+            yield Finding("ray", False, error.detail.splitlines()[0], mend)
+            return
+    same = theirs == ours
+    yield Finding(
+        "ray",
+        same,
+        f"{url} has Ray {theirs}",
+        "" if same else f"this is Ray {ours}: install one version in both",
+    )
+    workers = [node for node in alive if node.cpus]
+    markets = sorted({node.market for node in workers})
+    seen = f"{len(workers)} nodes with CPUs, of {', '.join(markets) or 'no market'}"
+    mend = "" if workers else "have nodes join: a job is refused while none can run it"
+    yield Finding("nodes", bool(workers), seen, mend)
+    nameless = [node.name or node.id[:12] for node in workers if node.instance_type == "local"]
+    mend = "start them with --labels instance-type=…,ray.io/market-type=…: they are priced by their CPUs until then"
+    told = "all say what kind they are" if not nameless else f"{', '.join(nameless[:5])} say no instance type"
+    yield Finding("labels", not nameless, told, mend if nameless else "")
