@@ -1,36 +1,17 @@
-"""What people see and do: submit, watch, top up, ask for an answer, with errors, lost connections and two tabs."""
+"""What people see and do: submit, watch, ask for an answer, with errors and lost connections."""
 
 import re
 from typing import Any
 
 import pytest
-from playwright.sync_api import BrowserContext, Page, Route, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests import fakes
-from tests.browser.conftest import FIDELITY, Finished, Site, violations
+from tests.browser.conftest import FIDELITY, Finished, Site, expect_all_reports, section, see, violations
 from tests.fakes import KEY
 
 pytestmark = pytest.mark.browser
 BYTES_MAX = 500_000
-
-
-def see(page: Page, site: Site, job: str) -> None:
-    page.goto(f"{site.url}#/jobs/{job}")
-    expect(page.get_by_role("heading", level=1)).to_contain_text("digits")
-
-
-def section(page: Page, name: str) -> Any:
-    return page.get_by_role("region", name=name, exact=True)
-
-
-def expect_all_reports(page: Page, site: Site, job: str) -> None:
-    """As many as there are, each trial where it is."""
-    shown = site.get(f"/jobs/{job}")
-    trials = sum(shown["progress"]["trials"].values())
-    curves = page.get_by_role(
-        "group", name=f"Learning curves of {trials} trials, {shown['progress']['steps']} reports"
-    )
-    expect(curves).to_be_visible()
 
 
 def rows(page: Page) -> dict[str, tuple[str, str]]:
@@ -126,61 +107,6 @@ def test_a_lost_connection_heals_without_a_gap(page: Page, site: Site) -> None:
     assert None not in asked
 
 
-def test_what_a_click_did_in_one_tab_is_seen_in_another(context: BrowserContext, site: Site) -> None:
-    job = site.submit(budget={"usd": 0.001})
-    fakes.simulate(site.service, job)
-    one, other = context.new_page(), context.new_page()
-    for page in (one, other):
-        see(page, site, job)
-        expect(page.get_by_text("○ The job has ended")).to_be_visible()
-    one.get_by_role("button", name="Top up…").click()
-    dialog = one.get_by_role("dialog")
-    dialog.get_by_label("New budget, in dollars").fill("0.008")
-    dialog.get_by_role("button", name="Set the budget").dblclick()
-    expect(dialog).not_to_be_visible()
-    for page in (one, other):
-        expect(page.get_by_text("of $0.00800 spent")).to_be_visible()
-        expect(page.get_by_text("● Live")).to_be_visible()
-    assert site.get(f"/jobs/{job}")["budget"]["usd"] == 0.008
-
-
-def test_a_stale_page_changes_no_budget(page: Page, site: Site) -> None:
-    job = site.submit()
-    see(page, site, job)
-    page.get_by_role("button", name="Top up…").click()
-    site.client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 5}})
-    dialog = page.get_by_role("dialog")
-    dialog.get_by_label("New budget, in dollars").fill("2")
-    dialog.get_by_role("button", name="Set the budget").click()
-    expect(dialog.get_by_role("alert")).to_contain_text("It is $5.00 now")
-    assert site.get(f"/jobs/{job}")["budget"]["usd"] == 5
-
-
-def test_a_refusal_says_what_to_do(page: Page, finished: Finished) -> None:
-    job = finished.job
-    see(page, finished, job)
-    page.get_by_role("button", name="Top up…").click()
-    dialog = page.get_by_role("dialog")
-    dialog.get_by_label("New budget, in dollars").fill("0.0001")
-    dialog.get_by_role("button", name="Set the budget").click()
-    expect(dialog.get_by_role("alert")).to_contain_text("spent")
-
-
-def test_pause_resume_and_cancel(page: Page, site: Site) -> None:
-    job = site.submit()
-    see(page, site, job)
-    heading = page.get_by_role("heading", level=1)
-    page.get_by_role("button", name="Pause").dblclick()
-    expect(heading).to_contain_text("paused")
-    page.get_by_role("button", name="Resume").click()
-    expect(heading).not_to_contain_text("paused")
-    page.get_by_role("button", name="Cancel…").click()
-    assert violations(page) == []
-    page.get_by_role("button", name="Cancel the job").click()
-    expect(heading).to_contain_text("cancelled")
-    expect(page.get_by_role("button", name="Pause")).to_be_disabled()
-
-
 def test_for_an_amount_the_page_answers_as_best_does(page: Page, finished: Finished) -> None:
     job = finished.job
     see(page, finished, job)
@@ -199,26 +125,6 @@ def test_for_an_amount_the_page_answers_as_best_does(page: Page, finished: Finis
     slider.press("End")
     last = front[-1]
     expect(part).to_contain_text(f"Trial #{int(last['trial'][6:])} at step {last['step']},")
-
-
-def test_a_trial_is_found_and_opened_by_keyboard(page: Page, finished: Finished) -> None:
-    job = finished.job
-    see(page, finished, job)
-    expect_all_reports(page, finished, job)
-    chart = page.get_by_role("group", name="Learning curves of")
-    chart.focus()
-    chart.press("ArrowDown")
-    best = finished.get(f"/jobs/{job}")["best"]
-    name = f"Trial #{int(best['trial'][6:])}"
-    expect(page.get_by_text(f"{name}: ")).to_be_visible()
-    chart.press("Enter")
-    dialog = page.get_by_role("dialog", name=name)
-    detail = finished.get(f"/jobs/{job}/trials/{best['trial']}")
-    attempts = dialog.get_by_role("region", name="Its attempts").locator("tbody tr")
-    expect(attempts).to_have_count(len(detail["attempt_list"]))
-    assert violations(page) == []
-    page.keyboard.press("Escape")
-    expect(dialog).not_to_be_visible()
 
 
 def test_the_key_is_asked_for_once_or_taken_from_the_address(page: Page, site: Site) -> None:
