@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve chromium test test-fast lint docs bench preemptions chaos soak clean
+.PHONY: help install demo serve chromium prometheus test test-fast lint docs bench preemptions chaos soak clean
 
 help:
 	@echo "make install   set up .venv"
@@ -43,11 +43,16 @@ chromium:
 	@command -v chromium chromium-browser google-chrome google-chrome-stable >/dev/null || { \
 	  echo "Chromium is missing, which the tests of the page need: install it (Debian: apt install chromium)" >&2; exit 1; }
 
-test: install chromium
+# The rules and the scraping of /metrics are tested with the real one.
+prometheus:
+	@command -v prometheus >/dev/null && command -v promtool >/dev/null || { \
+	  echo "Prometheus is missing, which the tests of its rules need: install it (Debian: apt install prometheus)" >&2; exit 1; }
+
+test: install chromium prometheus
 	$(BIN)/python -m pytest -n 3 --dist loadfile -m "$(WITHOUT_A_SERVICE)"
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "(system or browser) and not soak"
 
-test-fast: install
+test-fast: install prometheus
 	$(BIN)/python -m pytest -n 3 --dist loadfile -m "$(WITHOUT_A_SERVICE)"
 
 lint: install

@@ -161,3 +161,22 @@ def violations(page: Page) -> list[str]:
         "(one) => `${one.id}: ${one.nodes.map((node) => node.html).join(' | ')}`)"
     )
     return list(found)
+
+
+def see(page: Page, site: Site, job: str) -> None:
+    page.goto(f"{site.url}#/jobs/{job}")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("digits")
+
+
+def section(page: Page, name: str) -> Any:
+    return page.get_by_role("region", name=name, exact=True)
+
+
+def expect_all_reports(page: Page, site: Site, job: str) -> None:
+    """As many as there are, each trial where it is."""
+    shown = site.get(f"/jobs/{job}")
+    trials = sum(shown["progress"]["trials"].values())
+    curves = page.get_by_role(
+        "group", name=f"Learning curves of {trials} trials, {shown['progress']['steps']} reports"
+    )
+    expect(curves).to_be_visible()

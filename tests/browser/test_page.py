@@ -1,36 +1,17 @@
-"""What people see and do: submit, watch, top up, ask for an answer, with errors, lost connections and two tabs."""
+"""What people see and do: submit, watch, ask for an answer, with errors and lost connections."""
 
 import re
 from typing import Any
 
 import pytest
-from playwright.sync_api import BrowserContext, Page, Route, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests import fakes
-from tests.browser.conftest import FIDELITY, Finished, Site, violations
+from tests.browser.conftest import FIDELITY, Finished, Site, expect_all_reports, section, see, violations
 from tests.fakes import KEY
 
 pytestmark = pytest.mark.browser
 BYTES_MAX = 500_000
-
-
-def see(page: Page, site: Site, job: str) -> None:
-    page.goto(f"{site.url}#/jobs/{job}")
-    expect(page.get_by_role("heading", level=1)).to_contain_text("digits")
-
-
-def section(page: Page, name: str) -> Any:
-    return page.get_by_role("region", name=name, exact=True)
-
-
-def expect_all_reports(page: Page, site: Site, job: str) -> None:
-    """As many as there are, each trial where it is."""
-    shown = site.get(f"/jobs/{job}")
-    trials = sum(shown["progress"]["trials"].values())
-    curves = page.get_by_role(
-        "group", name=f"Learning curves of {trials} trials, {shown['progress']['steps']} reports"
-    )
-    expect(curves).to_be_visible()
 
 
 def rows(page: Page) -> dict[str, tuple[str, str]]:
@@ -85,6 +66,18 @@ def test_what_is_wrong_with_a_job_is_said_with_its_place(page: Page, site: Site)
     page.get_by_role("button", name="Submit").click()
     expect(page.get_by_role("alert")).to_contain_text("/search_space")
     assert site.get("/jobs")["items"] == []
+    source.fill(
+        text := "name: x\ntrainable: trainables.digits_mlp:train\nobjective: {metric: acc, mode: max}\n"
+        "search_space:\n  lr: {type: float, low: 3, high: 1}\nbudget: {usd: -1}\n"
+    )
+    expect(page.get_by_label("Budget, in dollars")).to_have_attribute("aria-invalid", "true")
+    assert violations(page) == []
+    plan.get_by_role("button", name="Line 5").first.click()
+    expect(source).to_be_focused()
+    selected = source.evaluate("(area) => area.value.slice(area.selectionStart, area.selectionEnd)")
+    assert selected in ("lr", "low", "high")
+    source.fill(text.replace("usd: -1", "usd: 1").replace("low: 3", "low: 0.1"))
+    expect(page.get_by_label("Budget, in dollars")).not_to_have_attribute("aria-invalid", "true")
 
 
 def test_a_job_is_watched_as_it_goes(page: Page, site: Site) -> None:
@@ -126,61 +119,6 @@ def test_a_lost_connection_heals_without_a_gap(page: Page, site: Site) -> None:
     assert None not in asked
 
 
-def test_what_a_click_did_in_one_tab_is_seen_in_another(context: BrowserContext, site: Site) -> None:
-    job = site.submit(budget={"usd": 0.001})
-    fakes.simulate(site.service, job)
-    one, other = context.new_page(), context.new_page()
-    for page in (one, other):
-        see(page, site, job)
-        expect(page.get_by_text("○ The job has ended")).to_be_visible()
-    one.get_by_role("button", name="Top up…").click()
-    dialog = one.get_by_role("dialog")
-    dialog.get_by_label("New budget, in dollars").fill("0.008")
-    dialog.get_by_role("button", name="Set the budget").dblclick()
-    expect(dialog).not_to_be_visible()
-    for page in (one, other):
-        expect(page.get_by_text("of $0.00800 spent")).to_be_visible()
-        expect(page.get_by_text("● Live")).to_be_visible()
-    assert site.get(f"/jobs/{job}")["budget"]["usd"] == 0.008
-
-
-def test_a_stale_page_changes_no_budget(page: Page, site: Site) -> None:
-    job = site.submit()
-    see(page, site, job)
-    page.get_by_role("button", name="Top up…").click()
-    site.client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 5}})
-    dialog = page.get_by_role("dialog")
-    dialog.get_by_label("New budget, in dollars").fill("2")
-    dialog.get_by_role("button", name="Set the budget").click()
-    expect(dialog.get_by_role("alert")).to_contain_text("It is $5.00 now")
-    assert site.get(f"/jobs/{job}")["budget"]["usd"] == 5
-
-
-def test_a_refusal_says_what_to_do(page: Page, finished: Finished) -> None:
-    job = finished.job
-    see(page, finished, job)
-    page.get_by_role("button", name="Top up…").click()
-    dialog = page.get_by_role("dialog")
-    dialog.get_by_label("New budget, in dollars").fill("0.0001")
-    dialog.get_by_role("button", name="Set the budget").click()
-    expect(dialog.get_by_role("alert")).to_contain_text("spent")
-
-
-def test_pause_resume_and_cancel(page: Page, site: Site) -> None:
-    job = site.submit()
-    see(page, site, job)
-    heading = page.get_by_role("heading", level=1)
-    page.get_by_role("button", name="Pause").dblclick()
-    expect(heading).to_contain_text("paused")
-    page.get_by_role("button", name="Resume").click()
-    expect(heading).not_to_contain_text("paused")
-    page.get_by_role("button", name="Cancel…").click()
-    assert violations(page) == []
-    page.get_by_role("button", name="Cancel the job").click()
-    expect(heading).to_contain_text("cancelled")
-    expect(page.get_by_role("button", name="Pause")).to_be_disabled()
-
-
 def test_for_an_amount_the_page_answers_as_best_does(page: Page, finished: Finished) -> None:
     job = finished.job
     see(page, finished, job)
@@ -199,26 +137,6 @@ def test_for_an_amount_the_page_answers_as_best_does(page: Page, finished: Finis
     slider.press("End")
     last = front[-1]
     expect(part).to_contain_text(f"Trial #{int(last['trial'][6:])} at step {last['step']},")
-
-
-def test_a_trial_is_found_and_opened_by_keyboard(page: Page, finished: Finished) -> None:
-    job = finished.job
-    see(page, finished, job)
-    expect_all_reports(page, finished, job)
-    chart = page.get_by_role("group", name="Learning curves of")
-    chart.focus()
-    chart.press("ArrowDown")
-    best = finished.get(f"/jobs/{job}")["best"]
-    name = f"Trial #{int(best['trial'][6:])}"
-    expect(page.get_by_text(f"{name}: ")).to_be_visible()
-    chart.press("Enter")
-    dialog = page.get_by_role("dialog", name=name)
-    detail = finished.get(f"/jobs/{job}/trials/{best['trial']}")
-    attempts = dialog.get_by_role("region", name="Its attempts").locator("tbody tr")
-    expect(attempts).to_have_count(len(detail["attempt_list"]))
-    assert violations(page) == []
-    page.keyboard.press("Escape")
-    expect(dialog).not_to_be_visible()
 
 
 def test_the_key_is_asked_for_once_or_taken_from_the_address(page: Page, site: Site) -> None:
@@ -246,9 +164,36 @@ def test_spend_is_grouped_and_downloaded(page: Page, finished: Finished) -> None
     expect(table).to_contain_text("vision")
     page.get_by_label("By", exact=True).select_option("market")
     expect(page.get_by_role("region", name="Spend by market")).to_contain_text("on_demand")
+    page.get_by_role("button", name="Last month").click()
+    expect(page.get_by_text("Nothing was spent in this time.")).to_be_visible()
+    page.get_by_role("button", name="All time").click()
+    page.get_by_label("and by").select_option("tag:project")
+    expect(page.get_by_role("region", name="Spend by market and project")).to_contain_text("vision")
     with page.expect_download() as download:
         page.get_by_role("button", name="Download as CSV").click()
-    assert download.value.path().read_text().startswith("market,")
+    assert download.value.path().read_text().startswith("market,tag:project")
+
+
+def test_jobs_are_found_by_state_and_tag(page: Page, finished: Finished) -> None:
+    page.goto(finished.url)
+    expect(page.get_by_role("link", name="digits")).to_be_visible()
+    page.get_by_label("State").select_option("running")
+    expect(page.get_by_text("No job is like that.")).to_be_visible()
+    page.get_by_label("State").select_option("succeeded")
+    page.get_by_label("Tag").fill("project:vision")
+    page.get_by_label("Tag").press("Enter")
+    expect(page.get_by_role("link", name="digits")).to_be_visible()
+    page.get_by_label("Tag").fill("vision")
+    page.get_by_label("Tag").press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("key:value")
+    assert violations(page) == []
+
+
+def test_what_is_not_there_is_said(page: Page, finished: Finished) -> None:
+    page.goto(f"{finished.url}#/jobs/job_0000000000000000")
+    expect(page.get_by_role("alert")).to_contain_text("job_0000000000000000")
+    page.get_by_role("link", name="All jobs").click()
+    expect(page.get_by_role("link", name="digits")).to_be_visible()
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("dark", 1280), ("light", 360)])
@@ -268,6 +213,20 @@ def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(
         expect(page.get_by_role("main")).to_contain_text(sign)
         assert violations(page) == [], path
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+    page.goto(f"{finished.url}#/jobs/{job}")
+    dialog = page.get_by_role("dialog")
+    for opener, sign in (
+        ("Top up…", "Set the budget"),
+        ("Priority and tags…", "Set them"),
+        ("Trial #0", "printed nothing"),
+    ):
+        page.get_by_role("button", name=opener, exact=True).click()
+        expect(dialog).to_contain_text(sign)
+        assert violations(page) == [], opener
+        page.keyboard.press("Escape")
+        expect(page.get_by_role("button", name=opener, exact=True)).to_be_focused()
+    page.get_by_role("button", name="Change key").click()
+    assert violations(page) == []
 
 
 def test_the_page_is_small(page: Page, finished: Finished) -> None:

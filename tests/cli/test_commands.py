@@ -5,14 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 from starlette.testclient import TestClient
+from typer.main import get_command
 from typer.testing import Result
 
 from tests import fakes
 from tests.api.test_advice import use
 from tests.cli.conftest import Tuner
 from tests.fakes import FakeService
+from tuner.cli.main import app
 from tuner.domain.time import NS
 from tuner.domain.usage import Usage
 
@@ -82,9 +85,37 @@ ASKING: dict[str, tuple[list[str], str, dict[str, Any]]] = {
     "bill": (["bill", "JOB"], "/v1/jobs/JOB/bill", {}),
     "report": (["report", "JOB"], "/v1/jobs/JOB/report", {}),
     "advice": (["advice", "JOB"], "/v1/jobs/JOB/advice", {}),
+    "curves": (["curves", "JOB"], "/v1/jobs/JOB/curves", {}),
     "ledger": (["ledger", "JOB"], "/v1/jobs/JOB/ledger", {}),
     "trainables": (["trainables"], "/v1/trainables", {}),
 }
+
+
+# Those that print JSON of a call that changes or computes something, of a stream, or of no call at all: each has its own test.
+OTHERS = {
+    *(
+        "submit",
+        "pilot",
+        "plan",
+        "estimate",
+        "prices",
+        "logs",
+        "watch",
+        "train",
+        "simulate",
+        "cluster",
+        "migrate",
+        "doctor",
+    ),
+    *("pause", "resume", "cancel", "topup", "priority"),
+}
+
+
+def test_no_command_that_prints_json_is_left_out() -> None:
+    group = get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
+    printing = {name for name, one in group.commands.items() if any("--json" in p.opts for p in one.params)}
+    assert printing == OTHERS | {words[0] for words, *_ in ASKING.values()}
 
 
 @pytest.mark.parametrize("name", ASKING)

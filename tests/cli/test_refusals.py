@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from tests import fakes
 from tests.cli.conftest import Tuner
 from tests.cli.test_commands import ASKING
 from tuner.cli.main import app
+from tuner.client import Client
 
 
 @pytest.mark.parametrize("name", [name for name in ASKING if "JOB" in ASKING[name][0]])
@@ -108,3 +110,77 @@ def test_a_service_that_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch)
     assert result.exit_code == 1
     assert "The service does not answer" in result.stderr
     assert "tuner serve" in result.stderr
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "name: a\nbudget: {usd: 1\nx: [\n",
+            "line 3, column 2, is no YAML: expected ',' or '}', but got ':'",
+        ),
+        ("name: a\n\tb: 1\n", "line 2, column 1, is no YAML: found character '\\t'"),
+    ],
+)
+@pytest.mark.parametrize("command", ["submit", "plan", "pilot", "estimate"])
+def test_bad_yaml_is_said_with_line_and_column(
+    tuner: Tuner, tmp_path: Path, command: str, text: str, says: str
+) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(text)
+    result = tuner(command, str(file))
+    assert result.exit_code == 2
+    assert says in one_line(result.stderr)
+
+
+def test_what_is_not_there_is_said_with_what_is_near(tuner: Tuner, rest: TestClient, done: str) -> None:
+    assert f"the nearest: {done}" in tuner("job", done[:-1]).stderr
+    newest = rest.get("/v1/jobs").json()["items"][0]["id"]
+    assert f"the newest that is named 'digits': {newest}" in tuner("watch", "digit").stderr
+    assert f"the newest is {newest}" in tuner("bill", "x").stderr
+    assert "the nearest: trial_" in tuner("trial", done, "trial_0000").stderr
+    assert f"tuner trials {done}" in tuner("trial", done, "x").stderr
+    tuner("budgets", "set", "vision", "--usd", "1")
+    assert "the nearest: vision" in tuner("budgets", "show", "visio").stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "kept", "says"),
+    [
+        ("wrong", None, "TUNER_API_KEY is not the key of the service at http://tuner"),
+        (None, "wrong", "api_key is not that of the service at http://tuner"),
+        (None, None, "there is no key in"),
+    ],
+)
+def test_a_missing_or_wrong_key_says_where_the_right_one_is(
+    tuner: Tuner,
+    rest: TestClient,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    given: str | None,
+    kept: str | None,
+    says: str,
+) -> None:
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path))
+    monkeypatch.setenv("TUNER_URL", "http://tuner")
+    monkeypatch.setenv("TUNER_API_KEY", given or "")
+    if kept:
+        (tmp_path / "api_key").write_text(kept)
+    transport = fakes.client_of(rest.app._service, with_key=False)._transport  # type: ignore[attr-defined]
+    monkeypatch.setattr("tuner.client.Client", lambda: Client(transport=transport))
+    result = CliRunner().invoke(app, ["jobs"])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert says in result.stderr
+    assert "TUNER_HOME" in result.stderr
+    assert "header" not in result.stderr
+
+
+@pytest.mark.parametrize("words", [["--usd", "-5"], ["--usd", "0"], ["--gpu-hours", "nan"]])
+def test_a_top_up_of_nothing_is_wrong_usage(tuner: Tuner, waiting: str, words: list[str]) -> None:
+    result = tuner("topup", waiting, *words)
+    assert result.exit_code == 2
+    assert "must be more than 0" in one_line(result.stderr)

@@ -18,8 +18,13 @@ BUDGET = {"usd": 0.5, "gpu_hours": None, "wall_clock": 600.0, "trials": 20, "on_
 Told = tuple[str, Mapping[str, Any]]
 
 
-def report(trial: int, step: int, metric: float | None, seq: int = 0) -> Told:
-    return "report", {"trial": f"trial_{trial:05d}", "step": step, "metric": metric, "seq": seq}
+def report(trial: int, step: int, metric: float | None, micro_usd: int = 0) -> Told:
+    return "report", {
+        "trial": f"trial_{trial:05d}",
+        "step": step,
+        "metric": metric,
+        "cost_usd": micro_usd / 1e6,
+    }
 
 
 def row(trial: int, version: int, **changes: Any) -> Told:
@@ -74,7 +79,7 @@ def of_trials(draw: st.DrawFn) -> list[Told]:
     found: list[Told] = []
     for trial in range(draw(st.integers(1, 5))):
         for step in range(1, draw(st.integers(1, 9)) + 1):
-            found.append(report(trial, step, draw(METRICS), seq=len(found) + 1))
+            found.append(report(trial, step, draw(METRICS), micro_usd=len(found) + 1))
         found.append(row(trial, len(found), steps=step, preemptions=draw(st.integers(0, 2))))
     return found
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
 from rich.console import RenderableType
 from rich.text import Text
 
 from tuner.cli import tables
+from tuner.cli.arguments import JobId, Json
 from tuner.cli.frame import Frame, connect, with_problems
 from tuner.cli.words import number, usd
 
@@ -22,8 +22,8 @@ BARS = "▁▂▃▄▅▆▇█"
 
 @with_problems
 def curves(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="The id of a job: job_…", show_default=False)],
-    as_json: Annotated[bool, typer.Option("--json", help="Print what REST answers, as JSON.")] = False,
+    job: JobId,
+    as_json: Json = False,
 ) -> None:
     """The learning curves of all trials, with promotions and preemptions."""
     Frame(as_json).show(connect().curves(job), _shown)

@@ -10,6 +10,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "stop": ("tuner stop",),
     "demo": ("tuner demo", "tuner demo --usd 0.01 --trainable trainables.digits_mlp:train"),
     "migrate": ("tuner migrate",),
+    "doctor": ("tuner doctor",),
     "submit": ("tuner submit digits.yaml --wait", "tuner submit - --json"),
     "plan": ("tuner plan digits.yaml", "tuner plan digits.yaml --deadline 6h --format markdown"),
     "pilot": ("tuner pilot digits.yaml --usd 0.05 --wait",),
@@ -18,6 +19,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "watch": ("tuner watch JOB", "tuner watch JOB --json"),
     "trials": ("tuner trials JOB --sort -metric --limit 10", "tuner trials JOB --format csv"),
     "trial": ("tuner trial JOB trial_00012",),
+    "curves": ("tuner curves JOB",),
     "logs": ("tuner logs JOB trial_00012", "tuner logs JOB trial_00012 --follow"),
     "best": (
         "tuner best JOB",

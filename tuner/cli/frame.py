@@ -81,7 +81,9 @@ def with_problems(command: Callable[P, R]) -> Callable[P, R]:
                 raise
             raise _exit(f"A setting is wrong\n{error}") from error
         except _api_error() as error:
-            raise _exit(_told(error)) from error
+            from tuner.cli import mending
+
+            raise _exit(mending.told(error)) from error
 
     return call
 
@@ -98,13 +100,6 @@ def _api_error() -> type[ApiError]:
     from tuner.client import ApiError
 
     return ApiError
-
-
-def _told(error: ApiError) -> str:
-    from tuner.cli.mending import what_to_do
-
-    fields = [f"  {field.pointer or 'body'}: {field.detail}" for field in error.errors]
-    return "\n".join([error.title, *(fields or [error.detail]), *what_to_do(error)])
 
 
 def _exit(text: str) -> typer.Exit:

@@ -33,12 +33,24 @@ def read_mapping(file: Path, what: str) -> dict[str, Any]:
         found = yaml.load(text, JobYaml)  # noqa: S506  a SafeLoader
         json.dumps(found)
     except yaml.YAMLError as error:
-        raise typer.BadParameter(f"{file} is no YAML: {error}") from error
+        raise typer.BadParameter(f"{_place(file, error)} is no YAML: {_problem(error)}") from error
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(f"{file}: {error}; put dates and the like into quotes") from error
     if not isinstance(found, dict):
         raise typer.BadParameter(f"{file} holds no {what}")
     return found
+
+
+def _place(file: Path, error: yaml.YAMLError) -> str:
+    """The file, with line and column, counted from 1, where they are known."""
+    mark = getattr(error, "problem_mark", None)
+    name = "standard input" if str(file) == "-" else str(file)
+    return name if mark is None else f"{name}, line {mark.line + 1}, column {mark.column + 1},"
+
+
+def _problem(error: yaml.YAMLError) -> str:
+    parts = [getattr(error, "problem", None), getattr(error, "context", None)]
+    return " ".join(part for part in parts if part) or " ".join(str(error).split())
 
 
 def _text(file: Path) -> str:

@@ -24,6 +24,9 @@ def topup(
     """Add to a job's budget, and let it go on if it had stopped for want of it."""
     if usd is None and gpu_hours is None:
         raise typer.BadParameter("give --usd or --gpu-hours")
+    for option, more in (("--usd", usd), ("--gpu-hours", gpu_hours)):
+        if more is not None and not more > 0:
+            raise typer.BadParameter("what is added must be more than 0", param_hint=option)
     from tuner.client import ApiError
     from tuner.client.changes import raised, wants_more
 

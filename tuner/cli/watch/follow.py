@@ -71,10 +71,10 @@ class Follower:
                 self.seen.take("trial", row.model_dump())
                 self.seen.steps[row.id] = max(self.seen.steps.get(row.id, 0), row.steps)
                 if row.id not in self.seen.best_of:
-                    report = {"trial": row.id, "step": row.steps, "metric": row.metric, "seq": 0}
-                    self.seen.take("report", report)
+                    report = {"trial": row.id, "step": row.steps, "metric": row.metric}
+                    self.seen.take("report", {**report, "cost_usd": row.cost_usd})
             if job.best_so_far is not None:
-                self.seen.take("report", {**job.best_so_far.model_dump(), "seq": 0})
+                self.seen.take("report", job.best_so_far.model_dump())
 
     def view(self, foot: str = "") -> View:
         with self._lock:

@@ -49,12 +49,12 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """A trial's metric at a step; `seq` is the number of the event that told of it."""
+    """A trial's metric at a step, and what training to there cost."""
 
     trial: str
     step: int
     metric: float
-    seq: int
+    cost_usd: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +101,20 @@ class Watched:
             for rung in self.facts.rungs
         ]
 
-    def _order(self, one: Reached) -> tuple[float, int, int, str]:
-        return (-one.metric if self.facts.maximise else one.metric, one.seq, one.step, one.trial)
+    def _order(self, one: Reached) -> tuple[float, float, int, str]:
+        """Better ones first; of those as good, the cheapest, as `tuner best` has it."""
+        return (-one.metric if self.facts.maximise else one.metric, one.cost_usd, one.step, one.trial)
 
     def _report(self, data: Mapping[str, Any]) -> list[Happening]:
         trial, step, value = data["trial"], data["step"], data["metric"]
         told = self._climbed(trial, step)
         if not isinstance(value, int | float) or not math.isfinite(value):
             return told
-        found, before, known = Reached(trial, step, value, data["seq"]), self.best, self.best_of.get(trial)
+        found, before, known = (
+            Reached(trial, step, value, data["cost_usd"]),
+            self.best,
+            self.best_of.get(trial),
+        )
         if known is None or self._order(found) < self._order(known):
             self.best_of[trial] = found
             if before is None or (found.metric != before.metric and self._order(found) < self._order(before)):

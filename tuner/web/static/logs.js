@@ -8,9 +8,11 @@ const EVERY_MS = 3000, KEPT = 512 * 1024, PRINTED_NOTHING = 404;
 export class Logs {
   constructor(job, trial, attempt = null) {
     this.path = `/jobs/${job}/trials/${trial}/logs`;
-    this.attempt = attempt; // null: the newest that has one
+    this.attempt = attempt; // that was picked; null: the newest that has one
+    this.shown = null;
     this.turn = 0;
     this.after = 0;
+    this.over = false; // the trial runs no more
     this.picker = h("select", { id: "attempt", onchange: () => { this.attempt = Number(this.picker.value); this.begin(); } });
     this.wraps = h("input", { id: "wraps", type: "checkbox", checked: true, onchange: () => this.out.classList.toggle("wraps", this.wraps.checked) });
     this.copy = h("button", { type: "button", class: "quiet small", onclick: () => this.toClipboard() }, "Copy");
@@ -42,10 +44,12 @@ export class Logs {
       const found = await call(`${this.path}?tail=${KEPT}${attempt}&after=${this.after}`);
       if (turn !== this.turn) return;
       fill(this.failed);
+      if (this.after > 0 && found.attempt !== this.shown) { this.begin(); return; }
       this.show(found);
-      again = !found.complete && !found.ended;
+      again = (!found.complete && !found.ended) || (this.attempt === null && !this.over);
     } catch (error) {
       if (turn !== this.turn) return;
+      again = !this.over;
       if (error.status === PRINTED_NOTHING) text(this.said, `${error.detail || "It printed nothing yet"}.`.replace(/\.\.$/, "."));
       else fill(this.failed, problem(error));
     }
@@ -54,7 +58,7 @@ export class Logs {
 
   show(found) {
     const first = this.after === 0, follows = first || this.out.scrollTop + this.out.clientHeight >= this.out.scrollHeight - 8;
-    this.attempt = found.attempt;
+    this.shown = found.attempt;
     if (String(found.attempts) !== this.known) {
       this.known = String(found.attempts);
       fill(this.picker, found.attempts.map((number) => h("option", { value: number }, number)));

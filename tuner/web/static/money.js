@@ -18,7 +18,7 @@ export class BestCurve {
 
   begin() {
     this.chart = chart(this.place, {
-      x: "dollars spent", y: `best ${this.model.job.objective.metric}`, formatX: dollars, formatY: figure, height: 240,
+      x: "dollars spent", y: `best ${this.model.job.objective.metric}`, formatX: dollars, formatY: figure, height: 360,
       series: [{ stroke: () => colour("best"), width: 2.5, paths: uPlot.paths.stepped({ align: 1 }), points: { show: false } }],
       scales: { x: { range: (_, low, high) => [0, high || 1] }, y: { range: (_, low, high) => span(low, high) } },
     });

@@ -21,6 +21,7 @@ export async function show(model, id) {
     try {
       const trial = await call(`/jobs/${job}/trials/${id}`);
       again = ["running", "pending", "paused"].includes(trial.state);
+      logs.over = !again;
       const now = JSON.stringify(trial);
       if (now !== before) put(trial);
       before = now;

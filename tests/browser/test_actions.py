@@ -1,0 +1,157 @@
+"""Actions are done once: by a double click, over a connection that breaks after the service did it, from a stale tab."""
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import BrowserContext, Locator, Page, Route, expect
+
+from tests import fakes
+from tests.browser.conftest import Finished, Site, see, violations
+
+pytestmark = pytest.mark.browser
+
+
+def losing(page: Page, method: str, url: str) -> list[int]:
+    """The first such request reaches the service and its answer is lost. What it answered, for each that was sent."""
+    answered: list[int] = []
+
+    def pass_on(route: Route) -> None:
+        if route.request.method != method:
+            route.continue_()
+            return
+        answer = route.fetch()
+        answered.append(answer.status)
+        if len(answered) == 1:
+            route.abort()
+        else:
+            route.fulfill(response=answer)
+
+    page.route(url, pass_on)
+    return answered
+
+
+def top_up(page: Page, usd: str) -> Locator:
+    page.get_by_role("button", name="Top up…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("New budget, in dollars").fill(usd)
+    return dialog
+
+
+def test_what_a_double_click_did_in_one_tab_is_seen_in_another(context: BrowserContext, site: Site) -> None:
+    job = site.submit(budget={"usd": 0.001})
+    fakes.simulate(site.service, job)
+    one, other = context.new_page(), context.new_page()
+    for page in (one, other):
+        see(page, site, job)
+        expect(page.get_by_text("○ The job has ended")).to_be_visible()
+    sent: list[str] = []
+    one.on("request", lambda asked: sent.append(asked.method) if asked.method in ("PATCH", "POST") else None)
+    dialog = top_up(one, "0.008")
+    dialog.get_by_role("button", name="Set the budget").dblclick()
+    expect(dialog).not_to_be_visible()
+    for page in (one, other):
+        expect(page.get_by_text("of $0.00800 spent")).to_be_visible()
+        expect(page.get_by_text("● Live")).to_be_visible()
+    assert site.get(f"/jobs/{job}")["budget"]["usd"] == 0.008
+    assert sent == ["PATCH", "POST"]
+    expect(one.get_by_role("button", name="Top up…")).to_be_focused()
+
+
+def test_a_top_up_whose_answer_was_lost_is_not_done_again(page: Page, site: Site) -> None:
+    job = site.submit()
+    see(page, site, job)
+    answered = losing(page, "PATCH", f"**/v1/jobs/{job}")
+    dialog = top_up(page, "2")
+    dialog.get_by_role("button", name="Set the budget").click()
+    expect(dialog).not_to_be_visible()
+    expect(page.get_by_text("of $2.00 spent")).to_be_visible()
+    assert answered == [200]
+
+
+def test_an_order_whose_answer_was_lost_is_done(page: Page, site: Site) -> None:
+    job = site.submit()
+    see(page, site, job)
+    answered = losing(page, "POST", f"**/v1/jobs/{job}/pause")
+    page.get_by_role("button", name="Pause").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("paused")
+    expect(page.get_by_role("alert")).to_have_count(0)
+    assert answered == [202]
+
+
+def test_a_stale_tab_says_what_changed_and_asks_again(page: Page, site: Site) -> None:
+    job = site.submit()
+    see(page, site, job)
+    dialog = top_up(page, "2")
+    site.client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 5}})
+    dialog.get_by_role("button", name="Set the budget").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("It is $5.00 now")
+    assert violations(page) == []
+    assert site.get(f"/jobs/{job}")["budget"]["usd"] == 5
+    dialog.get_by_role("button", name="Set the budget all the same").click()
+    expect(dialog).not_to_be_visible()
+    assert site.get(f"/jobs/{job}")["budget"]["usd"] == 2
+
+
+def test_a_budget_that_another_tab_set_already_is_set(page: Page, site: Site) -> None:
+    job = site.submit()
+    see(page, site, job)
+    dialog = top_up(page, "2")
+    site.client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 2}})
+    dialog.get_by_role("button", name="Set the budget").click()
+    expect(dialog).not_to_be_visible()
+    expect(page.get_by_text("The budget is $2.00.")).to_be_visible()
+
+
+def test_priority_and_tags_are_set(page: Page, site: Site) -> None:
+    job = site.submit(tags={"project": "vision"})
+    see(page, site, job)
+    page.get_by_role("button", name="Priority and tags…").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_label("Tags")).to_have_value("project: vision")
+    assert violations(page) == []
+    dialog.get_by_label("Priority").fill("7")
+    dialog.get_by_label("Tags").fill("project: speech\nowner: alice")
+    dialog.get_by_role("button", name="Set them").dblclick()
+    expect(dialog).not_to_be_visible()
+    shown: dict[str, Any] = site.get(f"/jobs/{job}")
+    assert (shown["priority"], shown["tags"]) == (7, {"project": "speech", "owner": "alice"})
+
+
+def test_a_refusal_says_what_to_do(page: Page, finished: Finished) -> None:
+    see(page, finished, finished.job)
+    dialog = top_up(page, "0.0001")
+    dialog.get_by_role("button", name="Set the budget").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("spent")
+    assert violations(page) == []
+
+
+def test_without_a_service_an_action_says_so_and_can_be_asked_again(page: Page, site: Site) -> None:
+    job = site.submit()
+    see(page, site, job)
+    dialog = top_up(page, "2")
+    site.stop()
+    dialog.get_by_role("button", name="Set the budget").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("tuner serve")
+    site.start()
+    dialog.get_by_role("button", name="Set the budget").click()
+    expect(dialog).not_to_be_visible()
+    assert site.get(f"/jobs/{job}")["budget"]["usd"] == 2
+
+
+def test_pause_resume_and_cancel(page: Page, site: Site) -> None:
+    job = site.submit()
+    see(page, site, job)
+    heading = page.get_by_role("heading", level=1)
+    page.get_by_role("button", name="Pause").dblclick()
+    expect(heading).to_contain_text("paused")
+    page.get_by_role("button", name="Resume").click()
+    expect(heading).not_to_contain_text("paused")
+    page.get_by_role("button", name="Cancel…").click()
+    assert violations(page) == []
+    page.go_back()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.go_forward()
+    page.get_by_role("button", name="Cancel…").click()
+    page.get_by_role("button", name="Cancel the job").click()
+    expect(heading).to_contain_text("cancelled")
+    expect(page.get_by_role("button", name="Pause")).to_be_disabled()

@@ -1,0 +1,65 @@
+"""A trial in its dialog: by keyboard, with the log of each attempt, live."""
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests import fakes
+from tests.browser.conftest import FIDELITY, Finished, Site, expect_all_reports, see, violations
+from tuner.engine.attempt_logs import Printed, TrialLogs
+from tuner.engine.simulated.world import Faults
+
+pytestmark = pytest.mark.browser
+
+
+def test_a_trial_is_found_and_opened_by_keyboard(page: Page, finished: Finished) -> None:
+    job = finished.job
+    see(page, finished, job)
+    expect_all_reports(page, finished, job)
+    chart = page.get_by_role("group", name="Learning curves of")
+    chart.focus()
+    chart.press("ArrowDown")
+    best = finished.get(f"/jobs/{job}")["best"]
+    name = f"Trial #{int(best['trial'][6:])}"
+    expect(page.get_by_text(f"{name}: ")).to_be_visible()
+    chart.press("Enter")
+    dialog = page.get_by_role("dialog", name=name)
+    detail = finished.get(f"/jobs/{job}/trials/{best['trial']}")
+    attempts = dialog.get_by_role("region", name="Its attempts").locator("tbody tr")
+    expect(attempts).to_have_count(len(detail["attempt_list"]))
+    expect(dialog).to_contain_text("printed nothing")
+    assert violations(page) == []
+    page.keyboard.press("Escape")
+    expect(dialog).not_to_be_visible()
+    expect(chart).to_be_focused()
+
+
+def test_the_log_of_each_attempt_is_shown_as_it_grows(page: Page, site: Site) -> None:
+    job = site.submit(fidelity=FIDELITY, budget={"usd": 0.03})
+    fakes.simulate(site.service, job, messages=1500, faults=Faults(crash=0.01), seed=1)
+    running = site.get(f"/jobs/{job}/trials", limit=500)["items"]
+    trial = next(one for one in running if one["state"] == "running" and one["attempts"] > 1)
+    last = trial["attempts"]
+    logs = TrialLogs(site.service.settings.storage, site.service.project, job, trial["id"])
+
+    def write(attempt: int, text: str, *, complete: bool = False) -> None:
+        logs.write(attempt, Printed(len(text), text.encode(), b"", complete))
+
+    write(1, "the first attempt\n", complete=True)
+    write(last, "epoch 1\n")
+    see(page, site, job)
+    page.get_by_role("button", name=f"Trial #{int(trial['id'][6:])}", exact=True).click()
+    log = page.get_by_role("region", name="What it printed")
+    expect(log).to_have_text("epoch 1\n", use_inner_text=True)
+    assert violations(page) == []
+    write(last, f"epoch 1\nepoch 2 <b>{'long ' * 200}\n")
+    expect(log).to_contain_text("epoch 2 <b>long")
+    assert log.evaluate("(node) => node.scrollWidth <= node.clientWidth")
+    page.get_by_label("Wrap lines").uncheck()
+    assert log.evaluate("(node) => node.scrollWidth > node.clientWidth")
+    page.get_by_label("Attempt", exact=True).select_option("1")
+    expect(log).to_have_text("the first attempt\n", use_inner_text=True)
+    expect(page.get_by_text("Complete.")).to_be_visible()
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy").click()
+    expect(page.get_by_text("The log was copied.")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == "the first attempt\n"

@@ -1,0 +1,141 @@
+"""Debian's Prometheus scrapes the running service: what it then answers is what REST says, and an alert fires."""
+
+import json
+import socket
+import subprocess
+import threading
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+import yaml
+
+from tests import fakes
+from tests.fakes import FakeService
+from tests.monitoring.prometheus import PROMETHEUS
+from tuner.api.app import create_app
+from tuner.service.audit import Audit
+from tuner.service.storage_watch import StorageWatch
+
+TIMEOUT_S = 60.0
+
+
+def until(said: str, condition: Callable[[], Any]) -> Any:
+    """The limit is for hangs: no verdict depends on it otherwise."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"not within {TIMEOUT_S:.0f} s: {said}")
+
+
+@contextmanager
+def served(service: FakeService) -> Iterator[int]:
+    """The app over real HTTP, on a port of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = uvicorn.Server(uvicorn.Config(create_app(service), log_level="warning"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            until("the app is served", lambda: server.started)
+            yield listening.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@contextmanager
+def prometheus(folder: Path, target: int) -> Iterator[str]:
+    """With the configuration and rules that are shipped, evaluated each half second; ended by its pid."""
+    config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
+    config["global"] = {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"}
+    (job,) = (one for one in config["scrape_configs"] if one["job_name"] == "tuner")
+    job["static_configs"] = [{"targets": [f"127.0.0.1:{target}"]}]
+    config["scrape_configs"] = [job]
+    rules = folder / "rules"
+    rules.mkdir()
+    for file in sorted((PROMETHEUS / "rules").glob("*.yml")):
+        known = yaml.safe_load(file.read_text())
+        for rule in (rule for group in known["groups"] for rule in group["rules"]):
+            if "for" in rule:
+                rule["for"] = "1s"
+        (rules / file.name).write_text(yaml.safe_dump(known))
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [
+        "prometheus",
+        f"--config.file={folder}/prometheus.yml",
+        f"--storage.tsdb.path={folder}/data",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
+    with (folder / "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+
+
+def asked(url: str, path: str, **query: str) -> Any:
+    try:
+        with urllib.request.urlopen(
+            f"{url}/api/v1/{path}?{urllib.parse.urlencode(query)}", timeout=5
+        ) as found:
+            return json.load(found)["data"]
+    except OSError:
+        return None
+
+
+def value(url: str, query: str) -> float | None:
+    found = asked(url, "query", query=query)
+    return float(found["result"][0]["value"][1]) if found and found["result"] else None
+
+
+@pytest.fixture
+def fed(service: FakeService) -> FakeService:
+    """A job that ran to its end under a budget that it nearly spent, and what the threads of a service do."""
+    client = fakes.client_of(service)
+    assert client.put("/v1/budgets/lab", json={"usd": 0.0041}).status_code in (200, 201)
+    job = fakes.submit(client)
+    fakes.simulate(service, job)
+    Audit(service).some()
+    StorageWatch(service).look()
+    return service
+
+
+def test_prometheus_scrapes_the_service_and_an_alert_fires(fed: FakeService, tmp_path: Path) -> None:
+    client = fakes.client_of(fed)
+    spent = client.get("/v1/spend").json()["total"]["usd"]
+    budget = client.get("/v1/budgets/lab").json()
+    assert spent / 0.0041 > 0.9, budget
+    with served(fed) as target, prometheus(tmp_path, target) as url:
+        until("the service is scraped", lambda: value(url, 'up{job="tuner"}') == 1)
+        assert value(url, "sum(tuner_spend_usd_total)") == pytest.approx(spent)
+        assert value(url, 'tuner_jobs{state="succeeded"}') == 1
+        assert value(url, "tuner_ledger_violations") == 0
+        assert value(url, "tuner_storage_up") == 1
+        assert value(url, 'tuner_budget_spent_usd{budget="lab"}') == pytest.approx(spent)
+        types = asked(url, "metadata")
+        assert types["tuner_spend_usd"][0]["type"] == types["tuner_steps"][0]["type"] == "counter"
+        until(
+            "a rule is recorded",
+            lambda: value(url, "tuner:budget_used:ratio") == pytest.approx(spent / 0.0041),
+        )
+        (alert,) = until("the alert fires", lambda: firing(url, "TunerBudgetNearlySpent"))
+        assert alert["labels"]["budget"] == "lab"
+        assert alert["annotations"]["summary"] == "The budget lab is nearly spent"
+        assert f"{100 * spent / 0.0041:.2f}"[:2] in alert["annotations"]["description"]
+        groups = asked(url, "rules")["groups"]
+        assert {rule["health"] for group in groups for rule in group["rules"]} == {"ok"}
+
+
+def firing(url: str, name: str) -> list[dict[str, Any]]:
+    found = asked(url, "alerts") or {"alerts": []}
+    return [one for one in found["alerts"] if one["labels"]["alertname"] == name and one["state"] == "firing"]
