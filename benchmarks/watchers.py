@@ -1,7 +1,8 @@
 """`python -m benchmarks.watchers`: what it costs the service that many watch one job, and how long an event takes to them.
 
 A real service process without Ray, a job that a writer fills through the store at 20 reports a second, and watchers over HTTP: each reads
-the stream of events and, every two seconds, what the page asks for: report, front and bill.
+the stream of events and asks for what the page asks for: report, front and bill every ten seconds, report and front when there is a new best,
+what the next dollar buys every twenty.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import psutil
@@ -36,8 +38,6 @@ from tuner.store.database import Database
 from tuner.store.journal import SqlJournal
 
 HOST = "127.0.0.1"
-PAGE_S = 2.0
-ASKED = ("report", "pareto", "bill")
 TRIALS = 100
 WARM_S = 3.0
 
@@ -155,8 +155,10 @@ async def watch(
     headers = {"Authorization": f"Bearer {fakes.KEY}"}
     async with httpx2.AsyncClient(base_url=url, headers=headers, limits=limits, timeout=60) as client:
         late_now: list[float] = []
-        tasks = [asyncio.create_task(follow(client, job, late_now)) for _ in range(watchers)]
-        tasks += [asyncio.create_task(ask(client, job, random.Random(n))) for n in range(watchers)]
+        chance = random.Random(0)
+        tasks = [
+            task for _ in range(watchers) for task in Watcher(client, job, late_now, chance.random()).tasks
+        ]
         await asyncio.sleep(WARM_S)
         late_now.clear()
         before = sum(process.cpu_times()[:2])
@@ -169,25 +171,53 @@ async def watch(
     return float(used)
 
 
-async def follow(client: httpx2.AsyncClient, job: str, late: list[float]) -> None:
-    """Notes how long after it was written down, which is one of its metrics, each report came."""
-    kind = ""
-    async with client.stream("GET", f"/v1/jobs/{job}/events") as answer:
-        async for line in answer.aiter_lines():
-            if line.startswith("event: "):
-                kind = line[7:]
-            elif line.startswith("data: ") and kind == "report":
-                late.append(time.time() - json.loads(line[6:])["metrics"]["written"])
+class Watcher:
+    """Reads the events of a job, and asks for more when and as often as the page does."""
 
+    def __init__(self, client: httpx2.AsyncClient, job: str, late: list[float], at_s: float) -> None:
+        """`late` is told how long after it was written down, which is one of its metrics, each report came."""
+        self._client, self._path, self._late = client, f"/v1/jobs/{job}", late
+        self._best: object = None
+        self._is_news = asyncio.Event()
+        parts = (
+            self._follow(),
+            self._ask(("report", "pareto", "bill"), 10.0, at_s),
+            self._ask(("best",), 20.0, at_s),
+        )
+        self.tasks = [asyncio.create_task(part) for part in (*parts, self._ask_on_news())]
 
-async def ask(client: httpx2.AsyncClient, job: str, chance: random.Random) -> None:
-    """As the page does: one after another, every two seconds, at times of its own."""
-    await asyncio.sleep(chance.uniform(0, PAGE_S))
-    while True:
-        began = time.monotonic()
-        for name in ASKED:
-            (await client.get(f"/v1/jobs/{job}/{name}")).raise_for_status()
-        await asyncio.sleep(max(0.0, PAGE_S - (time.monotonic() - began)))
+    async def _follow(self) -> None:
+        kind = ""
+        async with self._client.stream("GET", f"{self._path}/events") as answer:
+            async for line in answer.aiter_lines():
+                if line.startswith("event: "):
+                    kind = line[7:]
+                elif line.startswith("data: "):
+                    self._take(kind, json.loads(line[6:]))
+
+    def _take(self, kind: str, data: dict[str, Any]) -> None:
+        if kind == "report":
+            self._late.append(time.time() - data["metrics"]["written"])
+        elif kind == "job" and data["best"] is not None:
+            best = data["best"]["trial"], data["best"]["step"]
+            if best != self._best:
+                self._best = best
+                self._is_news.set()
+
+    async def _ask(self, names: tuple[str, ...], every_s: float, at_s: float) -> None:
+        await asyncio.sleep(at_s * every_s)
+        while True:
+            for name in names:
+                (await self._client.get(f"{self._path}/{name}")).raise_for_status()
+            await asyncio.sleep(every_s)
+
+    async def _ask_on_news(self) -> None:
+        while True:
+            await self._is_news.wait()
+            self._is_news.clear()
+            for name in ("report", "pareto"):
+                (await self._client.get(f"{self._path}/{name}")).raise_for_status()
+            await asyncio.sleep(1.0)
 
 
 if __name__ == "__main__":

@@ -139,6 +139,18 @@ def test_colours_and_progress_bars_are_as_they_were_last() -> None:
     assert readable(b"a\x00b\x7f\xff\t") == "a\u2400b\u2421\ufffd\t"
 
 
+@given(text=st.text(alphabet="ab\r\n", max_size=12))
+def test_a_line_is_as_it_was_written_over_last(text: str) -> None:
+    shown = [line.rstrip("\r").split("\r")[-1] for line in text.split("\n")]
+    assert readable(text.encode()) == "\n".join(shown)
+
+
+@pytest.mark.parametrize("piece", [b"x", b"\r", b"\rx", b"\x1b[", b"\x1b]", b"\x1bP"])
+def test_the_longest_line_is_read_in_one_go(piece: bytes) -> None:
+    """Where each character is looked at again for each before it, this takes minutes, in which the service does nothing else."""
+    assert "\n" not in readable(piece * (512 * 1024 // len(piece)))
+
+
 @given(text=st.text(max_size=20), cut=st.integers(0, 80))
 def test_a_character_is_cut_nowhere(text: str, cut: int) -> None:
     data = text.encode()[:cut]
@@ -153,7 +165,7 @@ def test_the_command_prints_and_follows(
     job = begun(service, client)
     client.post(f"/v1/jobs/{job}/cancel")
     monkeypatch.setattr(
-        command, "Client", lambda: Client("http://tuner", fakes.KEY, transport=client._transport)
+        command, "connect", lambda: Client("http://tuner", fakes.KEY, transport=client._transport)
     )
 
     def tuner(*words: str) -> Any:

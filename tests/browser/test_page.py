@@ -66,6 +66,18 @@ def test_what_is_wrong_with_a_job_is_said_with_its_place(page: Page, site: Site)
     page.get_by_role("button", name="Submit").click()
     expect(page.get_by_role("alert")).to_contain_text("/search_space")
     assert site.get("/jobs")["items"] == []
+    source.fill(
+        text := "name: x\ntrainable: trainables.digits_mlp:train\nobjective: {metric: acc, mode: max}\n"
+        "search_space:\n  lr: {type: float, low: 3, high: 1}\nbudget: {usd: -1}\n"
+    )
+    expect(page.get_by_label("Budget, in dollars")).to_have_attribute("aria-invalid", "true")
+    assert violations(page) == []
+    plan.get_by_role("button", name="Line 5").first.click()
+    expect(source).to_be_focused()
+    selected = source.evaluate("(area) => area.value.slice(area.selectionStart, area.selectionEnd)")
+    assert selected in ("lr", "low", "high")
+    source.fill(text.replace("usd: -1", "usd: 1").replace("low: 3", "low: 0.1"))
+    expect(page.get_by_label("Budget, in dollars")).not_to_have_attribute("aria-invalid", "true")
 
 
 def test_a_job_is_watched_as_it_goes(page: Page, site: Site) -> None:
@@ -152,9 +164,36 @@ def test_spend_is_grouped_and_downloaded(page: Page, finished: Finished) -> None
     expect(table).to_contain_text("vision")
     page.get_by_label("By", exact=True).select_option("market")
     expect(page.get_by_role("region", name="Spend by market")).to_contain_text("on_demand")
+    page.get_by_role("button", name="Last month").click()
+    expect(page.get_by_text("Nothing was spent in this time.")).to_be_visible()
+    page.get_by_role("button", name="All time").click()
+    page.get_by_label("and by").select_option("tag:project")
+    expect(page.get_by_role("region", name="Spend by market and project")).to_contain_text("vision")
     with page.expect_download() as download:
         page.get_by_role("button", name="Download as CSV").click()
-    assert download.value.path().read_text().startswith("market,")
+    assert download.value.path().read_text().startswith("market,tag:project")
+
+
+def test_jobs_are_found_by_state_and_tag(page: Page, finished: Finished) -> None:
+    page.goto(finished.url)
+    expect(page.get_by_role("link", name="digits")).to_be_visible()
+    page.get_by_label("State").select_option("running")
+    expect(page.get_by_text("No job is like that.")).to_be_visible()
+    page.get_by_label("State").select_option("succeeded")
+    page.get_by_label("Tag").fill("project:vision")
+    page.get_by_label("Tag").press("Enter")
+    expect(page.get_by_role("link", name="digits")).to_be_visible()
+    page.get_by_label("Tag").fill("vision")
+    page.get_by_label("Tag").press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("key:value")
+    assert violations(page) == []
+
+
+def test_what_is_not_there_is_said(page: Page, finished: Finished) -> None:
+    page.goto(f"{finished.url}#/jobs/job_0000000000000000")
+    expect(page.get_by_role("alert")).to_contain_text("job_0000000000000000")
+    page.get_by_role("link", name="All jobs").click()
+    expect(page.get_by_role("link", name="digits")).to_be_visible()
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("dark", 1280), ("light", 360)])
@@ -174,6 +213,20 @@ def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(
         expect(page.get_by_role("main")).to_contain_text(sign)
         assert violations(page) == [], path
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+    page.goto(f"{finished.url}#/jobs/{job}")
+    dialog = page.get_by_role("dialog")
+    for opener, sign in (
+        ("Top up…", "Set the budget"),
+        ("Priority and tags…", "Set them"),
+        ("Trial #0", "printed nothing"),
+    ):
+        page.get_by_role("button", name=opener, exact=True).click()
+        expect(dialog).to_contain_text(sign)
+        assert violations(page) == [], opener
+        page.keyboard.press("Escape")
+        expect(page.get_by_role("button", name=opener, exact=True)).to_be_focused()
+    page.get_by_role("button", name="Change key").click()
+    assert violations(page) == []
 
 
 def test_the_page_is_small(page: Page, finished: Finished) -> None:

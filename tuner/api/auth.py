@@ -9,7 +9,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 _scheme = HTTPBearer(auto_error=False, description="the key in $TUNER_HOME/api_key")
 
 
-def require_key(
+async def require_key(
     request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_scheme)]
 ) -> None:
     """Raises 401. The comparison takes the same time whatever was given."""

@@ -12,7 +12,8 @@ from tuner.domain.errors import Invalid
 from tuner.service.wiring import Service
 
 
-def service_of(request: Request) -> Service:
+async def service_of(request: Request) -> Service:
+    """Without a thread of its own, as is all that waits for nothing."""
     found: Service = request.app.state.service
     return found
 

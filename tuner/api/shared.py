@@ -59,7 +59,7 @@ class Shared(Generic[T]):
 def answer(request: Request, service: Service, name: str, job: str, make: Callable[[], A]) -> Response:
     """What `make` says of a job, as JSON: for all who ask for it by this name. Raises NotFound."""
     version = answers.version(service, job)
-    key = (service.database, name, job, version.state, version.revision)
+    key = (service.database, name, job, version.state)
     shared: Shared[bytes] = request.app.state.shared
     text = shared.get(key, version, lambda: make().model_dump_json().encode())
     return Response(text, media_type="application/json")

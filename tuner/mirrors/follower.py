@@ -102,7 +102,7 @@ class Follower(threading.Thread):
             for job in waiting:
                 if self._over.is_set() or not self._step(self._mirror, job):
                     return
-            waiting = [job for job in waiting if self._held.get(job) != heads[job]]
+            waiting = [job for job in waiting if _is_behind(self._held.get(job), heads[job])]
 
     def _heads(self) -> dict[str, Position]:
         """All jobs now and then, else those that have not ended, or had not when they were last looked at."""
@@ -153,6 +153,11 @@ class Follower(threading.Thread):
             self._turn.give_back()
         except Exception as error:
             log.debug("giving back the turn of %s", self.mirror_name, exc_info=error)
+
+
+def _is_behind(held: Position | None, head: Position) -> bool:
+    """Not one that has gone on since the head was read: what is new then is for the next pass."""
+    return held is None or held.seq < head.seq or (held.seq == head.seq and held.state != head.state)
 
 
 def _retry_s(failures: int) -> float:

@@ -15,7 +15,7 @@ from tuner.domain.time import Instant
 from tuner.domain.usage import Usage
 from tuner.service.line import positions
 from tuner.service.node_prices import priced_kind
-from tuner.service.views import JobView, revision_of, view_of
+from tuner.service.views import JobView, view_of
 from tuner.service.wiring import Service
 from tuner.store import answers, curves, evidence, jobs, ledger
 from tuner.store.answers import After as After
@@ -79,12 +79,10 @@ class BillView:
 
 @dataclass(frozen=True)
 class Version:
-    """What changes with every answer about a job; while it runs, `state` and `revision` do not change by themselves."""
+    """What changes with every answer about a job."""
 
-    state: JobState
-    revision: str
-    seq: int
-    account: Account
+    state: str
+    standing: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -181,8 +179,7 @@ def changes(service: Service, job: str, after: int) -> Changes:
 def version(service: Service, job: str) -> Version:
     """Raises NotFound."""
     with service.database.read() as db:
-        row = jobs.get(db, job, service.project)
-        return Version(row.state, revision_of(row), curves.newest(db, job), ledger.account(db, job))
+        return Version(*curves.version(db, job, service.project))
 
 
 def told(service: Service, job: str, after: int, until: int) -> Told:

@@ -5,7 +5,6 @@ import re
 _ESCAPES = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -/]*[0-~])"
 )
-_OVERWRITTEN = re.compile(r"[^\n]*\r(?=[^\n\r])")
 # What is left of C0 and C1, and what turns the direction of text, which makes it read as what it is not.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 UTF8_BYTES = 4
@@ -19,7 +18,7 @@ def readable(data: bytes) -> str:
     '10%␇'
     """
     text = _ESCAPES.sub("", data.decode(errors="replace"))
-    text = _OVERWRITTEN.sub("", text.replace("\r\n", "\n")).replace("\r", "")
+    text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
     return _CONTROLS.sub(lambda found: _picture(found[0]), text)
 
 

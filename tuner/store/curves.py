@@ -8,13 +8,14 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, and_, func, or_, select
 
+from tuner.domain.errors import NotFound
 from tuner.domain.events import Reported
 from tuner.domain.money import Money
 from tuner.domain.objective import Mode
 from tuner.domain.trial import TrialState
 from tuner.store.codec import decode
 from tuner.store.database import Database
-from tuner.store.tables import attempts, entries, events, reports, trials
+from tuner.store.tables import accounts, attempts, entries, events, jobs, reports, trials
 
 TRIALS_PAGE = 200
 # In the text of a `Reported`: to decode a hundred thousand of them whole would take a second.
@@ -137,6 +138,19 @@ class Course:
 def newest(db: Connection, job: str) -> int:
     """The number of its newest event; 0 where there is none."""
     return db.execute(select(func.max(events.c.seq)).where(events.c.job == job)).scalar() or 0
+
+
+def version(db: Connection, job: str, project: str) -> tuple[str, tuple[int, ...]]:
+    """A job's state, and numbers of which one changes with whatever is recorded of it: in one short query, which many ask for. Raises
+    NotFound."""
+    j, a, e = jobs.c, accounts.c, events.c
+    seq = select(func.max(e.seq)).where(e.job == job).scalar_subquery()
+    money = (a.limit_usd, a.posted_usd, a.held_usd, a.limit_gpu_ms, a.posted_gpu_ms, a.held_gpu_ms)
+    query = select(j.state, func.coalesce(seq, 0), *money).join(accounts, a.job == j.id)
+    row = db.execute(query.where(j.id == job, j.project == project)).first()
+    if row is None:
+        raise NotFound(f"there is no job {job!r}")
+    return row.state, tuple(int(number) for number in row[1:])
 
 
 def courses(db: Connection, job: str, until: int) -> dict[str, Course]:

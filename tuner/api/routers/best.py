@@ -42,13 +42,19 @@ Within = Annotated[Limits, Depends(_limits)]
 Elsewhere = Annotated[Asked, Depends(_elsewhere)]
 
 
-@router.get("/jobs/{job}/best")
+@router.get("/jobs/{job}/best", response_model=show.BestAnswer)
 def get_best(
-    job: str, service: Svc, limits: Within, asked: Elsewhere, forecast: bool = True
-) -> show.BestAnswer:
+    job: str, request: Request, service: Svc, limits: Within, asked: Elsewhere, forecast: bool = True
+) -> Response | show.BestAnswer:
     """The best configuration that can be trained within these limits, the next better one with what it would cost, and what
     training on would buy. With a market, an instance type or a region, all costs are those there."""
-    return present_best.best_answer_of(best.best(service, job, limits, asked, with_forecast=forecast))
+
+    def make() -> show.BestAnswer:
+        found = best.best(service, job, limits, asked, with_forecast=forecast)
+        return present_best.best_answer_of(found)
+
+    plain = forecast and limits == Limits(None, None, None) and asked == Asked(None, None, None)
+    return shared.answer(request, service, "best", job, make) if plain else make()
 
 
 @router.get("/jobs/{job}/pareto", response_model=show.Pareto)

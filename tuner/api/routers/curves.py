@@ -42,7 +42,7 @@ def get_curves(
     version = answers.version(service, job)
     key = (service.database, job, version.state)
     kept: Shared[Drawn] = request.app.state.curves
-    found = kept.get(key, (version.seq, version.state), lambda: _drawn(service, job))
+    found = kept.get(key, version, lambda: _drawn(service, job))
     headers = {"ETag": found.tag, "Vary": "Accept-Encoding", "Cache-Control": "private, no-cache"}
     if if_none_match is not None and found.tag in [one.strip() for one in if_none_match.split(",")]:
         return Response(status_code=304, headers=headers)

@@ -114,6 +114,7 @@ export class Curves {
     if (best) layer([best], "best", 1, 3);
     ctx.globalAlpha = 1;
     this.marks(ctx, X, Y, px);
+    if (best) this.name(ctx, best, X, Y, px, left + width);
     ctx.restore();
     this.lift(plot);
   }
@@ -130,8 +131,22 @@ export class Curves {
     }
   }
 
+  /** Who leads, written at the end of its curve. */
+  name(ctx, trial, X, Y, px, right) {
+    const last = trial.xs.length - 1, words = short(trial.id);
+    if (last < 0 || trial.ys[last] === null) return;
+    ctx.font = `bold ${12 * px}px system-ui, sans-serif`;
+    const x = Math.min(X(trial.xs[last]) + 5 * px, right - ctx.measureText(words).width - 2 * px), y = Y(trial.ys[last]) - 6 * px;
+    ctx.strokeStyle = colour("ground");
+    ctx.lineWidth = 4 * px;
+    ctx.strokeText(words, x, y);
+    ctx.fillStyle = colour("best");
+    ctx.fillText(words, x, y);
+  }
+
   marks(ctx, X, Y, px) {
     const size = (this.ranked.length > 200 ? 2.5 : 4) * px;
+    ctx.globalAlpha = this.ranked.length > FEW ? 0.3 : 1;
     ctx.fillStyle = colour("promoted");
     ctx.beginPath();
     for (const [, step, value] of this.model.promotions()) {
@@ -141,6 +156,7 @@ export class Curves {
       ctx.lineTo(x - size, y + size);
     }
     ctx.fill();
+    ctx.globalAlpha = 1;
     ctx.strokeStyle = colour("preempted");
     ctx.lineWidth = 2 * px;
     ctx.beginPath();

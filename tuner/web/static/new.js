@@ -2,6 +2,7 @@
 
 import { call, changed, newKey } from "./api.js";
 import { fill, h, problem, say } from "./dom.js";
+import { located, mark } from "./fields.js";
 import { plan } from "./plan.js";
 
 const PLAN_AFTER_MS = 500, KEPT = "tuner.submission";
@@ -125,9 +126,22 @@ class Form {
     this.timer = setTimeout(() => this.plan(), PLAN_AFTER_MS);
   }
 
+  fields() {
+    return { "/name": this.name, "/trainable": this.trainable, "/budget/usd": this.usd, "/resources/market": this.market };
+  }
+
+  /** A problem: what is wrong with a field at the field, all else with its line. */
+  refused(error) {
+    mark(this.fields(), error.errors ?? []);
+    const shown = problem(error);
+    if (error.errors?.length) fill(shown.querySelector("ul"), error.errors.map((one) => located(this.source, one)));
+    return shown;
+  }
+
   async plan() {
     const { job, wrong } = this.read();
     let shown;
+    mark(this.fields(), []);
     if (wrong) shown = problem(wrong);
     else {
       const asking = (this.asking = new AbortController());
@@ -135,7 +149,7 @@ class Form {
         shown = plan(await call("/plans", { method: "POST", body: job, signal: asking.signal }));
       } catch (error) {
         if (error.name === "AbortError") return;
-        shown = problem(error);
+        shown = this.refused(error);
       }
       if (asking !== this.asking) return;
     }
@@ -162,7 +176,7 @@ class Form {
       say("The job was submitted.");
       location.hash = `#/jobs/${made.id}`;
     } catch (error) {
-      fill(this.failed, problem(error));
+      fill(this.failed, this.refused(error));
     } finally {
       this.busy = this.button.disabled = false;
     }

@@ -4,27 +4,34 @@ import { ask, call } from "./api.js";
 import { fill, h, problem, table } from "./dom.js";
 import { figure, usd } from "./format.js";
 
-const GROUPS = { "tag:project": "project", owner: "owner", trainable: "trainable", market: "market", day: "day", job: "job" };
+const GROUPS = { "tag:project": "project", owner: "owner", trainable: "trainable", market: "market", day: "day", job: "job", "tag:": "a tag…" };
+const DAY_MS = 86_400_000;
 
 /** Shows the spend in `main` until what is returned is called. */
 export async function spendPage(main) {
   document.title = "Spend · tuner";
   const shown = h("div", { "aria-live": "polite" });
   const by = h("select", { id: "by" }, Object.entries(GROUPS).map(([value, words]) => h("option", { value }, words)));
+  const tag = h("input", { id: "tag", size: 12, placeholder: "team" }), tagged = h("p", { hidden: true }, h("label", { for: "tag" }, "Tag"), tag);
+  const also = h("select", { id: "also" }, h("option", { value: "" }, "nothing else"), Object.entries(GROUPS).filter(([value]) => value !== "tag:").map(([value, words]) => h("option", { value }, words)));
   const since = h("input", { id: "since", type: "date" }), until = h("input", { id: "until", type: "date" });
   let turn = 0;
 
+  const groups = () => [by.value === "tag:" ? `tag:${tag.value.trim()}` : by.value, also.value].filter((one, index, all) => one && all.indexOf(one) === index);
   const query = () => {
-    const words = new URLSearchParams({ group_by: by.value, timezone: Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC" });
+    const words = new URLSearchParams({ timezone: Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC" });
+    for (const group of groups()) words.append("group_by", group);
     if (since.value) words.set("since", since.value);
     if (until.value) words.set("until", until.value);
     return `/spend?${words}`;
   };
   const show = async () => {
     const mine = (turn += 1);
+    tagged.hidden = by.value !== "tag:";
+    if (by.value === "tag:" && tag.value.trim() === "") { fill(shown, h("p", {}, "Say by which tag.")); return; }
     let found;
     try {
-      found = told(await call(query()), GROUPS[by.value]);
+      found = told(await call(query()));
     } catch (error) {
       found = problem(error);
     }
@@ -40,22 +47,38 @@ export async function spendPage(main) {
       fill(shown, problem(error));
     }
   };
-  for (const input of [by, since, until]) input.addEventListener("change", show);
+  const month = (of) => {
+    const now = new Date(), iso = (date) => new Date(date - date.getTimezoneOffset() * 60_000).toISOString().slice(0, 10);
+    if (of === null) since.value = until.value = "";
+    else if (of === 30) [since.value, until.value] = [iso(new Date(now - 29 * DAY_MS)), ""];
+    else [since.value, until.value] = [iso(new Date(now.getFullYear(), now.getMonth() + of, 1)), of === 0 ? "" : iso(new Date(now.getFullYear(), now.getMonth() + of + 1, 1))];
+    show();
+  };
+  const preset = (words, of) => h("button", { type: "button", class: "quiet small", onclick: () => month(of) }, words);
+  for (const input of [by, tag, also, since, until]) input.addEventListener("change", show);
   fill(main, h("h1", { tabindex: "-1" }, "Spend"),
     h("div", { class: "fields" },
-      h("p", {}, h("label", { for: "by" }, "By"), by), h("p", {}, h("label", { for: "since" }, "Since"), since),
+      h("p", {}, h("label", { for: "by" }, "By"), by), tagged, h("p", {}, h("label", { for: "also" }, "and by"), also), h("p", {}, h("label", { for: "since" }, "Since"), since),
       h("p", {}, h("label", { for: "until" }, "Until before"), until),
       h("p", {}, h("button", { type: "button", class: "quiet", onclick: save }, "Download as CSV"))),
+    h("div", { class: "actions", role: "group", "aria-label": "Time" }, preset("All time", null), preset("Last 30 days", 30), preset("This month", 0), preset("Last month", -1)),
     shown);
   await show();
   return () => { turn += 1; };
 }
 
-function told(found, by) {
-  const most = Math.max(...found.items.map((one) => one.usd), 1e-9);
-  const row = (name, one, bar) => [name, bar, usd(one.usd), figure(one.gpu_hours), one.jobs, one.trials, usd(one.usd_per_completed_trial), usd(one.lost_usd), one.preemptions];
-  const rows = [...found.items].sort((a, b) => b.usd - a.usd).map((one) => row(Object.values(one.keys)[0] ?? "none", one,
+function told(found) {
+  const names = found.group_by.map((group) => group.replace(/^tag:/, ""));
+  if (found.items.length === 0) return h("section", { "aria-label": "Spend" }, h("p", {}, "Nothing was spent in this time."));
+  const most = Math.max(...found.items.map((one) => one.usd), 1e-9), count = names.length;
+  const row = (keys, one, bar) => [...keys, bar, usd(one.usd), figure(one.gpu_hours), one.jobs, one.trials, usd(one.usd_per_completed_trial), usd(one.lost_usd), one.preemptions];
+  const rows = [...found.items].sort((a, b) => b.usd - a.usd).map((one) => row(found.group_by.map((group) => one.keys[group] ?? "none"), one,
     h("div", { class: "stack", "aria-hidden": "true" }, h("span", { class: "kind train", style: { width: `${(100 * one.usd) / most}%` } }))));
-  return table(`Spend by ${by}`, [by, "Share", "Spent", "GPU-hours", "Jobs", "Trials", "A completed trial", "Lost", "Preemptions"],
-    [...rows, row("Total", found.total, "")], { numeric: [2, 3, 4, 5, 6, 7, 8] });
+  const { total } = found;
+  return [
+    h("dl", { class: "facts" }, [["Spent", usd(total.usd)], ["Jobs", total.jobs], ["Trials", total.trials], ["Lost to preemptions and crashes", usd(total.lost_usd)]]
+      .map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
+    h("div", { class: "ground" }, table(`Spend by ${names.join(" and ")}`, [...names, "Share", "Spent", "GPU-hours", "Jobs", "Trials", "A completed trial", "Lost", "Preemptions"],
+      [...rows, row(["Total", ...names.slice(1).map(() => "")], total, "")], { numeric: [1, 2, 3, 4, 5, 6, 7].map((index) => index + count) })),
+  ];
 }

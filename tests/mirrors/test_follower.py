@@ -1,0 +1,84 @@
+"""The follower, over a record that goes on while it is read."""
+
+from collections.abc import Collection
+
+from tuner.domain.money import FREE
+from tuner.domain.time import Instant
+from tuner.mirrors.follower import Follower
+from tuner.mirrors.record import Changes, Job, Position
+
+
+class Lively:
+    """A record in which something happens to the first job between any two looks at it."""
+
+    def __init__(self) -> None:
+        self.seqs = {"a": 1, "b": 1}
+
+    def heads(self, among: Collection[str] | None) -> dict[str, Position]:
+        return {job: Position(seq, "running") for job, seq in self.seqs.items()}
+
+    def changes(self, job: str, after: Position | None) -> Changes:
+        self.seqs["a"] += 1
+        return Changes(_job(job), [], Position(self.seqs[job], "running"))
+
+
+class Held:
+    """A mirror that takes 20 portions and no more."""
+
+    def __init__(self) -> None:
+        self.upto: dict[str, Position] = {}
+        self.left = 20
+
+    def positions(self) -> dict[str, Position]:
+        return {}
+
+    def write(self, changes: Changes) -> bool:
+        if self.left == 0:
+            raise RuntimeError("too many portions")
+        self.left -= 1
+        self.upto[changes.job.id] = changes.upto
+        return True
+
+    def close(self) -> None:
+        pass
+
+
+class Always:
+    def is_mine(self) -> bool:
+        return True
+
+    def give_back(self) -> None:
+        pass
+
+
+def test_a_job_that_goes_on_meanwhile_holds_up_no_pass() -> None:
+    record, held = Lively(), Held()
+    follower = Follower("it", lambda: held, record, Always(), rest=0)
+    for job in ("a", "b", "c"):
+        record.seqs.setdefault(job, 1)
+        follower.one_pass()
+        assert not follower.is_failing, "a pass goes on as long as a job does"
+        assert job in held.upto, "it is told of in the next pass"
+
+
+def _job(name: str) -> Job:
+    return Job(
+        name,
+        name,
+        None,
+        {},
+        "module:function",
+        "loss",
+        "min",
+        {},
+        None,
+        (),
+        1.0,
+        None,
+        "running",
+        None,
+        FREE,
+        "http://localhost",
+        Instant(0),
+        None,
+    )
