@@ -187,3 +187,7 @@ def test_the_command_prints_and_follows(
     monkeypatch.setattr(command.time, "sleep", sleep)
     write(service, job, 1, b"1\n", complete=False)
     assert tuner("--follow", "--attempt", "1").stdout == "1\n2\n3\n4\n5\n"
+    lines = itertools.count(2)
+    write(service, job, 1, b"1\n", complete=False)
+    followed = tuner("--follow", "--attempt", "1", "--tail", "1b")
+    assert followed.stdout == "\n2\n3\n4\n5\n", "nothing but the beginning is cut"
