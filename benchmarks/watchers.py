@@ -217,7 +217,7 @@ class Watcher:
             self._is_news.clear()
             for name in ("report", "pareto"):
                 (await self._client.get(f"{self._path}/{name}")).raise_for_status()
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(5.0)
 
 
 if __name__ == "__main__":
