@@ -126,6 +126,13 @@ def test_our_secrets_are_not_shown(client: TestClient, service: FakeService) -> 
     assert get(client, job)["text"] == f"key {'*' * len(fakes.KEY)}!"
 
 
+def test_a_secret_is_not_shown_where_head_and_tail_meet(client: TestClient, service: FakeService) -> None:
+    job, said = begun(service, client), f"key {fakes.KEY}!".encode()
+    logs = TrialLogs(service.settings.storage, service.project, job, TRIAL)
+    logs.write(1, Printed(len(said), said[:6], said[6:], complete=True))
+    assert get(client, job)["text"] == f"key {'*' * len(fakes.KEY)}!"
+
+
 @given(data=st.binary(max_size=80))
 def test_whatever_was_printed_steers_no_terminal(data: bytes) -> None:
     assert not [
