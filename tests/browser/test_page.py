@@ -80,6 +80,34 @@ def test_what_is_wrong_with_a_job_is_said_with_its_place(page: Page, site: Site)
     expect(page.get_by_label("Budget, in dollars")).not_to_have_attribute("aria-invalid", "true")
 
 
+def test_the_form_begins_with_what_this_service_can_tune(page: Page, site: Site) -> None:
+    own = {"trainable": "own.work:fit", "error": None, "objective": {"metric": "mae", "mode": "min"}}
+    space = {"depth": {"type": "int", "low": 1, "high": 9}}
+    page.route(
+        "**/v1/trainables", lambda route: route.fulfill(json={"items": [{**own, "search_space": space}]})
+    )
+    page.goto(f"{site.url}#/new")
+    expect(page.get_by_label("Name")).to_have_value("work")
+    source = page.get_by_label("The whole job")
+    expect(source).to_have_value(re.compile("trainable: own.work:fit"))
+    expect(source).to_have_value(re.compile("metric: mae"))
+    expect(source).to_have_value(re.compile("depth:"))
+
+
+@pytest.mark.parametrize(("mode", "worst"), [("min", 9.0), ("max", -9.0)])
+def test_a_few_bad_curves_do_not_press_the_race_flat(page: Page, site: Site, mode: str, worst: float) -> None:
+    page.goto(site.url)
+    ask = """async ([mode, ys]) => (await import("/static/chart.js")).reach(
+        {points: ys.length, trials: new Map([["a", {ys}]]), job: {objective: {mode}}}).off"""
+    race = [0.5 + place / 100 for place in range(30)]
+    shown = page.evaluate(ask, [mode, [*race, None, worst]])
+    assert shown["low"] >= 0.5
+    assert shown["high"] < 0.8
+    assert (0.5 if mode == "min" else 0.79) in (shown["low"], shown["high"])  # the better end is whole
+    assert page.evaluate(ask, [mode, race]) is None
+    assert page.evaluate(ask, [mode, []]) is None
+
+
 def test_a_job_is_watched_as_it_goes(page: Page, site: Site) -> None:
     job = site.submit(fidelity=FIDELITY, budget={"usd": 0.002})
     see(page, site, job)
