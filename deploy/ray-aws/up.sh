@@ -38,6 +38,7 @@ cat >"$here/.tuner.env" <<END
 TUNER_STORAGE=s3://$bucket/tuner
 TUNER_STORAGE_REGION=$region
 END
+test -z "${TUNER_DATABASE_URL:-}" || printf 'TUNER_DATABASE_URL=%q\n' "$TUNER_DATABASE_URL" >>"$here/.tuner.env"
 sed "s|REGION|$region|g; s|AMI|$image|g; s|SOURCE|$source|g; s|SETTINGS|$here/.tuner.env|g" \
   "$here/cluster.yaml" >"$here/.cluster.yaml"
 "$source/.venv/bin/ray" up --yes "$here/.cluster.yaml"

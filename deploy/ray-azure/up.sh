@@ -25,6 +25,7 @@ TUNER_STORAGE_REGION=$region
 AZURE_STORAGE_ACCOUNT_NAME=$account
 AZURE_STORAGE_ACCOUNT_KEY=$key
 END
+test -z "${TUNER_DATABASE_URL:-}" || printf 'TUNER_DATABASE_URL=%q\n' "$TUNER_DATABASE_URL" >>"$here/.tuner.env"
 sed "s|REGION|$region|g; s|GROUP|$group|g; s|SOURCE|$source|g; s|SETTINGS|$here/.tuner.env|g" \
   "$here/cluster.yaml" >"$here/.cluster.yaml"
 "$source/.venv/bin/ray" up --yes "$here/.cluster.yaml"

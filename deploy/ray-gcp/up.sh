@@ -24,6 +24,7 @@ cat >"$here/.tuner.env" <<END
 TUNER_STORAGE=gs://$bucket/tuner
 TUNER_STORAGE_REGION=$region
 END
+test -z "${TUNER_DATABASE_URL:-}" || printf 'TUNER_DATABASE_URL=%q\n' "$TUNER_DATABASE_URL" >>"$here/.tuner.env"
 sed "s|PROJECT|$project|g; s|REGION|$region|g; s|SOURCE|$source|g; s|SETTINGS|$here/.tuner.env|g" \
   "$here/cluster.yaml" >"$here/.cluster.yaml"
 "$source/.venv/bin/ray" up --yes "$here/.cluster.yaml"

@@ -126,6 +126,13 @@ def test_our_secrets_are_not_shown(client: TestClient, service: FakeService) -> 
     assert get(client, job)["text"] == f"key {'*' * len(fakes.KEY)}!"
 
 
+def test_a_secret_is_not_shown_where_head_and_tail_meet(client: TestClient, service: FakeService) -> None:
+    job, said = begun(service, client), f"key {fakes.KEY}!".encode()
+    logs = TrialLogs(service.settings.storage, service.project, job, TRIAL)
+    logs.write(1, Printed(len(said), said[:6], said[6:], complete=True))
+    assert get(client, job)["text"] == f"key {'*' * len(fakes.KEY)}!"
+
+
 @given(data=st.binary(max_size=80))
 def test_whatever_was_printed_steers_no_terminal(data: bytes) -> None:
     assert not [
@@ -187,3 +194,7 @@ def test_the_command_prints_and_follows(
     monkeypatch.setattr(command.time, "sleep", sleep)
     write(service, job, 1, b"1\n", complete=False)
     assert tuner("--follow", "--attempt", "1").stdout == "1\n2\n3\n4\n5\n"
+    lines = itertools.count(2)
+    write(service, job, 1, b"1\n", complete=False)
+    followed = tuner("--follow", "--attempt", "1", "--tail", "1b")
+    assert followed.stdout == "\n2\n3\n4\n5\n", "nothing but the beginning is cut"

@@ -186,6 +186,18 @@ def test_the_key_is_asked_for_once_or_taken_from_the_address(page: Page, site: S
     assert KEY not in page.url
 
 
+def test_a_key_that_is_refused_is_asked_for_in_front_of_everything(page: Page, finished: Finished) -> None:
+    page.goto(f"{finished.url}#/jobs/{finished.job}")
+    page.get_by_role("button", name="Priority and tags…").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.evaluate("localStorage.setItem('tuner.key', 'old')")
+    page.get_by_role("button", name="Set them").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.get_by_label("API key").fill(KEY)
+    page.get_by_role("button", name="Go on").click()
+    expect(page.get_by_role("button", name="Priority and tags…")).to_be_visible()
+
+
 def test_spend_is_grouped_and_downloaded(page: Page, finished: Finished) -> None:
     page.goto(f"{finished.url}#/spend")
     table = page.get_by_role("region", name="Spend by project")

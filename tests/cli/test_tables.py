@@ -3,6 +3,7 @@
 import csv
 import io
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Group
@@ -106,3 +107,12 @@ def test_amounts_have_cents_and_a_sign_before_the_dollar(amount: float) -> None:
     shown = usd(round(amount, 6))
     assert shown.lstrip("-").startswith("$")
     assert len(shown.partition(".")[2]) in range(2, 7)
+
+
+@pytest.mark.parametrize("style", Style)
+def test_nothing_that_a_job_says_steers_a_terminal(style: Style) -> None:
+    table = tables.plain("reason")
+    table.add_row("lost\x1b]0;title\x07\x1b[2J\u202e")
+    assert "lost]0;title[2J" in tables.text(table, style)
+    shown = tables.text(table, style)
+    assert not [char for char in shown if char != "\n" and not char.isprintable()]

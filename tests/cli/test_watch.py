@@ -63,6 +63,20 @@ def test_a_job_that_ended_is_shown_whole_on_a_terminal(client: Client, done: str
     assert len(follower.seen.trials) == len(list(client.trials(done)))
 
 
+def test_what_a_trial_failed_of_steers_no_terminal(follower: Follower) -> None:
+    follower.take(Event(*job()))
+    follower.take(Event(*row(2, 2, state="failed", reason="\x1b]0;title\x07\x1b[2Jit raised")))
+    file, written = io.StringIO(), list[str]()
+    Console(file=file, force_terminal=True, width=80, height=24, color_system=None).print(
+        watch._Screen(follower, "")
+    )
+    Log(follower, written.append).tell([found for _, found in follower.view().events])
+    for shown in (file.getvalue(), "".join(written)):
+        assert "it raised" in shown
+        assert "\x1b" not in shown
+        assert "\x07" not in shown
+
+
 def test_a_job_that_ended_is_told_of_in_lines_elsewhere(tuner: Tuner, done: str) -> None:
     found = tuner("watch", done)
     assert found.exit_code == 0

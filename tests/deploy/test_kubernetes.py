@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import runpy
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -252,3 +253,11 @@ def test_selectors_find_what_they_are_for() -> None:
     assert monitor["selector"]["matchLabels"] == the("Service", "tuner", among)["metadata"]["labels"]
     assert monitor["endpoints"][0]["port"] == the("Service", "tuner", among)["spec"]["ports"][0]["name"]
     assert f'"{monitor["endpoints"][0]["path"]}"' in (ROOT / "tuner/api/routers/health.py").read_text()
+
+
+def test_the_operators_rules_are_those_of_prometheus() -> None:
+    made = runpy.run_path(str(FOLDER / "monitoring" / "rules.py"))["manifest"]()
+    assert the("PrometheusRule", "tuner", written()) == made
+    assert {rule["alert"] for group in made["spec"]["groups"] for rule in group["rules"] if "alert" in rule}
+    kinds = (FOLDER / "monitoring" / "kustomization.yaml").read_text()
+    assert "prometheus-rule.yaml" in kinds

@@ -1,11 +1,15 @@
 """The follower, over a record that goes on while it is read."""
 
+import time
 from collections.abc import Collection
+from contextlib import AbstractContextManager, nullcontext
 
+from tests.fakes import FakeService
 from tuner.domain.money import FREE
-from tuner.domain.time import Instant
+from tuner.domain.time import NS, Instant
 from tuner.mirrors.follower import Follower
 from tuner.mirrors.record import Changes, Job, Position
+from tuner.service.mirroring import TURN_NS, LeasedTurn
 
 
 class Lively:
@@ -47,6 +51,9 @@ class Always:
     def is_mine(self) -> bool:
         return True
 
+    def kept(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def give_back(self) -> None:
         pass
 
@@ -59,6 +66,21 @@ def test_a_job_that_goes_on_meanwhile_holds_up_no_pass() -> None:
         follower.one_pass()
         assert not follower.is_failing, "a pass goes on as long as a job does"
         assert job in held.upto, "it is told of in the next pass"
+
+
+def test_a_turn_lasts_as_long_as_a_write(service: FakeService) -> None:
+    mine, other = LeasedTurn(service, "it"), LeasedTurn(service, "it")
+    assert mine.is_mine()
+    with mine.kept(every_s=0.005):
+        service.now.at = Instant(service.now.at + TURN_NS - NS)
+        for _ in range(2000):
+            if mine._until > service.now.at + NS:
+                break
+            time.sleep(0.005)
+        service.now.at = Instant(service.now.at + TURN_NS - NS)
+        assert not other.is_mine()
+    mine.give_back()
+    assert other.is_mine()
 
 
 def _job(name: str) -> Job:

@@ -235,3 +235,12 @@ def test_as_many_trials_are_planned_as_the_budget_has() -> None:
         found = made(usd="10000", trials=trials)
         assert found.rungs[0].milli_trials == trials * 1000
         assert found.trials.expected == found.trials.high == trials
+
+
+def test_trials_too_fast_to_be_measured_leave_a_plan_with_bounds() -> None:
+    rng = Random(3)
+    paces = [1, 1, 22_000, 593_334_578, 38_136_875_976, 1]
+    trials = [SeenTrial(SPACE.sample(rng), ns, ((1, 0.5),), 1, early_ns=ns, later_ns=2 * ns) for ns in paces]
+    known = of_trials(trials, source="pilot", delays=Delays(), jobs=["job_1"], space=SPACE)
+    plan = made(evidence=known, usd="0.2", trials=3)
+    assert 0 < plan.cost.low <= plan.cost.high <= Money.from_usd("0.2").micro_usd

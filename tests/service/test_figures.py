@@ -223,6 +223,11 @@ class TestAudit:
         assert found.keys() == {job}
         assert found[job].startswith(said)
 
+    def test_a_budget_that_was_removed_is_told_of_no_more(self, service: FakeService) -> None:
+        service.vitals.violations["budget gone"] = "more is posted and held than it allows"
+        Audit(service).some()
+        assert service.vitals.violations == {}
+
     def test_what_is_mended_is_told_no_more(self, service: FakeService, job: str) -> None:
         spoilt = update(accounts).where(accounts.c.job == job)
         with service.database.write() as db:

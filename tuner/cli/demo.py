@@ -97,6 +97,8 @@ def service(home: Path) -> Iterator[Client]:
 
 
 def _ready(process: subprocess.Popen[str], home: Path) -> Client:
+    from tuner.client import Client
+
     assert process.stdout is not None
     said = process.stdout.readline()
     if "http://" not in said:

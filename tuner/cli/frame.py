@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import typer
 
 from tuner.cli.style import Style
+from tuner.cli.words import harmless
 from tuner.domain.errors import TunerError
 from tuner.domain.time import parse_duration_ns
 
@@ -103,5 +104,5 @@ def _api_error() -> type[ApiError]:
 
 
 def _exit(text: str) -> typer.Exit:
-    typer.echo(text, err=True)
+    typer.echo(harmless(text), err=True)
     return typer.Exit(1)

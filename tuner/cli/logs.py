@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tuner.schemas.logs import TrialLog
 
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20}
+MOST_BYTES = 512 << 10  # at once
 TRIAL_ENDED = ("completed", "stopped", "failed")
 JOB_ENDED = ("succeeded", "cancelled", "failed")
 LOOK_S = 1.0
@@ -50,16 +51,13 @@ def logs(
 
 
 def _follow(client: Client, job: str, trial: str, named: int | None, tail: int, *, as_json: bool) -> None:
-    """With JSON one answer a line."""
-    attempt, after = named, 0
+    """With JSON one answer a line. `tail` is where it begins; from there on nothing is left out that is kept."""
+    attempt, after, size = named, 0, tail
     while True:
-        found = _look(client, job, trial, attempt, tail, after)
+        found = _look(client, job, trial, attempt, size, after)
         if found is not None:
-            if as_json and found.text:
-                typer.echo(json.dumps(found.model_dump()))
-            elif found.text:
-                typer.echo(found.text, nl=False)
-            attempt, after = found.attempt, found.bytes_until
+            _print(found, after, as_json=as_json)
+            attempt, after, size = found.attempt, found.bytes_until, MOST_BYTES
             if found.complete or (found.ended and not found.text):
                 later = [number for number in found.attempts if number > found.attempt and named is None]
                 if later:
@@ -68,6 +66,17 @@ def _follow(client: Client, job: str, trial: str, named: int | None, tail: int, 
                 if named is not None or _is_over(client, job, trial):
                     return
         time.sleep(LOOK_S)
+
+
+def _print(found: TrialLog, after: int, *, as_json: bool) -> None:
+    if not found.text:
+        return
+    if as_json:
+        typer.echo(json.dumps(found.model_dump()))
+        return
+    if after and found.bytes_left_out:
+        typer.echo(f"[{found.bytes_left_out} bytes are left out]", err=True)
+    typer.echo(found.text, nl=False)
 
 
 def _look(

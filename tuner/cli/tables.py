@@ -6,15 +6,28 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from tuner.cli.style import Style
+from tuner.cli.words import harmless
 
 WIDE = 100_000  # columns: no line is so long
 FIGURE = re.compile(r"-?\$?-?[\d,]+(\.\d+)?(e[+-]?\d+)?%?|-|")
 AMOUNT = re.compile(r"(-?)\$(\d+(?:\.\d+)?)")
+
+
+class Harmless:
+    """What it shows steers the terminal by nothing but its own styles."""
+
+    def __init__(self, shown: RenderableType) -> None:
+        self._shown = shown
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for part in console.render(self._shown, options):
+            yield part if part.control else Segment(harmless(part.text), part.style)
 
 
 def plain(*columns: str) -> Table:
@@ -27,7 +40,7 @@ def plain(*columns: str) -> Table:
 
 def show(shown: RenderableType) -> None:
     """On the terminal."""
-    Console(highlight=False, markup=False, emoji=False).print(_aligned(shown))
+    Console(highlight=False, markup=False, emoji=False).print(Harmless(_aligned(shown)))
 
 
 def text(shown: RenderableType, style: Style) -> str:
@@ -45,7 +58,7 @@ def _as_text(shown: RenderableType) -> str:
         file=io.StringIO(), width=WIDE, highlight=False, markup=False, emoji=False, color_system=None
     )
     with console.capture() as caught:
-        console.print(_aligned(shown))
+        console.print(Harmless(_aligned(shown)))
     lines = "".join(f"{line.rstrip()}\n" for line in caught.get().splitlines())
     return lines.encode(encoding, "replace").decode(encoding)
 
@@ -81,7 +94,7 @@ def _figures(table: Table) -> list[bool]:
 
 
 def _word(cell: RenderableType) -> str:
-    return (cell.plain if isinstance(cell, Text) else str(cell)).strip()
+    return harmless(cell.plain if isinstance(cell, Text) else str(cell)).strip()
 
 
 def _markdown(part: RenderableType) -> str:

@@ -1,7 +1,20 @@
-"""Figures as people read them."""
+"""Figures as people read them, and text of others as a terminal may have it."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
+
+# C0 and C1 but for tab and new line, and what turns the direction of text.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def harmless(text: str) -> str:
+    """Without what steers a terminal: names, reasons and values are whatever somebody's job says. It takes no room, so nothing moves.
+
+    >>> harmless(f"lost{chr(27)}]0;title{chr(7)}")
+    'lost]0;title'
+    """
+    return _CONTROLS.sub("", text)
 
 
 def usd(amount: float | None) -> str:
@@ -37,7 +50,7 @@ def span(seconds: float | None) -> str:
     """A time that something takes.
 
     >>> span(9.87), span(90), span(5400), span(200_000), span(None)
-    ('9.9 s', '1:30 min', '1:30 h', '2.3 days', '-')
+    ('9.87 s', '1:30 min', '1:30 h', '2.3 days', '-')
     """
     if seconds is None:
         return "-"

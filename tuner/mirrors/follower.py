@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from tuner.domain.job import FINAL
@@ -26,6 +27,9 @@ class Turn(Protocol):
 
     def is_mine(self) -> bool:
         """Asked before each write. Raises TunerError where the database does not answer."""
+
+    def kept(self) -> AbstractContextManager[None]:
+        """It stays this one's for as long as a write takes."""
 
     def give_back(self) -> None: ...
 
@@ -126,7 +130,9 @@ class Follower(threading.Thread):
             self._close()
             return False
         try:
-            if mirror.write(changes):
+            with self._turn.kept():
+                is_told = mirror.write(changes)
+            if is_told:
                 self._held[job] = changes.upto
             else:
                 self._held.pop(job, None)

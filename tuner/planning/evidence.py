@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean, stdev
 from typing import Literal
 
@@ -22,6 +22,8 @@ DEFAULT_SETUP_NS = 2 * NS
 DOUBT = {"pilot": 0.04, "history": 0.04, "given": 0.06, "none": math.log(4)}
 SPREAD = {"given": 0.25, "none": 0.5}
 LEAST_SPREAD = 0.02
+DOUBT_MAX = math.log(30)  # natural logarithm: beyond it is nothing that a plan could tell
+FASTEST = 1000  # times as fast as the mean: what is faster costs nothing beside it, and may be below what a clock resolves
 EARLY_STEPS = 2  # caches fill and code compiles: they are often slower than those that follow
 LATER_SHIFT = 0.3  # natural logarithm: how far later steps may differ from early ones, where no trial tells
 CURVES_MIN = 3  # trials; of fewer nothing is foretold
@@ -109,6 +111,8 @@ def of_trials(
     space: Space | None = None,
 ) -> Evidence:
     """Of at least one trial. The fewer there are, the more may their mean be off; less so where paces follow from parameters of `space`."""
+    mean_ns = round(fmean(trial.step_ns for trial in trials))
+    trials = [_resolved(trial, max(1, mean_ns // FASTEST)) for trial in trials]
     logs = [math.log(trial.step_ns) for trial in trials]
     spread = stdev(logs) if len(logs) > 1 else SPREAD["given"]
     later, later_doubt = _later(trials)
@@ -118,11 +122,11 @@ def of_trials(
         if model is None
         else _doubt_of_mean(model.spread, len(logs)) * math.sqrt(model.parts)
     )
-    doubt = math.hypot(DOUBT[source], off, later_doubt)
+    doubt = min(DOUBT_MAX, math.hypot(DOUBT[source], off, later_doubt))
     ended = sorted(trial.last_step for trial in trials if trial.ended and trial.last_step)
     return Evidence(
         source,
-        round(fmean(trial.step_ns for trial in trials)),
+        mean_ns,
         doubt,
         spread,
         delays,
@@ -133,6 +137,12 @@ def of_trials(
         tuple(notes),
         later,
     )
+
+
+def _resolved(trial: SeenTrial, least_ns: int) -> SeenTrial:
+    early_ns = trial.early_ns and max(least_ns, trial.early_ns)
+    later_ns = trial.later_ns and max(least_ns, trial.later_ns)
+    return replace(trial, step_ns=max(least_ns, trial.step_ns), early_ns=early_ns, later_ns=later_ns)
 
 
 def pace_model_of(trials: Sequence[SeenTrial], space: Space) -> PaceModel | None:

@@ -9,6 +9,7 @@ log = logging.getLogger("tuner.audit")
 
 AT_ONCE = 50
 ROUND_NS = 60 * 10**9
+BUDGET = "budget "
 
 
 class Audit:
@@ -42,11 +43,16 @@ class Audit:
         """That none above jobs is exceeded."""
         service = self._service
         with service.database.read() as db:
-            for one in above.kept(db, service.project):
+            kept = above.kept(db, service.project)
+            names = {f"{BUDGET}{one.budget.name}" for one in kept}
+            for gone in [name for name in service.vitals.violations if name.startswith(BUDGET)]:
+                if gone not in names:
+                    self._note(gone, [])
+            for one in kept:
                 account = above.standing(db, service.project, one.budget, service.now()).account
                 fits = (account.posted + account.held).fits(account.limit)
                 self._note(
-                    f"budget {one.budget.name}", [] if fits else ["more is posted and held than it allows"]
+                    f"{BUDGET}{one.budget.name}", [] if fits else ["more is posted and held than it allows"]
                 )
 
     def _note(self, name: str, faults: list[str]) -> None:

@@ -78,7 +78,7 @@ def _view(
 ) -> LogView:
     attempt, kept, ended = which
     secrets = [one for one in _secrets(service) if len(one) >= SECRET_MIN]
-    hidden = replace(printed, head=masked(printed.head, secrets), tail=masked(printed.tail, secrets))
+    hidden = _hidden(printed, secrets)
     earlier, gap, later = hidden.since(after, tail)
     end = len(later) if printed.complete else whole_end(later)
     shown = len(earlier) + end
@@ -99,6 +99,15 @@ def _view(
         until,
         text,
     )
+
+
+def _hidden(printed: Printed, secrets: list[str]) -> Printed:
+    """Where nothing lies between head and tail, one may begin in the head and end in the tail."""
+    cut = len(printed.head)
+    if cut + len(printed.tail) == printed.total:
+        whole = masked(printed.head + printed.tail, secrets)
+        return replace(printed, head=whole[:cut], tail=whole[cut:])
+    return replace(printed, head=masked(printed.head, secrets), tail=masked(printed.tail, secrets))
 
 
 def _secrets(service: Service) -> list[str]:

@@ -3,10 +3,13 @@
 import os
 import secrets
 import socket
-from collections.abc import Callable, Collection, Mapping
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tuner.domain.errors import TunerError
 from tuner.domain.money import MS_PER_HOUR
 from tuner.domain.time import NS, Instant
 from tuner.mirrors import mlflow_environment
@@ -20,6 +23,7 @@ from tuner.tuning.rungs import ladder
 
 REPORTS_AT_ONCE = 1000
 TURN_NS = 30 * NS
+RENEWED_S, RENEWALS_MAX = 10.0, 60  # a write that hangs for longer is given up: another service may try
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,28 @@ class LeasedTurn:
         now = self.service.now()
         if self._until - now > TURN_NS // 2:
             return True
+        return self._take(now)
+
+    @contextmanager
+    def kept(self, every_s: float = RENEWED_S) -> Iterator[None]:
+        """While something is written, however long that takes: two that write at once would write everything twice."""
+        over = threading.Event()
+        renewing = threading.Thread(target=self._renew, args=(over, every_s), name="turn", daemon=True)
+        renewing.start()
+        try:
+            yield
+        finally:
+            over.set()
+            renewing.join()  # or it might take what was given back
+
+    def _renew(self, over: threading.Event, every_s: float) -> None:
+        for _ in range(RENEWALS_MAX):
+            if over.wait(every_s):
+                return
+            with suppress(TunerError):  # tried again while it lasts
+                self._take(self.service.now())
+
+    def _take(self, now: Instant) -> bool:
         until = Instant(now + TURN_NS)
         with self.service.database.write() as db:
             mine = leases.take(db, self.name, self._holder, now=now, until=until)

@@ -84,10 +84,13 @@ class _Screen:
         self._follower, self._foot = follower, foot
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
+        from rich.console import Group
+
+        from tuner.cli.tables import Harmless
         from tuner.cli.watch.screen import Room, lines
 
         room = Room(options.max_width, options.height or console.height, options.ascii_only)
-        yield from lines(self._follower.view(self._foot), room)
+        yield Harmless(Group(*lines(self._follower.view(self._foot), room)))
 
 
 def draw(client: "Client", follower: "Follower", console: "Console") -> None:

@@ -8,6 +8,7 @@ from datetime import datetime
 from tuner.cli.watch.follow import LOST, Follower
 from tuner.cli.watch.screen import summary
 from tuner.cli.watch.state import Happening
+from tuner.cli.words import harmless
 
 EVERY_S, EVERY_SHARE = 30.0, 0.1
 TOLD = ("best", "preempted", "failed", "state")
@@ -69,4 +70,4 @@ class Log:
         return 0.0 if progress is None else float(progress["budget_used"])
 
     def _line(self, text: str) -> None:
-        self._write(f"{datetime.now():%H:%M:%S}  {text}")
+        self._write(f"{datetime.now():%H:%M:%S}  {harmless(text)}")

@@ -45,7 +45,7 @@ class JobPage {
     this.answer = new Answer(this.model);
     this.trials = new Trials(this.model);
     this.actions = new Actions(this.model, (job) => this.acted(job));
-    this.bill = h("div");
+    this.bill = h("div", {}, h("p", { class: "soft" }, "Loading…"));
     this.live = h("p", { class: "live" }, LIVE.connecting);
     this.state = h("span", { class: "state" });
     this.detail = h("p", { class: "soft" });
@@ -67,7 +67,7 @@ class JobPage {
   begin() {
     for (const part of [this.curves, this.best, this.answer]) part.begin();
     this.draw = new Pixels(() => this.update());
-    this.refresh = atMost(SELDOM_MS, () => this.fetch(["report", "pareto", "bill"]));
+    this.refresh = atMost(SELDOM_MS, () => this.fetch(["pareto", "bill", "report"]));
     this.news = atMost(SOON_MS, () => this.fetch(["report", "pareto"]));
     this.foretell = atMost(FORECAST_MS, () => this.forecast());
     this.ticking = setInterval(() => this.tick(), 1000);
@@ -123,7 +123,7 @@ class JobPage {
     }
     if (before.state !== now.state) {
       announce(`The job is ${state(now.state, now.stop_reason)}.`);
-      if (FINAL.includes(now.state)) this.fetch(["report", "pareto", "bill"]);
+      if (FINAL.includes(now.state)) this.fetch(["pareto", "bill", "report"]);
     }
   }
 

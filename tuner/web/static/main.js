@@ -43,6 +43,7 @@ function mark(path) {
 }
 
 function askKey(refused = false) {
+  for (const dialog of document.querySelectorAll("dialog")) dialog.close(); // nothing behind one can be written to
   leave();
   leave = () => {};
   turn += 1;

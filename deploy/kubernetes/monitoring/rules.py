@@ -1,0 +1,26 @@
+"""Writes the rules of deploy/prometheus/rules as a PrometheusRule, beside itself."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+HERE = Path(__file__).parent
+RULES = HERE.parents[1] / "prometheus" / "rules"
+SAYS = "# Made of deploy/prometheus/rules by python deploy/kubernetes/monitoring/rules.py: change those, and run it again.\n"
+
+
+def manifest() -> dict[str, Any]:
+    """For the Prometheus operator."""
+    files = [yaml.safe_load(path.read_text()) for path in sorted(RULES.glob("*.yml"))]
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": {"name": "tuner", "labels": {"app.kubernetes.io/name": "tuner"}},
+        "spec": {"groups": [group for file in files for group in file["groups"]]},
+    }
+
+
+if __name__ == "__main__":
+    made = yaml.safe_dump(manifest(), sort_keys=False, width=1000)
+    (HERE / "prometheus-rule.yaml").write_text(SAYS + made)
