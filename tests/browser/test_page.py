@@ -9,6 +9,7 @@ from playwright.sync_api import Page, Route, expect
 from tests import fakes
 from tests.browser.conftest import FIDELITY, Finished, Site, expect_all_reports, section, see, violations
 from tests.fakes import KEY
+from tuner.web import address
 
 pytestmark = pytest.mark.browser
 BYTES_MAX = 500_000
@@ -92,6 +93,13 @@ def test_the_form_begins_with_what_this_service_can_tune(page: Page, site: Site)
     expect(source).to_have_value(re.compile("trainable: own.work:fit"))
     expect(source).to_have_value(re.compile("metric: mae"))
     expect(source).to_have_value(re.compile("depth:"))
+
+
+def test_an_address_of_a_job_opens_it_live(page: Page, site: Site) -> None:
+    job = site.submit()
+    page.goto(address(site.url.rstrip("/"), KEY, job))
+    expect(page.get_by_role("heading", name="Learning curves")).to_be_visible()
+    expect(page).to_have_url(f"{site.url}#/jobs/{job}")
 
 
 @pytest.mark.parametrize(("mode", "worst"), [("min", 9.0), ("max", -9.0)])

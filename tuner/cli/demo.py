@@ -47,7 +47,7 @@ def run(usd: float, trainable: str) -> None:
         price = job.price
         console.print(f"Tuning {trainable} for {words.usd(usd)}: {job.concurrency} trials at once, each")
         console.print(f"{words.usd(price.trial_usd_per_hour)} an hour ({price.source}).\n")
-        page = web.address(client.url, (home / "api_key").read_text().strip())
+        page = web.address(client.url, (home / "api_key").read_text().strip(), job.id)
         console.print(f"Watch it in a browser: {page}\n", soft_wrap=True)
         watch.watch(client, job.id)
         ended = client.wait(job.id, progress=False)
