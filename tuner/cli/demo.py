@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from tuner import web
-from tuner.cli import render, render_best, watch, words
+from tuner.cli import render, render_best, tables, watch, words
 from tuner.domain.errors import Unavailable
 from tuner.settings import Settings
 
@@ -53,7 +53,8 @@ def run(usd: float, trainable: str) -> None:
         ended = client.wait(job.id, progress=False)
         console.print("\n[bold]The job[/bold]", render.job(ended))
         console.print("\n[bold]The best configuration[/bold]", render_best.best(client.best(job.id)))
-        console.print("\n[bold]The bill[/bold]", render.bill(client.bill(job.id)))
+        console.print("\n[bold]The bill[/bold]")
+        tables.show(render.bill(client.bill(job.id)))
         console.print(
             f"\nIts record stays in {home}. To look at it again:\n"
             f"  export TUNER_HOME={home} PATH={Path(sys.executable).parent}:$PATH\n"
