@@ -9,6 +9,7 @@ from playwright.sync_api import Page, Route, expect
 from tests import fakes
 from tests.browser.conftest import FIDELITY, Finished, Site, expect_all_reports, section, see, violations
 from tests.fakes import KEY
+from tuner.web import address
 
 pytestmark = pytest.mark.browser
 BYTES_MAX = 500_000
@@ -78,6 +79,41 @@ def test_what_is_wrong_with_a_job_is_said_with_its_place(page: Page, site: Site)
     assert selected in ("lr", "low", "high")
     source.fill(text.replace("usd: -1", "usd: 1").replace("low: 3", "low: 0.1"))
     expect(page.get_by_label("Budget, in dollars")).not_to_have_attribute("aria-invalid", "true")
+
+
+def test_the_form_begins_with_what_this_service_can_tune(page: Page, site: Site) -> None:
+    own = {"trainable": "own.work:fit", "error": None, "objective": {"metric": "mae", "mode": "min"}}
+    space = {"depth": {"type": "int", "low": 1, "high": 9}}
+    page.route(
+        "**/v1/trainables", lambda route: route.fulfill(json={"items": [{**own, "search_space": space}]})
+    )
+    page.goto(f"{site.url}#/new")
+    expect(page.get_by_label("Name")).to_have_value("work")
+    source = page.get_by_label("The whole job")
+    expect(source).to_have_value(re.compile("trainable: own.work:fit"))
+    expect(source).to_have_value(re.compile("metric: mae"))
+    expect(source).to_have_value(re.compile("depth:"))
+
+
+def test_an_address_of_a_job_opens_it_live(page: Page, site: Site) -> None:
+    job = site.submit()
+    page.goto(address(site.url.rstrip("/"), KEY, job))
+    expect(page.get_by_role("heading", name="Learning curves")).to_be_visible()
+    expect(page).to_have_url(f"{site.url}#/jobs/{job}")
+
+
+@pytest.mark.parametrize(("mode", "worst"), [("min", 9.0), ("max", -9.0)])
+def test_a_few_bad_curves_do_not_press_the_race_flat(page: Page, site: Site, mode: str, worst: float) -> None:
+    page.goto(site.url)
+    ask = """async ([mode, ys]) => (await import("/static/chart.js")).reach(
+        {points: ys.length, trials: new Map([["a", {ys}]]), job: {objective: {mode}}}).off"""
+    race = [0.5 + place / 100 for place in range(30)]
+    shown = page.evaluate(ask, [mode, [*race, None, worst]])
+    assert shown["low"] >= 0.5
+    assert shown["high"] < 0.8
+    assert (0.5 if mode == "min" else 0.79) in (shown["low"], shown["high"])  # the better end is whole
+    assert page.evaluate(ask, [mode, race]) is None
+    assert page.evaluate(ask, [mode, []]) is None
 
 
 def test_a_job_is_watched_as_it_goes(page: Page, site: Site) -> None:

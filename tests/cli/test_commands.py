@@ -177,6 +177,7 @@ def test_spend_is_printed_for_spreadsheets(tuner: Tuner, rest: TestClient, done:
     answer = rest.get("/v1/spend", params=query, headers={"Accept": "text/csv"})
     assert table.splitlines() == answer.text.splitlines()
     assert "done," in table
+    assert tuner("spend", "--by", "owner", "--format", "csv").stdout == table
 
 
 def test_a_report_shows_the_best_its_price_and_both_estimates(

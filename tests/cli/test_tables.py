@@ -116,3 +116,14 @@ def test_nothing_that_a_job_says_steers_a_terminal(style: Style) -> None:
     assert "lost]0;title[2J" in tables.text(table, style)
     shown = tables.text(table, style)
     assert not [char for char in shown if char != "\n" and not char.isprintable()]
+
+
+def test_figures_are_whole_on_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    table = tables.plain(*(f"kind {i}" for i in range(8)))
+    figures = [f"$0.00000{i}" for i in range(1, 9)]
+    table.add_row(*figures)
+    tables.show(table)
+    assert capsys.readouterr().out.splitlines()[1].split() == figures

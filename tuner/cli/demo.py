@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from tuner import web
-from tuner.cli import render, render_best, watch, words
+from tuner.cli import render, render_best, tables, watch, words
 from tuner.domain.errors import Unavailable
 from tuner.settings import Settings
 
@@ -47,13 +47,14 @@ def run(usd: float, trainable: str) -> None:
         price = job.price
         console.print(f"Tuning {trainable} for {words.usd(usd)}: {job.concurrency} trials at once, each")
         console.print(f"{words.usd(price.trial_usd_per_hour)} an hour ({price.source}).\n")
-        page = web.address(client.url, (home / "api_key").read_text().strip())
+        page = web.address(client.url, (home / "api_key").read_text().strip(), job.id)
         console.print(f"Watch it in a browser: {page}\n", soft_wrap=True)
         watch.watch(client, job.id)
         ended = client.wait(job.id, progress=False)
         console.print("\n[bold]The job[/bold]", render.job(ended))
         console.print("\n[bold]The best configuration[/bold]", render_best.best(client.best(job.id)))
-        console.print("\n[bold]The bill[/bold]", render.bill(client.bill(job.id)))
+        console.print("\n[bold]The bill[/bold]")
+        tables.show(render.bill(client.bill(job.id)))
         console.print(
             f"\nIts record stays in {home}. To look at it again:\n"
             f"  export TUNER_HOME={home} PATH={Path(sys.executable).parent}:$PATH\n"

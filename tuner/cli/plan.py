@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from tuner.cli import tables
@@ -83,8 +82,7 @@ def hours(seconds: float | None) -> str:
 
 
 def _summary(found: Plan) -> RenderableType:
-    table = Table.grid(padding=(0, 2))
-    table.add_row("", "expected", "8 of 10 within", style="bold")
+    table = tables.plain("", "expected", "8 of 10 within")
     table.add_row("dollars", usd(found.usd.expected), f"{usd(found.usd.low)} to {usd(found.usd.high)}")
     if found.gpu_hours.high:
         span = f"{found.gpu_hours.low:.4g} to {found.gpu_hours.high:.4g}"
@@ -100,8 +98,10 @@ def _summary(found: Plan) -> RenderableType:
         table.add_row(f"in {hours(found.deadline_seconds)}", _chance(found.in_time), "")
     if found.target is not None:
         table.add_row("reaches its target", _chance(found.target), "")
-    ends = ", ".join(f"{reason} in {count}" for reason, count in found.ends.items())
-    table.add_row("ends by", ends, f"of {plural(found.inputs.runs, 'run')}")
+    runs = plural(found.inputs.runs, "run")
+    table.add_row(
+        "ends by", ", ".join(f"{reason} in {count} of {runs}" for reason, count in found.ends.items()), ""
+    )
     return table
 
 

@@ -25,13 +25,13 @@ def spend(
     since: Annotated[str | None, typer.Option(help="A date, or a time with its offset.")] = None,
     until: Annotated[str | None, typer.Option(help="Likewise; what is spent then no longer counts.")] = None,
     timezone: Annotated[str, typer.Option(help="Of dates and days.")] = "UTC",
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print a table for spreadsheets.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="The same as --format csv.")] = False,
     style: Format = Style.TABLE,
     as_json: Json = False,
 ) -> None:
     """Who spent what: by project tag, unless --by says otherwise."""
     groups, client = by or ["tag:project"], connect()
-    if as_csv:
+    if as_csv or (style is Style.CSV and not as_json):
         typer.echo(client.spend_csv(groups, since=since, until=until, timezone=timezone), nl=False)
         return
     Frame(as_json, style).show(client.spend(groups, since=since, until=until, timezone=timezone), _spend)

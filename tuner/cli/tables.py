@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -39,8 +40,13 @@ def plain(*columns: str) -> Table:
 
 
 def show(shown: RenderableType) -> None:
-    """On the terminal."""
-    Console(highlight=False, markup=False, emoji=False).print(Harmless(_aligned(shown)))
+    """On the terminal. Figures are never broken: where they need more than its width, lines run over."""
+    here = Console(highlight=False, markup=False, emoji=False)
+    wide = here.options.update(max_width=WIDE)
+    for part in _parts(_aligned(shown)):
+        least = Measurement.get(here, wide, part).minimum if isinstance(part, Table) else 0
+        width = max(here.width, least)
+        Console(highlight=False, markup=False, emoji=False, width=width).print(Harmless(part))
 
 
 def text(shown: RenderableType, style: Style) -> str:
@@ -68,6 +74,7 @@ def _aligned(shown: RenderableType) -> RenderableType:
         if isinstance(part, Table) and part.show_header:
             for column, is_figure in zip(part.columns, _figures(part), strict=True):
                 column.justify = "right" if is_figure else column.justify
+                column.no_wrap = column.no_wrap or is_figure
     return shown
 
 

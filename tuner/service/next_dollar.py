@@ -22,7 +22,9 @@ ASKED = 20  # of them that are asked about
 SHOWN = 3
 RENEW_AT = 1.05  # times the events at the last forecast: a running job's is not made anew for each report
 KEPT = 200  # jobs whose forecasts are remembered
-TOO_FEW = "fewer than three trials went on from where the best of the others were cut short"
+TOO_FEW = (
+    "too early to tell: fewer than three trials have gone on past the step where the best of the others wait"
+)
 NO_END = "there is no fidelity.max: trials end as they like, and there is no last step to foretell"
 
 

@@ -6,6 +6,7 @@ from urllib.parse import quote
 FOLDER = Path(__file__).parent / "static"
 
 
-def address(url: str, key: str) -> str:
-    """Where the page is, with the key behind the #, which no browser sends and the page takes away at once."""
-    return f"{url}/#key={quote(key, safe='')}"
+def address(url: str, key: str, job: str | None = None) -> str:
+    """Where the page is, or a job on it, with the key behind the #, which no browser sends and the page takes away at once."""
+    at = "" if job is None else f"&job={job}"
+    return f"{url}/#key={quote(key, safe='')}{at}"

@@ -5,10 +5,10 @@ const tabs = new BroadcastChannel("tuner");
 
 /** A key given behind the # is kept and taken out of the address, where it would be seen and bookmarked. */
 export function takeKey() {
-  const given = /^#key=(.+)$/.exec(location.hash);
+  const given = /^#key=([^&]+)(?:&job=([A-Za-z0-9_-]+))?$/.exec(location.hash);
   if (given === null) return;
   setKey(decodeURIComponent(given[1]));
-  history.replaceState(null, "", "#/");
+  history.replaceState(null, "", given[2] ? `#/jobs/${given[2]}` : "#/");
 }
 
 export function key() {

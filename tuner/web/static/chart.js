@@ -49,3 +49,24 @@ export function span(low, high) {
   const air = (high - low || Math.abs(high) || 1) * 0.05;
   return [low - air, high + air];
 }
+
+const SAMPLED = 4000, NINE_TENTHS = 0.9;
+
+/** From where to where the metrics of all trials go, and `off` where few bad ones would press the race flat: the part with the better
+ * nine tenths of the reports, if that is less than half of the whole. */
+export function reach(model) {
+  const every = Math.max(1, Math.ceil(model.points / SAMPLED)), some = [];
+  let low = Infinity, high = -Infinity, count = 0;
+  for (const { ys } of model.trials.values()) {
+    for (const value of ys) {
+      if (value === null) continue;
+      if (value < low) low = value;
+      if (value > high) high = value;
+      if (count++ % every === 0) some.push(value);
+    }
+  }
+  some.sort((a, b) => a - b);
+  const share = model.job.objective.mode === "min" ? NINE_TENTHS : 1 - NINE_TENTHS, bound = some[Math.round((some.length - 1) * share)];
+  const off = share === NINE_TENTHS ? { low, high: bound } : { low: bound, high };
+  return { low, high, off: off.high > off.low && (off.high - off.low) * 2 < high - low ? off : null };
+}

@@ -3,7 +3,7 @@
 // uPlot draws the frame. The curves are drawn into it once a change; what hovering shows lies on a canvas above, so that
 // moving over thousands of curves draws one.
 
-import { chart, colour, span } from "./chart.js";
+import { chart, colour, reach, span } from "./chart.js";
 import { h, text } from "./dom.js";
 import { figure, short, state } from "./format.js";
 
@@ -22,7 +22,9 @@ export class Curves {
       "aria-describedby": "curves-keys" });
     this.told = h("p", { class: "readout", "aria-live": "polite" }, "Hover, or use the arrow keys, to read a trial.");
     const sign = (name, words) => h("li", {}, h("span", { class: `sign ${name}`, "aria-hidden": "true" }), words);
-    this.node = h("div", {}, h("p", { id: "curves-keys", class: "unseen" }, "Up and down go through the trials from the best on, Enter shows one."), this.place, this.told, h("ul", { class: "legend" },
+    this.whole = h("input", { type: "checkbox", onchange: () => this.update() });
+    this.off = h("p", { hidden: true }, h("label", {}, this.whole, " Show the far ends of the worst curves, too"));
+    this.node = h("div", {}, h("p", { id: "curves-keys", class: "unseen" }, "Up and down go through the trials from the best on, Enter shows one."), this.place, this.told, this.off, h("ul", { class: "legend" },
       sign("best", "best"), sign("running", "running"), sign("resting", "paused or stopped"), sign("rung", "rung"),
       sign("promoted", "promoted"), sign("preempted", "preempted")));
     this.place.addEventListener("keydown", (event) => this.pressed(event));
@@ -59,15 +61,10 @@ export class Curves {
   }
 
   update() {
-    let low = Infinity, high = -Infinity;
-    for (const trial of this.model.trials.values()) {
-      for (const value of trial.ys) {
-        if (value === null) continue;
-        if (value < low) low = value;
-        if (value > high) high = value;
-      }
-    }
-    this.heights = span(low, high);
+    const { low, high, off } = reach(this.model);
+    this.off.hidden = off === null;
+    const near = off !== null && !this.whole.checked;
+    this.heights = near ? span(off.low, off.high) : span(low, high);
     this.ranked = this.model.leaders();
     this.chart.set([[0, this.right()], this.heights]);
     this.place.setAttribute("aria-label", `Learning curves of ${this.ranked.length} trials, ${this.model.points} reports`);

@@ -24,6 +24,9 @@ function yaml() {
   return yaml.loaded;
 }
 
+/** Without what a job answers as null. */
+const said = (part) => part === null || typeof part !== "object" ? part : Object.fromEntries(Object.entries(part).filter(([, value]) => value !== null));
+
 /** Shows the form in `main` until what is returned is called. */
 export async function newPage(main) {
   document.title = "New job · tuner";
@@ -69,7 +72,26 @@ class Form {
     } catch {
       this.known = [];
     }
+    if (this.source.value === EXAMPLE && this.known.length && !this.known.some((one) => one.trainable === this.read().job.trainable)) await this.own();
     this.list();
+  }
+
+  /** Where the example cannot be tuned: a file of this service's, as its newest job had it. */
+  async own() {
+    let last;
+    try {
+      last = (await call("/jobs?limit=1")).items[0];
+    } catch {
+      last = undefined;
+    }
+    if (this.source.value !== EXAMPLE) return;
+    const usable = this.known.filter((one) => !one.error), { job } = this.read();
+    if (usable.length === 0) return;
+    if (usable.some((one) => one.trainable === last?.trainable))
+      return this.write(Object.fromEntries(["name", "trainable", "objective", "search_space", "fidelity", "budget", "tags"].map((part) => [part, said(last[part])])));
+    const [first] = usable;
+    this.write({ ...job, name: first.trainable.split(/[.:]/).at(-2), trainable: first.trainable,
+      objective: first.objective ?? job.objective, search_space: first.search_space ?? job.search_space });
   }
 
   list() {
