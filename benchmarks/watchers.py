@@ -1,8 +1,8 @@
 """`python -m benchmarks.watchers`: what it costs the service that many watch one job, and how long an event takes to them.
 
 A real service process without Ray, a job that a writer fills through the store at 20 reports a second, and watchers over HTTP: each reads
-the stream of events and asks for what the page asks for: report, front and bill every ten seconds, report and front when there is a new best,
-what the next dollar buys every twenty.
+the stream of events and asks for what the page asks for: report, front and bill every fifteen seconds, report and front when there is a
+new best, every five at most, what the next dollar buys every thirty.
 """
 
 import argparse
@@ -181,8 +181,8 @@ class Watcher:
         self._is_news = asyncio.Event()
         parts = (
             self._follow(),
-            self._ask(("report", "pareto", "bill"), 10.0, at_s),
-            self._ask(("best",), 20.0, at_s),
+            self._ask(("report", "pareto", "bill"), 15.0, at_s),
+            self._ask(("best",), 30.0, at_s),
         )
         self.tasks = [asyncio.create_task(part) for part in (*parts, self._ask_on_news())]
 

@@ -220,7 +220,7 @@ def test_jobs_before_say_how_long_steps_take_and_what_is_found(
     assert found["usd"]["low"] <= spent <= found["usd"]["high"]
     assert found["best"] is not None
     text = render(plan_shown(Plan.model_validate(found)))
-    assert "12 trials of 1 earlier jobs" in text
+    assert "12 trials of 1 earlier job:" in text
     assert "random search" in text
 
 

@@ -24,6 +24,7 @@ EXPECTED = {
     "NothingAffordable": 404,
     "Conflict": 409,
     "IdempotencyConflict": 409,
+    "Stale": 412,
     "BudgetRefused": 409,
     "BadFile": 422,
     "Fenced": 409,

@@ -11,9 +11,10 @@ from rich.text import Text
 from starlette.testclient import TestClient
 
 from tests.cli.conftest import Tuner
-from tuner.cli import tables
+from tuner.cli import render, tables
 from tuner.cli.style import Style
 from tuner.cli.words import plural, span, usd
+from tuner.schemas.answers import Bill
 
 CELL = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), max_size=30)
 ROWS = st.integers(1, 4).flatmap(
@@ -73,6 +74,14 @@ def test_a_bill_pastes_into_a_report_and_a_spreadsheet(tuner: Tuner, rest: TestC
     first = next(row for row in rows if row and row[0] == bill["trials"][0]["trial"])
     assert float(first[-1]) == bill["trials"][0]["total_usd"]
     assert ["total", f"{bill['total_usd']}", ""] in rows
+
+
+def test_a_short_bill_has_the_dearest_trials_and_what_all_others_come_to(rest: TestClient, done: str) -> None:
+    bill = Bill.model_validate(rest.get(f"/v1/jobs/{done}/bill").json())
+    costs = sorted((one.total_usd for one in bill.trials), reverse=True)
+    shown = tables.text(render.bill(bill, dearest=2), Style.TABLE)
+    assert [one.trial in shown for one in bill.trials].count(True) == 2
+    assert f"and {plural(len(costs) - 2, 'cheaper trial')}, {usd(sum(costs[2:]))} together" in shown
 
 
 def test_no_line_of_a_table_is_cut_off_where_there_is_no_terminal(

@@ -54,7 +54,7 @@ def run(usd: float, trainable: str) -> None:
         console.print("\n[bold]The job[/bold]", render.job(ended))
         console.print("\n[bold]The best configuration[/bold]", render_best.best(client.best(job.id)))
         console.print("\n[bold]The bill[/bold]")
-        tables.show(render.bill(client.bill(job.id)))
+        tables.show(render.bill(client.bill(job.id), dearest=5))
         console.print(
             f"\nIts record stays in {home}. To look at it again:\n"
             f"  export TUNER_HOME={home} PATH={Path(sys.executable).parent}:$PATH\n"

@@ -101,13 +101,14 @@ def _machine(attempt: show.Attempt) -> str:
     return " ".join([*where.split(), attempt.market, f"{usd(attempt.usd_per_hour)}/h"])
 
 
-def bill(found: show.Bill) -> RenderableType:
+def bill(found: show.Bill, *, dearest: int | None = None) -> RenderableType:
+    """With all trials, or so many of the dearest."""
     total = tables.plain("kind", "cost", "share")
     for kind in KINDS:
         share = found.by_kind[kind] / found.total_usd if found.total_usd else 0
         total.add_row(kind, usd(found.by_kind[kind]), f"{share:.1%}")
     total.add_row("total", usd(found.total_usd), "")
-    lines: list[RenderableType] = [total, Text(), _bill_by_trial(found), Text()]
+    lines: list[RenderableType] = [total, Text(), _bill_by_trial(found, dearest), Text()]
     saved = found.savings.against_full_fidelity_usd
     if saved is not None:
         full = usd(found.savings.full_fidelity_usd)
@@ -122,14 +123,21 @@ def bill(found: show.Bill) -> RenderableType:
     return Group(*lines)
 
 
-def _bill_by_trial(found: show.Bill) -> RenderableType:
+def _bill_by_trial(found: show.Bill, dearest: int | None) -> RenderableType:
     """Only the kinds that were paid for."""
+    by_cost = sorted(found.trials, key=lambda one: -one.total_usd)
+    listed = found.trials if dearest is None else by_cost[:dearest]
     kinds = [kind for kind in KINDS if any(one.by_kind[kind] for one in found.trials)]
     table = tables.plain("trial", "state", "steps", *kinds, "total")
-    for one in found.trials:
+    for one in listed:
         costs = [usd(one.by_kind[kind]) for kind in kinds]
         table.add_row(one.trial, one.state, str(one.steps), *costs, usd(one.total_usd))
-    return table
+    rest = by_cost[len(listed) :]
+    return table if not rest else Group(table, Text(_others(rest)))
+
+
+def _others(rest: Sequence[show.TrialBill]) -> str:
+    return f"and {plural(len(rest), 'cheaper trial')}, {usd(sum(one.total_usd for one in rest))} together"
 
 
 def _all_trials(count: int) -> str:

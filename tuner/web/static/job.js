@@ -14,7 +14,7 @@ import { show } from "./trial.js";
 import { Trials } from "./trials.js";
 
 const FINAL = ["succeeded", "cancelled", "failed"];
-const SOON_MS = 5000, SELDOM_MS = 10_000, FORECAST_MS = 20_000;
+const SOON_MS = 5000, SELDOM_MS = 15_000, FORECAST_MS = 30_000;
 
 const LIVE = {
   connecting: "Connecting…",
