@@ -54,9 +54,14 @@ def _served(served: Served) -> Iterator[Served]:
 
 def test_a_worker_that_is_killed_costs_what_was_trained_since_its_newest_checkpoint(stored: Served) -> None:
     job = stored.submit(
-        "steady:train", budget={"usd": 0.01, "trials": 1}, constants={"step_s": 0.2}, checkpoint=OFTEN
+        "steady:train",
+        budget={"usd": 0.01, "trials": 1},
+        fidelity={"min": 1, "max": 27, "reduction_factor": 3},
+        constants={"step_s": 0.2},
+        checkpoint=OFTEN,
     ).id
-    stored.reports_at_least(job, 4)
+    # The first saves also wait for the storage's client to be imported and to connect.
+    stored.reports_at_least(job, 12)
     stored.kill_worker(job)
     ended = stored.finished(job)
     assert (ended.state, ended.stop_reason) == ("succeeded", "trials"), ended.detail
@@ -126,8 +131,8 @@ def _attempts(served: Served, job: str) -> list[Any]:
 def _newest(served: Served, job: str) -> tuple[Any, list[str]]:
     """The storage as somebody else's client sees it, and where in it the checkpoints of the job's first trial lie, newest first."""
     fs, root = fsspec.core.url_to_fs(served.storage, skip_instance_cache=True, use_listings_cache=False)
-    found = sorted(fs.ls(f"{root}/default/{job}/trial_00000", detail=False))
-    return fs, [folder.rstrip("/") for folder in reversed(found)]
+    found = fs.glob(f"{root}/default/{job}/trial_00000/step_*")
+    return fs, [folder.rstrip("/") for folder in sorted(found, reverse=True)]
 
 
 def step_of(folder: str) -> int:
