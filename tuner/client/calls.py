@@ -1,6 +1,7 @@
 """What REST offers, each call once for both clients: as steps, which they do or await."""
 
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from urllib.parse import quote
@@ -32,7 +33,7 @@ T = TypeVar("T")
 AnyJob = str | JobFacts
 
 
-class Calls:
+class Calls(ABC):
     """Everything raises ApiError. What is safe to repeat is tried again for some seconds when the service does not answer. `job` is
     a job's id, or the job."""
 
@@ -290,9 +291,9 @@ class Calls:
         found = yield from self._ask(Job, method, path, **options)
         return self._acting(found)
 
+    @abstractmethod
     def _acting(self, job: Job) -> JobFacts:
         """The job, with the methods that go through this client."""
-        raise NotImplementedError
 
     def _pages(
         self,
