@@ -30,9 +30,7 @@ class Newcomer:
         self._home.mkdir()
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         clean = {name: value for name, value in os.environ.items() if not name.startswith("TUNER_")}
-        # Half the usual price, so that on a busy machine the money is not gone before PyTorch is imported.
-        price = {"TUNER_NODE_PRICES": "local=0.05"}
-        small = {"TUNER_PORT": "0", "TUNER_LOCAL_CPUS": "2", "TUNER_CLOUD": "none", **price}
+        small = {"TUNER_PORT": "0", "TUNER_LOCAL_CPUS": "2", "TUNER_CLOUD": "none"}
         self._environment = {**clean, **small, "PATH": path, "HOME": str(self._home)}
         self._service: subprocess.Popen[bytes] | None = None
         self._job = "JOB"

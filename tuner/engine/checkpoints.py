@@ -3,6 +3,7 @@
 Layout: `<storage>/<project>/<job>/<trial>/step_<8 digits>-a<attempt>/`. In object storage a large file lies in pieces beside.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -93,6 +94,13 @@ class CheckpointStore:
     def _pieces_by(self, trial: str, attempt: int) -> Pieces:
         new = Pieces(self._storage, attempt, self._project, self._job, trial)
         return self._pieces.setdefault((trial, attempt), new)
+
+    def connect(self) -> None:
+        """Asks a storage elsewhere for something, so that the first save does not wait for its client to begin, which takes a second.
+        Whether it answers will be seen then."""
+        if not self._storage.is_local:
+            with contextlib.suppress(Exception):  # each kind of storage has errors of its own
+                self._storage.names(self._project, self._job)
 
     def stays_so(self, error: Exception) -> bool:
         """Whether what it raised will be so for longer than is worth waiting for, as far as can be told."""

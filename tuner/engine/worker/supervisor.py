@@ -110,8 +110,10 @@ class Supervisor:
     def _start(self, attempt: Attempt) -> None:
         """In a thread of its own, so that an order to stop is heard while a checkpoint is fetched or user code imported."""
         try:
-            order = attempt.order
+            order, is_new = attempt.order, self._store is None
             self._store = CheckpointStore(order["storage"], order["project"], order["job"])
+            if is_new:
+                background("storage", self._store.connect)
             checkpoint = self._restore(attempt, self._store)
             if attempt.state is None:
                 self._start_child(attempt, checkpoint)
