@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 # On-demand list prices of us-east-1, read 2026-07-20 from AWS's price list: m7i a vCPU, g6.xlarge (one L4) a GPU.
@@ -128,6 +129,14 @@ class Settings:
             return round(usd, 6), SPOT_SOURCE
         usd = cpus * LOCAL_USD_PER_CPU_HOUR + gpus * LOCAL_USD_PER_GPU_HOUR
         return round(usd, 6), ON_DEMAND_SOURCE
+
+
+def release() -> str:
+    """The version of tuner, as it was installed; "unknown" where it runs from a mere folder."""
+    try:
+        return version("tuner")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def write_private(path: Path, text: str) -> None:

@@ -19,6 +19,7 @@ from tuner.service.controller import Controller
 from tuner.service.doctor import refuse_unfit
 from tuner.service.figures import Reader, has_live_jobs
 from tuner.service.keeper import Keeper
+from tuner.service.leading import Renewing
 from tuner.service.mirroring import Mirrors
 from tuner.service.storage_watch import StorageWatch
 from tuner.service.wiring import build
@@ -36,13 +37,14 @@ def run() -> None:
     listening = _listen(settings)
     service = build(settings)
     refuse_unfit(settings)
-    controller, keeper = Controller(service), Keeper(service)
+    leading, controller, keeper = Renewing(service.leading), Controller(service), Keeper(service)
     mirrors, storage = Mirrors(service), StorageWatch(service)
     app = create_app(
         service, is_ready=controller.ready.is_set, mirrors=mirrors.standing, page_files=web.FOLDER
     )
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2, server_header=False)
     gc.freeze()  # what was imported stays: looking through it again and again makes requests wait for 0.1 s
+    leading.start()
     controller.start()
     keeper.start()
     storage.start()
