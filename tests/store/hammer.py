@@ -110,9 +110,13 @@ def spill_and_stay(url: str) -> None:
 def lead(url: str, seed: str, terms: str) -> None:
     """Leads so many times, each time goes on with its term after it gave that up, and has a clock that jumps ahead."""
     rng, database, ahead = Random(int(seed)), Database(url), 0
+
+    def now() -> Instant:
+        return Instant(time.time_ns() + ahead * NS)
+
     _wait()
     for _ in range(int(terms)):
-        leading = Leading(database, lambda: Instant(time.time_ns() + ahead * NS))
+        leading = Leading(database, now)
         while (term := leading.term()) is None:
             ahead += 1
             time.sleep(0.01)
