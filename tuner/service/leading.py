@@ -58,9 +58,9 @@ class Leading:
 
     @contextmanager
     def write(self, term: Term) -> Iterator[Connection]:
-        """A write transaction of what was decided in a term of ours. Raises Fenced where the next one has begun."""
-        with self._database.write() as db:
-            leadership.check(db, term)
+        """A write transaction of what was decided in a term of ours. Raises Fenced where the next one has begun, and
+        Unavailable."""
+        with leadership.write(self._database, term) as db:
             yield db
 
     def went_well(self) -> None:

@@ -6,6 +6,7 @@ from importlib.metadata import version
 
 from tuner.domain.time import Instant, rfc3339
 from tuner.service.leading import ROLE, Term
+from tuner.service.wiring import Service
 from tuner.settings import release
 from tuner.store import launches, leadership
 from tuner.store.database import Connection
@@ -27,6 +28,12 @@ def standing(db: Connection, now: Instant) -> Standing:
     term = leadership.get(db, ROLE)
     lasts = term is not None and term.expires_at > leadership.clock(db, now)
     return Standing(term, lasts, tuple(one for one in launches.live(db) if one.state == "running"))
+
+
+def is_led(service: Service) -> bool:
+    """Whether some service leads. Raises Unavailable."""
+    with service.database.read() as db:
+        return standing(db, service.now()).lasts
 
 
 def said_of_leader(found: Standing) -> str:

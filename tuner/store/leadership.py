@@ -5,13 +5,16 @@ row that is checked. Clocks only decide how soon another one may begin. (Gray an
 Kleppmann, *How to do distributed locking*, 2016.)
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, func, insert, select, text, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, InternalError
 
-from tuner.domain.errors import Fenced
+from tuner.domain.errors import Fenced, Unavailable
 from tuner.domain.time import Instant
+from tuner.store.database import Database
 from tuner.store.tables import leadership
 
 # PostgreSQL ends the session of a leader that is stopped in the middle of a write: until then its locks keep everybody else out.
@@ -74,6 +77,20 @@ def begin(
 def give_up(db: Connection, term: Term) -> None:
     """The next term may begin at once."""
     renew(db, term, until=Instant(0))
+
+
+@contextmanager
+def write(database: Database, term: Term) -> Iterator[Connection]:
+    """A write transaction of the term's holder. Raises Fenced where another term has begun, Unavailable where the database does not
+    answer, or has ended the transaction of one that stood still."""
+    try:
+        with database.write() as db:
+            check(db, term)
+            yield db
+    except InternalError as error:
+        if "idle-in-transaction" not in str(error.orig):
+            raise
+        raise Unavailable(f"this service stood still in the middle of a write: {error.orig}") from error
 
 
 def check(db: Connection, term: Term) -> None:
