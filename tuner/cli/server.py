@@ -44,7 +44,8 @@ def run() -> None:
     app = create_app(
         service, is_ready=controller.ready.is_set, mirrors=mirrors.standing, page_files=web.FOLDER
     )
-    server = LeavingServer(app, drain_s=settings.drain_s)
+    leaves, end_streams = app.state.leaving, app.state.hub.end
+    server = LeavingServer(app, leaving=leaves, end_streams=end_streams, drain_s=settings.drain_s)
     gc.freeze()  # what was imported stays: looking through it again and again makes requests wait for 0.1 s
     leading.start()
     controller.start()
