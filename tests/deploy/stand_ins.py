@@ -60,7 +60,7 @@ class Scratch:
                 shutil.copy(ROOT / name, there)
 
     def stand_in(
-        self, name: str, answers: Answers = (), *, at: Path | None = None, keep: bool = False
+        self, name: str, answers: Answers = (), *, at: Path | None = None, blocks: tuple[str, ...] = ()
     ) -> None:
         """For a program on the PATH, or in `at`. A call with all words of one of `blocks` goes on until SIGTERM."""
         path = (at or self.folder / "bin") / name
