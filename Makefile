@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve chromium prometheus bytecode test test-fast test-system lint docs bench preemptions chaos soak clean
+.PHONY: help install demo serve chromium prometheus systemd bytecode test test-fast test-system lint docs bench preemptions chaos soak clean
 
 help:
 	@echo "make install   set up .venv"
@@ -48,16 +48,21 @@ prometheus:
 	@command -v prometheus >/dev/null && command -v promtool >/dev/null || { \
 	  echo "Prometheus is missing, which the tests of its rules need: install it (Debian: apt install prometheus)" >&2; exit 1; }
 
+# Units are read by systemd's own program.
+systemd:
+	@command -v systemd-analyze >/dev/null || { \
+	  echo "systemd-analyze is missing, which the tests of deploy/systemd need: install it (Debian: apt install systemd)" >&2; exit 1; }
+
 # Where Python is told to write no bytecode, each process of a test would compile what it imports.
 bytecode: install
 	@$(BIN)/python -m compileall -q tuner trainables
 
 # Tests of a service wait for processes more than they reckon: those without one take what they leave of the processors.
-test: bytecode chromium prometheus
+test: bytecode chromium prometheus systemd
 	@$(MAKE) --no-print-directory -j 2 WORKERS=2 test-fast test-system
 
 WORKERS ?= 3
-test-fast: bytecode prometheus
+test-fast: bytecode prometheus systemd
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "$(WITHOUT_A_SERVICE)"
 
 test-system: bytecode chromium prometheus
