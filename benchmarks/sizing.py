@@ -42,6 +42,7 @@ def main() -> None:
     asked.add_argument(
         "--peer-trials", type=int, default=1000, help="of plain Ray Tune, for comparison; 0: none"
     )
+    asked.add_argument("--seconds", type=float, default=float("inf"), help="end the job after so long")
     asked.add_argument("--simulated", action="store_true")
     asked.add_argument("--jobs", type=int, default=10_000, help="of the simulated cluster")
     given = asked.parse_args()
