@@ -15,7 +15,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection as Connection
 from sqlalchemy import Engine, create_engine, event, make_url
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DatabaseError, OperationalError
 
 from tuner.domain.errors import Unavailable
 
@@ -42,20 +42,14 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """Commits at the end of the block; an exception undoes all of it. Raises Unavailable where the database does not answer."""
-        try:
-            with self.engine.connect().execution_options(write=True) as connection, connection.begin():
-                yield connection
-        except OperationalError as error:
-            raise Unavailable(f"the database does not answer: {error.orig}") from error
+        with _said(), self.engine.connect().execution_options(write=True) as connection, connection.begin():
+            yield connection
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """One consistent view."""
-        try:
-            with self.engine.connect() as connection, connection.begin():
-                yield connection
-        except OperationalError as error:
-            raise Unavailable(f"the database does not answer: {error.orig}") from error
+        with _said(), self.engine.connect() as connection, connection.begin():
+            yield connection
 
     def migrate(self) -> None:
         """Brings the schema up to date. Safe where several processes start at once: one migrates, the others find it done.
@@ -76,6 +70,18 @@ class Database:
 
     def dispose(self) -> None:
         self.engine.dispose()
+
+
+@contextmanager
+def _said() -> Iterator[None]:
+    try:
+        yield
+    except OperationalError as error:
+        raise Unavailable(f"the database does not answer: {error.orig}") from error
+    except DatabaseError as error:
+        if type(error) is DatabaseError:  # SQLite's word for a file that is damaged
+            raise Unavailable(f"the database is damaged, restore a backup: {error.orig}") from error
+        raise
 
 
 def newest_revision() -> str:
