@@ -17,7 +17,8 @@ from starlette.testclient import TestClient
 from tests import fakes
 from tests.fakes import FakeService
 from tests.service.restoring import back_up, put_back
-from tuner.domain.errors import BadFile, Conflict, TunerError, Unavailable
+from tuner.domain.errors import BadFile, Conflict, Fenced, TunerError, Unavailable
+from tuner.service.leading import Leading
 from tuner.store import ledger, postgres_programs
 from tuner.store.backup_file import pack, unpack
 from tuner.store.database import MIGRATIONS, Database, newest_revision
@@ -148,6 +149,21 @@ def test_what_does_not_fit_is_refused(
     with pytest.raises((Conflict, BadFile), match=said):
         put_back(service, file)
     assert client.get(f"/v1/jobs/{job}").json()["state"] == "queued"
+
+
+def test_a_database_that_a_service_works_on_is_left_alone(service: FakeService, tmp_path: Path) -> None:
+    """And one that stood still meanwhile writes nothing any more, by whatever term it led."""
+    back_up(service, tmp_path / "b")
+    leading = Leading(service.database, service.now)
+    term = leading.term()
+    assert term is not None
+    with pytest.raises(Conflict, match="stop all services first"):
+        put_back(service, tmp_path / "b")
+    service.now.pass_s(4)
+    put_back(service, tmp_path / "b")
+    assert Leading(service.database, service.now).term() is not None
+    with pytest.raises(Fenced), leading.write(term):
+        pass
 
 
 def test_what_is_no_backup_is_refused(service: FakeService, tmp_path: Path) -> None:

@@ -6,13 +6,12 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 from tuner.domain.errors import BadFile, Conflict
 from tuner.domain.time import Instant, rfc3339
 from tuner.service.wiring import system_now
-from tuner.settings import Settings
+from tuner.settings import Settings, release
 from tuner.store import copies
 from tuner.store.backup_file import About, digest, pack
 from tuner.store.database import Database, knows_revision
@@ -53,7 +52,7 @@ def backup(settings: Settings, file: Path, *, now: Callable[[], Instant] = syste
             copy = folder / "copy"
             copies.take(database, copy)
             about = About(
-                tuner=version("tuner"),
+                tuner=release(),
                 revision=revision,
                 kind=copies.kind_of(database),
                 taken_at=taken_at,

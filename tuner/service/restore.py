@@ -64,7 +64,11 @@ def restore(
             copy = Path(name) / "copy"
             about = unpack(file.expanduser(), copy)
             _refuse_unfit(about, database)
-            before = copies.there(database)
+            before = copies.there(database, now())
+            if before.led_by is not None:
+                raise Conflict(
+                    f"a service works on this database: {before.led_by}; stop all services first, and wait for three seconds"
+                )
             if not (before.empty or replace):
                 raise Conflict(
                     "the database has jobs, or budgets above them: --replace puts the backup in their place; make a backup of them before"

@@ -9,21 +9,23 @@ from sqlalchemy.exc import DatabaseError
 from tuner.domain.errors import BadFile, Unavailable
 from tuner.domain.money import Cost, Money
 from tuner.domain.time import Instant
-from tuner.store import postgres_programs, sqlite_copies
+from tuner.store import leadership, postgres_programs, sqlite_copies
 from tuner.store.backup_file import Kind
 from tuner.store.database import Database
 from tuner.store.restored import RECORDS, closing_epoch
 from tuner.store.tables import accounts, jobs
+from tuner.store.tables import leadership as terms
 
 
 @dataclass(frozen=True, slots=True)
 class There:
     """What the database in whose place a copy is put has: jobs, and what was posted of each. Not `readable`: it is damaged, or of another
-    make, and what it has is not known."""
+    make, and what it has is not known. `led_by`: the service that works on it."""
 
     posted: dict[str, Cost] = field(default_factory=dict)
     empty: bool = True
     readable: bool = True
+    led_by: str | None = None
 
 
 def kind_of(database: Database) -> Kind:
@@ -62,28 +64,34 @@ def jobs_in(database: Database) -> int:
         return int(db.execute(select(func.count()).select_from(jobs)).scalar_one())
 
 
-def there(database: Database) -> There:
+def there(database: Database, now: Instant) -> There:
     """Raises Unavailable where the database does not answer."""
     if database.is_sqlite and not Path(str(database.url.database)).exists():
         return There()
     try:
         with database.read() as db:
-            return _there(db)
+            return _there(db, now)
     except (DatabaseError, Unavailable):
         if not database.is_sqlite:
             raise
         return There(empty=False, readable=False)
 
 
-def _there(db: Connection) -> There:
+def _there(db: Connection, now: Instant) -> There:
     known = set(inspect(db).get_table_names())
     empty = not any(
         db.execute(text(f"SELECT 1 FROM {name} LIMIT 1")).first() for name in RECORDS if name in known
     )
     if not {"jobs", "accounts"} <= known:
         return There(empty=empty)
+    led_by = _led_by(db, now) if "leadership" in known else None
     rows = db.execute(select(accounts.c.job, accounts.c.posted_usd, accounts.c.posted_gpu_ms))
-    return There({job: Cost(Money(usd), gpu_ms) for job, usd, gpu_ms in rows}, empty=empty)
+    return There({job: Cost(Money(usd), gpu_ms) for job, usd, gpu_ms in rows}, empty=empty, led_by=led_by)
+
+
+def _led_by(db: Connection, now: Instant) -> str | None:
+    lasts = terms.c.expires_at > leadership.clock(db, now)
+    return db.execute(select(terms.c.holder).where(lasts).limit(1)).scalar()
 
 
 def _schema(database: Database) -> str:
