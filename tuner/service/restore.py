@@ -11,6 +11,7 @@ from tuner.domain.money import Cost
 from tuner.domain.time import Instant, rfc3339
 from tuner.engine.checkpoints import CheckpointStore, Found
 from tuner.engine.storage_words import explained
+from tuner.service.leading import ROLE
 from tuner.service.wiring import system_now
 from tuner.settings import Settings
 from tuner.store import copies, restored
@@ -124,7 +125,7 @@ def _put(
 def _made_right(database: Database, about: About, known: Mapping[str, Cost] | None, now: Instant) -> Books:
     database.migrate()
     with database.write() as db:
-        return restored.close(db, taken_at=about.taken_at, at=now, posted=known)
+        return restored.close(db, taken_at=about.taken_at, at=now, role=ROLE, posted=known)
 
 
 def _missing(settings: Settings, named: Sequence[Checkpoint]) -> tuple[tuple[str, ...], str | None]:

@@ -14,9 +14,9 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from sqlalchemy import URL, Engine, create_engine, event, make_url
 from sqlalchemy import Connection as Connection
-from sqlalchemy import Engine, create_engine, event, make_url
-from sqlalchemy.exc import DatabaseError, OperationalError
+from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 
 from tuner.domain.errors import Unavailable
 
@@ -30,16 +30,20 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 class Database:
-    """Thread-safe. Every write transaction takes the write lock at its beginning, so that none fails half-way."""
+    """Thread-safe. Every write transaction takes the write lock at its beginning, so that none fails half-way. Raises ValueError, naming
+    the setting, for a URL that cannot be used."""
 
     def __init__(self, url: str) -> None:
-        self.url = make_url(url)
-        if self.url.drivername == "postgresql":
-            self.url = self.url.set(drivername="postgresql+psycopg")
+        self.url = _url(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         if self.is_sqlite and self.url.database:
             Path(self.url.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.engine = create_engine(self.url, pool_pre_ping=not self.is_sqlite)
+        try:
+            self.engine = create_engine(self.url, pool_pre_ping=not self.is_sqlite)
+        except ModuleNotFoundError as error:
+            raise ValueError(
+                'TUNER_DATABASE_URL: PostgreSQL needs `pip install "tuner[postgresql]"`'
+            ) from error
         if self.is_sqlite:
             _listen_sqlite(self.engine)
 
@@ -86,6 +90,20 @@ class Database:
 
     def dispose(self) -> None:
         self.engine.dispose()
+
+
+def _url(text: str) -> URL:
+    """Nothing of the text is told: it may have a password."""
+    try:
+        url = make_url(text)
+    except ArgumentError:
+        url = None
+    if url is None or url.get_backend_name() not in ("sqlite", "postgresql"):
+        raise ValueError(
+            "TUNER_DATABASE_URL: it is no URL of a database that can be used, in the file of TUNER_DATABASE_URL_FILE if that is set: "
+            "write postgresql://USER:PASSWORD@HOST/NAME or sqlite:////PATH"
+        )
+    return url.set(drivername="postgresql+psycopg") if url.drivername == "postgresql" else url
 
 
 @contextmanager

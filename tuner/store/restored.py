@@ -6,7 +6,7 @@ jobs that were not over are paused, what was held then counts as spent, and ever
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, func, insert, select, update
 
 from tuner.domain.job import FINAL
 from tuner.domain.money import FREE, Cost
@@ -14,7 +14,7 @@ from tuner.domain.time import NS, Instant, rfc3339
 from tuner.store import budget_waits, jobs, ledger
 from tuner.store.jobs import JobRow
 from tuner.store.journal import end_open
-from tuner.store.tables import checkpoints, launches, trials
+from tuner.store.tables import checkpoints, launches, leadership, trials
 from tuner.store.tables import jobs as jobs_table
 
 RECORDS = ("jobs", "budgets")  # a database without any of these holds nothing of anybody's
@@ -63,13 +63,15 @@ def closing_epoch(at: Instant) -> int:
 
 
 def close(
-    db: Connection, *, taken_at: Instant, at: Instant, posted: Mapping[str, Cost] | None = None
+    db: Connection, *, taken_at: Instant, at: Instant, role: str, posted: Mapping[str, Cost] | None = None
 ) -> Books:
-    """`posted`: what the replaced database says was spent of each job; None where that cannot be known. Doing it twice changes
+    """`posted`: what the replaced database says was spent of each job; None where that cannot be known. `role`: of the service that
+    acts. Doing it twice changes
     nothing but the epochs."""
     greatest = func.max if db.dialect.name == "sqlite" else func.greatest
     epoch = greatest(launches.c.epoch + 1, closing_epoch(at))
     db.execute(update(launches).values(epoch=epoch, state="ended", quick_deaths=0, not_before=0))
+    _end_terms(db, role, at)
     query = (
         select(jobs_table.c.id)
         .where(jobs_table.c.state.not_in(FINAL))
@@ -80,6 +82,16 @@ def close(
     going = tuple(one for row, one in zip(found, paused, strict=True) if row.wish != "cancel")
     every = frozenset(db.execute(select(jobs_table.c.id)).scalars())
     return Books(every, going, _checkpoints(db))
+
+
+def _end_terms(db: Connection, role: str, at: Instant) -> None:
+    """A service that stood still in the middle of a term may go on: the next term comes after any that it can have."""
+    t = leadership.c
+    before = db.execute(select(t.token).where(t.role == role)).scalars()
+    token = max([closing_epoch(at), *(one + 1 for one in before)])
+    if db.execute(update(leadership).where(t.role == role).values(token=token, expires_at=0)).rowcount == 0:
+        over = {"holder": WHY, "version": "", "since": at, "expires_at": 0}
+        db.execute(insert(leadership).values(role=role, token=token, **over))
 
 
 def _pause(

@@ -12,6 +12,7 @@ from tuner.engine.ray_cluster.local_cluster import LocalCluster
 from tuner.engine.ray_cluster.local_node import NodeSpec
 from tuner.engine.ray_cluster.local_watch import LocalWatch, Metadata
 from tuner.engine.ray_cluster.nodes import Node, fits, nodes
+from tuner.engine.ray_cluster.versions import RayUnfit, misfit, ray_of
 
 __all__ = [
     "ClusterFile",
@@ -29,8 +30,11 @@ __all__ = [
     "NodeSpec",
     "RayJobs",
     "RayUnavailable",
+    "RayUnfit",
     "cluster_token",
     "dashboard_url",
     "fits",
+    "misfit",
     "nodes",
+    "ray_of",
 ]
