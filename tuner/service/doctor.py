@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.domain.errors import TunerError, Unavailable
+from tuner.domain.errors import BadFile, TunerError, Unavailable
 from tuner.engine.ray_cluster import (
     Dashboard,
     RayUnfit,
     cluster_token,
     dashboard_url,
     misfit,
+    node_types_of,
     nodes,
     ray_of,
 )
@@ -55,6 +56,7 @@ def examine(settings: Settings) -> Findings:
         of_replicas,
         of_storage,
         of_token,
+        of_node_types,
         *([of_ray] if settings.ray_address else []),
     ]
     return Findings(tuple(one for part in parts for one in part(settings)))
@@ -62,7 +64,8 @@ def examine(settings: Settings) -> Findings:
 
 def refuse_unfit(settings: Settings) -> None:
     """For a service that starts, whose database was brought up to date. Raises Unavailable, with what to do."""
-    for one in (*of_key(settings), *of_token(settings), *of_storage(settings)):
+    parts = (of_key, of_token, of_storage, of_node_types)
+    for one in (found for part in parts for found in part(settings)):
         if not one.ok:
             raise Unavailable(f"{one.part}: {one.seen}; {one.mend}")
 
@@ -179,6 +182,23 @@ def of_storage(settings: Settings) -> Iterator[Finding]:
     )
 
 
+def of_node_types(settings: Settings) -> Iterator[Finding]:
+    """Where an autoscaler's list of machines is named."""
+    if not settings.node_types:
+        return
+    try:
+        found = node_types_of(settings.node_types)
+    except BadFile as error:
+        mend = "mend it, or leave TUNER_NODE_TYPES empty for a cluster that does not grow"
+        yield Finding("node types", False, error.detail, mend)
+        return
+    told = (
+        ", ".join(f"{one.at_most} {one.name}" for one in found.types)
+        or "none: has it enableInTreeAutoscaling?"
+    )
+    yield Finding("node types", True, f"may come up to {told}")
+
+
 def of_ray(settings: Settings) -> Iterator[Finding]:
     url = dashboard_url(settings.ray_address)
     with contextlib.closing(Dashboard(url, cluster_token())) as dashboard:
@@ -198,8 +218,9 @@ def of_ray(settings: Settings) -> Iterator[Finding]:
     workers = [node for node in alive if node.cpus]
     markets = sorted({node.market for node in workers})
     seen = f"{len(workers)} nodes with CPUs, of {', '.join(markets) or 'no market'}"
-    mend = "" if workers else "have nodes join: a job is refused while none can run it"
-    yield Finding("nodes", bool(workers), seen, mend)
+    may_come = any(one.ok and settings.node_types for one in of_node_types(settings))
+    mend = "" if workers or may_come else "have nodes join: a job is refused while none can run it"
+    yield Finding("nodes", not mend, seen, mend)
     nameless = [node.name or node.id[:12] for node in workers if node.instance_type == "local"]
     mend = "start them with --labels instance-type=…,ray.io/market-type=…: they are priced by their CPUs until then"
     told = "all say what kind they are" if not nameless else f"{', '.join(nameless[:5])} say no instance type"

@@ -11,6 +11,7 @@ from tuner.engine.ray_cluster.labels import Market
 from tuner.engine.ray_cluster.local_cluster import LocalCluster
 from tuner.engine.ray_cluster.local_node import NodeSpec
 from tuner.engine.ray_cluster.local_watch import LocalWatch, Metadata
+from tuner.engine.ray_cluster.node_types import NodeTypes, node_types_of
 from tuner.engine.ray_cluster.nodes import Node, fits, nodes
 from tuner.engine.ray_cluster.versions import RayUnfit, misfit, ray_of
 
@@ -28,6 +29,7 @@ __all__ = [
     "Metadata",
     "Node",
     "NodeSpec",
+    "NodeTypes",
     "RayJobs",
     "RayUnavailable",
     "RayUnfit",
@@ -35,6 +37,7 @@ __all__ = [
     "dashboard_url",
     "fits",
     "misfit",
+    "node_types_of",
     "nodes",
     "ray_of",
 ]
