@@ -58,7 +58,9 @@ class _Answers(BaseHTTPRequestHandler):
 
 
 class _Denies(_Answers):
-    """An S3 that lets nobody write."""
+    """An S3 that lets nobody write. Its clients wait to be told to go on before they send a body, which only HTTP/1.1 knows."""
+
+    protocol_version = "HTTP/1.1"
 
     def do_PUT(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
