@@ -192,15 +192,15 @@ def posted_between(db: Connection, after: int, last: int) -> Posted:
     e, a = entries.c, attempts.c
     same = and_(a.job == e.job, a.trial == e.trial, a.attempt == e.attempt)
     query = (
-        select(e.entry, e.kind, func.coalesce(a.market, "on_demand"), func.sum(e.usd), func.sum(e.gpu_ms))
+        select(e.entry, e.kind, a.market, func.sum(e.usd), func.sum(e.gpu_ms))
         .select_from(entries.outerjoin(attempts, same))
         .where(e.seq > after, e.seq <= last, e.kind.is_not(None))
-        .group_by(e.entry, e.kind, func.coalesce(a.market, "on_demand"))
+        .group_by(e.entry, e.kind, a.market)
     )
-    return {
-        (entry, kind, market): Cost(Money(int(usd)), int(gpu_ms))
-        for entry, kind, market, usd, gpu_ms in db.execute(query)
-    }
+    found: Posted = {}
+    for entry, kind, market, usd, gpu_ms in db.execute(query):
+        add(found, {(entry, kind, market or "on_demand"): Cost(Money(int(usd)), int(gpu_ms))})
+    return found
 
 
 def newest_entry(db: Connection) -> int:
