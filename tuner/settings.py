@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 # On-demand list prices of us-east-1, read 2026-07-20 from AWS's price list: m7i a vCPU, g6.xlarge (one L4) a GPU.
@@ -35,6 +36,7 @@ class Settings:
     url: str = ""
     allowed_modules: tuple[str, ...] = ("trainables",)
     node_prices: Mapping[str, float] = field(default_factory=dict)
+    node_types: str = ""
     prices: str = ""
     egress_usd_per_gb: Decimal | None = None
     storage_usd_per_gb_month: Decimal | None = None
@@ -42,6 +44,7 @@ class Settings:
     local_gpus: int | None = None
     slice_s: float = 10.0
     spot_wait_s: float = 60.0
+    drain_s: float = 0.0
     cloud: str = "detect"
     metadata_url: str = ""
     webhook_private: bool = False
@@ -71,6 +74,7 @@ class Settings:
             url=environ.get("TUNER_URL") or f"http://{_reachable(host)}:{port}",
             allowed_modules=_names(environ.get("TUNER_ALLOWED_MODULES") or "trainables"),
             node_prices=_prices(environ.get("TUNER_NODE_PRICES", "")),
+            node_types=_path_or_text(environ.get("TUNER_NODE_TYPES", "")),
             prices=_path(environ.get("TUNER_PRICES", "")),
             egress_usd_per_gb=_usd(environ, "TUNER_EGRESS_USD_PER_GB"),
             storage_usd_per_gb_month=_usd(environ, "TUNER_STORAGE_USD_PER_GB_MONTH"),
@@ -78,6 +82,7 @@ class Settings:
             local_gpus=_int(environ, "TUNER_LOCAL_GPUS", None, 0, 1000),
             slice_s=_seconds(environ, "TUNER_SLICE", 10.0),
             spot_wait_s=_seconds(environ, "TUNER_SPOT_WAIT", 60.0),
+            drain_s=_seconds(environ, "TUNER_DRAIN", 0.0, 0),
             cloud=_one_of(environ, "TUNER_CLOUD", CLOUDS),
             metadata_url=_http_url(environ, "TUNER_METADATA_URL"),
             webhook_private=_one_of(environ, "TUNER_WEBHOOK_PRIVATE", ("refuse", "allow")) == "allow",
@@ -130,6 +135,14 @@ class Settings:
         return round(usd, 6), ON_DEMAND_SOURCE
 
 
+def release() -> str:
+    """The version of tuner, as it was installed; "unknown" where it runs from a mere folder."""
+    try:
+        return version("tuner")
+    except PackageNotFoundError:
+        return "unknown"
+
+
 def write_private(path: Path, text: str) -> None:
     """Raises FileExistsError where there is such a file; nobody else ever reads a part of it."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
@@ -148,6 +161,11 @@ def _unless_off(text: str) -> str:
 def _path(text: str) -> str:
     """Absolute, so that it is the same for every process; empty stays empty."""
     return str(Path(text).expanduser().absolute()) if text else ""
+
+
+def _path_or_text(text: str) -> str:
+    """Drivers are given what was in the service's file."""
+    return text if text.startswith("{") else _path(text)
 
 
 def _storage(url: str) -> str:
@@ -238,9 +256,9 @@ def _usd(environ: Mapping[str, str], name: str) -> Decimal | None:
     return exact
 
 
-def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
+def _seconds(environ: Mapping[str, str], name: str, default: float, least: int = 1) -> float:
     text = environ.get(name)
     found = _number(text) if text else default
-    if found is None or not 1 <= found <= 3600:
-        raise ValueError(f"{name}: {text!r} must be a number of seconds from 1 to 3600")
+    if found is None or not least <= found <= 3600:
+        raise ValueError(f"{name}: {text!r} must be a number of seconds from {least} to 3600")
     return found

@@ -23,7 +23,7 @@ from tuner.settings import write_private
 STATE = Path("~/.tuner-processes")
 NETWORK = "127.77.0"
 # Two, so that one can be taken away.
-REPLICAS = {"TUNER_REPLICAS": "2"}
+DEFAULTS = {"REPLICAS": "2"}
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -91,7 +91,7 @@ def run_up(args: argparse.Namespace) -> None:
 
 
 def _keep(args: argparse.Namespace, folder: Folder) -> None:
-    values = {**REPLICAS, **os.environ, **folder.make()}
+    values = {**DEFAULTS, **os.environ, **folder.make()}
     project = Project(values, args.network, moved={("ray-head", RAY_PORT): args.ray_port})
     for name, text in project.secrets.items():
         write_private(folder.secrets / name, project.at_addresses(text))

@@ -29,7 +29,7 @@ SECRETS = {
     "TUNER_DATABASE_URL": "postgresql://tuner:33@database:5432/tuner",
     "STORAGE_PASSWORD": "4",
     "GRAFANA_PASSWORD": "5",
-    "TUNER_REPLICAS": "2",
+    "REPLICAS": "2",
 }
 
 

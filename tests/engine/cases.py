@@ -8,7 +8,6 @@ import sys
 import time
 from typing import Any
 
-import numpy
 import torch
 
 from tests.system.user_code.steady import Counter
@@ -30,21 +29,6 @@ def counts(config: dict[str, Any]) -> None:
 def loads_first(config: dict[str, Any]) -> None:
     time.sleep(0.5)
     counts(config)
-
-
-def never_saves(config: dict[str, Any]) -> None:
-    from ray import tune
-
-    for step in range(100):
-        tune.report({"acc": step + 1})
-
-
-def never_saves_slowly(config: dict[str, Any]) -> None:
-    from ray import tune
-
-    for step in range(100):
-        tune.report({"acc": step + 1})
-        time.sleep(1)
 
 
 class RestoresForEver(Counter):
@@ -151,28 +135,6 @@ def yields(config: dict[str, Any]) -> Any:
         yield {"acc": step}
 
 
-def tune_checkpoints(config: dict[str, Any]) -> None:
-    """A plain Ray Tune function, as its documentation has them."""
-    import tempfile
-    from pathlib import Path
-
-    from ray import tune
-
-    start = 0
-    checkpoint = tune.get_checkpoint()
-    if checkpoint:
-        with checkpoint.as_directory() as directory:
-            start = int((Path(directory) / "step.txt").read_text())
-    assert tune.get_context().get_trial_id().startswith("trial_")
-    for step in range(start, 100):
-        with tempfile.TemporaryDirectory() as directory:
-            (Path(directory) / "step.txt").write_text(str(step + 1))
-            tune.report(
-                {"acc": step + 1, "nested": {"a": 1}, "confusion": numpy.eye(2), "labels": ["cat", "dog"]},
-                checkpoint=tune.Checkpoint.from_directory(directory),
-            )
-
-
 class DiesSaving(Counter):
     def state_dict(self) -> dict[str, Any]:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -241,3 +203,9 @@ def prints_and_dies(config: dict[str, Any]) -> None:
 
 def prints_and_ends(config: dict[str, Any]) -> None:
     print("the only words")
+
+
+def tells_what_is_imported(config: dict[str, Any]) -> None:
+    with SpotSafe() as run:
+        for step in run.steps():
+            run.report(acc=step, dynamo=int("torch._dynamo" in sys.modules))

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from tuner.domain.errors import TunerError, Unavailable
-from tuner.engine.ray_cluster import Dashboard, cluster_token, dashboard_url, nodes
+from tuner.domain.errors import BadFile, TunerError, Unavailable
+from tuner.engine.ray_cluster import Dashboard, cluster_token, dashboard_url, node_types_of, nodes
 from tuner.engine.storage import Storage
+from tuner.service import replicas
+from tuner.service.wiring import system_now
 from tuner.settings import Settings
 from tuner.store.database import Database, knows_revision, newest_revision
 
@@ -38,13 +40,20 @@ class Findings:
 
 def examine(settings: Settings) -> Findings:
     """Everything that can be told without a job. Changes nothing but a file in the storage, which it removes."""
-    parts = [of_key, of_database, of_storage, *([of_ray] if settings.ray_address else [])]
+    parts = [
+        of_key,
+        of_database,
+        of_replicas,
+        of_storage,
+        of_node_types,
+        *([of_ray] if settings.ray_address else []),
+    ]
     return Findings(tuple(one for part in parts for one in part(settings)))
 
 
 def refuse_unfit(settings: Settings) -> None:
     """For a service that starts, whose database was brought up to date. Raises Unavailable, with what to do."""
-    for one in (*of_key(settings), *of_storage(settings)):
+    for one in (*of_key(settings), *of_storage(settings), *of_node_types(settings)):
         if not one.ok:
             raise Unavailable(f"{one.part}: {one.seen}; {one.mend}")
 
@@ -84,6 +93,22 @@ def of_database(settings: Settings) -> Iterator[Finding]:
     yield Finding("database", not mend, f"{where} is {f'at revision {found}' if found else 'empty'}", mend)
 
 
+def of_replicas(settings: Settings) -> Iterator[Finding]:
+    """Who leads, and which versions drivers run: nothing of a database that is not up to date."""
+    database = Database(settings.database_url)
+    try:
+        if database.revision() != newest_revision():
+            return
+        with database.read() as db:
+            found = replicas.standing(db, system_now())
+    except Unavailable:
+        return
+    finally:
+        database.dispose()
+    yield Finding("leader", True, replicas.said_of_leader(found))
+    yield Finding("drivers", True, replicas.said_of_drivers(found))
+
+
 def of_storage(settings: Settings) -> Iterator[Finding]:
     """A file is written, read back and removed."""
     name, data = f"{PROBE}-{secrets.token_hex(4)}", os.urandom(16)
@@ -101,6 +126,23 @@ def of_storage(settings: Settings) -> Iterator[Finding]:
     yield Finding(
         "storage", same, settings.storage, "" if same else "it does not give back what is written: replace it"
     )
+
+
+def of_node_types(settings: Settings) -> Iterator[Finding]:
+    """Where an autoscaler's list of machines is named."""
+    if not settings.node_types:
+        return
+    try:
+        found = node_types_of(settings.node_types)
+    except BadFile as error:
+        mend = "mend it, or leave TUNER_NODE_TYPES empty for a cluster that does not grow"
+        yield Finding("node types", False, error.detail, mend)
+        return
+    told = (
+        ", ".join(f"{one.at_most} {one.name}" for one in found.types)
+        or "none: has it enableInTreeAutoscaling?"
+    )
+    yield Finding("node types", True, f"may come up to {told}")
 
 
 def of_ray(settings: Settings) -> Iterator[Finding]:
@@ -123,8 +165,9 @@ def of_ray(settings: Settings) -> Iterator[Finding]:
     workers = [node for node in alive if node.cpus]
     markets = sorted({node.market for node in workers})
     seen = f"{len(workers)} nodes with CPUs, of {', '.join(markets) or 'no market'}"
-    mend = "" if workers else "have nodes join: a job is refused while none can run it"
-    yield Finding("nodes", bool(workers), seen, mend)
+    may_come = any(one.ok and settings.node_types for one in of_node_types(settings))
+    mend = "" if workers or may_come else "have nodes join: a job is refused while none can run it"
+    yield Finding("nodes", not mend, seen, mend)
     nameless = [node.name or node.id[:12] for node in workers if node.instance_type == "local"]
     mend = "start them with --labels instance-type=…,ray.io/market-type=…: they are priced by their CPUs until then"
     told = "all say what kind they are" if not nameless else f"{', '.join(nameless[:5])} say no instance type"
