@@ -1,5 +1,6 @@
 """The deployment without containers is the Compose file's, and says what is wrong before it starts anything."""
 
+import json
 import os
 import shutil
 import socket
@@ -13,12 +14,12 @@ import pytest
 
 from deploy.processes import __main__ as command
 from deploy.processes import checks, parts
-from deploy.processes.compose import Project, Refused
+from deploy.processes.compose import FILE, Project, Refused
 from deploy.processes.folder import Folder
 from deploy.processes.keeper import Failed, Keeper
 from deploy.processes.parts import Part
 from deploy.processes.probes import Answers, Succeeds
-from tests.deploy.files import ROOT, compose, interpolated
+from tests.deploy.files import ROOT
 from tuner.engine.ray_cluster.processes import MARK
 
 NETWORK = "127.91.7"
@@ -31,6 +32,26 @@ SECRETS = {
     "GRAFANA_PASSWORD": "5",
     "REPLICAS": "2",
 }
+
+
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """As Docker Compose itself reads them."""
+    given = tmp_path_factory.mktemp("env") / ".env"
+    given.write_text("".join(f"{name}={text}\n" for name, text in SECRETS.items()))
+    said = subprocess.run(
+        [
+            Path(sys.executable).parent / "docker-compose",
+            f"--file={FILE}",
+            f"--env-file={given}",
+            "config",
+            "--format=json",
+        ],
+        env={},
+        capture_output=True,
+        check=True,
+    )
+    return dict(json.loads(said.stdout)["services"])
 
 
 @pytest.fixture
@@ -57,8 +78,9 @@ def with_names(word: str, address: str) -> str:
     return word.replace("127.91.7.41:6390", "ray-head:6379").replace(address, "0.0.0.0")
 
 
-def test_every_service_runs_its_own_words_at_an_address_of_its_own(found: dict[str, Part]) -> None:
-    services: dict[str, Any] = interpolated(compose(), SECRETS)["services"]
+def test_every_service_runs_its_own_words_at_an_address_of_its_own(
+    found: dict[str, Part], services: dict[str, Any]
+) -> None:
     assert {part.service for part in found.values()} == set(services) - {"grafana"}
     assert [name for name in found if name.startswith("tuner")] == ["tuner-1", "tuner-2"]
     assert len({part.address for part in found.values()}) == len(found)
@@ -70,8 +92,7 @@ def test_every_service_runs_its_own_words_at_an_address_of_its_own(found: dict[s
         assert set(services[part.service].get("depends_on", {})) == set(part.needs)
 
 
-def test_every_setting_of_the_file_is_there(found: dict[str, Part]) -> None:
-    services: dict[str, Any] = interpolated(compose(), SECRETS)["services"]
+def test_every_setting_of_the_file_is_there(found: dict[str, Part], services: dict[str, Any]) -> None:
     for part in found.values():
         for key, text in services[part.service].get("environment", {}).items():
             is_a_place = text.startswith("/") or any(f"{name}:" in text for name in services)
