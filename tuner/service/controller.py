@@ -20,6 +20,7 @@ from tuner.engine.recovery import lost_since
 from tuner.service.cluster import import_path
 from tuner.service.leading import Term
 from tuner.service.line import in_line, opening
+from tuner.service.offers import with_those_to_come
 from tuner.service.wiring import Service
 from tuner.store import answers, jobs, launches, line
 from tuner.store.database import Connection
@@ -108,7 +109,8 @@ class Controller(threading.Thread):
         under_way = self._under_way(one.job for one in live if one.state != "wanted" or one.job in begun)
         for name in turns:
             row = self._row(name)
-            if not has_room(self._service.cluster.nodes(), under_way, row):
+            nodes = with_those_to_come(self._service.settings, self._service.cluster.nodes())
+            if not has_room(nodes, under_way, row):
                 return
             self._submit(term, due[name], row)
             under_way.append(row)
