@@ -6,6 +6,7 @@ from typer.main import get_command
 import tuner
 from tests import fakes
 from tuner.cli.main import app
+from tuner.settings import release
 
 ENDPOINTS = {
     ("post", "/v1/jobs"),
@@ -182,4 +183,5 @@ def test_the_package_offers_its_client_and_nothing_by_accident() -> None:
     assert tuner.__all__ == ["AsyncClient", "Client", "__version__"]
     assert tuner.Client.__module__ == tuner.AsyncClient.__module__ == "tuner.client"
     assert tuner.__version__.count(".") == 2
+    assert release() == tuner.__version__
     assert not hasattr(tuner, "Tuner")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 # On-demand list prices of us-east-1, read 2026-07-20 from AWS's price list: m7i a vCPU, g6.xlarge (one L4) a GPU.
@@ -42,6 +43,7 @@ class Settings:
     local_gpus: int | None = None
     slice_s: float = 10.0
     spot_wait_s: float = 60.0
+    drain_s: float = 0.0
     cloud: str = "detect"
     metadata_url: str = ""
     webhook_private: bool = False
@@ -78,6 +80,7 @@ class Settings:
             local_gpus=_int(environ, "TUNER_LOCAL_GPUS", None, 0, 1000),
             slice_s=_seconds(environ, "TUNER_SLICE", 10.0),
             spot_wait_s=_seconds(environ, "TUNER_SPOT_WAIT", 60.0),
+            drain_s=_seconds(environ, "TUNER_DRAIN", 0.0, 0),
             cloud=_one_of(environ, "TUNER_CLOUD", CLOUDS),
             metadata_url=_http_url(environ, "TUNER_METADATA_URL"),
             webhook_private=_one_of(environ, "TUNER_WEBHOOK_PRIVATE", ("refuse", "allow")) == "allow",
@@ -128,6 +131,14 @@ class Settings:
             return round(usd, 6), SPOT_SOURCE
         usd = cpus * LOCAL_USD_PER_CPU_HOUR + gpus * LOCAL_USD_PER_GPU_HOUR
         return round(usd, 6), ON_DEMAND_SOURCE
+
+
+def release() -> str:
+    """The version of tuner, as it was installed; "unknown" where it runs from a mere folder."""
+    try:
+        return version("tuner")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def write_private(path: Path, text: str) -> None:
@@ -238,9 +249,9 @@ def _usd(environ: Mapping[str, str], name: str) -> Decimal | None:
     return exact
 
 
-def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
+def _seconds(environ: Mapping[str, str], name: str, default: float, least: int = 1) -> float:
     text = environ.get(name)
     found = _number(text) if text else default
-    if found is None or not 1 <= found <= 3600:
-        raise ValueError(f"{name}: {text!r} must be a number of seconds from 1 to 3600")
+    if found is None or not least <= found <= 3600:
+        raise ValueError(f"{name}: {text!r} must be a number of seconds from {least} to 3600")
     return found

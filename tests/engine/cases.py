@@ -247,3 +247,9 @@ def prints_and_dies(config: dict[str, Any]) -> None:
 
 def prints_and_ends(config: dict[str, Any]) -> None:
     print("the only words")
+
+
+def tells_what_is_imported(config: dict[str, Any]) -> None:
+    with SpotSafe() as run:
+        for step in run.steps():
+            run.report(acc=step, dynamo=int("torch._dynamo" in sys.modules))

@@ -3,20 +3,28 @@
 Each says a line when it is ready. Those that do a certain amount of work begin when they are told a line.
 """
 
+import os
+import signal
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
+from random import Random
 
 from tests.store.builders import JOB, PROJECT, cost, hold
+from tuner.domain.errors import Fenced, Unavailable
 from tuner.domain.money import FREE
-from tuner.domain.time import Instant
+from tuner.domain.time import NS, Instant
+from tuner.service.leading import Leading, Term
 from tuner.store import above, ledger
 from tuner.store.database import Database
 
 HELD, USED = cost(7, 3), cost(3, 1)
 HOLDS_A_TRANSACTION = 4
 FIRST_OF_A_VICTIM = 1_000_000
+CONTINUE, REFUSED = signal.SIGCONT, 7
 
 
 def hold_and_settle(url: str, first: str, last: str) -> None:
@@ -97,6 +105,49 @@ def spill_and_stay(url: str) -> None:
         for number in range(400):
             ledger.place(db, PROJECT, JOB, hold(number, HELD))
         _wait()
+
+
+def lead(url: str, seed: str, terms: str) -> None:
+    """Leads so many times, each time goes on with its term after it gave that up, and has a clock that jumps ahead."""
+    rng, database, ahead = Random(int(seed)), Database(url), 0
+
+    def now() -> Instant:
+        return Instant(time.time_ns() + ahead * NS)
+
+    _wait()
+    for _ in range(int(terms)):
+        leading = Leading(database, now)
+        while (term := leading.term()) is None:
+            ahead += 1
+            time.sleep(0.01)
+        for late in [False] * 10 + [True] * 5:
+            if late:
+                leading.give_up()
+            with suppress(Fenced):
+                _note(leading, term)
+            time.sleep(rng.choice((0, 0, 0, 0.01)))
+        ahead += rng.randrange(5)
+    database.dispose()
+
+
+def stop_in_a_write(url: str) -> None:
+    """Says so, and stops. Its exit status says whether what it wrote was refused when it went on."""
+    database = Database(url)
+    leading = Leading(database, lambda: Instant(time.time_ns()))
+    while (term := leading.term()) is None:
+        time.sleep(0.05)
+    try:
+        with leading.write(term) as db:
+            db.exec_driver_sql(f"INSERT INTO written (token, holder) VALUES ({term.token}, 'stopped')")
+            print("stops", flush=True)
+            os.kill(os.getpid(), signal.SIGSTOP)
+    except Unavailable:
+        sys.exit(REFUSED)
+
+
+def _note(leading: Leading, term: Term) -> None:
+    with leading.write(term) as db:
+        db.exec_driver_sql(f"INSERT INTO written (token, holder) VALUES ({term.token}, '{leading.holder}')")
 
 
 def _wait() -> None:

@@ -91,6 +91,7 @@ def test_a_database_of_the_first_release_is_brought_up_to_date_with_all_that_it_
     began_at = Instant(7)
     with database.write() as db:
         for table in (
+            "leadership",
             "leases",
             "deliveries",
             "budget_waits",
@@ -112,6 +113,8 @@ def test_a_database_of_the_first_release_is_brought_up_to_date_with_all_that_it_
         ):
             db.exec_driver_sql(f"DROP INDEX {index}")
         db.exec_driver_sql("ALTER TABLE jobs DROP COLUMN code")
+        for column in ("tuner_version", "ray_version", "python_version"):
+            db.exec_driver_sql(f"ALTER TABLE launches DROP COLUMN {column}")
         found = ("instance_type", "region", "machine_price", "price_source")
         for column in ("market", "price", "landed_at", "cause", *found):
             db.exec_driver_sql(f"ALTER TABLE attempts DROP COLUMN {column}")

@@ -28,14 +28,14 @@ def test_a_plan_with_a_pilot_tells_what_the_job_then_costs(
     )
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(asked))
-    said = CliRunner().invoke(app, ["plan", str(file), "--pilot-usd", "0.001"])
+    said = CliRunner().invoke(app, ["plan", str(file), "--pilot-usd", "0.002"])
     assert said.exit_code == 0, said.output
     (pilot,) = [one for one in served.client.jobs() if one.tags.get("pilot")]
     assert f"The pilot {pilot.id} cost" in said.stdout
-    assert 0 < pilot.spend.usd <= 0.001
+    assert 0 < pilot.spend.usd <= 0.002
     books.check(served.client, pilot.id)
 
-    again = CliRunner().invoke(app, ["plan", str(file), "--pilot-usd", "0.001", "--json"])
+    again = CliRunner().invoke(app, ["plan", str(file), "--pilot-usd", "0.002", "--json"])
     assert again.exit_code == 0, again.output
     plan: dict[str, Any] = json.loads(again.stdout)
     assert plan["inputs"]["evidence"]["source"] == "pilot"

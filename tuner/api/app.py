@@ -1,5 +1,6 @@
 """The app: routes, problems, metrics, and nothing that decides."""
 
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ def create_app(
     page_files: Path | None = None,
 ) -> FastAPI:
     """`is_ready` says whether the controller reaches the cluster, `mirrors` how each copy for another tool does; `page_files` is
-    where the page at `/` lies, None for none."""
+    where the page at `/` lies, None for none. `state.leaving` is set where the service is about to end."""
     app = FastAPI(
         title="tuner",
         version=__version__,
@@ -58,7 +59,7 @@ def create_app(
     )
     app.state.service = service
     app.state.api_key = service.settings.api_key()
-    app.state.is_ready = is_ready
+    app.state.is_ready, app.state.leaving = is_ready, threading.Event()
     app.state.hub, app.state.shared, app.state.curves = Hub(), Shared[bytes](), Shared[Drawn]()
     app.state.figures = Reader(service)
     app.state.metrics = Metrics(app.state.figures.read, service.vitals)

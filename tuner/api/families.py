@@ -18,9 +18,19 @@ OfProcess = tuple[Family, Callable[[Vitals], Values]]
 OF_PROCESS: tuple[OfProcess, ...] = (
     (
         Family(
-            "tuner_controller_last_pass_timestamp_seconds", "gauge", "When the controller last came round"
+            "tuner_controller_last_pass_timestamp_seconds",
+            "gauge",
+            "When the controller last came round as the leader",
         ),
         lambda v: _at(v.controller_at),
+    ),
+    (
+        Family(
+            "tuner_controller_leader",
+            "gauge",
+            "Whether this service is the one of several that launches jobs, lets them go on and sends webhooks",
+        ),
+        lambda v: _one(None if v.leads is None else float(v.leads())),
     ),
     (
         Family("tuner_controller_failures_total", "counter", "Passes of the controller that failed"),
@@ -28,7 +38,9 @@ OF_PROCESS: tuple[OfProcess, ...] = (
     ),
     (
         Family(
-            "tuner_keeper_last_pass_timestamp_seconds", "gauge", "When the keeper of budgets last came round"
+            "tuner_keeper_last_pass_timestamp_seconds",
+            "gauge",
+            "When the keeper of budgets last came round as the leader",
         ),
         lambda v: _at(v.keeper_at),
     ),

@@ -119,7 +119,7 @@ class _Feed:
             self._watchers.discard(watcher)
         self.users -= 1
         if self.users == 0:
-            self._close()
+            self.close()
             self._task.cancel()
 
     async def _run(self) -> None:
@@ -131,7 +131,7 @@ class _Feed:
         except Exception:
             log.exception("a job's events cannot be read; its watchers will come back")
         finally:
-            self._close()
+            self.close()
             self.ready.set()
 
     async def _follow(self, look: Look) -> None:
@@ -155,7 +155,7 @@ class _Feed:
         told = _Told(look.piece, changed, (look.piece.after(-1) + changed).encode())
         self._watchers = {watcher for watcher in self._watchers if watcher.tell(told)}
 
-    def _close(self) -> None:
+    def close(self) -> None:
         if not self._closed:
             self._closed = True
             self._on_close()
@@ -168,13 +168,23 @@ class Hub:
 
     def __init__(self) -> None:
         self._feeds: dict[Hashable, _Feed] = {}
+        self._is_over = False
 
     def __len__(self) -> int:
         """How many jobs are looked at."""
         return len(self._feeds)
 
+    def end(self) -> None:
+        """Ends all streams, and those to come at once: who follows goes on with another service, or with the next. Call it in the event
+        loop."""
+        self._is_over = True
+        for feed in list(self._feeds.values()):
+            feed.close()
+
     async def follow(self, job: Hashable, source: Source, after: int) -> AsyncIterator[bytes]:
         """Server-sent events behind event `after`, until the job has ended; `job` says which feed it is."""
+        if self._is_over:
+            return
         key = (asyncio.get_running_loop(), job)
         feed = self._feeds.get(key)
         if feed is None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tuner.api.present_advice import usage_of
+from tuner.api.present_driver import driver_of
 from tuner.domain import space as sp
 from tuner.domain.budget import Budget
 from tuner.domain.cost import CostKind, total
@@ -68,6 +69,7 @@ def job_of(view: JobView) -> wire.Job:
             optuna_dashboard=view.optuna_dashboard,
             self=f"/v1/jobs/{row.id}",
         ),
+        driver=driver_of(view.launch),
         created_at=rfc3339(row.created_at),
         started_at=_time(row.started_at),
         ended_at=_time(row.ended_at),

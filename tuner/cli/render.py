@@ -15,7 +15,7 @@ from tuner.cli.words import config, number, plural, usd
 if TYPE_CHECKING:
     from tuner.client import Job
     from tuner.schemas import answers as show
-    from tuner.schemas.job import Best
+    from tuner.schemas.job import Best, Driver
 
 KINDS = ("setup", "restore", "train", "checkpoint", "lost", "idle")
 
@@ -58,10 +58,16 @@ def job(one: Job) -> RenderableType:
         table.add_row("GPU-hours", f"{one.spend.gpu_hours:g} of {number(one.budget['gpu_hours'])}")
     states = ", ".join(f"{count} {state}" for state, count in one.progress.trials.items() if count)
     table.add_row("trials", states or "none yet")
+    if one.driver is not None and one.driver.version is not None:
+        table.add_row("driver", f"launch {one.driver.launch}, {versions(one.driver)}")
     if one.best_so_far:
         table.add_row("best", best_line(one.best_so_far, one.objective["metric"]))
         table.add_row("", config(one.best_so_far.config))
     return table
+
+
+def versions(driver: Driver) -> str:
+    return f"tuner {driver.version}, Ray {driver.ray}, Python {driver.python}"
 
 
 def best_line(found: Best, metric: str = "metric") -> str:

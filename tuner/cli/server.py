@@ -8,10 +8,10 @@ import threading
 from contextlib import suppress
 
 import typer
-import uvicorn
 
 from tuner import web
 from tuner.api.app import create_app
+from tuner.cli.leaving import LeavingServer
 from tuner.domain.errors import Unavailable
 from tuner.service.catalogue import fault_of_prices
 from tuner.service.cluster import RayCluster
@@ -19,14 +19,17 @@ from tuner.service.controller import Controller
 from tuner.service.doctor import refuse_unfit
 from tuner.service.figures import Reader, has_live_jobs
 from tuner.service.keeper import Keeper
+from tuner.service.leading import Renewing
 from tuner.service.mirroring import Mirrors
+from tuner.service.replicas import is_led
 from tuner.service.storage_watch import StorageWatch
 from tuner.service.wiring import build
 from tuner.settings import Settings
 
 
 def run() -> None:
-    """Blocks until SIGINT or SIGTERM. Jobs that run then go on without the service; without any, the local Ray ends too."""
+    """Blocks until SIGINT or SIGTERM. Jobs that run then go on without the service; without any, the local Ray ends too, unless another
+    service leads."""
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
@@ -36,13 +39,15 @@ def run() -> None:
     listening = _listen(settings)
     service = build(settings)
     refuse_unfit(settings)
-    controller, keeper = Controller(service), Keeper(service)
+    leading, controller, keeper = Renewing(service.leading), Controller(service), Keeper(service)
     mirrors, storage = Mirrors(service), StorageWatch(service)
     app = create_app(
         service, is_ready=controller.ready.is_set, mirrors=mirrors.standing, page_files=web.FOLDER
     )
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2, server_header=False)
+    leaves, end_streams = app.state.leaving, app.state.hub.end
+    server = LeavingServer(app, leaving=leaves, end_streams=end_streams, drain_s=settings.drain_s)
     gc.freeze()  # what was imported stays: looking through it again and again makes requests wait for 0.1 s
+    leading.start()
     controller.start()
     keeper.start()
     storage.start()
@@ -58,15 +63,16 @@ def run() -> None:
         typer.echo(f"its page: {web.address(url, service.settings.api_key())}")
     sys.stdout.flush()
     try:
-        uvicorn.Server(config).run(sockets=[listening])
+        server.run(sockets=[listening])
     finally:
         storage.stop()
         mirrors.stop()
         keeper.stop()
         controller.stop()
+        leading.stop()
         if has_live_jobs(service):
             typer.echo("jobs go on without the service; `tuner serve` takes them up again", err=True)
-        else:
+        elif not is_led(service):
             service.cluster.shut_down()
         service.database.dispose()
 

@@ -7,7 +7,7 @@
     ├── Stale              the thing was changed since it was read
     ├── BudgetRefused      the money is spent or held
     ├── BadFile            a file that was named is not what it should be
-    ├── Fenced             somebody else owns this job now
+    ├── Fenced             somebody else owns this job, or leads, now
     └── Unavailable        a part that the service needs does not answer
 
 A class's docstring is its title; the instance says where and what to do.
@@ -77,7 +77,7 @@ class BadFile(TunerError, ValueError):
 
 
 class Fenced(TunerError):
-    """Another driver works on this job now."""
+    """Another driver works on this job now, or another service leads."""
 
 
 class Unavailable(TunerError):

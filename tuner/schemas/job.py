@@ -180,6 +180,15 @@ class Links(Answer):
     self: str
 
 
+class Driver(Answer):
+    """The process that conducts the job, one a launch: `version` is that of tuner. What it did not say is null."""
+
+    launch: int
+    version: str | None
+    ray: str | None
+    python: str | None
+
+
 class NodePrice(Answer):
     """What a node costs, as taken down when the job was admitted, and what an hour of one trial does."""
 
@@ -194,7 +203,7 @@ class NodePrice(Answer):
 class JobFacts(Answer):
     """`queue_position` is 1 for the next job to be launched; null for one that does not wait for its turn. `next_opening`: when the
     window opens that the job waits for. `rungs`: the steps at which its scheduler compares trials, lowest first. `revision` changes with budget,
-    tags and priority, and with nothing else: a PATCH with `If-Match: "<revision>"` changes only what was seen."""
+    tags and priority, and with nothing else: a PATCH with `If-Match: "<revision>"` changes only what was seen. `driver` is null while the job has none."""
 
     id: str
     name: str
@@ -224,6 +233,7 @@ class JobFacts(Answer):
     spend: Spend
     progress: Progress
     links: Links
+    driver: Driver | None = None
     created_at: str
     started_at: str | None
     ended_at: str | None

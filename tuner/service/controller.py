@@ -1,7 +1,8 @@
 """The controller: launches the drivers that jobs want, and launches the next one where a driver died.
 
-A pass reads the launches, looks at the cluster outside of any transaction, and applies what it found under the launch's
-epoch, so that two controllers, or one that was killed half-way, do nothing twice. It may be killed at any moment.
+Of several services the controller of the one that leads is at work. A pass reads the launches, looks at the cluster outside of any
+transaction, and applies what it found under the launch's epoch and the term in which the pass began: one that was killed half-way, or
+goes on after another has taken over, does nothing twice. It may be killed at any moment.
 """
 
 import logging
@@ -9,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 
-from tuner.domain.errors import TunerError
+from tuner.domain.errors import Fenced, TunerError
 from tuner.domain.money import MS_PER_HOUR
 from tuner.domain.time import NS, Instant
 from tuner.domain.window import Window
@@ -17,6 +18,7 @@ from tuner.engine.code_digest import code_digest
 from tuner.engine.ray_cluster import JobStatus, Node
 from tuner.engine.recovery import lost_since
 from tuner.service.cluster import import_path
+from tuner.service.leading import Term
 from tuner.service.line import in_line, opening
 from tuner.service.wiring import Service
 from tuner.store import answers, jobs, launches, line
@@ -54,8 +56,9 @@ class Controller(threading.Thread):
             try:
                 self.one_pass()
                 self._trouble = ""
-                self._service.vitals.controller_at = self._service.now()
                 self.ready.set()
+            except Fenced as fenced:
+                log.warning("the rest of a pass was left to another service: %s", fenced.detail)
             except TunerError as error:
                 self._service.vitals.count("controller_failures")
                 self._note(f"{error.title()}: {error.detail}")
@@ -69,18 +72,26 @@ class Controller(threading.Thread):
         self.join(timeout_s)
 
     def one_pass(self) -> None:
-        """Raises Unavailable where the cluster or the database does not answer."""
+        """Raises Unavailable where the cluster or the database does not answer, Fenced where another service leads meanwhile. One
+        that does not lead makes sure of the cluster, and is ready to."""
         self._service.cluster.ensure()
+        term = self._service.leading.term()
+        if term is not None:
+            self._lead(term)
+            self._service.leading.went_well()
+            self._service.vitals.controller_at = self._service.now()
+
+    def _lead(self, term: Term) -> None:
         with self._service.database.read() as db:
             live, begun = launches.live(db), line.begun(db)
         for launch in live:
             if launch.state != "wanted":
-                self._look_after(launch)
-        self._launch_wanted(live, begun)
+                self._look_after(term, launch)
+        self._launch_wanted(term, live, begun)
 
     # Launching
 
-    def _launch_wanted(self, live: list[Launch], begun: set[str]) -> None:
+    def _launch_wanted(self, term: Term, live: list[Launch], begun: set[str]) -> None:
         """Jobs that lost their drivers keep their room, and go on whatever the hour: a driver closes what the one before left
         open, and pauses where the window is closed. The others are launched in their turn. Jobs are read where that is due, since
         thousands may wait."""
@@ -88,8 +99,8 @@ class Controller(threading.Thread):
         due = {launch.job: launch for launch in live if launch.state == "wanted" and launch.not_before <= now}
         for name, launch in due.items():
             if name in begun:
-                self._submit(launch, self._row(name))
-        turns = self._line({name: launch for name, launch in due.items() if name not in begun}, now)
+                self._submit(term, launch, self._row(name))
+        turns = self._line(term, {name: launch for name, launch in due.items() if name not in begun}, now)
         if not turns:
             return
         under_way = [self._row(one.job) for one in live if one.state != "wanted" or one.job in begun]
@@ -97,10 +108,10 @@ class Controller(threading.Thread):
             row = self._row(name)
             if not has_room(self._service.cluster.nodes(), under_way, row):
                 return
-            self._submit(due[name], row)
+            self._submit(term, due[name], row)
             under_way.append(row)
 
-    def _line(self, due: Mapping[str, Launch], now: Instant) -> list[str]:
+    def _line(self, term: Term, due: Mapping[str, Launch], now: Instant) -> list[str]:
         """The jobs whose turn may have come. Those whose windows are closed are put off."""
         self._windows = {name: window for name, window in self._windows.items() if name in due}
         for name, launch in due.items():
@@ -108,7 +119,7 @@ class Controller(threading.Thread):
                 self._windows[name] = self._row(name).spec.window
             opens_at = opening(launch, self._windows[name], now)
             if opens_at is not None:
-                with self._service.database.write() as db:
+                with self._service.leading.write(term) as db:
                     launches.put_off(db, launch, opens_at)
         if not due:
             return []
@@ -119,7 +130,7 @@ class Controller(threading.Thread):
         with self._service.database.read() as db:
             return jobs.get(db, job)
 
-    def _submit(self, launch: Launch, row: JobRow) -> None:
+    def _submit(self, term: Term, launch: Launch, row: JobRow) -> None:
         """Submitted first and noted after: a repeat finds it submitted."""
         name, spot = row.spec.name, any(offer.market == "spot" for offer in row.offers)
         code = code_digest(row.spec.trainable, import_path()) if spot else None
@@ -130,14 +141,14 @@ class Controller(threading.Thread):
         except Exception:
             self._service.vitals.count("launch_failures")
             raise
-        with self._service.database.write() as db:
+        with self._service.leading.write(term) as db:
             launches.submitted(db, launch.job, launch.epoch, self._service.now())
         self._service.vitals.count("launches")
         log.info("launched %s (%s)", launch.submission_id, name)
 
     # Looking after drivers
 
-    def _look_after(self, launch: Launch) -> None:
+    def _look_after(self, term: Term, launch: Launch) -> None:
         heard = max(launch.heartbeat_at or 0, launch.submitted_at or 0)
         silent_ns = self._service.now() - heard
         now = time.monotonic()
@@ -146,14 +157,19 @@ class Controller(threading.Thread):
         self._asked_at[launch.submission_id] = now
         status = self._service.cluster.status(launch.submission_id)
         if status in ("failed", "stopped", "succeeded", "unknown"):
-            self._on_dead(launch, status)
-        elif silent_ns > HUNG_NS:
+            self._on_dead(term, launch, status)
+        elif silent_ns > HUNG_NS and self._is_still_silent(term, launch):
             log.warning(
                 "%s has not been heard of for %d s and is stopped", launch.submission_id, silent_ns // NS
             )
             self._service.cluster.stop(launch.submission_id)
 
-    def _on_dead(self, launch: Launch, status: JobStatus) -> None:
+    def _is_still_silent(self, term: Term, launch: Launch) -> bool:
+        """It may be this service that stood still since it read of the launch. Raises Fenced where another leads since."""
+        with self._service.leading.write(term) as db:
+            return launches.get(db, launch.job) == launch
+
+    def _on_dead(self, term: Term, launch: Launch, status: JobStatus) -> None:
         """A driver that ended as it should has ended its launch too; this one did not."""
         service, now = self._service, self._service.now()
         self._asked_at.pop(launch.submission_id, None)
@@ -166,10 +182,10 @@ class Controller(threading.Thread):
         quick = not worked and status != "unknown" and lived_ns < QUICK_NS
         deaths = launch.quick_deaths + 1 if quick else 0
         if deaths >= QUICK_DEATHS_MAX:
-            self._give_up(present, service.cluster.log_tail(launch.submission_id))
+            self._give_up(term, present, service.cluster.log_tail(launch.submission_id))
             return
         delay_ns = NS * 2 ** (deaths - 2) if deaths > 1 else 0
-        with service.database.write() as db:
+        with service.leading.write(term) as db:
             again = launches.again(
                 db, present, at=now, not_before=Instant(now + delay_ns), quick_deaths=deaths
             )
@@ -177,9 +193,9 @@ class Controller(threading.Thread):
             service.vitals.count("driver_restarts")
         log.warning("the driver %s is dead (%s); the next one is launched", launch.submission_id, status)
 
-    def _give_up(self, launch: Launch, said: str) -> None:
+    def _give_up(self, term: Term, launch: Launch, said: str) -> None:
         """Five drivers in a row died within the hour and before a single report: the job fails, with its money accounted for."""
-        with self._service.database.write() as db:
+        with self._service.leading.write(term) as db:
             row = jobs.get(db, launch.job)
             close_books(db, row, Instant(launch.heartbeat_at or self._service.now()), self._service.now())
             launches.end(db, launch.job, launch.epoch)

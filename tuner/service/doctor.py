@@ -11,6 +11,8 @@ from pathlib import Path
 from tuner.domain.errors import TunerError, Unavailable
 from tuner.engine.ray_cluster import Dashboard, cluster_token, dashboard_url, nodes
 from tuner.engine.storage import Storage
+from tuner.service import replicas
+from tuner.service.wiring import system_now
 from tuner.settings import Settings
 from tuner.store.database import Database, knows_revision, newest_revision
 
@@ -38,7 +40,7 @@ class Findings:
 
 def examine(settings: Settings) -> Findings:
     """Everything that can be told without a job. Changes nothing but a file in the storage, which it removes."""
-    parts = [of_key, of_database, of_storage, *([of_ray] if settings.ray_address else [])]
+    parts = [of_key, of_database, of_replicas, of_storage, *([of_ray] if settings.ray_address else [])]
     return Findings(tuple(one for part in parts for one in part(settings)))
 
 
@@ -82,6 +84,22 @@ def of_database(settings: Settings) -> Iterator[Finding]:
     elif found != newest and found is not None:
         mend = f"older than this version of tuner, which is at {newest}: tuner migrate, or start the service"
     yield Finding("database", not mend, f"{where} is {f'at revision {found}' if found else 'empty'}", mend)
+
+
+def of_replicas(settings: Settings) -> Iterator[Finding]:
+    """Who leads, and which versions drivers run: nothing of a database that is not up to date."""
+    database = Database(settings.database_url)
+    try:
+        if database.revision() != newest_revision():
+            return
+        with database.read() as db:
+            found = replicas.standing(db, system_now())
+    except Unavailable:
+        return
+    finally:
+        database.dispose()
+    yield Finding("leader", True, replicas.said_of_leader(found))
+    yield Finding("drivers", True, replicas.said_of_drivers(found))
 
 
 def of_storage(settings: Settings) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
 """The keeper of budgets above jobs: lets jobs go on that waited for one, tells webhooks how much is spent, and checks the books.
 
-Everything it does follows from what is recorded, so that it may be killed at any moment, and two of them do nothing twice but
-send a message that the other had sent: deliveries have ids to know them by.
+Of several services the one that leads does this; each checks the books. Everything follows from what is recorded, so that it may be
+killed at any moment, and the next one does nothing twice but send a message that was sent: deliveries have ids to know them by.
 """
 
 import hashlib
@@ -11,12 +11,13 @@ import threading
 from typing import Any
 
 from tuner.domain.above import PPM, AboveBudget, Alert
-from tuner.domain.errors import TunerError
+from tuner.domain.errors import Fenced, TunerError
 from tuner.domain.time import NS, Instant, rfc3339
 from tuner.service import outgoing
 from tuner.service.above import without_room
 from tuner.service.audit import Audit
 from tuner.service.control import go_on
+from tuner.service.leading import Term
 from tuner.service.wiring import Service
 from tuner.store import above, budget_waits, deliveries, jobs, launches
 from tuner.store.above import Kept, Standing
@@ -45,7 +46,8 @@ class Keeper(threading.Thread):
         while not self._over.wait(PASS_S):
             try:
                 self.one_pass()
-                self._service.vitals.keeper_at = self._service.now()
+            except Fenced as fenced:
+                log.warning("the rest of a pass was left to another service: %s", fenced.detail)
             except TunerError as error:
                 self._service.vitals.count("keeper_failures")
                 log.warning("%s: %s", error.title(), error.detail)
@@ -58,17 +60,20 @@ class Keeper(threading.Thread):
         self.join(timeout_s)
 
     def one_pass(self) -> None:
-        self._let_go_on()
-        self._note_alerts()
-        self._deliver()
+        """Raises Unavailable where the database does not answer, Fenced where another service leads meanwhile."""
+        if (term := self._service.leading.term()) is not None:
+            self._let_go_on(term)
+            self._note_alerts(term)
+            self._deliver(term)
+            self._service.vitals.keeper_at = self._service.now()
         self._audit.some()
 
-    def _let_go_on(self) -> None:
+    def _let_go_on(self, term: Term) -> None:
         service, now = self._service, self._service.now()
         with service.database.read() as db:
             over = [wait for wait in budget_waits.over(db, service.project, now) if _rests(db, wait.job)]
         for wait in over:
-            with service.database.write() as db:
+            with service.leading.write(term) as db:
                 row = jobs.get(db, wait.job)
                 if row.state != "paused" or not _rests(db, wait.job) or not budget_waits.claim(db, wait):
                     continue
@@ -82,18 +87,18 @@ class Keeper(threading.Thread):
 
     # Webhooks
 
-    def _note_alerts(self) -> None:
+    def _note_alerts(self, term: Term) -> None:
         """The outbox of shares that were passed; a period that ended while nobody looked is told of still."""
         service = self._service
         with service.database.read() as db:
             found = _passed(db, service)
             known = {one.id for one in found if deliveries.exists(db, one.id)}
         if fresh := [one for one in found if one.id not in known]:
-            with service.database.write() as db:
+            with service.leading.write(term) as db:
                 for one in fresh:
                     deliveries.add(db, one)
 
-    def _deliver(self) -> None:
+    def _deliver(self, term: Term) -> None:
         service = self._service
         with service.database.read() as db:
             due = deliveries.due(db, service.project, service.now(), limit=AT_ONCE)
@@ -103,14 +108,13 @@ class Keeper(threading.Thread):
                 return
             now = service.now()
             wait_ns = min(LONGEST_RETRY_NS, FIRST_RETRY_NS * 2 ** min(one.tries, 20))
-            with service.database.write() as db:
+            with service.leading.write(term) as db:
                 mine = deliveries.claim(db, one, next_at=Instant(now + wait_ns))
             if mine:
-                self._send(
-                    one, secrets.get(one.name, ""), now, last=now + wait_ns - one.created_at > GIVE_UP_NS
-                )
+                last = now + wait_ns - one.created_at > GIVE_UP_NS
+                self._send(term, one, secrets.get(one.name, ""), now, last=last)
 
-    def _send(self, one: Delivery, secret: str, now: Instant, *, last: bool) -> None:
+    def _send(self, term: Term, one: Delivery, secret: str, now: Instant, *, last: bool) -> None:
         body = one.body.encode()
         headers = {
             "Content-Type": "application/json",
@@ -121,7 +125,7 @@ class Keeper(threading.Thread):
         private = self._service.settings.webhook_private
         outcome = outgoing.send(one.url, body, headers, private=private)
         self._service.vitals.count("webhooks_taken" if outcome.taken else "webhooks_refused")
-        with self._service.database.write() as db:
+        with self._service.leading.write(term) as db:
             state: DeliveryState = "delivered" if outcome.taken else "given_up" if last else "pending"
             deliveries.end(db, one.id, state, outcome.said)
         if state == "given_up":

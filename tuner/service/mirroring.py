@@ -18,6 +18,7 @@ from tuner.mirrors.record import Changes, Job, Mirror, Point, Position, Trial
 from tuner.service.wiring import Service
 from tuner.store import jobs, leases, ledger, mirrored
 from tuner.store.jobs import JobRow
+from tuner.store.leadership import clock
 from tuner.store.mirrored import ToldTrial
 from tuner.tuning.rungs import ladder
 
@@ -93,7 +94,8 @@ def _trial(told: ToldTrial) -> Trial:
 
 @dataclass
 class LeasedTurn:
-    """Of the service that asked first, until it stops asking."""
+    """Of the service that asked first, until it stops asking: whichever that is, as mirrors go on however long a write takes, and who
+    leads may change meanwhile. Its own clock says when to ask again, the database's how long a turn lasts."""
 
     service: Service
     name: str
@@ -128,10 +130,10 @@ class LeasedTurn:
                 self._take(self.service.now())
 
     def _take(self, now: Instant) -> bool:
-        until = Instant(now + TURN_NS)
         with self.service.database.write() as db:
-            mine = leases.take(db, self.name, self._holder, now=now, until=until)
-        self._until = until if mine else 0
+            at = clock(db, now)
+            mine = leases.take(db, self.name, self._holder, now=at, until=Instant(at + TURN_NS))
+        self._until = now + TURN_NS if mine else 0
         return mine
 
     def give_back(self) -> None:

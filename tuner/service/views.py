@@ -10,11 +10,12 @@ from tuner.domain.trial import TrialState
 from tuner.service.dashboards import optuna_link
 from tuner.service.line import Wait, wait_of
 from tuner.service.wiring import Service
-from tuner.store import answers, best, jobs, ledger
+from tuner.store import answers, best, jobs, launches, ledger
 from tuner.store.answers import Reached
 from tuner.store.codec import encode
 from tuner.store.database import Connection
 from tuner.store.jobs import JobRow
+from tuner.store.launches import Launch as Launch
 from tuner.tuning.rungs import ladder
 
 
@@ -27,6 +28,7 @@ class JobView:
     best: Reached | None
     running_ns: int
     wait: Wait
+    launch: Launch | None
     ray_dashboard: str | None
     optuna_dashboard: str | None
 
@@ -82,6 +84,7 @@ def view_of(
         best.best(db, row.id),
         jobs.running_ns(db, row.id, service.now()),
         wait_of(db, row, service.now(), places),
+        launches.get(db, row.id),
         service.cluster.dashboard_url,
         optuna_link(service.settings, row.id),
     )

@@ -1,6 +1,7 @@
 """What this process has done since it began, and when its threads last came round: counted where it happens, told at `/metrics`."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -21,13 +22,15 @@ Counted = Literal[
 
 @dataclass
 class Vitals:
-    """Thread-safe. `controller_at` and `keeper_at`: the end of the last pass that went well (None: none yet). `violations` are the
+    """Thread-safe. `controller_at` and `keeper_at`: the end of the last pass as the leader that went well (None: none yet). `leads`:
+    whether this service is the one that acts. `violations` are the
     accounts that their last check found wrong, `checked_at` is when a round of all accounts was last done. `storage` is whether the checkpoint storage answered last (None: it was not asked yet)."""
 
     controller_at: Instant | None = None
     keeper_at: Instant | None = None
     checked_at: Instant | None = None
     storage: bool | None = None
+    leads: Callable[[], bool] | None = None
     violations: dict[str, str] = field(default_factory=dict)
     _counts: dict[Counted, int] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)

@@ -3,10 +3,12 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from tuner.domain.time import Instant
 from tuner.engine.storage import Storage
 from tuner.service.cluster import Cluster, RayCluster
+from tuner.service.leading import Leading
 from tuner.service.trainables import Prober, SubprocessProber
 from tuner.service.vitals import Vitals
 from tuner.settings import Settings, write_private
@@ -30,6 +32,13 @@ class Service:
     now: Callable[[], Instant] = system_now
     project: str = PROJECT
     vitals: Vitals = field(default_factory=Vitals)
+
+    @cached_property
+    def leading(self) -> Leading:
+        """This service's part in which of several acts."""
+        found = Leading(self.database, self.now)
+        self.vitals.leads = found.is_leading
+        return found
 
 
 def build(settings: Settings) -> Service:

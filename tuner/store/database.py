@@ -4,6 +4,7 @@ SQLite is used with a rollback journal: the API and one driver a job write to it
 write-ahead log can be corrupted by that before 3.51.3 (docs/decisions/0001-sqlite-rollback-journal.md).
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,9 @@ from tuner.domain.errors import Unavailable
 BUSY_TIMEOUT_MS = 30_000
 # PostgreSQL's advisory lock under which the schema is changed; any number will do that nobody else takes in this database.
 MIGRATING = 7_205_759_403
+# A migration that waits for a table holds up all who come after it, and one that waits for a driver which waits for it is a deadlock,
+# found out by PostgreSQL after a second: it gives way before.
+LOCKED_OUT_MS, GIVES_WAY_S, TRIES = 500, 0.5, 60
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 
@@ -58,11 +62,23 @@ class Database:
             raise Unavailable(f"the database does not answer: {error.orig}") from error
 
     def migrate(self) -> None:
-        """Brings the schema up to date. Safe where several processes start at once: one migrates, the others find it done.
-        Raises Unavailable for a database that is newer than this code."""
+        """Brings the schema up to date. Safe where several processes start at once, one migrates, the others find it done, and where
+        drivers are at work: it gives way to them, and tries again for a while. Raises Unavailable for a database that is newer than
+        this code."""
+        for left in reversed(range(TRIES)):
+            try:
+                self._migrate()
+                return
+            except Unavailable as error:
+                if not left or not _is_locked(error):
+                    raise
+            time.sleep(GIVES_WAY_S)
+
+    def _migrate(self) -> None:
         with self.write() as connection:
             if not self.is_sqlite:
                 connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({MIGRATING})")
+                connection.exec_driver_sql(f"SET LOCAL lock_timeout = {LOCKED_OUT_MS}")
             _refuse_newer(_revision(connection))
             config = Config()
             config.set_main_option("script_location", str(MIGRATIONS))
@@ -92,6 +108,12 @@ def knows_revision(revision: str | None) -> bool:
 
 def _revision(connection: Connection) -> str | None:
     return MigrationContext.configure(connection).get_current_revision()
+
+
+def _is_locked(error: Unavailable) -> bool:
+    """Whether another transaction had a table for too long: lock_not_available or deadlock_detected."""
+    cause = error.__cause__
+    return isinstance(cause, OperationalError) and getattr(cause.orig, "sqlstate", "") in ("55P03", "40P01")
 
 
 def _refuse_newer(revision: str | None) -> None:

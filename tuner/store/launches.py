@@ -9,12 +9,14 @@ from tuner.domain.errors import Fenced
 from tuner.domain.time import Instant
 from tuner.store.tables import launches
 
+_UNSAID = dict.fromkeys(("tuner_version", "ray_version", "python_version"))
 LaunchState = Literal["wanted", "submitted", "running", "ended"]
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """`quick_deaths` counts drivers in a row that died before they brought a report; `not_before` puts off the next."""
+    """`quick_deaths` counts drivers in a row that died before they brought a report; `not_before` puts off the next. The versions are
+    what its driver says that it runs (None: it did not say, or does not run yet)."""
 
     job: str
     epoch: int
@@ -24,6 +26,9 @@ class Launch:
     heartbeat_at: Instant | None
     quick_deaths: int
     not_before: Instant
+    tuner_version: str | None = None
+    ray_version: str | None = None
+    python_version: str | None = None
 
     @property
     def submission_id(self) -> str:
@@ -38,14 +43,15 @@ def want(db: Connection, job: str, project: str, at: Instant, *, not_before: int
         db.execute(insert(launches).values(**new, quick_deaths=0, not_before=not_before))
     elif row.state == "ended":
         again = {"state": "wanted", "epoch": launches.c.epoch + 1, "wanted_at": at, "not_before": not_before}
-        db.execute(update(launches).where(launches.c.job == job).values(**again, quick_deaths=0))
+        db.execute(update(launches).where(launches.c.job == job).values(**again, **_UNSAID, quick_deaths=0))
 
 
 def again(db: Connection, launch: Launch, *, at: Instant, not_before: Instant, quick_deaths: int) -> bool:
     """The driver of `launch` is dead: orders the next epoch. False where somebody else has done so."""
     mine = (launches.c.job == launch.job) & (launches.c.epoch == launch.epoch) & (launches.c.state != "ended")
-    values = {"state": "wanted", "epoch": launch.epoch + 1, "wanted_at": at, "quick_deaths": quick_deaths}
-    done = db.execute(update(launches).where(mine).values(**values, not_before=not_before, submitted_at=None))
+    values: dict[str, object] = {"state": "wanted", "epoch": launch.epoch + 1, "wanted_at": at}
+    values |= {"quick_deaths": quick_deaths, "not_before": not_before, "submitted_at": None}
+    done = db.execute(update(launches).where(mine).values(**values, **_UNSAID))
     return done.rowcount == 1
 
 
@@ -67,6 +73,13 @@ def beat(db: Connection, job: str, epoch: int, at: Instant) -> None:
     mine = (launches.c.job == job) & (launches.c.epoch == epoch) & (launches.c.state != "ended")
     if db.execute(update(launches).where(mine).values(state="running", heartbeat_at=at)).rowcount != 1:
         raise Fenced(f"launch {epoch} of {job} is over")
+
+
+def say_versions(db: Connection, job: str, epoch: int, *, tuner: str, ray: str, python: str) -> None:
+    """What the driver of a launch runs."""
+    mine = (launches.c.job == job) & (launches.c.epoch == epoch)
+    values = {"tuner_version": tuner, "ray_version": ray, "python_version": python}
+    db.execute(update(launches).where(mine).values(values))
 
 
 def check(db: Connection, job: str, epoch: int) -> None:

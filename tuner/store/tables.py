@@ -99,6 +99,9 @@ launches = Table(
     Column("heartbeat_at", BigInteger),
     Column("quick_deaths", Integer, nullable=False),
     Column("not_before", BigInteger, nullable=False),
+    Column("tuner_version", String(40)),
+    Column("ray_version", String(40)),
+    Column("python_version", String(40)),
     Index("ix_launches_state", "state"),
 )
 
@@ -316,4 +319,15 @@ leases = Table(
     Column("name", String(100), primary_key=True),
     Column("holder", String(100), nullable=False),
     Column("until", BigInteger, nullable=False),
+)
+
+leadership = Table(
+    "leadership",
+    metadata,
+    Column("role", String(40), primary_key=True),
+    Column("token", BigInteger, nullable=False),
+    Column("holder", String(100), nullable=False),
+    Column("version", String(40), nullable=False),
+    Column("since", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
 )

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, case, func, or_, select
+from sqlalchemy import Connection, Select, and_, case, func, literal_column, or_, select
 
 from tuner.domain.budget import UNLIMITED_GPU_MS, UNLIMITED_MICRO_USD
 from tuner.domain.events import Reported
@@ -191,11 +191,13 @@ def posted_between(db: Connection, after: int, last: int) -> Posted:
     """Sums of the entries behind one sequence number and up to another. An attempt's market is that of its machine."""
     e, a = entries.c, attempts.c
     same = and_(a.job == e.job, a.trial == e.trial, a.attempt == e.attempt)
+    # Written out, so that PostgreSQL knows the column it groups by for the one it selects.
+    market = func.coalesce(a.market, literal_column("'on_demand'"))
     query = (
-        select(e.entry, e.kind, func.coalesce(a.market, "on_demand"), func.sum(e.usd), func.sum(e.gpu_ms))
+        select(e.entry, e.kind, market, func.sum(e.usd), func.sum(e.gpu_ms))
         .select_from(entries.outerjoin(attempts, same))
         .where(e.seq > after, e.seq <= last, e.kind.is_not(None))
-        .group_by(e.entry, e.kind, func.coalesce(a.market, "on_demand"))
+        .group_by(e.entry, e.kind, market)
     )
     return {
         (entry, kind, market): Cost(Money(int(usd)), int(gpu_ms))

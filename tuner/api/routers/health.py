@@ -20,7 +20,9 @@ def healthz() -> dict[str, str]:
 @router.get("/readyz")
 def readyz(request: Request, service: Svc) -> dict[str, Any]:
     """The database answers, and the Ray cluster did when the controller last looked. `mirrors` says how the copies for other tools
-    do; the service is ready without them."""
+    do; the service is ready without them. One of several that does not lead is ready, too; one that is about to end is not."""
+    if request.app.state.leaving.is_set():
+        raise Unavailable("this service is about to end")
     figures.check_database(service)
     if not request.app.state.is_ready():
         raise Unavailable("the Ray cluster is starting, or does not answer")

@@ -7,6 +7,7 @@ recorded: whatever kills it, the next one goes on. Exit status 0: the job's stat
 import argparse
 import logging
 import os
+import platform
 import threading
 import time
 from collections.abc import Callable
@@ -33,7 +34,7 @@ from tuner.engine.ray_driver.spot_gate import SpotGate
 from tuner.engine.ray_driver.tuning_run import run_tune
 from tuner.engine.recovery import recover
 from tuner.engine.world import Terms
-from tuner.settings import Settings
+from tuner.settings import Settings, release
 from tuner.store import jobs, launches
 from tuner.store.database import Database
 from tuner.store.heirs import heritages
@@ -83,6 +84,12 @@ class Post:
     def losses(self, market: str) -> Losses:
         with self.database.read() as db:
             return losses(db, self.job, market, Instant(time.time_ns()))
+
+    def say_versions(self) -> None:
+        """For those who upgrade the service while this driver runs."""
+        versions = {"tuner": release(), "ray": ray.__version__, "python": platform.python_version()}
+        with self.database.write() as db:
+            launches.say_versions(db, self.job, self.epoch, **versions)
 
     def beat(self) -> None:
         """Raises Fenced."""
@@ -239,6 +246,7 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
     died_at = _died_at(post)
     try:
         post.beat()
+        post.say_versions()
     except Fenced as fenced:
         log.error("nothing to do: %s", fenced.detail)
         return 1

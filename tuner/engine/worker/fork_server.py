@@ -20,12 +20,19 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterable
+from pathlib import Path
 
 import psutil
 
 from tuner.engine.worker.child import run_child
 
 PR_SET_CHILD_SUBREAPER = 36
+# The first optimizer of a process imports torch._dynamo, as some others of PyTorch's functions do: two seconds of a processor, spent
+# once for all attempts, and not at all for code in which nothing does.
+NEEDS_DYNAMO = re.compile(r"optim|\bcompile|utils[. ].*checkpoint|flex_attention")
+# Those of everybody, in which only code that knows of optimizers can reach one.
+OF_EVERYBODY = ("torch.", "tuner.training", "numpy.", "ray.", "pandas.", "pyarrow.")
 # Trainables of Ray Tune import it, often within the function; half a second that each attempt need not take.
 IMPORTS_RAY = re.compile(r"^\s*(from|import)\s+ray\b", re.MULTILINE)
 MAX_REQUEST = 1 << 16
@@ -60,17 +67,17 @@ def _nonblocking(fd: int) -> int:
 
 def _preload(entry: str) -> None:
     """Imports what attempts will need. User code that cannot be imported, or would not survive a fork, is left to the child."""
-    # torch._dynamo: the first optimizer of a process imports it, which takes a second.
-    for name in ("numpy", "torch", "torch._dynamo"):
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    module = entry.partition(":")[0]
+    _import("numpy", "torch")
+    module, before = entry.partition(":")[0], set(sys.modules)
+    if module:
+        with contextlib.suppress(BaseException):
+            found = importlib.import_module(module)
+            if IMPORTS_RAY.search(inspect.getsource(found)):
+                importlib.import_module("ray.tune")
+    if module not in sys.modules or needs_dynamo(sys.modules.keys() - before):
+        _import("torch._dynamo")
     if not module:
         return
-    with contextlib.suppress(BaseException):
-        found = importlib.import_module(module)
-        if IMPORTS_RAY.search(inspect.getsource(found)):
-            importlib.import_module("ray.tune")
     if threading.active_count() > 1 or _cuda_is_lost_to_forks():
         os.execv(sys.executable, [sys.executable, "-m", __spec__.name, sys.argv[1], ""])
 
@@ -85,6 +92,25 @@ def _cuda_is_lost_to_forks() -> bool:
     if pid == 0:
         os._exit(int(torch.cuda._is_in_bad_fork()))
     return os.waitpid(pid, 0)[1] != 0 or bool(torch.cuda.is_initialized())
+
+
+def _import(*names: str) -> None:
+    for name in names:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
+def needs_dynamo(modules: Iterable[str]) -> bool:
+    """Whether any of these modules, which user code brought with it, may call what imports torch._dynamo."""
+    for name in modules:
+        file = getattr(sys.modules[name], "__file__", None) or ""
+        if name.startswith(OF_EVERYBODY) or not file.endswith(".py"):
+            continue
+        with contextlib.suppress(OSError):
+            source = Path(file).read_text(errors="replace")
+            if "torch" in source and NEEDS_DYNAMO.search(source):
+                return True
+    return False
 
 
 def _serve(control: socket.socket) -> bool:

@@ -1,0 +1,46 @@
+"""What a fork server imports before the first attempt: what its code needs, and no more than that."""
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tuner.engine.worker.fork_server import needs_dynamo
+
+OPTIMISES = "import torch\n\ndef train(config):\n    torch.optim.SGD([torch.zeros(1)], 0.1)\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "needs"),
+    [
+        (OPTIMISES, True),
+        ("from torch import compile", True),
+        ("import torch\nfrom torch.utils.checkpoint import checkpoint", True),
+        ("import torch\n\ndef train(config):\n    return torch.zeros(1)  # as the checkpoint has it", False),
+        ("optimise = 'a search without PyTorch'", False),
+    ],
+)
+def test_code_that_may_make_an_optimizer_is_told_by_its_source(
+    source: str, needs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a_module_of_somebody.py").write_text(source)
+    module = ModuleType("a_module_of_somebody")
+    module.__file__ = str(tmp_path / "a_module_of_somebody.py")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert needs_dynamo([module.__name__, "json", "builtins"]) is needs
+
+
+def test_attempts_of_code_without_an_optimizer_do_not_pay_for_one(drive: Any) -> None:
+    driver = drive("tells_what_is_imported")
+    driver.begin(until=1)
+    driver.until_state("waiting")
+    assert driver.reports[0]["metrics"]["dynamo"] == 0
+
+
+def test_attempts_of_code_with_one_find_it_imported(drive: Any) -> None:
+    driver = drive("tells_first", "tests.engine.optimising")
+    driver.begin(until=1)
+    driver.until_state("waiting")
+    assert driver.reports[0]["metrics"]["dynamo"] == 1

@@ -1,0 +1,226 @@
+"""Several services over one database: what each does, and what an operator is told of them."""
+
+import json
+from collections.abc import Iterator
+from threading import Barrier, Thread
+
+import pytest
+from starlette.testclient import TestClient
+from typer.testing import CliRunner
+
+from tests import fakes
+from tests.fakes import FakeService
+from tests.service.passes import die, give_room, launch_of, submit
+from tuner.cli.main import app
+from tuner.domain.errors import Fenced
+from tuner.domain.time import Instant
+from tuner.service.controller import HUNG_NS, Controller
+from tuner.service.keeper import Keeper
+from tuner.service.leading import LEASE_NS
+from tuner.settings import release
+from tuner.store import launches
+from tuner.store.database import Database
+
+
+@pytest.fixture
+def other(service: FakeService) -> Iterator[FakeService]:
+    """A second service: the same database, cluster and clock, and threads of its own."""
+    found = FakeService(
+        service.settings,
+        Database(service.settings.database_url),
+        cluster=service.cluster,
+        prober=service.prober,
+        now=service.now,
+    )
+    yield found
+    found.database.dispose()
+
+
+def test_the_one_that_does_not_lead_is_ready_and_launches_nothing(
+    service: FakeService, other: FakeService, client: TestClient
+) -> None:
+    leader, waits = Controller(service), Controller(other)
+    leader.one_pass()
+    job = submit(service, client)
+    waits.one_pass()
+    assert service.cluster.submitted == []
+    assert other.cluster.ensured == 2
+    leader.one_pass()
+    assert service.cluster.submitted == [f"{job}-1"]
+
+
+def told(service: FakeService) -> str:
+    text: str = fakes.client_of(service, own=True).get("/metrics").text
+    return next(line for line in text.splitlines() if line.startswith("tuner_controller_leader "))
+
+
+def test_metrics_say_who_leads(service: FakeService, other: FakeService) -> None:
+    Controller(service).one_pass()
+    Controller(other).one_pass()
+    assert (told(service), told(other)) == ("tuner_controller_leader 1.0", "tuner_controller_leader 0.0")
+    assert (service.vitals.controller_at, other.vitals.controller_at) == (service.now(), None)
+    service.now.pass_s(LEASE_NS / 1e9)
+    assert told(service) == "tuner_controller_leader 0.0"
+
+
+def test_what_users_ask_of_the_one_that_does_not_lead_is_done(
+    service: FakeService, other: FakeService, client: TestClient
+) -> None:
+    leader = Controller(service)
+    leader.one_pass()
+    elsewhere = fakes.client_of(other)
+    job = submit(service, elsewhere)
+    assert elsewhere.post(f"/v1/jobs/{job}/pause").status_code == 202
+    assert client.get(f"/v1/jobs/{job}").json()["state"] == "paused"
+    elsewhere.post(f"/v1/jobs/{job}/resume")
+    leader.one_pass()
+    assert service.cluster.submitted == [f"{job}-2"]
+
+
+def interrupted(service: FakeService, other: FakeService, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
+    """In the middle of a call to the cluster by the service that leads, it stands still until the other one leads."""
+    call = getattr(service.cluster, at)
+
+    def standing_still(*args: object, **kwargs: object) -> object:
+        answer = call(*args, **kwargs)
+        monkeypatch.setattr(service.cluster, at, call)
+        service.now.pass_s(10)
+        assert other.leading.term() is not None
+        return answer
+
+    monkeypatch.setattr(service.cluster, at, standing_still)
+
+
+@pytest.mark.parametrize("at", ["submit", "status", "log_tail"])
+def test_a_leader_that_stood_still_writes_nothing_when_it_goes_on(
+    service: FakeService,
+    other: FakeService,
+    client: TestClient,
+    monkeypatch: pytest.MonkeyPatch,
+    at: str,
+) -> None:
+    """While it launches a job, while it asks how a driver is that is dead, and while it gives a job up."""
+    job = submit(service, client)
+    leader = Controller(service)
+    if at != "submit":
+        leader.one_pass()
+        die(service, job)
+        with service.database.write() as db:
+            launch = launches.get(db, job)
+            assert launch is not None
+            if at == "log_tail":
+                db.exec_driver_sql("UPDATE launches SET quick_deaths = 4")
+        service.now.pass_s(5)
+        assert service.leading.term() is not None
+    before = launch_of(service, job)
+    interrupted(service, other, monkeypatch, at)
+    with pytest.raises(Fenced, match="leads, by term"):
+        leader.one_pass()
+    assert launch_of(service, job) == before
+    assert client.get(f"/v1/jobs/{job}").json()["state"] == "queued"
+
+
+def test_a_service_that_stood_still_stops_no_driver_that_has_beaten_since(
+    service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = submit(service, client)
+    leader = Controller(service)
+    leader.one_pass()
+    fakes.begin(service, job)
+    service.cluster.statuses[f"{job}-1"] = "running"
+    status = service.cluster.status
+
+    def standing_still(submission_id: str) -> object:
+        service.now.pass_s(HUNG_NS / 1e9 + 10)
+        fakes.begin(service, job)
+        return status(submission_id)
+
+    service.now.pass_s(HUNG_NS / 1e9 + 10)
+    monkeypatch.setattr(service.cluster, "status", standing_still)
+    leader.one_pass()
+    assert service.cluster.stopped == []
+
+
+def test_two_controllers_and_their_keepers_at_once_launch_each_job_once(
+    service: FakeService, other: FakeService, client: TestClient
+) -> None:
+    give_room(service)
+    made = [submit(service, client) for _ in range(4)]
+    together = Barrier(2)
+
+    def serve(one: FakeService) -> None:
+        controller, keeper = Controller(one), Keeper(one)
+        for _ in range(5):
+            together.wait(10)
+            controller.one_pass()
+            keeper.one_pass()
+
+    threads = [Thread(target=serve, args=[one]) for one in (service, other)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(service.cluster.submitted) == sorted(f"{job}-1" for job in made)
+
+
+# What an operator is told
+
+
+def doctor(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    monkeypatch.setenv("TUNER_HOME", str(service.settings.home))
+    said = CliRunner().invoke(app, ["doctor", "--json"])
+    return {one["part"]: one["seen"] for one in json.loads(said.stdout)["findings"]}
+
+
+def say_versions(service: FakeService, job: str, tuner: str) -> None:
+    fakes.begin(service, job)
+    with service.database.write() as db:
+        launches.say_versions(db, job, 1, tuner=tuner, ray="2.60.0", python="3.12.1")
+
+
+def test_doctor_names_who_leads_and_drivers_of_another_version(
+    service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert doctor(service, monkeypatch)["leader"] == "no service has led yet"
+    give_room(service)
+    ours, old, silent = (submit(service, client) for _ in range(3))
+    controller = Controller(service)
+    controller.one_pass()
+    with service.database.write() as db:
+        db.exec_driver_sql("UPDATE leadership SET expires_at = 9000000000000000000")
+    fakes.begin(service, silent)
+    say_versions(service, old, "0.0.9")
+    say_versions(service, ours, release())
+    found = doctor(service, monkeypatch)
+    assert found["leader"].startswith(f"{service.leading.holder}, tuner {release()}, leads since 20")
+    assert found["drivers"].startswith("3 at work, of another version, which go on: ")
+    assert f"{old} (tuner 0.0.9, Ray 2.60.0)" in found["drivers"]
+    assert f"{silent} (tuner ?, Ray ?)" in found["drivers"]
+    with service.database.write() as db:
+        db.exec_driver_sql("UPDATE leadership SET expires_at = 0")
+    assert doctor(service, monkeypatch)["leader"].startswith("nobody leads; ")
+
+
+def test_a_job_says_what_its_driver_runs(service: FakeService, client: TestClient) -> None:
+    job = submit(service, client)
+    assert client.get(f"/v1/jobs/{job}").json()["driver"] is None
+    Controller(service).one_pass()
+    silent = {"launch": 1, "version": None, "ray": None, "python": None}
+    assert client.get(f"/v1/jobs/{job}").json()["driver"] == silent
+    say_versions(service, job, "0.0.9")
+    said = {"launch": 1, "version": "0.0.9", "ray": "2.60.0", "python": "3.12.1"}
+    assert client.get(f"/v1/jobs/{job}").json()["driver"] == said
+    with service.database.write() as db:
+        launch = launches.get(db, job)
+        assert launch is not None
+        launches.again(db, launch, at=service.now(), not_before=Instant(0), quick_deaths=0)
+    assert launch_of(service, job).tuner_version is None
+
+
+def test_a_service_that_is_about_to_end_is_not_ready(service: FakeService) -> None:
+    client = fakes.client_of(service, own=True, raises=False)
+    assert client.get("/readyz").status_code == 200
+    client.app.state.leaving.set()  # type: ignore[attr-defined]
+    answer = client.get("/readyz")
+    assert (answer.status_code, answer.json()["detail"]) == (503, "this service is about to end")
+    assert client.get("/v1/jobs").status_code == 200

@@ -1,0 +1,192 @@
+"""Of several services one acts: whatever stops, jumps in time or comes late, no write of an earlier term follows one of a later."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import postgres
+from tests.fakes import FakeClock, database_in
+from tests.store import hammer
+from tests.store.crowd import crowd, process
+from tuner.domain.errors import Fenced
+from tuner.domain.time import NS, Instant
+from tuner.service.leading import LEASE_NS, ROLE, Leading, Term
+from tuner.store import leadership
+from tuner.store.database import Database
+
+SERVICES = range(3)
+ACTS = st.sampled_from(["look", "write", "late", "give up"])
+STEPS = st.lists(st.tuples(ACTS, st.sampled_from(SERVICES), st.integers(0, 5 * NS)), max_size=30)
+
+
+class Crowd:
+    """Services whose clocks are wrong by as much as is given, and what each of them wrote, in the order of its commits."""
+
+    def __init__(self, database: Database, wrong_by: tuple[int, ...]) -> None:
+        self.clocks = [FakeClock() for _ in SERVICES]
+        for clock, wrong in zip(self.clocks, wrong_by, strict=True):
+            clock.at += wrong
+        self.services = [Leading(database, clock) for clock in self.clocks]
+        self.remembered: list[Term | None] = [None] * len(SERVICES)
+        self.written: list[tuple[int, str]] = []
+
+    def act(self, act: str, who: int, later_ns: int) -> None:
+        for clock in self.clocks:
+            clock.at += later_ns
+        if act == "give up":
+            self.services[who].give_up()
+            self.services[who] = Leading(self.services[who]._database, self.clocks[who])
+            return
+        if act != "late":  # else it goes on with what it knew before it stood still
+            self.remembered[who] = self.services[who].term()
+        term = self.remembered[who]
+        if act != "look" and term is not None:
+            self.write(who, term)
+
+    def write(self, who: int, term: Term) -> None:
+        try:
+            with self.services[who].write(term):
+                self.written.append((term.token, term.holder))
+        except Fenced:
+            assert self.written[-1:] == [] or term.token < self.newest()
+
+    def newest(self) -> int:
+        with self.services[0]._database.read() as db:
+            found = leadership.get(db, ROLE)
+        assert found is not None
+        return found.token
+
+
+@pytest.fixture(scope="module")
+def sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    found = database_in(tmp_path_factory.mktemp("led"))
+    yield found
+    found.dispose()
+
+
+@settings(max_examples=60)
+@given(steps=STEPS, wrong_by=st.tuples(*[st.integers(-10 * NS, 10 * NS) for _ in SERVICES]))
+def test_never_do_two_hold_a_term_and_never_does_an_earlier_one_write_after_a_later(
+    sqlite: Database, steps: list[tuple[str, int, int]], wrong_by: tuple[int, ...]
+) -> None:
+    with sqlite.write() as db:
+        db.exec_driver_sql("DELETE FROM leadership")
+    crowd = Crowd(sqlite, wrong_by)
+    for step in steps:
+        crowd.act(*step)
+    tokens = [token for token, _ in crowd.written]
+    assert tokens == sorted(tokens)
+    assert len(set(crowd.written)) == len(set(tokens)), "two holders of one term"
+
+
+def test_the_next_one_leads_when_the_term_has_run_out_and_not_before(sqlite: Database) -> None:
+    clock = FakeClock()
+    clock.at += 10**15
+    first, second = Leading(sqlite, clock), Leading(sqlite, clock)
+    term = first.term()
+    assert term is not None
+    assert second.term() is None
+    clock.at += LEASE_NS - 1
+    assert second.term() is None
+    clock.at += NS
+    after = second.term()
+    assert after is not None
+    assert after.token == term.token + 1
+    with (
+        pytest.raises(Fenced, match=rf"term {term.token} .* is over: {second.holder} leads"),
+        first.write(term),
+    ):
+        pass
+    assert first.term() is None
+    assert (first.is_leading(), second.is_leading()) == (False, True)
+
+
+def test_who_gives_up_is_followed_at_once_and_leads_no_more(sqlite: Database) -> None:
+    clock = FakeClock()
+    clock.at += 2 * 10**15
+    first, second = Leading(sqlite, clock), Leading(sqlite, clock)
+    assert first.term() is not None
+    first.give_up()
+    assert second.term() is not None
+    second.give_up()
+    clock.at += 10 * LEASE_NS
+    assert first.term() is None
+
+
+def test_a_leader_whose_passes_all_fail_lets_another_try(sqlite: Database) -> None:
+    clock = FakeClock()
+    clock.at += 3 * 10**15
+    first, second = Leading(sqlite, clock), Leading(sqlite, clock)
+    led = []
+    for _ in range(80):
+        led.append((first.term() is not None, second.term() is not None))
+        if led[-1][1]:
+            second.went_well()
+        clock.at += NS
+    assert led[0] == (True, False)
+    assert led[-1] == (False, True)
+    assert (True, True) not in led
+
+
+def rows(database: Database) -> list[int]:
+    with database.read() as db:
+        return [token for (token,) in db.exec_driver_sql("SELECT token FROM written ORDER BY id")]
+
+
+def make_room(database: Database, key: str) -> None:
+    with database.write() as db:
+        db.exec_driver_sql(f"CREATE TABLE written (id {key}, token BIGINT, holder VARCHAR(100))")
+
+
+def check(database: Database, terms_min: int) -> None:
+    with database.read() as db:
+        found = db.exec_driver_sql("SELECT token, holder FROM written ORDER BY id").all()
+    tokens = [token for token, _ in found]
+    assert tokens == sorted(tokens)
+    assert len({(token, holder) for token, holder in found}) == len(set(tokens)) >= terms_min
+
+
+def test_processes_that_stand_still_on_one_file_write_in_the_order_of_their_terms(tmp_path: Path) -> None:
+    database = database_in(tmp_path)
+    make_room(database, "INTEGER PRIMARY KEY")
+    with crowd(hammer.lead, database, [(1, 6), (2, 6)]):
+        pass
+    check(database, terms_min=2)
+    database.dispose()
+
+
+@pytest.mark.skipif(postgres.programs() is None, reason="this machine has no PostgreSQL")
+def test_on_postgresql_a_leader_that_is_stopped_in_the_middle_of_a_write_is_followed() -> None:
+    """It keeps no lock for longer than three seconds, and what it wrote and did not commit is undone."""
+    pytest.importorskip("psycopg")
+    with postgres.server() as url:
+        database = Database(url)
+        database.migrate()
+        make_room(database, "SERIAL PRIMARY KEY")
+        with crowd(hammer.lead, database, [(1, 6), (2, 6)]):
+            pass
+        check(database, terms_min=2)
+        with process(hammer.stop_in_a_write, database) as stopped:
+            before = len(rows(database))
+            began = time.monotonic()
+            after = follow(database)
+            took = time.monotonic() - began
+            with Leading(database, lambda: Instant(time.time_ns())).write(after) as db:
+                db.exec_driver_sql(f"INSERT INTO written (token, holder) VALUES ({after.token}, 'next')")
+            stopped.send_signal(hammer.CONTINUE)
+            assert stopped.wait(30) == hammer.REFUSED
+            assert rows(database)[before:] == [after.token]
+        print(f"followed after {took:.1f} s")
+        database.dispose()
+
+
+def follow(database: Database) -> Term:
+    """By one that waits for its turn."""
+    leading = Leading(database, lambda: Instant(time.time_ns()))
+    while (term := leading.term()) is None:
+        time.sleep(0.05)
+    return term

@@ -1,0 +1,65 @@
+"""Who acts among the services of one database, and what the drivers of running jobs run: what an operator asks before an upgrade."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from tuner.domain.time import Instant, rfc3339
+from tuner.service.leading import ROLE, Term
+from tuner.service.wiring import Service
+from tuner.settings import release
+from tuner.store import launches, leadership
+from tuner.store.database import Connection
+from tuner.store.launches import Launch
+
+NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """`term` is the newest, `lasts` whether somebody leads by it; `drivers` are those of jobs under way."""
+
+    term: Term | None
+    lasts: bool
+    drivers: tuple[Launch, ...]
+
+
+def standing(db: Connection, now: Instant) -> Standing:
+    term = leadership.get(db, ROLE)
+    lasts = term is not None and term.expires_at > leadership.clock(db, now)
+    return Standing(term, lasts, tuple(one for one in launches.live(db) if one.state == "running"))
+
+
+def is_led(service: Service) -> bool:
+    """Whether some service leads. Raises Unavailable."""
+    with service.database.read() as db:
+        return standing(db, service.now()).lasts
+
+
+def said_of_leader(found: Standing) -> str:
+    term = found.term
+    if term is None:
+        return "no service has led yet"
+    who = f"{term.holder}, tuner {term.version}"
+    if found.lasts:
+        return f"{who}, leads since {rfc3339(term.since)}, by term {term.token}"
+    return f"nobody leads; {who}, did by term {term.token}, from {rfc3339(term.since)} on"
+
+
+def said_of_drivers(found: Standing) -> str:
+    """Those that run another version than this one, whose jobs go on all the same, are named."""
+    others = [one for one in found.drivers if not _is_ours(one)]
+    total = f"{len(found.drivers)} at work"
+    if not others:
+        return f"{total}, all of tuner {release()}" if found.drivers else total
+    return f"{total}, of another version, which go on: {_named(others)}"
+
+
+def _is_ours(one: Launch) -> bool:
+    return (one.tuner_version, one.ray_version) == (release(), version("ray"))
+
+
+def _named(others: Sequence[Launch]) -> str:
+    said = [f"{one.job} (tuner {one.tuner_version or '?'}, Ray {one.ray_version or '?'})" for one in others]
+    more = [f"and {len(said) - NAMED} more"] if len(said) > NAMED else []
+    return ", ".join([*said[:NAMED], *more])
