@@ -29,4 +29,5 @@ def accumulated_step(
         losses.append(loss.detach())
     scaler.step(optimizer)
     scaler.update()
-    return sum(torch.stack(losses).tolist())  # read at once: each time, a GPU is waited for
+    found: list[float] = torch.stack(losses).tolist()  # read at once: each time, a GPU is waited for
+    return sum(found)

@@ -20,7 +20,7 @@ def autocast(precision: str, device: str | None = None) -> AbstractContextManage
     if precision != "fp32" and precision not in _DTYPES:
         raise ValueError(f"precision {precision!r} is not one of fp32, bf16 and fp16")
     # A tensor on a GPU initializes CUDA. To ask for more than that would do so in a training on the CPU.
-    on_gpu = torch.cuda.is_initialized()
+    on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     note(precision=precision, device=device or ("cuda" if on_gpu else "cpu"))
     if device is not None:
         return _autocast(precision, device)
