@@ -7,20 +7,24 @@ from tuner.store.tables import metadata
 
 
 def copy_job(database: Database, job: str, count: int, *, name: str = "copy") -> None:
-    """In SQLite; what is not the job's own, such as its shares of budgets above it, is left out."""
+    """What is not the job's own, such as its shares of budgets above it, is left out."""
     with database.write() as db:
-        db.execute(text("PRAGMA defer_foreign_keys = ON"))
+        if database.is_sqlite:
+            db.execute(text("PRAGMA defer_foreign_keys = ON"))
         for table in metadata.sorted_tables:
             if "job" in table.c or table.name == "jobs":
                 db.execute(text(_copying(table)), {"job": job, "count": count, "name": name})
 
 
 def _copying(table: Table) -> str:
-    own = {"job": "'job_' || :name || n"}
-    own["id"] = own["job"] if table.name == "jobs" else "id || :name || n"
+    suffix = "CAST(:name AS TEXT) || CAST(n AS TEXT)"
+    own = {"job": f"'job_' || {suffix}"}
+    own["id"] = own["job"] if table.name == "jobs" else f"id || {suffix}"
     names = [column.name for column in table.c if not (table.name == "entries" and column.name == "seq")]
     quoted = ", ".join(f'"{one}"' for one in names)
     values = ", ".join(own.get(one, f'"{one}"') for one in names)
     whose = "id" if table.name == "jobs" else "job"
-    series = "WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < :count)"
+    series = (
+        "WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < CAST(:count AS INTEGER))"
+    )
     return f'{series} INSERT INTO "{table.name}" ({quoted}) SELECT {values} FROM s, "{table.name}" WHERE "{whose}" = :job'

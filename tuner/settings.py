@@ -36,6 +36,7 @@ class Settings:
     url: str = ""
     allowed_modules: tuple[str, ...] = ("trainables",)
     node_prices: Mapping[str, float] = field(default_factory=dict)
+    node_types: str = ""
     prices: str = ""
     egress_usd_per_gb: Decimal | None = None
     storage_usd_per_gb_month: Decimal | None = None
@@ -73,6 +74,7 @@ class Settings:
             url=environ.get("TUNER_URL") or f"http://{_reachable(host)}:{port}",
             allowed_modules=_names(environ.get("TUNER_ALLOWED_MODULES") or "trainables"),
             node_prices=_prices(environ.get("TUNER_NODE_PRICES", "")),
+            node_types=_path_or_text(environ.get("TUNER_NODE_TYPES", "")),
             prices=_path(environ.get("TUNER_PRICES", "")),
             egress_usd_per_gb=_usd(environ, "TUNER_EGRESS_USD_PER_GB"),
             storage_usd_per_gb_month=_usd(environ, "TUNER_STORAGE_USD_PER_GB_MONTH"),
@@ -159,6 +161,11 @@ def _unless_off(text: str) -> str:
 def _path(text: str) -> str:
     """Absolute, so that it is the same for every process; empty stays empty."""
     return str(Path(text).expanduser().absolute()) if text else ""
+
+
+def _path_or_text(text: str) -> str:
+    """Drivers are given what was in the service's file."""
+    return text if text.startswith("{") else _path(text)
 
 
 def _storage(url: str) -> str:

@@ -8,7 +8,6 @@ import sys
 import time
 from typing import Any
 
-import numpy
 import torch
 
 from tests.system.user_code.steady import Counter
@@ -30,21 +29,6 @@ def counts(config: dict[str, Any]) -> None:
 def loads_first(config: dict[str, Any]) -> None:
     time.sleep(0.5)
     counts(config)
-
-
-def never_saves(config: dict[str, Any]) -> None:
-    from ray import tune
-
-    for step in range(100):
-        tune.report({"acc": step + 1})
-
-
-def never_saves_slowly(config: dict[str, Any]) -> None:
-    from ray import tune
-
-    for step in range(100):
-        tune.report({"acc": step + 1})
-        time.sleep(1)
 
 
 class RestoresForEver(Counter):
@@ -155,28 +139,6 @@ def returns(config: dict[str, Any]) -> dict[str, float]:
 def yields(config: dict[str, Any]) -> Any:
     for step in range(3):
         yield {"acc": step}
-
-
-def tune_checkpoints(config: dict[str, Any]) -> None:
-    """A plain Ray Tune function, as its documentation has them."""
-    import tempfile
-    from pathlib import Path
-
-    from ray import tune
-
-    start = 0
-    checkpoint = tune.get_checkpoint()
-    if checkpoint:
-        with checkpoint.as_directory() as directory:
-            start = int((Path(directory) / "step.txt").read_text())
-    assert tune.get_context().get_trial_id().startswith("trial_")
-    for step in range(start, 100):
-        with tempfile.TemporaryDirectory() as directory:
-            (Path(directory) / "step.txt").write_text(str(step + 1))
-            tune.report(
-                {"acc": step + 1, "nested": {"a": 1}, "confusion": numpy.eye(2), "labels": ["cat", "dog"]},
-                checkpoint=tune.Checkpoint.from_directory(directory),
-            )
 
 
 class DiesSaving(Counter):

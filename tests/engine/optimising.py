@@ -1,4 +1,4 @@
-"""A trainable with an optimizer, which says what was imported before it made one."""
+"""Trainables with an optimizer, which restore well; one says what was imported before it made it."""
 
 import sys
 from typing import Any
@@ -14,3 +14,21 @@ def tells_first(config: dict[str, Any]) -> None:
     with SpotSafe(optimizer=optimizer) as run:
         for step in run.steps():
             run.report(acc=step, dynamo=dynamo)
+
+
+def well(config: dict[str, Any]) -> None:
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), 0.1)
+    with SpotSafe(model=model, optimizer=optimizer) as run:
+        for _ in run.steps():
+            optimizer.zero_grad()
+            loss = model(torch.randn(4, 3)).square().mean()
+            loss.backward()
+            optimizer.step()
+            run.report(loss=loss)
+
+
+def raises_where_large(config: dict[str, Any]) -> None:
+    if config["x"] > 0.5:
+        raise ValueError("x is too large")
+    well(config)

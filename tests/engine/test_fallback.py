@@ -363,3 +363,27 @@ def test_what_is_known_of_one_kind_says_nothing_of_another_that_differs_in_its_l
     assert cluster.begins() == first
     cluster.placement.paid(Place(first, first.rate(cpus=1, gpus=0)), 3600 * NS, gained_ns=0, now=Instant(0))
     assert cluster.begins() == second
+
+
+def test_spot_that_has_yet_to_come_is_asked_for_and_waited_for_so_long_and_no_longer() -> None:
+    cluster = Cluster([replace(SPOT_MACHINE, to_come=True), replace(DEMAND_MACHINE, to_come=True)])
+    assert cluster.begins() == SPOT
+    cluster.stands(waited_ns=0)
+    cluster.passes(59)
+    assert cluster.elsewhere() is None
+    cluster.passes(2)
+    assert cluster.elsewhere() == DEMAND
+
+
+def test_one_that_runs_on_demand_goes_back_to_spot_that_is_there_not_to_spot_that_may_come() -> None:
+    cluster = Cluster([DEMAND_MACHINE])
+    cluster.stands(left_ns=1000 * NS, target=9)
+    cluster.begins()
+    cluster.passes(61)
+    assert cluster.moves() == DEMAND
+    cluster.machines = [replace(SPOT_MACHINE, to_come=True), DEMAND_MACHINE]
+    cluster.passes(FULL_NS / NS)
+    cluster.stands(unsaved_ns=FULL_NS)
+    assert cluster.elsewhere() is None
+    cluster.machines = [SPOT_MACHINE, DEMAND_MACHINE]
+    assert cluster.elsewhere() == SPOT

@@ -61,8 +61,8 @@ def node(place: Path) -> Iterator[Node]:
 def drive(tmp_path: Path, supervisor: Supervisor, node: Node) -> Iterator[Any]:
     drivers: list[Driver] = []
 
-    def start(case: str = "counts") -> Driver:
-        drivers.append(Driver(tmp_path / "storage", f"tests.engine.cases:{case}", supervisor))
+    def start(case: str = "counts", module: str = "tests.engine.cases") -> Driver:
+        drivers.append(Driver(tmp_path / "storage", f"{module}:{case}", supervisor))
         return drivers[-1]
 
     yield start
@@ -252,7 +252,7 @@ def test_the_last_step_is_finished_as_it_was_ordered(drive: Any, node: Node) -> 
 
 
 def test_what_cannot_be_saved_leaves_at_once(drive: Any, node: Node) -> None:
-    driver = drive("never_saves_slowly")
+    driver = drive("never_saves_slowly", "tests.engine.tune_cases")
     driver.begin(until=99, max_step=99)
     reported(driver, 1)
     node.goes(1000)

@@ -7,6 +7,7 @@ import pytest
 
 from tests.cluster.waiting import until
 from tuner.engine.placement import Machine
+from tuner.engine.ray_cluster import NodeTypes
 from tuner.engine.ray_driver import machines
 
 ONE, TWO = Machine({}, 1, 0), Machine({}, 2, 0)
@@ -19,7 +20,7 @@ class Head:
         self.asked: list[threading.Thread] = []
         self.goes_on = threading.Event()
 
-    def look(self) -> list[Machine]:
+    def look(self, types: NodeTypes) -> list[Machine]:
         self.asked.append(threading.current_thread())
         if len(self.asked) == 1:
             return [ONE]
@@ -39,7 +40,7 @@ def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
 
 
 def test_a_head_that_does_not_answer_holds_nobody_up(head: Head) -> None:
-    known = machines.Machines()
+    known = machines.Machines(NodeTypes())
     assert known() == [ONE]
     until(lambda: len(head.asked) == 2)
     assert known() == [ONE]

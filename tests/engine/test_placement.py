@@ -122,3 +122,27 @@ def test_anywhere_has_one_price_and_no_labels() -> None:
 )
 def test_an_offer_may_be_all_but_spot(labels: dict[str, str], is_one: bool) -> None:
     assert Offer("local", Price(1), 1, 0, labels=((MARKET, "!spot"),)).is_of(labels) is is_one
+
+
+def test_a_machine_that_has_yet_to_come_is_waited_for_longer_and_all_kinds_have_their_turn() -> None:
+    kinds = [replace(one, to_come=True) for one in (SPOT_MACHINE, OTHER_SPOT_MACHINE, DEMAND_MACHINE)]
+    coming = CheapestFree(
+        Places((DEMAND, OTHER_SPOT, SPOT), Resources(), lambda: kinds), coming_ns=5 * PATIENCE_NS
+    )
+    assert first(coming) == SPOT
+    assert coming.elsewhere(waits(place(SPOT), 5 * PATIENCE_NS - 1)) is None
+    turns = []
+    at = place(SPOT)
+    for _ in range(3):
+        found = coming.elsewhere(waits(at, 5 * PATIENCE_NS))
+        assert found is not None
+        turns.append(found.offer)
+        at = found
+    assert turns == [OTHER_SPOT, DEMAND, SPOT]
+
+
+def test_one_that_waited_in_vain_goes_to_a_machine_that_is_there_before_one_that_may_come() -> None:
+    kinds = [SPOT_MACHINE, replace(OTHER_SPOT_MACHINE, to_come=True), DEMAND_MACHINE]
+    found = placement(*kinds).elsewhere(waits(place(SPOT), PATIENCE_NS))
+    assert found is not None
+    assert found.offer == DEMAND

@@ -13,31 +13,40 @@ def verdict_on(
     case: str, *, limit_s: float = 60, configs: Sequence[dict[str, float]] = (), **more: Any
 ) -> Verdict:
     order: dict[str, Any] = {"max_step": 9, "resources": {"CPU": 1}, **more}
-    verdict = self_test(f"tests.engine.forgetful:{case}", configs or [{"x": 0.1}], limit_s=limit_s, **order)
+    verdict = self_test(f"tests.engine.{case}", configs or [{"x": 0.1}], limit_s=limit_s, **order)
     assert not [
         p for p in psutil.Process().children(recursive=True) if "fork_server" in " ".join(p.cmdline())
     ]
     return verdict
 
 
-@pytest.mark.parametrize("case", ["well", "one_step_of_many", "goes_on", "Remembers", "Stamps"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "optimising:well",
+        "forgetful:one_step_of_many",
+        "forgetful_tune:goes_on",
+        "forgetful_tune:Remembers",
+        "forgetful_tune:Stamps",
+    ],
+)
 def test_what_goes_on_where_it_was_passes(case: str) -> None:
     assert verdict_on(case) == Verdict(passed=True)
 
 
 def test_a_trial_of_a_single_step_is_tested_as_well_as_any() -> None:
-    assert verdict_on("well", max_step=1).passed
-    assert verdict_on("well", max_step=None).passed
+    assert verdict_on("optimising:well", max_step=1).passed
+    assert verdict_on("optimising:well", max_step=None).passed
 
 
 FAILS = {
-    "forgets": "counter['count']",
-    "by_halves": "counter['count']",
-    "Ignores": "the file model.pt",
-    "breaks": "could not go on from its checkpoint of step 1: CheckpointUnreadable",
-    "other_shape": "build the same parts from the same config",
-    "never_saves": "cannot be resumed, since it reported no checkpoint",
-    "begins_again": "began again without it",
+    "forgetful:forgets": "counter['count']",
+    "forgetful:by_halves": "counter['count']",
+    "forgetful_tune:Ignores": "the file model.pt",
+    "forgetful:breaks": "could not go on from its checkpoint of step 1: CheckpointUnreadable",
+    "forgetful:other_shape": "build the same parts from the same config",
+    "forgetful_tune:never_saves": "cannot be resumed, since it reported no checkpoint",
+    "forgetful_tune:begins_again": "began again without it",
 }
 
 
@@ -50,13 +59,13 @@ def test_what_does_not_restore_what_it_saved_fails_for_good_and_is_told_where(ca
 
 
 def test_a_configuration_that_raises_says_nothing_of_others() -> None:
-    assert verdict_on("raises_where_large", configs=[{"x": 0.9}, {"x": 0.1}]).passed
-    verdict = verdict_on("raises_where_large", configs=[{"x": 0.9}, {"x": 0.8}])
+    assert verdict_on("optimising:raises_where_large", configs=[{"x": 0.9}, {"x": 0.1}]).passed
+    verdict = verdict_on("optimising:raises_where_large", configs=[{"x": 0.9}, {"x": 0.8}])
     assert (verdict.passed, verdict.lasting) == (False, False)
     assert "ValueError: x is too large" in verdict.reason
 
 
 def test_what_is_not_through_in_time_has_not_passed_and_may_another_time() -> None:
-    verdict = verdict_on("hangs", limit_s=4)
+    verdict = verdict_on("forgetful:hangs", limit_s=4)
     assert (verdict.passed, verdict.lasting) == (False, False)
     assert "not through within 4 s" in verdict.reason

@@ -183,7 +183,7 @@ def test_what_a_function_returns_or_yields_is_a_report(drive: Any, case: str, va
 @pytest.mark.parametrize(
     ("case", "module"),
     [
-        ("tune_checkpoints", "tests.engine.cases"),
+        ("tune_checkpoints", "tests.engine.tune_cases"),
         ("Steps", "tests.engine.tune_class"),
         ("DictSteps", "tests.engine.tune_class"),
     ],
@@ -201,14 +201,14 @@ def test_plain_ray_tune_trainables_run_unchanged_and_resume(drive: Any, case: st
 
 
 def test_of_what_tune_takes_metrics_are_recorded(drive: Any) -> None:
-    driver = drive("tune_checkpoints")
+    driver = drive("tune_checkpoints", "tests.engine.tune_cases")
     driver.begin(until=1)
     driver.until_state("waiting")
     assert driver.reports[0]["metrics"] == {"acc": 1, "nested/a": 1}
 
 
 def test_a_trainable_that_never_saves_says_so(drive: Any) -> None:
-    driver = drive("never_saves")
+    driver = drive("never_saves", "tests.engine.tune_cases")
     driver.begin(until=2)
     driver.until_state("waiting")
     assert not driver.reports[-1]["resumable"]

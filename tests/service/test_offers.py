@@ -9,7 +9,7 @@ import pytest
 from tuner.domain.errors import Invalid
 from tuner.domain.job import Resources
 from tuner.engine.ray_cluster import Node
-from tuner.service.offers import offers_of, priced_nodes, suitable
+from tuner.service.offers import offers_of, priced_nodes, suitable, with_those_to_come
 from tuner.settings import Settings
 
 MARKET = "ray.io/market-type"
@@ -231,3 +231,47 @@ def test_a_region_without_a_node_is_named_with_those_that_there_are(tmp_path: Pa
 def test_a_type_that_is_misspelt_gets_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match=r"no node is a g6.xlrge; there is g6.xlarge"):
         offers_of(listed(tmp_path), [placed("a")], Resources(gpus=1, instance_type="g6.xlrge"))
+
+
+TYPES = (
+    '{"max_workers": 3, "available_node_types": {'
+    '"spot": {"max_workers": 3, "resources": {"CPU": 4}, "labels": {"ray.io/market-type": "spot", "instance-type": '
+    '"m7i.xlarge", "usd-per-hour": "0.09"}},'
+    '"demand": {"max_workers": 1, "resources": {"CPU": 8}, "labels": {"instance-type": "m7i.2xlarge", "usd-per-hour": "0.4"}}}}'
+)
+
+
+def growing(home: Path) -> Settings:
+    return Settings.from_env({"TUNER_HOME": str(home), "TUNER_NODE_TYPES": TYPES})
+
+
+def test_machines_that_may_come_are_offered_at_their_prices_before_any_is_there(tmp_path: Path) -> None:
+    cluster = with_those_to_come(growing(tmp_path), [HEAD])
+    found = offers_of(growing(tmp_path), cluster, Resources(market="spot_with_fallback"))
+    assert [(one.market, one.instance_type, one.price.usd_per_hour) for one in found] == [
+        ("on_demand", "m7i.2xlarge", 0.4),
+        ("spot", "m7i.xlarge", 0.09),
+    ]
+    assert len(priced_nodes(growing(tmp_path), cluster, Resources(cpus=4, market="spot"))) == 3
+
+
+@pytest.mark.parametrize(
+    ("wanted", "pointer"),
+    [
+        (Resources(cpus=9), "/resources/cpus"),
+        (Resources(gpus=1), "/resources/gpus"),
+        (Resources(cpus=5, market="spot"), "/resources/market"),
+        (Resources(instance_type="m7i.xlrge", market="spot"), "/resources/instance_type"),
+    ],
+)
+def test_what_no_node_and_no_type_could_hold_is_refused_with_the_types(
+    tmp_path: Path, wanted: Resources, pointer: str
+) -> None:
+    with pytest.raises(Invalid) as refused:
+        suitable(with_those_to_come(growing(tmp_path), [HEAD]), wanted)
+    (fault,) = refused.value.faults
+    assert fault.pointer == pointer
+    assert (
+        "demand (m7i.2xlarge, on-demand, 8 CPUs, 0 GPUs), spot (m7i.xlarge, spot, 4 CPUs, 0 GPUs)"
+        in fault.detail
+    )

@@ -15,8 +15,8 @@ ANSWER_S = 10
 
 
 class LeavingServer(uvicorn.Server):
-    """`leaving` is set by the first SIGTERM or SIGINT. After a SIGTERM it listens on for `drain_s`, so that whoever sends
-    requests here has seen that it is not ready; a second signal ends that. Streams are ended by `end_streams`, and other answers finished, for
+    """`leaving` is set by the first SIGTERM or SIGINT. After a SIGTERM it listens on for `drain_s`, so that whoever sends requests here
+    has seen that it is not ready; a second signal ends that. Streams are ended by `end_streams`, and other answers finished, for
     `ANSWER_S`; then `run` returns, with the signal handled."""
 
     def __init__(

@@ -52,7 +52,7 @@ def placement_of(places: Places, *, patience_ns: int) -> Placement:
     """For a job that may have these."""
     if {place.offer.market for place in places.all if place.offer} == {"spot", "on_demand"}:
         return SpotWithFallback(places, patience_ns=patience_ns)
-    return CheapestFree(places)
+    return CheapestFree(places, coming_ns=patience_ns)
 
 
 class SpotWithFallback:
@@ -182,15 +182,17 @@ class SpotWithFallback:
         return terms
 
     def _there(self, trial: Standing) -> list[Offer]:
-        return [offer for offer in self._of("spot") if self._room(offer, trial) > 0]
+        """One that runs is moved to a machine that is there, not to one that might come."""
+        runs = trial.at is not None and trial.waited_ns is None
+        return [offer for offer in self._of("spot") if self._room(offer, trial, now=runs) > 0]
 
     def _runs_at(self, trial: Standing) -> Offer | None:
         return None if trial.runs_at is None else self._priced[trial.runs_at]
 
-    def _room(self, offer: Offer, trial: Standing) -> int:
+    def _room(self, offer: Offer, trial: Standing, *, now: bool = False) -> int:
         if offer in self._full and self._full[offer][0] > trial.now:
             return 0
-        return self._places.room(self._place[offer], trial.taken)
+        return self._places.room(self._place[offer], trial.taken, now=now)
 
     def _cheapest(self, market: str, now: Instant) -> Offer:
         found = self._shared.cheapest(self._of(market), now)

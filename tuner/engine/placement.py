@@ -84,11 +84,12 @@ class Anywhere:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One that attempts could be placed on now."""
+    """One that attempts could be placed on now; or, `to_come`, one that the cluster's autoscaler starts once something waits for it."""
 
     labels: Mapping[str, str]
     cpus: float
     gpus: float
+    to_come: bool = False
 
     def fits(self, wanted: Resources) -> int:
         """How many trials of this size it holds."""
@@ -109,19 +110,24 @@ class Places:
     def of(self, offer: Offer) -> Place:
         return next(place for place in self.all if place.offer == offer)
 
-    def room(self, place: Place, taken: Taken) -> int:
-        """For how many more trials of the job; whether other jobs have filled it shows in the wait."""
+    def room(self, place: Place, taken: Taken, *, now: bool = False) -> int:
+        """For how many more trials of the job; whether other jobs have filled it shows in the wait. `now`: on machines that are there."""
         assert place.offer is not None
-        found = [machine for machine in self._machines() if place.offer.is_of(machine.labels)]
+        found = [
+            one for one in self._machines() if place.offer.is_of(one.labels) and not (now and one.to_come)
+        ]
         return sum(machine.fits(self._wanted) for machine in found) - taken.get(place.offer, 0)
 
 
 class CheapestFree:
-    """The cheapest kind of which a machine is there that this job has not filled itself. Where none is, the cheapest, for which
-    the attempt waits."""
+    """The cheapest kind of which a machine is there, or may come, that this job has not filled itself. Where none is, the cheapest, for
+    which the attempt waits. One that has yet to come is waited for longer, for `coming_ns`."""
 
-    def __init__(self, places: Places, *, patience_ns: int = PATIENCE_NS) -> None:
+    def __init__(
+        self, places: Places, *, patience_ns: int = PATIENCE_NS, coming_ns: int = PATIENCE_NS
+    ) -> None:
         self._places, self._patience_ns = places, patience_ns
+        self._coming_ns = max(patience_ns, coming_ns)
 
     def choose(self, trial: Standing) -> Sequence[Place]:
         return sorted(self._places.all, key=lambda place: self._places.room(place, trial.taken) <= 0)
@@ -130,10 +136,22 @@ class CheapestFree:
         at, waited_ns = trial.at, trial.waited_ns
         if at is None or waited_ns is None:
             return None
-        if waited_ns < self._patience_ns and self._places.room(at, trial.taken) > 0:
+        room = self._places.room(at, trial.taken)
+        comes = room > 0 >= self._places.room(at, trial.taken, now=True)
+        if room > 0 and waited_ns < (self._coming_ns if comes else self._patience_ns):
             return None
-        others = (place for place in self._places.all if place != at)
-        return next((place for place in others if self._places.room(place, trial.taken) > 0), None)
+        return self._another(at, trial.taken)
+
+    def _another(self, at: Place, taken: Taken) -> Place | None:
+        """The cheapest that is there; or else the next one that may come, so that all have their turn."""
+        others = [place for place in self._places.all if place != at]
+        free = next((place for place in others if self._places.room(place, taken, now=True) > 0), None)
+        if free is not None:
+            return free
+        after = sum(place.rate.price <= at.rate.price for place in others)
+        return next(
+            (one for one in [*others[after:], *others[:after]] if self._places.room(one, taken) > 0), None
+        )
 
     def paid(self, place: Place, paid_ns: int, *, gained_ns: int, now: Instant) -> None:
         pass

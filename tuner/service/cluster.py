@@ -18,6 +18,7 @@ from tuner.engine.ray_cluster import (
     RayUnavailable,
     cluster_token,
     dashboard_url,
+    node_types_of,
     nodes,
 )
 from tuner.engine.ray_driver.environment import DRIVER_ENV
@@ -129,6 +130,8 @@ def driver_env(settings: Settings, environ: Mapping[str, str] = os.environ) -> d
     env = {**DRIVER_ENV, "TUNER_HOME": str(settings.home), "TUNER_STORAGE": settings.storage}
     env["TUNER_SLICE"] = str(settings.slice_s)
     env["TUNER_SPOT_WAIT"] = str(settings.spot_wait_s)
+    if settings.node_types:
+        env["TUNER_NODE_TYPES"] = node_types_of(settings.node_types).text()
     if settings.prices:
         env["TUNER_PRICES"] = settings.prices
     if settings.node_prices:

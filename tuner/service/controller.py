@@ -20,6 +20,7 @@ from tuner.engine.recovery import lost_since
 from tuner.service.cluster import import_path
 from tuner.service.leading import Term
 from tuner.service.line import in_line, opening
+from tuner.service.offers import with_those_to_come
 from tuner.service.wiring import Service
 from tuner.store import answers, jobs, launches, line
 from tuner.store.database import Connection
@@ -34,6 +35,8 @@ PASS_S = 0.25
 SILENT_NS = 4 * NS
 HUNG_NS = 90 * NS
 ASK_EVERY_S = 0.5
+# Ray's dashboard takes some milliseconds for each, and hundreds may run.
+ASK_AT_ONCE = 16
 QUICK_DEATHS_MAX = 5
 # A driver that lived for so long died of something else, though it had nothing to report: it may have waited for a machine.
 QUICK_NS = 3600 * NS
@@ -47,6 +50,7 @@ class Controller(threading.Thread):
         self._service = service
         self._over = threading.Event()
         self._asked_at: dict[str, float] = {}
+        self._rows: dict[str, JobRow] = {}
         self._windows: dict[str, Window | None] = {}
         self._trouble = ""
         self.ready = threading.Event()
@@ -84,9 +88,8 @@ class Controller(threading.Thread):
     def _lead(self, term: Term) -> None:
         with self._service.database.read() as db:
             live, begun = launches.live(db), line.begun(db)
-        for launch in live:
-            if launch.state != "wanted":
-                self._look_after(term, launch)
+        for launch in self._due(live):
+            self._look_after(term, launch)
         self._launch_wanted(term, live, begun)
 
     # Launching
@@ -103,10 +106,11 @@ class Controller(threading.Thread):
         turns = self._line(term, {name: launch for name, launch in due.items() if name not in begun}, now)
         if not turns:
             return
-        under_way = [self._row(one.job) for one in live if one.state != "wanted" or one.job in begun]
+        under_way = self._under_way(one.job for one in live if one.state != "wanted" or one.job in begun)
         for name in turns:
             row = self._row(name)
-            if not has_room(self._service.cluster.nodes(), under_way, row):
+            nodes = with_those_to_come(self._service.settings, self._service.cluster.nodes())
+            if not has_room(nodes, under_way, row):
                 return
             self._submit(term, due[name], row)
             under_way.append(row)
@@ -125,6 +129,11 @@ class Controller(threading.Thread):
             return []
         with self._service.database.read() as db:
             return [name for name in in_line(db, now) if name in due]
+
+    def _under_way(self, names: Iterable[str]) -> list[JobRow]:
+        """Each is read once, since what it takes of the cluster never changes."""
+        self._rows = {name: self._rows.get(name) or self._row(name) for name in names}
+        return list(self._rows.values())
 
     def _row(self, job: str) -> JobRow:
         with self._service.database.read() as db:
@@ -148,13 +157,21 @@ class Controller(threading.Thread):
 
     # Looking after drivers
 
+    def _due(self, live: Iterable[Launch]) -> list[Launch]:
+        """Whose drivers to ask for: first the silent ones, then those that were not asked for longest."""
+        now, submitted = time.monotonic(), {one.submission_id: one for one in live if one.state != "wanted"}
+        self._asked_at = {name: self._asked_at.get(name, 0.0) for name in submitted}
+        is_silent = {name: self._silent_ns(one) >= SILENT_NS for name, one in submitted.items()}
+        due = [name for name, at in self._asked_at.items() if is_silent[name] or now - at >= ASK_EVERY_S]
+        due.sort(key=lambda name: (not is_silent[name], self._asked_at[name]))
+        return [submitted[name] for name in due[:ASK_AT_ONCE]]
+
+    def _silent_ns(self, launch: Launch) -> int:
+        return self._service.now() - max(launch.heartbeat_at or 0, launch.submitted_at or 0)
+
     def _look_after(self, term: Term, launch: Launch) -> None:
-        heard = max(launch.heartbeat_at or 0, launch.submitted_at or 0)
-        silent_ns = self._service.now() - heard
-        now = time.monotonic()
-        if silent_ns < SILENT_NS and now - self._asked_at.get(launch.submission_id, 0) < ASK_EVERY_S:
-            return
-        self._asked_at[launch.submission_id] = now
+        silent_ns = self._silent_ns(launch)
+        self._asked_at[launch.submission_id] = time.monotonic()
         status = self._service.cluster.status(launch.submission_id)
         if status in ("failed", "stopped", "succeeded", "unknown"):
             self._on_dead(term, launch, status)
@@ -172,7 +189,6 @@ class Controller(threading.Thread):
     def _on_dead(self, term: Term, launch: Launch, status: JobStatus) -> None:
         """A driver that ended as it should has ended its launch too; this one did not."""
         service, now = self._service, self._service.now()
-        self._asked_at.pop(launch.submission_id, None)
         with service.database.read() as db:
             present = launches.get(db, launch.job)
             worked = answers.has_reported_since(db, launch.job, launch.submitted_at or now)

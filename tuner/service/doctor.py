@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from tuner.domain.errors import TunerError, Unavailable
-from tuner.engine.ray_cluster import Dashboard, cluster_token, dashboard_url, nodes
+from tuner.domain.errors import BadFile, TunerError, Unavailable
+from tuner.engine.ray_cluster import Dashboard, cluster_token, dashboard_url, node_types_of, nodes
 from tuner.engine.storage import Storage
 from tuner.service import replicas
 from tuner.service.wiring import system_now
@@ -40,13 +40,20 @@ class Findings:
 
 def examine(settings: Settings) -> Findings:
     """Everything that can be told without a job. Changes nothing but a file in the storage, which it removes."""
-    parts = [of_key, of_database, of_replicas, of_storage, *([of_ray] if settings.ray_address else [])]
+    parts = [
+        of_key,
+        of_database,
+        of_replicas,
+        of_storage,
+        of_node_types,
+        *([of_ray] if settings.ray_address else []),
+    ]
     return Findings(tuple(one for part in parts for one in part(settings)))
 
 
 def refuse_unfit(settings: Settings) -> None:
     """For a service that starts, whose database was brought up to date. Raises Unavailable, with what to do."""
-    for one in (*of_key(settings), *of_storage(settings)):
+    for one in (*of_key(settings), *of_storage(settings), *of_node_types(settings)):
         if not one.ok:
             raise Unavailable(f"{one.part}: {one.seen}; {one.mend}")
 
@@ -121,6 +128,23 @@ def of_storage(settings: Settings) -> Iterator[Finding]:
     )
 
 
+def of_node_types(settings: Settings) -> Iterator[Finding]:
+    """Where an autoscaler's list of machines is named."""
+    if not settings.node_types:
+        return
+    try:
+        found = node_types_of(settings.node_types)
+    except BadFile as error:
+        mend = "mend it, or leave TUNER_NODE_TYPES empty for a cluster that does not grow"
+        yield Finding("node types", False, error.detail, mend)
+        return
+    told = (
+        ", ".join(f"{one.at_most} {one.name}" for one in found.types)
+        or "none: has it enableInTreeAutoscaling?"
+    )
+    yield Finding("node types", True, f"may come up to {told}")
+
+
 def of_ray(settings: Settings) -> Iterator[Finding]:
     ours, url = version("ray"), dashboard_url(settings.ray_address)
     with contextlib.closing(Dashboard(url, cluster_token())) as dashboard:
@@ -141,8 +165,9 @@ def of_ray(settings: Settings) -> Iterator[Finding]:
     workers = [node for node in alive if node.cpus]
     markets = sorted({node.market for node in workers})
     seen = f"{len(workers)} nodes with CPUs, of {', '.join(markets) or 'no market'}"
-    mend = "" if workers else "have nodes join: a job is refused while none can run it"
-    yield Finding("nodes", bool(workers), seen, mend)
+    may_come = any(one.ok and settings.node_types for one in of_node_types(settings))
+    mend = "" if workers or may_come else "have nodes join: a job is refused while none can run it"
+    yield Finding("nodes", not mend, seen, mend)
     nameless = [node.name or node.id[:12] for node in workers if node.instance_type == "local"]
     mend = "start them with --labels instance-type=…,ray.io/market-type=…: they are priced by their CPUs until then"
     told = "all say what kind they are" if not nameless else f"{', '.join(nameless[:5])} say no instance type"

@@ -1,4 +1,4 @@
-"""On which of a cluster's nodes a job's trials may run, and what those cost."""
+"""On which of a cluster's nodes a job's trials may run, those that its autoscaler may bring up among them, and what those cost."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -8,14 +8,20 @@ from tuner.domain.errors import Fault, Invalid, Unavailable
 from tuner.domain.job import Resources
 from tuner.domain.money import Price
 from tuner.domain.offer import Offer
-from tuner.engine.ray_cluster import Node, labels
+from tuner.engine.ray_cluster import Node, labels, node_types_of
 from tuner.service.catalogue import catalogue
 from tuner.service.node_prices import priced, unpriced
 from tuner.settings import Settings
 
 
+def with_those_to_come(settings: Settings, nodes: Iterable[Node]) -> list[Node]:
+    """The living nodes, and those that TUNER_NODE_TYPES says may come, which are not alive. Raises BadFile where that cannot be used."""
+    there = list(nodes)
+    return [*there, *node_types_of(settings.node_types).nodes_to_come(there)]
+
+
 def suitable(nodes: Iterable[Node], wanted: Resources) -> list[Node]:
-    """The living nodes that could ever hold such a trial. Raises Invalid where there is none, naming what is missing."""
+    """The nodes, living and to come, that could ever hold such a trial. Raises Invalid where there is none, naming what is missing."""
     there = list(nodes)
     found = [node for node in there if node.cpus >= wanted.cpus and node.gpus >= wanted.gpus]
     found = [node for node in found if wanted.instance_type in (None, node.instance_type)]
@@ -24,7 +30,7 @@ def suitable(nodes: Iterable[Node], wanted: Resources) -> list[Node]:
         raise Invalid(_no_node(there, wanted))
     of_market = [node for node in found if wanted.market in ("spot_with_fallback", node.market)]
     if not of_market:
-        raise Invalid(_no_market(wanted))
+        raise Invalid(_no_market(there, wanted))
     return of_market
 
 
@@ -99,19 +105,32 @@ def _offer(
     return Offer(node.instance_type, price, node.cpus, node.gpus, node.market, wanted.region, source, binding)
 
 
-def _no_market(wanted: Resources) -> Fault:
+def _no_market(nodes: list[Node], wanted: Resources) -> Fault:
     word = labels.MARKETS["spot" if wanted.market == "spot" else "on_demand"]
     other = "on_demand" if wanted.market == "spot" else "spot"
-    detail = (
-        f"no node of this size that is alive has the label {labels.MARKET}={word}: start nodes with "
-        f"`ray start --labels {labels.MARKET}={word}`, or ask for {other} or spot_with_fallback"
-    )
+    what = f"has the label {labels.MARKET}={word}"
+    told = _types(nodes)
+    if told:
+        detail = (
+            f"no node of this size that is alive or may come {what}; the autoscaler has {told}: give it such a type, "
+            f"or ask for {other} or spot_with_fallback"
+        )
+    else:
+        detail = (
+            f"no node of this size that is alive {what}: start nodes with "
+            f"`ray start --labels {labels.MARKET}={word}`, or ask for {other} or spot_with_fallback"
+        )
     return Fault("/resources/market", detail)
 
 
 def _no_node(nodes: list[Node], wanted: Resources) -> Fault:
     if not nodes:
         raise Unavailable("the Ray cluster has no living node")
+    fault, told = _missing(nodes, wanted), _types(nodes)
+    return replace(fault, detail=f"{fault.detail}; the autoscaler has {told}") if told else fault
+
+
+def _missing(nodes: list[Node], wanted: Resources) -> Fault:
     cpus, gpus = max(node.cpus for node in nodes), max(node.gpus for node in nodes)
     if wanted.cpus > cpus:
         return Fault("/resources/cpus", f"no node has {wanted.cpus:g} CPUs; the largest has {cpus:g}")
@@ -129,3 +148,13 @@ def _no_node(nodes: list[Node], wanted: Resources) -> Fault:
         mend = f"there is {', '.join(near)}" if near else "no node has a region's label; leave it out"
         return Fault("/resources/region", f"no such node is in {wanted.region}; {mend}")
     return Fault("/resources", f"no node has {wanted.cpus:g} CPUs and {wanted.gpus:g} GPUs together")
+
+
+def _types(nodes: Iterable[Node]) -> str:
+    """The kinds that may come; empty where none may."""
+    kinds = {
+        f"{node.name} ({node.instance_type}, {labels.MARKETS[node.market]}, {node.cpus:g} CPUs, {node.gpus:g} GPUs)"
+        for node in nodes
+        if not node.alive
+    }
+    return ", ".join(sorted(kinds))

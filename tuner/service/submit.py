@@ -3,7 +3,7 @@
 import hashlib
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tuner.domain.errors import Fault, Invalid
@@ -15,7 +15,7 @@ from tuner.engine.placement import Machine
 from tuner.engine.ray_cluster import Node
 from tuner.service.above import refuse_without_room
 from tuner.service.cluster import import_path
-from tuner.service.offers import offers_of, priced_nodes
+from tuner.service.offers import offers_of, priced_nodes, with_those_to_come
 from tuner.service.tags import tag_faults
 from tuner.service.trainables import is_allowed
 from tuner.service.views import JobView, job_view
@@ -26,6 +26,7 @@ from tuner.store.self_tests import at_the_door, refusal
 from tuner.tuning.guard import UNKNOWN_NEED_NS
 
 MAX_CONCURRENCY = 10_000
+MARKETS = {"spot": "spot", "on_demand": "on demand"}
 
 
 def submit(
@@ -59,6 +60,7 @@ def submit(
         digest,
         tuple(others),
         priority,
+        _waits_for(service.cluster.nodes(), (offer, *others)),
     )
     rate = offer.rate(cpus=spec.resources.cpus, gpus=spec.resources.gpus)
     with service.database.write() as db:
@@ -84,13 +86,22 @@ def admit(service: Service, spec: JobSpec) -> tuple[list[Offer], int]:
     """What the machines are had for that trials may run on, the dearest first, and how many trials run at once. Raises Invalid
     for what no node has."""
     wanted = spec.resources
-    nodes = service.cluster.nodes()
+    nodes = with_those_to_come(service.settings, service.cluster.nodes())
     offers = offers_of(service.settings, nodes, wanted)
     check_affords(spec, offers[0])
     room = min(
         MAX_CONCURRENCY, sum(_fit(node, wanted) for node, *_ in priced_nodes(service.settings, nodes, wanted))
     )
     return offers, min(room, wanted.max_concurrent_trials or room)
+
+
+def _waits_for(nodes: Iterable[Node], offers: Iterable[Offer]) -> str:
+    """What the job says of itself until it begins; empty where a machine is there for it."""
+    offers = list(offers)
+    if any(offer.is_of(node.labels) and node.cpus for node in nodes for offer in offers):
+        return ""
+    kinds = ", ".join(dict.fromkeys(f"{offer.instance_type} ({MARKETS[offer.market]})" for offer in offers))
+    return f"no machine that it may have is up yet: the autoscaler will be asked for {kinds}"
 
 
 def check_affords(spec: JobSpec, offer: Offer) -> None:

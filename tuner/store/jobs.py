@@ -65,6 +65,7 @@ class NewJob:
     body_sha256: str = ""
     others: tuple[Offer, ...] = ()
     priority: int = 0
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ def create(db: Connection, new: NewJob) -> str:
             concurrency=new.concurrency,
             priority=new.priority,
             state="queued",
-            detail="",
+            detail=new.detail,
             created_at=new.at,
             ran_ns=0,
         )

@@ -11,6 +11,7 @@ from tuner.engine.ray_cluster.labels import Market
 from tuner.engine.ray_cluster.local_cluster import LocalCluster
 from tuner.engine.ray_cluster.local_node import NodeSpec
 from tuner.engine.ray_cluster.local_watch import LocalWatch, Metadata
+from tuner.engine.ray_cluster.node_types import NodeTypes, node_types_of
 from tuner.engine.ray_cluster.nodes import Node, fits, nodes
 
 __all__ = [
@@ -27,10 +28,12 @@ __all__ = [
     "Metadata",
     "Node",
     "NodeSpec",
+    "NodeTypes",
     "RayJobs",
     "RayUnavailable",
     "cluster_token",
     "dashboard_url",
     "fits",
+    "node_types_of",
     "nodes",
 ]

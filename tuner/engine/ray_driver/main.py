@@ -18,6 +18,7 @@ import ray
 
 from tuner.domain.errors import Fenced, TunerError
 from tuner.domain.events import Asked
+from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
 from tuner.domain.window import Window
 from tuner.engine.code_digest import code_digest
@@ -25,7 +26,8 @@ from tuner.engine.fallback import placement_of
 from tuner.engine.heirs import Heirs
 from tuner.engine.landing import Find, Landing
 from tuner.engine.loop import Loop
-from tuner.engine.placement import Placement, Places
+from tuner.engine.placement import Places
+from tuner.engine.ray_cluster import node_types_of
 from tuner.engine.ray_driver.actuator import Actuator
 from tuner.engine.ray_driver.inheritance import HEIRS_MAX, Copier, heirs_of
 from tuner.engine.ray_driver.machines import Machines
@@ -163,8 +165,10 @@ def rebuild(
     *,
     died_at: Instant | None,
     find: Find | None = None,
+    places: Places | None = None,
 ) -> tuple[Loop, SqlJournal, Actuator]:
-    """The job where its record says that it was, and what it wants to begin with. `find` says what a machine is, and costs."""
+    """The job where its record says that it was, and what it wants to begin with. `find` says what a machine is, and costs; `places` None:
+    one is as good as another."""
     now = Instant(time.time_ns())
     journal = SqlJournal(post.database, post.job, row.project, post.epoch, now)
     journal.budget_version = row.budget_version
@@ -190,7 +194,7 @@ def rebuild(
         journal=journal,
         world=actuator,
         clock=SystemClock(),
-        placement=_placement(row, round(settings.spot_wait_s * NS)),
+        placement=placement_of(places, patience_ns=round(settings.spot_wait_s * NS)) if places else None,
         landing=Landing(size, find),
         heirs=_heirs(post, settings, row, sampler, heart),
     )
@@ -214,11 +218,18 @@ def _heirs(post: Post, settings: Settings, row: JobRow, sampler: Sampler, heart:
     return heirs_of(row.spec, sampler, found, begun=begun, copier=copier)
 
 
-def _placement(row: JobRow, patience_ns: int) -> Placement | None:
+def _machines(row: JobRow, settings: Settings) -> Machines | None:
     """None where nodes do not say of which market they are: one is as good as another then."""
-    if not any(offer.labels for offer in row.offers):
-        return None
-    return placement_of(Places(row.offers, row.spec.resources, Machines()), patience_ns=patience_ns)
+    bound = any(offer.labels for offer in row.offers)
+    return Machines(node_types_of(settings.node_types)) if bound else None
+
+
+def _places(row: JobRow, machines: Machines | None) -> Places | None:
+    return None if machines is None else Places(row.offers, row.spec.resources, machines)
+
+
+def _is_there(places: Places | None, offer: Offer) -> bool:
+    return places is None or places.room(places.of(offer), {}, now=True) > 0
 
 
 def _died_at(post: Post) -> Instant | None:
@@ -257,14 +268,19 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
         jobs.begin_running(db, post.job, at=Instant(time.time_ns()))
         row = jobs.get(db, post.job)
     goes_on = partial(_goes_on, post, heart, row.spec.window)
-    gate = SpotGate(post.database, row, post.epoch, goes_on, settings.spot_wait_s, args.code)
+    machines = _machines(row, settings)
+    is_there = partial(_is_there, _places(row, machines))
+    gate = SpotGate(
+        post.database, row, post.epoch, goes_on, settings.spot_wait_s, args.code, is_there=is_there
+    )
     if (why := gate.refusal(died_at=died_at)) is not None:
         heart.stop()
         gate.refuse(why, died_at=died_at)
         return 0
     with post.database.read() as db:
         row = jobs.get(db, post.job)  # it may have been asked to pause meanwhile
-    loop, journal, actuator = rebuild(post, settings, row, heart, died_at=died_at, find=finder(settings, row))
+    find, places = finder(settings, row), _places(row, machines)
+    loop, journal, actuator = rebuild(post, settings, row, heart, died_at=died_at, find=find, places=places)
     attention = Attention(loop, journal, post, heart)
     if loop.end is None:
         run_tune(row.spec, loop, actuator, concurrency=row.concurrency, each_turn=attention.turn)

@@ -45,7 +45,8 @@ log = logging.getLogger("tuner.driver")
 @dataclass(frozen=True)
 class SpotGate:
     """`goes_on` is called several times a second; once it answers False, the test is given up. `seen`: the digest of the code as
-    the service has it. `wait_s`: after so long without a machine another kind is tried, and then this one again."""
+    the service has it. `wait_s`: after so long without a machine another kind is tried, and then this one again. `is_there`: whether
+    a machine of this kind is there already; of those that have yet to come the cheapest is asked for, which trials can use, too."""
 
     database: Database
     row: JobRow
@@ -54,6 +55,7 @@ class SpotGate:
     wait_s: float
     seen: str | None = None
     seat: Callable[[Offer, Resources], Seat] = Seat
+    is_there: Callable[[Offer], bool] = lambda offer: True
 
     def refusal(self, *, died_at: Instant | None) -> str | None:
         """Why this job may not run; None: it may, or it is not to go on. Raises Unavailable where the test itself was lost again
@@ -147,9 +149,10 @@ class SpotGate:
                 return None
         return None
 
-    def _preference(self, offer: Offer) -> tuple[bool, int]:
-        size = self.row.spec.resources
-        return offer.market == "spot", offer.rate(cpus=size.cpus, gpus=size.gpus).price.micro_usd_per_hour
+    def _preference(self, offer: Offer) -> tuple[bool, bool, int]:
+        size, comes = self.row.spec.resources, not self.is_there(offer)
+        rate = offer.rate(cpus=size.cpus, gpus=size.gpus)
+        return comes, offer.market == "spot" and not comes, rate.price.micro_usd_per_hour
 
     def _paid(self, seat: Seat, offer: Offer, number: int) -> Verdict | None:
         size, name = self.row.spec.resources, hold_id(self.row.id, SELF_TEST, self.epoch, number)

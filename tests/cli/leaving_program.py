@@ -1,0 +1,43 @@
+"""`python -m tests.cli.leaving_program HOME DRAIN_S`: a service over a cluster of no substance, which ends as `tuner serve` does.
+
+It prints its port, and says so when what comes behind the serving is done."""
+
+import socket
+import sys
+import time
+from pathlib import Path
+
+from tests import fakes
+from tuner.api.app import create_app
+from tuner.cli.leaving import LeavingServer
+from tuner.service.controller import Controller
+from tuner.service.leading import Renewing
+
+
+def main(home: str, drain_s: str) -> None:
+    service = fakes.service_in(Path(home))
+    app = create_app(service)
+
+    @app.get("/slow")
+    def slow() -> str:
+        print("asked", flush=True)
+        time.sleep(1)
+        return "answered"
+
+    job = fakes.submit(fakes.client_of(service))
+    Controller(service).one_pass()
+    leading = Renewing(service.leading)
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    print(listening.getsockname()[1], job, flush=True)
+    server = LeavingServer(
+        app, leaving=app.state.leaving, end_streams=app.state.hub.end, drain_s=float(drain_s)
+    )
+    leading.start()
+    server.run(sockets=[listening])
+    leading.stop()
+    print("over", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

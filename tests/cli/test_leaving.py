@@ -1,0 +1,89 @@
+"""A service that is asked to end: not ready, then deaf, its answers finished, its lease given up, its jobs left alone."""
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.fakes import KEY
+from tuner.service.leading import ROLE
+from tuner.store import jobs, launches, leadership
+from tuner.store.database import Database
+
+ROOT = Path(__file__).parents[2]
+
+
+class Program:
+    def __init__(self, home: Path, drain_s: float) -> None:
+        command = [sys.executable, "-m", "tests.cli.leaving_program", str(home), str(drain_s)]
+        self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        port, self.job = self.says().split()
+        self.url = f"http://127.0.0.1:{port}"
+        self.client = httpx2.Client(base_url=self.url, headers={"Authorization": f"Bearer {KEY}"}, timeout=30)
+        while not self.answers("/readyz"):
+            pass
+
+    def says(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def answers(self, path: str) -> bool:
+        try:
+            return bool(httpx2.get(f"{self.url}{path}", timeout=30).is_success)
+        except httpx2.HTTPError:
+            return False
+
+
+@pytest.fixture
+def program(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Program]:
+    found = Program(tmp_path, request.param)
+    yield found
+    found.process.kill()
+    found.process.wait()
+    found.client.close()
+    assert found.process.stdout is not None
+    found.process.stdout.close()
+
+
+@pytest.mark.parametrize("program", [0], indirect=True)
+def test_answers_are_finished_streams_ended_and_the_lease_given_up(program: Program, tmp_path: Path) -> None:
+    slow: list[httpx2.Response] = []
+    asking = threading.Thread(target=lambda: slow.append(program.client.get("/slow")))
+    with program.client.stream("GET", f"/v1/jobs/{program.job}/events") as stream:
+        lines = stream.iter_lines()
+        assert next(lines).startswith("retry")
+        asking.start()
+        assert program.says() == "asked"
+        program.process.send_signal(signal.SIGTERM)
+        assert any(line.startswith("event") for line in lines), "a stream that ends tells how things stand"
+    asking.join(30)
+    assert slow[0].json() == "answered"
+    assert program.says() == "over", "what comes behind the serving is not reached"
+    assert program.process.wait(30) == 0
+    database = Database(f"sqlite:///{tmp_path}/tuner.db")
+    with database.read() as db:
+        term, launch = leadership.get(db, ROLE), launches.get(db, program.job)
+        assert jobs.get(db, program.job).state == "queued"
+    database.dispose()
+    assert (term and term.token, term and term.expires_at) == (1, 0)
+    assert launch is not None
+    assert launch.state == "submitted"
+
+
+@pytest.mark.parametrize("program", [600], indirect=True)
+def test_for_a_while_it_answers_and_says_that_it_is_not_ready_until_it_is_asked_again(
+    program: Program,
+) -> None:
+    program.process.send_signal(signal.SIGTERM)
+    while program.answers("/readyz"):
+        pass
+    assert program.answers("/healthz")
+    assert program.client.get(f"/v1/jobs/{program.job}").is_success
+    program.process.send_signal(signal.SIGTERM)
+    assert program.says() == "over"
+    assert program.process.wait(30) == 0

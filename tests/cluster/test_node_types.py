@@ -1,0 +1,128 @@
+"""What an autoscaler may bring up, read from its own files; and what of it is still to come."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuner.domain.errors import BadFile
+from tuner.engine.ray_cluster import Node, NodeTypes, node_types_of
+from tuner.engine.ray_cluster.node_types import NodeType, read_node_types
+
+LAUNCHER = """
+cluster_name: c
+max_workers: 5
+head_node_type: head
+available_node_types:
+  head: {resources: {CPU: 0}, node_config: {}}
+  demand: {max_workers: 2, resources: {CPU: 4}, labels: {ray.io/market-type: on-demand, instance-type: m7i.xlarge}}
+  spot:
+    resources: {CPU: 4, GPU: 1, memory: 1024}
+    labels: {ray.io/market-type: spot, instance-type: g6.xlarge, usd-per-hour: "0.31"}
+"""
+KUBERAY = """
+apiVersion: v1
+kind: ConfigMap
+---
+apiVersion: ray.io/v1
+kind: RayCluster
+spec:
+  enableInTreeAutoscaling: true
+  workerGroupSpecs:
+    - groupName: spot
+      minReplicas: 0
+      maxReplicas: 3
+      numOfHosts: 2
+      rayStartParams: {num-gpus: "1"}
+      labels: {ray.io/market-type: spot}
+      template:
+        spec:
+          containers:
+            - resources: {requests: {cpu: 500m}, limits: {cpu: 2500m, memory: 2Gi, nvidia.com/gpu: 4}}
+            - resources: {limits: {cpu: "9"}}
+    - groupName: off
+      maxReplicas: 0
+      template: {spec: {containers: [{resources: {limits: {cpu: 1}}}]}}
+"""
+SPOT = NodeType(
+    "spot",
+    4,
+    1,
+    1024,
+    5,
+    {"ray.io/market-type": "spot", "instance-type": "g6.xlarge", "usd-per-hour": "0.31"},
+)
+
+
+def test_the_file_of_rays_launcher_is_read_as_it_is() -> None:
+    found = read_node_types(LAUNCHER, "f")
+    demand, spot = found.types
+    assert (demand.name, demand.cpus, demand.at_most) == ("demand", 4, 2)
+    assert spot == SPOT
+    assert found.at_most == 5
+
+
+def test_kuberays_groups_are_read_as_its_autoscaler_reads_them() -> None:
+    found = read_node_types(KUBERAY, "f")
+    assert found == NodeTypes((NodeType("spot", 3, 1, 2 << 30, 6, {"ray.io/market-type": "spot"}),), 6)
+    still = KUBERAY.replace("enableInTreeAutoscaling: true", "enableInTreeAutoscaling: false")
+    assert read_node_types(still, "f") == NodeTypes()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: [", "no YAML"),
+        ("a: 1", "neither available_node_types"),
+        (LAUNCHER.replace("max_workers: 2", "max_workers: -2"), "available_node_types.demand.max_workers"),
+        (LAUNCHER.replace("{CPU: 4},", "{},"), "available_node_types.demand.resources.CPU is not there"),
+        (LAUNCHER.replace("CPU: 4, GPU: 1", "CPU: four"), "spot.resources.CPU must be an amount"),
+        (LAUNCHER.replace('"0.31"', "0.31"), 'usd-per-hour must be text: write "0.31"'),
+        (LAUNCHER.replace('"0.31"', '"cheap"'), "usd-per-hour must be dollars an hour"),
+        (KUBERAY.replace("maxReplicas: 3", "maxReplicas: many"), r"workerGroupSpecs\[0\].maxReplicas"),
+        (KUBERAY.replace("containers:", "pods:", 1), r"workerGroupSpecs\[0\].template.spec.containers"),
+        (KUBERAY.replace("cpu: ", "chip: "), r"workerGroupSpecs\[0\].*limits.cpu is not there"),
+    ],
+)
+def test_a_bad_file_is_refused_with_the_field_and_what_to_write(text: str, said: str) -> None:
+    with pytest.raises(BadFile, match=said):
+        read_node_types(text, "f")
+
+
+def test_a_file_that_is_changed_is_read_again_and_one_that_is_gone_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(LAUNCHER)
+    assert len(node_types_of(str(file)).types) == 2
+    file.write_text(LAUNCHER.replace("max_workers: 2", "max_workers: 0 "))
+    assert [one.name for one in node_types_of(str(file)).types] == ["spot"]
+    file.unlink()
+    with pytest.raises(BadFile, match="TUNER_NODE_TYPES"):
+        node_types_of(str(file))
+
+
+def test_what_a_driver_is_told_is_what_the_service_has_read() -> None:
+    for text in (LAUNCHER, KUBERAY):
+        found = read_node_types(text, "f")
+        assert node_types_of(found.text()) == found
+
+
+TYPES = st.lists(st.integers(0, 4), min_size=1, max_size=3).map(
+    lambda counts: tuple(NodeType(f"t{i}", i + 1, 0, 0, n, {"kind": f"t{i}"}) for i, n in enumerate(counts))
+)
+
+
+@given(TYPES, st.integers(0, 12), st.lists(st.integers(0, 3), max_size=8), st.booleans())
+def test_never_more_are_to_come_than_the_autoscaler_would_start(
+    types: tuple[NodeType, ...], at_most: int, alive: list[int], grouped: bool
+) -> None:
+    """Of each type with those that are there, and of all together as long as that is kept to."""
+    found = NodeTypes(types, at_most)
+    label = "ray.io/node-group" if grouped else "kind"
+    nodes = [Node(f"n{n}", kind + 1, 0, 0, {label: f"t{kind}"}) for n, kind in enumerate(alive)]
+    coming = found.nodes_to_come([Node("head", 0, 0, 0, is_head=True), *nodes])
+    assert all(not one.alive and one.id == "" for one in coming)
+    for number, one in enumerate(types):
+        there, more = alive.count(number), sum(node.name == one.name for node in coming)
+        assert more <= max(0, one.at_most - there)
+        assert more == min(max(0, one.at_most - there), max(0, at_most - len(alive)))

@@ -1,0 +1,74 @@
+"""A pass of the controller costs the same however many jobs run: it comes four times a second."""
+
+import pytest
+from sqlalchemy import event
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.copies import copy_job
+from tests.fakes import FakeCluster, FakeService
+from tests.service.passes import give_room, submit
+from tuner.engine.ray_cluster import JobStatus
+from tuner.service import controller as passes
+from tuner.service.controller import ASK_AT_ONCE, Controller
+from tuner.store import launches
+
+RUNNING = 50
+
+
+@pytest.fixture
+def asked(service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Of so many jobs that run and fill the cluster, whose drivers Ray was asked for."""
+    job = submit(service, client)
+    fakes.begin(service, job)
+    copy_job(service.database, job, RUNNING - 1)
+    give_room(service, cpus=2 * RUNNING)
+    found: list[str] = []
+
+    def status(cluster: FakeCluster, name: str) -> JobStatus:
+        found.append(name)
+        return "running"
+
+    monkeypatch.setattr(FakeCluster, "status", status)
+    return found
+
+
+def test_a_pass_asks_for_a_few_drivers_and_for_each_in_its_turn(
+    service: FakeService, asked: list[str]
+) -> None:
+    controller = Controller(service)
+    controller.one_pass()
+    assert len(asked) == ASK_AT_ONCE
+    while len(asked) < RUNNING:
+        controller.one_pass()
+    assert len(set(asked)) == len(asked) == RUNNING
+
+
+def test_a_driver_that_is_silent_is_asked_for_first(
+    service: FakeService, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passes, "ASK_EVERY_S", 0.0)
+    controller = Controller(service)
+    controller.one_pass()
+    service.now.pass_s(10)
+    with service.database.write() as db:
+        for launch in launches.live(db):
+            if launch.job != "job_copy30":
+                launches.beat(db, launch.job, launch.epoch, service.now())
+    for _ in range(3):
+        del asked[:]
+        controller.one_pass()
+        assert asked[0] == "job_copy30-1"
+        assert len(asked) == ASK_AT_ONCE
+
+
+def test_a_job_that_runs_is_read_once_while_others_wait_for_its_room(
+    service: FakeService, client: TestClient, asked: list[str]
+) -> None:
+    submit(service, client)
+    controller, statements = Controller(service), list[str]()
+    controller.one_pass()
+    event.listen(service.database.engine, "before_cursor_execute", lambda *told: statements.append(told[2]))
+    controller.one_pass()
+    assert service.cluster.submitted == []
+    assert len(statements) < 20

@@ -1,0 +1,72 @@
+"""Jobs on a cluster of which no worker is up: accepted for what its autoscaler may start, and refused for the rest."""
+
+from dataclasses import replace
+
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.fakes import FakeService
+from tests.service.passes import one_pass
+from tuner.engine.ray_cluster import Node
+
+TYPES = (
+    '{"max_workers": 3, "available_node_types": {"spot": {"max_workers": 3, "resources": {"CPU": 2}, "labels": '
+    '{"ray.io/market-type": "spot", "instance-type": "tiny", "usd-per-hour": "0.02"}}}}'
+)
+HEAD = Node("head", 0, 0, 1 << 30, is_head=True)
+
+
+def growing(service: FakeService) -> FakeService:
+    service.cluster.found = [HEAD]
+    return replace(service, settings=replace(service.settings, node_types=TYPES))
+
+
+def test_a_job_for_machines_that_may_come_is_accepted_with_their_room_and_says_so(
+    service: FakeService,
+) -> None:
+    client = fakes.client_of(growing(service))
+    answer = client.post("/v1/jobs", json=fakes.body(resources={"market": "spot"})).json()
+    assert answer["state"] == "queued"
+    assert answer["concurrency"] == 6
+    assert answer["price"]["usd_per_hour"] == 0.02
+    assert (
+        answer["detail"]
+        == "no machine that it may have is up yet: the autoscaler will be asked for tiny (spot)"
+    )
+    plan = client.post("/v1/plans", json=fakes.body(resources={"market": "spot"}))
+    assert plan.status_code == 200, plan.text
+
+
+def test_what_the_autoscaler_could_never_start_is_refused_and_its_types_are_named(
+    service: FakeService,
+) -> None:
+    client = fakes.client_of(growing(service))
+    for resources, pointer in (
+        ({"cpus": 3}, "/resources/cpus"),
+        ({"market": "on_demand"}, "/resources/market"),
+    ):
+        answer = client.post("/v1/jobs", json=fakes.body(resources=resources))
+        assert answer.status_code == 422
+        (error,) = answer.json()["errors"]
+        assert error["pointer"] == pointer
+        assert "the autoscaler has spot (tiny, spot, 2 CPUs, 0 GPUs)" in error["detail"]
+
+
+def test_jobs_are_launched_beside_each_other_as_far_as_machines_may_come(service: FakeService) -> None:
+    grown = growing(service)
+    client = fakes.client_of(grown)
+    for _ in range(3):
+        fakes.submit(client, resources={"market": "spot", "max_concurrent_trials": 3})
+    one_pass(grown)
+    assert len(grown.cluster.submitted) == 2
+
+
+def test_a_file_that_cannot_be_used_refuses_jobs_and_says_why(
+    service: FakeService, client: TestClient
+) -> None:
+    broken = replace(
+        service, settings=replace(service.settings, node_types="{max_workers: x, available_node_types: {}}")
+    )
+    answer = fakes.client_of(broken).post("/v1/jobs", json=fakes.body())
+    assert answer.status_code == 422
+    assert "max_workers must be a whole number" in answer.json()["detail"]

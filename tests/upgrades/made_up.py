@@ -1,0 +1,54 @@
+"""A newer version that is made up: its migrations are those that there are, and one that adds what an additive one may add."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+from tuner.store import database
+from tuner.store.database import Database, newest_revision
+
+REVISION = "9001"
+SOURCE = '''"""What a newer version has in addition"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "{revision}"
+down_revision = "{before}"
+GROWN = ("jobs", "launches", "accounts", "entries", "holds", "trials", "attempts", "reports", "events", "leadership")
+
+
+def upgrade() -> None:
+    op.create_table(
+        "novelties",
+        sa.Column("job", sa.String(40), sa.ForeignKey("jobs.id"), primary_key=True),
+        sa.Column("what", sa.Text(), nullable=False),
+    )
+    for table in GROWN:
+        op.add_column(table, sa.Column("novelty", sa.String(40), nullable=True))
+        op.add_column(table, sa.Column("novelties", sa.BigInteger(), nullable=False, server_default="7"))
+    op.create_index("ix_entries_novelty", "entries", ["novelty"])
+'''
+
+
+@contextmanager
+def known(folder: Path) -> Iterator[None]:
+    """This process is of the newer version; the folder, which is empty or was used for this, holds its migrations."""
+    migrations = folder / "migrations"
+    if not migrations.exists():
+        before = newest_revision()
+        shutil.copytree(database.MIGRATIONS, migrations, ignore=shutil.ignore_patterns("__pycache__"))
+        text = SOURCE.format(revision=REVISION, before=before)
+        (migrations / "versions" / f"{REVISION}_made_up.py").write_text(text)
+    with patch.object(database, "MIGRATIONS", migrations):
+        yield
+
+
+def migrate(url: str, folder: Path) -> None:
+    """As `tuner migrate` of the newer version does."""
+    with known(folder):
+        newer = Database(url)
+        newer.migrate()
+        newer.dispose()

@@ -1,0 +1,114 @@
+"""What runs while a newer version brings the schema up to date goes on: drivers and services of this one, to the end, with the money right."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import fakes, postgres
+from tests.fakes import FakeService
+from tests.service.passes import launch_of
+from tests.store import hammer
+from tests.store.builders import JOB, budget, create, new_job
+from tests.store.crowd import crowd
+from tests.upgrades import made_up
+from tuner.domain.errors import Unavailable
+from tuner.service.audit import Audit
+from tuner.service.controller import Controller
+from tuner.service.keeper import Keeper
+from tuner.store import jobs, ledger
+from tuner.store.database import Database, newest_revision
+
+with_postgresql = pytest.mark.skipif(postgres.programs() is None, reason="this machine has no PostgreSQL")
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=with_postgresql)])
+def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FakeService]:
+    made = fakes.service_in(tmp_path / "home")
+    if request.param == "sqlite":
+        yield made
+        made.database.dispose()
+        return
+    made.database.dispose()
+    with postgres.server() as url:
+        database = Database(url)
+        database.migrate()
+        yield FakeService(made.settings, database)
+        database.dispose()
+
+
+def upgrade(service: FakeService, folder: Path) -> None:
+    made_up.migrate(service.database.url.render_as_string(hide_password=False), folder)
+    assert service.database.revision() == made_up.REVISION
+
+
+def test_a_driver_goes_on_to_its_end_and_spends_what_it_would_have(
+    service: FakeService, tmp_path: Path
+) -> None:
+    client = fakes.client_of(service)
+    undisturbed, upgraded = (fakes.submit(client, budget={"usd": 0.001}) for _ in range(2))
+    fakes.simulate(service, undisturbed)
+    run = fakes.simulate(service, upgraded, messages=40)
+    with service.database.read() as db:
+        assert jobs.get(db, upgraded).state == "running"
+    upgrade(service, tmp_path / "newer")
+    run.run(turns_max=100_000)
+    bills = [client.get(f"/v1/jobs/{job}/bill").json() for job in (undisturbed, upgraded)]
+    assert bills[0]["total_usd"] == bills[1]["total_usd"] > 0
+    assert bills[0]["by_kind"] == bills[1]["by_kind"]
+    shown = client.get(f"/v1/jobs/{upgraded}").json()
+    assert (shown["state"], shown["stop_reason"]) == ("succeeded", "budget_usd")
+    with service.database.read() as db:
+        assert ledger.faults(db, upgraded) == []
+
+
+def test_a_service_that_runs_goes_on_and_one_that_starts_says_why_it_does_not(
+    service: FakeService, tmp_path: Path
+) -> None:
+    client, controller = fakes.client_of(service), Controller(service)
+    before = fakes.submit(client)
+    controller.one_pass()
+    upgrade(service, tmp_path / "newer")
+    after = fakes.submit(client, resources={"max_concurrent_trials": 1}, tags={"team": "vision"})
+    assert client.put("/v1/budgets/all", json={"usd": 5}).status_code in (200, 201)
+    assert client.post(f"/v1/jobs/{after}/pause").status_code == 202
+    assert client.post(f"/v1/jobs/{after}/resume").status_code == 202
+    assert client.patch(f"/v1/jobs/{after}", json={"budget": {"usd": 0.005}}).status_code == 200
+    fakes.simulate(service, before)
+    service.now.pass_s(5)
+    controller.one_pass()
+    Keeper(service).one_pass()
+    assert service.cluster.submitted == [f"{before}-1", f"{after}-{launch_of(service, after).epoch}"]
+    assert client.post(f"/v1/jobs/{after}/cancel").status_code == 202
+    for path in (
+        "jobs",
+        f"jobs/{before}/bill",
+        f"jobs/{before}/ledger",
+        f"jobs/{before}/best",
+        "spend",
+        "budgets",
+    ):
+        assert client.get(f"/v1/{path}").status_code == 200, path
+    Audit(service).some()
+    assert service.vitals.violations == {}
+    with pytest.raises(Unavailable, match=f"at revision 9001, .* none after {newest_revision()}"):
+        Database(service.database.url.render_as_string(hide_password=False)).migrate()
+
+
+@with_postgresql
+def test_a_migration_waits_its_turn_among_drivers_at_work(tmp_path: Path) -> None:
+    """It locks tables that a driver's transaction locks in another order: it gives way, and tries again."""
+    names = [f"job_{number:016}" for number in range(70, 73)]
+    with postgres.server() as url:
+        database = Database(url)
+        database.migrate()
+        create(database, new_job(JOB))
+        for name in names:
+            create(database, new_job(name, limits=budget(10**6, 10**6)))
+        with crowd(hammer.renew_for, database, [(number, 50) for number in range(70, 73)]):
+            made_up.migrate(url, tmp_path)
+        assert database.revision() == made_up.REVISION
+        with database.read() as db:
+            assert [ledger.faults(db, name) for name in names] == [[]] * 3
+            assert all(ledger.account(db, name).posted.usd.micro_usd > 0 for name in names)
+        database.dispose()

@@ -1,0 +1,135 @@
+"""A migration only adds, so that code of the release before works on: see docs/decisions/0012-one-of-several-leads.md."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic import command
+from alembic.config import Config
+from alembic.script import Script, ScriptDirectory
+from sqlalchemy import Connection, inspect
+
+from tests.upgrades import made_up
+from tuner.settings import release
+from tuner.store import database
+from tuner.store.database import Database
+
+# Those before it were made before there was a release.
+FIRST_HELD_TO_IT = "0021"
+Schema = dict[str, dict[str, Any]]
+
+
+def schema(db: Connection) -> Schema:
+    """Of each table: its columns, and what a row of it must fulfil."""
+    found = inspect(db)
+    return {
+        table: {
+            "columns": {column["name"]: column for column in found.get_columns(table)},
+            "checks": {str(one["sqltext"]) for one in found.get_check_constraints(table)},
+            "unique": {tuple(one["column_names"]) for one in found.get_unique_constraints(table)}
+            | {tuple(one["column_names"]) for one in found.get_indexes(table) if one["unique"]},
+            "foreign": {tuple(one["constrained_columns"]) for one in found.get_foreign_keys(table)},
+        }
+        for table in found.get_table_names()
+        if table != "alembic_version"
+    }
+
+
+def broken(before: Schema, after: Schema) -> list[str]:
+    """What code that knows the schema before cannot do, or may not, after."""
+    found = [f"the table {table} is gone" for table in before.keys() - after.keys()]
+    for table in sorted(before.keys() & after.keys()):
+        old, new = before[table]["columns"], after[table]["columns"]
+        found += [f"{table}.{name} is gone" for name in old.keys() - new.keys()]
+        for name in old.keys() & new.keys():
+            if str(old[name]["type"]) != str(new[name]["type"]):
+                found.append(f"{table}.{name} is of another type")
+            if old[name]["nullable"] and not new[name]["nullable"]:
+                found.append(f"{table}.{name} may not be null any more")
+        for name in new.keys() - old.keys():
+            if not new[name]["nullable"] and new[name]["default"] is None:
+                found.append(f"{table}.{name} has to be given")
+        for rule in ("checks", "unique", "foreign"):
+            added = {one for one in after[table][rule] - before[table][rule] if not _is_of_new(one, old, new)}
+            found += [f"{table} has a new rule: {one}" for one in sorted(added, key=str)]
+    return found
+
+
+def _is_of_new(rule: object, old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Rules over new columns alone, which code of before leaves null, or at their defaults."""
+    return isinstance(rule, tuple) and set(rule) <= new.keys() - old.keys()
+
+
+def steps() -> list[Script]:
+    found = list(ScriptDirectory(str(database.MIGRATIONS)).walk_revisions())[::-1]
+    return [one for one in found if one.revision >= FIRST_HELD_TO_IT]
+
+
+def breaking(url: str, upto: str) -> list[str]:
+    """What the migration of this revision breaks."""
+    found = Database(url)
+    with found.write() as db:
+        config = Config()
+        config.set_main_option("script_location", str(database.MIGRATIONS))
+        config.attributes["connection"] = db
+        (script,) = (one for one in steps() if one.revision == upto)
+        command.upgrade(config, str(script.down_revision))
+        before = schema(db)
+        command.upgrade(config, upto)
+        after = schema(db)
+    found.dispose()
+    return broken(before, after)
+
+
+@pytest.mark.parametrize("revision", [one.revision for one in steps()])
+def test_a_migration_breaks_nothing_but_what_no_release_has_used_since(revision: str, tmp_path: Path) -> None:
+    (script,) = (one for one in steps() if one.revision == revision)
+    unused_since = getattr(script.module, "unused_since", None)
+    found = breaking(f"sqlite:///{tmp_path}/tuner.db", revision)
+    if unused_since is None:
+        assert found == [], (
+            "add now, and remove a release later, with unused_since naming the last release that used it"
+        )
+    else:
+        assert numbers(unused_since) < numbers(release())
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
+
+
+@pytest.fixture
+def newer(tmp_path: Path) -> Iterator[Path]:
+    with made_up.known(tmp_path / "newer"):
+        yield database.MIGRATIONS / "versions" / f"{made_up.REVISION}_made_up.py"
+
+
+def test_the_made_up_one_keeps_the_rule(newer: Path, tmp_path: Path) -> None:
+    assert newer.exists()
+    assert breaking(f"sqlite:///{tmp_path}/tuner.db", made_up.REVISION) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ('op.drop_column("jobs", "code")', "jobs.code is gone"),
+        ('op.drop_table("leases")', "the table leases is gone"),
+        (
+            'with op.batch_alter_table("jobs") as jobs:\n        jobs.alter_column("code", nullable=False)',
+            "jobs.code may not be null any more",
+        ),
+        (
+            'with op.batch_alter_table("jobs") as jobs:\n        jobs.alter_column("name", type_=sa.Integer())',
+            "jobs.name is of another type",
+        ),
+        (
+            'with op.batch_alter_table("jobs") as jobs:\n        jobs.add_column(sa.Column("must", sa.Text(), nullable=False))',
+            "jobs.must has to be given",
+        ),
+        ('op.create_index("ux", "jobs", ["name"], unique=True)', "jobs has a new rule: ('name',)"),
+    ],
+)
+def test_one_that_breaks_it_is_found(newer: Path, tmp_path: Path, change: str, said: str) -> None:
+    newer.write_text(f"{newer.read_text()}    {change}\n")
+    assert said in breaking(f"sqlite:///{tmp_path}/tuner.db", made_up.REVISION)
