@@ -1,6 +1,7 @@
 """What brings a cluster up really runs, with stand-ins for the programs of clouds, of Ray and of Kubernetes."""
 
 import json
+import os
 import subprocess
 from itertools import pairwise
 from pathlib import Path
@@ -162,3 +163,49 @@ def test_an_upgrade_leaves_the_operator_and_the_secrets(tmp_path: Path) -> None:
     assert not [words for words, _ in heard if "create" in words]
     (manifests,) = (list(yaml.safe_load_all(stdin)) for _, stdin in heard if stdin)
     assert "Secret" not in {one["kind"] for one in manifests}
+
+
+def server(folder: Path, *, there: bool) -> dict[str, str]:
+    """A plain server, and what install.sh is told of it. Its Python is there already, as after a first installation."""
+    found = Scratch(folder)
+    found.copy("deploy/systemd", "deploy/digits.yaml")
+    found.stand_in("id", () if there else (("tuner", 1, ""),))
+    for name in ("useradd", "systemctl", "python3.11"):
+        found.stand_in(name)
+    for name in ("python", "pip"):
+        found.stand_in(name, at=folder / "opt/bin")
+    # The group is made by what is stood in for.
+    wrapper = folder / "bin/install"
+    wrapper.write_text(f'#!/bin/bash\nexec /usr/bin/install "${{@/#tuner/{os.getgid()}}}"\n')
+    wrapper.chmod(0o755)
+    (folder / "units").mkdir()
+    names = {"PREFIX": "opt", "UNITS": "units", "SETTINGS": "etc"}
+    return {"PYTHON": "python3.11", **{name: str(folder / one) for name, one in names.items()}}
+
+
+def test_a_plain_server_gets_user_program_unit_and_settings(tmp_path: Path) -> None:
+    env = server(tmp_path, there=False)
+    found = Scratch(tmp_path)
+    found.run("deploy/systemd/install.sh", env=env)
+    calls = found.called()
+    (useradd,) = [words for words in calls if words[0] == "useradd"]
+    assert useradd[-1] == "tuner"
+    (pip,) = [words for words in calls if words[0] == "pip"]
+    assert pip[-2:] == [str(found.checkout / "constraints.txt"), f"{found.checkout}[s3,gpu,postgresql]"]
+    assert calls[-1] == ["systemctl", "daemon-reload"]
+    unit = (tmp_path / "units/tuner.service").read_text()
+    assert f"ExecStart={tmp_path}/opt/bin/tuner serve" in unit
+    assert f"WorkingDirectory={tmp_path}/opt/trainables" in unit
+    assert (tmp_path / "opt/trainables/digits.yaml").exists(), "what the README submits"
+    assert (tmp_path / "etc/tuner.env").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_second_installation_leaves_the_settings(tmp_path: Path) -> None:
+    env = server(tmp_path, there=True)
+    found = Scratch(tmp_path)
+    found.run("deploy/systemd/install.sh", env=env)
+    (tmp_path / "etc/tuner.env").write_text("TUNER_PORT=9000\n")
+    found.called()
+    found.run("deploy/systemd/install.sh", env=env)
+    assert (tmp_path / "etc/tuner.env").read_text() == "TUNER_PORT=9000\n"
+    assert not [words for words in found.called() if words[0] == "useradd"]
