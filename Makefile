@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve chromium prometheus test test-fast lint docs bench preemptions chaos soak clean
+.PHONY: help install demo serve chromium prometheus systemd test test-fast lint docs bench preemptions chaos soak clean
 
 help:
 	@echo "make install   set up .venv"
@@ -48,11 +48,16 @@ prometheus:
 	@command -v prometheus >/dev/null && command -v promtool >/dev/null || { \
 	  echo "Prometheus is missing, which the tests of its rules need: install it (Debian: apt install prometheus)" >&2; exit 1; }
 
-test: install chromium prometheus
+# Units are read by systemd's own program.
+systemd:
+	@command -v systemd-analyze >/dev/null || { \
+	  echo "systemd-analyze is missing, which the tests of deploy/systemd need: install it (Debian: apt install systemd)" >&2; exit 1; }
+
+test: install chromium prometheus systemd
 	$(BIN)/python -m pytest -n 3 --dist loadfile -m "$(WITHOUT_A_SERVICE)"
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "(system or browser) and not soak"
 
-test-fast: install prometheus
+test-fast: install prometheus systemd
 	$(BIN)/python -m pytest -n 3 --dist loadfile -m "$(WITHOUT_A_SERVICE)"
 
 lint: install

@@ -5,7 +5,6 @@ set -eu
 region=${1:?"up.sh REGION BUCKET, such as us-east-1 my-tuner-bucket"}
 bucket=${2:?"up.sh REGION BUCKET, such as us-east-1 my-tuner-bucket"}
 here=$(cd "$(dirname "$0")" && pwd)
-source=$(cd "$here/../.." && pwd)
 export AWS_DEFAULT_REGION=$region
 
 aws s3api head-bucket --bucket "$bucket" 2>/dev/null || aws s3 mb "s3://$bucket"
@@ -31,15 +30,7 @@ pass="{\"Effect\":\"Allow\",\"Action\":\"iam:PassRole\",\"Resource\":\"arn:aws:i
 role tuner-worker "{\"Version\":\"2012-10-17\",\"Statement\":[$storage]}"
 role tuner-head "{\"Version\":\"2012-10-17\",\"Statement\":[$storage,$machines,$pass]}"
 
-umask 077
-mkdir -p "$HOME/.ray"
-test -s "$HOME/.ray/auth_token" || od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >"$HOME/.ray/auth_token"
-cat >"$here/.tuner.env" <<END
+"$here/../ray-up.sh" aws REGION="$region" AMI="$image" <<END
 TUNER_STORAGE=s3://$bucket/tuner
 TUNER_STORAGE_REGION=$region
 END
-test -z "${TUNER_DATABASE_URL:-}" || printf 'TUNER_DATABASE_URL=%q\n' "$TUNER_DATABASE_URL" >>"$here/.tuner.env"
-sed "s|REGION|$region|g; s|AMI|$image|g; s|SOURCE|$source|g; s|SETTINGS|$here/.tuner.env|g" \
-  "$here/cluster.yaml" >"$here/.cluster.yaml"
-"$source/.venv/bin/ray" up --yes "$here/.cluster.yaml"
-"$source/.venv/bin/ray" exec "$here/.cluster.yaml" "bash ~/tuner/deploy/ray-node.sh wait"

@@ -6,7 +6,6 @@ project=${1:?"up.sh PROJECT REGION BUCKET, such as my-project us-central1 my-tun
 region=${2:?"up.sh PROJECT REGION BUCKET, such as my-project us-central1 my-tuner-bucket"}
 bucket=${3:?"up.sh PROJECT REGION BUCKET, such as my-project us-central1 my-tuner-bucket"}
 here=$(cd "$(dirname "$0")" && pwd)
-source=$(cd "$here/../.." && pwd)
 
 gcloud storage buckets describe "gs://$bucket" >/dev/null 2>&1 ||
   gcloud storage buckets create "gs://$bucket" --project "$project" --location "$region" --uniform-bucket-level-access
@@ -15,17 +14,8 @@ gcloud iam service-accounts describe "$worker" --project "$project" >/dev/null 2
   gcloud iam service-accounts create tuner-worker --project "$project"
 gcloud storage buckets add-iam-policy-binding "gs://$bucket" --member "serviceAccount:$worker" \
   --role roles/storage.objectAdmin >/dev/null
-"$source/.venv/bin/pip" install --quiet --disable-pip-version-check -c "$source/constraints.txt" "${source}[gcp]"
 
-umask 077
-mkdir -p "$HOME/.ray"
-test -s "$HOME/.ray/auth_token" || od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >"$HOME/.ray/auth_token"
-cat >"$here/.tuner.env" <<END
+"$here/../ray-up.sh" gcp PROJECT="$project" REGION="$region" <<END
 TUNER_STORAGE=gs://$bucket/tuner
 TUNER_STORAGE_REGION=$region
 END
-test -z "${TUNER_DATABASE_URL:-}" || printf 'TUNER_DATABASE_URL=%q\n' "$TUNER_DATABASE_URL" >>"$here/.tuner.env"
-sed "s|PROJECT|$project|g; s|REGION|$region|g; s|SOURCE|$source|g; s|SETTINGS|$here/.tuner.env|g" \
-  "$here/cluster.yaml" >"$here/.cluster.yaml"
-"$source/.venv/bin/ray" up --yes "$here/.cluster.yaml"
-"$source/.venv/bin/ray" exec "$here/.cluster.yaml" "bash ~/tuner/deploy/ray-node.sh wait"

@@ -2,11 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -26,44 +22,11 @@ def scripts() -> list[Path]:
     return [path for path, text in texts() if text.startswith(("#!/bin/sh", "#!/bin/bash"))]
 
 
-@cache
-def compose() -> dict[str, Any]:
-    return dict(yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text()))
-
-
-def interpolated(found: Any, values: dict[str, str]) -> Any:
-    """As Compose puts `${NAME:-default}` and `${NAME:?message}` in. Raises KeyError for what has to be given and is not."""
-    if isinstance(found, dict):
-        given = {name: interpolated(one, values) for name, one in found.items()}
-        return {name: int(one) if name == "replicas" else one for name, one in given.items()}
-    if isinstance(found, list):
-        return [interpolated(one, values) for one in found]
-    if not isinstance(found, str):
-        return found
-    return re.sub(r"\$\{(\w+)(?::([-?])([^}]*))?\}", lambda m: _value(m, values), found)
-
-
-def _value(match: re.Match[str], values: dict[str, str]) -> str:
-    name, kind, default = match.groups()
-    if name in values:
-        return values[name]
-    if kind == "-":
-        return str(default)
-    raise KeyError(name)
-
-
-def strings(found: Any) -> Iterator[str]:
-    """Every string in it, however deep."""
-    if isinstance(found, str):
-        yield found
-    elif isinstance(found, dict):
-        for one in found.values():
-            yield from strings(one)
-    elif isinstance(found, list):
-        for one in found:
-            yield from strings(one)
-
-
 def labels_of(words: str) -> dict[str, str]:
     """Of `--labels=a=b,c=d`."""
     return dict(pair.split("=", 1) for pair in words.removeprefix("--labels=").split(","))
+
+
+def written_as_code(text: str) -> list[str]:
+    """What stands in backticks."""
+    return re.findall(r"`([^`]+)`", text)

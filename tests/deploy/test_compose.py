@@ -1,26 +1,41 @@
-"""The Compose file is one by the specification, starts in an order that works, and fits the code."""
+"""The Compose file is one by Docker Compose itself, starts in an order that works, and fits the code."""
 
 import json
+import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from compose_spec import PyCompose
 
 from tests import postgres
-from tests.deploy.files import DEPLOY, compose, interpolated, labels_of
+from tests.deploy.files import DEPLOY, labels_of, written_as_code
 from tuner.engine.ray_cluster import labels as its
 from tuner.settings import Settings
 
+FILE = DEPLOY / "compose/compose.yaml"
 ONE_SHOT = {"migrate", "bucket"}
 OURS = {"tuner", "migrate", "bucket", "ray-head", "worker", "spot-worker"}
 
 
+def config(*words: str, env: Path | None, file: Path = FILE) -> "subprocess.CompletedProcess[str]":
+    """`docker compose config`, which reads and checks as `up` does; it needs no engine."""
+    given = ["--env-file", str(env)] if env else ["--env-file", "/dev/null"]
+    program = Path(sys.executable).parent / "docker-compose"
+    return subprocess.run(
+        [program, "--file", file, *given, "config", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={},
+    )
+
+
 @pytest.fixture(scope="module")
-def secrets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What secrets.sh makes."""
+def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The .env that secrets.sh makes."""
     folder = tmp_path_factory.mktemp("compose")
     shutil.copy(DEPLOY / "compose/secrets.sh", folder)
     subprocess.run([folder / "secrets.sh"], check=True, capture_output=True)
@@ -28,12 +43,19 @@ def secrets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     before = (folder / ".env").read_text()
     subprocess.run([folder / "secrets.sh"], check=True, capture_output=True)
     assert (folder / ".env").read_text() == before, "a second call would lock everybody out"
-    return dict(line.split("=", 1) for line in before.splitlines())
+    return folder / ".env"
 
 
 @pytest.fixture(scope="module")
-def project(secrets: dict[str, str]) -> dict[str, Any]:
-    return dict(interpolated(compose(), secrets))
+def values(secrets: Path) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in secrets.read_text().splitlines())
+
+
+@pytest.fixture(scope="module")
+def project(secrets: Path) -> dict[str, Any]:
+    said = config("--format=json", env=secrets)
+    assert said.returncode == 0, said.stderr
+    return dict(json.loads(said.stdout))
 
 
 @pytest.fixture(scope="module")
@@ -41,19 +63,53 @@ def services(project: dict[str, Any]) -> dict[str, Any]:
     return dict(project["services"])
 
 
-def test_it_is_a_compose_file_by_the_specification(project: dict[str, Any]) -> None:
-    assert set(PyCompose.from_json(json.dumps(project)).service_names()) == set(project["services"])
+def test_compose_takes_it_without_a_warning(secrets: Path) -> None:
+    said = config("--quiet", env=secrets)
+    assert (said.returncode, said.stderr) == (0, "")
 
 
-def test_what_the_specification_does_not_have_is_found(project: dict[str, Any]) -> None:
-    wrong = {**project, "services": {"tuner": {"image": "tuner:1", "healthchek": {}}}}
-    with pytest.raises(ValueError, match="healthchek"):
-        PyCompose.from_json(json.dumps(wrong))
+def test_what_compose_does_not_have_is_found(secrets: Path, tmp_path: Path) -> None:
+    wrong = tmp_path / "compose.yaml"
+    wrong.write_text(FILE.read_text().replace("    healthcheck: *ray-health", "    healthchek: *ray-health"))
+    said = config("--quiet", env=secrets, file=wrong)
+    assert said.returncode != 0
+    assert "healthchek" in said.stderr
 
 
-def test_without_its_secrets_it_does_not_start() -> None:
-    with pytest.raises(KeyError):
-        interpolated(compose(), {})
+def test_without_its_secrets_it_does_not_start_and_says_how_they_are_made() -> None:
+    said = config("--quiet", env=None)
+    assert said.returncode != 0
+    assert "run ./secrets.sh first" in said.stderr
+
+
+def test_every_value_is_explained_with_its_default(secrets: Path, values: dict[str, str]) -> None:
+    """In the README's table: those that are made, and those that have a default."""
+    page = (DEPLOY / "compose/README.md").read_text()
+    rows = re.findall(r"^\| (`[A-Z].*?) \| (.*?) \| .+ \|$", page, re.MULTILINE)
+    explained = {
+        name: default
+        for names, defaults in rows
+        for name, default in zip(
+            written_as_code(names), re.sub("`", "", defaults).split(", ") * len(rows), strict=False
+        )
+    }
+    lines = [line.split() for line in config("--variables", env=secrets).stdout.splitlines()[1:]]
+    defaults = {line[0]: line[2] for line in lines if line[1] == "false"}
+    assert {name: explained[name] for name in defaults} == defaults
+    required = {line[0] for line in lines if line[1] == "true"}
+    assert required <= set(values)
+    assert set(explained) == set(defaults) | set(values)
+
+
+def test_another_value_goes_where_it_is_meant(secrets: Path, tmp_path: Path) -> None:
+    env = tmp_path / ".env"
+    other = {"WORKERS": "3", "SPOT_WORKERS": "0", "WORKER_CPUS": "16", "TUNER_VARIANT": "cuda"}
+    env.write_text(secrets.read_text() + "".join(f"{name}={one}\n" for name, one in other.items()))
+    found = json.loads(config("--format=json", env=env).stdout)["services"]
+    assert found["worker"]["deploy"]["replicas"] == 3
+    assert found["spot-worker"]["deploy"]["replicas"] == 0
+    assert "--num-cpus=16" in found["worker"]["command"]
+    assert found["worker"]["build"]["args"] == {"VARIANT": "cuda"}
 
 
 def test_every_service_is_waited_for_until_it_is_what_it_is_waited_for(services: dict[str, Any]) -> None:
@@ -73,30 +129,33 @@ def test_only_the_page_and_grafana_are_reached_and_only_from_this_machine(
     project: dict[str, Any], services: dict[str, Any]
 ) -> None:
     port = Settings.from_env({}).port
-    assert {name: one["ports"] for name, one in services.items() if "ports" in one} == {
-        "tuner": [f"127.0.0.1:{port}:{port}"],
-        "grafana": ["127.0.0.1:3000:3000"],
+    reached = {
+        name: [(port["host_ip"], int(port["published"]), port["target"]) for port in one["ports"]]
+        for name, one in services.items()
+        if "ports" in one
     }
-    assert project["networks"]["inside"] == {"internal": True}
+    assert reached == {"tuner": [("127.0.0.1", port, port)], "grafana": [("127.0.0.1", 3000, 3000)]}
+    assert project["networks"]["inside"]["internal"] is True
     assert all("inside" in one["networks"] for one in services.values())
 
 
 def test_the_service_takes_its_settings(
-    services: dict[str, Any], secrets: dict[str, str], tmp_path: Path
+    services: dict[str, Any], values: dict[str, str], tmp_path: Path
 ) -> None:
     env = services["tuner"]["environment"]
     url = tmp_path / "database_url"
-    url.write_text(secrets["TUNER_DATABASE_URL"])
+    url.write_text(values["TUNER_DATABASE_URL"])
     assert env["TUNER_DATABASE_URL_FILE"] == "/run/secrets/database_url"
     settings = Settings.from_env({**env, "TUNER_DATABASE_URL_FILE": str(url)})
     head = services["ray-head"]
     assert settings.ray_address == "http://ray-head:8265"
     assert "--dashboard-port=8265" in head["command"]
-    assert settings.database_url.endswith(f":{secrets['POSTGRES_PASSWORD']}@database:5432/tuner")
+    assert settings.database_url.endswith(f":{values['POSTGRES_PASSWORD']}@database:5432/tuner")
     assert settings.storage.startswith("s3://tuner/")
     assert "'tuner'" in services["bucket"]["command"][2], "the bucket that is made"
     for name in ("tuner", "migrate", "ray-head"):
-        assert services[name]["secrets"] == ["database_url"], "drivers read the same file on the head"
+        mounted = [(one["source"], one["target"]) for one in services[name]["secrets"]]
+        assert mounted == [("database_url", "/run/secrets/database_url")], "drivers read the same file"
 
 
 def test_every_ray_node_has_the_token_the_storage_and_a_market_with_its_price(
@@ -133,7 +192,7 @@ def test_images_have_versions_and_postgresql_is_the_one_that_the_tests_use(servi
 
 
 def test_files_that_are_mounted_are_there(services: dict[str, Any]) -> None:
-    mounted = [v.split(":")[0] for one in services.values() for v in one.get("volumes", []) if v[0] == "."]
-    assert len(mounted) == 4
-    for path in mounted:
-        assert (DEPLOY / "compose" / path).resolve().exists(), path
+    mounts = [v["source"] for one in services.values() for v in one.get("volumes", []) if v["type"] == "bind"]
+    assert len(mounts) == 4
+    for path in mounts:
+        assert Path(path).exists(), path

@@ -3,13 +3,13 @@
 import copy
 import re
 import shlex
-from typing import Any
 
 import jsonschema
 import pytest
 import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 
+from tests.deploy.clouds import CLOUDS, REGIONS, cluster
 from tests.deploy.files import DEPLOY, ROOT, labels_of
 from tuner.domain.money import Price
 from tuner.engine.ray_cluster import labels as its
@@ -18,23 +18,12 @@ from tuner.planning.catalogue import Catalogue
 from tuner.service.catalogue import catalogue
 from tuner.settings import Settings
 
-REGIONS = {"aws": "us-east-1", "gcp": "us-central1", "azure": "eastus"}
-CLOUDS = tuple(REGIONS)
 NODE = (DEPLOY / "ray-node.sh").read_text()
 
 
 @pytest.fixture(scope="module")
 def prices() -> Catalogue:
     return catalogue(Settings.from_env({}))
-
-
-def cluster(cloud: str) -> dict[str, Any]:
-    """As up.sh makes it: with every word in capitals put in."""
-    folder = DEPLOY / f"ray-{cloud}"
-    text, script = (folder / "cluster.yaml").read_text(), (folder / "up.sh").read_text()
-    for word, value in re.findall(r"s\|([A-Z_]+)\|([^|]+)\|g", script):
-        text = text.replace(word, REGIONS[cloud] if word == "REGION" else f"/some{value.lstrip('$')}")
-    return dict(yaml.safe_load(text))
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
@@ -91,8 +80,6 @@ def test_machines_call_what_the_script_does_with_extras_that_there_are(cloud: st
     assert found["worker_start_ray_commands"] == [f"bash ~/tuner/deploy/ray-node.sh worker {cloud}"]
     for called in ("install", "head", "worker"):
         assert f"\n{called})\n" in NODE
-    env = dict(re.findall(r"^(TUNER_\w+)=(\S+)$", (DEPLOY / f"ray-{cloud}/up.sh").read_text(), re.MULTILINE))
-    assert Settings.from_env(env).storage.partition("://")[0] == {"aws": "s3", "gcp": "gs"}.get(cloud, "abfs")
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)

@@ -1,0 +1,24 @@
+#!/bin/bash
+# The end of each cloud's up.sh, once storage and rights are there: ray-up.sh CLOUD WORD=value… <settings
+# Makes Ray's token where there is none, writes the machines' settings (.tuner.env) and the cluster with a value for each word in
+# capitals (.cluster.yaml) beside the cloud's cluster.yaml, brings the cluster up and waits for its first workers.
+set -eu
+cloud=${1:?"ray-up.sh CLOUD WORD=value… <settings"}
+shift
+source=$(cd "$(dirname "$0")/.." && pwd)
+here=$source/deploy/ray-$cloud
+bin=$source/.venv/bin
+
+umask 077
+mkdir -p "$HOME/.ray"
+test -s "$HOME/.ray/auth_token" || od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >"$HOME/.ray/auth_token"
+{
+  cat
+  test -z "${TUNER_DATABASE_URL:-}" || printf 'TUNER_DATABASE_URL=%q\n' "$TUNER_DATABASE_URL"
+} >"$here/.tuner.env"
+edits="s|SOURCE|$source|g; s|SETTINGS|$here/.tuner.env|g"
+for given in "$@"; do edits="$edits; s|${given%%=*}|${given#*=}|g"; done
+sed "$edits" "$here/cluster.yaml" >"$here/.cluster.yaml"
+"$bin/pip" install --quiet --disable-pip-version-check -c "$source/constraints.txt" "${source}[$cloud]"
+"$bin/ray" up --yes "$here/.cluster.yaml"
+"$bin/ray" exec "$here/.cluster.yaml" "bash ~/tuner/deploy/ray-node.sh wait"

@@ -1,0 +1,62 @@
+"""Clusters of Ray's autoscaler, as each cloud's up.sh makes them."""
+
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.deploy.stand_ins import Scratch
+
+REGIONS = {"aws": "us-east-1", "gcp": "us-central1", "azure": "eastus"}
+CLOUDS = tuple(REGIONS)
+WORDS = {
+    "aws": ("us-east-1", "my-tuner-bucket"),
+    "gcp": ("my-project", "us-central1", "my-tuner-bucket"),
+    "azure": ("eastus", "mytunerstorage"),
+}
+PROGRAMS = {"aws": "aws", "gcp": "gcloud", "azure": "az"}
+ASKS = ("head-bucket", "get-role", "get-instance-profile", "describe", "storage account show")
+SAYS = (
+    ("get-parameter", 0, "ami-0123456789abcdef0\n"),
+    ("get-caller-identity", 0, "123456789012\n"),
+    ("account keys list", 0, "c3RvcmFnZSBrZXk=\n"),
+)
+
+
+def scratch(cloud: str, folder: Path, *, there: bool = False) -> Scratch:
+    """An account where nothing is, or everything that is asked for is `there`."""
+    found = Scratch(folder)
+    found.copy(f"deploy/ray-{cloud}", "deploy/ray-up.sh", "deploy/ray-node.sh")
+    program(found, cloud, there=there)
+    found.stand_in("sleep")
+    for name in ("ray", "pip"):
+        found.stand_in(name, at=found.checkout / ".venv/bin")
+    return found
+
+
+def program(found: Scratch, cloud: str, *, there: bool) -> None:
+    missing = () if there else tuple((words, 1, "") for words in ASKS)
+    found.stand_in(PROGRAMS[cloud], SAYS + missing)
+
+
+def up(found: Scratch, cloud: str, env: dict[str, str] | None = None) -> None:
+    found.run(f"deploy/ray-{cloud}/up.sh", *WORDS[cloud], env=env)
+
+
+def made(found: Scratch, cloud: str) -> dict[str, Any]:
+    """The cluster that Ray is given."""
+    return dict(yaml.safe_load((found.checkout / f"deploy/ray-{cloud}/.cluster.yaml").read_text()))
+
+
+@cache
+def _cluster(cloud: str) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        found = scratch(cloud, Path(folder))
+        up(found, cloud)
+        return yaml.safe_dump(made(found, cloud))
+
+
+def cluster(cloud: str) -> dict[str, Any]:
+    return dict(yaml.safe_load(_cluster(cloud)))

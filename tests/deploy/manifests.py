@@ -1,0 +1,184 @@
+"""The manifests of deploy/kubernetes, as kustomize builds them, and what checks one of each kind."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import yaml
+from kubernetes_validate import utils
+
+from tests.deploy.files import DEPLOY
+
+FOLDER = DEPLOY / "kubernetes"
+KUBECTL = Path(sys.executable).parent / "kubectl"
+OVERLAYS = ("trial", "aws", "gcp")
+
+Manifest = dict[str, Any]
+utils.schema_contents = cache(utils.schema_contents)
+
+
+@cache
+def built(overlay: str) -> list[Manifest]:
+    """What kustomize makes of a folder: an overlay, the base, or what is applied apart."""
+    made = subprocess.run(
+        [KUBECTL, "kustomize", FOLDER / overlay], capture_output=True, text=True, check=True
+    )
+    return list(yaml.safe_load_all(made.stdout))
+
+
+@cache
+def written() -> list[Manifest]:
+    """Every manifest as it stands in its file."""
+    found = []
+    for path in sorted(FOLDER.rglob("*.yaml")):
+        if path.name != "kustomization.yaml":
+            found += list(yaml.safe_load_all(path.read_text()))
+    return found
+
+
+def the(kind: str, name: str, among: list[Manifest]) -> Manifest:
+    (found,) = [one for one in among if one["kind"] == kind and one["metadata"]["name"] == name]
+    return found
+
+
+def template_of(one: Manifest) -> dict[str, Any] | None:
+    """Of the pods that it makes."""
+    if one["kind"] == "CronJob":
+        return dict(one["spec"]["jobTemplate"]["spec"]["template"])
+    return dict(one["spec"]["template"]) if one["kind"] in ("Deployment", "StatefulSet", "Job") else None
+
+
+def templates(among: list[Manifest]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The template of each pod, whoever makes it, with the labels that KubeRay puts on those of Ray."""
+    for one in among:
+        if (template := template_of(one)) is not None:
+            yield one["metadata"]["name"], template
+        if one["kind"] == "RayCluster":
+            for group in groups(one):
+                name = group.get("groupName", "head")
+                labels = {
+                    "ray.io/cluster": one["metadata"]["name"],
+                    "ray.io/node-type": "worker" if "groupName" in group else "head",
+                    "ray.io/group": group.get("groupName", "headgroup"),
+                }
+                yield name, {**group["template"], "metadata": {"labels": labels}}
+
+
+def pods(among: list[Manifest]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, template in templates(among):
+        yield name, template["spec"]
+
+
+def groups(cluster: Manifest) -> list[dict[str, Any]]:
+    return [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
+
+
+def check(one: Manifest, version: str) -> None:
+    """By the published schema of its kind, strictly. Raises for what that does not have."""
+    if one["apiVersion"].startswith("monitoring.coreos.com/"):
+        by_the_prometheus_operator(one)
+    elif one["kind"] == "RayCluster":
+        by_kuberay(one, version)
+    else:
+        kubernetes_validate.validate(one, version, strict=True)
+
+
+def by_the_prometheus_operator(one: Manifest) -> None:
+    """By models made of its custom resource definitions. They let words pass that they do not have, and leave them out."""
+    from cloudcoil.models.prometheus_operator import v1
+
+    kind = getattr(v1, one["kind"])
+    read = kind.model_validate(one).model_dump(mode="json", by_alias=True, exclude_unset=True)
+    if left := set(words(one)) - set(words(read)):
+        raise ValueError(f"a {one['kind']} has no {', '.join(sorted(left))}")
+
+
+def words(found: Any, path: str = "") -> Iterator[str]:
+    """The paths of all keys."""
+    pairs = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ()
+    for key, value in pairs:
+        yield f"{path}/{key}"
+        yield from words(value, f"{path}/{key}")
+
+
+def by_kuberay(one: Manifest, version: str) -> None:
+    """KubeRay publishes no package. Around the pods by the fields of its API reference, which follow; the pods by Kubernetes."""
+    jsonschema.validate(one, RAY_CLUSTER)
+    for group in groups(one):
+        template = {"apiVersion": "v1", "kind": "PodTemplate", "template": group["template"]}
+        kubernetes_validate.validate(template, version, strict=True)
+
+
+def an_object(required: tuple[str, ...] = (), **properties: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+TEXT, NUMBER, SWITCH, ANY = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}, {"type": "object"}
+TEXTS = {"type": "object", "additionalProperties": TEXT}
+GROUP = {"rayStartParams": TEXTS, "labels": TEXTS, "resources": TEXTS, "template": ANY}
+# ray.io/v1 of KubeRay 1.6 and 1.7, https://ray-project.github.io/kuberay/reference/api/, read 2026-11-22: what a cluster may say.
+RAY_CLUSTER = an_object(
+    ("apiVersion", "kind", "metadata", "spec"),
+    apiVersion={"const": "ray.io/v1"},
+    kind={"const": "RayCluster"},
+    metadata=ANY,
+    spec=an_object(
+        ("headGroupSpec",),
+        rayVersion=TEXT,
+        suspend=SWITCH,
+        managedBy=TEXT,
+        authOptions=an_object(
+            mode={"enum": ["disabled", "token"]}, secretName=TEXT, enableK8sTokenAuth=SWITCH
+        ),
+        enableInTreeAutoscaling=SWITCH,
+        autoscalerOptions=an_object(
+            version={"enum": ["v1", "v2"]},
+            upscalingMode={"enum": ["Default", "Aggressive", "Conservative"]},
+            idleTimeoutSeconds=NUMBER,
+            image=TEXT,
+            imagePullPolicy=TEXT,
+            resources=ANY,
+            securityContext=ANY,
+            env={"type": "array", "items": ANY},
+            envFrom={"type": "array", "items": ANY},
+            volumeMounts={"type": "array", "items": ANY},
+        ),
+        upgradeStrategy=an_object(type={"enum": ["Recreate", "None"]}),
+        headServiceAnnotations=TEXTS,
+        gcsFaultToleranceOptions=an_object(
+            ("redisAddress",),
+            redisAddress=TEXT,
+            externalStorageNamespace=TEXT,
+            redisUsername=ANY,
+            redisPassword=ANY,
+        ),
+        headGroupSpec=an_object(
+            ("template",), **GROUP, headService=ANY, serviceType=TEXT, enableIngress=SWITCH
+        ),
+        workerGroupSpecs={
+            "type": "array",
+            "items": an_object(
+                ("groupName", "template", "minReplicas", "maxReplicas"),
+                **GROUP,
+                groupName=TEXT,
+                replicas=NUMBER,
+                minReplicas=NUMBER,
+                maxReplicas=NUMBER,
+                idleTimeoutSeconds=NUMBER,
+                numOfHosts=NUMBER,
+                suspend=SWITCH,
+                scaleStrategy=ANY,
+            ),
+        },
+    ),
+)

@@ -1,0 +1,105 @@
+"""Scripts of deploy/ run in a copy of what they need, with stand-ins for the programs of others."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.deploy.files import ROOT
+
+# Notes how it was called and what came in, and answers: the first line of `answers` whose words are all in the call.
+PROGRAM = """#!{python} -SE
+import json, os, signal, sys
+called = [os.path.basename(sys.argv[0]), *sys.argv[1:]]
+stdin = sys.stdin.read()
+def note(words, stdin=""):
+    with open({calls!r}, "a") as file:
+        file.write(json.dumps([words, stdin]) + "\\n")
+def end(number, frame):
+    note(["ended", *called[:3]])
+    sys.exit()
+blocks = any(set(words.split()) <= set(called) for words in {blocks!r})
+if blocks:
+    signal.signal(signal.SIGTERM, end)
+note(called, stdin)
+while blocks:
+    signal.pause()
+for words, status, said in {answers!r}:
+    if set(words.split()) <= set(called):
+        print(said, end="")
+        sys.exit(status)
+"""
+
+Answers = tuple[tuple[str, int, str], ...]
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """A checkout with `files` of the repository, a home, and programs before all others."""
+
+    folder: Path
+
+    @property
+    def home(self) -> Path:
+        return self.folder / "home"
+
+    @property
+    def checkout(self) -> Path:
+        return self.folder / "checkout"
+
+    def copy(self, *names: str) -> None:
+        for name in names:
+            there = self.checkout / name
+            there.parent.mkdir(parents=True, exist_ok=True)
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, there, ignore=shutil.ignore_patterns(".*"))
+            else:
+                shutil.copy(ROOT / name, there)
+
+    def stand_in(
+        self, name: str, answers: Answers = (), *, at: Path | None = None, blocks: tuple[str, ...] = ()
+    ) -> None:
+        """For a program on the PATH, or in `at`. A call with all words of one of `blocks` goes on until SIGTERM."""
+        path = (at or self.folder / "bin") / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = PROGRAM.format(python=sys.executable, calls=str(self.calls), answers=answers, blocks=blocks)
+        path.write_text(text)
+        path.chmod(0o755)
+
+    @property
+    def calls(self) -> Path:
+        return self.folder / "calls"
+
+    def run(
+        self, *words: str, env: dict[str, str] | None = None, status: int = 0
+    ) -> "subprocess.CompletedProcess[str]":
+        """A script of the checkout. Raises AssertionError where it ends otherwise than with `status`."""
+        self.home.mkdir(exist_ok=True)
+        script, *rest = words
+        said = subprocess.run(
+            [self.checkout / script, *rest],
+            env={
+                "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
+                "HOME": str(self.home),
+                **(env or {}),
+            },
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert said.returncode == status, said.stderr
+        return said
+
+    def called(self) -> list[list[str]]:
+        """Since the last time that this was asked, each program with its arguments."""
+        return [words for words, _ in self.heard()]
+
+    def heard(self) -> list[tuple[list[str], str]]:
+        """Likewise, with what came in."""
+        text = self.calls.read_text() if self.calls.exists() else ""
+        self.calls.unlink(missing_ok=True)
+        return [(words, stdin) for words, stdin in map(json.loads, text.splitlines())]

@@ -1,0 +1,113 @@
+"""Who reaches whom by the policies: worked out as the API describes them, for every pair of pods and every port."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.deploy.manifests import Manifest, built, templates, the
+
+HERE = "tuner"
+# Labels of ours on somebody else's pod, in a namespace of his own.
+PRETENDER = "pretender"
+ELSEWHERE = {"stranger": {}, PRETENDER: {"app.kubernetes.io/name": "tuner", "ray.io/cluster": "tuner"}}
+NEIGHBOUR = "neighbour"
+INTERNET = "internet"
+# Ray's head by default: GCS, dashboard and jobs, client, agent, metrics; and a port of a worker process.
+RAY = (6379, 8265, 10001, 52365, 8080, 20000)
+PORTS = (8000, 5432, 9000, *RAY)
+
+Pods = dict[str, dict[str, str]]
+
+
+def ours(among: list[Manifest]) -> Pods:
+    return {name: template["metadata"]["labels"] for name, template in templates(among)} | {NEIGHBOUR: {}}
+
+
+def matches(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+    assert set(selector) <= {"matchLabels"}, "the rest of selectors is not worked out here"
+    return selector.get("matchLabels", {}).items() <= labels.items()
+
+
+def is_peer(peer: dict[str, Any], source: str, pods: Pods) -> bool:
+    if source == INTERNET:
+        return "ipBlock" in peer
+    if "namespaceSelector" in peer:
+        assert peer["namespaceSelector"] == {}, "every namespace"
+        return matches(peer.get("podSelector", {}), {**pods, **ELSEWHERE}[source])
+    return source in pods and matches(peer["podSelector"], pods[source])
+
+
+def lets_in(rule: dict[str, Any], source: str, port: int, pods: Pods) -> bool:
+    """Without `from`, everybody; without `ports`, all of them."""
+    if "ports" in rule and not any(one["port"] == port for one in rule["ports"]):
+        return False
+    return "from" not in rule or any(is_peer(peer, source, pods) for peer in rule["from"])
+
+
+def reached(among: list[Manifest]) -> Iterator[tuple[str, str, int]]:
+    """Each source, target and port that a connection is let through between."""
+    pods = ours(among)
+    policies = [one["spec"] for one in among if one["kind"] == "NetworkPolicy"]
+    for target, labels in pods.items():
+        selecting = [one for one in policies if matches(one["podSelector"], labels)]
+        rules = [rule for one in selecting for rule in one.get("ingress", [])]
+        for source in (*pods, *ELSEWHERE, INTERNET):
+            for port in PORTS:
+                if not selecting or any(lets_in(rule, source, port, pods) for rule in rules):
+                    yield source, target, port
+
+
+NODES = ("head", "on-demand", "spot")
+
+
+@pytest.mark.parametrize("overlay", ["trial", "aws", "gcp"])
+def test_ray_is_reached_by_its_nodes_and_its_dashboard_by_the_services_and_nobody_else(overlay: str) -> None:
+    found = [
+        (source, port) for source, target, port in reached(built(f"overlays/{overlay}")) if target in NODES
+    ]
+    assert {source for source, _ in found} == {*NODES, "tuner"}
+    assert {port for source, port in found if source == "tuner"} == {8265}
+    assert {port for source, port in found if source in NODES} == set(PORTS)
+
+
+def test_database_and_storage_are_reached_by_those_who_need_them() -> None:
+    found = set(reached(built("overlays/trial")))
+    assert {one for one in found if one[1] == "database"} == {
+        (source, "database", 5432) for source in ("tuner", "tuner-migrate", "head")
+    }
+    assert {one for one in found if one[1] == "storage"} == {
+        (source, "storage", 9000) for source in ("tuner", "bucket", *NODES)
+    }
+
+
+@pytest.mark.parametrize("overlay", ["trial", "aws", "gcp"])
+def test_from_outside_only_the_page_is_reached_and_only_through_the_cluster(overlay: str) -> None:
+    found = set(reached(built(f"overlays/{overlay}")))
+    for source in (*ELSEWHERE, NEIGHBOUR):
+        assert {one[1:] for one in found if one[0] == source} == {("tuner", 8000)}, source
+    assert not [one for one in found if one[0] == INTERNET]
+
+
+@pytest.mark.parametrize("overlay", ["trial", "aws", "gcp"])
+def test_nothing_goes_round_the_policies(overlay: str) -> None:
+    """By a port of the machine, its network, or a load balancer."""
+    among = built(f"overlays/{overlay}")
+    for name, template in templates(among):
+        assert "hostNetwork" not in template["spec"], name
+        for container in template["spec"]["containers"]:
+            assert all("hostPort" not in port for port in container.get("ports", [])), name
+    assert all(
+        one["spec"].get("type", "ClusterIP") == "ClusterIP" for one in among if one["kind"] == "Service"
+    )
+    head = the("RayCluster", "tuner", among)["spec"]["headGroupSpec"]
+    assert head.get("serviceType", "ClusterIP") == "ClusterIP"
+    assert not head.get("enableIngress")
+
+
+def test_without_the_policies_everybody_reaches_everything() -> None:
+    """What the test above would find, were they gone."""
+    among = [one for one in built("overlays/trial") if one["kind"] != "NetworkPolicy"]
+    found = set(reached(among))
+    assert (INTERNET, "head", 6379) in found
+    assert (PRETENDER, "database", 5432) in found

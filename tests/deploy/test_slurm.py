@@ -1,0 +1,121 @@
+"""The job script of Slurm really runs, with stand-ins for Slurm, Ray and the service: what it starts, and in what order it all ends."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deploy.files import ROOT
+from tests.deploy.stand_ins import Answers, Scratch
+
+SCRIPT = ROOT / "deploy/slurm/tuner.sbatch"
+NODES = ("list nodes", 0, json.dumps([{"is_head_node": True}, {"is_head_node": False}], indent=2))
+
+
+def until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 60  # for hangs
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+class Allocation:
+    """Of one node, with four CPUs and no GPU."""
+
+    def __init__(self, folder: Path, tuner: Answers = ()) -> None:
+        self.scratch = Scratch(folder)
+        self.scratch.home.mkdir()
+        self.scratch.stand_in("ray", (NODES,), blocks=("start",))
+        self.scratch.stand_in("tuner", tuner, blocks=("serve",))
+        self.scratch.stand_in("python", blocks=("tuner.engine.ray_node.watch",))
+        self.scratch.stand_in("sleep")
+        srun = folder / "bin/srun"
+        srun.write_text(
+            '#!/bin/sh\nwhile case $1 in --*) true ;; *) false ;; esac; do shift; done\nexec "$@"\n'
+        )
+        srun.chmod(0o755)
+
+    def start(self, **env: str) -> None:
+        # What it puts first on its PATH, beside those of this machine.
+        (self.scratch.folder / "venv").mkdir()
+        (self.scratch.folder / "venv/bin").symlink_to(self.scratch.folder / "bin")
+        given = {"SLURM_JOB_ID": "17", "SLURM_JOB_NUM_NODES": "1", "SLURM_CPUS_PER_TASK": "4"}
+        self.process = subprocess.Popen(
+            ["bash", SCRIPT],
+            env={
+                "PATH": os.environ["PATH"],
+                "HOME": str(self.scratch.home),
+                "VENV": str(self.scratch.folder / "venv"),
+                **given,
+                **env,
+            },
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def heard(self) -> list[str]:
+        calls = self.scratch.calls
+        return (
+            [" ".join(json.loads(line)[0]) for line in calls.read_text().splitlines()]
+            if calls.exists()
+            else []
+        )
+
+    def is_empty(self) -> bool:
+        """Nothing that it started is left."""
+        try:
+            os.killpg(self.process.pid, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    def end(self) -> None:
+        if not self.is_empty():
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture
+def allocation(tmp_path: Path) -> Iterator[Allocation]:
+    found = Allocation(tmp_path, (("submit", 3, ""),))
+    yield found
+    found.end()
+
+
+def test_a_job_is_tuned_and_the_allocation_ends_with_its_status(allocation: Allocation) -> None:
+    allocation.start(JOB="deploy/digits.yaml", USD_PER_HOUR="0.40", MARKET="spot")
+    assert allocation.process.wait(60) == 3
+    until(allocation.is_empty)
+    heard = allocation.heard()
+    (head,) = [one for one in heard if one.startswith("ray start --head")]
+    (worker,) = [one for one in heard if one.startswith("ray start --block --address=")]
+    (watcher,) = [one for one in heard if one.startswith("python -m")]
+    assert "--num-cpus=0" in head
+    assert "--num-cpus=4 --num-gpus=0" in worker
+    assert worker.endswith("--labels=ray.io/market-type=spot,instance-type=slurm,usd-per-hour=0.40")
+    address = worker.split("--address=")[1].split()[0]
+    assert f"--address={address}" in watcher
+    assert heard.index("tuner submit --wait deploy/digits.yaml") > max(map(heard.index, (head, worker)))
+    assert heard.index("ended ray start --block") < heard.index("ended ray start --head")
+    token = allocation.scratch.home / ".tuner/slurm_token"
+    assert token.stat().st_mode & 0o777 == 0o600
+    assert token.read_text()
+
+
+def test_when_the_time_is_over_the_trials_are_told_before_anything_ends(allocation: Allocation) -> None:
+    allocation.start()
+    until(lambda: {"tuner serve"} < set(allocation.heard()) and "python -m" in str(allocation.heard()))
+    allocation.process.send_signal(signal.SIGTERM)
+    assert allocation.process.wait(60) == 0
+    until(allocation.is_empty)
+    *_, first, pause, second, third, last = allocation.heard()
+    assert first == "ended python -m tuner.engine.ray_node.watch" or pause.startswith("ended python")
+    assert "sleep 60" in (first, pause)
+    assert {second, third} == {"ended tuner serve", "ended ray start --block"}
+    assert last == "ended ray start --head"

@@ -1,0 +1,211 @@
+"""What brings a cluster up really runs, with stand-ins for the programs of clouds, of Ray and of Kubernetes."""
+
+import json
+import os
+import subprocess
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.deploy.clouds import CLOUDS, PROGRAMS, WORDS, made, program, scratch, up
+from tests.deploy.manifests import KUBECTL, the
+from tests.deploy.stand_ins import Scratch
+from tuner.settings import Settings
+
+MAKES = {
+    "aws": ["s3 mb", "iam create-role", "iam create-role", "iam create-instance-profile"],
+    "gcp": ["storage buckets create", "iam service-accounts create"],
+    "azure": ["storage account create"],
+}
+CREATE = ("mb", "create-role", "create-instance-profile", "create")
+
+
+def creates(calls: list[list[str]]) -> list[str]:
+    """Without what may be asked for again: Azure's groups and containers."""
+    found = [" ".join(words[1:4]) for words in calls if set(words) & set(CREATE)]
+    return [one for one in found if not one.startswith(("group create", "storage container create"))]
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_what_an_account_lacks_is_made_and_the_cluster_is_brought_up(cloud: str, tmp_path: Path) -> None:
+    found = scratch(cloud, tmp_path)
+    up(found, cloud)
+    calls = found.called()
+    did = creates(calls)
+    for words in MAKES[cloud]:
+        assert any(one.startswith(words) for one in did), words
+        did.remove(next(one for one in did if one.startswith(words)))
+    *_, ray_up, ray_wait = calls
+    file = str(found.checkout / f"deploy/ray-{cloud}/.cluster.yaml")
+    assert ray_up == ["ray", "up", "--yes", file]
+    assert ray_wait == ["ray", "exec", file, "bash ~/tuner/deploy/ray-node.sh wait"]
+    assert any(words[0] == "pip" and words[-1].endswith(f"[{cloud}]") for words in calls)
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_again_it_makes_nothing_anew(cloud: str, tmp_path: Path) -> None:
+    found = scratch(cloud, tmp_path)
+    up(found, cloud)
+    token, first = (found.home / ".ray/auth_token").read_text(), made(found, cloud)
+    found.called()
+    program(found, cloud, there=True)
+    up(found, cloud)
+    assert creates(found.called()) == []
+    assert (found.home / ".ray/auth_token").read_text() == token
+    assert made(found, cloud) == first
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_the_machines_get_settings_and_a_token_that_nobody_else_reads(cloud: str, tmp_path: Path) -> None:
+    found = scratch(cloud, tmp_path)
+    url = "postgresql://tuner:a b$c'd@db.internal/tuner"
+    up(found, cloud, env={"TUNER_DATABASE_URL": url})
+    mounts = made(found, cloud)["file_mounts"]
+    assert mounts["~/tuner"] == str(found.checkout)
+    assert mounts["~/.ray/auth_token"] == "~/.ray/auth_token"
+    env = Path(mounts["~/tuner.env"])
+    for path in (env, found.home / ".ray/auth_token"):
+        assert path.stat().st_mode & 0o777 == 0o600, path
+    # As ray-node.sh reads it.
+    read = f"set -a; . {env}; env -0"
+    said = subprocess.run(["bash", "-c", read], env={}, capture_output=True, text=True, check=True)
+    values = dict(line.split("=", 1) for line in said.stdout.split("\0") if "=" in line)
+    settings = Settings.from_env(values)
+    assert settings.database_url == url
+    assert settings.storage.startswith({"aws": "s3://", "gcp": "gs://", "azure": "abfs://"}[cloud])
+    assert settings.storage_region in WORDS[cloud]
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_without_its_words_it_says_which_and_touches_nothing(cloud: str, tmp_path: Path) -> None:
+    found = scratch(cloud, tmp_path)
+    said = found.run(f"deploy/ray-{cloud}/up.sh", WORDS[cloud][0], status=1)
+    assert "up.sh " in said.stderr
+    assert found.called() == []
+
+
+def test_a_refusal_of_the_cloud_ends_it_before_the_cluster(tmp_path: Path) -> None:
+    found = scratch("gcp", tmp_path)
+    found.stand_in(PROGRAMS["gcp"], (("buckets describe", 1, ""), ("buckets create", 3, "")))
+    found.run("deploy/ray-gcp/up.sh", *WORDS["gcp"], status=3)
+    assert not [words for words in found.called() if words[0] == "ray"]
+
+
+def test_machines_of_aws_may_use_the_bucket_and_only_the_head_makes_others(tmp_path: Path) -> None:
+    found = scratch("aws", tmp_path)
+    up(found, "aws")
+    policies = {}
+    for words in found.called():
+        given = dict(pairwise(words))
+        if "put-role-policy" in words:
+            policies[given["--role-name"]] = json.loads(given["--policy-document"])["Statement"]
+        if "create-role" in words:
+            assert json.loads(given["--assume-role-policy-document"])
+    worker, head = (policies[f"tuner-{name}"] for name in ("worker", "head"))
+    assert [one["Resource"] for one in worker] == [
+        ["arn:aws:s3:::my-tuner-bucket", "arn:aws:s3:::my-tuner-bucket/*"]
+    ]
+    assert [one["Action"] for one in head[1:]] == [["ec2:*"], "iam:PassRole"]
+    assert head[2]["Resource"] == "arn:aws:iam::123456789012:role/tuner-worker"
+
+
+def kubernetes(folder: Path, *, there: bool) -> Scratch:
+    """kubectl builds what it really would, and is heard for the rest."""
+    found = Scratch(folder)
+    found.copy("deploy/kubernetes")
+    missing = () if there else (("get crd", 1, ""), ("get secret", 1, ""))
+    found.stand_in("kubectl-cluster", missing)
+    wrapper = found.folder / "bin/kubectl"
+    heard = found.folder / "bin/kubectl-cluster"
+    # Only what is applied comes in.
+    wrapper.write_text(
+        f'#!/bin/sh\ncase "$*" in\nkustomize*) exec {KUBECTL} "$@" ;;\n'
+        f'*"-f -"*) exec {heard} "$@" ;;\n*) exec {heard} "$@" </dev/null ;;\nesac\n'
+    )
+    wrapper.chmod(0o755)
+    return found
+
+
+IMAGE = "registry.internal:5000/team/tuner:1.2.3"
+
+
+@pytest.mark.parametrize("overlay", ["trial", "aws", "gcp"])
+def test_a_bare_kubernetes_cluster_gets_operator_secrets_and_all_that_is_built(
+    overlay: str, tmp_path: Path
+) -> None:
+    found = kubernetes(tmp_path, there=False)
+    url = {} if overlay == "trial" else {"DATABASE_URL": "postgresql://u:p@db.internal/tuner"}
+    found.run("deploy/kubernetes/up.sh", overlay, IMAGE, env=url)
+    heard = found.heard()
+    did = [" ".join(words[1:]) for words, _ in heard]
+    assert any(one.startswith("create -k github.com/ray-project/kuberay/") for one in did)
+    secrets, manifests = (list(yaml.safe_load_all(stdin)) for _, stdin in heard if stdin)
+    assert {one["kind"] for one in secrets} == {"Secret"}
+    assert did.index("-n tuner delete job tuner-migrate bucket --ignore-not-found") < len(did) - 3
+    text = yaml.safe_dump_all(manifests)
+    assert "registry.example.com" not in text
+    cluster, service = the("RayCluster", "tuner", manifests), the("Deployment", "tuner", manifests)
+    images = {
+        c["image"] for g in cluster["spec"]["workerGroupSpecs"] for c in g["template"]["spec"]["containers"]
+    }
+    assert images == {IMAGE}
+    assert service["spec"]["template"]["spec"]["containers"][0]["image"] == IMAGE
+    assert "rollout status deployment/tuner" in did[-1]
+    assert "raycluster/tuner" in did[-2]
+
+
+def test_an_upgrade_leaves_the_operator_and_the_secrets(tmp_path: Path) -> None:
+    found = kubernetes(tmp_path, there=True)
+    found.run("deploy/kubernetes/up.sh", "trial", IMAGE)
+    heard = found.heard()
+    assert not [words for words, _ in heard if "create" in words]
+    (manifests,) = (list(yaml.safe_load_all(stdin)) for _, stdin in heard if stdin)
+    assert "Secret" not in {one["kind"] for one in manifests}
+
+
+def server(folder: Path, *, there: bool) -> dict[str, str]:
+    """A plain server, and what install.sh is told of it. Its Python is there already, as after a first installation."""
+    found = Scratch(folder)
+    found.copy("deploy/systemd", "deploy/digits.yaml")
+    found.stand_in("id", () if there else (("tuner", 1, ""),))
+    for name in ("useradd", "systemctl", "python3.11"):
+        found.stand_in(name)
+    for name in ("python", "pip"):
+        found.stand_in(name, at=folder / "opt/bin")
+    # The group is made by what is stood in for.
+    wrapper = folder / "bin/install"
+    wrapper.write_text(f'#!/bin/bash\nexec /usr/bin/install "${{@/#tuner/{os.getgid()}}}"\n')
+    wrapper.chmod(0o755)
+    (folder / "units").mkdir()
+    names = {"PREFIX": "opt", "UNITS": "units", "SETTINGS": "etc"}
+    return {"PYTHON": "python3.11", **{name: str(folder / one) for name, one in names.items()}}
+
+
+def test_a_plain_server_gets_user_program_unit_and_settings(tmp_path: Path) -> None:
+    env = server(tmp_path, there=False)
+    found = Scratch(tmp_path)
+    found.run("deploy/systemd/install.sh", env=env)
+    calls = found.called()
+    (useradd,) = [words for words in calls if words[0] == "useradd"]
+    assert useradd[-1] == "tuner"
+    (pip,) = [words for words in calls if words[0] == "pip"]
+    assert pip[-2:] == [str(found.checkout / "constraints.txt"), f"{found.checkout}[s3,gpu,postgresql]"]
+    assert calls[-1] == ["systemctl", "daemon-reload"]
+    unit = (tmp_path / "units/tuner.service").read_text()
+    assert f"ExecStart={tmp_path}/opt/bin/tuner serve" in unit
+    assert f"WorkingDirectory={tmp_path}/opt/trainables" in unit
+    assert (tmp_path / "opt/trainables/digits.yaml").exists(), "what the README submits"
+    assert (tmp_path / "etc/tuner.env").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_second_installation_leaves_the_settings(tmp_path: Path) -> None:
+    env = server(tmp_path, there=True)
+    found = Scratch(tmp_path)
+    found.run("deploy/systemd/install.sh", env=env)
+    (tmp_path / "etc/tuner.env").write_text("TUNER_PORT=9000\n")
+    found.called()
+    found.run("deploy/systemd/install.sh", env=env)
+    assert (tmp_path / "etc/tuner.env").read_text() == "TUNER_PORT=9000\n"
+    assert not [words for words in found.called() if words[0] == "useradd"]
