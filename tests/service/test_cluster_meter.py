@@ -51,7 +51,7 @@ def test_idle_workers_are_counted_by_kind_and_the_head_is_not(
     assert answer["total"]["usd"] == 0
     assert (
         'tuner_cluster_idle_usd_total{instance_type="tiny",market="spot"} 0.0162'
-        in client.get("/metrics").text
+        in fakes.client_of(service, own=True).get("/metrics").text
     )
 
 
