@@ -37,7 +37,7 @@ MEASURED = 100
 class Job:
     """Workers that answer at once, each with the next step of its trial, in turn."""
 
-    def __init__(self, trials: int) -> None:
+    def __init__(self, trials: int, *, concurrency: int = 16) -> None:
         spec = JobSpec(
             "decisions",
             "m:f",
@@ -47,7 +47,7 @@ class Job:
             fidelity=Fidelity("step", 1, STEPS),
             algorithm=Algorithm("asha", "random"),
         )
-        self.state = State.fresh(spec, concurrency=16, rate=Rate(Price(3_600_000)))
+        self.state = State.fresh(spec, concurrency=concurrency, rate=Rate(Price(3_600_000)))
         self.took_ns: list[int] = []
         self._rng = Random(0)
         self._quality: dict[str, float] = {}

@@ -12,7 +12,7 @@ from tuner.domain.time import NS
 from tuner.engine.ray_driver import deaths
 from tuner.engine.ray_driver.actuator import Actuator
 from tuner.engine.ray_driver.attached import Attached
-from tuner.engine.ray_driver.tune_hooks import Assigner, Messenger
+from tuner.engine.ray_driver.tune_hooks import FORGET_AT, Assigner, Messenger
 from tuner.engine.world import Assignment
 
 
@@ -48,8 +48,16 @@ class Tune:
     def __init__(self) -> None:
         self.live: set[Any] = set()
         self._staged_trials: set[Any] = set()
+        self._trials: list[Any] = []
+        self._stopped_trials, self._failed_trials = set[Any](), set[Any]()
+        self._trials_to_cache, self._resetting_trials = set[Any](), set[Any]()
+        self._trial_to_actor, self._trial_metadata = dict[Any, Any](), dict[str, str]()
         self.cached_max = 0
         self._tune_controller = self
+
+    @property
+    def _live_trials(self) -> set[Any]:
+        return self.live
 
     def get_live_trials(self) -> set[Any]:
         return self.live
@@ -184,3 +192,25 @@ def test_an_attempt_is_not_handed_out_before_its_time(driver: Driver) -> None:
     driver.actuator.begin(assignment("b"))
     assert driver.tune_asks().config["trial"] == "b"
     assert driver.tune_asks() is None
+
+
+def test_of_what_has_ended_tune_keeps_only_what_it_uses_still(driver: Driver) -> None:
+    tune = driver.tune
+    ended = [Trial(trial_id=str(n), is_finished=lambda: True) for n in range(3 * FORGET_AT)]
+    runs = Trial(trial_id="runs", is_finished=lambda: False)
+    tune._trials, tune.live = [*ended[:10], runs, *ended[10:]], {runs}
+    tune._stopped_trials, tune._failed_trials = set(ended[::2]), set(ended[1::2])
+    tune._trials_to_cache, tune._trial_metadata = set(ended), {one.trial_id: "{}" for one in ended}
+    stays, newest = ended[3], ended[-1]
+    tune._trial_to_actor[stays] = object()
+    known = tune._trials
+    assert driver.messenger.choose_trial_to_run(tune) is None
+    assert known == [stays, runs, newest]
+    assert tune._stopped_trials | tune._failed_trials == tune._trials_to_cache == {stays, newest}
+    assert tune._trial_metadata.keys() == {stays.trial_id, newest.trial_id}
+
+
+def test_a_few_that_have_ended_are_left_alone(driver: Driver) -> None:
+    driver.tune._trials = [Trial(is_finished=lambda: True) for _ in range(FORGET_AT - 1)]
+    driver.messenger.choose_trial_to_run(driver.tune)
+    assert len(driver.tune._trials) == FORGET_AT - 1

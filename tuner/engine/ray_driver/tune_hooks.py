@@ -24,6 +24,9 @@ from tuner.engine.ray_driver.attached import Attached
 from tuner.engine.ray_driver.deaths import node_of, went_with_its_machine
 from tuner.engine.worker.actor import TOLD
 
+# How many trials Tune may keep beside those that run before the ended ones are dropped.
+FORGET_AT = 200
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -147,6 +150,7 @@ class Messenger(Unrecorded, TrialScheduler):
         """Called at every turn of Tune's loop, ten times a second at least. Pending trials start by themselves; the answer is the one
         that has waited longest, as Tune would give a worker that becomes free to the newest."""
         self._each_turn()
+        forget_ended(tune_controller._tune_controller)
         for progress in self._actuator.withdraw_queued():
             self._loop.progress(progress)
         for progress in self._actuator.withdraw_pending():
@@ -183,6 +187,22 @@ class Greeter(Unrecorded, Callback):
         name, attempt, actor = trial.config["trial"], trial.config["attempt"], trial.temporary_state.ray_actor
         lease_ns = self._loop.landed(name, attempt, self._attached.landed(name, attempt, actor))
         self._actuator.started(name, actor_sender(actor), lease_ns)
+
+
+def forget_ended(tune: Any) -> None:
+    """Tune keeps each trial that it has had, some 30 kB, and looks through all of them when nothing runs. Ours are in the database:
+    what has ended and has no actor any more is dropped, many at once, but for the newest, without which Tune would think that nothing
+    was run."""
+    if len(tune._trials) < FORGET_AT + len(tune._live_trials):
+        return
+    used = {*tune._live_trials, *tune._trial_to_actor, *tune._resetting_trials, *tune._staged_trials}
+    ended = [trial for trial in tune._trials if trial.is_finished() and trial not in used]
+    gone = set(ended[:-1])
+    tune._trials[:] = [trial for trial in tune._trials if trial not in gone]
+    for kept in (tune._stopped_trials, tune._failed_trials, tune._trials_to_cache):
+        kept.difference_update(gone)
+    for trial in gone:
+        tune._trial_metadata.pop(trial.trial_id, None)
 
 
 def _unstage(tune: Any, trial: Trial) -> None:

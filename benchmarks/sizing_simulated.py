@@ -1,0 +1,201 @@
+"""`python -m benchmarks.sizing --simulated`: the service before a cluster of 1,000 nodes with a record of 10,000 jobs.
+
+The database is real, PostgreSQL and SQLite one after the other, and so are controller, keeper, admission and REST; only the cluster
+is told to have its nodes, and its drivers to be alive. 250 jobs of 4 trials each fill it, 1,000 wait in line, the others have
+ended. At last the tuning core alone: one job with 1,000 trials at once.
+"""
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+from sqlalchemy import event, func, select, text
+
+from benchmarks.decisions import Job
+from tests import fakes, postgres
+from tests.copies import copy_job
+from tests.fakes import FakeCluster, FakeService
+from tuner.domain.time import NS
+from tuner.engine.ray_cluster import JobStatus, Node
+from tuner.service.controller import Controller, has_room
+from tuner.service.keeper import Keeper
+from tuner.service.offers import offers_of
+from tuner.service.simulation import simulate
+from tuner.service.simulation_request import Request
+from tuner.store import jobs as rows
+from tuner.store.database import Database
+from tuner.store.tables import entries, jobs, reports, trials
+
+NODES, RUNNING, WAITING, OWNERS = 1000, 250, 1000, 10
+PER_JOB = NODES // RUNNING
+TIMES = 20
+# What Ray's dashboard takes to say how a job stands; see the real run.
+STATUS_S = 0.004
+TABLE = Path(__file__).parent / "data" / "lcbench_adult_300.npz"
+SIZE = {"cpus": 1, "max_concurrent_trials": PER_JOB}
+
+
+@dataclass
+class LargeCluster(FakeCluster):
+    """Every driver runs. Asking how one is takes its time, as it does over HTTP."""
+
+    found: list[Node] = field(
+        default_factory=lambda: [Node(f"n{n}", cpus=1, gpus=0, memory_bytes=8 << 30) for n in range(NODES)]
+    )
+    asked: int = 0
+
+    def status(self, submission_id: str) -> JobStatus:
+        self.asked += 1
+        time.sleep(STATUS_S)
+        return "running"
+
+
+def main(jobs: int) -> None:
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    with tempfile.TemporaryDirectory(prefix="sizing-") as home:
+        with postgres.server(durable=True) as url:
+            Measured(Path(home) / "postgresql", url).run(jobs)
+        Measured(Path(home) / "sqlite", f"sqlite:///{home}/sqlite/tuner.db").run(jobs)
+    core()
+
+
+class Measured:
+    """One database, filled and asked."""
+
+    def __init__(self, home: Path, url: str) -> None:
+        made = fakes.service_in(home)
+        made.database.dispose()
+        (home / "tuner.db").unlink()
+        database = Database(url)
+        database.migrate()
+        self.service = FakeService(made.settings, database, cluster=LargeCluster(), now=made.now)
+        self.client = fakes.client_of(self.service, own=True)
+        self._statements = 0
+        event.listen(database.engine, "before_cursor_execute", self._count)
+
+    def _count(self, *_: Any) -> None:
+        self._statements += 1
+
+    def run(self, count: int) -> None:
+        self._fill(count)
+        self._size()
+        running = next(iter(self._ids("running")))
+        controller, keeper = Controller(self.service), Keeper(self.service)
+        self._time("the first pass of the controller", controller.one_pass, times=1)
+        self._time("a pass of the controller", controller.one_pass)
+        self._time("a pass of the keeper", keeper.one_pass, pause_s=1)
+        self._time("GET /metrics, the first of a process", self._get("/metrics"), times=1)
+        self._time("GET /metrics", self._get("/metrics"), pause_s=15)
+        for path in ("/v1/jobs", "/v1/jobs?limit=500", f"/v1/jobs/{running}", f"/v1/jobs/{running}/best"):
+            self._time(f"GET {path.replace(running, '{job}')}", self._get(path))
+        self._time("POST /v1/jobs", lambda: fakes.submit(self.client, resources=SIZE))
+        with self.service.database.read() as db:
+            under_way = [rows.get(db, job) for job in self._ids("running")]
+        row, nodes = under_way[0], self.service.cluster.nodes()
+        wanted = row.spec.resources
+        self._time("offers_of", lambda: offers_of(self.service.settings, nodes, wanted))
+        self._time("has_room", lambda: has_room(nodes, under_way, row))
+        print(f"  memory of this process: {psutil.Process().memory_info().rss / 2**20:.0f} MiB")
+        self.service.database.dispose()
+
+    def _fill(self, count: int) -> None:
+        """With copies, by the thousand, of jobs that the simulator ran."""
+        ended = fakes.submit(self.client, budget={"usd": 1, "trials": 5})
+        fakes.simulate(self.service, ended)
+        under_way = fakes.submit(self.client, resources=SIZE)
+        fakes.simulate(self.service, under_way, messages=120)
+        self.service.now.at += 60 * NS
+        waiting = [
+            fakes.submit(self.client, resources=SIZE, tags={"owner": f"owner-{n}"}) for n in range(OWNERS)
+        ]
+        database = self.service.database
+        copy_job(database, ended, count - RUNNING - WAITING - 1)
+        copy_job(database, under_way, RUNNING - 1, name="running")
+        for n, job in enumerate(waiting):
+            copy_job(database, job, WAITING // OWNERS - 1, name=f"waiting{n}x")
+        if not database.is_sqlite:
+            with database.engine.execution_options(isolation_level="AUTOCOMMIT").connect() as db:
+                db.execute(text("ANALYZE"))
+
+    def _ids(self, state: str) -> Iterator[str]:
+        with self.service.database.read() as db:
+            yield from db.execute(select(jobs.c.id).where(jobs.c.state == state)).scalars().all()
+
+    def _size(self) -> None:
+        name = "SQLite" if self.service.database.is_sqlite else "PostgreSQL"
+        with self.service.database.read() as db:
+            counted = [
+                f"{db.execute(select(func.count()).select_from(table)).scalar_one():,} {table.name}"
+                for table in (jobs, trials, reports, entries)
+            ]
+            size = db.execute(text(SIZES[name])).scalar_one()
+        print(f"{name}: {', '.join(counted)}, {int(size) / 2**20:.0f} MiB", flush=True)
+
+    def _get(self, path: str) -> Callable[[], None]:
+        return lambda: assert_ok(self.client.get(path).status_code)
+
+    def _time(
+        self, what: str, act: Callable[[], object], *, times: int = TIMES, pause_s: float = 0.0
+    ) -> None:
+        """`pause_s` by the service's clock, between one time and the next."""
+        cluster = self.service.cluster
+        assert isinstance(cluster, LargeCluster)
+        took_ms, statements, asked = [], self._statements, cluster.asked
+        for _ in range(times):
+            self._beat()
+            self.service.now.pass_s(pause_s)
+            began = time.perf_counter()
+            act()
+            took_ms.append(1000 * (time.perf_counter() - began))
+        statements, asked = self._statements - statements, cluster.asked - asked
+        with_asking = f", {asked / times:.0f} drivers asked for" if asked else ""
+        print(
+            f"  {what}: median {statistics.median(took_ms):.1f} ms, slowest {max(took_ms):.1f}, "
+            f"{statements / times:.0f} statements{with_asking}",
+            flush=True,
+        )
+
+    def _beat(self) -> None:
+        """Every driver has just said that it is alive."""
+        with self.service.database.write() as db:
+            db.execute(
+                text("UPDATE launches SET heartbeat_at = :at WHERE state = 'running'"),
+                {"at": self.service.now()},
+            )
+
+
+SIZES = {
+    "PostgreSQL": "SELECT pg_database_size(current_database())",
+    "SQLite": "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()",
+}
+
+
+def assert_ok(status: int) -> None:
+    assert status == 200, status
+
+
+def core() -> None:
+    """One job with a trial on each node."""
+    began = time.perf_counter()
+    job = Job(10_000, concurrency=NODES).run()
+    seconds = time.perf_counter() - began
+    took = sorted(job.took_ns)
+    print(
+        f"decisions alone, 10,000 trials, {NODES:,} at once: {len(took) / seconds:,.0f} a second; median {took[len(took) // 2] / 1000:.0f} "
+        f"µs, 99 of 100 within {took[len(took) * 99 // 100] / 1000:.0f}"
+    )
+    for scheduler, sampler in (("asha", "random"), ("auto", "auto")):
+        asked = Request(TABLE, 1000, workers=NODES, scheduler=scheduler, sampler=sampler)
+        began = time.process_time()
+        done = simulate(asked)
+        seconds = time.process_time() - began
+        print(
+            f"a simulated job, {scheduler} and {sampler}, {NODES:,} workers: {done.trials:,} trials, {done.steps:,} steps, {seconds:.1f} s "
+            f"of CPU, {done.steps / seconds:,.0f} steps a second"
+        )
