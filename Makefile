@@ -4,13 +4,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve chromium prometheus systemd test test-fast lint docs bench preemptions chaos soak clean
+.PHONY: help install demo serve chromium prometheus systemd bytecode test test-fast test-system lint docs bench preemptions chaos soak clean
 
 help:
 	@echo "make install   set up .venv"
 	@echo "make demo      tune a real model under a real budget, and show the best configuration and the bill"
 	@echo "make serve     start the service on http://127.0.0.1:8000"
-	@echo "make test      run all tests; make test-fast: those that need no cluster"
+	@echo "make test      run all tests; make test-fast: those that need no cluster; test-system: those that do"
 	@echo "make lint      ruff, mypy, import-linter"
 	@echo "make docs      docs/reference anew, from the code"
 	@echo "make bench     the benchmarks of benchmarks/README.md"
@@ -53,12 +53,20 @@ systemd:
 	@command -v systemd-analyze >/dev/null || { \
 	  echo "systemd-analyze is missing, which the tests of deploy/systemd need: install it (Debian: apt install systemd)" >&2; exit 1; }
 
-test: install chromium prometheus systemd
-	$(BIN)/python -m pytest -n 3 --dist loadfile -m "$(WITHOUT_A_SERVICE)"
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "(system or browser) and not soak"
+# Where Python is told to write no bytecode, each process of a test would compile what it imports.
+bytecode: install
+	@$(BIN)/python -m compileall -q tuner trainables
 
-test-fast: install prometheus systemd
-	$(BIN)/python -m pytest -n 3 --dist loadfile -m "$(WITHOUT_A_SERVICE)"
+# Tests of a service wait for processes more than they reckon: those without one take what they leave of the processors.
+test: bytecode chromium prometheus systemd
+	@$(MAKE) --no-print-directory -j 2 WORKERS=2 test-fast test-system
+
+WORKERS ?= 3
+test-fast: bytecode prometheus systemd
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "$(WITHOUT_A_SERVICE)"
+
+test-system: bytecode chromium prometheus
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "(system or browser) and not soak"
 
 lint: install
 	$(BIN)/ruff check .

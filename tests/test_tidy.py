@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import LONGEST
+
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "tuner").rglob("*.py"))
 MODULES = {str(path.relative_to(ROOT)): path for path in SOURCES}
@@ -38,3 +40,7 @@ def test_no_function_is_too_long_to_read_at_once() -> None:
         if one.end_lineno is not None and one.end_lineno - one.lineno + 1 > FUNCTION_LINES_MAX
     ]
     assert found == []
+
+
+def test_what_is_to_be_tested_first_is_there() -> None:
+    assert [name for name in LONGEST if not (ROOT / "tests" / name).exists()] == []

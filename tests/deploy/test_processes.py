@@ -1,0 +1,266 @@
+"""The deployment without containers is the Compose file's, and says what is wrong before it starts anything."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.processes import __main__ as command
+from deploy.processes import checks, parts
+from deploy.processes.compose import FILE, Project, Refused
+from deploy.processes.folder import Folder
+from deploy.processes.keeper import Failed, Keeper
+from deploy.processes.parts import Part
+from deploy.processes.probes import Answers, Succeeds
+from tests.deploy.files import ROOT
+from tuner.engine.ray_cluster.processes import MARK
+
+NETWORK = "127.91.7"
+SECRETS = {
+    "TUNER_API_KEY": "tk_1",
+    "RAY_AUTH_TOKEN": "2",
+    "POSTGRES_PASSWORD": "33",
+    "TUNER_DATABASE_URL": "postgresql://tuner:33@database:5432/tuner",
+    "STORAGE_PASSWORD": "4",
+    "GRAFANA_PASSWORD": "5",
+    "REPLICAS": "2",
+}
+
+
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """As Docker Compose itself reads them."""
+    given = tmp_path_factory.mktemp("env") / ".env"
+    given.write_text("".join(f"{name}={text}\n" for name, text in SECRETS.items()))
+    said = subprocess.run(
+        [
+            Path(sys.executable).parent / "docker-compose",
+            f"--file={FILE}",
+            f"--env-file={given}",
+            "config",
+            "--format=json",
+        ],
+        env={},
+        capture_output=True,
+        check=True,
+    )
+    return dict(json.loads(said.stdout)["services"])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Folder]:
+    found = Folder(tmp_path / "state")
+    with found.kept():
+        found.make()
+        yield found
+        found.clear()
+        found.leave()
+    assert not found.path.exists()
+
+
+def project(**values: str) -> Project:
+    return Project({**SECRETS, **values}, NETWORK, moved={("ray-head", 6379): 6390})
+
+
+@pytest.fixture
+def found(folder: Folder) -> dict[str, Part]:
+    return {part.name: part for part in parts.parts_of(project(), folder)}
+
+
+def with_names(word: str, address: str) -> str:
+    return word.replace("127.91.7.41:6390", "ray-head:6379").replace(address, "0.0.0.0")
+
+
+def test_every_service_runs_its_own_words_at_an_address_of_its_own(
+    found: dict[str, Part], services: dict[str, Any]
+) -> None:
+    assert {part.service for part in found.values()} == set(services) - {"grafana"}
+    assert [name for name in found if name.startswith("tuner")] == ["tuner-1", "tuner-2"]
+    assert len({part.address for part in found.values()}) == len(found)
+    for name in ("ray-head", "worker", "spot-worker", "bucket", "migrate"):
+        words = [with_names(word, found[name].address) for word in found[name].words]
+        given = services[name]["command"]
+        assert words[: len(given)] == given, "what one machine needs comes behind"
+    for part in found.values():
+        assert set(services[part.service].get("depends_on", {})) == set(part.needs)
+
+
+def test_every_setting_of_the_file_is_there(found: dict[str, Part], services: dict[str, Any]) -> None:
+    for part in found.values():
+        for key, text in services[part.service].get("environment", {}).items():
+            is_a_place = text.startswith("/") or any(f"{name}:" in text for name in services)
+            assert is_a_place or part.environment[key] == text, (part.name, key)
+
+
+def test_names_are_addresses_and_paths_are_folders_here(found: dict[str, Part], folder: Folder) -> None:
+    env = found["tuner-2"].environment
+    assert env["TUNER_RAY_ADDRESS"] == "http://127.91.7.41:8265"
+    assert env["AWS_ENDPOINT_URL"] == found["spot-worker"].environment["AWS_ENDPOINT_URL"]
+    assert env["AWS_ENDPOINT_URL"] == "http://127.91.7.81:9000"
+    assert env["TUNER_HOST"] == "127.91.7.12"
+    assert env["TUNER_HOME"] != found["tuner-1"].environment["TUNER_HOME"]
+    assert env["TUNER_DATABASE_URL_FILE"] == str(folder.secrets / "database_url")
+    assert found["tuner-2"].probe == Answers("http://127.91.7.12:8000/healthz")
+    assert isinstance(found["database"].probe, Succeeds)
+    assert project().at_addresses(SECRETS["TUNER_DATABASE_URL"]) == (
+        "postgresql://tuner:33@127.91.7.71:5432/tuner"
+    )
+
+
+def test_prometheus_scrapes_every_replica_by_its_address() -> None:
+    said = parts.scraped((ROOT / "deploy/prometheus/compose.yml").read_text(), project())
+    assert "127.91.7.11:8000" in said
+    assert "127.91.7.12:8000" in said
+    assert "dns_sd" not in said
+
+
+def test_another_number_of_workers_is_as_many_parts(folder: Folder) -> None:
+    names = [part.name for part in parts.parts_of(project(WORKERS="2", SPOT_WORKERS="0"), folder)]
+    assert "worker-2" in names
+    assert "spot-worker" not in names
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"WORKERS": "many"}, "'many' of worker: give a whole number"),
+        ({"STORAGE_PASSWORD": ""}, "secrets.sh"),
+    ],
+)
+def test_values_that_cannot_be_are_refused(values: dict[str, str], says: str) -> None:
+    with pytest.raises(Refused, match=says):
+        project(**values)
+
+
+def test_a_machine_without_the_programs_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(checks.faults_of_machine()) == []
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(checks, "postgres_programs", lambda: None)
+    monkeypatch.setattr(checks, "MODULES", {"no_such_module": "dev"})
+    said = "\n".join(checks.faults_of_machine())
+    for mend in (
+        "apt install prometheus",
+        "apt install postgresql",
+        "pip install -c constraints.txt -e '.[dev]'",
+    ):
+        assert mend in said
+
+
+@pytest.mark.parametrize("network", ["127.0.0", "10.0.0", "127.77", "127.77.300", "127.77.0.1"])
+def test_a_network_that_is_none_of_the_loopback_is_refused(network: str) -> None:
+    assert list(checks.faults_of_network(network))
+    assert not list(checks.faults_of_network(NETWORK))
+
+
+def test_a_port_that_is_taken_is_named_with_its_mend(found: dict[str, Part]) -> None:
+    with socket.socket() as taken, socket.socket() as ray:
+        taken.bind((found["storage"].address, 9000))
+        ray.bind(("0.0.0.0", 0))
+        for one in (taken, ray):
+            one.listen()
+        port = ray.getsockname()[1]
+        said = list(checks.faults_of_places(found.values(), port))
+    assert ["127.91.7.81:9000 (Address already in use)" in one for one in said] == [True, False]
+    assert f"port {port}" in said[1]
+    assert "--network" in said[0]
+    assert "--ray-port" in said[1]
+
+
+def test_folders_that_are_not_to_be_touched_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs, old = tmp_path / "theirs", tmp_path / "old"
+    for place, name, text in ((theirs, "thesis.tex", "x"), (old, "processes.json", '{"format": 0}')):
+        place.mkdir()
+        (place / name).write_text(text)
+        for words in ("up", "down"):
+            assert command.main([words, "--state", str(place)]) == 1
+        assert (place / name).read_text() == text
+    said = capsys.readouterr().err
+    assert f"{theirs} is no folder of a deployment: name another one by --state" in said
+    assert f"{old} was left by another version (format 0" in said
+    assert command.main(["kill", "spot-worker", "--state", str(tmp_path / "none")]) == 1
+    assert "no deployment runs in" in capsys.readouterr().err
+
+
+def test_what_a_killed_one_has_left_is_ended_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left = Folder(tmp_path / "state")
+    with left.kept():
+        left.make()
+    mine, other = (
+        subprocess.Popen(["sleep", "100"], env={**os.environ, MARK: mark})
+        for mark in (left.new_mark("worker"), "processes-00000000/worker/1")
+    )
+    assert command.main(["down", "--state", str(left.path)]) == 0
+    assert "ended 1 processes" in capsys.readouterr().out
+    mine.wait(10)
+    assert other.poll() is None
+    other.kill()
+    other.wait()
+    assert not left.path.exists()
+
+
+def test_two_do_not_run_in_one_folder(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert folder.is_kept()
+    assert command.main(["up", "--network", NETWORK, "--state", str(folder.path)]) == 1
+    assert f"a deployment runs in {folder.path} (process {os.getpid()})" in capsys.readouterr().err
+    assert folder.state(), "it is left as it is"
+
+
+def part(name: str, script: str, **changes: Any) -> Part:
+    usual: dict[str, Any] = {
+        "name": name,
+        "service": name,
+        "address": "127.91.7.1",
+        "words": ("sh", "-c", script),
+        "environment": dict(os.environ),
+        "needs": {},
+        "ends": False,
+        "listens": (),
+        "probe": Succeeds(("true",)),
+    }
+    return Part(**{**usual, **changes})
+
+
+def test_parts_start_in_their_order_and_can_be_taken_away(folder: Folder, tmp_path: Path) -> None:
+    said: list[str] = []
+    service = part("service", "sleep 100", needs={"step": "service_completed_successfully"})
+    step = part("step", "true", ends=True, probe=None)
+    keeper = Keeper([service, step], folder, tmp_path, said.append)
+    assert keeper.start_all() is not None
+    assert [line.split()[0] for line in said] == ["step", "service"]
+    assert folder.take_away("service") >= 1
+    keeper.turn()
+    assert folder.state()["parts"]["service"]["state"] == "away"
+    folder.bring_back("service")
+    while folder.state()["parts"]["service"]["state"] != "healthy":
+        keeper.turn()
+    keeper.end()
+    assert folder.clear() == 0, "nothing is left"
+
+
+def test_a_part_that_does_not_come_up_is_told_with_the_end_of_its_log(folder: Folder, tmp_path: Path) -> None:
+    keeper = Keeper([part("step", "echo no room; false", ends=True)], folder, tmp_path, print)
+    with pytest.raises(Failed, match=r"step has ended with status 1:\nno room"):
+        keeper.start_all()
+
+
+def test_it_says_what_there_is_to_type() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "deploy.processes", "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for word in ("up", "kill", "start", "down"):
+        assert f"    {word} " in done.stdout

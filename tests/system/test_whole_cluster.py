@@ -1,0 +1,263 @@
+"""The whole deployment on several machines' addresses: a job submitted through one replica and watched through the other, while a spot
+worker and the first replica are killed."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import psutil
+import pytest
+
+from deploy.processes.folder import Folder
+from tests.system import books
+from tests.system.serving import USER_CODE, job, until
+from tuner.client import Client, Event
+from tuner.engine.checkpoints import CheckpointStore
+from tuner.engine.ray_cluster.launch import free_ports
+from tuner.engine.ray_cluster.processes import MARK
+from tuner.schemas.answers import Attempt
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(590)]
+LIMIT_S = 400.0
+
+
+class Whole:
+    """What `python -m deploy.processes up` brings up, on addresses and a port that nobody else has."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+        rng = Random(os.getpid())
+        network = f"127.{rng.randrange(100, 250)}.{rng.randrange(250)}"
+        (ray_port,) = free_ports(1)
+        self._environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(USER_CODE), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "TUNER_ALLOWED_MODULES": "*",
+            "TUNER_SPOT_WAIT": "10",
+        }
+        self._process = self._start("up", "--network", network, "--ray-port", str(ray_port))
+        self.said: list[str] = []
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _start(self, *words: str) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-m", "deploy.processes", *words, "--state", str(self.state)]
+        both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        return subprocess.Popen(command, env=self._environment, text=True, **both)  # type: ignore[call-overload,no-any-return]
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.said.append(line.rstrip())
+
+    def wait(self) -> "Whole":
+        def up() -> bool:
+            assert self._process.poll() is None, "\n".join(self.said)
+            return any("Ctrl-C" in line for line in self.said)
+
+        until("all is up", up, timeout_s=LIMIT_S)
+        return self
+
+    def told(self, name: str) -> str:
+        (line,) = [line for line in self.said if line.strip().startswith(name)]
+        return line.strip().removeprefix(name).strip()
+
+    def do(self, *words: str) -> None:
+        """`kill` or `start` of a part."""
+        process = self._start(*words)
+        said, _ = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 0, said
+
+    def state_of(self, part: str) -> str:
+        return str(json.loads((self.state / "processes.json").read_text())["parts"][part]["state"])
+
+    def marks(self) -> set[str]:
+        """Of all processes that are left of it."""
+        found = {_mark(process) for process in psutil.process_iter()}
+        return {mark for mark in found if mark.startswith(Folder(self.state).mark)}
+
+    def logs(self) -> str:
+        found = sorted((self.state / "logs").glob("*.log"))
+        return "\n".join(f"== {path.name}\n{path.read_text()[-3000:]}" for path in found)
+
+    def stop(self) -> None:
+        if self._process.poll() is None:
+            self._process.terminate()
+        self._process.wait(LIMIT_S)
+
+
+def _mark(process: psutil.Process) -> str:
+    try:
+        return str(process.environ().get(MARK, ""))
+    except (psutil.Error, OSError):
+        return ""
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Iterator[Whole]:
+    found = Whole(tmp_path / "state")
+    try:
+        yield found.wait()
+    finally:
+        found.stop()
+    assert found.marks() == set()
+    assert not found.state.exists()
+
+
+class Watcher:
+    """Reads a job's events to their end."""
+
+    def __init__(self, client: Client, job: str) -> None:
+        self.events: list[Event] = []
+        self._thread = threading.Thread(target=self._watch, args=(client, job), daemon=True)
+        self._thread.start()
+
+    def _watch(self, client: Client, job: str) -> None:
+        for event in client.events(job):
+            self.events.append(event)
+
+    def ended(self) -> list[Event]:
+        self._thread.join(LIMIT_S)
+        assert not self._thread.is_alive()
+        return self.events
+
+
+def test_a_job_outlives_a_spot_worker_and_the_replica_that_it_was_submitted_to(
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    took = re.search(r"all is up after ([\d.]+) s", "\n".join(whole.said))
+    assert took
+    print(f"the whole deployment is up after {took[1]} s")
+    key = Path(whole.told("key")).read_text().strip()
+    one, two = (Client(url, key) for url in whole.told("REST and page").split(", "))
+    until("both replicas are ready", lambda: one.is_ready() and two.is_ready())
+    name = one.submit(
+        job(
+            "steady:train",
+            budget={"usd": 0.05, "trials": 3},
+            fidelity={"min": 6, "max": 18, "reduction_factor": 3},
+            algorithm={"scheduler": "asha", "sampler": "random", "seed": 7},
+            constants={"step_s": 1.0, "hurry": str(tmp_path / "hurry")},
+            checkpoint={"interval": 0.5, "keep": 3},
+            resources={"market": "spot_with_fallback", "max_concurrent_trials": 1},
+        )
+    ).id
+    watcher = Watcher(two, name)
+
+    lost = until("a trial trains on the spot worker", lambda: _trains(two, name, "spot"), timeout_s=LIMIT_S)
+    whole.do("kill", "spot-worker")
+    until("it goes on, on demand", lambda: _trains(two, name, "on_demand"), timeout_s=LIMIT_S)
+    scraping_is_well(whole.told("Prometheus"))
+    whole.do("kill", "tuner-1")
+    assert not one.is_ready()
+    (tmp_path / "hurry").touch()
+
+    ended = two.wait(name, timeout_s=LIMIT_S)
+    assert (ended.state, ended.stop_reason) == ("succeeded", "trials"), f"{ended.detail}\n{whole.logs()}"
+    books.check(two, name)
+    no_report_is_lost_or_doubled(two, name)
+    every_report_came_once(two, name, watcher.ended())
+    it_went_on_elsewhere(two, name, lost)
+    for variable, text in storage_of(whole).items():
+        monkeypatch.setenv(variable, text)
+    checkpoints_are_whole(two, name, tmp_path)
+
+    whole.do("start", "tuner-1")
+    until("the replica is back", one.is_ready)
+    assert one.bill(name) == two.bill(name)
+    assert whole.state_of("spot-worker") == "away"
+
+
+def _attempts(client: Client, name: str) -> list[tuple[str, Attempt]]:
+    """Trial and attempt, oldest first."""
+    found = [(t.id, a) for t in client.trials(name) for a in client.trial(name, t.id).attempt_list]
+    return sorted(found, key=lambda one: one[1].began_at)
+
+
+def _trains(client: Client, name: str, market: str) -> tuple[str, Attempt] | None:
+    """The trial and attempt that runs there and has reported."""
+    shown = client.job(name)
+    assert shown.ended_at is None, shown.detail
+    for trial, attempt in _attempts(client, name):
+        steps = len(client.trial(name, trial).curve)
+        if attempt.market == market and attempt.end is None and steps > attempt.from_step + 1:
+            return trial, attempt
+    return None
+
+
+def no_report_is_lost_or_doubled(client: Client, name: str) -> None:
+    for trial in client.trials(name):
+        curve = client.trial(name, trial.id).curve
+        assert [point.step for point in curve] == list(range(1, trial.steps + 1))
+
+
+def every_report_came_once(client: Client, name: str, events: list[Event]) -> None:
+    """To who watched through the replica that was left, and numbered one after another."""
+    told = [(one.data["trial"], one.data["step"]) for one in events if one.type == "report"]
+    curves = [(t.id, p.step) for t in client.trials(name) for p in client.trial(name, t.id).curve]
+    assert sorted(told) == sorted(curves)
+    numbers = [one.id for one in events if one.id is not None]
+    assert numbers == sorted(set(numbers))
+    assert events[-1].data["state"] == "succeeded"
+
+
+def it_went_on_elsewhere(client: Client, name: str, lost: tuple[str, Attempt]) -> None:
+    """The trial of the worker that was lost, from its newest checkpoint, on a machine on demand."""
+    trial, before = lost
+    attempts = [attempt for whose, attempt in _attempts(client, name) if whose == trial]
+    (ended,) = [one for one in attempts if one.attempt == before.attempt]
+    assert ended.end in ("preempted", "lost"), ended
+    # Those that had waited for a spot machine in vain are between them.
+    after = [one for one in attempts if one.attempt > before.attempt and one.to_step > one.from_step]
+    assert after[0].market == "on_demand"
+    assert 0 < after[0].from_step <= ended.to_step
+    assert after[0].node != ended.node
+
+
+def scraping_is_well(prometheus: str) -> None:
+    """Both replicas were scraped, and every rule was evaluated without a fault."""
+
+    def asked(path: str) -> Any:
+        with urllib.request.urlopen(f"{prometheus}/api/v1/{path}", timeout=10) as answer:
+            return json.load(answer)["data"]
+
+    def are_up() -> bool:
+        return [one["health"] for one in asked("targets")["activeTargets"]] == ["up", "up"]
+
+    def rules_are_ok() -> bool:
+        rules = [rule for group in asked("rules")["groups"] for rule in group["rules"]]
+        assert not [rule for rule in rules if rule["health"] == "err"], rules
+        return len(rules) > 20 and all(rule["health"] == "ok" for rule in rules)
+
+    until("Prometheus has scraped both replicas", are_up)
+    until("Prometheus has evaluated every rule", rules_are_ok)
+
+
+def storage_of(whole: Whole) -> dict[str, str]:
+    kept = dict(line.split("=", 1) for line in (whole.state / ".env").read_text().splitlines())
+    parts = json.loads((whole.state / "processes.json").read_text())["parts"]
+    return {
+        "AWS_ENDPOINT_URL": f"http://{parts['storage']['address']}:9000",
+        "AWS_ACCESS_KEY_ID": "tuner",
+        "AWS_SECRET_ACCESS_KEY": kept["STORAGE_PASSWORD"],
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+
+
+def checkpoints_are_whole(client: Client, name: str, folder: Path) -> None:
+    """In the storage, by their own digests."""
+    store = CheckpointStore("s3://tuner/checkpoints", "default", name)
+    newest = {trial.id: trial.steps for trial in client.trials(name)}
+    for trial, steps in newest.items():
+        found = store.found(trial)
+        assert found, trial
+        assert found[0].step == steps, (trial, found)
+        for one in found:
+            assert (store.fetch(trial, one, folder / f"{trial}-{one.name}") / "state.pt").exists()
