@@ -48,9 +48,9 @@ def spend_of(
         end = min(known.until, known.until if last is None else last)
         span = Span(begin, Instant(max(begin, end)), timezone)
         found = spend.rows(db, service.project, keys, span)
-        total = spend.rows(db, service.project, (), span)
+        (total,) = spend.rows(db, service.project, (), span)
     rows, cluster = sorted(found, key=lambda row: _place(keys, row)), cluster_cost(service, first, last)
-    return SpendView(tuple(group_by), first, last, timezone, rows, *total, cluster)
+    return SpendView(tuple(group_by), first, last, timezone, rows, total, cluster)
 
 
 def _times(since: str | None, until: str | None, timezone: str) -> tuple[Instant | None, Instant | None]:
