@@ -24,6 +24,11 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 HEAD_ID = "fffffffffffffffffffffffffffffffffffffffffffffffffff00000"
 IDLE_MINUTES = 0.1
+# Of which Ray wants lists, though its machines here need none.
+COMMANDS = (
+    *("initialization_commands", "setup_commands", "head_setup_commands", "worker_setup_commands"),
+    *("head_start_ray_commands", "worker_start_ray_commands"),
+)
 
 
 def worker(market: str, kind: str, usd: str) -> dict[str, Any]:
@@ -89,6 +94,7 @@ class Growing:
             },
             "auth": {},
             "file_mounts": {},
+            **{name: [] for name in COMMANDS},
             "head_node_type": "ray.head.default",
             "available_node_types": {
                 "ray.head.default": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
