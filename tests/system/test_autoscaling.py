@@ -27,7 +27,13 @@ IDLE_MINUTES = 0.1
 # Of which Ray wants lists, though its machines here need none.
 COMMANDS = (
     *("initialization_commands", "setup_commands", "head_setup_commands", "worker_setup_commands"),
-    *("head_start_ray_commands", "worker_start_ray_commands"),
+    *(
+        "head_start_ray_commands",
+        "worker_start_ray_commands",
+        "cluster_synced_files",
+        "rsync_exclude",
+        "rsync_filter",
+    ),
 )
 
 
