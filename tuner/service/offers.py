@@ -47,6 +47,8 @@ def offers_of(settings: Settings, nodes: Iterable[Node], wanted: Resources) -> l
     ]
     found: dict[tuple[tuple[str, str], ...], Offer] = {}
     for _, offer in offered:
+        if offer.labels in found:
+            continue
         # A trial may land on any node with these labels, also on one that has more of them.
         like = [other for node, other in offered if offer.is_of(node.labels)]
         found[offer.labels] = replace(max(like, key=lambda one: _micro_usd(one, wanted)), labels=offer.labels)
