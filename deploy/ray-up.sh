@@ -19,6 +19,6 @@ test -s "$HOME/.ray/auth_token" || od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >
 edits="s|SOURCE|$source|g; s|SETTINGS|$here/.tuner.env|g"
 for given in "$@"; do edits="$edits; s|${given%%=*}|${given#*=}|g"; done
 sed "$edits" "$here/cluster.yaml" >"$here/.cluster.yaml"
-"$bin/pip" install --quiet --disable-pip-version-check -c "$source/constraints.txt" "${source}[$cloud]"
+"$bin/pip" install --quiet --disable-pip-version-check -c "$source/constraints.txt" -e "${source}[$cloud]"
 "$bin/ray" up --yes "$here/.cluster.yaml"
 "$bin/ray" exec "$here/.cluster.yaml" "bash ~/tuner/deploy/ray-node.sh wait"

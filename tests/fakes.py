@@ -22,7 +22,7 @@ from tuner.domain.budget import Budget
 from tuner.domain.space import Config
 from tuner.domain.time import NS, Instant
 from tuner.engine.heirs import NO_HEIRS, Heirs
-from tuner.engine.ray_cluster import JobStatus, Node, RayUnavailable
+from tuner.engine.ray_cluster import JobStatus, Node, RayUnavailable, RayUnfit
 from tuner.engine.simulated import world
 from tuner.engine.simulated.clock import EPOCH_NS, SimulatedClock
 from tuner.engine.simulated.journal import Tables
@@ -68,6 +68,7 @@ class FakeCluster:
     statuses: dict[str, JobStatus] = field(default_factory=dict)
     failures_left: int = 0
     is_down: bool = False
+    unfit: str = ""
     log: str = "the driver's last words"
     ensured: int = 0
     dashboard_url: str | None = "http://127.0.0.1:8265"
@@ -80,10 +81,15 @@ class FakeCluster:
         self._reach()
         return list(self.found)
 
+    def check_fit(self) -> None:
+        if self.unfit:
+            raise RayUnfit(self.unfit)
+
     def submit(
         self, submission_id: str, *, job: str, epoch: int, about: Mapping[str, str], code: str | None
     ) -> None:
         self._reach()
+        self.check_fit()
         self.codes.append(code)
         assert submission_id == f"{job}-{epoch}"
         self.told_about[submission_id] = about

@@ -105,6 +105,8 @@ COMMANDS = {
     "demo": set[str](),
     "doctor": {"--json"},
     "migrate": {"--json"},
+    "backup": {"--json"},
+    "restore": {"--replace", "--json"},
     "simulate": {
         "--table",
         "--budget-trainings",

@@ -71,7 +71,7 @@ class CharModel(nn.Module):
 
     def forward(self, seen: torch.Tensor) -> torch.Tensor:
         """(batch, characters) to logits (batch, characters, 128)."""
-        x = self.characters(seen) + self.positions(torch.arange(seen.shape[1]))
+        x = self.characters(seen) + self.positions(torch.arange(seen.shape[1], device=seen.device))
         logits: torch.Tensor = self.norm(self.blocks(x)) @ self.characters.weight.T
         return logits
 
@@ -90,10 +90,11 @@ def train(config: dict[str, Any]) -> None:
     """
     torch.set_num_threads(1)
     torch.manual_seed(config.get("seed", 0))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     learned, held_out = text(FILES), text(HELD_OUT)
     precision, heads = config.get("precision", "fp32"), config.get("heads", 4)
     width = max(heads, config.get("width", 64) // heads * heads)
-    model = CharModel(width, config.get("depth", 2), heads, config.get("dropout", 0.0))
+    model = CharModel(width, config.get("depth", 2), heads, config.get("dropout", 0.0)).to(device)
 
     rate, decay = config.get("learning_rate", 3e-3), config.get("weight_decay", 0.01)
     optimizer: torch.optim.Optimizer
@@ -103,7 +104,7 @@ def train(config: dict[str, Any]) -> None:
     else:
         optimizer = torch.optim.AdamW(model.parameters(), rate, weight_decay=decay)
     scaler = grad_scaler(precision)
-    validation = windows(held_out, torch.arange(0, len(held_out) - CONTEXT - 1, 4 * CONTEXT))
+    validation = windows(held_out, torch.arange(0, len(held_out) - CONTEXT - 1, 4 * CONTEXT)).to(device)
 
     def loss_of(batch: torch.Tensor) -> torch.Tensor:
         with autocast(precision):
@@ -117,7 +118,7 @@ def train(config: dict[str, Any]) -> None:
             for _ in range(STEPS_AN_EPOCH):
                 starts = torch.randint(len(learned) - CONTEXT - 1, (config.get("batch_size", 16),))
                 parts = config.get("accumulate", 1)
-                batch = windows(learned, starts)
+                batch = windows(learned, starts).to(device)
                 losses.append(accumulated_step(batch, parts, loss_of, optimizer=optimizer, scaler=scaler))
             model.eval()
             with torch.no_grad():

@@ -54,9 +54,10 @@ def train(config: dict[str, Any]) -> None:
     """
     torch.set_num_threads(1)
     torch.manual_seed(config.get("seed", 0))
-    x_train, x_val, y_train, y_val = data()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    x_train, x_val, y_train, y_val = (part.to(device) for part in data())
     precision = config.get("precision", "fp32")
-    model = build(config.get("width", 16), config.get("depth", 2), config.get("dropout", 0.0))
+    model = build(config.get("width", 16), config.get("depth", 2), config.get("dropout", 0.0)).to(device)
 
     rate, decay = config.get("learning_rate", 1e-2), config.get("weight_decay", 0.0)
     optimizer: torch.optim.Optimizer
@@ -70,7 +71,8 @@ def train(config: dict[str, Any]) -> None:
 
     def loss_of(batch: torch.Tensor) -> torch.Tensor:
         with autocast(precision):
-            return nn.functional.cross_entropy(model(x_train[batch]), y_train[batch])
+            rows = batch.to(device)
+            return nn.functional.cross_entropy(model(x_train[rows]), y_train[rows])
 
     with SpotSafe(model=model, optimizer=optimizer, scaler=scaler, batches=batches) as run:
         for _ in run.steps():

@@ -39,7 +39,8 @@ def train(config: dict[str, Any]) -> None:
     """
     torch.set_num_threads(1)
     torch.manual_seed(config.get("seed", 0))
-    x_train, x_val, y_train, y_val = data()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    x_train, x_val, y_train, y_val = (part.to(device) for part in data())
     width, precision = config.get("width", 64), config.get("precision", "fp32")
 
     layers: list[nn.Module] = []
@@ -49,7 +50,7 @@ def train(config: dict[str, Any]) -> None:
             nn.ReLU(),
             nn.Dropout(config.get("dropout", 0.0)),
         ]
-    model = nn.Sequential(*layers, nn.Linear(width, 10))
+    model = nn.Sequential(*layers, nn.Linear(width, 10)).to(device)
 
     rate, decay = config.get("learning_rate", 1e-2), config.get("weight_decay", 0.0)
     optimizer: torch.optim.Optimizer
@@ -63,7 +64,8 @@ def train(config: dict[str, Any]) -> None:
 
     def loss_of(batch: torch.Tensor) -> torch.Tensor:
         with autocast(precision):
-            return nn.functional.cross_entropy(model(x_train[batch]), y_train[batch])
+            rows = batch.to(device)
+            return nn.functional.cross_entropy(model(x_train[rows]), y_train[rows])
 
     with SpotSafe(model=model, optimizer=optimizer, scaler=scaler, batches=batches) as run:
         for _ in run.steps():

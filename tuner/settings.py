@@ -179,9 +179,16 @@ def _database_url(environ: Mapping[str, str], home: Path) -> tuple[str, str]:
         return given, ""
     if file := _path(environ.get("TUNER_DATABASE_URL_FILE", "")):
         try:
-            return Path(file).read_text().strip(), file
-        except OSError as error:
-            raise ValueError(f"TUNER_DATABASE_URL_FILE: {file} cannot be read: {error.strerror}") from error
+            found = Path(file).read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "it is no text"
+            mend = "let this user read it, or name another file"
+            raise ValueError(f"TUNER_DATABASE_URL_FILE: {file} cannot be read: {why}; {mend}") from error
+        if not found:
+            raise ValueError(
+                f"TUNER_DATABASE_URL_FILE: {file} is empty: write the URL of the database into it"
+            )
+        return found, file
     return f"sqlite:///{home}/tuner.db", ""
 
 

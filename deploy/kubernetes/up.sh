@@ -7,10 +7,24 @@ image=${2:?"up.sh OVERLAY IMAGE: the image that you pushed, with its tag"}
 here=$(cd "$(dirname "$0")" && pwd)
 operator="github.com/ray-project/kuberay/ray-operator/config/default?ref=v1.6.1"
 
+test -d "$here/overlays/$overlay" || {
+  echo "there is no overlay $overlay: trial, aws or gcp" >&2
+  exit 2
+}
+if grep -rqE 'example-(bucket|project)|123456789012' "$here/overlays/$overlay"; then
+  echo "put your own bucket and account into $here/overlays/$overlay first: it has those of an example" >&2
+  exit 2
+fi
+there=$(kubectl -n tuner get secret tuner --ignore-not-found -o name)
+if test -z "$there" && test "$overlay" != trial && test -z "${DATABASE_URL:-}"; then
+  echo "the overlay $overlay has no database of its own: DATABASE_URL=postgresql://user:password@host:5432/name up.sh …" >&2
+  exit 2
+fi
+
 kubectl get crd rayclusters.ray.io >/dev/null 2>&1 || kubectl create -k "$operator"
 kubectl wait --for=condition=established --timeout=60s crd/rayclusters.ray.io
 kubectl apply -f "$here/base/namespace.yaml"
-kubectl -n tuner get secret tuner >/dev/null 2>&1 || "$here/secrets.sh" | kubectl apply -f -
+test -n "$there" || "$here/secrets.sh" | kubectl apply -f -
 kubectl -n tuner delete job tuner-migrate bucket --ignore-not-found
 # KubeRay and Kubernetes take what is built here; only the image's name is put in.
 kubectl kustomize "$here/overlays/$overlay" |

@@ -18,6 +18,7 @@ from tests import fakes
 from tests.api.budgeting import get, put, spend
 from tests.fakes import FakeService
 from tuner.domain.calendar import DAY_NS
+from tuner.domain.errors import Fenced
 from tuner.domain.time import NS
 from tuner.service import outgoing
 from tuner.service.keeper import GIVE_UP_NS, Keeper
@@ -105,6 +106,33 @@ def test_each_share_is_told_of_once_signed_and_again_until_it_is_taken(
     open_service.now.at += 40 * DAY_NS
     keeper.one_pass()
     assert len(receiver.heard) == 3
+
+
+def test_a_leader_that_stood_still_while_it_sent_leaves_the_rest_to_the_next_one(
+    open_service: FakeService, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = fakes.client_of(open_service)
+    put(client, usd=0.002, period="month", alerts=[{"at": 0.5, "url": receiver.url}])
+    spend(open_service, client, 0.0012)
+    other, send = replace(open_service), outgoing.send
+
+    def standing_still(*args: Any, **kwargs: Any) -> outgoing.Outcome:
+        open_service.now.pass_s(5)
+        assert other.leading.term() is not None
+        return send(*args, **kwargs)
+
+    monkeypatch.setattr(outgoing, "send", standing_still)
+    with pytest.raises(Fenced):
+        Keeper(open_service).one_pass()
+    monkeypatch.setattr(outgoing, "send", send)
+    assert get(client)["deliveries"][0]["state"] == "pending"
+    open_service.now.pass_s(2)
+    Keeper(open_service).one_pass()
+    assert get(client)["deliveries"][0]["tries"] == 1, "who does not lead sends nothing"
+    open_service.now.pass_s(20)
+    Keeper(other).one_pass()
+    assert get(client)["deliveries"][0]["state"] == "delivered"
+    assert len({headers["Tuner-Delivery"] for headers, _ in receiver.heard}) == 1
 
 
 def test_the_shares_of_another_limit_are_told_of_anew(open_service: FakeService, receiver: Receiver) -> None:

@@ -106,6 +106,8 @@ OTHERS = {
         "cluster",
         "migrate",
         "doctor",
+        "backup",
+        "restore",
     ),
     *("pause", "resume", "cancel", "topup", "priority"),
 }

@@ -61,6 +61,9 @@ def test_doctor_says_what_is_wrong_and_what_to_do(
     (tmp_path / "file").touch()
     monkeypatch.setenv("TUNER_STORAGE", str(tmp_path / "file/storage"))
     monkeypatch.setenv("TUNER_RAY_ADDRESS", "http://127.0.0.1:9")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"):
+        monkeypatch.delenv(name, raising=False)
     said = CliRunner().invoke(app, ["doctor", "--json"])
     assert said.exit_code == 1
     found = parts(said.stdout)
@@ -69,6 +72,7 @@ def test_doctor_says_what_is_wrong_and_what_to_do(
     assert "run that version" in str(found["database"]["mend"])
     assert "TUNER_STORAGE" in str(found["storage"]["mend"])
     assert "TUNER_RAY_ADDRESS" in str(found["ray"]["mend"])
+    assert "RAY_AUTH_TOKEN" in str(found["token"]["mend"])
 
 
 def test_doctor_says_that_a_database_is_older(url: str) -> None:

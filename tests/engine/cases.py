@@ -71,6 +71,12 @@ def raises(config: dict[str, Any]) -> None:
     raise ValueError("the data is not there")
 
 
+def fills_the_gpu(config: dict[str, Any]) -> None:
+    raise torch.OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.19 GiB"
+    )
+
+
 def prints_much(config: dict[str, Any]) -> None:
     for _ in range(200):
         sys.stdout.write("x" * 1_000_000)

@@ -91,6 +91,7 @@ def test_a_child_waits_for_a_lease_that_its_next_step_needs(drive: Any) -> None:
 
 FAILURES = [
     ("raises", "raised", "the data is not there"),
+    ("fills_the_gpu", "memory", "the GPU's memory ran out; use a smaller batch"),
     ("exits", "exited", "exit status 3"),
     ("exits_politely", "exited", "exit status 4"),
     ("kills_itself", "killed", "SIGKILL"),
@@ -249,6 +250,13 @@ def test_a_module_that_takes_its_importer_with_it_is_left_to_the_child(drive: An
     failed = driver.until_state("failed")
     assert failed["error"]["kind"] == "exited"
     assert "exit status 3" in failed["error"]["message"]
+
+
+def test_a_module_that_touches_cuda_when_it_is_imported_leaves_gpus_to_its_attempts(drive: Any) -> None:
+    driver = drive("train", "tests.engine.touches_cuda", fresh=True)
+    driver.begin(until=1)
+    driver.until_state("waiting")
+    assert driver.reports[0]["metrics"] == {"lost": False}
 
 
 def test_an_exit_is_noticed_though_a_process_that_was_left_behind_has_the_channel(drive: Any) -> None:

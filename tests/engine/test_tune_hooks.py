@@ -1,11 +1,14 @@
 """What Tune is told of attempts that wait for a worker: the real hooks and orders, and in Tune's place its side of both."""
 
+import importlib
+import inspect
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ray import ActorID, cloudpickle
+from ray.air._internal import usage
 from ray.exceptions import RayActorError
 
 from tuner.domain.time import NS
@@ -214,3 +217,9 @@ def test_a_few_that_have_ended_are_left_alone(driver: Driver) -> None:
     driver.tune._trials = [Trial(is_finished=lambda: True) for _ in range(FORGET_AT - 1)]
     driver.messenger.choose_trial_to_run(driver.tune)
     assert len(driver.tune._trials) == FORGET_AT - 1
+
+
+def test_ray_tune_counts_callbacks_where_a_driver_keeps_it_from_that() -> None:
+    """Its own way of counting imports MLflow and others, seconds at the start of each job."""
+    assert "air_usage.tag_callbacks(callbacks)" in inspect.getsource(importlib.import_module("ray.tune.tune"))
+    assert callable(usage.tag_callbacks)

@@ -4,14 +4,17 @@ import re
 
 import pytest
 import yaml
+from typer.main import get_command
 
 from tests.monitoring.prometheus import PROMETHEUS, ROOT, RULES, promtool, rules, unknown_in
+from tuner.cli.main import app
 
 ALERTS = {rule["alert"]: rule for rule in rules() if "alert" in rule}
 TESTS = PROMETHEUS / "tests/alerts.yml"
 SECTIONS = dict(
     re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", (ROOT / "docs/runbook.md").read_text(), re.M | re.S)
 )
+PARTS = ["Means", "Hurts", "Look", "Do", "Over"]
 WANTED = {
     "TunerBudgetNearlySpent",
     "TunerSpendWithoutSteps",
@@ -50,7 +53,22 @@ def test_each_alert_says_what_it_means_and_what_to_do(name: str) -> None:
             or " or " in rule["expr"]
             or "database" in rule["expr"]
         )
-    assert re.search(r"\*\*Means\*\*.*\*\*Look\*\*.*\*\*Do\*\*", SECTIONS[name], re.S)
+    assert re.findall(r"^\*\*(\w+)\*\*: \S", SECTIONS[name], re.M) == PARTS
+    look, over = (
+        re.search(rf"\*\*{part}\*\*.*?(?=^\*\*|\Z)", SECTIONS[name], re.M | re.S) for part in ("Look", "Over")
+    )
+    assert look is not None
+    assert over is not None
+    assert "`" in look[0] or "log" in look[0], "a command, a figure or a line of the log"
+
+
+def test_every_figure_and_command_of_the_runbook_is_there() -> None:
+    text = "".join(SECTIONS.values())
+    quoted = re.findall(r"`([^`\n]+)`", text)
+    assert {name for one in quoted for name in unknown_in(one)} == set()
+    commands = {one.split()[1] for one in quoted if re.match(r"tuner [a-z]", one)}
+    assert commands <= set(get_command(app).commands)  # type: ignore[attr-defined]
+    assert len(commands) >= 10
 
 
 def test_the_runbook_has_no_other_alerts() -> None:

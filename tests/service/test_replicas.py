@@ -2,16 +2,20 @@
 
 import json
 from collections.abc import Iterator
+from io import StringIO
 from threading import Barrier, Thread
 
 import pytest
+from rich.console import Console
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from tests import fakes
 from tests.fakes import FakeService
 from tests.service.passes import die, give_room, launch_of, submit
+from tuner.cli import render
 from tuner.cli.main import app
+from tuner.client import Job
 from tuner.domain.errors import Fenced
 from tuner.domain.time import Instant
 from tuner.service.controller import HUNG_NS, Controller
@@ -209,7 +213,11 @@ def test_a_job_says_what_its_driver_runs(service: FakeService, client: TestClien
     assert client.get(f"/v1/jobs/{job}").json()["driver"] == silent
     say_versions(service, job, "0.0.9")
     said = {"launch": 1, "version": "0.0.9", "ray": "2.60.0", "python": "3.12.1"}
-    assert client.get(f"/v1/jobs/{job}").json()["driver"] == said
+    shown = client.get(f"/v1/jobs/{job}").json()
+    assert shown["driver"] == said
+    console = Console(width=100, record=True, file=StringIO())
+    console.print(render.job(Job.model_validate(shown)))
+    assert "launch 1, tuner 0.0.9, Ray 2.60.0, Python 3.12.1" in console.export_text()
     with service.database.write() as db:
         launch = launches.get(db, job)
         assert launch is not None

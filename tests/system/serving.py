@@ -38,7 +38,8 @@ class Served:
 
     def __init__(self, home: Path, *, prices: str = "local=0.10", gpus: int = 0, **settings: str) -> None:
         self.home = home
-        self._environment = {
+        self.program = ["-m", "tuner.cli.main"]
+        self.environment = {
             **os.environ,
             "TUNER_HOME": str(home),
             "TUNER_PORT": "0",
@@ -57,8 +58,8 @@ class Served:
         self.home.mkdir(parents=True, exist_ok=True)
         with self._log.open("a") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tuner.cli.main", "serve"],
-                env=self._environment,
+                [sys.executable, *self.program, "serve"],
+                env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -92,7 +93,7 @@ class Served:
                 self.process.wait()
         self.client.close()
         command = [sys.executable, "-m", "tuner.cli.main", "stop"]
-        subprocess.run(command, env=self._environment, capture_output=True, check=True)
+        subprocess.run(command, env=self.environment, capture_output=True, check=True)
 
     # Processes
 

@@ -121,13 +121,21 @@ def test_gpu_hours_bind_as_dollars_do(served: Served) -> None:
     ended = served.finished(served.client.submit(asked).id)
     assert ended.stop_reason == "budget_gpu_hours"
     assert 0.97 * 0.002 <= ended.spend.gpu_hours <= 0.002
+    assert gpus_seen(served, ended.id) <= {"0", "1"}
     books.check(served.client, ended.id)
+
+
+def gpus_seen(served: Served, job_id: str) -> set[object]:
+    """CUDA_VISIBLE_DEVICES of a job's attempts."""
+    trials = [served.client.trial(job_id, one.id) for one in served.client.trials(job_id)]
+    return {point.metrics["gpus"] for trial in trials for point in trial.curve}
 
 
 def test_wall_clock_and_trials_end_a_job(served: Served) -> None:
     by_trials = served.submit("steady:train", budget={"usd": 1, "trials": 4}, constants={"step_s": 0.01})
     by_time = served.submit("steady:train", budget={"usd": 1, "wall_clock": "12s"}, constants={"step_s": 0.1})
     ended = served.finished(by_trials.id)
+    assert gpus_seen(served, ended.id) == {""}  # which it did not ask for, though the machine has some
     assert ended.stop_reason == "trials"
     assert sum(ended.progress.trials.values()) == 4
     assert served.finished(by_time.id).stop_reason == "wall_clock"

@@ -11,6 +11,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "demo": ("tuner demo", "tuner demo --usd 0.01 --trainable trainables.digits_mlp:train"),
     "migrate": ("tuner migrate",),
     "doctor": ("tuner doctor",),
+    "backup": ("tuner backup tuner-2026-01-31.backup",),
+    "restore": ("tuner restore tuner-2026-01-31.backup", "tuner restore tuner-2026-01-31.backup --replace"),
     "submit": ("tuner submit digits.yaml --wait", "tuner submit - --json"),
     "plan": ("tuner plan digits.yaml", "tuner plan digits.yaml --deadline 6h --format markdown"),
     "pilot": ("tuner pilot digits.yaml --usd 0.05 --wait",),

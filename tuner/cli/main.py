@@ -9,6 +9,7 @@ from tuner.cli import completing, render, sketch
 from tuner.cli import watch as watching
 from tuner.cli.advising import advice
 from tuner.cli.arguments import JobId, Json, TrialId
+from tuner.cli.backups import backup, restore
 from tuner.cli.best import best, best_of_all, pareto
 from tuner.cli.budgets import budgets
 from tuner.cli.cluster import cluster, preempt
@@ -223,6 +224,8 @@ app.command()(simulate)
 app.command()(cluster)
 app.command()(doctor)
 app.command()(migrate)
+app.command()(backup)
+app.command()(restore)
 app.command()(preempt)
 app.command()(spend)
 app.add_typer(budgets, name="budgets")

@@ -14,9 +14,9 @@ from tuner.api.app import create_app
 from tuner.cli.leaving import LeavingServer
 from tuner.domain.errors import Unavailable
 from tuner.service.catalogue import fault_of_prices
-from tuner.service.cluster import RayCluster
+from tuner.service.cluster import Cluster, RayCluster
 from tuner.service.controller import Controller
-from tuner.service.doctor import refuse_unfit
+from tuner.service.doctor import fault_of_cluster, refuse_unfit
 from tuner.service.figures import Reader, has_live_jobs
 from tuner.service.keeper import Keeper
 from tuner.service.leading import Renewing
@@ -53,6 +53,7 @@ def run() -> None:
     storage.start()
     threading.Thread(target=_read_first, args=(app.state.figures,), name="figures", daemon=True).start()
     mirrors.start()
+    threading.Thread(target=_tell_of_cluster, args=(service.cluster,), name="cluster", daemon=True).start()
     if fault := fault_of_prices(settings):
         typer.echo(f"prices cannot be told, and jobs are refused, until this is mended: {fault}", err=True)
     host, port = listening.getsockname()[:2]
@@ -81,6 +82,12 @@ def _read_first(figures: Reader) -> None:
     """The first reading of a process takes seconds over a large record; the next ones go on from it."""
     with suppress(Unavailable):
         figures.read()
+
+
+def _tell_of_cluster(cluster: Cluster) -> None:
+    """Beside the start, which does not wait for a cluster."""
+    if fault := fault_of_cluster(cluster):
+        typer.echo(f"jobs are refused until this is mended: {fault}", err=True)
 
 
 def stop_cluster() -> None:

@@ -110,6 +110,10 @@ class CheckpointStore:
         """Newest first."""
         return _found(self._storage.names(self._project, self._job, trial))
 
+    def has(self, trial: str, found: Found) -> bool:
+        """Whether there is a manifest that can be believed; its files are not looked at."""
+        return self._is_credible(trial, found)
+
     def fetch(self, trial: str, found: Found, into: Path) -> Path:
         """The verified files on this machine. Raises CheckpointDamaged, and CheckpointMissing where there is no manifest."""
         manifest = self._manifest(trial, found)

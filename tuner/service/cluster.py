@@ -16,8 +16,10 @@ from tuner.engine.ray_cluster import (
     Node,
     RayJobs,
     RayUnavailable,
+    RayUnfit,
     cluster_token,
     dashboard_url,
+    misfit,
     node_types_of,
     nodes,
 )
@@ -25,6 +27,7 @@ from tuner.engine.ray_driver.environment import DRIVER_ENV
 from tuner.settings import Settings
 
 NODES_FRESH_S = 5.0
+FIT_FRESH_S = 30.0
 
 
 class Cluster(Protocol):
@@ -34,6 +37,9 @@ class Cluster(Protocol):
         """Starts a cluster that is ours to keep, and its watcher for notices, where they do not run."""
 
     def nodes(self) -> list[Node]: ...
+
+    def check_fit(self) -> None:
+        """Raises RayUnfit, with what to do, where it is of another version of Ray or Python: no job is accepted nor launched then."""
 
     def submit(
         self, submission_id: str, *, job: str, epoch: int, about: Mapping[str, str], code: str | None
@@ -63,6 +69,7 @@ class RayCluster:
         self._found: Head | None = None
         self._dashboard: Dashboard | None = None
         self._nodes: tuple[float, list[Node]] = (0.0, [])
+        self._fit_at: float | None = None
         if settings.ray_address:
             self._dashboard = Dashboard(dashboard_url(settings.ray_address), cluster_token())
         else:
@@ -88,9 +95,19 @@ class RayCluster:
             self._nodes = (time.monotonic(), found)
         return found
 
+    def check_fit(self) -> None:
+        """A local one is of this very installation."""
+        looked_at, now = self._fit_at, time.monotonic()
+        if self._head is not None or (looked_at is not None and now - looked_at < FIT_FRESH_S):
+            return
+        if (why := misfit(self._open())) is not None:
+            raise RayUnfit(why)
+        self._fit_at = now
+
     def submit(
         self, submission_id: str, *, job: str, epoch: int, about: Mapping[str, str], code: str | None
     ) -> None:
+        self.check_fit()
         entrypoint = f"exec {sys.executable} -m tuner.service.driver --job {job} --epoch {epoch}"
         entrypoint += f" --code {code}" if code else ""
         RayJobs(self._open()).submit(

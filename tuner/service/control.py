@@ -16,6 +16,7 @@ from tuner.service.wiring import Service
 from tuner.store import above, above_changes, answers, budget_waits, jobs, launches
 from tuner.store.database import Connection
 from tuner.store.jobs import JobRow
+from tuner.store.journal import end_open, landed
 
 Unset = Literal["unset"]
 UNSET: Unset = "unset"
@@ -185,5 +186,7 @@ def _ended_without_driver(
         return False
     if launch is not None:
         launches.end(db, row.id, launch.epoch)
+    if state == "cancelled" and landed(db, row.id):  # of a job that was restored from a backup in mid-run
+        end_open(db, row.id, service.now())
     jobs.move(db, row.id, state, "cancelled" if state == "cancelled" else None, at=service.now())
     return True

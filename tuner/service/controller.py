@@ -152,6 +152,7 @@ class Controller(threading.Thread):
             raise
         with self._service.leading.write(term) as db:
             launches.submitted(db, launch.job, launch.epoch, self._service.now())
+        self._service.leading.went_well()  # a pass that launches many may take long
         self._service.vitals.count("launches")
         log.info("launched %s (%s)", launch.submission_id, name)
 
@@ -173,6 +174,7 @@ class Controller(threading.Thread):
         silent_ns = self._silent_ns(launch)
         self._asked_at[launch.submission_id] = time.monotonic()
         status = self._service.cluster.status(launch.submission_id)
+        self._service.leading.went_well()
         if status in ("failed", "stopped", "succeeded", "unknown"):
             self._on_dead(term, launch, status)
         elif silent_ns > HUNG_NS and self._is_still_silent(term, launch):

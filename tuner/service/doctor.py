@@ -3,20 +3,30 @@
 import contextlib
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 from tuner.domain.errors import BadFile, TunerError, Unavailable
-from tuner.engine.ray_cluster import Dashboard, cluster_token, dashboard_url, node_types_of, nodes
+from tuner.engine.ray_cluster import (
+    Dashboard,
+    RayUnfit,
+    cluster_token,
+    dashboard_url,
+    misfit,
+    node_types_of,
+    nodes,
+    ray_of,
+)
 from tuner.engine.storage import Storage
 from tuner.service import replicas
+from tuner.service.cluster import Cluster
 from tuner.service.wiring import system_now
 from tuner.settings import Settings
 from tuner.store.database import Database, knows_revision, newest_revision
 
 PROBE = ".probe"
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +55,7 @@ def examine(settings: Settings) -> Findings:
         of_database,
         of_replicas,
         of_storage,
+        of_token,
         of_node_types,
         *([of_ray] if settings.ray_address else []),
     ]
@@ -53,9 +64,21 @@ def examine(settings: Settings) -> Findings:
 
 def refuse_unfit(settings: Settings) -> None:
     """For a service that starts, whose database was brought up to date. Raises Unavailable, with what to do."""
-    for one in (*of_key(settings), *of_storage(settings), *of_node_types(settings)):
+    parts = (of_key, of_token, of_storage, of_node_types)
+    for one in (found for part in parts for found in part(settings)):
         if not one.ok:
             raise Unavailable(f"{one.part}: {one.seen}; {one.mend}")
+
+
+def fault_of_cluster(cluster: Cluster) -> str | None:
+    """Why no job is accepted, of a cluster that answers but is of another version; None: of no such reason."""
+    try:
+        cluster.check_fit()
+    except RayUnfit as error:
+        return error.detail
+    except Unavailable:
+        return None
+    return None
 
 
 def of_key(settings: Settings) -> Iterator[Finding]:
@@ -64,13 +87,44 @@ def of_key(settings: Settings) -> Iterator[Finding]:
         return
     path = settings.api_key_path
     if not path.exists():
-        yield Finding("key", True, f"{path} is made on the first start")
+        yield _of_key_to_be(settings)
         return
     mode = path.stat().st_mode & 0o777
     seen = f"{path} has mode {mode:04o}"
     yield Finding(
         "key", not mode & 0o077, seen, "" if not mode & 0o077 else f"others may read it: chmod 600 {path}"
     )
+
+
+def _of_key_to_be(settings: Settings) -> Finding:
+    """Services that share a database, and are reached by others than this machine, have one key: each would make one of its own."""
+    shared = not settings.database_url.startswith("sqlite") and settings.host not in LOOPBACK
+    if not shared:
+        return Finding("key", True, f"{settings.api_key_path} is made on the first start")
+    mend = "set TUNER_API_KEY, the same for every service of this database, such as to the output of `openssl rand -hex 32`"
+    return Finding(
+        "key", False, "TUNER_API_KEY is empty, and each of several services would make a key of its own", mend
+    )
+
+
+def of_token(settings: Settings, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """Of a cluster that somebody else keeps: whoever reaches Ray without a token runs what he likes."""
+    if not settings.ray_address or environ.get("RAY_AUTH_MODE") == "disabled":
+        return
+    if cluster_token(environ) is not None:
+        yield Finding("token", True, "Ray's token is there")
+        return
+    path = environ.get("RAY_AUTH_TOKEN_PATH")
+    seen = (
+        f"RAY_AUTH_TOKEN_PATH names {path}, in which there is no token to be read"
+        if path
+        else "there is no token for Ray"
+    )
+    mend = (
+        "set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to a file that this user can read, to the token of the cluster; "
+        "RAY_AUTH_MODE=disabled says that it asks for none"
+    )
+    yield Finding("token", False, seen, mend)
 
 
 def of_database(settings: Settings) -> Iterator[Finding]:
@@ -146,21 +200,20 @@ def of_node_types(settings: Settings) -> Iterator[Finding]:
 
 
 def of_ray(settings: Settings) -> Iterator[Finding]:
-    ours, url = version("ray"), dashboard_url(settings.ray_address)
+    url = dashboard_url(settings.ray_address)
     with contextlib.closing(Dashboard(url, cluster_token())) as dashboard:
         try:
-            theirs = str(dashboard.get("/api/version")["ray_version"])
+            theirs, wrong = ray_of(dashboard), misfit(dashboard)
             alive = [node for node in nodes(dashboard) if node.alive]
         except TunerError as error:
             mend = "start it, or mend TUNER_RAY_ADDRESS, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
             yield Finding("ray", False, error.detail.splitlines()[0], mend)
             return
-    same = theirs == ours
     yield Finding(
         "ray",
-        same,
-        f"{url} has Ray {theirs}",
-        "" if same else f"this is Ray {ours}: install one version in both",
+        wrong is None,
+        wrong or f"{url} has Ray {theirs}",
+        "jobs are refused until then" if wrong else "",
     )
     workers = [node for node in alive if node.cpus]
     markets = sorted({node.market for node in workers})

@@ -47,6 +47,8 @@ def offers_of(settings: Settings, nodes: Iterable[Node], wanted: Resources) -> l
     ]
     found: dict[tuple[tuple[str, str], ...], Offer] = {}
     for _, offer in offered:
+        if offer.labels in found:
+            continue
         # A trial may land on any node with these labels, also on one that has more of them.
         like = [other for node, other in offered if offer.is_of(node.labels)]
         found[offer.labels] = replace(max(like, key=lambda one: _micro_usd(one, wanted)), labels=offer.labels)
@@ -140,12 +142,18 @@ def _missing(nodes: list[Node], wanted: Resources) -> Fault:
         kinds = sorted({node.instance_type for node in nodes})
         near = get_close_matches(wanted.instance_type, kinds, n=3) or kinds
         return Fault(
-            "/resources/instance_type", f"no node is a {wanted.instance_type}; there is {', '.join(near)}"
+            "/resources/instance_type",
+            f"no node is a {wanted.instance_type}; there is {', '.join(near)}: name one of these, or start nodes with "
+            f"`ray start --labels instance-type={wanted.instance_type}`",
         )
     if wanted.region is not None:
         known = sorted({node.region for node in nodes if node.region})
         near = get_close_matches(wanted.region, known, n=3) or known
-        mend = f"there is {', '.join(near)}" if near else "no node has a region's label; leave it out"
+        mend = (
+            f"there is {', '.join(near)}"
+            if near
+            else f"no node has a region's label; leave it out, or start nodes with `ray start --labels ray.io/availability-region={wanted.region}`"
+        )
         return Fault("/resources/region", f"no such node is in {wanted.region}; {mend}")
     return Fault("/resources", f"no node has {wanted.cpus:g} CPUs and {wanted.gpus:g} GPUs together")
 

@@ -38,13 +38,14 @@ def submit(
     idempotency_key: str | None = None,
 ) -> tuple[JobView, bool]:
     """The job, and whether it is new. Raises Invalid, IdempotencyConflict, BudgetRefused where a budget above it is used up,
-    or Unavailable where the cluster does not answer."""
+    or Unavailable where the cluster does not answer, or is of another version."""
     digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
     if idempotency_key is not None:
         with service.database.write() as db:
             known = jobs.made_before(db, service.project, idempotency_key, digest, at=service.now())
         if known is not None:
             return job_view(service, known), False
+    service.cluster.check_fit()
     check(service, spec)
     (offer, *others), concurrency = admit(service, spec)
     if any(one.market == "spot" for one in (offer, *others)):

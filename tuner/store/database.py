@@ -14,9 +14,9 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from sqlalchemy import URL, Engine, create_engine, event, make_url
 from sqlalchemy import Connection as Connection
-from sqlalchemy import Engine, create_engine, event, make_url
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 
 from tuner.domain.errors import Unavailable
 
@@ -30,36 +30,34 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 class Database:
-    """Thread-safe. Every write transaction takes the write lock at its beginning, so that none fails half-way."""
+    """Thread-safe. Every write transaction takes the write lock at its beginning, so that none fails half-way. Raises ValueError, naming
+    the setting, for a URL that cannot be used."""
 
     def __init__(self, url: str) -> None:
-        self.url = make_url(url)
-        if self.url.drivername == "postgresql":
-            self.url = self.url.set(drivername="postgresql+psycopg")
+        self.url = _url(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         if self.is_sqlite and self.url.database:
             Path(self.url.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.engine = create_engine(self.url, pool_pre_ping=not self.is_sqlite)
+        try:
+            self.engine = create_engine(self.url, pool_pre_ping=not self.is_sqlite)
+        except ModuleNotFoundError as error:
+            raise ValueError(
+                'TUNER_DATABASE_URL: PostgreSQL needs `pip install "tuner[postgresql]"`'
+            ) from error
         if self.is_sqlite:
             _listen_sqlite(self.engine)
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """Commits at the end of the block; an exception undoes all of it. Raises Unavailable where the database does not answer."""
-        try:
-            with self.engine.connect().execution_options(write=True) as connection, connection.begin():
-                yield connection
-        except OperationalError as error:
-            raise Unavailable(f"the database does not answer: {error.orig}") from error
+        with _said(), self.engine.connect().execution_options(write=True) as connection, connection.begin():
+            yield connection
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """One consistent view."""
-        try:
-            with self.engine.connect() as connection, connection.begin():
-                yield connection
-        except OperationalError as error:
-            raise Unavailable(f"the database does not answer: {error.orig}") from error
+        with _said(), self.engine.connect() as connection, connection.begin():
+            yield connection
 
     def migrate(self) -> None:
         """Brings the schema up to date. Safe where several processes start at once, one migrates, the others find it done, and where
@@ -92,6 +90,32 @@ class Database:
 
     def dispose(self) -> None:
         self.engine.dispose()
+
+
+def _url(text: str) -> URL:
+    """Nothing of the text is told: it may have a password."""
+    try:
+        url = make_url(text)
+    except ArgumentError:
+        url = None
+    if url is None or url.get_backend_name() not in ("sqlite", "postgresql"):
+        raise ValueError(
+            "TUNER_DATABASE_URL: it is no URL of a database that can be used, in the file of TUNER_DATABASE_URL_FILE if that is set: "
+            "write postgresql://USER:PASSWORD@HOST/NAME or sqlite:////PATH"
+        )
+    return url.set(drivername="postgresql+psycopg") if url.drivername == "postgresql" else url
+
+
+@contextmanager
+def _said() -> Iterator[None]:
+    try:
+        yield
+    except OperationalError as error:
+        raise Unavailable(f"the database does not answer: {error.orig}") from error
+    except DatabaseError as error:
+        if type(error) is DatabaseError:  # SQLite's word for a file that is damaged
+            raise Unavailable(f"the database is damaged, restore a backup: {error.orig}") from error
+        raise
 
 
 def newest_revision() -> str:

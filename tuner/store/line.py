@@ -1,6 +1,6 @@
 """Who waits for a driver, and what owners have of the cluster already."""
 
-from sqlalchemy import Connection, and_, case, func, or_, select
+from sqlalchemy import Connection, and_, func, select
 
 from tuner.domain.line import Share, Waiting
 from tuner.domain.money import Money
@@ -36,19 +36,26 @@ def begun(db: Connection) -> set[str]:
 
 def shares(db: Connection, now: Instant) -> dict[str, Share]:
     """Of each owner the jobs that have drivers, and what was spent on those, and on what ended within a day."""
-    at_work = or_(launches.c.state.in_(("submitted", "running")), and_(launches.c.state == "wanted", _BEGUN))
-    query = (
-        select(func.sum(case((at_work, 1), else_=0)), func.sum(accounts.c.posted_usd), *_OWNER)
-        .join(launches, launches.c.job == jobs.c.id)
-        .join(accounts, accounts.c.job == jobs.c.id)
-        .outerjoin(job_tags, _TAGGED)
-        .where(or_(at_work, jobs.c.ended_at > now - OF_LATE_NS))
-        .group_by(*_OWNER)
-    )
-    return {
-        _owner(project, owner): Share(count, Money(int(spent)))
-        for count, spent, project, owner in db.execute(query)
-    }
+    found: dict[str, Share] = {}
+    # One after the other: with an OR over two tables PostgreSQL may look through all jobs for each of them.
+    for counts, which in (
+        (1, launches.c.state.in_(("submitted", "running")) & jobs.c.ended_at.is_(None)),
+        (1, (launches.c.state == "wanted") & _BEGUN & jobs.c.ended_at.is_(None)),
+        (0, jobs.c.ended_at > now - OF_LATE_NS),
+    ):
+        query = (
+            select(func.count(), func.sum(accounts.c.posted_usd), *_OWNER)
+            .join(launches, launches.c.job == jobs.c.id)
+            .join(accounts, accounts.c.job == jobs.c.id)
+            .outerjoin(job_tags, _TAGGED)
+            .where(which)
+            .group_by(*_OWNER)
+        )
+        for count, spent, project, owner in db.execute(query):
+            before = found.get(_owner(project, owner), Share())
+            more = Share(before.at_work + count * counts, before.spent + Money(int(spent)))
+            found[_owner(project, owner)] = more
+    return found
 
 
 def _owner(project: str, owner: str | None) -> str:

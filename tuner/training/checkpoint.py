@@ -86,6 +86,12 @@ def snapshot(parts: Mapping[str, Stateful], *, step: int, copies: Copies | None 
     return {"step": step, "parts": states, "random": _random_states()}
 
 
+def settle() -> None:
+    """Waits for what a GPU still computes, which is training: the copy after it would wait too, and take that time for its own."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
+
+
 def write(state: Mapping[str, Any], directory: Path) -> None:
     """Not synced: what is to outlive this machine is copied elsewhere first."""
     directory.mkdir(parents=True)
@@ -144,7 +150,7 @@ def _random_states() -> dict[str, Any]:
         # file, only the pieces that changed are stored again.
         "python": [version, torch.tensor(words), gauss],
         "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "cuda": _of_gpus(),
     }
     if "numpy" in sys.modules:
         name, keys, position, has_gauss, cached = sys.modules["numpy"].random.get_state()
@@ -152,12 +158,19 @@ def _random_states() -> dict[str, Any]:
     return states
 
 
+def _of_gpus() -> list[torch.Tensor]:
+    """Where no GPU was used nothing was drawn there, and to ask would take memory of each."""
+    return torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+
+
 def _set_random_states(states: Mapping[str, Any]) -> None:
     version, words, gauss = states["python"]
     random.setstate((version, tuple(words.tolist()), gauss))
     torch.set_rng_state(states["torch"])
     if states["cuda"] and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(states["cuda"])
+        # What is set before CUDA begins, the seeds of `torch.manual_seed` would overwrite.
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+        torch.cuda.set_rng_state_all(states["cuda"][: torch.cuda.device_count()])
     if "numpy" in states and "numpy" in sys.modules:
         numpy = sys.modules["numpy"]
         name, keys, position, has_gauss, cached = states["numpy"]

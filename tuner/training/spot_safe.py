@@ -121,6 +121,7 @@ class SpotSafe:
 
     def _save(self, *, now: bool) -> None:
         """Copies the state, then writes it: in the background, unless the attempt ends here."""
+        checkpoint.settle()
         self._home.phase("checkpoint")
         self._wait()
         state, step = checkpoint.snapshot(self._parts, step=self._step, copies=self._copies), self._step

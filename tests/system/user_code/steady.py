@@ -33,7 +33,8 @@ def train(config: dict[str, Any]) -> None:
             time.sleep(SHORT_S if os.path.exists(config.get("hurry", "")) else config.get("step_s", SHORT_S))
             counter.count += 1
             assert int(counter.count) == step + 1, "a checkpoint was not that of its step"
-            run.report(score=config["x"] * (1 - 0.9 ** (step + 1)), fork_server=os.getppid())
+            score, gpus = config["x"] * (1 - 0.9 ** (step + 1)), os.environ.get("CUDA_VISIBLE_DEVICES", "all")
+            run.report(score=score, fork_server=os.getppid(), gpus=gpus)
 
 
 def hangs_when_large(config: dict[str, Any]) -> None:

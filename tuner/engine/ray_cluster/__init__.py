@@ -13,6 +13,7 @@ from tuner.engine.ray_cluster.local_node import NodeSpec
 from tuner.engine.ray_cluster.local_watch import LocalWatch, Metadata
 from tuner.engine.ray_cluster.node_types import NodeTypes, node_types_of
 from tuner.engine.ray_cluster.nodes import Node, fits, nodes
+from tuner.engine.ray_cluster.versions import RayUnfit, misfit, ray_of
 
 __all__ = [
     "ClusterFile",
@@ -31,9 +32,12 @@ __all__ = [
     "NodeTypes",
     "RayJobs",
     "RayUnavailable",
+    "RayUnfit",
     "cluster_token",
     "dashboard_url",
     "fits",
+    "misfit",
     "node_types_of",
     "nodes",
+    "ray_of",
 ]

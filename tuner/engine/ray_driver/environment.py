@@ -11,6 +11,8 @@ DRIVER_ENV = {
     "TUNE_FORCE_TRIAL_CLEANUP_S": "10",
     # Or Tune starts an actor of a drained node anew, whatever `max_failures` says; what becomes of a trial is ours to decide.
     "RAY_TRAIN_COUNT_PREEMPTION_AS_FAILURE": "1",
+    # Ray keeps figures of each name that a task has had, some 40 kB; those of ours say the attempt. Machines tell their own still.
+    "RAY_enable_metrics_collection": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_USAGE_STATS_ENABLED": "0",

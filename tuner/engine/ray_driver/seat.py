@@ -8,6 +8,7 @@ import ray
 
 from tuner.domain.job import Resources
 from tuner.domain.offer import Offer
+from tuner.engine.ray_node.gpus import hide_those_of_others
 from tuner.engine.worker import BORN_NS
 from tuner.engine.worker.self_test import Verdict, self_test
 
@@ -22,6 +23,7 @@ class Tester:
 
     def test(self, order: dict[str, Any]) -> tuple[Verdict, int]:
         """The verdict, and for how many nanoseconds this process has existed."""
+        hide_those_of_others()
         return self_test(**order), time.monotonic_ns() - BORN_NS
 
 

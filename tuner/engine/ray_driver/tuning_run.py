@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ray import tune
+from ray.air._internal import usage
 from ray.tune.execution.placement_groups import PlacementGroupFactory
 
 from tuner.domain.job import JobSpec, Resources
@@ -22,6 +23,7 @@ def run_tune(
 ) -> None:
     """Returns when the loop has ended and all workers are gone."""
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(concurrency)
+    usage.tag_callbacks = _not_counted
     folder, attached = Scratch("tune"), Attached()
     try:
         tune.Tuner(
@@ -45,6 +47,12 @@ def run_tune(
         ).fit()
     finally:
         folder.close()
+
+
+def _not_counted(callbacks: object) -> bool:
+    """For its usage statistics, which nobody is sent, Ray looks what each callback is an instance of, and imports MLflow, Weights &
+    Biases and Comet for that wherever they are installed: seconds at the start of each job."""
+    return False
 
 
 def _placement(size: Resources, config: Mapping[str, Any]) -> PlacementGroupFactory:

@@ -18,6 +18,11 @@ from tuner.training import channel as words
 from tuner.training.channel import Channel, StopTraining
 
 PR_SET_PDEATHSIG = 1
+OUT_OF_GPU_MEMORY = "OutOfMemoryError"  # PyTorch's; JAX and others say so in words of their own
+MEND_GPU_MEMORY = (
+    "the GPU's memory ran out; use a smaller batch or model, bf16, accumulation or checkpointing of activations, or ask for more "
+    "of a GPU, or a larger one, a trial"
+)
 
 
 class NotTrainable(Exception):
@@ -99,5 +104,7 @@ def train(target: Callable[..., Any], channel: Channel) -> None:
 
 def _fail(channel: Channel, error: BaseException, *, kind: str) -> None:
     traceback.print_exc()
-    text = "".join(traceback.format_exception(error))
-    channel.failed(type(error).__name__, str(error), text, kind=kind)
+    text, message = "".join(traceback.format_exception(error)), str(error)
+    if type(error).__name__ == OUT_OF_GPU_MEMORY:
+        kind, message = "memory", f"{MEND_GPU_MEMORY}. {message}"
+    channel.failed(type(error).__name__, message, text, kind=kind)

@@ -19,6 +19,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -35,6 +36,7 @@ OF_EVERYBODY = ("torch.", "tuner.training", "numpy.", "ray.", "pandas.", "pyarro
 # Trainables of Ray Tune import it, often within the function; half a second that each attempt need not take.
 IMPORTS_RAY = re.compile(r"^\s*(from|import)\s+ray\b", re.MULTILINE)
 MAX_REQUEST = 1 << 16
+KILL_S = 8.0  # less than a supervisor waits for the answer
 
 
 def main(fd: int, entry: str) -> None:
@@ -76,9 +78,20 @@ def _preload(entry: str) -> None:
         _import("torch._dynamo")
     if not module:
         return
-    torch = sys.modules.get("torch")
-    if threading.active_count() > 1 or (torch is not None and torch.cuda.is_initialized()):
+    if threading.active_count() > 1 or _cuda_is_lost_to_forks():
         os.execv(sys.executable, [sys.executable, "-m", __spec__.name, sys.argv[1], ""])
+
+
+def _cuda_is_lost_to_forks() -> bool:
+    """Whether user code touched CUDA when it was imported, after which no fork of this process can use a GPU. PyTorch answers that
+    in a fork alone: to ask for the number of GPUs is enough, and initializes nothing that the asking process could see."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    pid = os.fork()
+    if pid == 0:
+        os._exit(int(torch.cuda._is_in_bad_fork()))
+    return os.waitpid(pid, 0)[1] != 0 or bool(torch.cuda.is_initialized())
 
 
 def _import(*names: str) -> None:
@@ -134,8 +147,10 @@ def _reap(control: socket.socket) -> None:
 
 
 def kill_descendants() -> None:
-    """Until none is left: one that is forking while it is killed leaves another."""
-    for _ in range(50):
+    """Until none is left: one that is forking while it is killed leaves another, and one that has a GPU's memory is there until the
+    driver has taken it back, so that the next attempt finds the GPU free."""
+    until = time.monotonic() + KILL_S
+    while time.monotonic() < until:
         found = psutil.Process().children(recursive=True)
         if not found:
             return

@@ -22,18 +22,20 @@ ALLOWED_ENV = (
     "TMPDIR",
     "VIRTUAL_ENV",
     "LD_LIBRARY_PATH",
-    "CUDA_VISIBLE_DEVICES",
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "PYTHONHASHSEED",
 )
-ALLOWED_PREFIXES = ("LC_", "NVIDIA_", "TUNER_USER_")
+ALLOWED_PREFIXES = ("LC_", "NVIDIA_", "CUDA_", "CUBLAS_", "NCCL_", "PYTORCH_", "TUNER_USER_")
+# GPUs are counted as NVML and Ray count them, and asked for by NVML: a module that asks PyTorch for them when it is imported
+# would otherwise take CUDA away from every fork.
+GPU_ENV = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 
 
 def clean_environment(environ: Mapping[str, str], import_path: list[str]) -> dict[str, str]:
     """What user code may see: no token of Ray's, no database, no credentials of the service or of a cloud."""
-    kept = {k: v for k, v in environ.items() if k in ALLOWED_ENV or k.startswith(ALLOWED_PREFIXES)}
+    kept = {k: v for k, v in environ.items() if k in ALLOWED_ENV or k.startswith(ALLOWED_PREFIXES)} | GPU_ENV
     kept["PYTHONPATH"] = os.pathsep.join(path for path in import_path if path)
     kept["PYTHONUNBUFFERED"] = "1"
     kept["RAY_USAGE_STATS_ENABLED"] = "0"

@@ -1,0 +1,340 @@
+"""`python -m benchmarks.gpu`: what training on a GPU costs and saves, with our helpers and in plain PyTorch, and whether a worker leaves its
+GPU as it should. Needs a GPU of NVIDIA's and `pip install tuner[gpu]`; takes a few minutes. Peers are in the same run.
+
+Each table can be had alone: `python -m benchmarks.gpu precision checkpoint`.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint_sequential
+
+from tests.engine.driving import Driver
+from tuner.engine.worker.nvml import Gpus
+from tuner.training import SpotSafe, accumulated_step, autocast, grad_scaler, measured
+from tuner.training.checkpoint import Copies
+
+NO_GPU = (
+    "there is no GPU that PyTorch can use here: run this on a machine with one, with a PyTorch built for CUDA"
+)
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of the model and its batches, and how many steps are timed."""
+
+    width: int = 2048
+    depth: int = 12
+    batch: int = 4096
+    steps: int = 30
+    state_mb: int = 1000
+
+
+SMALL = Size(width=16, depth=2, batch=8, steps=2, state_mb=1)
+
+
+def network(size: Size, device: str) -> nn.Sequential:
+    """`depth` blocks of a transformer's feed-forward kind."""
+    torch.manual_seed(0)
+    width, layers = size.width, list[nn.Module]()
+    for _ in range(size.depth):
+        layers += [nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)]
+    return nn.Sequential(*layers, nn.Dropout(0.1)).to(device)
+
+
+def wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def timed(device: str, size: Size, step: Callable[[], object]) -> tuple[float, float]:
+    """Milliseconds a step, the median of as many as `size` says after three, and the most memory taken in MiB."""
+    for _ in range(3):
+        step()
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    found = []
+    for _ in range(size.steps):
+        wait(device)
+        began = time.perf_counter()
+        step()
+        wait(device)
+        found.append((time.perf_counter() - began) * 1e3)
+    return median(found), torch.cuda.max_memory_allocated() / MIB if device == "cuda" else float("nan")
+
+
+# Precision, accumulation, activations
+
+
+def plain(precision: str, device: str, size: Size) -> Callable[[], object]:
+    """A step as PyTorch's own documentation has it."""
+    model, dtype = network(size, device), {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
+    scaler = torch.amp.GradScaler(device, enabled=precision == "fp16")
+    x = torch.randn(size.batch, size.width, device=device)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(device, dtype=dtype, enabled=dtype is not None):
+            loss = model(x).float().square().mean()
+        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        scaler.step(optimizer)
+        scaler.update()
+
+    return step
+
+
+def ours(
+    precision: str, device: str, size: Size, parts: int = 1, again: bool = False
+) -> Callable[[], object]:
+    """The same with our helpers; `again`: activations are computed again for the gradients, but for one in each two blocks."""
+    model, scaler = network(size, device), grad_scaler(precision, device)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
+    x = torch.randn(size.batch, size.width, device=device)
+
+    def loss_of(part: torch.Tensor) -> torch.Tensor:
+        with autocast(precision):
+            out = (
+                checkpoint_sequential(model, size.depth, part, use_reentrant=False) if again else model(part)
+            )
+            return out.float().square().mean()  # type: ignore[no-any-return]
+
+    return lambda: accumulated_step(x, parts, loss_of, optimizer=optimizer, scaler=scaler)
+
+
+def precision(device: str, size: Size) -> None:
+    print("| | ours, ms a step | MiB | plain PyTorch, ms | MiB |\n| --- | --- | --- | --- | --- |")
+    for name in ("fp32", "fp32 with TF32", "bf16", "fp16"):
+        torch.set_float32_matmul_precision("high" if "TF32" in name else "highest")
+        cells = [
+            f"{ms:.1f} | {mib:.0f}"
+            for make in (ours, plain)
+            for ms, mib in [timed(device, size, make(name[:4], device, size))]
+        ]
+        print(f"| {name} | {' | '.join(cells)} |")
+
+
+def memory(device: str, size: Size) -> None:
+    """bf16: micro-batches, and activations computed again."""
+    print("| bf16 | ms a step | MiB |\n| --- | --- | --- |")
+    for parts, again in ((1, False), (2, False), (4, False), (8, False), (1, True), (4, True)):
+        ms, mib = timed(device, size, ours("bf16", device, size, parts, again))
+        print(
+            f"| {parts} micro-batches{', activations computed again' if again else ''} | {ms:.1f} | {mib:.0f} |"
+        )
+
+
+# Loading
+
+
+class Rows(torch.utils.data.Dataset[torch.Tensor]):
+    """Each takes a moment of the processor."""
+
+    def __init__(self, size: Size) -> None:
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size.batch * self._size.steps
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((self._size.width,), float(index)).sin()
+
+
+def loading(device: str, size: Size) -> None:
+    """A step of the network for each batch of a loader, and for how much of the time it waited."""
+    step, workers = ours("bf16", device, size), max(2, (os.cpu_count() or 2) // 2)
+    print("| loader | ms a batch | of which waiting |\n| --- | --- | --- |")
+    for count, pinned in ((0, False), (workers, False), (workers, True)):
+        loader = torch.utils.data.DataLoader(
+            Rows(size), size.batch, num_workers=count, pin_memory=pinned and device == "cuda"
+        )
+        measured.forget()
+        began = time.perf_counter()
+        with SpotSafe(steps=1) as run:
+            for batch in run.data(loader):
+                batch.to(device, non_blocking=pinned)
+                step()
+        wait(device)
+        took = time.perf_counter() - began
+        waited_s = measured.taken()["data_wait_ns"] / 1e9
+        print(
+            f"| {count} workers{', pinned' * pinned} | {took / len(loader) * 1e3:.1f} | {waited_s / took:.0%} |"
+        )
+    measured.forget()
+
+
+# Checkpoints
+
+
+class State(nn.Module):
+    """So many million bytes in 25 tensors."""
+
+    def __init__(self, megabytes: int, device: str) -> None:
+        super().__init__()
+        count = megabytes * 10_000
+        self.pieces = nn.ParameterList([nn.Parameter(torch.randn(count, device=device)) for _ in range(25)])
+
+
+def checkpoint(device: str, size: Size) -> None:
+    state = State(size.state_mb, device)
+    print(f"| a save of {size.state_mb} MB | ms |\n| --- | --- |")
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        waits = []
+        with SpotSafe(steps=6, checkpoint_dir=Path(folder) / "ours", state=state) as run:
+            for _ in run.steps():
+                wait(device)
+                began = time.perf_counter()
+                run.report(loss=0.0)
+                waits.append((time.perf_counter() - began) * 1e3)
+                time.sleep(size.state_mb / 250)  # the write is over, as between saves of a training
+        print(f"| training waits: the first, median of others | {waits[0]:.0f}, {median(waits[1:]):.0f} |")
+        began = time.perf_counter()
+        with (Path(folder) / "plain.pt").open("wb") as file:
+            torch.save(state.state_dict(), file)
+            os.fsync(file.fileno())
+        print(f"| `torch.save` and `fsync` in the loop | {(time.perf_counter() - began) * 1e3:.0f} |")
+    copies, pieces = Copies(), [piece.detach() for piece in state.pieces]
+    for _ in range(3):
+        copies.begin()
+        began = time.perf_counter()
+        for piece in pieces:
+            copies.copy(piece)
+        took = (time.perf_counter() - began) * 1e3
+    print(f"| the copy alone, into memory that was used before | {took:.0f} |")
+    if device == "cuda":
+        print(f"| the same into page-locked memory, which we do not use | {into_pinned(pieces):.0f} |")
+
+
+def into_pinned(pieces: list[torch.Tensor]) -> float:
+    targets = [torch.empty(piece.shape, dtype=piece.dtype, pin_memory=True) for piece in pieces]
+    for _ in range(3):
+        began = time.perf_counter()
+        for target, piece in zip(targets, pieces, strict=True):
+            target.copy_(piece, non_blocking=True)
+        wait("cuda")
+        took = (time.perf_counter() - began) * 1e3
+    return took
+
+
+def losses(device: str, size: Size, folder: Path | None, stop: int, total: int) -> list[float]:
+    """Of the steps up to `stop`, with dropout, in fp16 with a scaler; goes on from what is in `folder`."""
+    model, scaler, found = network(size, device), grad_scaler("fp16", device), []
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
+    x = torch.randn(size.batch, size.width, generator=torch.Generator().manual_seed(1)).to(device)
+
+    def loss_of(part: torch.Tensor) -> torch.Tensor:
+        with autocast("fp16"):
+            return model(part).float().square().mean()  # type: ignore[no-any-return]
+
+    parts = {"model": model, "optimizer": optimizer, "scaler": scaler}
+    with SpotSafe(steps=total, checkpoint_dir=folder, **parts) as run:  # type: ignore[arg-type]
+        for step in run.steps():
+            if step == stop:
+                break
+            found.append(accumulated_step(x, 2, loss_of, optimizer=optimizer, scaler=scaler))
+            run.report(loss=found[-1])
+    return found
+
+
+def restore(device: str, size: Size) -> None:
+    """Ten steps at once, again, and in two halves with a checkpoint between them."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        whole, again = (losses(device, size, None, 10, 10) for _ in range(2))
+        halves = [loss for stop in (5, 10) for loss in losses(device, size, Path(name), stop, 10)]
+    print(
+        f"the same run twice differs by {apart(whole, again):.1e}, with a restore by {apart(whole, halves):.1e} (relative)"
+    )
+
+
+def apart(one: list[float], other: list[float]) -> float:
+    return max(abs(a - b) / max(abs(a), 1e-12) for a, b in zip(one, other, strict=True))
+
+
+# A worker
+
+
+def train(config: dict[str, Any]) -> None:
+    """Takes so many MiB of its GPU, and reports what it sees of it."""
+    taken = torch.empty(config["mib"] * MIB, dtype=torch.uint8, device="cuda")
+    with SpotSafe() as run:
+        for _ in run.steps():
+            until = time.monotonic() + config["step_s"]
+            while time.monotonic() < until:
+                taken.add_(1)
+            torch.cuda.synchronize()
+            run.report(gpus=torch.cuda.device_count(), name=torch.cuda.get_device_name(), score=0.0)
+
+
+def worker(device: str, size: Size) -> None:
+    """A real supervisor: a trial, its end, one that takes too much, and one after it."""
+    gpus = Gpus()
+    before = gpus.sample()
+    if before is None:
+        sys.exit("NVML says nothing: pip install tuner[gpu]")
+    print(f"idle, by NVML: {before}")
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        driver = Driver(folder, "benchmarks.gpu:train")
+        many = before.facts["gpu_memory_bytes"]
+        assert isinstance(many, int)
+        for mib in (8192, 2 * many // MIB, 8192):
+            config = {"mib": mib, "step_s": 2.0}
+            driver.begin(until=2, lease_s=120, config=config, resources={"CPU": 1, "GPU": 1})
+            result = driver.until_state("waiting", "failed")
+            if result["state"] == "failed":
+                print(f"{mib} MiB: {result['error']['type']}, {result['error']['message'][:300]}")
+                continue
+            print(f"{mib} MiB: {driver.reports[-1]['metrics']}, usage {result['usage']}, now {gpus.sample()}")
+            driver.order("stop")
+            began = time.perf_counter()
+            driver.until_state("stopped")
+            told, freed = time.perf_counter() - began, freed_after(gpus, before.used_bytes, began)
+            print(f"  killed: told after {told:.2f} s, its memory is free after {freed:.2f} s")
+        driver.supervisor.close()
+
+
+def freed_after(gpus: Gpus, least: int, began: float) -> float:
+    """Seconds until no more is taken than at first, and 64 MiB; a minute at most."""
+    while (found := gpus.sample()) is None or found.used_bytes > least + 64 * MIB:
+        if time.perf_counter() - began > 60:
+            break
+        time.sleep(0.01)
+    return time.perf_counter() - began
+
+
+TABLES: dict[str, Callable[[str, Size], None]] = {
+    "worker": worker,  # first: before this process takes memory of the GPU itself
+    "precision": precision,
+    "memory": memory,
+    "loading": loading,
+    "checkpoint": checkpoint,
+    "restore": restore,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What training on a GPU costs and saves.")
+    parser.add_argument("table", nargs="*", help=", ".join(TABLES))
+    asked = parser.parse_args().table or list(TABLES)
+    if unknown := sorted(set(asked) - set(TABLES)):
+        parser.error(f"there is no table {', '.join(unknown)}; there are {', '.join(TABLES)}")
+    if not torch.cuda.is_available():
+        sys.exit(NO_GPU)
+    print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, {os.cpu_count()} processors")
+    for name in (one for one in TABLES if one in asked):
+        print(f"\n## {name}\n")
+        TABLES[name]("cuda", Size())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""The benchmark of GPUs on a machine without one: it says so, and what it measures runs on the CPU, in small."""
+
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks import gpu
+
+
+def test_without_a_gpu_it_says_what_is_missing() -> None:
+    done = subprocess.run([sys.executable, "-m", "benchmarks.gpu"], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.strip() == gpu.NO_GPU
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("table", [name for name in gpu.TABLES if name != "worker"])
+def test_a_table_can_be_measured(table: str, capsys: pytest.CaptureFixture[str]) -> None:
+    gpu.TABLES[table]("cpu", gpu.SMALL)
+    printed = capsys.readouterr().out
+    assert printed
+    if table == "restore":
+        assert "twice differs by 0.0e+00, with a restore by 0.0e+00" in printed
+
+
+def test_two_runs_that_differ_are_told_apart() -> None:
+    assert gpu.apart([1.0, 2.0], [1.0, 2.5]) == 0.25

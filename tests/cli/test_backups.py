@@ -1,0 +1,77 @@
+"""`tuner backup` and `tuner restore`, as an operator calls them."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests import fakes
+from tests.fakes import FakeService
+from tuner.cli.main import app
+
+
+@dataclass
+class Operator:
+    """With the settings of the service."""
+
+    service: FakeService
+    folder: Path
+
+    def __call__(self, *words: str) -> Result:
+        return CliRunner().invoke(app, list(words))
+
+
+@pytest.fixture
+def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Operator:
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path / "home"))
+    return Operator(fakes.service_in(tmp_path / "home"), tmp_path)
+
+
+def test_a_backup_is_restored_and_says_which_jobs_are_paused_and_what_to_do(operator: Operator) -> None:
+    service, file = operator.service, str(operator.folder / "b")
+    client = fakes.client_of(service)
+    job = fakes.submit(client)
+    fakes.simulate(service, job, messages=120)
+    said = operator("backup", file)
+    assert said.exit_code == 0, said.output
+    assert "1 jobs" in said.stdout
+    later = fakes.submit(client)
+
+    refused = operator("restore", file)
+    assert refused.exit_code == 1
+    assert "--replace" in refused.stderr
+    found = operator("restore", file, "--replace")
+    assert found.exit_code == 0, found.output
+    for word in (
+        job,
+        later,
+        "tuner resume JOB",
+        "the storage does not have these checkpoints",
+        "was running, held $",
+    ):
+        assert word in found.stdout
+    assert client.get(f"/v1/jobs/{job}").json()["state"] == "paused"
+    service.database.dispose()
+
+
+def test_json_has_all(operator: Operator) -> None:
+    file = str(operator.folder / "b")
+    job = fakes.submit(fakes.client_of(operator.service))
+    made = json.loads(operator("backup", file, "--json").stdout)
+    assert (made["file"], made["kind"], made["jobs"]) == (file, "sqlite", 1)
+    found = json.loads(operator("restore", file, "--replace", "--json").stdout)
+    assert [one["id"] for one in found["paused"]] == [job]
+    assert found["taken_at"] == made["taken_at"]
+    operator.service.database.dispose()
+
+
+def test_a_backup_of_nothing_says_which_setting_may_be_wrong(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNER_HOME", str(operator.folder / "another"))
+    said = operator("backup", str(operator.folder / "b"))
+    assert said.exit_code == 1
+    assert "TUNER_HOME" in said.stderr
+    assert not (operator.folder / "b").exists()

@@ -1,0 +1,76 @@
+"""Ray's own launcher asks an emulated AWS for the machines of the cluster: what it gets is what is labelled and priced."""
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from moto import mock_aws
+from ray.autoscaler._private.aws.config import bootstrap_aws
+from ray.autoscaler._private.aws.node_provider import AWSNodeProvider
+from ray.autoscaler._private.util import prepare_config
+
+from tests.deploy.clouds import REGIONS, cluster
+
+Machines = dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """With the roles that up.sh makes."""
+    with pytest.MonkeyPatch.context() as patch, mock_aws():
+        # Ray keeps its new SSH key there.
+        home = tmp_path_factory.mktemp("home")
+        (home / ".ssh").mkdir()
+        patch.setenv("HOME", str(home))
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "none")
+        patch.setenv("AWS_DEFAULT_REGION", REGIONS["aws"])
+        for role in ("tuner-head", "tuner-worker"):
+            boto3.client("iam").create_instance_profile(InstanceProfileName=role)
+        yield boto3.client("ec2")
+
+
+@pytest.fixture(scope="module")
+def machines(account: Any) -> Machines:
+    """One of each kind, by its name."""
+    config = bootstrap_aws(prepare_config(copy.deepcopy(cluster("aws"))))
+    provider = AWSNodeProvider(config["provider"], config["cluster_name"])
+    for name, kind in config["available_node_types"].items():
+        provider.create_node(kind["node_config"], {"ray-user-node-type": name}, 1)
+    found = [one for made in account.describe_instances()["Reservations"] for one in made["Instances"]]
+    return {next(t["Value"] for t in one["Tags"] if t["Key"] == "ray-user-node-type"): one for one in found}
+
+
+def test_machines_are_of_the_kind_and_the_market_that_their_labels_say(machines: Machines) -> None:
+    types = cluster("aws")["available_node_types"]
+    assert set(machines) == set(types) == {"head", "on-demand", "spot"}
+    for name in ("on-demand", "spot"):
+        assert machines[name]["InstanceType"] == types[name]["labels"]["instance-type"]
+        market = machines[name].get("InstanceLifecycle", "on-demand")
+        assert market == types[name]["labels"]["ray.io/market-type"]
+    assert "InstanceLifecycle" not in machines["head"], "drivers are not taken away"
+
+
+def test_machines_have_the_roles_that_are_made_for_them(machines: Machines) -> None:
+    roles = {name: one["IamInstanceProfile"]["Arn"].rpartition("/")[2] for name, one in machines.items()}
+    assert roles == {"head": "tuner-head", "on-demand": "tuner-worker", "spot": "tuner-worker"}
+    for name in ("on-demand", "spot"):
+        assert machines[name]["MetadataOptions"]["HttpTokens"] == "required", "for whoever is tuned there"
+
+
+def test_from_outside_only_ssh_reaches_a_machine(account: Any, machines: Machines) -> None:
+    groups = {group["GroupId"] for one in machines.values() for group in one["SecurityGroups"]}
+    (group,) = account.describe_security_groups(GroupIds=list(groups))["SecurityGroups"]
+    outside = [one for one in group["IpPermissions"] if one["IpRanges"] or one["Ipv6Ranges"]]
+    inside = [one for one in group["IpPermissions"] if one["UserIdGroupPairs"]]
+    assert [(one["FromPort"], one["ToPort"]) for one in outside] == [(22, 22)]
+    assert [pair["GroupId"] for one in inside for pair in one["UserIdGroupPairs"]] == list(groups)
+
+
+def test_the_key_is_kept_where_nobody_else_reads_it(machines: Machines) -> None:
+    assert machines
+    (key,) = [path for path in (Path.home() / ".ssh").iterdir() if path.suffix == ".pem"]
+    assert key.stat().st_mode & 0o077 == 0

@@ -1,0 +1,112 @@
+"""Tags and ports that several files of deploy/ name are the same in all of them, and those of the code."""
+
+import re
+import tomllib
+from collections.abc import Iterator
+
+import yaml
+
+from tests.deploy.files import DEPLOY, ROOT, texts
+from tests.deploy.manifests import FOLDER, OVERLAYS, Manifest, built, pods
+from tuner.settings import Settings
+
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+PORT = Settings.from_env({}).port
+# What Ray's head listens on by default, as KubeRay's service of it has them: GCS, dashboard and jobs.
+HEAD = {6379, 8265}
+COMPOSE = {
+    "tuner": {PORT},
+    "ray-head": HEAD,
+    "database": {5432},
+    "storage": {9000},
+    "prometheus": {9090},
+    "grafana": {3000},
+}
+
+
+def named(names: str, text: str) -> Iterator[tuple[str, int]]:
+    """HOST:PORT of each host, but not an image's tag."""
+    for host, port in re.findall(rf"(?<![\w.-])({names}):(\d+)(?![\d.])", text):
+        yield host, int(port)
+
+
+def test_our_image_has_the_version_of_the_code_wherever_it_is_named() -> None:
+    found = {
+        (path.name, tag)
+        for path, text in texts()
+        for tag in re.findall(r"tuner(?:==|:|, newTag: )v?(\d+\.\d+\.\d+)", text)
+    }
+    assert {name for name, _ in found} >= {"compose.yaml", "Dockerfile", "README.md", "up.sh"}
+    assert {tag for _, tag in found} == {VERSION}
+    for overlay in OVERLAYS:
+        (image,) = yaml.safe_load((FOLDER / "overlays" / overlay / "kustomization.yaml").read_text())[
+            "images"
+        ]
+        assert image["newTag"].partition("-")[0] == VERSION
+
+
+def others(images: Iterator[str]) -> dict[str, str]:
+    pairs = dict(one.rsplit(":", 1) for one in images)
+    return {name: tag for name, tag in pairs.items() if not name.endswith("tuner")}
+
+
+def test_images_of_others_are_the_same_in_compose_and_on_kubernetes() -> None:
+    text = (DEPLOY / "compose/compose.yaml").read_text()
+    compose = others(iter(re.findall(r"^    image: ([^$\s]+)$", text, re.MULTILINE)))
+    trial = others(c["image"] for _, pod in pods(built("overlays/trial")) for c in pod["containers"])
+    assert set(trial) == {"postgres", "minio/minio"}
+    assert trial.items() <= compose.items()
+
+
+def test_every_address_among_the_containers_is_one_that_listens() -> None:
+    files = (
+        "compose/compose.yaml",
+        "compose/secrets.sh",
+        "prometheus/compose.yml",
+        "grafana/provisioning/datasources/prometheus.yml",
+    )
+    text = "\n".join((DEPLOY / name).read_text() for name in files)
+    found = list(named("|".join(COMPOSE), text))
+    assert {host for host, _ in found} >= {"ray-head", "database", "storage", "prometheus"}
+    for host, port in found:
+        assert port in COMPOSE[host], host
+    command = yaml.safe_load((DEPLOY / files[0]).read_text())["services"]["ray-head"]["command"]
+    assert {int(one.split("=")[1]) for one in command if re.match(r"--(dashboard-)?port=", one)} == HEAD
+    for name in ("compose.yml", "prometheus.yml"):
+        assert re.search(rf"\b{PORT}\b", (DEPLOY / "prometheus" / name).read_text()), name
+
+
+def listening(among: list[Manifest]) -> dict[str, set[int]]:
+    """The ports of each Service, and those that KubeRay's of the head has."""
+    services = {
+        one["metadata"]["name"]: {port["port"] for port in one["spec"]["ports"]}
+        for one in among
+        if one["kind"] == "Service"
+    }
+    heads = {f"{one['metadata']['name']}-head-svc": HEAD for one in among if one["kind"] == "RayCluster"}
+    return services | heads
+
+
+def test_every_address_among_the_pods_is_one_that_listens() -> None:
+    among = built("overlays/trial")
+    ports = listening(among)
+    text = yaml.safe_dump_all(among) + (FOLDER / "secrets.sh").read_text()
+    found = list(named("|".join(ports), text))
+    assert {host for host, _ in found} >= {"tuner-head-svc", "database", "storage"}
+    for host, port in found:
+        assert port in ports[host], host
+
+
+def test_a_service_leads_to_a_port_of_its_pods() -> None:
+    among = built("overlays/trial")
+    open_by_pod = {
+        name: {p["name"]: p["containerPort"] for c in pod["containers"] for p in c.get("ports", [])}
+        for name, pod in pods(among)
+    }
+    assert open_by_pod["tuner"] == {"http": PORT}
+    for one in among:
+        if one["kind"] == "Service":
+            (port,) = one["spec"]["ports"]
+            target = port.get("targetPort", port["port"])
+            pod = open_by_pod[one["metadata"]["name"]]
+            assert target in (*pod, *pod.values())

@@ -1,0 +1,67 @@
+"""A service whose database is lost and restored: with SQLite, and with a PostgreSQL server of its own."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from starlette.testclient import TestClient
+
+from tests import fakes, postgres
+from tests.fakes import FakeService
+from tuner.service.backup import BackedUp, backup
+from tuner.service.restore import Restored, restore
+from tuner.store import above, above_changes, ledger
+from tuner.store.database import Database
+
+ANSWERS = ("", "/bill", "/best", "/pareto", "/report", "/ledger", "/trials?limit=500", "/curves")
+
+
+@contextmanager
+def on_postgresql(home: Path, url: str, name: str) -> Iterator[FakeService]:
+    """In a database of its own of the server at `url`."""
+    server = Database(url)
+    with server.engine.execution_options(isolation_level="AUTOCOMMIT").connect() as db:
+        db.exec_driver_sql(f'CREATE DATABASE "{name}"')
+    mine = server.url.set(database=name).render_as_string(hide_password=False)
+    server.dispose()
+    made = fakes.service_in(home)
+    made.database.dispose()
+    database = Database(mine)
+    database.migrate()
+    yield replace(made, settings=replace(made.settings, database_url=mine), database=database)
+    database.dispose()
+
+
+@contextmanager
+def on_sqlite(home: Path) -> Iterator[FakeService]:
+    made = fakes.service_in(home)
+    yield made
+    made.database.dispose()
+
+
+def server() -> Iterator[str]:
+    with postgres.server() as url:
+        yield url
+
+
+def back_up(service: FakeService, file: Path) -> BackedUp:
+    return backup(service.settings, file, now=service.now)
+
+
+def put_back(service: FakeService, file: Path, *, replace: bool = True) -> Restored:
+    return restore(service.settings, file, replace=replace, now=service.now)
+
+
+def answers(client: TestClient, job: str) -> dict[str, bytes]:
+    """Byte for byte what REST tells of it."""
+    found = {path: client.get(f"/v1/jobs/{job}{path}") for path in ANSWERS}
+    assert all(answer.status_code == 200 for answer in found.values())
+    return {path: answer.content for path, answer in found.items()}
+
+
+def check_books(service: FakeService) -> None:
+    with service.database.write() as db:
+        assert ledger.violations(db) == []
+        above.shut_out(db)
+        assert above_changes.violations(db, service.project, service.now()) == []

@@ -1,0 +1,217 @@
+"""What a backup is as a file, and what `tuner restore` refuses before anything has changed."""
+
+import json
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+from alembic import command
+from alembic.config import Config
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import make_url
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.fakes import FakeService
+from tests.service.restoring import back_up, put_back
+from tuner.domain.errors import BadFile, Conflict, Fenced, TunerError, Unavailable
+from tuner.service.leading import Leading
+from tuner.store import ledger, postgres_programs
+from tuner.store.backup_file import pack, unpack
+from tuner.store.database import MIGRATIONS, Database, newest_revision
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
+    """A backup, and the copy in it."""
+    folder = tmp_path_factory.mktemp("made")
+    service = fakes.service_in(folder / "home")
+    back_up(service, folder / "b")
+    service.database.dispose()
+    unpack(folder / "b", folder / "copy")
+    return folder / "b", (folder / "copy").read_bytes()
+
+
+@settings(deadline=None, max_examples=150)
+@given(data=st.data())
+def test_an_altered_or_truncated_backup_is_refused_or_unharmed(
+    made: tuple[Path, bytes], data: st.DataObject
+) -> None:
+    file, copy = made
+    found = bytearray(file.read_bytes())
+    at = data.draw(st.one_of(st.integers(0, len(found) - 1), st.integers(len(found) - 300, len(found) - 1)))
+    if data.draw(st.booleans()):
+        del found[at:]
+    else:
+        found[at] ^= data.draw(st.integers(1, 255))
+    altered, into = file.with_name("altered"), file.with_name("into")
+    altered.write_bytes(found)
+    into.unlink(missing_ok=True)
+    try:
+        unpack(altered, into)
+    except BadFile:
+        return
+    assert into.read_bytes() == copy
+
+
+def test_a_backup_is_whole_private_and_never_overwritten(service: FakeService, tmp_path: Path) -> None:
+    file = tmp_path / "b"
+    told = back_up(service, file)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert told.revision == newest_revision()
+    assert [one.name for one in tmp_path.iterdir()] == ["b"]
+    with pytest.raises(Conflict, match="never overwritten"):
+        back_up(service, file)
+    with zipfile.ZipFile(file) as packed:
+        assert {"tuner", "revision", "taken_at", "sha256"} <= json.loads(packed.read("backup.json")).keys()
+
+
+def test_nothing_is_left_where_a_backup_cannot_be_written(service: FakeService, tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match="nothing can be written to"):
+        back_up(service, tmp_path / "nowhere/b")
+    Path(str(service.database.url.database)).write_bytes(b"nonsense" * 4096)
+    with pytest.raises(TunerError):
+        back_up(service, tmp_path / "b")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_backup_under_load_is_consistent(
+    service: FakeService, client: TestClient, tmp_path: Path
+) -> None:
+    job, over = fakes.submit(client), Event()
+
+    def restored() -> None:
+        number = 0
+        while not over.is_set():
+            back_up(service, tmp_path / str(number))
+            number += 1
+
+    load = Thread(target=restored)
+    load.start()
+    fakes.simulate(service, job)
+    over.set()
+    load.join()
+    files = sorted(tmp_path.iterdir(), key=lambda one: int(one.name))
+    posted = []
+    for file in {files[0], files[len(files) // 2], files[-1]}:
+        copy = tmp_path / f"{file.name}.db"
+        unpack(file, copy)
+        database = Database(f"sqlite:///{copy}")
+        with database.read() as db:
+            assert ledger.violations(db) == []
+            posted.append(ledger.account(db, job).posted.usd.micro_usd)
+        database.dispose()
+    assert posted
+
+
+def test_what_has_jobs_is_not_replaced_unasked(
+    service: FakeService, client: TestClient, tmp_path: Path
+) -> None:
+    back_up(service, tmp_path / "b")
+    assert put_back(service, tmp_path / "b", replace=False).jobs == 0
+    job = fakes.submit(client)
+    told = answers_of_waiting(client, job)
+    with pytest.raises(Conflict, match="--replace"):
+        put_back(service, tmp_path / "b", replace=False)
+    assert answers_of_waiting(client, job) == told
+    assert put_back(service, tmp_path / "b").gone == (job,)
+
+
+def answers_of_waiting(client: TestClient, job: str) -> bytes:
+    return client.get(f"/v1/jobs/{job}").content
+
+
+def altered(service: FakeService, tmp_path: Path, **changes: object) -> Path:
+    """A whole backup that says other things of itself."""
+    back_up(service, tmp_path / "b")
+    about = unpack(tmp_path / "b", tmp_path / "copy")
+    pack(tmp_path / "copy", replace(about, **changes), tmp_path / "other")  # type: ignore[arg-type]
+    return tmp_path / "other"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"revision": "9999"}, "restore it with that version or a newer one"),
+        ({"kind": "postgresql"}, "give one of the same kind"),
+        ({"format": 2}, "use a newer one"),
+        ({"size_bytes": 1}, "was altered"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    service: FakeService, client: TestClient, tmp_path: Path, changes: dict[str, object], said: str
+) -> None:
+    job = fakes.submit(client)
+    file = altered(service, tmp_path, **changes)
+    with pytest.raises((Conflict, BadFile), match=said):
+        put_back(service, file)
+    assert client.get(f"/v1/jobs/{job}").json()["state"] == "queued"
+
+
+def test_a_database_that_a_service_works_on_is_left_alone(service: FakeService, tmp_path: Path) -> None:
+    """And one that stood still meanwhile writes nothing any more, by whatever term it led."""
+    back_up(service, tmp_path / "b")
+    leading = Leading(service.database, service.now)
+    term = leading.term()
+    assert term is not None
+    with pytest.raises(Conflict, match="stop all services first"):
+        put_back(service, tmp_path / "b")
+    service.now.pass_s(4)
+    put_back(service, tmp_path / "b")
+    assert Leading(service.database, service.now).term() is not None
+    with pytest.raises(Fenced), leading.write(term):
+        pass
+
+
+def test_what_is_no_backup_is_refused(service: FakeService, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no backup")
+    for name in ("text", "nowhere"):
+        with pytest.raises(BadFile):
+            put_back(service, tmp_path / name)
+
+
+def _at_revision(path: Path, revision: str) -> None:
+    database, config = Database(f"sqlite:///{path}"), Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with database.write() as db:
+        config.attributes["connection"] = db
+        command.upgrade(config, revision)
+    database.dispose()
+
+
+def test_a_backup_of_an_older_version_is_brought_up_to_date(service: FakeService, tmp_path: Path) -> None:
+    old = replace(service, settings=replace(service.settings, database_url=f"sqlite:///{tmp_path}/old.db"))
+    _at_revision(tmp_path / "old.db", "0018")
+    back_up(old, tmp_path / "b")
+    found = put_back(service, tmp_path / "b")
+    assert (found.revision_before, found.revision) == ("0018", newest_revision())
+    assert service.database.revision() == newest_revision()
+
+
+def test_checkpoints_that_the_storage_does_not_have_are_named(
+    service: FakeService, client: TestClient, tmp_path: Path
+) -> None:
+    job = fakes.submit(client)
+    fakes.simulate(service, job, messages=120)
+    back_up(service, tmp_path / "b")
+    found = put_back(service, tmp_path / "b")
+    assert found.missing
+    assert all(one.startswith(f"{job} trial_") for one in found.missing)
+    assert found.storage_fault is None
+
+
+def test_postgresql_without_its_programs_says_what_to_install(
+    service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    url = make_url("postgresql://u:secret@h/db")
+    for call in (
+        lambda: postgres_programs.dump(url, "public", tmp_path / "x"),
+        lambda: postgres_programs.load(url, "public", tmp_path / "x", finally_sql=""),
+    ):
+        with pytest.raises(Unavailable, match="postgresql-client") as refused:
+            call()
+        assert "secret" not in str(refused.value)

@@ -1,0 +1,191 @@
+"""The rehearsal: jobs run, a backup is made meanwhile, more happens, the database is lost, and everything is right again."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests import fakes, postgres
+from tests.fakes import FakeService
+from tests.service import restoring
+from tests.service.restoring import answers, back_up, check_books, put_back
+from tuner.domain.errors import Fenced
+from tuner.service.keeper import Keeper
+from tuner.store import jobs, launches, ledger
+from tuner.store.journal import SqlJournal
+
+LONG = {"budget": {"usd": 0.004}, "tags": {"team": "vision"}}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    yield from restoring.server()
+
+
+@pytest.fixture(
+    params=[
+        "sqlite",
+        pytest.param(
+            "postgresql", marks=pytest.mark.skipif(postgres.programs() is None, reason="no PostgreSQL")
+        ),
+    ]
+)
+def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FakeService]:
+    if request.param == "sqlite":
+        with restoring.on_sqlite(tmp_path / "home") as made:
+            yield made
+    else:
+        url = request.getfixturevalue("server")
+        with restoring.on_postgresql(tmp_path / "home", url, tmp_path.name) as made:
+            yield made
+
+
+@pytest.fixture
+def client(service: FakeService) -> TestClient:
+    return fakes.client_of(service)
+
+
+def lose(service: FakeService) -> None:
+    """SQLite: the disk wrote nonsense. PostgreSQL: somebody dropped the tables."""
+    if service.database.is_sqlite:
+        path = Path(str(service.database.url.database))
+        path.write_bytes(b"nonsense" * (path.stat().st_size // 8))
+        return
+    with service.database.write() as db:
+        db.exec_driver_sql("DROP SCHEMA public CASCADE")
+        db.exec_driver_sql("CREATE SCHEMA public")
+
+
+def test_a_restored_service_answers_as_before_and_running_jobs_go_on_within_their_budgets(
+    service: FakeService, client: TestClient, tmp_path: Path
+) -> None:
+    client.put("/v1/budgets/vision", json={"usd": 0.05, "match": {"team": "vision"}}).raise_for_status()
+    ended = fakes.submit(client, budget={"usd": 0.002}, tags={"team": "vision"})
+    fakes.simulate(service, ended)
+    told = answers(client, ended)
+    running, waiting, busy = (fakes.submit(client, **LONG) for _ in range(3))
+    fakes.simulate(service, running, messages=120)
+    load = Thread(target=lambda: fakes.simulate(service, busy))
+    load.start()
+    made = back_up(service, tmp_path / "b")
+    load.join()
+    assert made.jobs == 4
+    later = fakes.submit(client)
+    fakes.simulate(service, running)
+    service.now.pass_s(60)
+    lose(service)
+
+    found = put_back(service, tmp_path / "b")
+
+    check_books(service)
+    assert answers(client, ended) == told
+    assert client.get(f"/v1/jobs/{later}").status_code == 404
+    paused = {one.id: one for one in found.paused}
+    assert {running, waiting} <= paused.keys() <= {running, waiting, busy}
+    assert paused[running].settled_usd > 0
+    assert not paused[running].exact
+    with service.database.read() as db:
+        for job in paused:
+            row, account = jobs.get(db, job), ledger.account(db, job)
+            assert (row.state, account.held.nothing) == ("paused", True)
+            assert "tuner resume" in row.detail
+        epochs = {one: launches.get(db, one) for one in paused}
+    assert all(one is not None and one.state == "ended" and one.epoch > 10**8 for one in epochs.values())
+    Keeper(service).one_pass()
+    for job in paused:
+        assert client.get(f"/v1/jobs/{job}").json()["state"] == "paused"
+        assert client.post(f"/v1/jobs/{job}/resume").status_code == 202
+        fakes.simulate(service, job, at=service.now())
+        shown = client.get(f"/v1/jobs/{job}").json()
+        assert (shown["state"], shown["spend"]["held_usd"]) == ("succeeded", 0)
+        assert 0 < shown["spend"]["usd"] <= 0.004
+    check_books(service)
+
+
+def test_what_was_spent_meanwhile_is_told_exactly_by_the_database_that_is_replaced(
+    service: FakeService, client: TestClient, tmp_path: Path
+) -> None:
+    job = fakes.submit(client, **LONG)
+    fakes.simulate(service, job, messages=120)
+    back_up(service, tmp_path / "b")
+    fakes.simulate(service, job)
+    gone = fakes.submit(client)
+    spent = client.get(f"/v1/jobs/{job}").json()["spend"]["usd"]
+    found = put_back(service, tmp_path / "b")
+    (one,) = found.paused
+    now = client.get(f"/v1/jobs/{job}").json()
+    assert one.exact
+    assert now["spend"]["usd"] + one.since_usd == pytest.approx(spent, abs=1e-9)
+    assert f"${one.since_usd:.6f}" in now["detail"]
+    assert found.gone == (gone,)
+
+
+def test_a_driver_of_before_can_write_nothing_any_more(
+    service: FakeService, client: TestClient, tmp_path: Path
+) -> None:
+    """Neither one that the backup knows, nor one of later, nor one of a job that it does not know; nor after a second restore."""
+    job = fakes.submit(client, **LONG)
+    fakes.simulate(service, job, messages=60)
+    back_up(service, tmp_path / "b")
+    with service.database.write() as db:
+        known = launches.get(db, job)
+        assert known is not None
+        launches.again(db, known, at=service.now(), not_before=known.not_before, quick_deaths=0)
+    lost = fakes.submit(client)
+    old = [
+        SqlJournal(service.database, one, service.project, epoch, service.now())
+        for one, epoch in ((job, 1), (job, 2))
+    ]
+    for _ in range(2):
+        service.now.pass_s(5)
+        put_back(service, tmp_path / "b")
+        client.post(f"/v1/jobs/{job}/resume")
+        for journal in old:
+            with pytest.raises(Fenced), journal.transaction():
+                pass
+        with pytest.raises(Fenced), service.database.write() as db:
+            launches.beat(db, lost, 1, service.now())
+        with service.database.read() as db:
+            launch = launches.get(db, job)
+        assert launch is not None
+        with service.database.write() as db:
+            launches.beat(db, job, launch.epoch, service.now())
+        old.append(SqlJournal(service.database, job, service.project, launch.epoch, service.now()))
+
+
+def test_a_restored_job_that_nobody_goes_on_with_is_cancelled_with_nothing_left_open(
+    service: FakeService, client: TestClient, tmp_path: Path
+) -> None:
+    stays, leaves = fakes.submit(client, **LONG), fakes.submit(client, **LONG)
+    for job in (stays, leaves):
+        fakes.simulate(service, job, messages=120)
+    client.post(f"/v1/jobs/{leaves}/cancel")
+    back_up(service, tmp_path / "b")
+    found = put_back(service, tmp_path / "b")
+    assert [one.id for one in found.paused] == [stays], "the other was being cancelled"
+    assert client.post(f"/v1/jobs/{stays}/cancel").json()["state"] == "cancelled"
+    for job in (stays, leaves):
+        assert client.get(f"/v1/jobs/{job}").json()["state"] == "cancelled"
+        trials = client.get(f"/v1/jobs/{job}/trials?limit=500").json()["items"]
+        assert trials
+        assert not {"running", "pending"} & {one["state"] for one in trials}
+        for one in trials:
+            shown = client.get(f"/v1/jobs/{job}/trials/{one['id']}").json()
+            assert all(attempt["ended_at"] for attempt in shown["attempt_list"])
+    check_books(service)
+
+
+def test_the_time_between_backup_and_restore_is_no_running_time(
+    service: FakeService, client: TestClient, tmp_path: Path
+) -> None:
+    job = fakes.submit(client, budget={"usd": 0.003, "wall_clock": "10m"})
+    fakes.simulate(service, job, messages=60)
+    back_up(service, tmp_path / "b")
+    service.now.pass_s(7 * 86400)
+    put_back(service, tmp_path / "b")
+    client.post(f"/v1/jobs/{job}/resume")
+    fakes.simulate(service, job, at=service.now())
+    shown = client.get(f"/v1/jobs/{job}").json()
+    assert (shown["state"], shown["stop_reason"]) == ("succeeded", "budget_usd")

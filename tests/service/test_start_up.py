@@ -1,0 +1,231 @@
+"""What is wrong where a service starts is said with what to do, before a job is accepted: docs/how-to/bad-start.md has the table."""
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
+from pathlib import Path
+from platform import python_version
+
+import pytest
+from starlette.testclient import TestClient
+from typer.testing import CliRunner, Result
+
+from tests import fakes
+from tests.fakes import FakeService
+from tests.service.passes import launch_of
+from tuner.cli.main import app
+from tuner.domain.errors import Unavailable
+from tuner.engine.ray_cluster import Node, RayUnfit
+from tuner.service.cluster import RayCluster
+from tuner.service.controller import Controller
+from tuner.service.doctor import examine, fault_of_cluster, refuse_unfit
+from tuner.settings import Settings
+
+NODE = {"node_id": "n1", "state": "ALIVE", "resources_total": {"CPU": 2, "memory": 8 << 30}, "labels": {}}
+
+
+class Head(ThreadingHTTPServer):
+    """What a head's dashboard says of itself, over HTTP."""
+
+    ray, python = version("ray"), python_version()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def answer(self, path: str) -> object:
+        if path.startswith("/api/version"):
+            return {"ray_version": self.ray}
+        if path.startswith("/api/v0/cluster_metadata"):
+            return {"data": {"rayVersion": self.ray, "pythonVersion": self.python}}
+        return {"data": {"result": {"result": [NODE]}}}
+
+
+class _Answers(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        assert isinstance(self.server, Head)
+        body = json.dumps(self.server.answer(self.path)).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+class _Denies(_Answers):
+    """An S3 that lets nobody write. Its clients wait to be told to go on before they send a body, which only HTTP/1.1 knows."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+        self.send_response(403)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET = do_HEAD = do_PUT
+
+
+def _serving(server: ThreadingHTTPServer) -> Iterator[ThreadingHTTPServer]:
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def head() -> Iterator[ThreadingHTTPServer]:
+    yield from _serving(Head(("127.0.0.1", 0), _Answers))
+
+
+@pytest.fixture
+def denying() -> Iterator[ThreadingHTTPServer]:
+    yield from _serving(ThreadingHTTPServer(("127.0.0.1", 0), _Denies))
+
+
+def joined(service: FakeService, head: Head) -> Settings:
+    return replace(service.settings, ray_address=head.url)
+
+
+def serve(monkeypatch: pytest.MonkeyPatch, home: Path, **environ: str) -> Result:
+    for name, value in {"TUNER_HOME": str(home), "TUNER_PORT": "0", **environ}.items():
+        monkeypatch.setenv(name, value)
+    return CliRunner().invoke(app, ["serve"])
+
+
+@pytest.mark.parametrize(("what", "theirs"), [("ray", "2.9.0"), ("python", "3.8.1")])
+def test_a_cluster_of_another_version_takes_no_job_and_says_what_to_do(
+    service: FakeService, head: Head, what: str, theirs: str
+) -> None:
+    setattr(head, what, theirs)
+    settings = joined(service, head)
+    cluster = RayCluster(settings)
+    answer = fakes.client_of(replace(service, cluster=cluster)).post("/v1/jobs", json=fakes.body())  # type: ignore[arg-type]
+    assert answer.status_code == 503
+    assert answer.json()["title"] == RayUnfit.title()
+    assert theirs in answer.json()["detail"]
+    assert "install one version in both" in answer.json()["detail"]
+    assert fault_of_cluster(cluster) == answer.json()["detail"]
+    found = {one.part: one for one in examine(settings).findings}
+    assert not found["ray"].ok
+    assert theirs in found["ray"].seen
+    setattr(head, what, {"ray": version("ray"), "python": python_version()}[what])
+    cluster.check_fit()
+    assert {one.part: one.ok for one in examine(settings).findings}["ray"]
+
+
+def test_a_cluster_that_is_not_there_yet_is_no_misfit(service: FakeService) -> None:
+    cluster = RayCluster(replace(service.settings, ray_address="http://127.0.0.1:9"))
+    assert fault_of_cluster(cluster) is None
+
+
+def test_jobs_wait_while_the_cluster_is_of_another_version(service: FakeService, client: TestClient) -> None:
+    job = fakes.submit(client)
+    service.cluster.unfit = "it has Ray 2.9.0"
+    controller = Controller(service)
+    with pytest.raises(RayUnfit):
+        controller.one_pass()
+    assert launch_of(service, job).state == "wanted"
+    assert client.post("/v1/jobs", json=fakes.body()).status_code == 503
+    service.cluster.unfit = ""
+    controller.one_pass()
+    assert launch_of(service, job).state == "submitted"
+
+
+def test_a_cluster_without_a_token_is_refused_unless_it_is_said_to_need_none(
+    service: FakeService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings = replace(service.settings, ray_address="http://127.0.0.1:9")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(Unavailable, match="set RAY_AUTH_TOKEN"):
+        refuse_unfit(settings)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "nowhere"))
+    with pytest.raises(Unavailable, match="nowhere, in which there is no token"):
+        refuse_unfit(settings)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    refuse_unfit(settings)
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
+    refuse_unfit(settings)
+
+
+def test_services_that_share_a_database_are_given_one_key(service: FakeService) -> None:
+    shared = replace(service.settings, given_api_key=None, host="0.0.0.0", database_url="postgresql://u@h/db")
+    with pytest.raises(Unavailable, match="set TUNER_API_KEY, the same for every service"):
+        refuse_unfit(shared)
+    for fit in (replace(shared, host="127.0.0.1"), replace(shared, given_api_key="tk_given")):
+        refuse_unfit(fit)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("", "is empty: write the URL"),
+        ("mysql://u:secret@h/db", "it is no URL of a database that can be used"),
+        ("u:secret@h", "it is no URL of a database that can be used"),
+    ],
+)
+def test_a_database_url_that_cannot_be_is_said_without_its_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, said: str
+) -> None:
+    (tmp_path / "url").write_text(written)
+    found = serve(monkeypatch, tmp_path / "home", TUNER_DATABASE_URL_FILE=str(tmp_path / "url"))
+    assert found.exit_code == 1
+    assert said in found.stderr
+    assert "secret" not in found.output
+
+
+def test_a_database_that_a_newer_version_upgraded_is_not_served(
+    service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with service.database.write() as db:
+        db.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    found = serve(monkeypatch, service.settings.home)
+    assert found.exit_code == 1
+    assert "run that version, or restore the backup made before" in found.stderr
+
+
+def test_a_damaged_database_is_said(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+    service.database.dispose()
+    (service.settings.home / "tuner.db").write_bytes(b"nonsense" * 4096)
+    found = {one.part: one for one in examine(service.settings).findings}
+    assert "restore a backup" in found["database"].seen
+    assert serve(monkeypatch, service.settings.home).exit_code == 1
+
+
+def test_a_bucket_that_may_not_be_written_to_stops_the_start(
+    service: FakeService, denying: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{denying.server_address[1]}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    with pytest.raises(Unavailable, match="let this user list, read, write and delete there") as refused:
+        refuse_unfit(replace(service.settings, storage="s3://bucket/tuner"))
+    assert "Access Denied" in refused.value.detail
+
+
+@pytest.mark.parametrize(
+    ("asked", "label"),
+    [
+        ({"market": "spot"}, "ray.io/market-type=spot"),
+        ({"instance_type": "g6.xlarge"}, "instance-type=g6.xlarge"),
+        ({"region": "us-east-1"}, "ray.io/availability-region=us-east-1"),
+    ],
+)
+def test_a_cluster_without_the_labels_that_are_asked_for_is_told_them(
+    service: FakeService, client: TestClient, asked: dict[str, str], label: str
+) -> None:
+    service.cluster.found = [Node("n1", cpus=2, gpus=0, memory_bytes=8 << 30)]
+    answer = client.post("/v1/jobs", json=fakes.body(resources=asked))
+    assert answer.status_code == 422
+    assert f"`ray start --labels {label}`" in answer.json()["detail"]

@@ -1,0 +1,90 @@
+"""A service is killed, the next one replaced by a newer version with a newer schema, and the jobs' drivers notice nothing."""
+
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.system import books
+from tests.system.serving import Served, until
+from tests.upgrades import made_up
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+NEWER = Path(made_up.__file__).with_name("serve_newer.py")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    found = tmp_path / "home"
+    yield found
+    command = [sys.executable, "-m", "tuner.cli.main", "stop"]
+    environment = {"TUNER_HOME": str(found), "PATH": "/usr/bin:/bin"}
+    subprocess.run(command, env=environment, capture_output=True, check=True)
+
+
+@pytest.fixture
+def services(home: Path) -> Iterator[list[Served]]:
+    """Three over one home: two of this version, one of a newer one."""
+    found = [Served(home) for _ in range(3)]
+    yield found
+    for one in found:
+        if hasattr(one, "process") and one.process.poll() is None:
+            one.kill_api()
+
+
+def leads(one: Served) -> bool:
+    return "tuner_controller_leader 1.0" in httpx2.get(f"{one.client.url}/metrics", timeout=30).text
+
+
+def launches(home: Path) -> dict[str, int]:
+    with sqlite3.connect(home / "tuner.db", timeout=30) as db:
+        return dict(db.execute("SELECT job, epoch FROM launches").fetchall())
+
+
+def test_jobs_go_on_through_a_kill_and_an_upgrade(home: Path, services: list[Served], tmp_path: Path) -> None:
+    first, second, newer = services
+    slow = {"step_s": 1.5, "hurry": str(tmp_path / "hurry")}
+    wanted: dict[str, Any] = {"budget": {"usd": 1, "trials": 16}, "constants": slow}
+    first.start()
+    jobs = [first.submit("steady:train", **wanted).id]
+    first.reports_at_least(jobs[0], 2)
+    second.start()
+    assert (leads(first), leads(second)) == (True, False)
+    first.kill_api()
+    jobs.append(second.submit("steady:train", **wanted).id)
+    second.reports_at_least(jobs[1], 1)
+    assert leads(second)
+
+    newer.program = [str(NEWER), str(tmp_path / "newer")]
+    subprocess.run([sys.executable, *newer.program, "migrate"], env=newer.environment, check=True)
+    for job in jobs:
+        seen = second.client.job(job).progress.steps
+        until(
+            "a report after the schema grew",
+            lambda job=job, seen=seen: second.client.job(job).progress.steps > seen,
+        )
+    newer.start()
+    second.process.terminate()
+    assert second.process.wait(30) == 0
+    until("the newer version leads", lambda: leads(newer))
+    assert [newer.client.job(job).state for job in jobs] == ["running"] * 2
+    (tmp_path / "hurry").touch()
+    for job in jobs:
+        ended = newer.finished(job)
+        assert (ended.state, ended.stop_reason) == ("succeeded", "trials"), ended.detail
+        books.check(newer.client, job)
+    assert launches(home) == dict.fromkeys(jobs, 1), "each job has had one driver"
+    refused = subprocess.run(
+        [sys.executable, *first.program, "serve"],
+        env=first.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert refused.returncode == 1
+    assert "newer version" in refused.stderr

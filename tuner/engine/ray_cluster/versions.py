@@ -1,0 +1,46 @@
+"""Whether a cluster that somebody else keeps is of the versions of this installation: drivers run by its Ray and its Python, and
+what they exchange is pickled."""
+
+import platform
+from importlib.metadata import version
+from typing import Any
+
+from tuner.domain.errors import Unavailable
+from tuner.engine.ray_cluster.dashboard import Dashboard, RayUnavailable
+
+
+class RayUnfit(Unavailable):
+    """The Ray cluster is of another version."""
+
+
+def ray_of(dashboard: Dashboard) -> str:
+    """Its version of Ray. Raises RayUnavailable."""
+    return str(dashboard.get("/api/version")["ray_version"])
+
+
+def misfit(dashboard: Dashboard) -> str | None:
+    """What is another version there than here, and what to do; None: nothing. Raises RayUnavailable."""
+    theirs, ours = ray_of(dashboard), version("ray")
+    if theirs != ours:
+        return f"{dashboard.url} has Ray {theirs}, and this is Ray {ours}: install one version in both"
+    their_python, our_python = _python_of(dashboard), platform.python_version()
+    if their_python is not None and _minor(their_python) != _minor(our_python):
+        return (
+            f"{dashboard.url} has Python {their_python}, and this is Python {our_python}: install one version in both, "
+            "such as by one image for the service and all nodes"
+        )
+    return None
+
+
+def _python_of(dashboard: Dashboard) -> str | None:
+    """None where the cluster does not tell."""
+    try:
+        found: dict[str, Any] = dashboard.get("/api/v0/cluster_metadata")["data"]
+    except (RayUnavailable, KeyError, TypeError):
+        return None
+    told = found.get("pythonVersion") or found.get("python_version")
+    return None if told is None else str(told)
+
+
+def _minor(told: str) -> list[str]:
+    return told.split(".")[:2]

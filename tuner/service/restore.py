@@ -1,0 +1,149 @@
+"""`tuner restore`: a backup becomes the database, and its books are made right for what they cannot know."""
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tuner.domain.errors import Conflict
+from tuner.domain.money import Cost
+from tuner.domain.time import Instant, rfc3339
+from tuner.engine.checkpoints import CheckpointStore, Found
+from tuner.engine.storage_words import explained
+from tuner.service.leading import ROLE
+from tuner.service.wiring import system_now
+from tuner.settings import Settings
+from tuner.store import copies, restored
+from tuner.store.backup_file import About, unpack
+from tuner.store.database import Database, knows_revision, newest_revision
+from tuner.store.restored import Books, Checkpoint, Paused
+
+AT_ONCE = 16  # requests to the storage
+
+
+@dataclass(frozen=True, slots=True)
+class PausedJob:
+    """`settled_usd`: held when the backup was made, and posted as spent. `since_usd`: spent after it, which its books know nothing of;
+    at most, unless `exact`."""
+
+    id: str
+    name: str
+    state_before: str
+    settled_usd: float
+    since_usd: float
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """`gone`: jobs of the replaced database that the backup knows nothing of. `missing`: checkpoints that the database names and the
+    storage does not have; `storage_fault`: why they could not be looked for. `kept`: where a damaged database was kept."""
+
+    taken_at: str
+    version: str
+    revision_before: str
+    revision: str
+    jobs: int
+    paused: tuple[PausedJob, ...]
+    gone: tuple[str, ...]
+    missing: tuple[str, ...]
+    storage_fault: str | None
+    kept: str | None
+
+
+def restore(
+    settings: Settings, file: Path, *, replace: bool, now: Callable[[], Instant] = system_now
+) -> Restored:
+    """Raises BadFile for what is no whole backup, Conflict for one that does not fit here, for a database that has jobs unless they are
+    to be replaced, or that a service works on, and Unavailable; then nothing has changed."""
+    if not settings.database_url_file:
+        settings.make_home()
+    database = Database(settings.database_url)
+    try:
+        with tempfile.TemporaryDirectory(prefix="tuner-restore-") as name:
+            copy = Path(name) / "copy"
+            about = unpack(file.expanduser(), copy)
+            _refuse_unfit(about, database)
+            before = copies.there(database, now())
+            if before.led_by is not None:
+                raise Conflict(
+                    f"a service works on this database: {before.led_by}; stop all services first, and wait for three seconds"
+                )
+            if not (before.empty or replace):
+                raise Conflict(
+                    "the database has jobs, or budgets above them: --replace puts the backup in their place; make a backup of them before"
+                )
+            known = None if before.empty or not before.readable else before.posted
+            books, kept = _put(database, copy, about, known, now())
+    finally:
+        database.dispose()
+    missing, fault = _missing(settings, books.checkpoints)
+    return Restored(
+        rfc3339(about.taken_at),
+        about.tuner,
+        about.revision,
+        newest_revision(),
+        len(books.jobs),
+        tuple(_told(one) for one in books.paused),
+        tuple(sorted((known or {}).keys() - books.jobs)),
+        missing,
+        fault,
+        None if kept is None else str(kept),
+    )
+
+
+def _refuse_unfit(about: About, database: Database) -> None:
+    kind = copies.kind_of(database)
+    if about.kind != kind:
+        raise Conflict(
+            f"it is a backup of {about.kind}, and TUNER_DATABASE_URL names {kind}: give one of the same kind"
+        )
+    if not knows_revision(about.revision):
+        raise Conflict(
+            f"it was made by tuner {about.tuner} at revision {about.revision}, and this version knows none after "
+            f"{newest_revision()}: restore it with that version or a newer one"
+        )
+
+
+def _put(
+    database: Database, copy: Path, about: About, known: Mapping[str, Cost] | None, now: Instant
+) -> tuple[Books, Path | None]:
+    """With SQLite the books are right before anybody can see them. With PostgreSQL drivers are fenced from the very first, and the books
+    come right after."""
+    if about.kind == "postgresql":
+        copies.put(database, copy, at=now)
+        return _made_right(database, about, known, now), None
+    staged = Database(f"sqlite:///{copy}")
+    try:
+        books = _made_right(staged, about, known, now)
+    finally:
+        staged.dispose()
+    return books, copies.put(database, copy, at=now)
+
+
+def _made_right(database: Database, about: About, known: Mapping[str, Cost] | None, now: Instant) -> Books:
+    database.migrate()
+    with database.write() as db:
+        return restored.close(db, taken_at=about.taken_at, at=now, role=ROLE, posted=known)
+
+
+def _missing(settings: Settings, named: Sequence[Checkpoint]) -> tuple[tuple[str, ...], str | None]:
+    """Those that the storage does not have; or why that cannot be told."""
+    stores = {one.job: CheckpointStore(settings.storage, one.project, one.job) for one in named}
+
+    def is_there(one: Checkpoint) -> bool:
+        return stores[one.job].has(one.trial, Found(one.step, one.attempt))
+
+    try:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            found = list(pool.map(is_there, named))
+    except Exception as error:  # each kind of storage has errors of its own
+        return (), f"{settings.storage}: {explained(error)}"
+    return tuple(
+        f"{c.job} {c.trial} step {c.step}" for c, has in zip(named, found, strict=True) if not has
+    ), None
+
+
+def _told(one: Paused) -> PausedJob:
+    return PausedJob(one.id, one.name, one.state, one.settled.usd.usd, one.since.usd.usd, one.exactly)

@@ -1,0 +1,108 @@
+"""The file that a backup is: a zip of the database's copy and of what is said of it, which a digest seals.
+
+`unzip` gets at the copy without tuner: a SQLite database, or a dump for pg_restore.
+"""
+
+import hashlib
+import json
+import os
+import zipfile
+import zlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Literal
+
+from tuner.domain.errors import BadFile
+from tuner.domain.time import Instant
+
+Kind = Literal["sqlite", "postgresql"]
+FORMAT = 1
+ABOUT = "backup.json"
+NAMES: dict[str, str] = {"sqlite": "tuner.db", "postgresql": "tuner.dump"}
+BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """`taken_at` is when copying began: what was written after it may be missing. `sha256` and `size_bytes` are the copy's."""
+
+    tuner: str
+    revision: str
+    kind: Kind
+    taken_at: Instant
+    jobs: int
+    size_bytes: int
+    sha256: str
+    format: int = FORMAT
+
+
+def pack(copy: Path, about: About, to: Path) -> None:
+    """On the disk when this returns."""
+    handle = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    how = zipfile.ZIP_DEFLATED if about.kind == "sqlite" else zipfile.ZIP_STORED  # pg_dump's is compressed
+    with os.fdopen(handle, "wb") as file:
+        with zipfile.ZipFile(file, "w", how, compresslevel=1) as packed:
+            packed.writestr(ABOUT, json.dumps({**asdict(about), "seal": _seal(about)}, indent=2))
+            with copy.open("rb") as source, packed.open(NAMES[about.kind], "w", force_zip64=True) as inside:
+                while block := source.read(BLOCK):
+                    inside.write(block)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def unpack(file: Path, to: Path) -> About:
+    """Writes the copy to `to`. Raises BadFile for what is no backup, or is not what it was when it was written."""
+    try:
+        with zipfile.ZipFile(file) as packed:
+            about = _about(packed.read(ABOUT))
+            with packed.open(NAMES[about.kind]) as inside, _private(to) as target:
+                found = _copied(inside, target)
+    except OSError as error:
+        raise BadFile(f"{file} cannot be read: {error.strerror or error}") from error
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError, RuntimeError) as error:
+        raise BadFile(
+            f"{file} is no backup of tuner, or a part of it is missing or altered: {error}"
+        ) from error
+    if found != (about.sha256, about.size_bytes):
+        raise BadFile(f"{file} was altered: its copy of the database is not the one that was written")
+    return about
+
+
+def digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _about(data: bytes) -> About:
+    try:
+        found = json.loads(data)
+        seal, version = found.pop("seal"), found["format"]
+        if version != FORMAT:
+            raise BadFile(
+                f"it is a backup of format {version}, and this version of tuner reads {FORMAT}: use a newer one"
+            )
+        about = About(**found)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, BadFile):
+            raise
+        raise BadFile(f"what the backup says of itself cannot be read: {error}") from error
+    if seal != _seal(about) or about.kind not in NAMES:
+        raise BadFile("what the backup says of itself was altered")
+    return about
+
+
+def _seal(about: About) -> str:
+    return hashlib.sha256(json.dumps(asdict(about), sort_keys=True).encode()).hexdigest()
+
+
+def _private(path: Path) -> IO[bytes]:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+
+
+def _copied(source: IO[bytes], target: IO[bytes]) -> tuple[str, int]:
+    """Its SHA-256 and its size."""
+    seen, size = hashlib.sha256(), 0
+    while block := source.read(BLOCK):
+        seen.update(block)
+        size += target.write(block)
+    return seen.hexdigest(), size

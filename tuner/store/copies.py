@@ -1,0 +1,104 @@
+"""A database copied whole, and a copy put in the place of one: SQLite by its online backup, PostgreSQL by its own programs."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sqlalchemy import Connection, func, inspect, select, text
+from sqlalchemy.exc import DatabaseError
+
+from tuner.domain.errors import BadFile, Unavailable
+from tuner.domain.money import Cost, Money
+from tuner.domain.time import Instant
+from tuner.store import leadership, postgres_programs, sqlite_copies
+from tuner.store.backup_file import Kind
+from tuner.store.database import Database
+from tuner.store.restored import RECORDS, closing_epoch
+from tuner.store.tables import accounts, jobs
+from tuner.store.tables import leadership as terms
+
+
+@dataclass(frozen=True, slots=True)
+class There:
+    """What the database in whose place a copy is put has: jobs, and what was posted of each. Not `readable`: it is damaged, or of another
+    make, and what it has is not known. `led_by`: the service that works on it."""
+
+    posted: dict[str, Cost] = field(default_factory=dict)
+    empty: bool = True
+    readable: bool = True
+    led_by: str | None = None
+
+
+def kind_of(database: Database) -> Kind:
+    """Raises BadFile for a database that is kept in no file."""
+    if database.is_sqlite and database.url.database in (None, "", ":memory:"):
+        raise BadFile("a database in memory cannot be backed up, nor restored")
+    return "sqlite" if database.is_sqlite else "postgresql"
+
+
+def take(database: Database, to: Path) -> None:
+    """Works while others write. Raises Unavailable, and BadFile for a database that is damaged."""
+    if kind_of(database) == "sqlite":
+        sqlite_copies.copy(Path(str(database.url.database)), to)
+    else:
+        postgres_programs.dump(database.url, _schema(database), to)
+
+
+def put(database: Database, copy: Path, *, at: Instant) -> Path | None:
+    """In one transaction, in the place of all that is there: drivers of before find themselves fenced. Raises Unavailable, with
+    nothing changed. Answers where a damaged file was kept."""
+    if kind_of(database) == "sqlite":
+        database.dispose()
+        return sqlite_copies.put_in_place(copy, Path(str(database.url.database)))
+    schema = _schema(database)
+    fence = f"UPDATE \"{schema}\".launches SET epoch = greatest(epoch + 1, {closing_epoch(at)}), state = 'ended';\n"
+    database.dispose()
+    postgres_programs.load(database.url, schema, copy, finally_sql=fence)
+    with database.read() as db:  # what others have prepared names tables that are gone
+        others = "datname = current_database() AND usename = current_user AND pid <> pg_backend_pid()"
+        db.execute(text(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}"))
+    return None
+
+
+def jobs_in(database: Database) -> int:
+    with database.read() as db:
+        return int(db.execute(select(func.count()).select_from(jobs)).scalar_one())
+
+
+def there(database: Database, now: Instant) -> There:
+    """Raises Unavailable where the database does not answer."""
+    if database.is_sqlite and not Path(str(database.url.database)).exists():
+        return There()
+    try:
+        with database.read() as db:
+            return _there(db, now)
+    except (DatabaseError, Unavailable):
+        if not database.is_sqlite:
+            raise
+        return There(empty=False, readable=False)
+
+
+def _there(db: Connection, now: Instant) -> There:
+    known = set(inspect(db).get_table_names())
+    empty = not any(
+        db.execute(text(f"SELECT 1 FROM {name} LIMIT 1")).first() for name in RECORDS if name in known
+    )
+    if not {"jobs", "accounts"} <= known:
+        return There(empty=empty)
+    led_by = _led_by(db, now) if "leadership" in known else None
+    rows = db.execute(select(accounts.c.job, accounts.c.posted_usd, accounts.c.posted_gpu_ms))
+    return There({job: Cost(Money(usd), gpu_ms) for job, usd, gpu_ms in rows}, empty=empty, led_by=led_by)
+
+
+def _led_by(db: Connection, now: Instant) -> str | None:
+    lasts = terms.c.expires_at > leadership.clock(db, now)
+    return db.execute(select(terms.c.holder).where(lasts).limit(1)).scalar()
+
+
+def _schema(database: Database) -> str:
+    with database.read() as db:
+        found = db.execute(text("SELECT current_schema()")).scalar()
+    if found is None:
+        raise Unavailable(
+            "the database has no schema that this user may use: GRANT USAGE, CREATE ON SCHEMA public to it"
+        )
+    return str(found)

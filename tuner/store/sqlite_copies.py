@@ -1,0 +1,94 @@
+"""A whole SQLite database copied while others write to it, and put in the place of another one, by SQLite's online backup."""
+
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from tuner.domain.errors import BadFile, Unavailable
+
+LOCKED_S = 60.0
+NOT_A_DATABASE = ("file is not a database", "malformed", "file is encrypted")
+
+
+def copy(source: Path, to: Path) -> None:
+    """One consistent view, for its owner's eyes; whoever commits meanwhile waits until the pages are copied. Raises BadFile where
+    what was copied is damaged, and Unavailable where the database cannot be read."""
+    if not source.is_file():
+        raise Unavailable(
+            f"there is no database {source}: is TUNER_HOME, or TUNER_DATABASE_URL, what it was?"
+        )
+    os.close(os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    _copy(source, to)
+    check(to)
+
+
+def put_in_place(source: Path, target: Path) -> Path | None:
+    """The pages of `source` become those of `target`, in one transaction: who has it open sees the one or the other. A file that
+    SQLite cannot read is emptied first, and kept beside under the name that is answered."""
+    kept = None
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if target.exists() and not _is_readable(target):
+        kept = target.with_name(f"{target.name}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
+        shutil.copyfile(target, kept)
+        kept.chmod(0o600)
+        os.truncate(
+            target, 0
+        )  # not another file in its stead: a process that has this one open sees what comes
+        target.with_name(f"{target.name}-journal").unlink(missing_ok=True)
+    _copy(source, target)
+    check(target)
+    return kept
+
+
+def check(path: Path) -> None:
+    """Raises BadFile for a damaged database."""
+    try:
+        with closing(sqlite3.connect(path, timeout=LOCKED_S)) as db:
+            said = [row[0] for row in db.execute("PRAGMA integrity_check(3)")]
+            said += [
+                f"{row[0]} names a row of {row[2]} that is missing"
+                for row in db.execute("PRAGMA foreign_key_check")
+            ]
+    except sqlite3.DatabaseError as error:
+        said = [str(error)]
+    if said != ["ok"]:
+        raise BadFile(f"{path} is damaged: {'; '.join(one for one in said[:3] if one != 'ok')}")
+
+
+def _copy(source: Path, to: Path) -> None:
+    try:
+        with closing(_open(source)) as read, closing(_open(to)) as write:
+            read.backup(write, progress=_patience(source))
+    except sqlite3.DatabaseError as error:
+        raise Unavailable(f"{source} cannot be copied to {to}: {error}") from error
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(path, timeout=LOCKED_S)
+
+
+def _patience(source: Path) -> Callable[[int, int, int], None]:
+    """SQLite tries for ever while somebody else keeps the database locked."""
+    deadline = time.monotonic() + LOCKED_S
+
+    def step(status: int, _left: int, _pages: int) -> None:
+        if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and time.monotonic() > deadline:
+            raise Unavailable(f"{source} was locked for {LOCKED_S:.0f} s: who writes to it for so long?")
+
+    return step
+
+
+def _is_readable(path: Path) -> bool:
+    try:
+        with closing(_open(path)) as db:
+            db.execute("PRAGMA schema_version").fetchone()
+            db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.DatabaseError as error:
+        if any(word in str(error) for word in NOT_A_DATABASE):
+            return False
+        raise Unavailable(f"{path} cannot be read: {error}") from error
+    return True
