@@ -152,7 +152,7 @@ def _missing(nodes: list[Node], wanted: Resources) -> Fault:
         mend = (
             f"there is {', '.join(near)}"
             if near
-            else f"no node has a region's label: leave it out, or start nodes with `ray start --labels ray.io/availability-region={wanted.region}`"
+            else f"no node has a region's label; leave it out, or start nodes with `ray start --labels ray.io/availability-region={wanted.region}`"
         )
         return Fault("/resources/region", f"no such node is in {wanted.region}; {mend}")
     return Fault("/resources", f"no node has {wanted.cpus:g} CPUs and {wanted.gpus:g} GPUs together")
