@@ -2,7 +2,7 @@
 # One machine of a cluster that Ray's autoscaler makes. Its cluster.yaml calls this on each, in a copy of this repository in ~/tuner:
 #   ray-node.sh install EXTRAS   Python, Ray and this project in ~/venv, at the versions of constraints.txt
 #   ray-node.sh head             Ray's head without trials, and the service beside it, on the loopback
-#   ray-node.sh wait             on the head: until the first two workers are there, at most for half an hour
+#   ray-node.sh wait             on the head: until the service is ready, at most for half an hour
 #   ray-node.sh worker CLOUD     joins $RAY_HEAD_IP, with a watcher for the cloud's interruption notices
 # Settings are in ~/tuner.env. Ray is told the machine's labels by the autoscaler.
 set -eu
@@ -42,7 +42,10 @@ head)
     --autoscaling-config="$HOME/ray_bootstrap_config.yaml"
   end "$HOME/tuner.pid"
   # Jobs go on without it; it takes them up again.
-  TUNER_RAY_ADDRESS=http://127.0.0.1:8265 setsid nohup tuner serve </dev/null >>"$HOME/tuner.log" 2>&1 &
+  export TUNER_RAY_ADDRESS=http://127.0.0.1:8265
+  # What Ray's autoscaler may start, and for how long one machine is waited for: longer than it takes to be set up.
+  export TUNER_NODE_TYPES=$HOME/ray_bootstrap_config.yaml TUNER_SPOT_WAIT=${TUNER_SPOT_WAIT:-900}
+  setsid nohup tuner serve </dev/null >>"$HOME/tuner.log" 2>&1 &
   echo $! >"$HOME/tuner.pid"
   ;;
 worker)
@@ -55,14 +58,14 @@ worker)
   echo $! >"$HOME/watch.pid"
   ;;
 wait)
-  # A job for machines that have not joined yet would be refused.
+  # Machines come once a job asks for them.
   environment
+  ready="import urllib.request; urllib.request.urlopen('http://127.0.0.1:${TUNER_PORT:-8000}/readyz', timeout=5)"
   for _ in $(seq 180); do
-    joined=$(ray list nodes --address http://127.0.0.1:8265 --format json 2>/dev/null | grep -c '"is_head_node": false' || true)
-    test "$joined" -lt 2 || exit 0
+    "$venv/bin/python" -c "$ready" 2>/dev/null && exit 0
     sleep 10
   done
-  echo "no workers have joined: look at the autoscaler's words with ray monitor, and at quotas" >&2
+  echo "the service is not ready: look at ~/tuner.log on the head" >&2
   exit 1
   ;;
 *)

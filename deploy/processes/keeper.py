@@ -128,7 +128,7 @@ class Keeper:
         )
 
     def _start(self, one: Running) -> None:
-        part = one.part
+        part = one.part = one.part.anew() if one.part.anew else one.part
         with self._folder.log(part.name).open("ab") as log:
             one.process = subprocess.Popen(
                 part.words,

@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -39,7 +39,8 @@ exec "$0/postgres" -D "$2" -c listen_addresses="$1" -c port="$3" -c unix_socket_
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`ends`: it does its work and is done. `user`: whose processes they are, None: the caller's."""
+    """`ends`: it does its work and is done. `user`: whose processes they are, None: the caller's. `anew`: what it is at its next
+    start, where that is not the same."""
 
     name: str
     service: str
@@ -51,6 +52,7 @@ class Part:
     listens: tuple[int, ...]
     probe: Probe | None
     user: str | None = None
+    anew: "Callable[[], Part] | None" = None
 
 
 def not_run(project: Project) -> list[str]:
@@ -151,6 +153,8 @@ def _ray(one: Container, project: Project, folder: Folder, around: Mapping[str, 
         words=tuple(words),
         listens=(8265,) if is_head else (),
         probe=Answers(at_agent, check.says),
+        # Ports that are free now may not be at another start.
+        anew=lambda: _ray(one, project, folder, around),
     )
 
 

@@ -114,6 +114,16 @@ def test_names_are_addresses_and_paths_are_folders_here(found: dict[str, Part], 
     )
 
 
+def test_a_node_of_ray_starts_on_ports_that_are_free_then(found: dict[str, Part]) -> None:
+    """Those of the start before may have been what it failed of."""
+    worker = found["worker"]
+    assert worker.anew is not None
+    again = worker.anew()
+    assert again.words != worker.words
+    assert again.probe != worker.probe
+    assert (again.name, again.address, again.needs) == (worker.name, worker.address, worker.needs)
+
+
 def test_prometheus_scrapes_every_replica_by_its_address() -> None:
     said = parts.scraped((ROOT / "deploy/prometheus/compose.yml").read_text(), project())
     assert "127.91.7.11:8000" in said

@@ -13,6 +13,7 @@ from tests.deploy.clouds import CLOUDS, REGIONS, cluster
 from tests.deploy.files import DEPLOY, ROOT, labels_of
 from tuner.domain.money import Price
 from tuner.engine.ray_cluster import labels as its
+from tuner.engine.ray_cluster.node_types import read_node_types
 from tuner.engine.ray_node.watch import parser, sources_of
 from tuner.planning.catalogue import Catalogue
 from tuner.service.catalogue import catalogue
@@ -64,7 +65,7 @@ def test_machines_say_their_market_and_the_price_of_the_catalogue(cloud: str, pr
             if one.region == REGIONS[cloud]
         ]
         assert listed.price(market) == Price.from_usd_per_hour(said)
-        assert types[name]["min_workers"] >= 1, "a job for a market without machines is refused"
+        assert types[name]["min_workers"] == 0, "nothing is there while nothing runs"
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
@@ -116,3 +117,15 @@ def watcher(text: str, values: dict[str, str]) -> list[str]:
         r"python -m tuner\.engine\.ray_node\.watch (.*?)(?:</dev/null|&)", text.replace("\\\n", "")
     )
     return shlex.split(re.sub(r"\$(\w+)", lambda m: values[m[1]], line))
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_the_service_knows_from_the_autoscalers_file_what_may_come(cloud: str) -> None:
+    found = read_node_types((DEPLOY / f"ray-{cloud}" / "cluster.yaml").read_text(), cloud)
+    assert {one.name: one.labels["ray.io/market-type"] for one in found.types} == {
+        "on-demand": "on-demand",
+        "spot": "spot",
+    }
+    assert all(one.cpus > 0 and one.at_most > 0 for one in found.types)
+    assert "TUNER_NODE_TYPES=$HOME/ray_bootstrap_config.yaml" in NODE
+    assert '--autoscaling-config="$HOME/ray_bootstrap_config.yaml"' in NODE

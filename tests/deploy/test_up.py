@@ -12,6 +12,7 @@ import yaml
 from tests.deploy.clouds import CLOUDS, PROGRAMS, WORDS, made, program, scratch, up
 from tests.deploy.manifests import KUBECTL, the
 from tests.deploy.stand_ins import Scratch
+from tuner.engine.ray_cluster.node_types import read_node_types
 from tuner.settings import Settings
 
 MAKES = {
@@ -123,7 +124,7 @@ def kubernetes(folder: Path, *, there: bool) -> Scratch:
     heard = found.folder / "bin/kubectl-cluster"
     # Only what is applied comes in.
     wrapper.write_text(
-        f'#!/bin/sh\ncase "$*" in\nkustomize*) exec {KUBECTL} "$@" ;;\n'
+        f'#!/bin/sh\ncase "$*" in\nkustomize*|*"create configmap"*) exec {KUBECTL} "$@" ;;\n'
         f'*"-f -"*) exec {heard} "$@" ;;\n*) exec {heard} "$@" </dev/null ;;\nesac\n'
     )
     wrapper.chmod(0o755)
@@ -143,7 +144,7 @@ def test_a_bare_kubernetes_cluster_gets_operator_secrets_and_all_that_is_built(
     heard = found.heard()
     did = [" ".join(words[1:]) for words, _ in heard]
     assert any(one.startswith("create -k github.com/ray-project/kuberay/") for one in did)
-    secrets, manifests = (list(yaml.safe_load_all(stdin)) for _, stdin in heard if stdin)
+    secrets, told, manifests = (list(yaml.safe_load_all(stdin)) for _, stdin in heard if stdin)
     assert {one["kind"] for one in secrets} == {"Secret"}
     assert did.index("-n tuner delete job tuner-migrate bucket --ignore-not-found") < len(did) - 3
     text = yaml.safe_dump_all(manifests)
@@ -153,6 +154,11 @@ def test_a_bare_kubernetes_cluster_gets_operator_secrets_and_all_that_is_built(
         c["image"] for g in cluster["spec"]["workerGroupSpecs"] for c in g["template"]["spec"]["containers"]
     }
     assert images == {IMAGE}
+    groups = {group["groupName"]: group for group in cluster["spec"]["workerGroupSpecs"]}
+    (node_types,) = (one["data"]["objects.yaml"] for one in told)
+    found_types = read_node_types(node_types, "objects.yaml").types
+    assert {one.name: dict(one.labels) for one in found_types} == {n: g["labels"] for n, g in groups.items()}
+    assert {one.name: one.at_most for one in found_types} == {n: g["maxReplicas"] for n, g in groups.items()}
     assert service["spec"]["template"]["spec"]["containers"][0]["image"] == IMAGE
     assert "rollout status deployment/tuner" in did[-1]
     assert "raycluster/tuner" in did[-2]
@@ -182,7 +188,8 @@ def test_an_upgrade_leaves_the_operator_and_the_secrets(tmp_path: Path) -> None:
     found.run("deploy/kubernetes/up.sh", "trial", IMAGE)
     heard = found.heard()
     assert not [words for words, _ in heard if "create" in words]
-    (manifests,) = (list(yaml.safe_load_all(stdin)) for _, stdin in heard if stdin)
+    told, manifests = (list(yaml.safe_load_all(stdin)) for _, stdin in heard if stdin)
+    assert [one["kind"] for one in told] == ["ConfigMap"]
     assert "Secret" not in {one["kind"] for one in manifests}
 
 

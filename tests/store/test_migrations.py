@@ -92,6 +92,9 @@ def test_a_database_of_the_first_release_is_brought_up_to_date_with_all_that_it_
     with database.write() as db:
         for table in (
             "leadership",
+            "cluster_clock",
+            "cluster_watch",
+            "cluster_hours",
             "leases",
             "deliveries",
             "budget_waits",

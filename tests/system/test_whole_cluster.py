@@ -141,7 +141,7 @@ def test_a_job_outlives_a_spot_worker_and_the_replica_that_it_was_submitted_to(
     name = one.submit(
         job(
             "steady:train",
-            budget={"usd": 0.05, "trials": 3},
+            budget={"usd": 0.05, "trials": 2},
             fidelity={"min": 6, "max": 18, "reduction_factor": 3},
             algorithm={"scheduler": "asha", "sampler": "random", "seed": 7},
             constants={"step_s": 1.0, "hurry": str(tmp_path / "hurry")},

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from tuner.domain.money import NS_PER_HOUR
 from tuner.domain.time import Instant, rfc3339
 from tuner.schemas import spend as show
+from tuner.service.cluster_meter import ClusterCost
 from tuner.service.spend import SpendRow, SpendView
 
 FIGURES = tuple(show.SpendFigures.model_fields)
@@ -17,6 +19,29 @@ def spend_of(view: SpendView) -> show.SpendAnswer:
         timezone=view.timezone,
         items=[show.SpendGroup(keys=_keys(view, row), **_figures(row)) for row in view.rows],
         total=show.SpendFigures(**_figures(view.total)),
+        cluster_idle_usd=None if view.cluster is None else view.cluster.idle.usd,
+        cluster=None if view.cluster is None else cluster_of(view.cluster),
+    )
+
+
+def cluster_of(cost: ClusterCost) -> show.ClusterCost:
+    kinds = [
+        show.MachineCost(
+            instance_type=one.kind[0],
+            market=one.kind[1],
+            node_hours=_hours(one.alive_ns),
+            idle_hours=_hours(one.idle_ns),
+            usd=one.cost.usd,
+            idle_usd=one.idle.usd,
+        )
+        for one in cost.kinds
+    ]
+    return show.ClusterCost(
+        known_since=rfc3339(cost.since),
+        unseen_hours=_hours(cost.unseen_ns),
+        unpriced_node_hours=_hours(cost.unpriced_ns),
+        usd=cost.cost.usd,
+        kinds=kinds,
     )
 
 
@@ -48,6 +73,10 @@ def _figures(row: SpendRow) -> dict[str, Any]:
         "lost_usd": row.lost.usd.usd,
         "lost_gpu_hours": round(row.lost.gpu_hours, 9),
     }
+
+
+def _hours(ns: int) -> float:
+    return round(ns / NS_PER_HOUR, 6)
 
 
 def _plain(value: float) -> str:

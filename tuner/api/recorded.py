@@ -262,6 +262,15 @@ RECORDED: tuple[Recorded, ...] = (
         lambda f: _one(f.watched.gpu_share),
     ),
     (
+        Family(
+            "tuner_cluster_idle_usd_total",
+            "counter",
+            "Dollars that worker nodes cost while no trial ran on them; in no bill",
+            ("instance_type", "market"),
+        ),
+        lambda f: {kind: cost.usd for kind, cost in f.idle.items()},
+    ),
+    (
         Family("tuner_webhook_deliveries", "gauge", "Webhooks of budgets by state", ("state",)),
         lambda f: {(state,): f.totals.deliveries.get(state, 0) for state in DELIVERIES},
     ),

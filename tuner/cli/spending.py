@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from tuner.cli import tables, words
 from tuner.cli.arguments import Json
@@ -34,7 +35,8 @@ def spend(
     if as_csv or (style is Style.CSV and not as_json):
         typer.echo(client.spend_csv(groups, since=since, until=until, timezone=timezone), nl=False)
         return
-    Frame(as_json, style).show(client.spend(groups, since=since, until=until, timezone=timezone), _spend)
+    found = client.spend(groups, since=since, until=until, timezone=timezone)
+    Frame(as_json, style).show(found, _with_idle)
 
 
 def _spend(found: SpendAnswer) -> RenderableType:
@@ -55,6 +57,18 @@ def _spend(found: SpendAnswer) -> RenderableType:
     if found.group_by:
         table.add_row("total", *[""] * (len(found.group_by) - 1), *_cells(found.total), style="bold")
     return table
+
+
+def _with_idle(found: SpendAnswer) -> RenderableType:
+    """A machine on which nothing runs is in nobody's bill, so it is below the table."""
+    cluster = found.cluster
+    if cluster is None or not cluster.kinds:
+        return _spend(found)
+    said = f"idle machines: {words.usd(found.cluster_idle_usd)} of the {words.usd(cluster.usd)} that workers cost, in no bill"
+    said += f"; nobody looked for {cluster.unseen_hours:g} h" if cluster.unseen_hours else ""
+    unpriced = cluster.unpriced_node_hours
+    said += f"; {unpriced:g} node-hours have no known price" if unpriced else ""
+    return Group(_spend(found), Text(said))
 
 
 def _cells(one: SpendFigures) -> list[str]:

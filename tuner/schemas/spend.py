@@ -25,9 +25,32 @@ class SpendGroup(SpendFigures):
     keys: dict[str, str | None]
 
 
+class MachineCost(Answer):
+    """Of all machines of a kind, whoever used them. `idle_hours` and `idle_usd` are of those on which no trial ran."""
+
+    instance_type: str
+    market: str
+    node_hours: float
+    idle_hours: float
+    usd: float
+    idle_usd: float
+
+
+class ClusterCost(Answer):
+    """Of worker nodes, in the whole hours that begin in that time, looked at every few seconds since `known_since`. In
+    `unseen_hours` nobody looked, and `unpriced_node_hours` are of nodes whose price is not known: neither is in the dollars."""
+
+    known_since: str
+    unseen_hours: float
+    unpriced_node_hours: float
+    usd: float
+    kinds: list[MachineCost]
+
+
 class SpendAnswer(Answer):
     """Ledger entries from `since` until before `until`, null standing for the first and the last. The groups' amounts add up
-    to the total's; a job or trial that is in several groups counts in each and once in the total."""
+    to the total's; a job or trial that is in several groups counts in each and once in the total. `cluster_idle_usd` is what
+    machines cost while no trial ran on them, which is in nobody's bill; null where nothing is known of it."""
 
     group_by: list[str]
     since: str | None
@@ -35,3 +58,5 @@ class SpendAnswer(Answer):
     timezone: str
     items: list[SpendGroup]
     total: SpendFigures
+    cluster_idle_usd: float | None = None
+    cluster: ClusterCost | None = None

@@ -12,6 +12,7 @@ from tuner.domain.time import NS, Instant
 from tuner.service.tallies import Ledger, Shape, Tally, shape_of
 from tuner.service.wiring import Service
 from tuner.store import above, launches, totals
+from tuner.store.cluster_hours import Kind, idle_cost, times
 from tuner.store.counts import Counts
 from tuner.store.database import Connection
 from tuner.store.totals import Posted, Running
@@ -59,7 +60,8 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """`now` is when they were read. `counts` has `("promotions",)` too, since this process began."""
+    """`now` is when they were read. `counts` has `("promotions",)` too, since this process began. `idle` is what machines cost
+    while no trial ran on them, by instance type and market."""
 
     now: Instant
     totals: Totals
@@ -67,6 +69,7 @@ class Figures:
     posted: Posted
     budgets: tuple[Budget, ...]
     watched: Watched
+    idle: Mapping[Kind, Money]
 
 
 class Reader:
@@ -94,12 +97,13 @@ class Reader:
         with service.database.read() as db:
             found = totals.totals(db, now)
             budgets = _budgets(db, service.project, now)
+            idle = idle_cost(times(db, service.project, Instant(0), now))
         with service.database.read() as db:
             running = totals.running(db)
             self._shapes = {one.job: self._shapes.get(one.job) or shape_of(db, one.job) for one in running}
         cpus = {job: shape.cpus for job, shape in self._shapes.items()}
         counted = self._tally.read(service, now)
-        return Figures(now, found, counted, posted, budgets, watched(running, cpus, now))
+        return Figures(now, found, counted, posted, budgets, watched(running, cpus, now), idle)
 
 
 def watched(running: list[Running], cpus: Mapping[str, Fraction], now: Instant) -> Watched:

@@ -1,4 +1,5 @@
-"""The keeper of budgets above jobs: lets jobs go on that waited for one, tells webhooks how much is spent, and checks the books.
+"""The keeper of budgets above jobs: lets jobs go on that waited for one, tells webhooks how much is spent, checks the books, and
+counts what idle machines cost.
 
 Of several services the one that leads does this; each checks the books. Everything follows from what is recorded, so that it may be
 killed at any moment, and the next one does nothing twice but send a message that was sent: deliveries have ids to know them by.
@@ -16,6 +17,7 @@ from tuner.domain.time import NS, Instant, rfc3339
 from tuner.service import outgoing
 from tuner.service.above import without_room
 from tuner.service.audit import Audit
+from tuner.service.cluster_meter import ClusterMeter
 from tuner.service.control import go_on
 from tuner.service.leading import Term
 from tuner.service.wiring import Service
@@ -41,6 +43,7 @@ class Keeper(threading.Thread):
         self._service = service
         self._over = threading.Event()
         self._audit = Audit(service)
+        self._meter = ClusterMeter(service)
 
     def run(self) -> None:
         while not self._over.wait(PASS_S):
@@ -65,6 +68,7 @@ class Keeper(threading.Thread):
             self._let_go_on(term)
             self._note_alerts(term)
             self._deliver(term)
+            self._meter.look()
             self._service.vitals.keeper_at = self._service.now()
         self._audit.some()
 

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from tuner.domain import calendar
 from tuner.domain.errors import Fault, Invalid
 from tuner.domain.time import Instant
+from tuner.service.cluster_meter import ClusterCost, cluster_cost
 from tuner.service.wiring import Service
 from tuner.store import spend
 from tuner.store.spend import Span
@@ -18,7 +19,8 @@ MAX_GROUPS = 5
 
 @dataclass(frozen=True)
 class SpendView:
-    """`since` and `until` as asked for: None is from the beginning, and until now."""
+    """`since` and `until` as asked for: None is from the beginning, and until now. `cluster` is what its machines cost in that time,
+    whoever used them; None: nobody has looked yet."""
 
     group_by: tuple[str, ...]
     since: Instant | None
@@ -26,6 +28,7 @@ class SpendView:
     timezone: str
     rows: list[SpendRow]
     total: SpendRow
+    cluster: ClusterCost | None = None
 
 
 def spend_of(
@@ -45,10 +48,9 @@ def spend_of(
         end = min(known.until, known.until if last is None else last)
         span = Span(begin, Instant(max(begin, end)), timezone)
         found = spend.rows(db, service.project, keys, span)
-        total = spend.rows(db, service.project, (), span)
-    return SpendView(
-        tuple(group_by), first, last, timezone, sorted(found, key=lambda row: _place(keys, row)), *total
-    )
+        (total,) = spend.rows(db, service.project, (), span)
+    rows, cluster = sorted(found, key=lambda row: _place(keys, row)), cluster_cost(service, first, last)
+    return SpendView(tuple(group_by), first, last, timezone, rows, total, cluster)
 
 
 def _times(since: str | None, until: str | None, timezone: str) -> tuple[Instant | None, Instant | None]:

@@ -1,0 +1,179 @@
+"""Ray's own autoscaler (v2), over its provider whose machines are processes: from no worker to a tuned model, and back to none."""
+
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.system import books
+from tests.system.serving import Served, kill, until
+from tuner.engine.ray_cluster import Dashboard, Node, nodes
+from tuner.engine.ray_cluster.launch import free_ports
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+
+HEAD_ID = "fffffffffffffffffffffffffffffffffffffffffffffffffff00000"
+IDLE_MINUTES = 0.1
+# Of which Ray wants lists, though its machines here need none.
+COMMANDS = (
+    *("initialization_commands", "setup_commands", "head_setup_commands", "worker_setup_commands"),
+    *(
+        "head_start_ray_commands",
+        "worker_start_ray_commands",
+        "cluster_synced_files",
+        "rsync_exclude",
+        "rsync_filter",
+    ),
+)
+
+
+def worker(market: str, kind: str, usd: str) -> dict[str, Any]:
+    labels = {"ray.io/market-type": market, "instance-type": kind, "usd-per-hour": usd}
+    return {"resources": {"CPU": 1}, "labels": labels, "node_config": {}, "min_workers": 0, "max_workers": 2}
+
+
+class Growing:
+    """A head without CPUs, on ports and in a folder of its own, with Ray's monitor that starts workers as they are asked for."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="scale-", dir="/tmp"))
+        self.token = secrets.token_hex(16)
+        port, dashboard, *others = free_ports(7)
+        self.url = f"http://127.0.0.1:{dashboard}"
+        self.config = self.folder / "cluster.yaml"
+        self.config.write_text(json.dumps(self._config(f"127.0.0.1:{port}")))
+        names = (
+            "ray-client-server-port",
+            "node-manager-port",
+            "object-manager-port",
+            "dashboard-agent-grpc-port",
+        )
+        command = [
+            *(str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--num-cpus=0"),
+            *("--node-ip-address=127.0.0.1", f"--port={port}", f"--dashboard-port={dashboard}"),
+            *("--dashboard-host=127.0.0.1", "--include-dashboard=true", "--disable-usage-stats"),
+            *(f"--temp-dir={self.folder}", f"--autoscaling-config={self.config}"),
+            *(f"--{name}={number}" for name, number in zip(names, others, strict=False)),
+        ]
+        environment = {
+            "RAY_FAKE_CLUSTER": "1",
+            "RAY_enable_autoscaler_v2": "1",
+            "RAY_CLOUD_INSTANCE_ID": HEAD_ID,
+            "RAY_OVERRIDE_NODE_ID_FOR_TESTING": HEAD_ID,
+            "AUTOSCALER_UPDATE_INTERVAL_S": "1",
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": self.token,
+            "RAY_memory_monitor_refresh_ms": "0",
+        }
+        with (self.folder / "head.log").open("w") as log:
+            self._process = subprocess.Popen(
+                command, env={**os.environ, **environment}, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            )
+        until("the head answers", lambda: self._look() is not None)
+
+    def _config(self, gcs: str) -> dict[str, Any]:
+        return {
+            "cluster_name": "scaling",
+            "max_workers": 3,
+            "idle_timeout_minutes": IDLE_MINUTES,
+            "upscaling_speed": 1.0,
+            "provider": {
+                # As Ray's package has no defaults for it by its own name.
+                "type": "external",
+                "module": "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider",
+                "use_node_id_as_ip": True,
+                "disable_node_updaters": True,
+                "disable_launch_config_check": True,
+                "launch_multiple": True,
+                "head_node_id": HEAD_ID,
+                "gcs_address": gcs,
+            },
+            "auth": {},
+            "file_mounts": {},
+            **{name: [] for name in COMMANDS},
+            "head_node_type": "ray.head.default",
+            "available_node_types": {
+                "ray.head.default": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
+                "dear": worker("on-demand", "large", "36"),
+                "cheap": worker("spot", "small", "3.6"),
+                "other": worker("spot", "large", "7.2"),
+            },
+        }
+
+    def _look(self) -> list[Node] | None:
+        assert self._process.poll() is None, (self.folder / "head.log").read_text()[-2000:]
+        with closing(Dashboard(self.url, self.token)) as dashboard:
+            return nodes(dashboard) if dashboard.answers() else None
+
+    def workers(self, *, alive: bool) -> list[Node]:
+        found = [node for node in self._look() or [] if not node.is_head]
+        return [node for node in found if node.alive] if alive else found
+
+    def stop(self) -> None:
+        """Ends what it started, by pid: workers are children of the monitor, and know the folder."""
+        own = [p for p in psutil.process_iter() if _is_of(p, str(self.folder))]
+        if self._process.poll() is None:
+            own += psutil.Process(self._process.pid).children(recursive=True)
+        self._process.kill()
+        self._process.wait()
+        for process in own:
+            kill(process)
+        psutil.wait_procs(own, timeout=10)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _is_of(process: psutil.Process, folder: str) -> bool:
+    try:
+        return process.pid != os.getpid() and any(folder in word for word in process.cmdline())
+    except psutil.Error:
+        return False
+
+
+@pytest.fixture
+def growing() -> Iterator[Growing]:
+    found = Growing()
+    yield found
+    found.stop()
+
+
+def test_machines_come_for_trials_and_go_and_what_they_cost_idle_is_told_apart(
+    growing: Growing, tmp_path: Path
+) -> None:
+    told = {"TUNER_NODE_TYPES": str(growing.config), "TUNER_SPOT_WAIT": "90", "RAY_AUTH_TOKEN": growing.token}
+    served = Served(tmp_path / "home", TUNER_RAY_ADDRESS=growing.url, **told).start()
+    try:
+        assert growing.workers(alive=True) == []
+        wanted = {"market": "spot_with_fallback", "max_concurrent_trials": 1}
+        steady = {"constants": {"step_s": 0.05}, "resources": wanted}
+        job = served.submit("steady:train", budget={"usd": 1, "trials": 3}, **steady)
+        assert "the autoscaler will be asked for" in job.detail
+        ended = served.finished(job.id)
+        assert ended.stop_reason == "trials", ended.detail
+        assert {node.instance_type for node in growing.workers(alive=False)} == {"small"}
+        attempts = [
+            a for t in served.client.trials(job.id) for a in served.client.trial(job.id, t.id).attempt_list
+        ]
+        assert {a.market for a in attempts} == {"spot"}
+        books.check(served.client, job.id)
+        until("the idle machines have gone", lambda: not growing.workers(alive=True))
+        spend = until("their cost is told", lambda: _idle(served))
+        assert spend.total.usd == served.client.job(job.id).spend.usd <= 1
+        assert [(one.instance_type, one.market) for one in spend.cluster.kinds] == [("small", "spot")]
+        assert 0 < spend.cluster_idle_usd <= spend.cluster.usd
+    finally:
+        served.stop()
+
+
+def _idle(served: Served) -> Any:
+    found = served.client.spend()
+    return found if found.cluster_idle_usd else None

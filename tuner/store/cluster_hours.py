@@ -1,0 +1,153 @@
+"""What the cluster's machines cost by hour, kind and price, and how much of it while nothing ran on them: machine time as it was seen,
+in whole milliseconds, so that money is rounded once, when it is asked for."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, Connection, Table, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from tuner.domain.ids import SELF_TEST
+from tuner.domain.money import ZERO, Money, Price
+from tuner.domain.time import Instant
+from tuner.store.cluster_tables import cluster_clock, cluster_hours, cluster_watch
+from tuner.store.tables import attempts, holds
+
+MS = 1_000_000
+HOUR_NS = 3600 * 10**9
+Kind = tuple[str, str]
+"""Instance type and market."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    since: Instant
+    until: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """Of machines of one kind and price. Nanoseconds."""
+
+    kind: Kind
+    price: Price
+    alive_ns: int
+    idle_ns: int
+
+    @property
+    def cost(self) -> Money:
+        return self.price.of(self.alive_ns)
+
+    @property
+    def idle_cost(self) -> Money:
+        return self.price.of(self.idle_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """For how long somebody looked, and the time of machines whose price was not known. Nanoseconds."""
+
+    watched_ns: int
+    unpriced_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """The nodes with an attempt on them, and the kinds of those that are somewhere, where is not known; None: of any."""
+
+    nodes: frozenset[str]
+    elsewhere: tuple[tuple[str | None, str | None], ...]
+
+
+def clock(db: Connection, project: str) -> Clock | None:
+    row = db.execute(select(cluster_clock).where(cluster_clock.c.project == project)).first()
+    return None if row is None else Clock(Instant(row.since), Instant(row.until))
+
+
+def begin(db: Connection, project: str, at: Instant) -> None:
+    try:
+        with db.begin_nested():
+            db.execute(insert(cluster_clock).values(project=project, since=at, until=at))
+    except IntegrityError:
+        return  # somebody else has
+
+
+def advance(db: Connection, project: str, seen: Clock, now: Instant) -> bool:
+    """Whether the time since then is the caller's to count: no two count the same."""
+    c = cluster_clock.c
+    mine = (c.project == project) & (c.until == seen.until)
+    return db.execute(update(cluster_clock).where(mine).values(until=now)).rowcount == 1
+
+
+def add(db: Connection, project: str, at: Instant, times: Iterable[Time], watch: Watch) -> None:
+    hour = at // HOUR_NS
+    here = {"project": project, "hour": hour}
+    _add(
+        db,
+        cluster_watch,
+        here,
+        {"watched_ms": watch.watched_ns // MS, "unpriced_ms": watch.unpriced_ns // MS},
+    )
+    for one in times:
+        key = {
+            **here,
+            "instance_type": one.kind[0],
+            "market": one.kind[1],
+            "price": one.price.micro_usd_per_hour,
+        }
+        _add(db, cluster_hours, key, {"alive_ms": one.alive_ns // MS, "idle_ms": one.idle_ns // MS})
+
+
+def times(db: Connection, project: str, since: Instant, until: Instant) -> list[Time]:
+    """By kind and price, of the hours that begin in that time."""
+    c = cluster_hours.c
+    sums = func.sum(c.alive_ms), func.sum(c.idle_ms)
+    keys = c.instance_type, c.market, c.price
+    rows = db.execute(
+        select(*keys, *sums).where(_within(cluster_hours, project, since, until)).group_by(*keys)
+    ).all()
+    return [
+        Time((kind, market), Price(price), int(alive) * MS, int(idle) * MS)
+        for kind, market, price, alive, idle in rows
+    ]
+
+
+def watched(db: Connection, project: str, since: Instant, until: Instant) -> Watch:
+    c = cluster_watch.c
+    row = db.execute(
+        select(func.sum(c.watched_ms), func.sum(c.unpriced_ms)).where(
+            _within(cluster_watch, project, since, until)
+        )
+    ).one()
+    return Watch(int(row[0] or 0) * MS, int(row[1] or 0) * MS)
+
+
+def idle_cost(times: Iterable[Time]) -> dict[Kind, Money]:
+    found: dict[Kind, Money] = {}
+    for one in times:
+        found[one.kind] = found.get(one.kind, ZERO) + one.idle_cost
+    return found
+
+
+def busy(db: Connection, project: str) -> Busy:
+    """Where attempts are under way, and restore self-tests, of which it is not recorded where."""
+    a, h = attempts.c, holds.c
+    under_way = (a.project == project) & a.ended_at.is_(None) & a.landed_at.is_not(None)
+    rows = db.execute(select(a.node, a.instance_type, a.market).where(under_way)).all()
+    tests = (h.project == project) & (h.state == "open") & (h.trial == SELF_TEST)
+    count = int(db.execute(select(func.count()).select_from(holds).where(tests)).scalar_one())
+    unknown = [(row.instance_type, row.market) for row in rows if not row.node]
+    return Busy(frozenset(row.node for row in rows if row.node), (*unknown, *[(None, None)] * count))
+
+
+def _within(table: Table, project: str, since: Instant, until: Instant) -> ColumnElement[bool]:
+    first, last = -(-since // HOUR_NS), -(-until // HOUR_NS)
+    return (table.c.project == project) & (table.c.hour >= first) & (table.c.hour < last)
+
+
+def _add(db: Connection, table: Table, key: Mapping[str, object], more: Mapping[str, int]) -> None:
+    """The clock's row, which was written before, keeps others from doing the same meanwhile."""
+    mine = [table.c[name] == value for name, value in key.items()]
+    plus = {name: table.c[name] + value for name, value in more.items()}
+    if db.execute(update(table).where(*mine).values(plus)).rowcount == 0:
+        db.execute(insert(table).values(**key, **more))
