@@ -353,3 +353,17 @@ def test_half_a_folder_is_never_seen(store: CheckpointStore, tmp_path: Path, fol
     (folder / f"{PARTIAL}step_00000007-a1.77").mkdir(parents=True)
     shutil.copytree(staged(tmp_path, 7), folder / f"{PARTIAL}step_00000007-a1.78")
     assert store.found(TRIAL) == []
+
+
+def test_the_one_that_is_known_comes_before_others_of_its_step(
+    store: CheckpointStore, tmp_path: Path
+) -> None:
+    """Those of later attempts may be of another configuration, where the database was restored from a backup."""
+    publish(store, tmp_path, 2)
+    other = staged(tmp_path, 2)
+    (other / "state.pt").write_text("another")
+    store.publish(TRIAL, 3, 2, other)
+    for expected, text in ((Found(2, 1), "step-2"), (None, "another"), (Found(2, 2), "another")):
+        found = store.newest_valid(TRIAL, tmp_path / "here", at_most=2, expected=expected)
+        assert found is not None
+        assert (found[1] / "state.pt").read_text() == text

@@ -178,14 +178,18 @@ class CheckpointStore:
         storage raises where it does not give one: that may be whole, and who went on from an older one would have it removed.
 
         `expected` is known to be durable, and found though a listing lags behind; raises CheckpointMissing where it has no
-        manifest. With `last_try` it is skipped too, as is what the storage's own checksum does not bear out.
+        manifest, and there is no other of its step. With `last_try` it is skipped too, as is what the storage's own checksum does not
+        bear out. It comes before others of its step: where the database was restored from a backup, those may be of another trial.
         """
-        listed = {found for found in self.found(trial) if found.step <= at_most}
-        for found in sorted(listed | ({expected} if expected else set()), reverse=True):
+        first: set[Found] = set() if expected is None else {expected}
+        others = {found for found in self.found(trial) if found.step <= at_most} - first
+        again = {found.step for found in others}
+        for found in [*first, *sorted(others, reverse=True)]:
             try:
                 return found.step, self.fetch(trial, found, into / found.name)
             except Exception as error:
-                lags = isinstance(error, CheckpointMissing) and found == expected
+                missing = isinstance(error, CheckpointMissing)
+                lags = missing and found == expected and found.step not in again
                 damaged = isinstance(error, CheckpointDamaged | CheckpointMissing) and not lags
                 if not (damaged or (last_try and (lags or is_corrupt(error)))):
                     raise
