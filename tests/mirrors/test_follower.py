@@ -83,6 +83,14 @@ def test_a_turn_lasts_as_long_as_a_write(service: FakeService) -> None:
     assert other.is_mine()
 
 
+def test_a_clock_that_was_set_back_leaves_no_turn_to_one_that_is_gone(service: FakeService) -> None:
+    mine, other = LeasedTurn(service, "it"), LeasedTurn(service, "it")
+    assert mine.is_mine()
+    service.now.at = Instant(service.now.at - 3600 * NS)
+    assert other.is_mine()
+    assert not mine.is_mine()
+
+
 def _job(name: str) -> Job:
     return Job(
         name,

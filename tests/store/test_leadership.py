@@ -105,6 +105,19 @@ def test_the_next_one_leads_when_the_term_has_run_out_and_not_before(sqlite: Dat
     assert (first.is_leading(), second.is_leading()) == (False, True)
 
 
+def test_a_clock_that_was_set_back_keeps_nobody_from_leading(sqlite: Database) -> None:
+    """Nor does the holder of that term write after the next one's."""
+    clock = FakeClock()
+    clock.at += 4 * 10**15
+    first, second = Leading(sqlite, clock), Leading(sqlite, clock)
+    term = first.term()
+    assert term is not None
+    clock.at -= 3600 * NS
+    assert second.term() is not None
+    with pytest.raises(Fenced), first.write(term):
+        pass
+
+
 def test_who_gives_up_is_followed_at_once_and_leads_no_more(sqlite: Database) -> None:
     clock = FakeClock()
     clock.at += 2 * 10**15

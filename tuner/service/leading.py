@@ -79,7 +79,9 @@ class Leading:
 
     def _look(self, now: Instant) -> Term | None:
         term = self._term
-        if self._is_over or now < self._rests_until:
+        if (
+            self._is_over or 0 < self._rests_until - now <= REST_NS
+        ):  # a clock that is set back makes no longer rest
             return None
         if term is None and self._is_taken(now):
             return None
@@ -101,7 +103,7 @@ class Leading:
         """Asked without a write, since those who wait ask all the time."""
         with self._database.read() as db:
             present = leadership.get(db, ROLE)
-            return present is not None and present.expires_at > leadership.clock(db, now)
+            return present is not None and present.lasts(leadership.clock(db, now))
 
     def _set(self, term: Term | None, now: Instant) -> None:
         before, self._term, self._looked_at = self._term, term, now

@@ -24,6 +24,8 @@ from tuner.tuning.rungs import ladder
 
 REPORTS_AT_ONCE = 1000
 TURN_NS = 30 * NS
+# Two threads that import modules which import each other get halves of them.
+_IMPORTING = threading.Lock()
 RENEWED_S, RENEWALS_MAX = 10.0, 60  # a write that hangs for longer is given up: another service may try
 
 
@@ -106,7 +108,7 @@ class LeasedTurn:
 
     def is_mine(self) -> bool:
         now = self.service.now()
-        if self._until - now > TURN_NS // 2:
+        if TURN_NS // 2 < self._until - now <= TURN_NS:  # more than a turn: the clock was set back
             return True
         return self._take(now)
 
@@ -178,19 +180,22 @@ def _configured(service: Service) -> dict[str, Callable[[], Mirror]]:
 
 
 def _optuna(url: str) -> Mirror:
-    from tuner.mirrors.optuna import OptunaMirror
+    with _IMPORTING:
+        from tuner.mirrors.optuna import OptunaMirror
 
     return OptunaMirror(url)
 
 
 def _tensorboard(folder: str) -> Mirror:
-    from tuner.mirrors.tensorboard import TensorBoardMirror
+    with _IMPORTING:
+        from tuner.mirrors.tensorboard import TensorBoardMirror
 
     return TensorBoardMirror(Path(folder))
 
 
 def _mlflow(uri: str, experiment: str) -> Mirror:
     mlflow_environment.set_defaults()
-    from tuner.mirrors.mlflow import MlflowMirror
+    with _IMPORTING:
+        from tuner.mirrors.mlflow import MlflowMirror
 
     return MlflowMirror(uri, experiment)

@@ -26,7 +26,7 @@ class Standing:
 
 def standing(db: Connection, now: Instant) -> Standing:
     term = leadership.get(db, ROLE)
-    lasts = term is not None and term.expires_at > leadership.clock(db, now)
+    lasts = term is not None and term.lasts(leadership.clock(db, now))
     return Standing(term, lasts, tuple(one for one in launches.live(db) if one.state == "running"))
 
 

@@ -13,12 +13,14 @@ from sqlalchemy import Connection, func, insert, select, text, update
 from sqlalchemy.exc import IntegrityError, InternalError
 
 from tuner.domain.errors import Fenced, Unavailable
-from tuner.domain.time import Instant
+from tuner.domain.time import NS, Instant
 from tuner.store.database import Database
 from tuner.store.tables import leadership
 
 # PostgreSQL ends the session of a leader that is stopped in the middle of a write: until then its locks keep everybody else out.
 STOPPED_MS = 3000
+# No term is so long: one that seems to end later than that was begun before the clock was set back, and its holder is not heard of.
+LONGEST_NS = 60 * NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,9 @@ class Term:
     version: str
     since: Instant
     expires_at: Instant
+
+    def lasts(self, now: Instant) -> bool:
+        return 0 < self.expires_at - now <= LONGEST_NS
 
 
 def clock(db: Connection, own: Instant) -> Instant:
@@ -67,7 +72,8 @@ def begin(
         except IntegrityError:
             return None
         return Term(role, 1, **values)  # type: ignore[arg-type]
-    over = (row.role == role) & (row.token == before.token) & (row.expires_at <= now)
+    ended = (row.expires_at <= now) | (row.expires_at > now + LONGEST_NS)
+    over = (row.role == role) & (row.token == before.token) & ended
     token = before.token + 1
     if db.execute(update(leadership).where(over).values(token=token, **values)).rowcount != 1:
         return None
