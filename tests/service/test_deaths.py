@@ -47,9 +47,28 @@ def test_a_driver_that_is_not_heard_of_is_stopped(service: FakeService, client: 
     one_pass(service)
     fakes.begin(service, job)
     service.cluster.statuses[f"{job}-1"] = "running"
-    service.now.pass_s(100)
-    one_pass(service)
+    controller = Controller(service)
+    for seconds in (100, 5, 5):
+        assert service.cluster.stopped == []
+        service.now.pass_s(seconds)
+        controller.one_pass()
     assert service.cluster.stopped == [f"{job}-1"]
+
+
+def test_after_the_machine_has_slept_no_driver_is_stopped_that_beats_again(
+    service: FakeService, client: TestClient
+) -> None:
+    job = submit(service, client)
+    one_pass(service)
+    controller = Controller(service)
+    for _ in range(3):
+        fakes.begin(service, job)
+        service.cluster.statuses[f"{job}-1"] = "running"
+        service.now.pass_s(3600)
+        for _ in range(3):
+            controller.one_pass()
+            service.now.pass_s(1)
+    assert service.cluster.stopped == []
 
 
 def test_a_death_that_two_controllers_see_makes_one_next_epoch(

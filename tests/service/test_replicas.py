@@ -17,10 +17,11 @@ from tuner.cli import render
 from tuner.cli.main import app
 from tuner.client import Job
 from tuner.domain.errors import Fenced
-from tuner.domain.time import Instant
+from tuner.domain.time import NS, Instant
 from tuner.service.controller import HUNG_NS, Controller
 from tuner.service.keeper import Keeper
 from tuner.service.leading import LEASE_NS
+from tuner.service.wiring import system_now
 from tuner.settings import release
 from tuner.store import launches
 from tuner.store.database import Database
@@ -140,6 +141,8 @@ def test_a_service_that_stood_still_stops_no_driver_that_has_beaten_since(
         return status(submission_id)
 
     service.now.pass_s(HUNG_NS / 1e9 + 10)
+    leader.one_pass()
+    service.now.pass_s(20)
     monkeypatch.setattr(service.cluster, "status", standing_still)
     leader.one_pass()
     assert service.cluster.stopped == []
@@ -191,7 +194,7 @@ def test_doctor_names_who_leads_and_drivers_of_another_version(
     controller = Controller(service)
     controller.one_pass()
     with service.database.write() as db:
-        db.exec_driver_sql("UPDATE leadership SET expires_at = 9000000000000000000")
+        db.exec_driver_sql(f"UPDATE leadership SET expires_at = {system_now() + 30 * NS}")
     fakes.begin(service, silent)
     say_versions(service, old, "0.0.9")
     say_versions(service, ours, release())

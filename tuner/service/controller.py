@@ -34,6 +34,8 @@ log = logging.getLogger("tuner.controller")
 PASS_S = 0.25
 SILENT_NS = 4 * NS
 HUNG_NS = 90 * NS
+# When the machine has slept, or its clock was set, every driver seems to be silent until it beats again.
+WATCHED_NS = 10 * NS
 ASK_EVERY_S = 0.5
 # Ray's dashboard takes some milliseconds for each, and hundreds may run.
 ASK_AT_ONCE = 16
@@ -50,6 +52,7 @@ class Controller(threading.Thread):
         self._service = service
         self._over = threading.Event()
         self._asked_at: dict[str, float] = {}
+        self._silent: dict[str, tuple[Launch, Instant]] = {}
         self._rows: dict[str, JobRow] = {}
         self._windows: dict[str, Window | None] = {}
         self._trouble = ""
@@ -162,6 +165,7 @@ class Controller(threading.Thread):
         """Whose drivers to ask for: first the silent ones, then those that were not asked for longest."""
         now, submitted = time.monotonic(), {one.submission_id: one for one in live if one.state != "wanted"}
         self._asked_at = {name: self._asked_at.get(name, 0.0) for name in submitted}
+        self._silent = {job: seen for job, seen in self._silent.items() if seen[0].submission_id in submitted}
         is_silent = {name: self._silent_ns(one) >= SILENT_NS for name, one in submitted.items()}
         due = [name for name, at in self._asked_at.items() if is_silent[name] or now - at >= ASK_EVERY_S]
         due.sort(key=lambda name: (not is_silent[name], self._asked_at[name]))
@@ -177,11 +181,19 @@ class Controller(threading.Thread):
         self._service.leading.went_well()
         if status in ("failed", "stopped", "succeeded", "unknown"):
             self._on_dead(term, launch, status)
-        elif silent_ns > HUNG_NS and self._is_still_silent(term, launch):
+        elif silent_ns > HUNG_NS and self._stays_silent(launch) and self._is_still_silent(term, launch):
             log.warning(
                 "%s has not been heard of for %d s and is stopped", launch.submission_id, silent_ns // NS
             )
             self._service.cluster.stop(launch.submission_id)
+
+    def _stays_silent(self, launch: Launch) -> bool:
+        """Whether it has been seen so for a while."""
+        now, before = self._service.now(), self._silent.get(launch.job)
+        if before is None or before[0] != launch:
+            self._silent[launch.job] = (launch, now)
+            return False
+        return now - before[1] >= WATCHED_NS
 
     def _is_still_silent(self, term: Term, launch: Launch) -> bool:
         """It may be this service that stood still since it read of the launch. Raises Fenced where another leads since."""
