@@ -18,10 +18,12 @@ from tests import fakes
 from tests.fakes import FakeService
 from tests.service.restoring import back_up, put_back
 from tuner.domain.errors import BadFile, Conflict, Fenced, TunerError, Unavailable
+from tuner.engine.checkpoints import CheckpointStore
 from tuner.service.leading import Leading
 from tuner.store import ledger, postgres_programs
 from tuner.store.backup_file import pack, unpack
 from tuner.store.database import MIGRATIONS, Database, newest_revision
+from tuner.store.journal import SqlJournal
 
 
 @pytest.fixture(scope="module")
@@ -201,6 +203,30 @@ def test_checkpoints_that_the_storage_does_not_have_are_named(
     assert found.missing
     assert all(one.startswith(f"{job} trial_") for one in found.missing)
     assert found.storage_fault is None
+
+
+def test_a_trial_whose_checkpoint_gave_way_to_later_ones_goes_on_from_what_is_there(
+    service: FakeService, client: TestClient, tmp_path: Path
+) -> None:
+    """One of which the storage has nothing at all does not begin anew: it may be the wrong storage."""
+    job = fakes.submit(client)
+    fakes.simulate(service, job, messages=120)
+    back_up(service, tmp_path / "b")
+    saved = saved_steps(service, job)
+    went_on, nowhere = sorted(saved)[:2]
+    (tmp_path / "staged").mkdir()
+    (tmp_path / "staged/state.pt").write_text("later")
+    store = CheckpointStore(service.settings.storage, service.project, job)
+    store.publish(went_on, 1, saved[went_on] + 1, tmp_path / "staged")
+    found = put_back(service, tmp_path / "b")
+    assert f"{job} {went_on} step {saved[went_on]}" in found.missing
+    now = saved_steps(service, job)
+    assert went_on not in now
+    assert now[nowhere] == saved[nowhere]
+
+
+def saved_steps(service: FakeService, job: str) -> dict[str, int]:
+    return SqlJournal(service.database, job, service.project, 1, service.now()).newest_checkpoints()
 
 
 def test_postgresql_without_its_programs_says_what_to_install(

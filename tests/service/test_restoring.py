@@ -12,6 +12,9 @@ from tests.fakes import FakeService
 from tests.service import restoring
 from tests.service.restoring import answers, back_up, check_books, put_back
 from tuner.domain.errors import Fenced
+from tuner.domain.ids import RESTORED, hold_id
+from tuner.domain.money import Cost, Money
+from tuner.domain.records import OpenHold
 from tuner.service.keeper import Keeper
 from tuner.store import jobs, launches, ledger
 from tuner.store.journal import SqlJournal
@@ -96,6 +99,7 @@ def test_a_restored_service_answers_as_before_and_running_jobs_go_on_within_thei
     Keeper(service).one_pass()
     for job in paused:
         assert client.get(f"/v1/jobs/{job}").json()["state"] == "paused"
+        assert client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 0.004}}).status_code == 200
         assert client.post(f"/v1/jobs/{job}/resume").status_code == 202
         fakes.simulate(service, job, at=service.now())
         shown = client.get(f"/v1/jobs/{job}").json()
@@ -104,22 +108,75 @@ def test_a_restored_service_answers_as_before_and_running_jobs_go_on_within_thei
     check_books(service)
 
 
-def test_what_was_spent_meanwhile_is_told_exactly_by_the_database_that_is_replaced(
+def test_what_was_spent_meanwhile_is_posted_where_the_replaced_database_tells(
+    service: FakeService, client: TestClient, tmp_path: Path
+) -> None:
+    """By the job that the backup had running, with what it still held, and by one that was over and went on."""
+    client.put("/v1/budgets/vision", json={"usd": 0.05, "match": {"team": "vision"}}).raise_for_status()
+    job, over = fakes.submit(client, **LONG), fakes.submit(client, budget={"usd": 0.001})
+    fakes.simulate(service, over)
+    fakes.simulate(service, job, messages=120)
+    back_up(service, tmp_path / "b")
+    fakes.simulate(service, job, at=service.now(), messages=60)
+    client.patch(f"/v1/jobs/{over}", json={"budget": {"usd": 0.002}}).raise_for_status()
+    client.post(f"/v1/jobs/{over}/resume").raise_for_status()
+    fakes.simulate(service, over, at=service.now())
+    gone = fakes.submit(client)
+    before = client.get(f"/v1/jobs/{job}").json()["spend"]
+    found = put_back(service, tmp_path / "b")
+    (one,) = found.paused
+    now = client.get(f"/v1/jobs/{job}").json()
+    assert one.exact
+    assert one.since_usd > 0
+    assert before["held_usd"] > 0
+    assert now["spend"]["usd"] == pytest.approx(before["usd"] + before["held_usd"], abs=1e-9)
+    assert now["budget"]["usd"] == 0.004
+    assert f"${one.since_usd:.6f}".rstrip("0") in now["detail"]
+    assert client.get(f"/v1/jobs/{job}/bill").json()["restored_usd"] == one.since_usd
+    assert client.get("/v1/budgets/vision").json()["spend"]["usd"] == now["spend"]["usd"]
+    assert client.get(f"/v1/jobs/{over}").json()["spend"]["usd"] == 0.001, "all that its budget has room for"
+    assert found.gone == (gone,)
+    check_books(service)
+
+
+def test_a_job_of_which_nobody_knows_what_it_spent_since_never_passes_its_budget(
     service: FakeService, client: TestClient, tmp_path: Path
 ) -> None:
     job = fakes.submit(client, **LONG)
     fakes.simulate(service, job, messages=120)
     back_up(service, tmp_path / "b")
-    fakes.simulate(service, job)
-    gone = fakes.submit(client)
-    spent = client.get(f"/v1/jobs/{job}").json()["spend"]["usd"]
-    found = put_back(service, tmp_path / "b")
-    (one,) = found.paused
-    now = client.get(f"/v1/jobs/{job}").json()
-    assert one.exact
-    assert now["spend"]["usd"] + one.since_usd == pytest.approx(spent, abs=1e-9)
-    assert f"${one.since_usd:.6f}" in now["detail"]
-    assert found.gone == (gone,)
+    fakes.simulate(service, job, at=service.now(), messages=60)
+    spend = client.get(f"/v1/jobs/{job}").json()["spend"]
+    lose(service)
+    (one,) = put_back(service, tmp_path / "b").paused
+    restored = client.get(f"/v1/jobs/{job}").json()
+    assert not one.exact
+    assert restored["budget"]["usd"] == pytest.approx(0.004 - one.since_usd, abs=1.1e-6)
+    assert client.post(f"/v1/jobs/{job}/resume").status_code == 202
+    fakes.simulate(service, job, at=service.now())
+    after = client.get(f"/v1/jobs/{job}").json()["spend"]["usd"] - restored["spend"]["usd"]
+    assert spend["usd"] + spend["held_usd"] + after <= 0.004 + 1e-9
+    check_books(service)
+
+
+@pytest.mark.parametrize(
+    ("spent", "of_job", "of_team"), [(500, 500, 500), (3000, 3000, 1000), (9000, 4000, 1000)]
+)
+def test_what_is_noted_as_spent_fills_no_budget_beyond_its_bound(
+    service: FakeService, client: TestClient, spent: int, of_job: int, of_team: int
+) -> None:
+    job = fakes.submit(client, **LONG)
+    client.put("/v1/budgets/vision", json={"usd": 0.001, "match": {"team": "vision"}}).raise_for_status()
+    where = OpenHold(
+        hold_id(job, RESTORED, 7, 1), RESTORED, 7, 1, Cost(Money(spent)), service.now(), service.now()
+    )
+    with service.database.write() as db:
+        ledger.note_spent(db, service.project, job, where)
+        assert ledger.account(db, job).posted == Cost(Money(of_job))
+    assert client.get("/v1/budgets/vision").json()["spend"]["usd"] == of_team / 1e6
+    bill = client.get(f"/v1/jobs/{job}/bill").json()
+    assert bill["restored_usd"] == bill["total_usd"] == bill["by_kind"]["lost"]["usd"] == of_job / 1e6
+    check_books(service)
 
 
 def test_a_driver_of_before_can_write_nothing_any_more(

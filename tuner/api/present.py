@@ -9,7 +9,7 @@ from tuner.api.present_driver import driver_of
 from tuner.domain import space as sp
 from tuner.domain.budget import Budget
 from tuner.domain.cost import CostKind, total
-from tuner.domain.ids import SELF_TEST
+from tuner.domain.ids import RESTORED, SELF_TEST
 from tuner.domain.job import JobSpec
 from tuner.domain.money import MS_PER_HOUR, Cost, Money
 from tuner.domain.records import AttemptRow, MachineFound
@@ -240,6 +240,7 @@ def bill_of(view: BillView) -> show.Bill:
         held_usd=view.account.held.usd.usd,
         by_kind=_kinds(view.by_kind),
         self_test_usd=total(view.by_trial.get(SELF_TEST, {})).usd.usd,
+        restored_usd=total(view.by_trial.get(RESTORED, {})).usd.usd,
         trials=[_trial_bill(row, view.by_trial.get(row.trial, {})) for row in view.trials],
         savings=show.Savings(
             full_fidelity_usd=full,

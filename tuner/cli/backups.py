@@ -75,8 +75,10 @@ def _some(what: str, names: tuple[str, ...]) -> list[str]:
 
 
 def _paused(one: PausedJob) -> str:
-    since = f"{'' if one.exact else 'at most '}${one.since_usd:.6f}"
-    held = f"held ${one.settled_usd:.6f}"
-    return (
-        f"  {one.id}  {one.name}  was {one.state_before}, {held}; {since} spent since is missing in its books"
+    since = (
+        "was spent since, and counts as lost"
+        if one.exact
+        else "may have been spent since, and is off its budget"
     )
+    held = f"held ${one.settled_usd:.6f}"
+    return f"  {one.id}  {one.name}  was {one.state_before}, {held}; ${one.since_usd:.6f} {since}"

@@ -5,6 +5,9 @@ import re
 JOB_ID = re.compile(r"job_[0-9a-f]{16}")
 TRIAL_ID = re.compile(r"trial_\d{5,}")
 SELF_TEST = "self_test"  # in place of a trial, for what the restore self-test costs
+RESTORED = (
+    "restored"  # in place of a trial, for what was spent after the backup from which the books were restored
+)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,99}")
 
 

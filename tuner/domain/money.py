@@ -122,6 +122,10 @@ class Cost:
     def __neg__(self) -> "Cost":
         return Cost(-self.usd, -self.gpu_ms)
 
+    def at_most(self, limit: "Cost") -> "Cost":
+        """Each part within its limit."""
+        return Cost(min(self.usd, limit.usd), min(self.gpu_ms, limit.gpu_ms))
+
     def fits(self, limit: "Cost") -> bool:
         return self.usd <= limit.usd and self.gpu_ms <= limit.gpu_ms
 

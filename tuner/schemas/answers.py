@@ -125,7 +125,8 @@ class Savings(Answer):
 
 
 class Bill(Answer):
-    """`self_test_usd` is what the restore self-test cost, where this job was the one to pay for it; all else is some trial's."""
+    """`self_test_usd` is what the restore self-test cost, where this job was the one to pay for it; `restored_usd` what was spent after
+    the backup from which the database was restored, if it was; all else is some trial's."""
 
     job: str
     total_usd: float
@@ -133,6 +134,7 @@ class Bill(Answer):
     held_usd: float
     by_kind: dict[str, float]
     self_test_usd: float
+    restored_usd: float = 0
     trials: list[TrialBill]
     savings: Savings
     completed_trials: int

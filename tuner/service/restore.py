@@ -24,8 +24,8 @@ AT_ONCE = 16  # requests to the storage
 
 @dataclass(frozen=True, slots=True)
 class PausedJob:
-    """`settled_usd`: held when the backup was made, and posted as spent. `since_usd`: spent after it, which its books know nothing of;
-    at most, unless `exact`."""
+    """`settled_usd`: held when the backup was made, and posted as spent. `since_usd`: spent after it: posted as lost where it is `exact`;
+    else at most so much, which was taken off its budget."""
 
     id: str
     name: str
@@ -74,11 +74,14 @@ def restore(
                 raise Conflict(
                     "the database has jobs, or budgets above them: --replace puts the backup in their place; make a backup of them before"
                 )
-            known = None if before.empty or not before.readable else before.posted
+            known = None if before.empty or not before.readable else before.spent
             books, kept = _put(database, copy, about, known, now())
+        missing, fault = _missing(settings, books.checkpoints)
+        paused = {one.id for one in books.paused}
+        with database.write() as db:
+            restored.forget(db, [one for one in missing if one.job in paused and _went_on(settings, one)])
     finally:
         database.dispose()
-    missing, fault = _missing(settings, books.checkpoints)
     return Restored(
         rfc3339(about.taken_at),
         about.tuner,
@@ -87,7 +90,7 @@ def restore(
         len(books.jobs),
         tuple(_told(one) for one in books.paused),
         tuple(sorted((known or {}).keys() - books.jobs)),
-        missing,
+        tuple(f"{one.job} {one.trial} step {one.step}" for one in missing),
         fault,
         None if kept is None else str(kept),
     )
@@ -125,10 +128,10 @@ def _put(
 def _made_right(database: Database, about: About, known: Mapping[str, Cost] | None, now: Instant) -> Books:
     database.migrate()
     with database.write() as db:
-        return restored.close(db, taken_at=about.taken_at, at=now, role=ROLE, posted=known)
+        return restored.close(db, taken_at=about.taken_at, at=now, role=ROLE, spent=known)
 
 
-def _missing(settings: Settings, named: Sequence[Checkpoint]) -> tuple[tuple[str, ...], str | None]:
+def _missing(settings: Settings, named: Sequence[Checkpoint]) -> tuple[list[Checkpoint], str | None]:
     """Those that the storage does not have; or why that cannot be told."""
     stores = {one.job: CheckpointStore(settings.storage, one.project, one.job) for one in named}
 
@@ -139,10 +142,18 @@ def _missing(settings: Settings, named: Sequence[Checkpoint]) -> tuple[tuple[str
         with ThreadPoolExecutor(AT_ONCE) as pool:
             found = list(pool.map(is_there, named))
     except Exception as error:  # each kind of storage has errors of its own
-        return (), f"{settings.storage}: {explained(error)}"
-    return tuple(
-        f"{c.job} {c.trial} step {c.step}" for c, has in zip(named, found, strict=True) if not has
-    ), None
+        return [], f"{settings.storage}: {explained(error)}"
+    return [one for one, has in zip(named, found, strict=True) if not has], None
+
+
+def _went_on(settings: Settings, missing: Checkpoint) -> bool:
+    """Whether the storage has later ones of its trial, and so had this one removed in its turn. Where it has none it may be the wrong
+    one, of which a trial that goes on says so."""
+    try:
+        found = CheckpointStore(settings.storage, missing.project, missing.job).found(missing.trial)
+    except Exception:  # each kind of storage has errors of its own; what is not known stays
+        return False
+    return any(one.step > missing.step for one in found)
 
 
 def _told(one: Paused) -> PausedJob:

@@ -19,10 +19,10 @@ from tuner.store.tables import leadership as terms
 
 @dataclass(frozen=True, slots=True)
 class There:
-    """What the database in whose place a copy is put has: jobs, and what was posted of each. Not `readable`: it is damaged, or of another
-    make, and what it has is not known. `led_by`: the service that works on it."""
+    """What the database in whose place a copy is put has: jobs, and what each has spent at most, what it holds counted. Not `readable`:
+    it is damaged, or of another make, and what it has is not known. `led_by`: the service that works on it."""
 
-    posted: dict[str, Cost] = field(default_factory=dict)
+    spent: dict[str, Cost] = field(default_factory=dict)
     empty: bool = True
     readable: bool = True
     led_by: str | None = None
@@ -85,12 +85,14 @@ def _there(db: Connection, now: Instant) -> There:
     if not {"jobs", "accounts"} <= known:
         return There(empty=empty)
     led_by = _led_by(db, now) if "leadership" in known else None
-    rows = db.execute(select(accounts.c.job, accounts.c.posted_usd, accounts.c.posted_gpu_ms))
+    a = accounts.c
+    rows = db.execute(select(a.job, a.posted_usd + a.held_usd, a.posted_gpu_ms + a.held_gpu_ms))
     return There({job: Cost(Money(usd), gpu_ms) for job, usd, gpu_ms in rows}, empty=empty, led_by=led_by)
 
 
 def _led_by(db: Connection, now: Instant) -> str | None:
-    lasts = terms.c.expires_at > leadership.clock(db, now)
+    at = leadership.clock(db, now)
+    lasts = (terms.c.expires_at > at) & (terms.c.expires_at <= at + leadership.LONGEST_NS)
     return db.execute(select(terms.c.holder).where(lasts).limit(1)).scalar()
 
 

@@ -5,7 +5,7 @@ anything twice changes nothing.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, case, func, insert, select, true, update
 
@@ -126,6 +126,29 @@ def settle(
     if not rest.nothing:
         rows.append(_entry(entry_id(hold_id, "release"), "release", None, hold, rest, at))
     _enter(db, project, job, rows)
+
+
+def note_spent(db: Connection, project: str, job: str, where: OpenHold) -> None:
+    """Posts as `lost` what was spent outside of these books, as far as the job's budget has room for it. Each budget above the
+    job counts it too; where one has not so much room, they count as much as fits."""
+    own = where.cost.at_most(account(db, job).left)
+    shared = above.allowance(db, project, job, where.placed_at, own).left
+    if not shared.nothing and place(db, project, job, replace(where, cost=shared)):
+        settle(db, project, job, where.id, {"lost": shared}, where.placed_at)
+        own -= shared
+    if not own.nothing:
+        _post_alone(db, project, job, replace(where, id=f"{where.id}/alone", slice=where.slice + 1, cost=own))
+
+
+def _post_alone(db: Connection, project: str, job: str, where: OpenHold) -> None:
+    """In the job's books and in nobody else's, which go by rows of holds."""
+    a, at = accounts.c, where.placed_at
+    more = {"posted_usd": a.posted_usd + where.cost.usd.micro_usd}
+    more |= {"posted_gpu_ms": a.posted_gpu_ms + where.cost.gpu_ms}
+    db.execute(update(accounts).where(a.job == job).values(more))
+    put = _entry(entry_id(where.id, "hold"), "hold", None, where, where.cost, at)
+    taken = _entry(entry_id(where.id, "post", "lost"), "post", "lost", where, where.cost, at)
+    _enter(db, project, job, [put, taken])
 
 
 def correct(

@@ -1,20 +1,23 @@
 """The books of a database that was restored. What happened after the backup is not in them, so nothing goes on by itself:
 
-jobs that were not over are paused, what was held then counts as spent, and every driver of before is fenced.
+jobs that were not over are paused, what was held then counts as spent, and every driver of before is fenced. What was spent since is
+posted where the replaced database knew of it; else as much as it can have been is taken off the job's budget.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
+from tuner.domain.ids import RESTORED, hold_id
 from tuner.domain.job import FINAL
-from tuner.domain.money import FREE, Cost
+from tuner.domain.money import FREE, Cost, Money
+from tuner.domain.records import OpenHold
 from tuner.domain.time import NS, Instant, rfc3339
 from tuner.store import budget_waits, jobs, ledger
 from tuner.store.jobs import JobRow
 from tuner.store.journal import end_open
-from tuner.store.tables import checkpoints, launches, leadership, trials
+from tuner.store.tables import accounts, checkpoints, launches, leadership, trials
 from tuner.store.tables import jobs as jobs_table
 
 RECORDS = ("jobs", "budgets")  # a database without any of these holds nothing of anybody's
@@ -25,7 +28,7 @@ _EPOCHS_FROM = 1_577_836_800 * NS  # 2020
 @dataclass(frozen=True, slots=True)
 class Paused:
     """A job that was not over when the backup was made. `settled`: what it held then, posted as spent. `since`: what it spent
-    afterwards and its books know nothing of, at most, or `exactly` by the database that was replaced."""
+    afterwards: `exactly`, by the database that was replaced, and posted; or at most, and taken off its budget."""
 
     id: str
     project: str
@@ -56,6 +59,13 @@ class Books:
     checkpoints: tuple[Checkpoint, ...]
 
 
+def forget(db: Connection, gone: Sequence[Checkpoint]) -> None:
+    """Their trials go on from older ones, or from their beginnings."""
+    c = checkpoints.c
+    for one in gone:
+        db.execute(delete(checkpoints).where(c.job == one.job, c.trial == one.trial, c.step == one.step))
+
+
 def closing_epoch(at: Instant) -> int:
     """Later than that of any driver so far, also of those that the backup knows nothing of: launches of a job are more than a second
     apart. Fits into 31 bits until 2088."""
@@ -63,11 +73,10 @@ def closing_epoch(at: Instant) -> int:
 
 
 def close(
-    db: Connection, *, taken_at: Instant, at: Instant, role: str, posted: Mapping[str, Cost] | None = None
+    db: Connection, *, taken_at: Instant, at: Instant, role: str, spent: Mapping[str, Cost] | None = None
 ) -> Books:
-    """`posted`: what the replaced database says was spent of each job; None where that cannot be known. `role`: of the service that
-    acts. Doing it twice changes
-    nothing but the epochs."""
+    """`spent`: what each job has spent and held by the replaced database; None where that cannot be known. `role`: of the service that
+    acts."""
     greatest = func.max if db.dialect.name == "sqlite" else func.greatest
     epoch = greatest(launches.c.epoch + 1, closing_epoch(at))
     db.execute(update(launches).values(epoch=epoch, state="ended", quick_deaths=0, not_before=0))
@@ -78,8 +87,9 @@ def close(
         .order_by(jobs_table.c.created_at, jobs_table.c.id)
     )
     found = [jobs.get(db, job) for job in db.execute(query).scalars().all()]
-    paused = [_pause(db, row, taken_at, at, posted) for row in found]
+    paused = [_pause(db, row, taken_at, at, spent) for row in found]
     going = tuple(one for row, one in zip(found, paused, strict=True) if row.wish != "cancel")
+    _note_all(db, spent or {}, at)
     every = frozenset(db.execute(select(jobs_table.c.id)).scalars())
     return Books(every, going, _checkpoints(db))
 
@@ -95,7 +105,7 @@ def _end_terms(db: Connection, role: str, at: Instant) -> None:
 
 
 def _pause(
-    db: Connection, row: JobRow, taken_at: Instant, at: Instant, posted: Mapping[str, Cost] | None
+    db: Connection, row: JobRow, taken_at: Instant, at: Instant, spent: Mapping[str, Cost] | None
 ) -> Paused:
     settled, before = FREE, ledger.account(db, row.id)
     for hold in ledger.open_holds(db, row.id):
@@ -103,9 +113,13 @@ def _pause(
             db, row.project, row.id, hold.id, {} if hold.cost.nothing else {"lost": hold.cost}, taken_at
         )
         settled += hold.cost
-    known = None if posted is None else posted.get(row.id)
-    left = before.left
-    since = _at_most(row, at - taken_at, left) if known is None else _within(known - before.posted - settled)
+    known = None if spent is None else spent.get(row.id)
+    if known is None:
+        since = _at_most(row, at - taken_at, before.left)
+        if row.wish != "cancel":
+            _take_off(db, row, since)
+    else:
+        since = _within(known - before.posted - settled)
     paused = Paused(row.id, row.project, row.spec.name, row.state, settled, since, known is not None)
     jobs.move(db, row.id, "paused", row.stop_reason, at=taken_at, detail=_detail(paused, taken_at))
     budget_waits.end(db, row.id)
@@ -118,19 +132,44 @@ def _pause(
 
 
 def _detail(paused: Paused, taken_at: Instant) -> str:
-    known = "" if paused.exactly else "at most "
-    missing = "nothing" if paused.since.nothing else f"{known}{paused.since.usd}"
-    return (
-        f"restored from the backup of {rfc3339(taken_at)}; of what it spent since then {missing} is missing in its books; "
-        "`tuner resume` lets it go on"
+    if paused.since.nothing:
+        said = "it spent nothing since then"
+    elif paused.exactly:
+        said = f"it spent {paused.since.usd} since then, which counts as lost"
+    else:
+        said = f"it may have spent {paused.since.usd} since then, which is taken off its budget"
+    return f"restored from the backup of {rfc3339(taken_at)}; {said}; `tuner resume` lets it go on"
+
+
+def _note_all(db: Connection, spent: Mapping[str, Cost], at: Instant) -> None:
+    """Also of jobs that were over when the backup was made, and went on. In the present period of budgets above that have periods: an
+    earlier one is not spent from any more."""
+    a, epoch = accounts.c, closing_epoch(at)
+    query = select(a.job, a.project, a.posted_usd, a.posted_gpu_ms)
+    for job, project, usd, gpu_ms in db.execute(query).all():
+        short = _within(spent.get(job, FREE) - Cost(Money(usd), gpu_ms))
+        if not short.nothing:
+            where = OpenHold(hold_id(job, RESTORED, epoch, 1), RESTORED, epoch, 1, short, at, at)
+            ledger.note_spent(db, project, job, where)
+
+
+def _take_off(db: Connection, row: JobRow, cost: Cost) -> None:
+    """The budget holds for what was spent before and after. No limit becomes nothing, which a budget cannot be."""
+    usd, gpu_ms = row.budget.usd, row.budget.gpu_ms
+    less = replace(
+        row.budget,
+        usd=None if usd is None else max(usd - cost.usd, Money(1)),
+        gpu_ms=None if gpu_ms is None else max(gpu_ms - cost.gpu_ms, 1),
     )
+    if less != row.budget:
+        jobs.set_budget(db, row.id, less)
 
 
 def _at_most(row: JobRow, elapsed_ns: int, left: Cost) -> Cost:
     """All its trials at once on the dearest machines ever since, within its budget."""
     size = row.spec.resources
     one = row.offer.rate(cpus=size.cpus, gpus=size.gpus).cost(max(0, elapsed_ns) * row.concurrency)
-    return Cost(min(one.usd, left.usd), min(one.gpu_ms, left.gpu_ms))
+    return one.at_most(left)
 
 
 def _within(cost: Cost) -> Cost:
