@@ -1,5 +1,7 @@
 """The rehearsal: jobs run, a backup is made meanwhile, more happens, the database is lost, and everything is right again."""
 
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
@@ -19,6 +21,12 @@ from tuner.service.keeper import Keeper
 from tuner.store import jobs, launches, ledger
 from tuner.store.journal import SqlJournal
 
+NEWER = """#!/bin/sh
+{} "$@" || exit $?
+for word in "$@"; do
+  case $word in --file=*) sed -i 's/^SET lock_timeout/SET transaction_timeout = 0;\\n&/' "${{word#--file=}}" ;; esac
+done
+"""
 LONG = {"budget": {"usd": 0.004}, "tags": {"team": "vision"}}
 
 
@@ -246,3 +254,19 @@ def test_the_time_between_backup_and_restore_is_no_running_time(
     fakes.simulate(service, job, at=service.now())
     shown = client.get(f"/v1/jobs/{job}").json()
     assert (shown["state"], shown["stop_reason"]) == ("succeeded", "budget_usd")
+
+
+@pytest.mark.skipif(postgres.programs() is None, reason="no PostgreSQL")
+def test_a_newer_pg_restore_fills_an_older_server(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of 17 begins its script with a setting that PostgreSQL 16 does not know."""
+    newer = tmp_path / "bin/pg_restore"
+    newer.parent.mkdir()
+    newer.write_text(NEWER.format(shutil.which("pg_restore")))
+    newer.chmod(0o755)
+    monkeypatch.setenv("PATH", str(newer.parent), prepend=os.pathsep)
+    with restoring.on_postgresql(tmp_path / "home", server, "newer") as service:
+        fakes.submit(fakes.client_of(service))
+        back_up(service, tmp_path / "b")
+        assert put_back(service, tmp_path / "b").jobs == 1

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tuner.service.cluster import driver_env
 from tuner.service.upkeep import Migrated, migrate
-from tuner.service.wiring import build
+from tuner.service.wiring import build, keep_url
 from tuner.settings import Settings
 from tuner.store.database import newest_revision
 
@@ -36,3 +36,14 @@ def test_a_url_with_a_password_goes_by_a_file_of_the_home() -> None:
     env = driver_env(settings, {})
     assert env["TUNER_DATABASE_URL_FILE"] == "/srv/tuner/database_url"
     assert "secret" not in str(env)
+
+
+def test_the_url_that_drivers_look_for_is_never_gone_where_it_stays_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "database_url"
+    keep_url(path, "postgresql://u:old@h/d")
+    before = path.stat()
+    keep_url(path, "postgresql://u:old@h/d")
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    keep_url(path, "postgresql://u:new@h/d")
+    assert path.read_text() == "postgresql://u:new@h/d"
+    assert path.stat().st_mode & 0o777 == 0o600

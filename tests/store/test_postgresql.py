@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -17,7 +17,7 @@ from tests.store.builders import PROJECT, budget, create, hold, new_job
 from tests.store.crowd import crowd
 from tuner.domain.above import AboveBudget
 from tuner.domain.cost import CostKind
-from tuner.domain.errors import Conflict, Fenced
+from tuner.domain.errors import Conflict, Fenced, Unavailable
 from tuner.domain.money import Cost, Money
 from tuner.domain.objective import Mode
 from tuner.domain.time import Instant
@@ -49,6 +49,26 @@ def test_alembic_finds_nothing_to_change_in_the_migrated_schema(database: Databa
 
 def test_migrating_again_changes_nothing(database: Database) -> None:
     database.migrate()
+
+
+def test_what_a_database_refuses_or_has_no_connection_for_is_said(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a standby, to a user without rights, and where all connections are in use."""
+    with database.write() as db:
+        db.exec_driver_sql("CREATE ROLE guest LOGIN")
+    read_only = database.url.update_query_dict({"options": "-c default_transaction_read_only=on"})
+    for url, said in ((read_only, "read-only"), (database.url.set(username="guest"), "permission denied")):
+        other = Database(url.render_as_string(hide_password=False))
+        with pytest.raises(Unavailable, match=f"refuses: .*{said}"), other.write() as db:
+            db.exec_driver_sql("DELETE FROM leases")
+        other.dispose()
+    monkeypatch.setattr(database.engine.pool, "_timeout", 0.01)
+    with ExitStack() as stack:
+        for _ in range(15):
+            stack.enter_context(database.read())
+        with pytest.raises(Unavailable, match="all connections wait"):
+            stack.enter_context(database.read())
 
 
 def test_services_that_start_at_once_on_an_empty_database_migrate_it_once(database: Database) -> None:

@@ -2,8 +2,10 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 from tuner.domain.time import Instant
 from tuner.engine.storage import Storage
@@ -52,6 +54,15 @@ def build(settings: Settings) -> Service:
     database = Database(settings.database_url)
     database.migrate()
     if "@" in settings.database_url and not settings.database_url_file:
-        settings.database_url_path.unlink(missing_ok=True)
-        write_private(settings.database_url_path, settings.database_url)
+        keep_url(settings.database_url_path, settings.database_url)
     return Service(settings, database, RayCluster(settings), SubprocessProber())
+
+
+def keep_url(path: Path, url: str) -> None:
+    """For drivers, which may look for it at any moment, and beside other services of the same home."""
+    with suppress(FileNotFoundError):
+        if path.read_text() == url:
+            return
+        path.unlink()
+    with suppress(FileExistsError):  # by another service, of the same settings
+        write_private(path, url)

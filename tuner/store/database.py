@@ -17,6 +17,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Engine, create_engine, event, make_url
 from sqlalchemy import Connection as Connection
 from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from tuner.domain.errors import Unavailable
 
@@ -26,6 +27,8 @@ MIGRATING = 7_205_759_403
 # A migration that waits for a table holds up all who come after it, and one that waits for a driver which waits for it is a deadlock,
 # found out by PostgreSQL after a second: it gives way before.
 LOCKED_OUT_MS, GIVES_WAY_S, TRIES = 500, 0.5, 60
+# PostgreSQL's codes for what it does not do: it is a standby, or its user may not.
+READ_ONLY, NOT_PERMITTED = "25006", "42501"
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 
@@ -112,7 +115,11 @@ def _said() -> Iterator[None]:
         yield
     except OperationalError as error:
         raise Unavailable(f"the database does not answer: {error.orig}") from error
+    except PoolTimeout as error:
+        raise Unavailable(f"the database does not answer, all connections wait for it: {error}") from error
     except DatabaseError as error:
+        if getattr(error.orig, "sqlstate", "") in (READ_ONLY, NOT_PERMITTED):
+            raise Unavailable(f"the database refuses: {error.orig}") from error
         if type(error) is DatabaseError:  # SQLite's word for a file that is damaged
             raise Unavailable(f"the database is damaged, restore a backup: {error.orig}") from error
         raise

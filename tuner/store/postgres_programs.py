@@ -62,9 +62,18 @@ def load(url: URL, schema: str, dumped: Path, *, finally_sql: str) -> None:
         # --schema leaves out the schema itself, which is there.
         words = ["--no-owner", "--no-privileges", f"--schema={schema}", f"--file={script}", str(dumped)]
         _run("pg_restore", words, env)
+        _without_newer_settings(script)
         files = [f"--file={one}" for one in (before, script, after)]
         words = ["--no-psqlrc", "--quiet", "--single-transaction", "--set=ON_ERROR_STOP=1", *files]
         _run("psql", [*words, "--output=/dev/null", "--dbname=service=tuner"], env)
+
+
+def _without_newer_settings(script: Path) -> None:
+    """pg_restore 17 and newer begins with one that servers before 17 do not know."""
+    with script.open("r+b") as file:
+        head = file.read(4096)
+        file.seek(0)
+        file.write(head.replace(b"\nSET transaction_timeout", b"\n--- transaction_timeout"))
 
 
 @contextmanager
