@@ -18,7 +18,7 @@ from tuner.domain.ids import RESTORED, hold_id
 from tuner.domain.money import Cost, Money
 from tuner.domain.records import OpenHold
 from tuner.service.keeper import Keeper
-from tuner.store import jobs, launches, ledger
+from tuner.store import jobs, launches, ledger, restored
 from tuner.store.journal import SqlJournal
 
 NEWER = """#!/bin/sh
@@ -27,6 +27,7 @@ for word in "$@"; do
   case $word in --file=*) sed -i 's/^SET lock_timeout/SET transaction_timeout = 0;\\n&/' "${{word#--file=}}" ;; esac
 done
 """
+NO_LIMITS = {"gpu_hours": None, "wall_clock": None, "trials": None, "on_exhausted": "finish"}
 LONG = {"budget": {"usd": 0.004}, "tags": {"team": "vision"}}
 
 
@@ -167,6 +168,26 @@ def test_a_job_of_which_nobody_knows_what_it_spent_since_never_passes_its_budget
     check_books(service)
 
 
+def test_a_budget_that_was_lowered_stays_so_and_one_that_was_restored_twice_is_not_forgotten(
+    service: FakeService, client: TestClient, tmp_path: Path
+) -> None:
+    job = fakes.submit(client, **LONG)
+    fakes.simulate(service, job, messages=120)
+    back_up(service, tmp_path / "b")
+    client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 0.0035}}).raise_for_status()
+    put_back(service, tmp_path / "b")
+    assert client.get(f"/v1/jobs/{job}").json()["budget"] == {**NO_LIMITS, "usd": 0.0035}
+    service.now.pass_s(10)
+    lose(service)
+    (one,) = put_back(service, tmp_path / "b").paused
+    less = client.get(f"/v1/jobs/{job}").json()["budget"]
+    assert not one.exact
+    assert less["usd"] < 0.004
+    put_back(service, tmp_path / "b")
+    assert client.get(f"/v1/jobs/{job}").json()["budget"] == less
+    check_books(service)
+
+
 @pytest.mark.parametrize(
     ("spent", "of_job", "of_team"), [(500, 500, 500), (3000, 3000, 1000), (9000, 4000, 1000)]
 )
@@ -270,3 +291,26 @@ def test_a_newer_pg_restore_fills_an_older_server(
         fakes.submit(fakes.client_of(service))
         back_up(service, tmp_path / "b")
         assert put_back(service, tmp_path / "b").jobs == 1
+
+
+@pytest.mark.skipif(postgres.programs() is None, reason="no PostgreSQL")
+def test_a_restore_that_was_interrupted_and_is_made_again_knows_that_it_knows_nothing(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with restoring.on_postgresql(tmp_path / "home", server, "interrupted") as service:
+        client = fakes.client_of(service)
+        job = fakes.submit(client, **LONG)
+        fakes.simulate(service, job, messages=120)
+        back_up(service, tmp_path / "b")
+        fakes.simulate(service, job, at=service.now(), messages=60)
+        with monkeypatch.context() as interrupted:
+            interrupted.setattr(
+                restored, "close", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt())
+            )
+            with pytest.raises(KeyboardInterrupt):
+                put_back(service, tmp_path / "b")
+        (one,) = put_back(service, tmp_path / "b").paused
+        assert (one.exact, one.since_usd > 0) == (False, True)
+        service.now.pass_s(5)
+        (one,) = put_back(service, tmp_path / "b").paused
+        assert one.exact

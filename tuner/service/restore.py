@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.domain.errors import Conflict
-from tuner.domain.money import Cost
+from tuner.domain.ledger import Account
 from tuner.domain.time import Instant, rfc3339
 from tuner.engine.checkpoints import CheckpointStore, Found
 from tuner.engine.storage_words import explained
@@ -74,7 +74,7 @@ def restore(
                 raise Conflict(
                     "the database has jobs, or budgets above them: --replace puts the backup in their place; make a backup of them before"
                 )
-            known = None if before.empty or not before.readable else before.spent
+            known = None if before.empty or not before.readable else before.accounts
             books, kept = _put(database, copy, about, known, now())
         missing, fault = _missing(settings, books.checkpoints)
         paused = {one.id for one in books.paused}
@@ -110,7 +110,7 @@ def _refuse_unfit(about: About, database: Database) -> None:
 
 
 def _put(
-    database: Database, copy: Path, about: About, known: Mapping[str, Cost] | None, now: Instant
+    database: Database, copy: Path, about: About, known: Mapping[str, Account] | None, now: Instant
 ) -> tuple[Books, Path | None]:
     """With SQLite the books are right before anybody can see them. With PostgreSQL drivers are fenced from the very first, and the books
     come right after."""
@@ -125,10 +125,10 @@ def _put(
     return books, copies.put(database, copy, at=now)
 
 
-def _made_right(database: Database, about: About, known: Mapping[str, Cost] | None, now: Instant) -> Books:
+def _made_right(database: Database, about: About, known: Mapping[str, Account] | None, now: Instant) -> Books:
     database.migrate()
     with database.write() as db:
-        return restored.close(db, taken_at=about.taken_at, at=now, role=ROLE, spent=known)
+        return restored.close(db, taken_at=about.taken_at, at=now, role=ROLE, replaced=known)
 
 
 def _missing(settings: Settings, named: Sequence[Checkpoint]) -> tuple[list[Checkpoint], str | None]:

@@ -7,22 +7,22 @@ from sqlalchemy import Connection, func, inspect, select, text
 from sqlalchemy.exc import DatabaseError
 
 from tuner.domain.errors import BadFile, Unavailable
-from tuner.domain.money import Cost, Money
+from tuner.domain.ledger import Account
 from tuner.domain.time import Instant
-from tuner.store import leadership, postgres_programs, sqlite_copies
+from tuner.store import leadership, ledger, postgres_programs, sqlite_copies
 from tuner.store.backup_file import Kind
 from tuner.store.database import Database
-from tuner.store.restored import RECORDS, closing_epoch
+from tuner.store.restored import RECORDS, RESTORING, closing_epoch
 from tuner.store.tables import accounts, jobs
 from tuner.store.tables import leadership as terms
 
 
 @dataclass(frozen=True, slots=True)
 class There:
-    """What the database in whose place a copy is put has: jobs, and what each has spent at most, what it holds counted. Not `readable`:
-    it is damaged, or of another make, and what it has is not known. `led_by`: the service that works on it."""
+    """What the database in whose place a copy is put has: jobs, and the account of each. Not `readable`: it is damaged, or of another
+    make, or a restore of it was interrupted, and what was spent is not known. `led_by`: the service that works on it."""
 
-    spent: dict[str, Cost] = field(default_factory=dict)
+    accounts: dict[str, Account] = field(default_factory=dict)
     empty: bool = True
     readable: bool = True
     led_by: str | None = None
@@ -50,9 +50,10 @@ def put(database: Database, copy: Path, *, at: Instant) -> Path | None:
         database.dispose()
         return sqlite_copies.put_in_place(copy, Path(str(database.url.database)))
     schema = _schema(database)
+    marks = f"COMMENT ON TABLE \"{schema}\".launches IS '{RESTORING}';\n"
     fence = f"UPDATE \"{schema}\".launches SET epoch = greatest(epoch + 1, {closing_epoch(at)}), state = 'ended';\n"
     database.dispose()
-    postgres_programs.load(database.url, schema, copy, finally_sql=fence)
+    postgres_programs.load(database.url, schema, copy, finally_sql=fence + marks)
     with database.read() as db:  # what others have prepared names tables that are gone
         others = "datname = current_database() AND usename = current_user AND pid <> pg_backend_pid()"
         db.execute(text(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}"))
@@ -85,9 +86,12 @@ def _there(db: Connection, now: Instant) -> There:
     if not {"jobs", "accounts"} <= known:
         return There(empty=empty)
     led_by = _led_by(db, now) if "leadership" in known else None
-    a = accounts.c
-    rows = db.execute(select(a.job, a.posted_usd + a.held_usd, a.posted_gpu_ms + a.held_gpu_ms))
-    return There({job: Cost(Money(usd), gpu_ms) for job, usd, gpu_ms in rows}, empty=empty, led_by=led_by)
+    if db.dialect.name == "postgresql":
+        said = db.execute(text("SELECT obj_description('launches'::regclass, 'pg_class')")).scalar()
+        if said == RESTORING:
+            return There(empty=empty, readable=False, led_by=led_by)
+    every = db.execute(select(accounts.c.job)).scalars().all()
+    return There({job: ledger.account(db, job) for job in every}, empty=empty, led_by=led_by)
 
 
 def _led_by(db: Connection, now: Instant) -> str | None:

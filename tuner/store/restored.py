@@ -7,10 +7,12 @@ posted where the replaced database knew of it; else as much as it can have been 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, text, update
 
+from tuner.domain.budget import UNLIMITED_GPU_MS, UNLIMITED_MICRO_USD
 from tuner.domain.ids import RESTORED, hold_id
 from tuner.domain.job import FINAL
+from tuner.domain.ledger import Account
 from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.records import OpenHold
 from tuner.domain.time import NS, Instant, rfc3339
@@ -21,6 +23,7 @@ from tuner.store.tables import accounts, checkpoints, launches, leadership, tria
 from tuner.store.tables import jobs as jobs_table
 
 RECORDS = ("jobs", "budgets")  # a database without any of these holds nothing of anybody's
+RESTORING = "being restored"  # with PostgreSQL a table says so while its books are not right yet
 WHY = "the database was restored from a backup"
 _EPOCHS_FROM = 1_577_836_800 * NS  # 2020
 
@@ -73,10 +76,14 @@ def closing_epoch(at: Instant) -> int:
 
 
 def close(
-    db: Connection, *, taken_at: Instant, at: Instant, role: str, spent: Mapping[str, Cost] | None = None
+    db: Connection,
+    *,
+    taken_at: Instant,
+    at: Instant,
+    role: str,
+    replaced: Mapping[str, Account] | None = None,
 ) -> Books:
-    """`spent`: what each job has spent and held by the replaced database; None where that cannot be known. `role`: of the service that
-    acts."""
+    """`replaced`: the accounts of the replaced database; None where they cannot be known. `role`: of the service that acts."""
     greatest = func.max if db.dialect.name == "sqlite" else func.greatest
     epoch = greatest(launches.c.epoch + 1, closing_epoch(at))
     db.execute(update(launches).values(epoch=epoch, state="ended", quick_deaths=0, not_before=0))
@@ -87,9 +94,12 @@ def close(
         .order_by(jobs_table.c.created_at, jobs_table.c.id)
     )
     found = [jobs.get(db, job) for job in db.execute(query).scalars().all()]
-    paused = [_pause(db, row, taken_at, at, spent) for row in found]
+    known = replaced or {}
+    paused = [_pause(db, row, taken_at, at, known.get(row.id)) for row in found]
     going = tuple(one for row, one in zip(found, paused, strict=True) if row.wish != "cancel")
-    _note_all(db, spent or {}, at)
+    _note_all(db, known, at)
+    if db.dialect.name == "postgresql":
+        db.execute(text("COMMENT ON TABLE launches IS NULL"))
     every = frozenset(db.execute(select(jobs_table.c.id)).scalars())
     return Books(every, going, _checkpoints(db))
 
@@ -104,22 +114,20 @@ def _end_terms(db: Connection, role: str, at: Instant) -> None:
         db.execute(insert(leadership).values(role=role, token=token, **over))
 
 
-def _pause(
-    db: Connection, row: JobRow, taken_at: Instant, at: Instant, spent: Mapping[str, Cost] | None
-) -> Paused:
+def _pause(db: Connection, row: JobRow, taken_at: Instant, at: Instant, known: Account | None) -> Paused:
     settled, before = FREE, ledger.account(db, row.id)
     for hold in ledger.open_holds(db, row.id):
         ledger.settle(
             db, row.project, row.id, hold.id, {} if hold.cost.nothing else {"lost": hold.cost}, taken_at
         )
         settled += hold.cost
-    known = None if spent is None else spent.get(row.id)
     if known is None:
         since = _at_most(row, at - taken_at, before.left)
-        if row.wish != "cancel":
-            _take_off(db, row, since)
+        limit = row.budget.limit - since
     else:
-        since = _within(known - before.posted - settled)
+        since, limit = _within(known.posted + known.held - before.posted - settled), known.limit
+    if row.wish != "cancel":
+        _lower(db, row, limit)
     paused = Paused(row.id, row.project, row.spec.name, row.state, settled, since, known is not None)
     jobs.move(db, row.id, "paused", row.stop_reason, at=taken_at, detail=_detail(paused, taken_at))
     budget_waits.end(db, row.id)
@@ -141,25 +149,28 @@ def _detail(paused: Paused, taken_at: Instant) -> str:
     return f"restored from the backup of {rfc3339(taken_at)}; {said}; `tuner resume` lets it go on"
 
 
-def _note_all(db: Connection, spent: Mapping[str, Cost], at: Instant) -> None:
+def _note_all(db: Connection, known: Mapping[str, Account], at: Instant) -> None:
     """Also of jobs that were over when the backup was made, and went on. In the present period of budgets above that have periods: an
     earlier one is not spent from any more."""
     a, epoch = accounts.c, closing_epoch(at)
     query = select(a.job, a.project, a.posted_usd, a.posted_gpu_ms)
     for job, project, usd, gpu_ms in db.execute(query).all():
-        short = _within(spent.get(job, FREE) - Cost(Money(usd), gpu_ms))
+        account = known.get(job, Account(FREE))
+        short = _within(account.posted + account.held - Cost(Money(usd), gpu_ms))
         if not short.nothing:
             where = OpenHold(hold_id(job, RESTORED, epoch, 1), RESTORED, epoch, 1, short, at, at)
             ledger.note_spent(db, project, job, where)
 
 
-def _take_off(db: Connection, row: JobRow, cost: Cost) -> None:
-    """The budget holds for what was spent before and after. No limit becomes nothing, which a budget cannot be."""
-    usd, gpu_ms = row.budget.usd, row.budget.gpu_ms
+def _lower(db: Connection, row: JobRow, limit: Cost) -> None:
+    """Its budget allows no more than that: it was lowered since, or holds for what was spent before and after. No limit becomes nothing,
+    which a budget cannot be."""
+    most, posted = limit.at_most(row.budget.limit), ledger.account(db, row.id).posted
+    usd, gpu_ms = max(most.usd, posted.usd, Money(1)), max(most.gpu_ms, posted.gpu_ms, 1)
     less = replace(
         row.budget,
-        usd=None if usd is None else max(usd - cost.usd, Money(1)),
-        gpu_ms=None if gpu_ms is None else max(gpu_ms - cost.gpu_ms, 1),
+        usd=None if usd.micro_usd > UNLIMITED_MICRO_USD // 2 else usd,
+        gpu_ms=None if gpu_ms > UNLIMITED_GPU_MS // 2 else gpu_ms,
     )
     if less != row.budget:
         jobs.set_budget(db, row.id, less)
