@@ -78,8 +78,9 @@ def restore(
             books, kept = _put(database, copy, about, known, now())
         missing, fault = _missing(settings, books.checkpoints)
         paused = {one.id for one in books.paused}
+        gone = [one for one in missing if one.job in paused and _went_on(settings, one)]
         with database.write() as db:
-            restored.forget(db, [one for one in missing if one.job in paused and _went_on(settings, one)])
+            restored.forget(db, gone)
     finally:
         database.dispose()
     return Restored(
