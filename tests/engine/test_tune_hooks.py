@@ -15,7 +15,7 @@ from tuner.domain.time import NS
 from tuner.engine.ray_driver import deaths
 from tuner.engine.ray_driver.actuator import Actuator
 from tuner.engine.ray_driver.attached import Attached
-from tuner.engine.ray_driver.tune_hooks import FORGET_AT, STARTS_WITHIN_S, Assigner, Messenger
+from tuner.engine.ray_driver.tune_hooks import ASKED_AT_ONCE, FORGET_AT, STARTS_WITHIN_S, Assigner, Messenger
 from tuner.engine.world import Assignment
 
 
@@ -167,6 +167,23 @@ def test_a_worker_that_starts_on_its_machine_is_waited_for_and_not_for_ever(driv
     assert driver.messenger.choose_trial_to_run(driver.tune) is None
     assert driver.tune_asks().config["attempt"] == 2
     assert driver.messenger._found_at == {}
+
+
+def test_of_a_thousand_that_wait_a_turn_asks_for_some_and_the_turns_for_all(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"trial_{number:05}" for number in range(2 * ASKED_AT_ONCE + 1)]
+    asked: list[str] = []
+    monkeypatch.setattr(driver.loop, "relocate", lambda trial, attempt: bool(asked.append(trial)))
+    for name in names:
+        driver.actuator.begin(assignment(name))
+        driver.tune_asks()
+    for turn in (names[:ASKED_AT_ONCE], names[ASKED_AT_ONCE : 2 * ASKED_AT_ONCE], names[-1:]):
+        del asked[:]
+        driver.messenger.choose_trial_to_run(driver.tune)
+        assert asked == turn
+    driver.messenger.choose_trial_to_run(driver.tune)
+    assert asked == [*names[-1:], *names[:ASKED_AT_ONCE]]
 
 
 def test_what_is_called_off_while_it_waits_has_ended(driver: Driver) -> None:
