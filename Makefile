@@ -63,7 +63,7 @@ test: bytecode chromium prometheus systemd
 
 WORKERS ?= 3
 test-fast: bytecode prometheus systemd
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "$(WITHOUT_A_SERVICE)"
+	$(NICE) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "$(WITHOUT_A_SERVICE)"
 
 test-system: bytecode chromium prometheus
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "(system or browser) and not soak"

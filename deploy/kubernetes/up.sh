@@ -27,7 +27,8 @@ kubectl apply -f "$here/base/namespace.yaml"
 test -n "$there" || "$here/secrets.sh" | kubectl apply -f -
 kubectl -n tuner delete job tuner-migrate bucket --ignore-not-found
 # KubeRay and Kubernetes take what is built here; only the image's name is put in.
-built=$(kubectl kustomize "$here/overlays/$overlay" | sed "s|registry.example.com/tuner:[^\" ]*|$image|")
+built=$(kubectl kustomize "$here/overlays/$overlay")
+built=$(printf '%s\n' "$built" | sed "s|registry.example.com/tuner:[^\" ]*|$image|")
 # The service reads the groups of workers that may come from the same.
 printf '%s\n' "$built" | kubectl -n tuner create configmap tuner-node-types --from-file=objects.yaml=/dev/stdin --dry-run=client -o yaml |
   kubectl apply -f -

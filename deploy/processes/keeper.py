@@ -7,7 +7,6 @@ waiting ──▶ starting ──▶ healthy ──▶ away (`kill`) ──▶ w
 import contextlib
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -58,16 +57,18 @@ class Keeper:
     def __init__(self, parts: Sequence[Part], folder: Folder, cwd: Path, say: Callable[[str], None]) -> None:
         self._folder, self._cwd, self._say = folder, cwd, say
         self._all = {part.name: Running(part) for part in parts}
-        self._stopped = threading.Event()
+        # No event of `threading`: a handler that comes while its lock is taken would wait for itself.
+        self._stopped = False
 
     def stop(self) -> None:
-        self._stopped.set()
+        self._stopped = True
 
     def start_all(self) -> float | None:
         """Answers after how many seconds all were up; None where it was stopped before. Raises Failed."""
         began = time.monotonic()
         while not all(one.state in ("healthy", "done", "away") for one in self._all.values()):
-            if self._stopped.wait(TURN_S):
+            time.sleep(TURN_S)
+            if self._stopped:
                 return None
             self.turn(is_first=True)
             if time.monotonic() - began > UP_WITHIN_S:
@@ -77,8 +78,9 @@ class Keeper:
 
     def keep(self) -> None:
         """Until it is stopped."""
-        while not self._stopped.wait(TURN_S):
+        while not self._stopped:
             self.turn()
+            time.sleep(TURN_S)
 
     def end(self) -> None:
         """In good order, what was started last first; what does not go in time is killed when the folder is cleared."""

@@ -4,12 +4,15 @@ import math
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 from starlette.testclient import TestClient
 
 from tests import fakes
 from tests.api.conftest import Finished
 from tests.api.test_bad_bodies import check_problem
+from tests.copies import copy_job
 from tests.fakes import FakeService
+from tuner.store import best
 
 SORTS = ["number", "metric", "cost_usd", "steps"]
 
@@ -38,6 +41,34 @@ def test_jobs_are_listed_newest_first(client: TestClient, service: FakeService) 
         made.append(fakes.submit(client))
         service.now.pass_s(1)
     assert ids(client.get("/v1/jobs")) == made[::-1]
+
+
+def test_a_page_of_many_jobs_asks_the_database_as_often_as_one_of_few(
+    client: TestClient, service: FakeService
+) -> None:
+    """And answers of each what is answered of it alone."""
+    done, runs = fakes.submit(client), fakes.submit(client, objective={"metric": "acc", "mode": "min"})
+    fakes.simulate(service, done)
+    fakes.simulate(service, runs, messages=20)
+    copy_job(service.database, done, 20, name="done")
+    copy_job(service.database, runs, 20, name="runs")
+    service.now.pass_s(1)
+    alone = [fakes.submit(client), runs, done]
+    asked: list[str] = []
+    event.listen(service.database.engine, "before_cursor_execute", lambda *told: asked.append(told[2]))
+    counts = []
+    for limit in (3, 100):
+        del asked[:]
+        items = client.get("/v1/jobs", params={"limit": limit}).json()["items"]
+        counts.append((len(items), len(asked)))
+    assert [length for length, _ in counts] == [3, 43]
+    assert counts[0][1] == counts[1][1] <= 16
+    shown = {one["id"]: one for one in items}
+    assert {job: shown[job] for job in alone} == {job: client.get(f"/v1/jobs/{job}").json() for job in alone}
+    assert [shown[job]["state"] for job in alone] == ["queued", "running", "succeeded"]
+    with service.database.read() as db:
+        each = {one["id"]: best.best(db, one["id"]) for one in items}
+        assert best.best_of_each(db, list(each)) == {job: found for job, found in each.items() if found}
 
 
 def test_jobs_are_filtered_by_state(client: TestClient, service: FakeService) -> None:

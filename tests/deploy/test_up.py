@@ -193,6 +193,17 @@ def test_an_upgrade_leaves_the_operator_and_the_secrets(tmp_path: Path) -> None:
     assert "Secret" not in {one["kind"] for one in manifests}
 
 
+def test_what_cannot_be_built_changes_nothing_of_what_runs(tmp_path: Path) -> None:
+    """Nor the groups of workers by which the service goes."""
+    found = kubernetes(tmp_path, there=True)
+    (found.checkout / "deploy/kubernetes/overlays/trial/kustomization.yaml").write_text(
+        "resources: [gone.yaml]"
+    )
+    said = found.run("deploy/kubernetes/up.sh", "trial", IMAGE, status=1)
+    assert "gone.yaml" in said.stderr
+    assert not [words for words, stdin in found.heard() if stdin]
+
+
 def server(folder: Path, *, there: bool) -> dict[str, str]:
     """A plain server, and what install.sh is told of it. Its Python is there already, as after a first installation."""
     found = Scratch(folder)

@@ -32,6 +32,20 @@ def test_code_that_may_make_an_optimizer_is_told_by_its_source(
     assert needs_dynamo([module.__name__, "json", "builtins"]) is needs
 
 
+def test_what_stands_for_a_module_and_answers_with_an_error_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Lazy(ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            raise ImportError(name)
+
+    named = ModuleType("named_by_a_path")
+    named.__file__ = Path("somewhere.py")  # type: ignore[assignment]
+    for module in (Lazy("a_lazy_one"), named):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert not needs_dynamo(["a_lazy_one", "named_by_a_path", "gone_meanwhile"])
+
+
 def test_attempts_of_code_without_an_optimizer_do_not_pay_for_one(drive: Any) -> None:
     driver = drive("tells_what_is_imported")
     driver.begin(until=1)

@@ -18,7 +18,7 @@ from tuner.domain.records import AttemptRow, OpenHold
 from tuner.domain.time import NS, Instant
 from tuner.engine.ray_driver.main import Post
 from tuner.engine.ray_driver.seat import SeatLost
-from tuner.engine.ray_driver.spot_gate import LEAST_NS, LOST_MAX, SHARE, SpotGate
+from tuner.engine.ray_driver.spot_gate import LEAST_NS, LOST_MAX, SHARE, STARTS_WITHIN_S, SpotGate
 from tuner.engine.worker.self_test import Verdict
 from tuner.store import jobs, launches, ledger
 from tuner.store.database import Database
@@ -100,6 +100,21 @@ def test_a_machine_is_waited_for_as_long_as_the_job_goes_on_and_that_costs_nothi
     patient = gate(database, seats, goes_on=goes_on)
     assert refusal(patient) is None
     assert len(seats.asked) == seats.left > 20
+
+
+def test_a_process_that_starts_slower_than_a_machine_is_waited_for_starts_in_the_end(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    def awaited(self: SpotGate, done: Any, within_s: float) -> bool:
+        waited.append(within_s)
+        return len(waited) > 20
+
+    monkeypatch.setattr(SpotGate, "_awaited", awaited)
+    assert refusal(replace(gate(database, Seats([DEMAND], [Verdict(True)])), wait_s=1.0)) is None
+    assert waited[:6] == [1, 1, 2, 2, 4, 4]
+    assert set(waited[14:20]) == {STARTS_WITHIN_S}
 
 
 def test_nobody_waits_for_a_machine_that_is_not_wanted_any_more(database: Database) -> None:

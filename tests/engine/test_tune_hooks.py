@@ -15,7 +15,7 @@ from tuner.domain.time import NS
 from tuner.engine.ray_driver import deaths
 from tuner.engine.ray_driver.actuator import Actuator
 from tuner.engine.ray_driver.attached import Attached
-from tuner.engine.ray_driver.tune_hooks import FORGET_AT, Assigner, Messenger
+from tuner.engine.ray_driver.tune_hooks import ASKED_AT_ONCE, FORGET_AT, STARTS_WITHIN_S, Assigner, Messenger
 from tuner.engine.world import Assignment
 
 
@@ -56,7 +56,12 @@ class Tune:
         self._trials_to_cache, self._resetting_trials = set[Any](), set[Any]()
         self._trial_to_actor, self._trial_metadata = dict[Any, Any](), dict[str, str]()
         self.cached_max = 0
-        self._tune_controller = self
+        self._tune_controller = self._actor_manager = self
+        self.placed: set[Any] = set()
+
+    def is_actor_started(self, actor: Any) -> bool:
+        """What Ray says as soon as it has a machine for the actor, whose process then starts."""
+        return actor in self.placed
 
     @property
     def _live_trials(self) -> set[Any]:
@@ -96,7 +101,8 @@ class Driver:
         self.loop, self.tune = Loop(self.actuator), Tune()
         hooks: Any = (self.loop, self.actuator)
         self.assigner = Assigner(*hooks, {}, lambda: None)
-        self.messenger = Messenger(*hooks, Attached(), lambda: None)
+        self.now = 0.0
+        self.messenger = Messenger(*hooks, Attached(), lambda: None, lambda: self.now)
 
     def tune_asks(self) -> Any:
         """And looks for a worker for what it is given."""
@@ -109,6 +115,7 @@ class Driver:
         self.messenger.on_trial_add(self.tune, trial)
         self.tune.live.add(trial)
         self.tune._staged_trials.add(trial)
+        self.tune._trial_to_actor[trial] = f"the actor of {trial.trial_id}"
         return trial
 
 
@@ -145,6 +152,38 @@ def test_an_attempt_that_is_to_be_elsewhere_is_called_off_and_its_next_one_looke
     again = driver.tune_asks()
     assert (again.config["trial"], again.config["attempt"]) == ("a", 2)
     assert [one.attempt for one in driver.actuator.looking()] == [1, 2]
+
+
+def test_a_worker_that_starts_on_its_machine_is_waited_for_and_not_for_ever(driver: Driver) -> None:
+    """However short the wait for a machine is: elsewhere it would start anew, and be given up again."""
+    driver.actuator.begin(assignment("a"))
+    a = driver.tune_asks()
+    driver.tune.placed = {driver.tune._trial_to_actor[a]}
+    driver.loop.elsewhere = {"a"}
+    for _ in range(3):
+        assert driver.messenger.choose_trial_to_run(driver.tune) is a
+        driver.now += STARTS_WITHIN_S / 3
+    assert driver.tune.live == {a}
+    assert driver.messenger.choose_trial_to_run(driver.tune) is None
+    assert driver.tune_asks().config["attempt"] == 2
+    assert driver.messenger._found_at == {}
+
+
+def test_of_a_thousand_that_wait_a_turn_asks_for_some_and_the_turns_for_all(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"trial_{number:05}" for number in range(2 * ASKED_AT_ONCE + 1)]
+    asked: list[str] = []
+    monkeypatch.setattr(driver.loop, "relocate", lambda trial, attempt: bool(asked.append(trial)))
+    for name in names:
+        driver.actuator.begin(assignment(name))
+        driver.tune_asks()
+    for turn in (names[:ASKED_AT_ONCE], names[ASKED_AT_ONCE : 2 * ASKED_AT_ONCE], names[-1:]):
+        del asked[:]
+        driver.messenger.choose_trial_to_run(driver.tune)
+        assert asked == turn
+    driver.messenger.choose_trial_to_run(driver.tune)
+    assert asked == [*names[-1:], *names[:ASKED_AT_ONCE]]
 
 
 def test_what_is_called_off_while_it_waits_has_ended(driver: Driver) -> None:

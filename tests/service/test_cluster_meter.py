@@ -1,19 +1,22 @@
 """What machines cost while nothing runs on them: counted once whoever looks, never guessed, and never in a bill."""
 
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import insert, update
+from sqlalchemy import event, insert, update
 from starlette.testclient import TestClient
 
 from tests import fakes
 from tests.fakes import FakeService
 from tuner.domain.money import NS_PER_HOUR, Price
+from tuner.domain.time import Instant
 from tuner.engine.ray_cluster import Node
 from tuner.service.cluster_meter import GAP_NS, ClusterMeter, cluster_cost, idle_of
-from tuner.store.cluster_hours import Busy, Time
+from tuner.store import cluster_hours
+from tuner.store.cluster_hours import HOUR_NS, Busy, Time
 from tuner.store.tables import attempts
 
 HEAD = Node("head", 4, 0, 0, {"usd-per-hour": "1"}, is_head=True)
@@ -81,6 +84,42 @@ def test_a_cluster_that_does_not_answer_is_not_known_either(service: FakeService
     found = cluster_cost(service, None, None)
     assert found is not None
     assert (found.kinds, found.unseen_ns) == ((), 100 * 10**9)
+
+
+def test_a_time_that_begins_within_an_hour_was_not_unseen_before_the_next(service: FakeService) -> None:
+    """As days do where the clock is half an hour off UTC."""
+    service.now.at = start = 10**6 * HOUR_NS
+    watch(service, begun(service), times=4 * 120, seconds=30)
+    for since, until, hours in ((0.5, None, 3), (0.5, 2.5, 2), (3.5, 3.9, 0)):
+        first = Instant(start + round(since * HOUR_NS))
+        last = None if until is None else Instant(start + round(until * HOUR_NS))
+        found = cluster_cost(service, first, last)
+        assert found is not None
+        assert found.unseen_ns == 0
+        assert {one.alive_ns for one in found.kinds} == ({hours * HOUR_NS} if hours else set())
+
+
+def test_a_clock_that_was_ahead_and_is_set_back_counts_on(service: FakeService) -> None:
+    meter = begun(service)
+    service.now.pass_s(24 * 3600)
+    meter.look()
+    service.now.pass_s(-24 * 3600)
+    watch(service, meter, times=5)
+    found = cluster_cost(service, None, None)
+    assert found is not None
+    assert [one.alive_ns for one in found.kinds] == [20 * 10**9] * 2
+
+
+def test_who_is_busy_is_asked_of_indexes(service: FakeService) -> None:
+    """It is asked while the cluster's row is locked, and with SQLite all of the database: not of all that ever ran."""
+    asked: list[tuple[str, Any]] = []
+    event.listen(service.database.engine, "before_cursor_execute", lambda *told: asked.append(told[2:4]))
+    with service.database.read() as db:
+        cluster_hours.busy(db, service.project)
+        questions = [(text, told) for text, told in asked if text.startswith("SELECT")]
+        plans = [db.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", told).all() for text, told in questions]
+    assert len(plans) == 2
+    assert not [line for plan in plans for *_, line in plan if line.startswith("SCAN")]
 
 
 def test_a_machine_with_an_attempt_on_it_is_not_idle(service: FakeService, client: TestClient) -> None:

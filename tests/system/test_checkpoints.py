@@ -53,8 +53,9 @@ def _served(served: Served) -> Iterator[Served]:
 
 
 def test_a_worker_that_is_killed_costs_what_was_trained_since_its_newest_checkpoint(stored: Served) -> None:
+    # A step takes longer than a save to the storage does on a busy machine.
     job = stored.submit(
-        "steady:train", budget={"usd": 0.01, "trials": 1}, constants={"step_s": 0.2}, checkpoint=OFTEN
+        "steady:train", budget={"usd": 0.01, "trials": 1}, constants={"step_s": 0.8}, checkpoint=OFTEN
     ).id
     stored.reports_at_least(job, 4)
     stored.kill_worker(job)

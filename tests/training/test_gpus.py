@@ -49,6 +49,24 @@ def test_a_precision_holds_on_gpus_too_where_they_are_used(
     measured.forget()
 
 
+def test_a_context_that_is_made_once_holds_each_time_and_on_gpus_that_are_used_later(
+    on_gpu: list[tuple[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(torch.cuda, "is_initialized", lambda: False)
+        mixed = autocast("bf16")
+        with mixed:
+            pass
+    assert on_gpu == [("cpu", torch.bfloat16)]
+    for _ in range(2):
+        on_gpu.clear()
+        with mixed, mixed:
+            assert torch.is_autocast_enabled("cpu")
+        assert on_gpu == [("cpu", torch.bfloat16), ("cuda", torch.bfloat16)] * 2
+    assert not torch.is_autocast_enabled("cpu")
+    measured.forget()
+
+
 def test_a_training_on_the_cpu_asks_for_no_context_of_a_gpu() -> None:
     with autocast("bf16"):
         assert not torch.is_autocast_enabled("cuda")

@@ -56,6 +56,19 @@ def stepped(size: int, parts: int, precision: str = "fp32") -> tuple[float, Coun
     return loss, optimizer, len(calls)
 
 
+def test_a_loss_may_be_a_tensor_of_one_number() -> None:
+    network = model()
+    inputs, targets = examples(4)
+    loss = accumulated_step(
+        torch.arange(4),
+        2,
+        lambda rows: nn.functional.mse_loss(network(inputs[rows]), targets[rows]).reshape(1),
+        optimizer=Counted(network),
+        scaler=grad_scaler("fp32"),
+    )
+    assert loss == pytest.approx(stepped(4, 1)[0])
+
+
 @settings(steady, max_examples=40)
 @given(size=st.integers(1, 40), parts=st.integers(1, 12))
 def test_a_step_in_parts_is_the_step_of_the_whole_batch(size: int, parts: int) -> None:

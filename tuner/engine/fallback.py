@@ -99,7 +99,7 @@ class SpotWithFallback:
 
     def _another(self, at: Offer, trial: Standing) -> Offer | None:
         """Where all kinds count as full, one that waits tries them in turn, each for twice as long as the one before: none may be
-        full any more, and a worker may take longer to start than a machine is waited for."""
+        full any more, and one that has yet to come may take longer than a machine is waited for."""
         course = self._courses[trial.trial]
         if trial.waited_ns is None or trial.waited_ns < self._patience_ns << min(course.turns, 10):
             return None

@@ -7,15 +7,14 @@ from tuner.domain.cost import CostKind
 from tuner.domain.errors import NotFound
 from tuner.domain.events import Inherited
 from tuner.domain.ids import TRIAL_ID
-from tuner.domain.job import FINAL, JobState
+from tuner.domain.job import JobState
 from tuner.domain.ledger import Account
 from tuner.domain.money import FREE, Cost, Money, Price
 from tuner.domain.records import AttemptRow
 from tuner.domain.time import Instant
 from tuner.domain.usage import Usage
-from tuner.service.line import positions
 from tuner.service.node_prices import priced_kind
-from tuner.service.views import JobView, view_of
+from tuner.service.views import JobView, view_of, views_of
 from tuner.service.wiring import Service
 from tuner.store import answers, curves, evidence, jobs, ledger
 from tuner.store.answers import After as After
@@ -103,9 +102,7 @@ def page_of_jobs(
 ) -> list[JobView]:
     with service.database.read() as db:
         rows = jobs.page(db, service.project, state=state, tag=tag, before=before, limit=limit)
-        waits = any(row.state not in FINAL and row.running_since is None for row in rows)
-        places = positions(db, service.now()) if waits else {}
-        return [view_of(db, service, row, places) for row in rows]
+        return views_of(db, service, rows)
 
 
 def page_of_trials(

@@ -61,7 +61,7 @@ class ClusterMeter:
     def look(self) -> None:
         """Counts the time since the last look, whoever looked. Raises Unavailable where the database does not answer."""
         service, now = self._service, self._service.now()
-        if now < self._again_at:
+        if now < self._again_at <= now + AWAY_NS:
             return
         self._again_at = Instant(now + LOOK_NS)
         try:
@@ -75,9 +75,10 @@ class ClusterMeter:
                 cluster_hours.begin(db, service.project, now)
                 return
             passed = now - seen.until
-            if passed < LOOK_NS // 2 or not cluster_hours.advance(db, service.project, seen, now):
+            # A clock that was set back is followed; the clocks of two services may differ by a little.
+            if -GAP_NS <= passed < LOOK_NS // 2 or not cluster_hours.advance(db, service.project, seen, now):
                 return
-            if passed <= GAP_NS:
+            if 0 < passed <= GAP_NS:
                 self._add(db, workers, passed, now)
 
     def _add(self, db: Connection, workers: list[Node], passed_ns: int, now: Instant) -> None:
@@ -121,10 +122,10 @@ def cluster_cost(service: Service, since: Instant | None, until: Instant | None)
         known = cluster_hours.clock(db, service.project)
         if known is None:
             return None
-        first = known.since if since is None else max(since, known.since)
         # The hour of the first look began before it.
-        begin = Instant(first // HOUR_NS * HOUR_NS) if first == known.since else first
-        end = now if until is None else min(until, now)
+        began = known.since // HOUR_NS * HOUR_NS
+        begin = Instant(began if since is None else max(began, -(-since // HOUR_NS) * HOUR_NS))
+        end = now if until is None else Instant(min(-(-until // HOUR_NS) * HOUR_NS, now))
         times = cluster_hours.times(db, service.project, begin, end)
         watch = cluster_hours.watched(db, service.project, begin, end)
     kinds = sorted({one.kind for one in times})

@@ -13,7 +13,7 @@ from tuner.service.above import refuse_without_room
 from tuner.service.tags import tag_faults
 from tuner.service.views import JobView, job_view, revision_of
 from tuner.service.wiring import Service
-from tuner.store import above, above_changes, answers, budget_waits, jobs, launches
+from tuner.store import above, above_changes, budget_waits, jobs, launches
 from tuner.store.database import Connection
 from tuner.store.jobs import JobRow
 from tuner.store.journal import end_open, landed
@@ -134,7 +134,7 @@ def _change_budget(db: Connection, row: JobRow, budget: Budget, now: Instant) ->
     ]
     if faults:
         raise Invalid(*faults)
-    begun, ran_ns = sum(answers.states(db, row.id).values()), jobs.running_ns(db, row.id, now)
+    begun, ran_ns = jobs.trials_begun(db, row.id), jobs.running_ns(db, row.id, now)
     if budget.trials is not None and budget.trials < begun:
         raise Conflict(f"{begun} trials have begun already; allow at least that many")
     changed = budget.wall_clock_ns != row.budget.wall_clock_ns

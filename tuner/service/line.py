@@ -1,13 +1,12 @@
 """The line of jobs that wait for their turn, as the controller serves it and as people see it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.domain.job import FINAL
 from tuner.domain.line import line_up
 from tuner.domain.time import Instant
 from tuner.domain.window import Window
-from tuner.store import launches
 from tuner.store import line as rows
 from tuner.store.database import Connection
 from tuner.store.jobs import JobRow
@@ -33,17 +32,24 @@ def positions(db: Connection, now: Instant) -> dict[str, int]:
     return {job: place for place, job in enumerate(in_line(db, now), start=1)}
 
 
-def wait_of(db: Connection, row: JobRow, now: Instant, places: Mapping[str, int] | None = None) -> Wait:
-    """`places`: the positions of all, where they are known already."""
-    if row.state in FINAL or row.running_since is not None:
-        return Wait()
-    launch = launches.get(db, row.id)
-    if launch is None or launch.state != "wanted":
-        return Wait()
-    opens_at = opening(launch, row.spec.window, now)
-    if opens_at is not None:
-        return Wait(next_opening=opens_at)
-    return Wait(position=(positions(db, now) if places is None else places).get(row.id))
+def waits_of(
+    db: Connection, found: Sequence[JobRow], launched: Mapping[str, Launch], now: Instant
+) -> dict[str, Wait]:
+    """Of each of these jobs, given what is launched of them."""
+    openings = {
+        row.id: opening(launched[row.id], row.spec.window, now)
+        for row in found
+        if row.state not in FINAL
+        and row.running_since is None
+        and row.id in launched
+        and launched[row.id].state == "wanted"
+    }
+    places = positions(db, now) if None in openings.values() else {}
+    waits = {
+        job: Wait(position=places.get(job)) if opens_at is None else Wait(next_opening=opens_at)
+        for job, opens_at in openings.items()
+    }
+    return {row.id: waits.get(row.id, Wait()) for row in found}
 
 
 def opening(launch: Launch, window: Window | None, now: Instant) -> Instant | None:

@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.domain.ledger import Account
 from tuner.domain.trial import TrialState
 from tuner.service.dashboards import optuna_link
-from tuner.service.line import Wait, wait_of
+from tuner.service.line import Wait, waits_of
 from tuner.service.wiring import Service
 from tuner.store import answers, best, jobs, launches, ledger
 from tuner.store.answers import Reached
@@ -72,19 +72,30 @@ def job_view(service: Service, job: str) -> JobView:
         return view_of(db, service, jobs.get(db, job, service.project))
 
 
-def view_of(
-    db: Connection, service: Service, row: JobRow, places: Mapping[str, int] | None = None
-) -> JobView:
-    """`places`: the positions of all jobs in line, where they are known already."""
-    return JobView(
-        row,
-        ledger.account(db, row.id),
-        answers.states(db, row.id),
-        answers.steps_reported(db, row.id),
-        best.best(db, row.id),
-        jobs.running_ns(db, row.id, service.now()),
-        wait_of(db, row, service.now(), places),
-        launches.get(db, row.id),
-        service.cluster.dashboard_url,
-        optuna_link(service.settings, row.id),
-    )
+def view_of(db: Connection, service: Service, row: JobRow) -> JobView:
+    (view,) = views_of(db, service, [row])
+    return view
+
+
+def views_of(db: Connection, service: Service, rows: Sequence[JobRow]) -> list[JobView]:
+    """In as many questions to the database for many jobs as for one."""
+    names, now = [row.id for row in rows], service.now()
+    accounts = ledger.accounts_of(db, names)
+    states, steps = answers.states_of(db, names), answers.steps_of(db, names)
+    found, launched = best.best_of_each(db, names), launches.of_jobs(db, names)
+    waits = waits_of(db, rows, launched, now)
+    return [
+        JobView(
+            row,
+            accounts[row.id],
+            states[row.id],
+            steps[row.id],
+            found.get(row.id),
+            row.running_ns(now),
+            waits[row.id],
+            launched.get(row.id),
+            service.cluster.dashboard_url,
+            optuna_link(service.settings, row.id),
+        )
+        for row in rows
+    ]

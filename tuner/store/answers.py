@@ -1,7 +1,7 @@
 """Answers as queries over what was recorded: reports, entries, trials. Nothing here is kept up to date by hand."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -140,14 +140,21 @@ def bill_by_trial(db: Connection, job: str) -> dict[str, dict[CostKind, Cost]]:
     return found
 
 
-def states(db: Connection, job: str) -> dict[TrialState, int]:
+def states_of(db: Connection, names: Collection[str]) -> dict[str, dict[TrialState, int]]:
+    """How many trials of each job are in each state."""
     t = trials.c
-    rows = db.execute(select(t.state, func.count()).where(t.job == job).group_by(t.state))
-    return {state: count for state, count in rows}
+    found: dict[str, dict[TrialState, int]] = {name: {} for name in names}
+    counts = select(t.job, t.state, func.count()).where(t.job.in_(names)).group_by(t.job, t.state)
+    for job, state, count in db.execute(counts):
+        found[job][state] = count
+    return found
 
 
-def steps_reported(db: Connection, job: str) -> int:
-    return db.execute(select(func.count()).select_from(reports).where(reports.c.job == job)).scalar_one()
+def steps_of(db: Connection, names: Collection[str]) -> dict[str, int]:
+    """How many steps of each job have been reported."""
+    r = reports.c
+    counts = select(r.job, func.count()).where(r.job.in_(names)).group_by(r.job)
+    return dict.fromkeys(names, 0) | {job: count for job, count in db.execute(counts)}
 
 
 def has_reported_since(db: Connection, job: str, at: Instant) -> bool:

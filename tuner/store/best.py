@@ -2,17 +2,17 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, select, tuple_
 
 from tuner.domain.money import Money
 from tuner.domain.objective import Mode
 from tuner.store.answers import Reached, reached
 from tuner.store.front import loss_of
-from tuner.store.tables import checkpoints, front, reports, trials
+from tuner.store.tables import checkpoints, front, jobs, reports, trials
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,28 @@ def best(db: Connection, job: str, limits: Limits = ANY) -> Reached | None:
     """The best metric that a trial reached within the limits; of equal ones the cheapest, the fastest, the first."""
     query = _points(job).where(*limits.conditions()).order_by(*BEST_FIRST)
     return _first(db, job, query)
+
+
+def best_of_each(db: Connection, names: Collection[str]) -> dict[str, Reached]:
+    """As `best` of each of these jobs, without limits; one without a metric is left out."""
+    f, r, t, c = front.c, reports.c, trials.c, checkpoints.c
+    trial, step = (
+        select(column)
+        .where(f.job == jobs.c.id)
+        .order_by(*BEST_FIRST, f.trial, f.step)
+        .limit(1)
+        .scalar_subquery()
+        for column in (f.trial, f.step)
+    )
+    rows = db.execute(select(jobs.c.id, trial, step).where(jobs.c.id.in_(names)))
+    places = [tuple(row) for row in rows if row[1] is not None]
+    query = (
+        select(reports, t.config, c.uri)
+        .join(trials, (t.job == r.job) & (t.trial == r.trial))
+        .outerjoin(checkpoints, (c.job == r.job) & (c.trial == r.trial) & (c.step == r.step))
+        .where(tuple_(r.job, r.trial, r.step).in_(places))
+    )
+    return {row.job: _in_whole(row) for row in db.execute(query)} if places else {}
 
 
 def next_better(db: Connection, job: str, mode: Mode, than: float) -> Reached | None:
@@ -96,11 +118,13 @@ def whole(db: Connection, job: str, places: Sequence[tuple[str, int]]) -> list[R
         query = query.where(f.trial == places[0][0], f.step == places[0][1])
     wanted = set(places)
     found = {
-        (row.trial, row.step): replace(reached(row), config=json.loads(row.config), checkpoint_uri=row.uri)
-        for row in db.execute(query)
-        if (row.trial, row.step) in wanted
+        (row.trial, row.step): _in_whole(row) for row in db.execute(query) if (row.trial, row.step) in wanted
     }
     return [found[place] for place in places]
+
+
+def _in_whole(row: Row[Any]) -> Reached:
+    return replace(reached(row), config=json.loads(row.config), checkpoint_uri=row.uri)
 
 
 def _points(job: str) -> Select[Any]:

@@ -11,7 +11,7 @@ from tuner.domain.ids import SELF_TEST
 from tuner.domain.money import ZERO, Money, Price
 from tuner.domain.time import Instant
 from tuner.store.cluster_tables import cluster_clock, cluster_hours, cluster_watch
-from tuner.store.tables import attempts, holds
+from tuner.store.tables import attempts, holds, jobs
 
 MS = 1_000_000
 HOUR_NS = 3600 * 10**9
@@ -130,11 +130,13 @@ def idle_cost(times: Iterable[Time]) -> dict[Kind, Money]:
 
 
 def busy(db: Connection, project: str) -> Busy:
-    """Where attempts are under way, and restore self-tests, of which it is not recorded where."""
-    a, h = attempts.c, holds.c
-    under_way = (a.project == project) & a.ended_at.is_(None) & a.landed_at.is_not(None)
+    """Where attempts are under way, and restore self-tests, of which it is not recorded where: by indexes, as it is asked for every
+    few seconds."""
+    a, h, j = attempts.c, holds.c, jobs.c
+    under_way = (a.project == project) & a.end.is_(None) & a.landed_at.is_not(None)
     rows = db.execute(select(a.node, a.instance_type, a.market).where(under_way)).all()
-    tests = (h.project == project) & (h.state == "open") & (h.trial == SELF_TEST)
+    running = select(j.id).where(j.project == project, j.state == "running")
+    tests = h.job.in_(running) & (h.state == "open") & (h.trial == SELF_TEST)
     count = int(db.execute(select(func.count()).select_from(holds).where(tests)).scalar_one())
     unknown = [(row.instance_type, row.market) for row in rows if not row.node]
     return Busy(frozenset(row.node for row in rows if row.node), (*unknown, *[(None, None)] * count))

@@ -50,6 +50,10 @@ class JobRow:
     def offers(self) -> tuple[Offer, ...]:
         return (self.offer, *self.others)
 
+    def running_ns(self, now: Instant) -> int:
+        """How long it has been running, its present run included."""
+        return self.ran_ns + (0 if self.running_since is None else max(0, now - self.running_since))
+
 
 @dataclass(frozen=True)
 class NewJob:

@@ -1,5 +1,6 @@
 """Which driver works on a job: an epoch that only goes up. A driver of an older epoch can write nothing any more."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -98,6 +99,11 @@ def end(db: Connection, job: str, epoch: int) -> None:
 def get(db: Connection, job: str) -> Launch | None:
     row = db.execute(select(launches).where(launches.c.job == job)).first()
     return None if row is None else _launch(row)
+
+
+def of_jobs(db: Connection, names: Collection[str]) -> dict[str, Launch]:
+    found = db.execute(select(launches).where(launches.c.job.in_(names)))
+    return {row.job: _launch(row) for row in found}
 
 
 def live(db: Connection) -> list[Launch]:

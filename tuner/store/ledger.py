@@ -4,10 +4,11 @@ Every function belongs to the caller's transaction. Ids are derived from job, tr
 anything twice changes nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
-from sqlalchemy import Connection, case, func, insert, select, true, update
+from sqlalchemy import Connection, Row, case, func, insert, select, true, update
 
 from tuner.domain.cost import CostKind, total
 from tuner.domain.ids import entry_id
@@ -50,12 +51,12 @@ def open_account(db: Connection, job: str, project: str, limit: Cost) -> None:
 
 def account(db: Connection, job: str) -> Account:
     a = accounts.c
-    row = db.execute(select(accounts).where(a.job == job)).one()
-    return Account(
-        Cost(Money(row.limit_usd), row.limit_gpu_ms),
-        Cost(Money(row.posted_usd), row.posted_gpu_ms),
-        Cost(Money(row.held_usd), row.held_gpu_ms),
-    )
+    return _account(db.execute(select(accounts).where(a.job == job)).one())
+
+
+def accounts_of(db: Connection, names: Collection[str]) -> dict[str, Account]:
+    found = db.execute(select(accounts).where(accounts.c.job.in_(names)))
+    return {row.job: _account(row) for row in found}
 
 
 def place(db: Connection, project: str, job: str, hold: OpenHold) -> bool:
@@ -247,6 +248,14 @@ def faults(db: Connection, job: str) -> list[str]:
     if any(row[f"posted_{unit}"] + row[f"held_{unit}"] > row[f"limit_{unit}"] for unit in UNITS):
         found.append("more is posted and held than its budget")
     return found
+
+
+def _account(row: Row[Any]) -> Account:
+    return Account(
+        Cost(Money(row.limit_usd), row.limit_gpu_ms),
+        Cost(Money(row.posted_usd), row.posted_gpu_ms),
+        Cost(Money(row.held_usd), row.held_gpu_ms),
+    )
 
 
 def _hold(row: object) -> OpenHold:

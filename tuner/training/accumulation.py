@@ -26,7 +26,7 @@ def accumulated_step(
     for part in batch.chunk(parts):
         loss = loss_of(part) * (len(part) / len(batch))
         scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-        losses.append(loss.detach())
+        losses.append(loss.detach().reshape(()))
     scaler.step(optimizer)
     scaler.update()
     found: list[float] = torch.stack(losses).tolist()  # read at once: each time, a GPU is waited for

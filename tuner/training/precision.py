@@ -1,7 +1,7 @@
 """Mixed precision by name: fp32, bf16, fp16, on CPU and CUDA."""
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ContextDecorator, ExitStack
+from types import TracebackType
 from typing import Literal
 
 import torch
@@ -19,27 +19,42 @@ def autocast(precision: str, device: str | None = None) -> AbstractContextManage
     """
     if precision != "fp32" and precision not in _DTYPES:
         raise ValueError(f"precision {precision!r} is not one of fp32, bf16 and fp16")
-    # A tensor on a GPU initializes CUDA. To ask for more than that would do so in a training on the CPU.
-    on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    note(precision=precision, device=device or ("cuda" if on_gpu else "cpu"))
-    if device is not None:
-        return _autocast(precision, device)
-    return _everywhere(precision) if on_gpu else _autocast(precision, "cpu")
+    return _Autocast(precision, device)
+
+
+class _Autocast(AbstractContextManager[object], ContextDecorator):
+    """Made once it may be entered again and again, as PyTorch's own; each time it is looked at anew whether GPUs are used.
+
+    PyTorch's context is of one kind of device, and passes over the tensors of others without a word.
+    """
+
+    def __init__(self, precision: str, device: str | None) -> None:
+        self._precision, self._device = precision, device
+        self._entered: list[ExitStack] = []
+
+    def __enter__(self) -> None:
+        # A tensor on a GPU initializes CUDA. To ask for more than that would do so in a training on the CPU.
+        on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        note(precision=self._precision, device=self._device or ("cuda" if on_gpu else "cpu"))
+        devices = ("cpu", "cuda") if on_gpu else ("cpu",)
+        with ExitStack() as all_of_them:
+            for device in devices if self._device is None else (self._device,):
+                all_of_them.enter_context(_autocast(self._precision, device))
+            self._entered.append(all_of_them.pop_all())
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._entered.pop().__exit__(kind, error, trace)
 
 
 def _autocast(precision: str, device: str) -> torch.autocast:
     if precision == "fp32":
         return torch.autocast(device, enabled=False)
     return torch.autocast(device, dtype=_DTYPES[precision])
-
-
-@contextmanager
-def _everywhere(precision: str) -> Iterator[None]:
-    """PyTorch's context is of one kind of device, and passes over the tensors of others without a word."""
-    with ExitStack() as both:
-        for device in ("cpu", "cuda"):
-            both.enter_context(_autocast(precision, device))
-        yield
 
 
 def grad_scaler(precision: str, device: str | None = None) -> torch.amp.GradScaler:

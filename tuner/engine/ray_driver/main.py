@@ -31,7 +31,7 @@ from tuner.engine.ray_cluster import node_types_of
 from tuner.engine.ray_driver.actuator import Actuator
 from tuner.engine.ray_driver.inheritance import HEIRS_MAX, Copier, heirs_of
 from tuner.engine.ray_driver.machines import Machines
-from tuner.engine.ray_driver.orders import Orders, memory_limit
+from tuner.engine.ray_driver.orders import MemoryLimit, Orders
 from tuner.engine.ray_driver.spot_gate import SpotGate
 from tuner.engine.ray_driver.tuning_run import run_tune
 from tuner.engine.recovery import recover
@@ -173,11 +173,10 @@ def rebuild(
     journal = SqlJournal(post.database, post.job, row.project, post.epoch, now)
     journal.budget_version = row.budget_version
     mode, size = row.spec.objective.mode, row.spec.resources
-    limit = memory_limit(ray.nodes(), cpus=size.cpus, gpus=size.gpus)
     orders = Orders(
         row,
         settings.storage,
-        limit,
+        MemoryLimit(ray.nodes, size),
         best_checkpoint=lambda trial: journal.best_checkpoint(trial, mode),
         saved_by=journal.saved_by,
         losses=post.losses,

@@ -1,10 +1,12 @@
 """What a worker is told at the beginning of an attempt."""
 
+import contextlib
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.domain.job import config_values
+from tuner.domain.job import Resources, config_values
 from tuner.engine.exposure import exposure
 from tuner.engine.ray_driver.actuator import Message
 from tuner.engine.world import Assignment
@@ -13,6 +15,7 @@ from tuner.store.losses import Losses
 
 # Of a node's memory, what user code may use; the rest is for Ray, our own processes and the system's cache.
 USABLE_MEMORY = 0.9
+FRESH_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Orders:
 
     row: JobRow
     storage: str
-    memory_limit_bytes: int | None
+    memory_limit: Callable[[], int | None]
     best_checkpoint: Callable[[str], tuple[float, int] | None]
     saved_by: Callable[[str, int], int | None]
     losses: Callable[[str], Losses]
@@ -53,9 +56,32 @@ class Orders:
             "best": best,
             "checkpoint_interval_ns": spec.checkpoint.interval_ns,
             "exposure": exposure(market, self.losses(market)),
-            "memory_limit_bytes": self.memory_limit_bytes,
+            "memory_limit_bytes": self.memory_limit(),
             "resources": {"CPU": spec.resources.cpus, "GPU": spec.resources.gpus},
         }
+
+
+class MemoryLimit:
+    """Of a trial of this size, as machines are there now: none may be when a driver begins, and larger ones may come. `nodes` is
+    asked once a second at most; where that raises, what was known is the answer."""
+
+    def __init__(
+        self,
+        nodes: Callable[[], Iterable[Mapping[str, Any]]],
+        size: Resources,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._nodes, self._size, self._clock = nodes, size, clock
+        self._asked_at: float | None = None
+        self._known: int | None = None
+
+    def __call__(self) -> int | None:
+        now = self._clock()
+        if self._asked_at is None or now - self._asked_at >= FRESH_S:
+            self._asked_at = now
+            with contextlib.suppress(Exception):
+                self._known = memory_limit(self._nodes(), cpus=self._size.cpus, gpus=self._size.gpus)
+        return self._known
 
 
 def memory_limit(nodes: Iterable[Mapping[str, Any]], *, cpus: float, gpus: float) -> int | None:

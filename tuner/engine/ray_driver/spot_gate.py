@@ -38,6 +38,7 @@ MOST_NS = 24 * 3600 * NS
 ENDS_WITHIN_NS = 10 * NS  # of the limit: the test has come to its own end by then
 LOST_MAX = 5
 LOOK_S = 0.2
+STARTS_WITHIN_S = 120.0
 CONFIGS = 3
 log = logging.getLogger("tuner.driver")
 
@@ -45,8 +46,9 @@ log = logging.getLogger("tuner.driver")
 @dataclass(frozen=True)
 class SpotGate:
     """`goes_on` is called several times a second; once it answers False, the test is given up. `seen`: the digest of the code as
-    the service has it. `wait_s`: after so long without a machine another kind is tried, and then this one again. `is_there`: whether
-    a machine of this kind is there already; of those that have yet to come the cheapest is asked for, which trials can use, too."""
+    the service has it. `wait_s`: after so long without a machine another kind is tried, and then this one again, for longer where a process
+    could take longer to start. `is_there`: whether a machine of this kind is there already; of those that have yet to come the cheapest
+    is asked for, which trials can use, too."""
 
     database: Database
     row: JobRow
@@ -141,9 +143,12 @@ class SpotGate:
 
     def _test(self, number: int) -> Verdict | None:
         """Waits for a machine for as long as it takes, on demand first; that costs nothing."""
-        for offer in cycle(sorted(self.row.offers, key=self._preference)):
+        kinds = sorted(self.row.offers, key=self._preference)
+        for turn, offer in enumerate(cycle(kinds)):
+            # A seat is known to have a machine once its process runs there.
+            wait_s = min(self.wait_s * 2 ** min(turn // len(kinds), 10), max(self.wait_s, STARTS_WITHIN_S))
             with self.seat(offer, self.row.spec.resources) as seat:
-                if self._awaited(seat.landed, self.wait_s):
+                if self._awaited(seat.landed, wait_s):
                     return self._paid(seat, offer, number)
             if not self.goes_on():
                 return None

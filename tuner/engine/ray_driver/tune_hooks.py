@@ -7,6 +7,7 @@ trial; here it means that memory and record may differ, so it ends the driver.
 import functools
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
@@ -23,9 +24,15 @@ from tuner.engine.ray_driver.actuator import Actuator, actor_sender
 from tuner.engine.ray_driver.attached import Attached
 from tuner.engine.ray_driver.deaths import node_of, went_with_its_machine
 from tuner.engine.worker.actor import TOLD
+from tuner.engine.world import Assignment
 
 # How many trials Tune may keep beside those that run before the ended ones are dropped.
 FORGET_AT = 200
+# For so long a worker may be starting on the machine that was found for it. Ray gives up a process after 60 s and starts another one;
+# where the machine is taken away meanwhile, it looks for the next one without a word.
+STARTS_WITHIN_S = 120.0
+# Of how many that wait it is asked in one turn whether they should be elsewhere, for which all that the job has is looked through.
+ASKED_AT_ONCE = 20
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -93,13 +100,20 @@ class Messenger(Unrecorded, TrialScheduler):
     _supports_buffered_results = False
 
     def __init__(
-        self, loop: Loop, actuator: Actuator, attached: Attached, each_turn: Callable[[], None]
+        self,
+        loop: Loop,
+        actuator: Actuator,
+        attached: Attached,
+        each_turn: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
         self._loop, self._actuator, self._each_turn = loop, actuator, each_turn
-        self._attached = attached
+        self._attached, self._clock = attached, clock
         self._nodes: dict[str, str] = {}  # by Tune's trials, which are our attempts
         self._added: dict[tuple[str, int], Trial] = {}
+        self._found_at: dict[tuple[str, int], float] = {}
+        self._next = 0
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         return True
@@ -156,13 +170,33 @@ class Messenger(Unrecorded, TrialScheduler):
         for progress in self._actuator.withdraw_pending():
             self._give_up(tune_controller, progress.trial, progress.attempt)
             self._loop.progress(progress)
-        for waiting in self._actuator.looking():
+        for waiting in self._asked_now():
+            if self._starts(tune_controller._tune_controller, waiting.trial, waiting.attempt):
+                continue
             if self._loop.relocate(waiting.trial, waiting.attempt):
                 self._actuator.ended(waiting.trial, waiting.attempt)
                 self._give_up(tune_controller, waiting.trial, waiting.attempt)
         looking = {(one.trial, one.attempt) for one in self._actuator.looking()}
         self._added = {name: trial for name, trial in self._added.items() if name in looking}
+        self._found_at = {name: at for name, at in self._found_at.items() if name in looking}
         return next(iter(self._added.values()), None)
+
+    def _asked_now(self) -> list[Assignment]:
+        """Those that wait, each in its turn: a thousand may, for as long as machines take to come."""
+        waiting = self._actuator.looking()
+        if self._next >= len(waiting):
+            self._next = 0
+        found = waiting[self._next : self._next + ASKED_AT_ONCE]
+        self._next += len(found)
+        return found
+
+    def _starts(self, tune: Any, name: str, attempt: int) -> bool:
+        """Whether its worker is being started on a machine that it has: it is not a machine that it waits for."""
+        actor = tune._trial_to_actor.get(self._added.get((name, attempt)))
+        if actor is None or not tune._actor_manager.is_actor_started(actor):
+            return False
+        now = self._clock()
+        return now - self._found_at.setdefault((name, attempt), now) < STARTS_WITHIN_S
 
     def _give_up(self, tune_controller: Any, name: str, attempt: int) -> None:
         """Tune need not look for a worker for this attempt any more."""

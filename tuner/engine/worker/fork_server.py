@@ -103,11 +103,11 @@ def _import(*names: str) -> None:
 def needs_dynamo(modules: Iterable[str]) -> bool:
     """Whether any of these modules, which user code brought with it, may call what imports torch._dynamo."""
     for name in modules:
-        file = getattr(sys.modules[name], "__file__", None) or ""
-        if name.startswith(OF_EVERYBODY) or not file.endswith(".py"):
+        if name.startswith(OF_EVERYBODY):
             continue
-        with contextlib.suppress(OSError):
-            source = Path(file).read_text(errors="replace")
+        with contextlib.suppress(Exception):  # what stands for a module may be anything, and answer anything
+            file = str(getattr(sys.modules[name], "__file__", None) or "")
+            source = Path(file).read_text(errors="replace") if file.endswith(".py") else ""
             if "torch" in source and NEEDS_DYNAMO.search(source):
                 return True
     return False

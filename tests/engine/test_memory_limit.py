@@ -1,0 +1,36 @@
+"""How much memory a trial may use: its share of the machines that are there when it begins, not when its driver did."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tuner.domain.job import Resources
+from tuner.engine.ray_driver.orders import FRESH_S, USABLE_MEMORY, MemoryLimit
+
+HEAD = {"Alive": True, "Resources": {"memory": 8e9}}
+SMALL = {"Alive": True, "Resources": {"CPU": 2, "memory": 4e9}}
+LARGE = {"Alive": True, "Resources": {"CPU": 2, "memory": 16e9}}
+
+
+def test_a_driver_that_began_without_a_worker_learns_of_those_that_come() -> None:
+    there: list[Mapping[str, Any]] = [HEAD]
+    now, asked, is_away = 0.0, 0, False
+
+    def nodes() -> list[Mapping[str, Any]]:
+        nonlocal asked
+        asked += 1
+        if is_away:
+            raise RuntimeError("the head is away")
+        return there
+
+    limit = MemoryLimit(nodes, Resources(cpus=1), lambda: now)
+    assert limit() is None
+    there.append(SMALL)
+    assert limit() is None
+    now += FRESH_S
+    assert limit() == limit() == 2e9 * USABLE_MEMORY
+    assert asked == 2
+    there.append(LARGE)
+    now += FRESH_S
+    assert limit() == 8e9 * USABLE_MEMORY
+    is_away, now = True, now + FRESH_S
+    assert limit() == 8e9 * USABLE_MEMORY
