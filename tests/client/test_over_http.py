@@ -24,13 +24,13 @@ class Handler(BaseHTTPRequestHandler):
     server: "Service"
 
     def do_GET(self) -> None:
+        before, self.server.asked = self.server.asked, self.server.asked + 1
         if self.path.endswith("/events"):
             self._tell()
-        elif self.server.asked % 2 == 0:
+        elif before % 2 == 0:
             self._answer(503, {"title": "busy", "status": 503, "detail": "come later"}, ("Retry-After", "0"))
         else:
             self._answer(200, {"items": []})
-        self.server.asked += 1
 
     def _tell(self) -> None:
         after = self.headers.get("Last-Event-ID")
