@@ -231,7 +231,7 @@ def test_what_idle_machines_cost_is_apart_from_what_jobs_spent(
     page.set_viewport_size({"width": 390, "height": 800})
     page.goto(f"{finished.url}#/spend")
     part = section(page, "Machines that no job used")
-    expect(part.get_by_role("heading")).to_have_text("Machines that no job used: $0.06")
+    expect(part.get_by_role("heading")).to_have_text("Machines that no job used: $0.0600")
     expect(part).to_contain_text("Nobody looked for 2.0 h")
     expect(part.get_by_role("table")).to_contain_text("tiny")
     assert violations(page) == []

@@ -1,4 +1,4 @@
-"""A backup is made while a job trains on a real Ray, and its database is lost: in its place, and with all of its machine."""
+"""Backups are made while a job trains on a real Ray, and what they are of is lost: the database, and then the whole machine."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -9,88 +9,88 @@ import pytest
 from tests.system import books
 from tests.system.books import micro
 from tests.system.serving import Served, until
+from tuner.schemas.job import Job
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
-BUDGET = {"usd": 1.0, "trials": 16}
+USD = 1.0
 
 
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    found = Served(tmp_path_factory.mktemp("machine") / "home")
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Served]:
+    found = Served(tmp_path / "machine").start()
     yield found
-    if hasattr(found, "client"):
+    if found.process.poll() is None:
         found.stop()
 
 
 @pytest.fixture
-def served(machine: Served) -> Served:
-    if not hasattr(machine, "process") or machine.process.poll() is not None:
-        machine.start()
-    return machine
+def elsewhere(machine: Served, tmp_path: Path) -> Iterator[Served]:
+    """Another machine, which reaches the same storage."""
+    found = Served(tmp_path / "elsewhere", TUNER_STORAGE=machine.storage)
+    yield found
+    if hasattr(found, "process"):
+        found.stop()
 
 
-@pytest.fixture
-def job(served: Served, tmp_path: Path) -> str:
-    """One that reported before `backup` was made of it, and goes on."""
-    slow = {"step_s": 1.0, "hurry": str(tmp_path / "hurry")}
-    job = served.submit("steady:train", budget=BUDGET, constants=slow).id
-    served.reports_at_least(job, 2)
-    made = served.tuner("backup", str(tmp_path / "backup"))
-    assert made.returncode == 0, made.stderr
-    served.reports_at_least(job, served.client.job(job).progress.steps + 3)
-    return job
-
-
-def goes_on(served: Served, job: str, hurry: Path) -> int:
-    """To its end, with books that are right; what that cost, in micro-dollars."""
-    before = served.client.job(job)
-    assert (before.state, before.spend.held_usd) == ("paused", 0)
-    assert "restored from the backup" in before.detail
-    hurry.touch()
-    served.client.resume(job)
-    ended = served.finished(job)
-    assert (ended.state, ended.stop_reason) == ("succeeded", "trials"), ended.detail
-    assert ended.progress.steps > before.progress.steps > 0
-    books.check(served.client, job)
-    return micro(ended.spend.usd) - micro(before.spend.usd)
-
-
-def test_a_driver_that_runs_through_a_restore_ends_and_its_job_goes_on(
-    served: Served, job: str, tmp_path: Path
+def test_a_job_goes_on_after_each_restore_and_never_passes_its_budget(
+    machine: Served, elsewhere: Served, tmp_path: Path
 ) -> None:
-    before = served.client.job(job).spend.usd
-    assert served.drivers(job)
-    served.kill_api()
-    said = until("nobody leads any more", lambda: _restored(served, tmp_path / "backup", "--replace"))
-    assert f"{job}  test  was running" in said
-    until("the driver of before has ended", lambda: not served.drivers(job) and not served.workers())
-    served.start()
-    restored = served.client.job(job)
-    assert restored.spend.usd >= before, "what was spent after the backup is not forgotten"
-    assert served.client.bill(job).restored_usd > 0
-    goes_on(served, job, tmp_path / "hurry")
+    hurry = tmp_path / "hurry"
+    slow = {"step_s": 2.0, "hurry": str(hurry)}
+    job = machine.submit("steady:train", budget={"usd": USD, "trials": 12}, constants=slow).id
+    before = backed_up(machine, job, tmp_path / "first")
+    machine.kill_api()
+    until("nobody leads any more", lambda: restored(machine, job, tmp_path / "first", "--replace"))
+    until("the driver of before ends", lambda: not machine.drivers(job) and not machine.workers())
+    machine.start()
+    shown = paused(machine, job)
+    assert shown.spend.usd >= before.spend.usd, "what was spent after the backup is not forgotten"
+    assert machine.client.bill(job).restored_usd > 0
 
-
-def test_a_job_of_a_machine_that_is_gone_goes_on_elsewhere_and_never_passes_its_budget(
-    served: Served, job: str, tmp_path: Path
-) -> None:
-    served.stop()
-    with sqlite3.connect(served.home / "tuner.db") as db:
-        query = "SELECT posted_usd + held_usd FROM accounts WHERE job = ?"
-        (paid,) = db.execute(query, (job,)).fetchone()
-    elsewhere = Served(tmp_path / "elsewhere", TUNER_STORAGE=served.storage)
-    said = _restored(elsewhere, tmp_path / "backup")
-    assert f"{job}  test  was running" in said
+    machine.client.resume(job)
+    backed_up(machine, job, tmp_path / "second")
+    machine.stop()
+    paid = spent_and_held(machine.home / "tuner.db", job)
+    assert restored(elsewhere, job, tmp_path / "second")
     elsewhere.start()
-    try:
-        shown = elsewhere.client.job(job)
-        left = micro(shown.budget["usd"]) - micro(shown.spend.usd)
-        assert 0 < left <= micro(BUDGET["usd"]) - paid
-        assert paid + goes_on(elsewhere, job, tmp_path / "hurry") <= micro(BUDGET["usd"])
-    finally:
-        elsewhere.stop()
+    shown = paused(elsewhere, job)
+    left = micro(shown.budget["usd"]) - micro(shown.spend.usd)
+    assert 0 < left <= micro(USD) - paid, "what nobody knows of is taken off its budget"
+    hurry.touch()
+    elsewhere.client.resume(job)
+    ended = elsewhere.finished(job)
+    assert (ended.state, ended.stop_reason) == ("succeeded", "trials"), ended.detail
+    books.check(elsewhere.client, job)
+    assert paid + micro(ended.spend.usd) - micro(shown.spend.usd) <= micro(USD)
 
 
-def _restored(served: Served, backup: Path, *words: str) -> str:
-    """What it says; nothing where it is refused."""
-    return served.tuner("restore", str(backup), *words).stdout
+def backed_up(served: Served, job: str, file: Path) -> Job:
+    """The job some time after a backup was made between two of its reports."""
+    until("it reports", lambda: served.client.job(job).progress.steps)
+    seen = served.client.job(job).progress.steps
+    made = served.tuner("backup", str(file))
+    assert made.returncode == 0, made.stderr
+    served.reports_at_least(job, seen + 2)
+    return served.client.job(job)
+
+
+def restored(served: Served, job: str, file: Path, *words: str) -> bool:
+    """Whether it was not refused."""
+    done = served.tuner("restore", str(file), *words)
+    assert done.returncode == (not done.stdout), done.stderr
+    return f"{job}  test  was running" in done.stdout
+
+
+def paused(served: Served, job: str) -> Job:
+    """The job after a restore, which holds nothing and lost nothing that it had learned."""
+    found = served.client.job(job)
+    assert (found.state, found.spend.held_usd) == ("paused", 0)
+    assert "restored from the backup" in found.detail
+    assert found.progress.steps
+    return found
+
+
+def spent_and_held(database: Path, job: str) -> int:
+    with sqlite3.connect(database) as db:
+        query = "SELECT posted_usd + held_usd FROM accounts WHERE job = ?"
+        return int(db.execute(query, (job,)).fetchone()[0])

@@ -66,8 +66,8 @@ def _with_idle(found: SpendAnswer) -> RenderableType:
     cluster = found.cluster
     if cluster is None:
         return _spend(found)
-    parts = [_spend(found), Text(_idle(found, cluster))]
-    return Group(*parts, _machines(cluster)) if cluster.kinds else Group(*parts)
+    by_kind = [_machines(cluster)] if cluster.kinds else []
+    return Group(_spend(found), Text(_idle(found, cluster)), *by_kind)
 
 
 def _idle(found: SpendAnswer, cluster: ClusterCost) -> str:
