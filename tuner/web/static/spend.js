@@ -94,10 +94,10 @@ function machines(found) {
   if (cluster.unseen_hours > 0) notes.push(`Nobody looked for ${duration(cluster.unseen_hours * 3600)}; what machines cost then is not known, and not in it.`);
   else if (idle === null && cluster.unpriced_node_hours === 0) notes.push("Nobody looked at the machines in this time.");
   if (found.since === null || found.since < cluster.known_since) notes.push(`Counted since ${when(cluster.known_since)}.`);
-  const rows = cluster.kinds.map((one) => [one.instance_type || "unnamed", one.market.replaceAll("_", " "), figure(one.node_hours), figure(one.idle_hours), usd(one.usd), usd(one.idle_usd)]);
+  const rows = cluster.kinds.map((one) => [one.instance_type || "unnamed", one.market.replaceAll("_", " "), usd(one.idle_usd), figure(one.idle_hours), usd(one.usd), figure(one.node_hours)]);
   return h("section", { "aria-label": "Machines that no job used" },
     h("h2", {}, `Machines that no job used: ${idle === null ? "unknown" : usd(idle)}`),
     h("p", {}, "What worker machines cost while no trial ran on them: until they are given back, or the next trial comes. It is in no job’s bill and not in the figures above."),
     h("ul", { class: "soft" }, notes.map((note) => h("li", {}, note))),
-    rows.length === 0 ? null : table("Idle machines by kind", ["Machine", "Market", "Hours", "Idle hours", "Cost", "Cost while idle"], rows, { numeric: [2, 3, 4, 5] }));
+    rows.length === 0 ? null : table("Idle machines by kind", ["Machine", "Market", "Cost while idle", "Idle hours", "Cost", "Hours"], rows, { numeric: [2, 3, 4, 5] }));
 }
