@@ -19,6 +19,15 @@ CODES = {500: "InternalError", 503: "SlowDown", 403: "AccessDenied", 507: "Insuf
 EMPTY = b"<ListBucketResult><IsTruncated>false</IsTruncated><KeyCount>0</KeyCount></ListBucketResult>"
 HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "host", "expect"}
 SLOW_S = 0.3
+# On a port of its own, which it says.
+SERVES = """
+import threading
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+server.start()
+print(server.get_host_and_port()[1], flush=True)
+threading.Event().wait()
+"""
 
 
 @contextlib.contextmanager
@@ -27,26 +36,13 @@ def moto_server() -> Iterator[int]:
     assert importlib.util.find_spec("moto"), (
         "these tests need moto's server: pip install -c constraints.txt -e '.[dev,s3]'"
     )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        _await(port, server)
-        yield port
-    finally:
-        server.terminate()
-        server.wait()
-
-
-def _await(port: int, server: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and server.poll() is None:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"moto's server did not start (exit status {server.poll()})")
+    command = [sys.executable, "-c", SERVES]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        try:
+            assert server.stdout is not None
+            yield int(server.stdout.readline())
+        finally:
+            server.terminate()
 
 
 @dataclass
@@ -100,7 +96,7 @@ class Proxy(ThreadingHTTPServer):
                     return fault
         return None
 
-    def asks(self, part: str, within_s: float = 60) -> bool:
+    def asks(self, part: str, within_s: float = 240) -> bool:
         """Whether somebody asks for something with `part` in its path or query."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
@@ -136,7 +132,7 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def _forward(self, body: bytes) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.upstream, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.upstream, timeout=300)
         headers = {name: value for name, value in self.headers.items() if name.lower() not in HOP_BY_HOP}
         connection.request(self.command, self.path, body=body, headers=headers)
         response = connection.getresponse()
@@ -190,7 +186,7 @@ class Handler(BaseHTTPRequestHandler):
         self._send(self._forward(body[: len(body) // 2]))
 
     def _hang(self, fault: Fault, body: bytes) -> None:
-        self.server.over.wait(60)
+        self.server.over.wait(300)
         self.close_connection = True
 
     def _slow(self, fault: Fault, body: bytes) -> None:
