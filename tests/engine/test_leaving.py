@@ -119,14 +119,14 @@ def test_a_notice_that_is_too_short_for_the_step_costs_the_step_in_progress_and_
     drive: Any, node: Node, gate: Path, left_s: float
 ) -> None:
     driver = drive()
-    driver.begin(until=9, config=gated(3, gate), lease_s=10_000, **EVERY_STEP)
-    driver.reported(2)
-    durable(driver, 2)
+    driver.begin(until=9, config=gated(2, gate), lease_s=10_000, **EVERY_STEP)
+    driver.reported(1)
+    durable(driver, 1)
     driver.takes(2000)
     node.goes(left_s)
     ended = driver.until_state("preempted")
-    assert [report["step"] for report in driver.reports] == [1, 2]
-    assert ended["saved_step"] == 2
+    assert [report["step"] for report in driver.reports] == [1]
+    assert ended["saved_step"] == 1
     assert ended["error"]["message"] == "goes"
 
 
