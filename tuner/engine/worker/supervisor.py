@@ -234,7 +234,7 @@ class Supervisor:
                 over = self._changed.wait_for(lambda: attempt.state is not None, EXIT_GRACE_S)
                 if over or not endings.unread(self._connection):
                     break
-            self._changed.wait_for(lambda: self._pid in self._exits, EXIT_STATUS_S)
+            self._changed.wait_for(lambda: attempt.state is not None or self._pid in self._exits, EXIT_STATUS_S)
             if not attempt.closed_by(attempt.saved_step):  # else its last checkpoint is on its way
                 code = self._exits.get(self._pid, 0)
                 attempt.end("failed", endings.exited(code, self._pump.last() if self._pump else ""))
