@@ -39,14 +39,18 @@ def find_elsewhere(home: Path) -> subprocess.Popen[str]:
 
 def test_a_head_listens_on_the_loopback_only(local_head: LocalHead) -> None:
     session = local_head.find_or_start().session
-    listening = [
-        connection.laddr.ip
-        for process in marked(session)
-        for connection in process.net_connections("inet")
-        if connection.status == psutil.CONN_LISTEN
-    ]
+    listening = [place for process in marked(session) for place in places_of(process)]
     assert len(listening) >= 8
     assert set(listening) <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+
+
+def places_of(process: psutil.Process) -> list[str]:
+    """Where it listens; nowhere where it has ended meanwhile, as helpers of Ray's do."""
+    try:
+        found = process.net_connections("inet")
+    except psutil.NoSuchProcess:
+        return []
+    return [connection.laddr.ip for connection in found if connection.status == psutil.CONN_LISTEN]
 
 
 def test_only_the_token_opens_a_head_and_only_its_owner_can_read_it(local_head: LocalHead) -> None:
@@ -64,9 +68,16 @@ def test_every_process_of_a_head_carries_its_mark(local_head: LocalHead) -> None
     family = psutil.Process(head.pids[0]).children(recursive=True)
     assert len(family) >= 5
     assert {mark_of(process.pid) for process in family if process.is_running()} <= {head.session, None}
-    titled = [process for process in family if process.name().startswith("ray::")]
-    assert titled, "processes that Ray gives a title are those that could lose the mark"
-    assert all(mark_of(process.pid) == head.session for process in titled)
+    marks: list[str | None] = []
+
+    def has_titled() -> bool:
+        """Processes that Ray gives a title, a moment after they began, are those that could lose the mark."""
+        found = psutil.Process(head.pids[0]).children(recursive=True)
+        marks[:] = [mark_of(one.pid) for one in found if name_of(one).startswith("ray::")]
+        return bool(marks)
+
+    until(has_titled)
+    assert set(marks) == {head.session}
 
 
 def test_the_environment_of_a_head_has_no_setting_of_the_service(
@@ -83,7 +94,7 @@ def test_the_environment_of_a_head_has_no_setting_of_the_service(
 
 def test_two_services_that_start_at_once_share_one_head(home: Path) -> None:
     sessions = [
-        process.communicate(timeout=90)[0] for process in [find_elsewhere(home), find_elsewhere(home)]
+        process.communicate(timeout=240)[0] for process in [find_elsewhere(home), find_elsewhere(home)]
     ]
     assert sessions[0] == sessions[1] != ""
     mine = LocalHead(home, cpus=1, gpus=0)
@@ -144,6 +155,13 @@ def test_a_directory_that_somebody_else_could_write_is_refused(tmp_path: Path) -
             keeper.find_or_start()
     finally:
         planted.unlink()
+
+
+def name_of(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.NoSuchProcess:
+        return ""
 
 
 def pid_of(head: Head, part: str) -> int:

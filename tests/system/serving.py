@@ -17,7 +17,7 @@ from tuner.client import Client
 from tuner.schemas.job import Job
 
 USER_CODE = Path(__file__).parent / "user_code"
-TIMEOUT_S = 120.0
+TIMEOUT_S = 300.0
 
 
 def until(said: str, condition: Callable[[], Any], *, timeout_s: float = TIMEOUT_S) -> Any:

@@ -12,7 +12,7 @@ from tests.system import books
 from tests.system.serving import Served, job
 from tuner.cli.main import app
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
 
 def test_a_plan_with_a_pilot_tells_what_the_job_then_costs(
