@@ -17,11 +17,11 @@ import psutil
 import pytest
 
 from deploy.processes.folder import Folder
+from tests import ports
 from tests.system import books
 from tests.system.serving import USER_CODE, job, until
 from tuner.client import Client, Event
 from tuner.engine.checkpoints import CheckpointStore
-from tuner.engine.ray_cluster.launch import free_ports
 from tuner.engine.ray_cluster.processes import MARK
 from tuner.schemas.answers import Attempt
 
@@ -36,7 +36,7 @@ class Whole:
         self.state = state
         rng = Random(os.getpid())
         network = f"127.{rng.randrange(100, 250)}.{rng.randrange(250)}"
-        (ray_port,) = free_ports(1)
+        (ray_port,) = ports.reserved(1)
         self._environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(USER_CODE), *filter(None, [os.environ.get("PYTHONPATH")])]),
