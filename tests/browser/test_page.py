@@ -296,7 +296,7 @@ def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(
 def test_the_page_is_small(page: Page, finished: Finished) -> None:
     job = finished.job
     answers: list[Response] = []
-    page.on("response", answers.append)
+    page.on("response", lambda one: answers.append(one))
     see(page, finished, job)
     page.goto(f"{finished.url}#/new")
     expect(page.get_by_role("main")).to_contain_text("Nothing has run")
