@@ -54,10 +54,12 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="sizing-") as folder,
         database(given.database, Path(folder)) as url,
     ):
-        Measured(Path(folder), url).run(given.trials, given.seconds)
+        ms = Measured(Path(folder), url).run(given.trials, given.seconds)
     if given.peer_trials:
-        ms = 1000 * peer(given.peer_trials, "reuse")
-        print(f"plain Ray Tune with reused actors, {given.peer_trials:,} trials: {ms:.0f} ms a trial")
+        peer_ms = 1000 * peer(given.peer_trials, "reuse")
+        print(
+            f"plain Ray Tune with reused actors, {given.peer_trials:,} trials: {peer_ms:.0f} ms a trial, ratio {ms / peer_ms:.1f}"
+        )
 
 
 @contextmanager
@@ -125,7 +127,8 @@ class Measured:
         self._head = LocalHead(folder / "head", cpus=2, gpus=0)
         self._url = url
 
-    def run(self, trials: int, seconds_max: float) -> None:
+    def run(self, trials: int, seconds_max: float) -> float:
+        """Milliseconds a trial."""
         found = self._head.find_or_start()
         self._roots = [psutil.Process(pid) for pid in found.pids]
         self._jobs = RayJobs(self._head.dashboard(found))
@@ -134,7 +137,7 @@ class Measured:
             key = secrets.token_hex(16)
             for name in ("one", "other"):
                 self._served.append(self._service(self._folder / name, key, found.dashboard_url).start())
-            self._follow(trials, seconds_max)
+            return self._follow(trials, seconds_max)
         finally:
             for served in self._served:
                 served.stop()
@@ -156,7 +159,7 @@ class Measured:
         }
         return Served(home, **settings)
 
-    def _follow(self, trials: int, seconds_max: float) -> None:
+    def _follow(self, trials: int, seconds_max: float) -> float:
         one, other = self._served
         job = one.submit(
             "benchmarks.noop:train",
@@ -192,9 +195,11 @@ class Measured:
         said = [thread.stop() for thread in watching]
         ended_as = other.client.job(job)
         assert ended_as.stop_reason in ("trials", "cancelled"), ended_as.detail
-        self._tell(looks, seconds, looks[-1].trials, self._size() - empty)
+        ended = sum(ended_as.progress.trials.values())
+        self._tell(looks, seconds, ended, self._size() - empty)
         print("\n".join(said))
         print(f"load at the end {os.getloadavg()[0]:.1f}")
+        return 1000 * seconds / ended
 
     def _get(self, served: Served, path: str) -> Callable[[], object]:
         headers = {"Authorization": f"Bearer {(served.home / 'api_key').read_text()}"}

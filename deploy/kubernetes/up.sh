@@ -29,6 +29,8 @@ kubectl -n tuner delete job tuner-migrate bucket --ignore-not-found
 # KubeRay and Kubernetes take what is built here; only the image's name is put in.
 built=$(kubectl kustomize "$here/overlays/$overlay")
 built=$(printf '%s\n' "$built" | sed "s|registry.example.com/tuner:[^\" ]*|$image|")
+# What this cluster refuses, such as for a KubeRay that is too old, changes nothing of what runs.
+printf '%s\n' "$built" | kubectl apply --dry-run=server -f - >/dev/null
 # The service reads the groups of workers that may come from the same.
 printf '%s\n' "$built" | kubectl -n tuner create configmap tuner-node-types --from-file=objects.yaml=/dev/stdin --dry-run=client -o yaml |
   kubectl apply -f -

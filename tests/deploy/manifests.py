@@ -107,11 +107,16 @@ def words(found: Any, path: str = "") -> Iterator[str]:
 
 
 def by_kuberay(one: Manifest, version: str) -> None:
-    """KubeRay publishes no package. Around the pods by the fields of its API reference, which follow; the pods by Kubernetes."""
-    jsonschema.validate(one, RAY_CLUSTER)
-    for group in groups(one):
-        template = {"apiVersion": "v1", "kind": "PodTemplate", "template": group["template"]}
-        kubernetes_validate.validate(template, version, strict=True)
+    """KubeRay publishes no package. What is its own by the fields of its API reference, which follow; what it takes over from
+    Kubernetes, by Kubernetes."""
+    for error in jsonschema.Draft202012Validator(RAY_CLUSTER).iter_errors(one):
+        raise ValueError(f"{error.json_path}: {error.message}")
+    options = one["spec"].get("autoscalerOptions", {})
+    beside = {name: value for name, value in options.items() if name not in OF_THE_AUTOSCALER}
+    autoscaler = {"spec": {"containers": [{"name": "autoscaler", **beside}]}}
+    for template in (autoscaler, *(group["template"] for group in groups(one))):
+        made = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": one["metadata"], "template": template}
+        kubernetes_validate.validate(made, version, strict=True)
 
 
 def an_object(required: tuple[str, ...] = (), **properties: dict[str, Any]) -> dict[str, Any]:
@@ -126,6 +131,12 @@ def an_object(required: tuple[str, ...] = (), **properties: dict[str, Any]) -> d
 TEXT, NUMBER, SWITCH, ANY = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}, {"type": "object"}
 TEXTS = {"type": "object", "additionalProperties": TEXT}
 GROUP = {"rayStartParams": TEXTS, "labels": TEXTS, "resources": TEXTS, "template": ANY}
+# The others of its options are a container's.
+OF_THE_AUTOSCALER = {
+    "version": {"enum": ["v1", "v2"]},
+    "upscalingMode": {"enum": ["Default", "Aggressive", "Conservative"]},
+    "idleTimeoutSeconds": NUMBER,
+}
 # ray.io/v1 of KubeRay 1.6 and 1.7, https://ray-project.github.io/kuberay/reference/api/, read 2026-11-22: what a cluster may say.
 RAY_CLUSTER = an_object(
     ("apiVersion", "kind", "metadata", "spec"),
@@ -142,9 +153,7 @@ RAY_CLUSTER = an_object(
         ),
         enableInTreeAutoscaling=SWITCH,
         autoscalerOptions=an_object(
-            version={"enum": ["v1", "v2"]},
-            upscalingMode={"enum": ["Default", "Aggressive", "Conservative"]},
-            idleTimeoutSeconds=NUMBER,
+            **OF_THE_AUTOSCALER,
             image=TEXT,
             imagePullPolicy=TEXT,
             resources=ANY,

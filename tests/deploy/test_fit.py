@@ -45,6 +45,17 @@ def test_our_image_has_the_version_of_the_code_wherever_it_is_named() -> None:
         assert image["newTag"].partition("-")[0] == VERSION
 
 
+def test_kuberay_has_one_version() -> None:
+    """What is installed is one of those that the manifests were held to, and as new as they need."""
+    (installed,) = re.findall(r"kuberay/\S+\?ref=v(\S+?)\"", (FOLDER / "up.sh").read_text())
+    page = " ".join((FOLDER / "README.md").read_text().split())
+    (held,) = re.findall(r"definitions of KubeRay ([\d., and]+\d)", page)
+    assert installed in re.findall(r"\d+\.\d+\.\d+", held)
+    for text in (page, (FOLDER / "base/ray-cluster.yaml").read_text()):
+        (needed,) = re.findall(r"(?:KubeRay\S* \(?)(\d+\.\d+)(?:\.0)? or (?:newer|later)", text)
+        assert tuple(map(int, needed.split("."))) <= tuple(map(int, installed.split(".")))[:2]
+
+
 def others(images: Iterator[str]) -> dict[str, str]:
     pairs = dict(one.rsplit(":", 1) for one in images)
     return {name: tag for name, tag in pairs.items() if not name.endswith("tuner")}

@@ -6,7 +6,6 @@ import subprocess
 from collections.abc import Iterator
 from typing import Any
 
-import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
@@ -34,26 +33,47 @@ def test_every_manifest_is_one_of_kubernetes(version: str) -> None:
         check(one, version)
 
 
-@pytest.mark.parametrize(
-    ("kind", "path", "word"),
-    [
-        ("Deployment", ("spec", "template", "spec", "containers", 0), "livenesProbe"),
-        ("RayCluster", ("spec",), "autoscalerOption"),
-        ("RayCluster", ("spec", "workerGroupSpecs", 1), "maxReplica"),
-        ("RayCluster", ("spec", "headGroupSpec", "template", "spec", "containers", 0), "imag"),
-        ("ServiceMonitor", ("spec", "endpoints", 0), "intervall"),
-        ("PrometheusRule", ("spec", "groups", 0, "rules", 0), "fro"),
-    ],
-)
-def test_what_a_kind_does_not_have_is_found(kind: str, path: tuple[str | int, ...], word: str) -> None:
+CONTAINER = ("spec", "headGroupSpec", "template", "spec", "containers", 0)
+WRONG: list[tuple[str, tuple[str | int, ...], Any]] = [
+    # What a kind does not have,
+    ("Deployment", ("spec", "template", "spec", "containers", 0, "livenesProbe"), {}),
+    ("RayCluster", ("spec", "autoscalerOption"), {}),
+    ("RayCluster", ("spec", "workerGroupSpecs", 1, "maxReplica"), 3),
+    ("RayCluster", (*CONTAINER, "imag"), "tuner"),
+    ("RayCluster", ("spec", "autoscalerOptions", "resources", "request"), {}),
+    ("RayCluster", ("metadata", "nam"), "tuner"),
+    ("ServiceMonitor", ("spec", "endpoints", 0, "intervall"), "15s"),
+    ("PrometheusRule", ("spec", "groups", 0, "rules", 0, "fro"), "5m"),
+    # what is of another type,
+    ("Deployment", ("spec", "replicas"), "two"),
+    ("RayCluster", ("spec", "workerGroupSpecs", 0, "maxReplicas"), "4"),
+    ("RayCluster", ("spec", "headGroupSpec", "rayStartParams", "num-cpus"), 0),
+    ("RayCluster", ("spec", "autoscalerOptions", "version"), "v3"),
+    ("RayCluster", ("spec", "autoscalerOptions", "securityContext", "allowPrivilegeEscalation"), "no"),
+    ("RayCluster", (*CONTAINER, "resources", "limits"), "4Gi"),
+    ("ServiceMonitor", ("spec", "endpoints"), {}),
+    ("PrometheusRule", ("spec", "groups", 0, "rules", 0, "labels"), ["page"]),
+    # and what is missing.
+    ("Deployment", ("spec", "selector"), None),
+    ("RayCluster", ("spec", "headGroupSpec"), None),
+    ("RayCluster", ("spec", "workerGroupSpecs", 1, "groupName"), None),
+    ("RayCluster", (*CONTAINER, "name"), None),
+    ("ServiceMonitor", ("spec", "selector"), None),
+    ("PrometheusRule", ("spec", "groups", 0, "name"), None),
+]
+
+
+@pytest.mark.parametrize(("kind", "path", "value"), WRONG, ids=lambda one: str(one))
+def test_what_a_kind_does_not_take_is_found(kind: str, path: tuple[str | int, ...], value: Any) -> None:
     wrong = copy.deepcopy(the(kind, "tuner", written()))
     inner: Any = wrong
-    for step in path:
+    for step in path[:-1]:
         inner = inner[step]
-    inner[word] = {}
-    with pytest.raises(
-        (ValueError, jsonschema.ValidationError, kubernetes_validate.ValidationError), match=word
-    ):
+    if value is None:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = value
+    with pytest.raises((ValueError, kubernetes_validate.ValidationError), match=str(path[-1])):
         check(wrong, VERSIONS[0])
 
 
@@ -96,6 +116,30 @@ def test_prices_are_those_of_the_catalogue(overlay: str, prices: Catalogue) -> N
         for one in listed:
             price = one.price(market)
             assert price == Price.from_usd_per_hour(said)
+
+
+SPOT = {
+    "aws": ({"eks.amazonaws.com/capacityType": "SPOT"}, {"eks.amazonaws.com/capacityType": "ON_DEMAND"}),
+    "gcp": ({"cloud.google.com/gke-spot": "true"}, {}),
+}
+
+
+def lands(pod: dict[str, Any], machine: dict[str, str]) -> bool:
+    """Whether a pod may run on a machine with these labels."""
+    node = pod.get("affinity", {}).get("nodeAffinity", {})
+    terms = node.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [{}])
+    expressions = [one for term in terms for one in term.get("matchExpressions", [])]
+    assert {one["operator"] for one in expressions} <= {"DoesNotExist"}
+    without = {one["key"] for one in expressions}
+    return pod.get("nodeSelector", {}).items() <= machine.items() and not without & set(machine)
+
+
+@pytest.mark.parametrize("overlay", SPOT)
+def test_pods_land_on_machines_of_their_market(overlay: str) -> None:
+    """The drivers of all jobs not on one that may be taken away, and no trial that is billed on demand."""
+    spot, on_demand = SPOT[overlay]
+    for name, pod in pods([the("RayCluster", "tuner", built(f"overlays/{overlay}"))]):
+        assert (lands(pod, spot), lands(pod, on_demand)) == (name == "spot", name != "spot"), name
 
 
 def test_nobody_is_root_and_nothing_gains_rights() -> None:

@@ -2,10 +2,13 @@
 
 import configparser
 import json
+import os
 import re
 import shlex
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -28,7 +31,7 @@ def unit(path: Path) -> configparser.SectionProxy:
 def startable(path: Path, folder: Path) -> Path:
     """With programs that this machine has, as systemd wants them to be there."""
     copy = folder / path.name
-    copy.write_text(re.sub(r"ExecStart=\S+", f"ExecStart={sys.executable}", path.read_text()))
+    copy.write_text(re.sub(r"(ExecStart(?:Post)?=-?)\S+", rf"\1{sys.executable}", path.read_text()))
     return copy
 
 
@@ -62,6 +65,28 @@ def test_the_service_runs_the_command_as_somebody_who_is_not_root() -> None:
     assert found["User"] == "tuner"
     assert found["Restart"] == "always"
     assert found["KillMode"] == "process", "Ray goes on with the jobs that run"
+
+
+def test_a_start_is_over_once_jobs_are_taken() -> None:
+    """Or the submission that follows it in the README would find nobody."""
+    answers = [503, 503, 200]
+
+    class Starting(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert self.path == "/readyz"
+            self.send_response(answers.pop(0))
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    _, *words = shlex.split(unit(FOLDER / "tuner.service")["ExecStartPost"])
+    with HTTPServer(("127.0.0.1", 0), Starting) as there:
+        threading.Thread(target=there.serve_forever, daemon=True).start()
+        env = {**os.environ, "TUNER_URL": f"http://127.0.0.1:{there.server_port}"}
+        subprocess.run([sys.executable, *words], env=env, check=True)
+        there.shutdown()
+    assert answers == []
 
 
 def test_its_home_is_the_state_that_it_may_write() -> None:

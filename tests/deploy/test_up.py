@@ -11,7 +11,7 @@ import yaml
 
 from tests.deploy.clouds import CLOUDS, PROGRAMS, WORDS, made, program, scratch, up
 from tests.deploy.manifests import KUBECTL, the
-from tests.deploy.stand_ins import Scratch
+from tests.deploy.stand_ins import Answers, Scratch
 from tuner.engine.ray_cluster.node_types import read_node_types
 from tuner.settings import Settings
 
@@ -112,14 +112,14 @@ def test_machines_of_aws_may_use_the_bucket_and_only_the_head_makes_others(tmp_p
     assert head[2]["Resource"] == "arn:aws:iam::123456789012:role/tuner-worker"
 
 
-def kubernetes(folder: Path, *, there: bool) -> Scratch:
+def kubernetes(folder: Path, *, there: bool, refuses: Answers = ()) -> Scratch:
     """kubectl builds what it really would, and is heard for the rest."""
     found = Scratch(folder)
     found.copy("deploy/kubernetes")
     for path in found.checkout.glob("deploy/kubernetes/overlays/*/*.yaml"):
         path.write_text(path.read_text().replace("example-", "my-").replace("123456789012", "210987654321"))
     missing = (("get secret", 0, "secret/tuner"),) if there else (("get crd", 1, ""),)
-    found.stand_in("kubectl-cluster", missing)
+    found.stand_in("kubectl-cluster", (*refuses, *missing))
     wrapper = found.folder / "bin/kubectl"
     heard = found.folder / "bin/kubectl-cluster"
     # Only what is applied comes in.
@@ -144,8 +144,9 @@ def test_a_bare_kubernetes_cluster_gets_operator_secrets_and_all_that_is_built(
     heard = found.heard()
     did = [" ".join(words[1:]) for words, _ in heard]
     assert any(one.startswith("create -k github.com/ray-project/kuberay/") for one in did)
-    secrets, told, manifests = (list(yaml.safe_load_all(stdin)) for _, stdin in heard if stdin)
+    secrets, tried, told, manifests = (list(yaml.safe_load_all(stdin)) for _, stdin in heard if stdin)
     assert {one["kind"] for one in secrets} == {"Secret"}
+    assert tried == manifests
     assert did.index("-n tuner delete job tuner-migrate bucket --ignore-not-found") < len(did) - 3
     text = yaml.safe_dump_all(manifests)
     assert "registry.example.com" not in text
@@ -188,7 +189,7 @@ def test_an_upgrade_leaves_the_operator_and_the_secrets(tmp_path: Path) -> None:
     found.run("deploy/kubernetes/up.sh", "trial", IMAGE)
     heard = found.heard()
     assert not [words for words, _ in heard if "create" in words]
-    told, manifests = (list(yaml.safe_load_all(stdin)) for _, stdin in heard if stdin)
+    _, told, manifests = (list(yaml.safe_load_all(stdin)) for _, stdin in heard if stdin)
     assert [one["kind"] for one in told] == ["ConfigMap"]
     assert "Secret" not in {one["kind"] for one in manifests}
 
@@ -202,6 +203,14 @@ def test_what_cannot_be_built_changes_nothing_of_what_runs(tmp_path: Path) -> No
     said = found.run("deploy/kubernetes/up.sh", "trial", IMAGE, status=1)
     assert "gone.yaml" in said.stderr
     assert not [words for words, stdin in found.heard() if stdin]
+
+
+def test_what_the_cluster_refuses_changes_nothing_of_what_runs(tmp_path: Path) -> None:
+    """Such as fields that its KubeRay does not know yet."""
+    found = kubernetes(tmp_path, there=True, refuses=(("apply --dry-run=server", 1, ""),))
+    found.run("deploy/kubernetes/up.sh", "trial", IMAGE, status=1)
+    (tried,) = [words for words, stdin in found.heard() if stdin]
+    assert tried == ["kubectl-cluster", "apply", "--dry-run=server", "-f", "-"]
 
 
 def server(folder: Path, *, there: bool) -> dict[str, str]:

@@ -154,7 +154,7 @@ def dies_saving(config: dict[str, Any]) -> None:
 
 
 def burns_or_waits(config: dict[str, Any]) -> None:
-    """A step is 0.3 s of arithmetic, or the same time without any; in a process of its own where `apart`."""
+    """A step is 0.3 s of a processor's arithmetic, or the same time without any; in a process of its own where `apart`."""
     with SpotSafe(counter=Counter()) as run:
         for _ in run.steps():
             if config.get("apart"):
@@ -167,10 +167,11 @@ def burns_or_waits(config: dict[str, Any]) -> None:
 
 
 def _burn(burns: bool) -> None:
-    end = time.monotonic() + 0.3
-    while time.monotonic() < end:
-        if not burns:
-            time.sleep(0.3)
+    if not burns:
+        time.sleep(0.3)
+    end = time.process_time() + 0.3
+    while burns and time.process_time() < end:
+        pass
 
 
 def waits_for_data(config: dict[str, Any]) -> None:

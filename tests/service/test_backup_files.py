@@ -1,6 +1,7 @@
 """What a backup is as a file, and what `tuner restore` refuses before anything has changed."""
 
 import json
+import struct
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -57,6 +58,20 @@ def test_an_altered_or_truncated_backup_is_refused_or_unharmed(
     except BadFile:
         return
     assert into.read_bytes() == copy
+
+
+@pytest.mark.parametrize(("flags", "method"), [(1, 8), (0, 97)], ids=["encrypted", "packed as nobody can"])
+def test_what_zipfile_cannot_read_is_refused(
+    made: tuple[Path, bytes], tmp_path: Path, flags: int, method: int
+) -> None:
+    """Flags and method stand six bytes into an entry's own header, and eight into the one of the directory."""
+    found = bytearray(made[0].read_bytes())
+    for signature, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        where = found.index(signature) + at
+        found[where : where + 4] = struct.pack("<HH", flags, method)
+    (tmp_path / "b").write_bytes(found)
+    with pytest.raises(BadFile, match="is no backup"):
+        unpack(tmp_path / "b", tmp_path / "copy")
 
 
 def test_a_backup_is_whole_private_and_never_overwritten(service: FakeService, tmp_path: Path) -> None:

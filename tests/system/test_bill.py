@@ -2,6 +2,7 @@
 
 import threading
 import time
+from urllib.parse import urlencode
 
 import pytest
 
@@ -11,6 +12,13 @@ from tuner.engine.ray_cluster import LocalHead
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 TOLERANCE = 0.02
+WORKERS = {
+    "detail": 1,
+    "limit": 10_000,
+    "filter_keys": "type",
+    "filter_predicates": "=",
+    "filter_values": "ACTOR_CREATION_TASK",
+}
 
 
 class Watch(threading.Thread):
@@ -34,15 +42,13 @@ class Watch(threading.Thread):
 
 
 def began(served: Served) -> float:
-    """When Ray began to run the one worker that there was, in Unix seconds."""
+    """When Ray began to run the last worker that there was, in Unix seconds."""
     head = LocalHead(served.home)
     dashboard = head.dashboard(head.find_or_start())
-    answer = dashboard.json(dashboard.call("GET", "/api/v0/tasks?detail=1&limit=1000"))
+    answer = dashboard.json(dashboard.call("GET", f"/api/v0/tasks?{urlencode(WORKERS)}"))
     dashboard.close()
     tasks = answer["data"]["result"]["result"]
-    workers = [
-        task for task in tasks if task["type"] == "ACTOR_CREATION_TASK" and "Trainable" in task["name"]
-    ]
+    workers = [task for task in tasks if "Trainable" in task["name"] and task["start_time_ms"]]
     return max(float(task["start_time_ms"]) for task in workers) / 1000
 
 

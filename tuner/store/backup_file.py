@@ -59,7 +59,8 @@ def unpack(file: Path, to: Path) -> About:
                 found = _copied(inside, target)
     except OSError as error:
         raise BadFile(f"{file} cannot be read: {error.strerror or error}") from error
-    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError, RuntimeError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError) as error:
+        # A RuntimeError of zipfile: the file says that it is encrypted, or packed in a way that there is not.
         raise BadFile(
             f"{file} is no backup of tuner, or a part of it is missing or altered: {error}"
         ) from error
@@ -77,15 +78,13 @@ def _about(data: bytes) -> About:
     try:
         found = json.loads(data)
         seal, version = found.pop("seal"), found["format"]
-        if version != FORMAT:
-            raise BadFile(
-                f"it is a backup of format {version}, and this version of tuner reads {FORMAT}: use a newer one"
-            )
-        about = About(**found)
+        about = About(**found) if version == FORMAT else None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, BadFile):
-            raise
         raise BadFile(f"what the backup says of itself cannot be read: {error}") from error
+    if about is None:
+        raise BadFile(
+            f"it is a backup of format {version}, and this version of tuner reads {FORMAT}: use a newer one"
+        )
     if seal != _seal(about) or about.kind not in NAMES:
         raise BadFile("what the backup says of itself was altered")
     return about

@@ -239,7 +239,6 @@ class _Reader:
         """A number, or a quantity of Kubernetes such as 500m or 12Gi."""
         text = str(given).strip()
         unit = next((one for one in (*_UNITS, "m") if text.endswith(one)), "")
-        unit = next((one for one in _UNITS if len(one) == 2 and text.endswith(one)), unit)
         try:
             number = float(text[: len(text) - len(unit)])
         except ValueError:
