@@ -30,6 +30,7 @@ from tuner.engine.simulated.traces import UpTimes
 from tuner.engine.simulated.training import Training
 from tuner.engine.simulated.world import NONE, Faults, SimulatedRun
 from tuner.engine.world import Terms
+from tuner.service.cluster_meter import ClusterMeter
 from tuner.service.trainables import Described
 from tuner.service.wiring import Service
 from tuner.settings import Settings
@@ -189,6 +190,17 @@ class SharedApp:
 @cache
 def shared_app() -> FastAPI:
     return create_app(service_in(_folder_of_this_run()))
+
+
+def stand_idle(service: FakeService, *workers: Node, looks: int, seconds: float) -> None:
+    """These are there, and nobody uses them, until the service has looked so many times since the first."""
+    meter, before = ClusterMeter(service), service.cluster.found
+    service.cluster.found = list(workers)
+    meter.look()
+    for _ in range(looks):
+        service.now.pass_s(seconds)
+        meter.look()
+    service.cluster.found = before
 
 
 def client_of(

@@ -79,6 +79,21 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "Posted, by market.",
             "currencyUSD",
             ((f'tuner:spend_usd:rate1h{{market=~"$market"}} {PER_HOUR}', "{{market}}"),),
+            width=12,
+            stacked=True,
+        ),
+        Panel(
+            "Jobs and idle machines, dollars an hour",
+            "Posted by jobs, and above it what worker nodes cost while no trial ran on them, which is in no bill.",
+            "currencyUSD",
+            (
+                (f'sum(tuner:spend_usd:rate1h{{market=~"$market"}}) {PER_HOUR}', "jobs"),
+                (
+                    f'tuner:cluster_idle_usd:rate1h{{market=~"$market"}} {PER_HOUR}',
+                    "idle: {{instance_type}}, {{market}}",
+                ),
+            ),
+            width=12,
             stacked=True,
         ),
         Panel(
@@ -86,6 +101,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "What all jobs cost so far, corrected as bills are.",
             "currencyUSD",
             (('sum by (kind) (tuner:bill_usd:max{market=~"$market"})', "{{kind}}"),),
+            width=12,
             stacked=True,
         ),
         Panel(
@@ -93,6 +109,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "Share of each that is spent in its present period.",
             "percentunit",
             (('tuner:budget_used:ratio{budget=~"$budget"}', "{{budget}}"),),
+            width=12,
         ),
     ),
     "Jobs and trials": (

@@ -15,6 +15,7 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route, e
 from tests import fakes
 from tests.fakes import KEY, FakeService
 from tuner.api.app import create_app
+from tuner.engine.ray_cluster import Node
 from tuner.engine.simulated.world import Faults
 from tuner.web import FOLDER
 
@@ -31,6 +32,7 @@ FLAGS = [
     "--disable-sync",
 ]
 WAIT_MS = 60_000  # for hangs; no verdict depends on it
+IDLE = Node("s1", 2, 0, 0, {"ray.io/market-type": "spot", "instance-type": "tiny", "usd-per-hour": "0.6"})
 FIDELITY = {"unit": "epoch", "min": 1, "max": 27, "reduction_factor": 3}
 
 expect.set_options(timeout=WAIT_MS)
@@ -124,6 +126,9 @@ class Finished(Site):
         up_s = [*((20.5 * n, 20.5 * n + 9) for n in range(3)), (65, None)]
         self.job = self.submit(fidelity=FIDELITY, budget={"usd": 0.002}, tags={"project": "vision"})
         fakes.simulate(service, self.job, faults=Faults(crash=0.05), up_s=up_s)
+        fakes.stand_idle(service, IDLE, looks=12, seconds=30)
+        service.now.pass_s(2 * 3600)
+        fakes.stand_idle(service, looks=1, seconds=5)
 
 
 @pytest.fixture(scope="session")

@@ -230,12 +230,34 @@ def test_spend_is_grouped_and_downloaded(page: Page, finished: Finished) -> None
     expect(page.get_by_role("region", name="Spend by market")).to_contain_text("on_demand")
     page.get_by_role("button", name="Last month").click()
     expect(page.get_by_text("Nothing was spent in this time.")).to_be_visible()
+    expect(section(page, "Machines that no job used")).to_contain_text("unknown")
     page.get_by_role("button", name="All time").click()
     page.get_by_label("and by").select_option("tag:project")
     expect(page.get_by_role("region", name="Spend by market and project")).to_contain_text("vision")
     with page.expect_download() as download:
         page.get_by_role("button", name="Download as CSV").click()
     assert download.value.path().read_text().startswith("market,tag:project")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_what_idle_machines_cost_is_apart_from_what_jobs_spent(
+    page: Page, finished: Finished, scheme: Any
+) -> None:
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.goto(f"{finished.url}#/spend")
+    part = section(page, "Machines that no job used")
+    expect(part.get_by_role("heading")).to_have_text("Machines that no job used: $0.0600")
+    expect(part).to_contain_text("Nobody looked for 2.0 h")
+    expect(part.get_by_role("table")).to_contain_text("tiny")
+    assert violations(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_where_no_machine_was_ever_seen_the_page_has_no_word_of_it(page: Page, site: Site) -> None:
+    page.goto(f"{site.url}#/spend")
+    expect(page.get_by_text("Nothing was spent in this time.")).to_be_visible()
+    expect(section(page, "Machines that no job used")).to_have_count(0)
 
 
 def test_jobs_are_found_by_state_and_tag(page: Page, finished: Finished) -> None:

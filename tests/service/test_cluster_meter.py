@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from tests import fakes
 from tests.fakes import FakeService
 from tuner.domain.money import NS_PER_HOUR, Price
-from tuner.domain.time import Instant
+from tuner.domain.time import Instant, rfc3339
 from tuner.engine.ray_cluster import Node
 from tuner.service.cluster_meter import GAP_NS, ClusterMeter, cluster_cost, idle_of
 from tuner.store import cluster_hours
@@ -79,11 +79,43 @@ def test_a_time_in_which_nobody_looked_is_told_and_not_guessed(service: FakeServ
 
 def test_a_cluster_that_does_not_answer_is_not_known_either(service: FakeService) -> None:
     meter = begun(service)
+    watch(service, meter, times=1)
     service.cluster.is_down = True
     watch(service, meter, times=20)
     found = cluster_cost(service, None, None)
     assert found is not None
-    assert (found.kinds, found.unseen_ns) == ((), 100 * 10**9)
+    assert (len(found.kinds), found.unseen_ns) == (2, 100 * 10**9)
+
+
+def test_a_time_in_which_nobody_looked_costs_what_is_not_known(
+    service: FakeService, client: TestClient
+) -> None:
+    service.now.at = 10**6 * HOUR_NS
+    watch(service, begun(service), times=20)
+    service.now.pass_s(4 * 3600)
+    for since, until in ((10**6 - 30, 10**6 - 2), (10**6 + 1, 10**6 + 3)):
+        times = {"since": rfc3339(Instant(since * HOUR_NS)), "until": rfc3339(Instant(until * HOUR_NS))}
+        answer = client.get("/v1/spend", params=times).json()
+        assert answer["cluster_idle_usd"] is answer["cluster"]["usd"] is None
+
+
+def test_a_cluster_without_workers_has_nothing_to_tell(service: FakeService, client: TestClient) -> None:
+    service.cluster.found = [HEAD]
+    meter = ClusterMeter(service)
+    meter.look()
+    watch(service, meter, times=5)
+    answer = client.get("/v1/spend").json()
+    assert (answer["cluster_idle_usd"], answer["cluster"]) == (None, None)
+
+
+def test_workers_that_have_gone_cost_nothing_any_more(service: FakeService, client: TestClient) -> None:
+    service.now.at = 10**6 * HOUR_NS
+    meter = begun(service)
+    watch(service, meter, times=1)
+    service.cluster.found = [HEAD]
+    watch(service, meter, times=130, seconds=30)
+    answer = client.get("/v1/spend", params={"since": rfc3339(Instant((10**6 + 1) * HOUR_NS))}).json()
+    assert answer["cluster_idle_usd"] == 0
 
 
 def test_a_time_that_begins_within_an_hour_was_not_unseen_before_the_next(service: FakeService) -> None:
@@ -147,7 +179,7 @@ def test_a_machine_with_an_attempt_on_it_is_not_idle(service: FakeService, clien
     ]
 
 
-def test_what_no_price_is_known_of_is_told_as_time(service: FakeService) -> None:
+def test_what_no_price_is_known_of_is_told_as_time(service: FakeService, client: TestClient) -> None:
     service.cluster.found = [Node("g", 4, 1, 0, {"instance-type": "g6.xlarge", "region": "nowhere"})]
     meter = ClusterMeter(service)
     meter.look()
@@ -155,6 +187,7 @@ def test_what_no_price_is_known_of_is_told_as_time(service: FakeService) -> None
     found = cluster_cost(service, None, None)
     assert found is not None
     assert (found.kinds, found.unpriced_ns) == ((), 15 * 10**9)
+    assert client.get("/v1/spend").json()["cluster_idle_usd"] is None, "which is not nothing"
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def check(client: Client, job: str) -> dict[str, int]:
         k: v for k, v in by_kind.items() if v
     }
     in_trials = sum(micro(trial.total_usd) for trial in bill.trials)
-    assert micro(bill.total_usd) == in_trials + micro(bill.self_test_usd)
+    assert micro(bill.total_usd) == in_trials + micro(bill.self_test_usd) + micro(bill.restored_usd)
     assert micro(shown.spend.usd) + micro(shown.spend.held_usd) <= limit
     return by_kind
 

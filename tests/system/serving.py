@@ -92,8 +92,12 @@ class Served:
                 self.process.kill()
                 self.process.wait()
         self.client.close()
-        command = [sys.executable, "-m", "tuner.cli.main", "stop"]
-        subprocess.run(command, env=self.environment, capture_output=True, check=True)
+        assert self.tuner("stop").returncode == 0
+
+    def tuner(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """The command line, with the settings of the service."""
+        command = [sys.executable, "-m", "tuner.cli.main", *words]
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
 
     # Processes
 

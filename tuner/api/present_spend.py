@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tuner.domain.money import NS_PER_HOUR
+from tuner.domain.money import NS_PER_HOUR, Money
 from tuner.domain.time import Instant, rfc3339
 from tuner.schemas import spend as show
 from tuner.service.cluster_meter import ClusterCost
@@ -19,7 +19,7 @@ def spend_of(view: SpendView) -> show.SpendAnswer:
         timezone=view.timezone,
         items=[show.SpendGroup(keys=_keys(view, row), **_figures(row)) for row in view.rows],
         total=show.SpendFigures(**_figures(view.total)),
-        cluster_idle_usd=None if view.cluster is None else view.cluster.idle.usd,
+        cluster_idle_usd=None if view.cluster is None else _usd(view.cluster.idle),
         cluster=None if view.cluster is None else cluster_of(view.cluster),
     )
 
@@ -40,7 +40,7 @@ def cluster_of(cost: ClusterCost) -> show.ClusterCost:
         known_since=rfc3339(cost.since),
         unseen_hours=_hours(cost.unseen_ns),
         unpriced_node_hours=_hours(cost.unpriced_ns),
-        usd=cost.cost.usd,
+        usd=_usd(cost.cost),
         kinds=kinds,
     )
 
@@ -73,6 +73,10 @@ def _figures(row: SpendRow) -> dict[str, Any]:
         "lost_usd": row.lost.usd.usd,
         "lost_gpu_hours": round(row.lost.gpu_hours, 9),
     }
+
+
+def _usd(amount: Money | None) -> float | None:
+    return None if amount is None else amount.usd
 
 
 def _hours(ns: int) -> float:

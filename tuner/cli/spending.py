@@ -14,7 +14,9 @@ from tuner.cli.frame import Frame, connect, with_problems
 from tuner.cli.style import Format, Style
 
 if TYPE_CHECKING:
-    from tuner.schemas.spend import SpendAnswer, SpendFigures
+    from rich.table import Table
+
+    from tuner.schemas.spend import ClusterCost, SpendAnswer, SpendFigures
 
 
 @with_problems
@@ -39,7 +41,7 @@ def spend(
     Frame(as_json, style).show(found, _with_idle)
 
 
-def _spend(found: SpendAnswer) -> RenderableType:
+def _spend(found: SpendAnswer) -> Table:
     figures = (
         "spent",
         "GPU-hours",
@@ -62,13 +64,34 @@ def _spend(found: SpendAnswer) -> RenderableType:
 def _with_idle(found: SpendAnswer) -> RenderableType:
     """A machine on which nothing runs is in nobody's bill, so it is below the table."""
     cluster = found.cluster
-    if cluster is None or not cluster.kinds:
+    if cluster is None:
         return _spend(found)
-    said = f"idle machines: {words.usd(found.cluster_idle_usd)} of the {words.usd(cluster.usd)} that workers cost, in no bill"
-    said += f"; nobody looked for {cluster.unseen_hours:g} h" if cluster.unseen_hours else ""
-    unpriced = cluster.unpriced_node_hours
-    said += f"; {unpriced:g} node-hours have no known price" if unpriced else ""
-    return Group(_spend(found), Text(said))
+    by_kind = [_machines(cluster)] if cluster.kinds else []
+    return Group(_spend(found), Text(_idle(found, cluster)), *by_kind)
+
+
+def _idle(found: SpendAnswer, cluster: ClusterCost) -> str:
+    if found.cluster_idle_usd is None:
+        said = "idle machines: it is not known what they cost"
+    else:
+        idle, whole = words.usd(found.cluster_idle_usd), words.usd(cluster.usd)
+        said = f"idle machines: {idle} of the {whole} that workers cost, in no bill"
+    if cluster.unpriced_node_hours:
+        said += f"; {cluster.unpriced_node_hours:g} node-hours have no known price"
+    if cluster.unseen_hours:
+        said += f"; nobody looked for {cluster.unseen_hours:g} h"
+    is_older = found.since is None or found.since < cluster.known_since
+    return f"{said}; counted since {cluster.known_since}" if is_older else said
+
+
+def _machines(cluster: ClusterCost) -> Table:
+    table = tables.plain("machine", "market", "hours", "idle hours", "cost", "cost idle")
+    for one in cluster.kinds:
+        hours = f"{one.node_hours:g}", f"{one.idle_hours:g}"
+        table.add_row(
+            one.instance_type or "-", one.market, *hours, words.usd(one.usd), words.usd(one.idle_usd)
+        )
+    return table
 
 
 def _cells(one: SpendFigures) -> list[str]:

@@ -38,19 +38,21 @@ class MachineCost(Answer):
 
 class ClusterCost(Answer):
     """Of worker nodes, in the whole hours that begin in that time, looked at every few seconds since `known_since`. In
-    `unseen_hours` nobody looked, and `unpriced_node_hours` are of nodes whose price is not known: neither is in the dollars."""
+    `unseen_hours` nobody looked, and `unpriced_node_hours` are of nodes whose price is not known: neither is in the dollars, which are
+    null where nothing else is known."""
 
     known_since: str
     unseen_hours: float
     unpriced_node_hours: float
-    usd: float
+    usd: float | None
     kinds: list[MachineCost]
 
 
 class SpendAnswer(Answer):
     """Ledger entries from `since` until before `until`, null standing for the first and the last. The groups' amounts add up
     to the total's; a job or trial that is in several groups counts in each and once in the total. `cluster_idle_usd` is what
-    machines cost while no trial ran on them, which is in nobody's bill; null where nothing is known of it."""
+    machines cost while no trial ran on them, which is in nobody's bill; null where nothing is known of it. `cluster` is null where
+    no worker node was ever seen."""
 
     group_by: list[str]
     since: str | None

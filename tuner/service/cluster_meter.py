@@ -34,21 +34,29 @@ class KindCost:
 
 @dataclass(frozen=True, slots=True)
 class ClusterCost:
-    """Of whole hours. `since` is the first that anybody looked, `unseen_ns` for how long after that nobody did, `unpriced_ns` the time of
-    machines whose price is not known. Head nodes are not counted."""
+    """Of whole hours. `since` is the first that anybody looked, `watched_ns` for how long somebody did, `unseen_ns` for how long after the
+    first nobody did, `unpriced_ns` the time of machines whose price is not known. Head nodes are not counted."""
 
     since: Instant
     kinds: tuple[KindCost, ...]
+    watched_ns: int
     unseen_ns: int
     unpriced_ns: int
 
     @property
-    def cost(self) -> Money:
-        return sum((one.cost for one in self.kinds), ZERO)
+    def cost(self) -> Money | None:
+        """None: nothing is known."""
+        return sum((one.cost for one in self.kinds), ZERO) if self._is_known else None
 
     @property
-    def idle(self) -> Money:
-        return sum((one.idle for one in self.kinds), ZERO)
+    def idle(self) -> Money | None:
+        """Likewise."""
+        return sum((one.idle for one in self.kinds), ZERO) if self._is_known else None
+
+    @property
+    def _is_known(self) -> bool:
+        """Where no machine with a price was there, that is nothing only if somebody looked, and no other was there."""
+        return bool(self.kinds) or (self.watched_ns > 0 and not self.unpriced_ns)
 
 
 class ClusterMeter:
@@ -116,11 +124,11 @@ def idle_of(workers: Iterable[Node], busy: Busy) -> list[Node]:
 
 
 def cluster_cost(service: Service, since: Instant | None, until: Instant | None) -> ClusterCost | None:
-    """Of the hours that begin in that time; None: nobody has looked yet."""
+    """Of the hours that begin in that time; None: no worker node was ever seen."""
     now = service.now()
     with service.database.read() as db:
         known = cluster_hours.clock(db, service.project)
-        if known is None:
+        if known is None or not cluster_hours.has_seen_any(db, service.project):
             return None
         # The hour of the first look began before it.
         began = known.since // HOUR_NS * HOUR_NS
@@ -131,7 +139,8 @@ def cluster_cost(service: Service, since: Instant | None, until: Instant | None)
     kinds = sorted({one.kind for one in times})
     found = tuple(_of_kind(kind, [one for one in times if one.kind == kind]) for kind in kinds)
     unseen = max(0, end - max(begin, known.since) - watch.watched_ns)
-    return ClusterCost(known.since, found, unseen if unseen > GAP_NS else 0, watch.unpriced_ns)
+    unseen_ns = unseen if unseen > GAP_NS else 0
+    return ClusterCost(known.since, found, watch.watched_ns, unseen_ns, watch.unpriced_ns)
 
 
 def _of_kind(kind: Kind, times: list[Time]) -> KindCost:

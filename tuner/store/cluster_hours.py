@@ -4,7 +4,7 @@ in whole milliseconds, so that money is rounded once, when it is asked for."""
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Connection, Table, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Table, exists, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from tuner.domain.ids import SELF_TEST
@@ -110,6 +110,13 @@ def times(db: Connection, project: str, since: Instant, until: Instant) -> list[
         Time((kind, market), Price(price), int(alive) * MS, int(idle) * MS)
         for kind, market, price, alive, idle in rows
     ]
+
+
+def has_seen_any(db: Connection, project: str) -> bool:
+    """Whether there ever was a worker node, of a known price or not."""
+    of_price = exists().where(cluster_hours.c.project == project)
+    of_none = exists().where((cluster_watch.c.project == project) & (cluster_watch.c.unpriced_ms > 0))
+    return bool(db.execute(select(of_price | of_none)).scalar_one())
 
 
 def watched(db: Connection, project: str, since: Instant, until: Instant) -> Watch:

@@ -2,7 +2,7 @@
 
 import { ask, call } from "./api.js";
 import { fill, h, problem, table } from "./dom.js";
-import { figure, usd } from "./format.js";
+import { duration, figure, usd, when } from "./format.js";
 
 const GROUPS = { "tag:project": "project", owner: "owner", trainable: "trainable", market: "market", day: "day", job: "job", "tag:": "a tag…" };
 const DAY_MS = 86_400_000;
@@ -31,7 +31,8 @@ export async function spendPage(main) {
     if (by.value === "tag:" && tag.value.trim() === "") { fill(shown, h("p", {}, "Say by which tag.")); return; }
     let found;
     try {
-      found = told(await call(query()));
+      const answer = await call(query());
+      found = [told(answer), machines(answer)];
     } catch (error) {
       found = problem(error);
     }
@@ -81,4 +82,22 @@ function told(found) {
     h("div", { class: "ground" }, table(`Spend by ${names.join(" and ")}`, [...names, "Share", "Spent", "GPU-hours", "Jobs", "Trials", "A completed trial", "Lost", "Preemptions"],
       [...rows, row(["Total", ...names.slice(1).map(() => "")], total, "")], { numeric: [1, 2, 3, 4, 5, 6, 7].map((index) => index + count) })),
   ];
+}
+
+/** What worker machines cost while no trial ran on them; nothing where there never was one. */
+function machines(found) {
+  const { cluster, cluster_idle_usd: idle } = found;
+  if (cluster === null) return null;
+  const notes = [];
+  if (idle !== null) notes.push(`It is part of the ${usd(cluster.usd)} that all worker machines cost in this time, in its whole hours.`);
+  if (cluster.unpriced_node_hours > 0) notes.push(`Of ${figure(cluster.unpriced_node_hours)} machine hours the price is not known; they are not in it.`);
+  if (cluster.unseen_hours > 0) notes.push(`Nobody looked for ${duration(cluster.unseen_hours * 3600)}; what machines cost then is not known, and not in it.`);
+  else if (idle === null && cluster.unpriced_node_hours === 0) notes.push("Nobody looked at the machines in this time.");
+  if (found.since === null || found.since < cluster.known_since) notes.push(`Counted since ${when(cluster.known_since)}.`);
+  const rows = cluster.kinds.map((one) => [one.instance_type || "unnamed", one.market.replaceAll("_", " "), usd(one.idle_usd), figure(one.idle_hours), usd(one.usd), figure(one.node_hours)]);
+  return h("section", { "aria-label": "Machines that no job used" },
+    h("h2", {}, `Machines that no job used: ${idle === null ? "unknown" : usd(idle)}`),
+    h("p", {}, "What worker machines cost while no trial ran on them: until they are given back, or the next trial comes. It is in no job’s bill and not in the figures above."),
+    h("ul", { class: "soft" }, notes.map((note) => h("li", {}, note))),
+    rows.length === 0 ? null : table("Idle machines by kind", ["Machine", "Market", "Cost while idle", "Idle hours", "Cost", "Hours"], rows, { numeric: [2, 3, 4, 5] }));
 }

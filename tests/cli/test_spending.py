@@ -1,0 +1,33 @@
+"""`tuner spend`: what idle machines cost stands below the table, and what is not known is said."""
+
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.cli.conftest import Tuner
+from tests.fakes import FakeService
+from tuner.engine.ray_cluster import Node
+
+service, rest = fakes.fixtures("function")
+TINY = Node("s1", 2, 0, 0, {"ray.io/market-type": "spot", "instance-type": "tiny", "usd-per-hour": "0.6"})
+NAMELESS = Node("g1", 4, 1, 0, {"instance-type": "g6.xlarge", "region": "nowhere"})
+
+
+def test_idle_machines_stand_below_the_table_and_by_kind(tuner: Tuner, service: FakeService) -> None:
+    fakes.stand_idle(service, TINY, NAMELESS, looks=12, seconds=30)
+    shown = tuner("spend").stdout
+    assert "idle machines: $0.06 of the $0.06 that workers cost, in no bill; 0.1 node-hours have no" in shown
+    assert "counted since 20" in shown
+    assert shown.splitlines()[-1].split() == ["tiny", "spot", "0.1", "0.1", "$0.06", "$0.06"]
+    assert "| tiny | spot |" in tuner("spend", "--format", "markdown").stdout
+
+
+def test_what_idle_machines_cost_is_unknown_where_their_price_is(tuner: Tuner, service: FakeService) -> None:
+    fakes.stand_idle(service, NAMELESS, looks=12, seconds=30)
+    shown = tuner("spend").stdout
+    assert "idle machines: it is not known what they cost; 0.1 node-hours have no known price" in shown
+    assert "idle machines: $" not in shown
+
+
+def test_without_workers_there_is_no_word_of_them(tuner: Tuner, rest: TestClient) -> None:
+    assert rest.get("/v1/spend").json()["cluster"] is None
+    assert "idle machines" not in tuner("spend").stdout

@@ -1,0 +1,96 @@
+"""Backups are made while a job trains on a real Ray, and what they are of is lost: the database, and then the whole machine."""
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.system import books
+from tests.system.books import micro
+from tests.system.serving import Served, until
+from tuner.schemas.job import Job
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+USD = 1.0
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Served]:
+    found = Served(tmp_path / "machine").start()
+    yield found
+    if found.process.poll() is None:
+        found.stop()
+
+
+@pytest.fixture
+def elsewhere(machine: Served, tmp_path: Path) -> Iterator[Served]:
+    """Another machine, which reaches the same storage."""
+    found = Served(tmp_path / "elsewhere", TUNER_STORAGE=machine.storage)
+    yield found
+    if hasattr(found, "process"):
+        found.stop()
+
+
+def test_a_job_goes_on_after_each_restore_and_never_passes_its_budget(
+    machine: Served, elsewhere: Served, tmp_path: Path
+) -> None:
+    hurry = tmp_path / "hurry"
+    slow = {"step_s": 2.0, "hurry": str(hurry)}
+    job = machine.submit("steady:train", budget={"usd": USD, "trials": 12}, constants=slow).id
+    before = backed_up(machine, job, tmp_path / "first")
+    machine.kill_api()
+    until("nobody leads any more", lambda: restored(machine, job, tmp_path / "first", "--replace"))
+    until("the driver of before ends", lambda: not machine.drivers(job) and not machine.workers())
+    machine.start()
+    shown = paused(machine, job)
+    assert shown.spend.usd >= before.spend.usd, "what was spent after the backup is not forgotten"
+    assert machine.client.bill(job).restored_usd > 0
+
+    machine.client.resume(job)
+    backed_up(machine, job, tmp_path / "second")
+    machine.stop()
+    paid = spent_and_held(machine.home / "tuner.db", job)
+    assert restored(elsewhere, job, tmp_path / "second")
+    elsewhere.start()
+    shown = paused(elsewhere, job)
+    left = micro(shown.budget["usd"]) - micro(shown.spend.usd)
+    assert 0 < left <= micro(USD) - paid, "what nobody knows of is taken off its budget"
+    hurry.touch()
+    elsewhere.client.resume(job)
+    ended = elsewhere.finished(job)
+    assert (ended.state, ended.stop_reason) == ("succeeded", "trials"), ended.detail
+    books.check(elsewhere.client, job)
+    assert paid + micro(ended.spend.usd) - micro(shown.spend.usd) <= micro(USD)
+
+
+def backed_up(served: Served, job: str, file: Path) -> Job:
+    """The job some time after a backup was made between two of its reports."""
+    until("it reports", lambda: served.client.job(job).progress.steps)
+    seen = served.client.job(job).progress.steps
+    made = served.tuner("backup", str(file))
+    assert made.returncode == 0, made.stderr
+    served.reports_at_least(job, seen + 2)
+    return served.client.job(job)
+
+
+def restored(served: Served, job: str, file: Path, *words: str) -> bool:
+    """Whether it was not refused."""
+    done = served.tuner("restore", str(file), *words)
+    assert done.returncode == (not done.stdout), done.stderr
+    return f"{job}  test  was running" in done.stdout
+
+
+def paused(served: Served, job: str) -> Job:
+    """The job after a restore, which holds nothing and lost nothing that it had learned."""
+    found = served.client.job(job)
+    assert (found.state, found.spend.held_usd) == ("paused", 0)
+    assert "restored from the backup" in found.detail
+    assert found.progress.steps
+    return found
+
+
+def spent_and_held(database: Path, job: str) -> int:
+    with sqlite3.connect(database) as db:
+        query = "SELECT posted_usd + held_usd FROM accounts WHERE job = ?"
+        return int(db.execute(query, (job,)).fetchone()[0])
