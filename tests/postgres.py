@@ -54,6 +54,6 @@ def _run(words: list[str], folder: Path, who: dict[str, object]) -> None:
         cwd=folder,
         check=True,
         stdout=subprocess.DEVNULL,
-        timeout=60,
+        timeout=180,
         **who,  # type: ignore[call-overload]
     )

@@ -54,6 +54,7 @@ PRINTS = {
 }
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_of_the_guide_runs_and_prints_what_it_should(folder: Path, name: str) -> None:
     printed = run(folder, name)
