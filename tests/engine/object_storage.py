@@ -3,10 +3,13 @@
 import contextlib
 import http.client
 import importlib.util
+import os
+import re
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -19,30 +22,33 @@ CODES = {500: "InternalError", 503: "SlowDown", 403: "AccessDenied", 507: "Insuf
 EMPTY = b"<ListBucketResult><IsTruncated>false</IsTruncated><KeyCount>0</KeyCount></ListBucketResult>"
 HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "host", "expect"}
 SLOW_S = 0.3
-# On a port of its own, which it says.
-SERVES = """
-import threading
-from moto.server import ThreadedMotoServer
-server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-server.start()
-print(server.get_host_and_port()[1], flush=True)
-threading.Event().wait()
-"""
 
 
 @contextlib.contextmanager
 def moto_server() -> Iterator[int]:
-    """Its port."""
+    """The port that it was given by the system."""
     assert importlib.util.find_spec("moto"), (
         "these tests need moto's server: pip install -c constraints.txt -e '.[dev,s3]'"
     )
-    command = [sys.executable, "-c", SERVES]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+    with tempfile.TemporaryFile() as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log)
         try:
-            assert server.stdout is not None
-            yield int(server.stdout.readline())
+            yield _port(server, log.fileno())
         finally:
             server.terminate()
+            server.wait()
+
+
+def _port(server: subprocess.Popen[bytes], log: int) -> int:
+    """Once it is said, the server listens."""
+    deadline, said = time.monotonic() + 120, ""
+    while time.monotonic() < deadline and server.poll() is None:
+        said = os.pread(log, 4000, 0).decode(errors="replace")
+        if found := re.search(r"Running on http://127\.0\.0\.1:(\d+)", said):
+            return int(found[1])
+        time.sleep(0.02)
+    raise AssertionError(f"moto's server did not start (exit status {server.poll()}): {said}")
 
 
 @dataclass
