@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.system import books
-from tests.system.serving import Served
+from tests.system.serving import Served, kill
 
 
 def main() -> None:
@@ -54,8 +54,8 @@ def strike(served: Served, job: str, victim: str) -> bool:
     match victim:
         case "driver" if served.drivers(job):
             served.kill_driver(job)
-        case "worker" if served.workers():
-            served.kill_worker()
+        case "worker" if workers := served.workers():
+            kill(workers[0])
         case "api":
             served.restart()
         case "head":

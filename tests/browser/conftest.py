@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route, expect, sync_playwright
 
 from tests import fakes
 from tests.fakes import KEY, FakeService
@@ -31,7 +31,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-WAIT_MS = 20_000  # for hangs; no verdict depends on it
+WAIT_MS = 60_000  # for hangs; no verdict depends on it
 IDLE = Node("s1", 2, 0, 0, {"ray.io/market-type": "spot", "instance-type": "tiny", "usd-per-hour": "0.6"})
 FIDELITY = {"unit": "epoch", "min": 1, "max": 27, "reduction_factor": 3}
 
@@ -44,15 +44,13 @@ class Site:
     def __init__(self, service: FakeService) -> None:
         self.service, self.client = service, fakes.client_of(service)
         self._app = create_app(service, page_files=FOLDER)
-        self.port = 0
+        self._place = _bound(0)  # nobody else gets its port meanwhile
+        self.port = self._place.getsockname()[1]
         self.start()
         self.url = f"http://127.0.0.1:{self.port}/"
 
     def start(self) -> None:
-        listening = socket.socket()
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(("127.0.0.1", self.port))
-        self.port = listening.getsockname()[1]
+        listening = _bound(self.port)
         config = uvicorn.Config(self._app, log_level="critical", timeout_graceful_shutdown=0)
         self._server = uvicorn.Server(config)
         self._listening = listening
@@ -63,9 +61,13 @@ class Site:
     def stop(self) -> None:
         """Every connection with it."""
         self._server.should_exit = True
-        self._thread.join(20)
+        self._thread.join(WAIT_MS / 1000)
         self._listening.close()
         assert not self._thread.is_alive()
+
+    def close(self) -> None:
+        self.stop()
+        self._place.close()
 
     def submit(self, **changes: Any) -> str:
         return fakes.submit(self.client, **changes)
@@ -76,9 +78,17 @@ class Site:
         return answer.json()
 
 
-def until(condition: Callable[[], Any], timeout_s: float = 20.0) -> Any:
+def _bound(port: int) -> socket.socket:
+    """A socket of this address that does not listen yet; another one may have it, too, as long as only one of them listens."""
+    found = socket.socket()
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    found.bind(("127.0.0.1", port))
+    return found
+
+
+def until(condition: Callable[[], Any]) -> Any:
     """What the condition answers once that is true; for what no page shows."""
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + WAIT_MS / 1000
     while time.monotonic() < deadline:
         if found := condition():
             return found
@@ -94,7 +104,7 @@ def browser() -> Iterator[Browser]:
             "no Chromium is found: install it (Debian: apt install chromium), the tests of the page need it"
         )
     with sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=found, args=FLAGS)
+        made = playwright.chromium.launch(executable_path=found, args=FLAGS, timeout=2 * WAIT_MS)
         yield made
         made.close()
 
@@ -104,7 +114,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     service = fakes.service_in(tmp_path / "home")
     made = Site(service)
     yield made
-    made.stop()
+    made.close()
     service.database.dispose()
 
 
@@ -126,7 +136,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
     service = fakes.service_in(tmp_path_factory.mktemp("finished"))
     made = Finished(service)
     yield made
-    made.stop()
+    made.close()
     service.database.dispose()
 
 
@@ -166,6 +176,24 @@ def violations(page: Page) -> list[str]:
         "(one) => `${one.id}: ${one.nodes.map((node) => node.html).join(' | ')}`)"
     )
     return list(found)
+
+
+def click_twice(page: Page, button: Locator, url: str) -> None:
+    """A double click whose second one comes before anything is answered, as on a machine that is not busy."""
+    waiting: list[Route] = []
+    has_clicked = False
+
+    def pass_on(route: Route) -> None:
+        if has_clicked:
+            route.continue_()
+        else:
+            waiting.append(route)
+
+    page.route(url, pass_on)
+    button.dblclick()
+    has_clicked = True
+    for route in waiting:
+        route.continue_()
 
 
 def see(page: Page, site: Site, job: str) -> None:

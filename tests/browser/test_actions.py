@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import BrowserContext, Locator, Page, Route, expect
 
 from tests import fakes
-from tests.browser.conftest import Finished, Site, see, violations
+from tests.browser.conftest import Finished, Site, click_twice, see, violations
 
 pytestmark = pytest.mark.browser
 
@@ -47,7 +47,7 @@ def test_what_a_double_click_did_in_one_tab_is_seen_in_another(context: BrowserC
     sent: list[str] = []
     one.on("request", lambda asked: sent.append(asked.method) if asked.method in ("PATCH", "POST") else None)
     dialog = top_up(one, "0.008")
-    dialog.get_by_role("button", name="Set the budget").dblclick()
+    click_twice(one, dialog.get_by_role("button", name="Set the budget"), f"**/v1/jobs/{job}")
     expect(dialog).not_to_be_visible()
     for page in (one, other):
         expect(page.get_by_text("of $0.00800 spent")).to_be_visible()
@@ -111,7 +111,7 @@ def test_priority_and_tags_are_set(page: Page, site: Site) -> None:
     assert violations(page) == []
     dialog.get_by_label("Priority").fill("7")
     dialog.get_by_label("Tags").fill("project: speech\nowner: alice")
-    dialog.get_by_role("button", name="Set them").dblclick()
+    click_twice(page, dialog.get_by_role("button", name="Set them"), f"**/v1/jobs/{job}")
     expect(dialog).not_to_be_visible()
     shown: dict[str, Any] = site.get(f"/jobs/{job}")
     assert (shown["priority"], shown["tags"]) == (7, {"project": "speech", "owner": "alice"})
@@ -142,7 +142,7 @@ def test_pause_resume_and_cancel(page: Page, site: Site) -> None:
     job = site.submit()
     see(page, site, job)
     heading = page.get_by_role("heading", level=1)
-    page.get_by_role("button", name="Pause").dblclick()
+    click_twice(page, page.get_by_role("button", name="Pause"), f"**/v1/jobs/{job}/pause")
     expect(heading).to_contain_text("paused")
     page.get_by_role("button", name="Resume").click()
     expect(heading).not_to_contain_text("paused")

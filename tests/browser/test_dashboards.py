@@ -26,7 +26,7 @@ def mirrored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     mirror_all(service, lambda: OptunaMirror(url))
     site.job = job  # type: ignore[attr-defined]
     yield site
-    site.stop()
+    site.close()
     service.database.dispose()
 
 

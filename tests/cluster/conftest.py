@@ -17,6 +17,6 @@ def local_head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalHead]:
 
 @pytest.fixture(scope="module")
 def dashboard(local_head: LocalHead) -> Iterator[Dashboard]:
-    found = local_head.dashboard(local_head.find_or_start())
+    found = Dashboard(local_head.find_or_start().dashboard_url, local_head.token, timeout_s=60)
     yield found
     found.close()

@@ -178,7 +178,7 @@ def a_pod_is_deleted(home: Path, head: Head, node_id: str) -> None:
         try:
             looks_again(server, "instance-action", 1)
             sidecar.terminate()
-            assert sidecar.wait(60) == 0
+            assert sidecar.wait(120) == 0
         finally:
             sidecar.kill()
 

@@ -63,6 +63,6 @@ def test_a_node_is_told_by_its_operator_and_no_other_is(theirs: LocalCluster, tm
         theirs.turn()
         return spot.state == "gone"
 
-    until(gone, seconds=60)
+    until(gone)
     assert other.state == "alive"
     assert board.standing(other.node_id) is None

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 
-def until(holds: Callable[[], bool], *, seconds: float = 30.0) -> float:
+def until(holds: Callable[[], bool], *, seconds: float = 120.0) -> float:
     """Asks until it holds and returns how many seconds that took; fails where it does not in time."""
     began = time.monotonic()
     while not holds():

@@ -3,10 +3,13 @@
 import contextlib
 import http.client
 import importlib.util
+import os
+import re
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -23,30 +26,29 @@ SLOW_S = 0.3
 
 @contextlib.contextmanager
 def moto_server() -> Iterator[int]:
-    """Its port."""
+    """The port that it was given by the system."""
     assert importlib.util.find_spec("moto"), (
         "these tests need moto's server: pip install -c constraints.txt -e '.[dev,s3]'"
     )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        _await(port, server)
-        yield port
-    finally:
-        server.terminate()
-        server.wait()
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+    with tempfile.TemporaryFile() as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            yield _port(server, log.fileno())
+        finally:
+            server.terminate()
+            server.wait()
 
 
-def _await(port: int, server: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
+def _port(server: subprocess.Popen[bytes], log: int) -> int:
+    """Once it is said, the server listens."""
+    deadline, said = time.monotonic() + 120, ""
     while time.monotonic() < deadline and server.poll() is None:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            return
+        said = os.pread(log, 4000, 0).decode(errors="replace")
+        if found := re.search(r"Running on http://127\.0\.0\.1:(\d+)", said):
+            return int(found[1])
         time.sleep(0.02)
-    raise AssertionError(f"moto's server did not start (exit status {server.poll()})")
+    raise AssertionError(f"moto's server did not start (exit status {server.poll()}): {said}")
 
 
 @dataclass
@@ -100,7 +102,7 @@ class Proxy(ThreadingHTTPServer):
                     return fault
         return None
 
-    def asks(self, part: str, within_s: float = 60) -> bool:
+    def asks(self, part: str, within_s: float = 240) -> bool:
         """Whether somebody asks for something with `part` in its path or query."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
@@ -136,7 +138,7 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def _forward(self, body: bytes) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.upstream, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.upstream, timeout=300)
         headers = {name: value for name, value in self.headers.items() if name.lower() not in HOP_BY_HOP}
         connection.request(self.command, self.path, body=body, headers=headers)
         response = connection.getresponse()
@@ -190,7 +192,7 @@ class Handler(BaseHTTPRequestHandler):
         self._send(self._forward(body[: len(body) // 2]))
 
     def _hang(self, fault: Fault, body: bytes) -> None:
-        self.server.over.wait(60)
+        self.server.over.wait(300)
         self.close_connection = True
 
     def _slow(self, fault: Fault, body: bytes) -> None:

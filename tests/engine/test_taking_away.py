@@ -7,7 +7,7 @@ import pytest
 
 from tests.cli.test_cluster import ALIVE
 from tuner.domain.errors import Conflict
-from tuner.domain.time import Instant
+from tuner.domain.time import NS
 from tuner.engine.notices import Notice
 from tuner.engine.ray_cluster import Head, LocalHead, preemption
 from tuner.engine.ray_node import nodes
@@ -22,7 +22,7 @@ class Refuses(nodes.Gcs):
     def drain(self, node_id: str, notice: Notice) -> None:
         hanging = self.node(node_id).boards.standing(node_id)
         assert hanging is not None
-        assert hanging.id == notice.id
+        assert hanging == notice
         raise Conflict("not now")
 
 
@@ -33,7 +33,6 @@ def test_where_ray_refuses_no_notice_is_left_standing(
     monkeypatch.setattr(nodes, "Gcs", Refuses)
     monkeypatch.setattr(os, "environ", {**os.environ})
     monkeypatch.setattr(LocalHead, "found", lambda _: Head("nobody-1", "127.0.0.1:1", "http://127.0.0.1:1"))
-    notice = Notice("operator", "terminate", "operator/1", Instant(2**62), "it goes")
     with pytest.raises(Conflict, match="not now"):
-        preemption.announce(LocalHead(tmp_path), ALIVE, notice)
+        preemption.announce(LocalHead(tmp_path), ALIVE, 3600 * NS)
     assert nodes.RayNode("", is_head=False, session_dir=tmp_path).boards.standing(ALIVE.node_id) is None

@@ -66,11 +66,11 @@ def a_trial_is_moved_by_the_word_of_one_cloud_and_then_of_another(on_spot: OnSpo
         spot = Gcp()
         spot.say("scheduling/preemptible", "TRUE")
         with MetadataServer(spot) as google, watched(on_spot, second, UNIT, "gcp", google) as unit:
-            until(lambda: google.asked("preempted") > 0, seconds=60)
+            until(lambda: google.asked("preempted") > 0, seconds=300)
             at = now()
             google.cloud.preempt()
             on_spot.trains_on(job, since=at, but=second)
-            assert [sidecar.wait(60), unit.wait(60)] == [0, 0], "a node ends once its trial has left"
+            assert [sidecar.wait(300), unit.wait(300)] == [0, 0], "a node ends once its trial has left"
     attempts = [one for _, one in on_spot.attempts(job)]
     assert [one.end for one in attempts] == ["preempted", "preempted", None]
     assert "AWS will terminate this spot instance" in attempts[0].reason
@@ -85,8 +85,8 @@ def a_trial_is_moved_by_the_word_of_one_cloud_and_then_of_another(on_spot: OnSpo
 def nothing_is_a_notice_but_one(on_spot: OnSpot, job: str, aws: MetadataServer[Aws]) -> None:
     """Answers that are malformed first, and late then. The last is still awaited at the end."""
     aws.fail(ACTION, says(b'{"action": "terminate", "time": "soon"}'), times=2)
-    until(lambda: aws.asked(ACTION) >= 3, seconds=60)
+    until(lambda: aws.asked(ACTION) >= 3, seconds=300)
     aws.fail(ACTION, hangs)
     asked = aws.asked(ACTION)
-    until(lambda: aws.asked(ACTION) > asked, seconds=60)
+    until(lambda: aws.asked(ACTION) > asked, seconds=300)
     assert [one.end for _, one in on_spot.attempts(job)] == [None]

@@ -17,7 +17,7 @@ from tuner.client import Client
 from tuner.schemas.job import Job
 
 USER_CODE = Path(__file__).parent / "user_code"
-TIMEOUT_S = 120.0
+TIMEOUT_S = 300.0
 
 
 def until(said: str, condition: Callable[[], Any], *, timeout_s: float = TIMEOUT_S) -> Any:
@@ -107,15 +107,15 @@ class Served:
         return list(json.loads((self.home / "ray.json").read_text())["pids"])
 
     def drivers(self, job: str) -> list[psutil.Process]:
-        return [p for p in self._descendants() if "tuner.service.driver" in _line(p) and job in _line(p)]
+        return [p for p in self._descendants() if "tuner.service.driver" in line(p) and job in line(p)]
 
     def workers(self) -> list[psutil.Process]:
         """Actors: the processes that have a fork server."""
-        servers = [p for p in self._descendants() if "tuner.engine.worker.fork_server" in _line(p)]
+        servers = [p for p in self._descendants() if "tuner.engine.worker.fork_server" in line(p)]
         return [
             parent
             for p in servers
-            if (parent := _parent(p)) is not None and "fork_server" not in _line(parent)
+            if (parent := _parent(p)) is not None and "fork_server" not in line(parent)
         ]
 
     def _descendants(self) -> list[psutil.Process]:
@@ -136,8 +136,9 @@ class Served:
         running = (trial.id for trial in self.client.trials(job) if trial.state == "running")
         for trial in running:
             for point in self.client.trial(job, trial).curve[-1:]:
-                with contextlib.suppress(psutil.Error):
-                    return psutil.Process(point.metrics["fork_server"]).parent()
+                for worker in self.workers():  # the one that reported may be gone, and another have come
+                    if point.metrics["fork_server"] in [child.pid for child in children(worker)]:
+                        return worker
         return None
 
     def kill_head(self) -> None:
@@ -183,15 +184,24 @@ def kill(process: psutil.Process) -> None:
         os.kill(process.pid, signal.SIGKILL)
 
 
+def children(process: psutil.Process, *, recursive: bool = False) -> list[psutil.Process]:
+    """None of a process that is gone."""
+    try:
+        return process.children(recursive=recursive)
+    except psutil.Error:
+        return []
+
+
+def line(process: psutil.Process) -> str:
+    """Its command line; empty of a process that is gone."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
 def _parent(process: psutil.Process) -> psutil.Process | None:
     try:
         return process.parent()
     except psutil.Error:
         return None
-
-
-def _line(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""

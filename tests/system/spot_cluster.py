@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.system.serving import USER_CODE, Served, until
+from tests.system.serving import USER_CODE, Served, line, until
 from tuner.engine.ray_cluster.cluster_file import ClusterFile, KeptNode
 from tuner.engine.ray_cluster.processes import marked
 from tuner.schemas.answers import Attempt
@@ -57,8 +57,8 @@ class SpotCluster:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            told = json.loads(line)
+        for text in self._process.stdout:
+            told = json.loads(text)
             self.names.update({node["node_id"]: node["name"] for node in told["nodes"] if node["node_id"]})
             self.said += told["said"]
             self._ready.set()
@@ -87,7 +87,7 @@ class SpotCluster:
     def kill_raylet(self, name: str) -> None:
         """kill -9 of the raylet alone: nobody is told, and its workers end as they find out."""
         for process in marked(self._node(name).session):
-            if process.cmdline()[:1] and process.cmdline()[0].endswith("/raylet"):
+            if line(process).partition(" ")[0].endswith("/raylet"):
                 process.kill()
                 return
         raise AssertionError(f"{name} has no raylet")

@@ -1,12 +1,14 @@
 """User code at its worst costs its own trial, with the money accounted for."""
 
+from pathlib import Path
+
 import psutil
 import pytest
 
 from tests.system import books
-from tests.system.serving import Served, job
+from tests.system.serving import Served, job, line
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -22,14 +24,15 @@ def hanging(served: Served) -> str:
     return served.client.submit(asked).id
 
 
-def test_each_kind_of_misbehaviour_costs_that_trial_alone(served: Served) -> None:
-    manners = ["well", "nan", "raise", "exit", "killed", "print", "fork"]
+def test_each_kind_of_misbehaviour_costs_that_trial_alone(served: Served, tmp_path: Path) -> None:
+    manners, mark = ["well", "nan", "raise", "exit", "killed", "print", "fork"], str(tmp_path)
     asked = job(
         "misbehaving:train",
         search_space={"how": {"type": "categorical", "choices": manners}},
         algorithm={"sampler": "grid", "scheduler": "none"},
         fidelity={"min": 1, "max": 4},
         budget={"usd": 0.01},
+        constants={"mark": mark},
     )
     ended = served.finished(served.client.submit(asked).id)
     assert (ended.state, ended.stop_reason) == ("succeeded", "space_exhausted"), ended.detail
@@ -52,15 +55,8 @@ def test_each_kind_of_misbehaviour_costs_that_trial_alone(served: Served) -> Non
     detail = served.client.trial(ended.id, trials["raise"].id).attempt_list[-1].detail
     assert "in _raise" in detail, "the traceback is told"
     assert "RuntimeError: a bug" in served.client.logs(ended.id, trials["raise"].id).text
-    assert not [p for p in psutil.process_iter() if _is_left_behind(p)]
+    assert not [p for p in psutil.process_iter() if mark in line(p)]
     books.check(served.client, ended.id)
-
-
-def _is_left_behind(process: psutil.Process) -> bool:
-    try:
-        return "left behind" in " ".join(process.cmdline())
-    except psutil.Error:
-        return False
 
 
 @pytest.mark.parametrize(

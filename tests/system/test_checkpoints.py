@@ -14,7 +14,7 @@ from tests.system.serving import Served, until
 from tests.system.test_kills import no_report_is_lost_or_doubled
 from tuner.engine.checkpoints import MANIFEST
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 OFTEN = {"interval": 0.01, "keep": 3}
 
 
@@ -52,13 +52,17 @@ def _served(served: Served) -> Iterator[Served]:
         served.stop()
 
 
-def test_a_worker_that_is_killed_costs_what_was_trained_since_its_newest_checkpoint(stored: Served) -> None:
-    # A step takes longer than a save to the storage does on a busy machine.
+def test_a_worker_that_is_killed_costs_what_was_trained_since_its_newest_checkpoint(
+    stored: Served, tmp_path: Path
+) -> None:
+    # Until it is killed a step takes longer than a save to the storage does on a busy machine.
+    constants = {"step_s": 2.0, "hurry": str(tmp_path / "hurry")}
     job = stored.submit(
-        "steady:train", budget={"usd": 0.01, "trials": 1}, constants={"step_s": 0.8}, checkpoint=OFTEN
+        "steady:train", budget={"usd": 0.02, "trials": 1}, constants=constants, checkpoint=OFTEN
     ).id
     stored.reports_at_least(job, 4)
     stored.kill_worker(job)
+    (tmp_path / "hurry").touch()
     ended = stored.finished(job)
     assert (ended.state, ended.stop_reason) == ("succeeded", "trials"), ended.detail
     first, second = _attempts(stored, job)[:2]

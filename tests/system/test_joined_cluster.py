@@ -9,7 +9,7 @@ from tests.system import books
 from tests.system.serving import Served
 from tuner.engine.ray_cluster import LocalHead
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
 
 @pytest.fixture

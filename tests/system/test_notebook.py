@@ -6,10 +6,13 @@ from typing import Any
 import nbclient
 import nbformat
 import pytest
+from traitlets.config import Config
 
-from tests.system.serving import Served
+from tests import ports
+from tests.system.serving import TIMEOUT_S, Served
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+PORTS = ("shell_port", "iopub_port", "stdin_port", "hb_port", "control_port")
 NOTEBOOK = Path(__file__).parents[2] / "docs/notebook.ipynb"
 
 
@@ -26,7 +29,11 @@ def test_the_notebook_runs_and_shows_a_table_and_a_picture(
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "no outputs are kept"
-    nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    place = {"metadata": {"path": str(tmp_path)}}
+    limits = {"timeout": int(TIMEOUT_S), "startup_timeout": int(TIMEOUT_S)}
+    own = {"cache_ports": False, **dict(zip(PORTS, ports.reserved(len(PORTS)), strict=True))}
+    config = Config({"KernelManager": own})
+    nbclient.NotebookClient(notebook, resources=place, config=config, **limits).execute()
     cells = {cell["id"]: cell for cell in notebook.cells if cell["cell_type"] == "code"}
     progress = shown({"outputs": cells["waiting"]["outputs"][:1]})["text/html"]
     assert progress.startswith("<progress")

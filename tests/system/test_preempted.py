@@ -12,9 +12,9 @@ from tests.system.spot_cluster import OnSpot, SpotCluster, left_of, now
 from tuner.engine.ray_cluster import LocalHead
 from tuner.schemas.answers import Attempt
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]
 # A pod's notice, none and nobody told, a short one; none as in a power cut; and then again and again.
-WAYS = ("15s", "silent", "5s")
+WAYS = ("15s", "silent", "10s")
 TWENTY = (*WAYS, "0s", *["5s"] * 16)
 
 
@@ -68,6 +68,7 @@ def preempted(served: OnSpot, job: str) -> list[Attempt]:
 
 
 def take_away(served: OnSpot, node: str, way: str) -> None:
+    served.cluster.alive(node)  # as its keeper, who is asked to take it away, knows it
     if way == "silent":
         served.cluster.kill_raylet(node)
     else:

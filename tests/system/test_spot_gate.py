@@ -12,7 +12,7 @@ from tests.system import books
 from tests.system.serving import Served, until
 from tuner.client import ApiError
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_the_first_job_of_some_code_pays_for_its_test_and_those_after_it_do_not(
     paid = []
     for market in ("spot_with_fallback", "spot"):
         wanted = {"market": market, "max_concurrent_trials": 1}
-        job = mixed.submit("steady:train", budget={"usd": 0.01, "trials": 1}, resources=wanted).id
+        job = mixed.submit("steady:train", budget={"usd": 0.1, "trials": 1}, resources=wanted).id
         ended = mixed.finished(job)
         assert (ended.state, ended.stop_reason) == ("succeeded", "trials"), ended.detail
         books.check(mixed.client, job)
@@ -56,7 +56,8 @@ def test_the_first_job_of_some_code_pays_for_its_test_and_those_after_it_do_not(
 
 
 def test_what_forgets_is_kept_from_spot_by_its_first_job_and_at_the_door_from_then_on(mixed: Served) -> None:
-    job = mixed.submit("misbehaving:forgets", resources={"market": "spot_with_fallback"}).id
+    wanted = {"market": "spot_with_fallback"}
+    job = mixed.submit("misbehaving:forgets", budget={"usd": 0.1}, resources=wanted).id
     ended = mixed.finished(job)
     assert (ended.state, ended.stop_reason) == ("failed", "error")
     assert "/resources/market" in ended.detail
@@ -69,7 +70,7 @@ def test_what_forgets_is_kept_from_spot_by_its_first_job_and_at_the_door_from_th
     for market in ("spot_with_fallback", "spot"):
         assert "counter['count']" in refused(mixed, "misbehaving:forgets", market)
     fine = mixed.submit(
-        "misbehaving:forgets", budget={"usd": 0.01, "trials": 1}, resources={"market": "on_demand"}
+        "misbehaving:forgets", budget={"usd": 0.1, "trials": 1}, resources={"market": "on_demand"}
     ).id
     assert mixed.finished(fine).state == "succeeded"
 
@@ -115,17 +116,17 @@ def test_the_wall_clock_ends_a_job_in_the_midst_of_its_test(mixed: Served) -> No
 
 
 def test_where_others_have_what_is_not_spot_the_test_takes_what_there_is(mixed: Served) -> None:
-    """A job on demand has the only such machine, for longer than the next one waits for it."""
+    """A job on demand has the only such machine, for longer than the next one takes."""
     one = {"max_concurrent_trials": 1}
     long = mixed.submit(
         "misbehaving:slow",
         budget={"usd": 0.1, "trials": 1},
-        constants={"step_s": 60},
+        constants={"step_s": 600},
         resources={"market": "on_demand", **one},
     ).id
     until("it has the machine", lambda: list(mixed.client.trials(long)))
     wanted = {"market": "spot_with_fallback", **one}
-    limits = {"usd": 0.01, "trials": 1}
+    limits = {"usd": 0.1, "trials": 1}
     job = mixed.submit("misbehaving:slow", budget=limits, constants={"step_s": 0.1}, resources=wanted).id
     ended = mixed.finished(job)
     assert ended.state == "succeeded", ended.detail

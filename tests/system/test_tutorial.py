@@ -15,7 +15,7 @@ import pytest
 
 from tests.pages import CONSOLE, ROOT, Block, blocks, commands
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 PAGE = blocks(ROOT / "docs/tutorial.md")
 ALREADY = ("make install", "source .venv/bin/activate")  # or there would be no tests
 

@@ -17,15 +17,15 @@ import psutil
 import pytest
 
 from deploy.processes.folder import Folder
+from tests import ports
 from tests.system import books
 from tests.system.serving import USER_CODE, job, until
 from tuner.client import Client, Event
 from tuner.engine.checkpoints import CheckpointStore
-from tuner.engine.ray_cluster.launch import free_ports
 from tuner.engine.ray_cluster.processes import MARK
 from tuner.schemas.answers import Attempt
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(590)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1500)]
 LIMIT_S = 400.0
 
 
@@ -36,12 +36,12 @@ class Whole:
         self.state = state
         rng = Random(os.getpid())
         network = f"127.{rng.randrange(100, 250)}.{rng.randrange(250)}"
-        (ray_port,) = free_ports(1)
+        (ray_port,) = ports.reserved(1)
         self._environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(USER_CODE), *filter(None, [os.environ.get("PYTHONPATH")])]),
             "TUNER_ALLOWED_MODULES": "*",
-            "TUNER_SPOT_WAIT": "10",
+            "TUNER_SPOT_WAIT": "20",
         }
         self._process = self._start("up", "--network", network, "--ray-port", str(ray_port))
         self.said: list[str] = []
@@ -142,7 +142,7 @@ def test_a_job_outlives_a_spot_worker_and_the_replica_that_it_was_submitted_to(
         job(
             "steady:train",
             budget={"usd": 0.05, "trials": 2},
-            fidelity={"min": 6, "max": 18, "reduction_factor": 3},
+            fidelity={"min": 30, "max": 90, "reduction_factor": 3},  # minutes, until it is told to hurry
             algorithm={"scheduler": "asha", "sampler": "random", "seed": 7},
             constants={"step_s": 1.0, "hurry": str(tmp_path / "hurry")},
             checkpoint={"interval": 0.5, "keep": 3},
@@ -225,7 +225,7 @@ def scraping_is_well(prometheus: str) -> None:
     """Both replicas were scraped, and every rule was evaluated without a fault."""
 
     def asked(path: str) -> Any:
-        with urllib.request.urlopen(f"{prometheus}/api/v1/{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"{prometheus}/api/v1/{path}", timeout=60) as answer:
             return json.load(answer)["data"]
 
     def are_up() -> bool:

@@ -19,7 +19,7 @@ BLOCKS = {
     for code in re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
 }
 PROGRAMS = [
-    pytest.param(name, marks=[pytest.mark.system] if "ray.init" in code else [])
+    pytest.param(name, marks=[pytest.mark.system, pytest.mark.timeout(900)] if "ray.init" in code else [])
     for name, code in BLOCKS.items()
     if "__main__" in code
 ]
@@ -42,7 +42,7 @@ def run(folder: Path, name: str) -> str:
     places = {"HOME": folder, "TMPDIR": folder / "tmp", "RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0"}
     environment = {**os.environ, **{variable: str(value) for variable, value in places.items()}}
     done = subprocess.run(
-        [sys.executable, name], cwd=folder, env=environment, capture_output=True, text=True, timeout=200
+        [sys.executable, name], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
@@ -54,6 +54,7 @@ PRINTS = {
 }
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_of_the_guide_runs_and_prints_what_it_should(folder: Path, name: str) -> None:
     printed = run(folder, name)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
 
 def run_program(folder: Path) -> None:
@@ -25,7 +25,7 @@ def run_program(folder: Path) -> None:
             command, cwd=ROOT, env=environment, stdout=output, stderr=output, start_new_session=True
         )
         try:
-            program.wait(200)
+            program.wait(600)
         finally:
             if program.poll() is None:
                 os.killpg(program.pid, signal.SIGKILL)

@@ -8,8 +8,7 @@ from decimal import Decimal
 import psutil
 
 from tuner.domain.errors import Conflict, NotFound
-from tuner.domain.time import NS, Instant
-from tuner.engine.notices import Notice
+from tuner.domain.time import NS
 from tuner.engine.ray_cluster import (
     ClusterFile,
     LocalCluster,
@@ -21,7 +20,6 @@ from tuner.engine.ray_cluster import (
 )
 from tuner.engine.ray_cluster.cluster_file import KeptNode as KeptNode
 from tuner.engine.ray_cluster.local_cluster import TURN_S
-from tuner.service.wiring import system_now
 from tuner.settings import Settings
 
 INSTANCE_TYPE = "local"
@@ -95,7 +93,7 @@ def preempt(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str
     """Takes a node away after so long a notice, or without any (0). Blocks until it is gone; where it is interrupted after it gave
     notice the node is gone at once, as a notice is not taken back. Raises NotFound, Conflict or RayUnavailable: then it stays."""
     node = _find(settings, name)
-    deadline = _give_notice(settings, node, notice_ns) if notice_ns else None
+    deadline = preemption.announce(LocalHead(settings.home), node, notice_ns) if notice_ns else None
     try:
         if deadline is not None:
             say(f"{node.name} has been told that it goes in {notice_ns / NS:g} s")
@@ -103,15 +101,6 @@ def preempt(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str
     finally:
         killed = preemption.kill(node)
     say(f"{node.name} is gone ({killed} processes killed)" if killed else f"{node.name} had ended by itself")
-
-
-def _give_notice(settings: Settings, node: KeptNode, notice_ns: int) -> Instant:
-    """By when the node goes."""
-    deadline = Instant(system_now() + notice_ns)
-    text = f"{node.name} is taken away by its operator"
-    notice = Notice("operator", "terminate", f"operator/{node.session}", deadline, text)
-    preemption.announce(LocalHead(settings.home), node, notice)
-    return deadline
 
 
 def _find(settings: Settings, name: str) -> KeptNode:

@@ -11,11 +11,11 @@ from tuner.training import SpotSafe
 
 
 def train(config: dict[str, Any]) -> None:
-    """Behaves as `config["how"]` says in its second step."""
+    """Behaves as `config["how"]` says in its second step. What it leaves behind is named after `config["mark"]`."""
     with SpotSafe() as run:
         for step in run.steps():
             if step == 1:
-                MANNERS[config["how"]]()
+                MANNERS[config["how"]](config["mark"])
             run.report(score=float("nan") if step == 1 and config["how"] == "nan" else float(step))
 
 
@@ -36,26 +36,26 @@ def wrong_metric(config: dict[str, Any]) -> None:
             run.report(loss=float(step))
 
 
-def _raise() -> None:
+def _raise(mark: str) -> None:
     raise RuntimeError("a bug")
 
 
-def _print() -> None:
+def _print(mark: str) -> None:
     for _ in range(20):
         sys.stdout.write("x" * 1_000_000)
 
 
-def _fork() -> None:
+def _fork(mark: str) -> None:
     for _ in range(3):
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)  # left behind"])
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", mark])
 
 
 MANNERS = {
-    "well": lambda: None,
-    "nan": lambda: None,
+    "well": lambda mark: None,
+    "nan": lambda mark: None,
     "raise": _raise,
-    "exit": lambda: os._exit(3),
-    "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "exit": lambda mark: os._exit(3),
+    "killed": lambda mark: os.kill(os.getpid(), signal.SIGKILL),
     "print": _print,
     "fork": _fork,
 }

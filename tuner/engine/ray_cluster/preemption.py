@@ -22,11 +22,11 @@ def kill(node: KeptNode) -> int:
     return kill_marked(node.session)
 
 
-def announce(head: LocalHead, node: KeptNode, notice: Notice) -> None:
-    """Tells the node's workers, and then Ray, which places nothing there any more. Raises RayUnavailable, NotFound or Conflict; then
-    no notice stands.
+def announce(head: LocalHead, node: KeptNode, notice_ns: int) -> Instant:
+    """Tells the node's workers, and then Ray, which places nothing there any more, by when it goes, and answers that. Raises
+    RayUnavailable, NotFound or Conflict; then no notice stands.
 
-    Imports Ray into this process, which takes a second: do it once the notice's time may begin to run.
+    Imports Ray into this process, which takes a second, and far more on a busy machine: the notice begins to run after that.
     """
     found = head.found()
     if found is None:
@@ -41,7 +41,11 @@ def announce(head: LocalHead, node: KeptNode, notice: Notice) -> None:
     )
     from tuner.engine.ray_node.nodes import give_notice
 
+    deadline = Instant(time.time_ns() + notice_ns)
+    text = f"{node.name} is taken away by its operator"
+    notice = Notice("operator", "terminate", f"operator/{node.session}", deadline, text)
     give_notice(found.address, node.node_id, notice)
+    return deadline
 
 
 def wait_until(node: KeptNode, deadline: Instant) -> bool:
