@@ -11,7 +11,7 @@ from tests.system.books import micro
 from tests.system.serving import Served, until
 from tuner.schemas.job import Job
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]
 USD = 1.0
 
 
@@ -35,9 +35,10 @@ def elsewhere(machine: Served, tmp_path: Path) -> Iterator[Served]:
 def test_a_job_goes_on_after_each_restore_and_never_passes_its_budget(
     machine: Served, elsewhere: Served, tmp_path: Path
 ) -> None:
-    hurry = tmp_path / "hurry"
+    # It takes minutes, until it is told to hurry.
+    hurry, long = tmp_path / "hurry", {"min": 3, "max": 27, "reduction_factor": 3}
     slow = {"step_s": 2.0, "hurry": str(hurry)}
-    job = machine.submit("steady:train", budget={"usd": USD, "trials": 12}, constants=slow).id
+    job = machine.submit("steady:train", budget={"usd": USD, "trials": 12}, constants=slow, fidelity=long).id
     before = backed_up(machine, job, tmp_path / "first")
     machine.kill_api()
     until("nobody leads any more", lambda: restored(machine, job, tmp_path / "first", "--replace"))
