@@ -35,10 +35,9 @@ def elsewhere(machine: Served, tmp_path: Path) -> Iterator[Served]:
 def test_a_job_goes_on_after_each_restore_and_never_passes_its_budget(
     machine: Served, elsewhere: Served, tmp_path: Path
 ) -> None:
-    # It takes minutes, until it is told to hurry.
-    hurry, long = tmp_path / "hurry", {"min": 3, "max": 27, "reduction_factor": 3}
+    hurry = tmp_path / "hurry"
     slow = {"step_s": 2.0, "hurry": str(hurry)}
-    job = machine.submit("steady:train", budget={"usd": USD, "trials": 12}, constants=slow, fidelity=long).id
+    job = machine.submit("steady:train", budget={"usd": USD, "trials": 12}, constants=slow).id
     before = backed_up(machine, job, tmp_path / "first")
     machine.kill_api()
     until("nobody leads any more", lambda: restored(machine, job, tmp_path / "first", "--replace"))
