@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tuner.store.database import Database
 
@@ -40,8 +40,8 @@ for name in [name for name in os.environ if name.startswith(("TUNER_", "RAY_", "
     del os.environ[name]
 # Whatever cloud the tests run on does not decide them.
 os.environ["TUNER_CLOUD"] = "none"
-# How long an example takes does not either.
-settings.register_profile("without deadlines", deadline=None)
+# How long an example takes, or is looked for, does not either.
+settings.register_profile("without deadlines", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("without deadlines")
 
 

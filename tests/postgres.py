@@ -11,6 +11,7 @@ from pathlib import Path
 
 # The server refuses to run as root.
 NOBODY = "nobody"
+TIMEOUT_S = 300
 FAST = "-c fsync=off -c synchronous_commit=off -c full_page_writes=off"
 
 
@@ -40,7 +41,7 @@ def server(*, durable: bool = False) -> Iterator[str]:
         made = ["--username", "tuner", "--auth", "trust", "--no-sync", "--encoding", "UTF8", "--locale", "C"]
         _run([str(bindir / "initdb"), "--pgdata", str(data), *made], folder, who)
         options = f"-c listen_addresses= -c unix_socket_directories={folder} {'' if durable else FAST}"
-        ctl = [str(bindir / "pg_ctl"), "--pgdata", str(data), "--wait"]
+        ctl = [str(bindir / "pg_ctl"), "--pgdata", str(data), "--wait", f"--timeout={TIMEOUT_S}"]
         _run([*ctl, "--log", str(folder / "log"), "--options", options, "start"], folder, who)
         try:
             yield f"postgresql://tuner@/postgres?host={folder}"
@@ -54,6 +55,6 @@ def _run(words: list[str], folder: Path, who: dict[str, object]) -> None:
         cwd=folder,
         check=True,
         stdout=subprocess.DEVNULL,
-        timeout=180,
+        timeout=TIMEOUT_S,
         **who,  # type: ignore[call-overload]
     )

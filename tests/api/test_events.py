@@ -170,7 +170,7 @@ def test_a_reader_of_a_running_job_misses_nothing(client: TestClient, service: F
     reader = threading.Thread(target=lambda: found.append(stream(fakes.client_of(service), job)))
     reader.start()
     fakes.simulate(service, job)
-    reader.join(60)
+    reader.join(240)
     reports = [m.data for m in found[0] if m.kind == "report"]
     assert reports == [m.data for m in stream(client, job) if m.kind == "report"]
     assert len(reports) > 5

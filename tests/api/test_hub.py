@@ -69,7 +69,7 @@ async def turns(count: int) -> None:
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(test, 30))
+    asyncio.run(asyncio.wait_for(test, 240))
 
 
 @pytest.fixture(autouse=True)

@@ -55,7 +55,8 @@ class Hook(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    monkeypatch.setattr(outgoing, "TIMEOUT_S", 240.0)
     found = Receiver()
     thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
@@ -283,7 +284,7 @@ def test_who_talks_slowly_over_tls_is_hung_up_on(monkeypatch: pytest.MonkeyPatch
     url = f"https://127.0.0.1:{heard.getsockname()[1]}/"
     sending = threading.Thread(target=lambda: found.append(outgoing.send(url, b"{}", {}, private=True)))
     sending.start()
-    sending.join(10)
+    sending.join(120)
     in_time = list(found)
     over.set()
     dripping.join()

@@ -101,7 +101,7 @@ def test_a_node_that_cannot_be_told_is_not_taken_away_without_a_word(home: Path)
             assert "head is gone" in said
             assert left.poll() is None
             assert CliRunner().invoke(app, ["preempt", "spot-1", "--notice", "0s"]).exit_code == 0
-        left.wait(10)
+        left.wait(120)
     finally:
         left.kill()
         left.wait()

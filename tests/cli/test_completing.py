@@ -27,7 +27,7 @@ def url(service: FakeService) -> Iterator[str]:
         time.sleep(0.01)
     yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     server.should_exit = True
-    thread.join(20)
+    thread.join(120)
     listening.close()
 
 
@@ -35,6 +35,8 @@ def url(service: FakeService) -> Iterator[str]:
 def settings(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNER_URL", url)
     monkeypatch.setenv("TUNER_API_KEY", fakes.KEY)
+    # A shell does not wait for long, and says nothing then; a test does.
+    monkeypatch.setattr(completing, "TIMEOUT_S", 240.0)
 
 
 def completed(line: str, shell: str = "bash") -> list[str]:

@@ -24,7 +24,9 @@ class Program:
         self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         port, self.job = self.says().split()
         self.url = f"http://127.0.0.1:{port}"
-        self.client = httpx2.Client(base_url=self.url, headers={"Authorization": f"Bearer {KEY}"}, timeout=30)
+        self.client = httpx2.Client(
+            base_url=self.url, headers={"Authorization": f"Bearer {KEY}"}, timeout=240
+        )
         while not self.answers("/readyz"):
             pass
 
@@ -34,7 +36,7 @@ class Program:
 
     def answers(self, path: str) -> bool:
         try:
-            return bool(httpx2.get(f"{self.url}{path}", timeout=30).is_success)
+            return bool(httpx2.get(f"{self.url}{path}", timeout=240).is_success)
         except httpx2.HTTPError:
             return False
 
@@ -61,10 +63,10 @@ def test_answers_are_finished_streams_ended_and_the_lease_given_up(program: Prog
         assert program.says() == "asked"
         program.process.send_signal(signal.SIGTERM)
         assert any(line.startswith("event") for line in lines), "a stream that ends tells how things stand"
-    asking.join(30)
+    asking.join(240)
     assert slow[0].json() == "answered"
     assert program.says() == "over", "what comes behind the serving is not reached"
-    assert program.process.wait(30) == 0
+    assert program.process.wait(240) == 0
     database = Database(f"sqlite:///{tmp_path}/tuner.db")
     with database.read() as db:
         term, launch = leadership.get(db, ROLE), launches.get(db, program.job)
@@ -86,4 +88,4 @@ def test_for_a_while_it_answers_and_says_that_it_is_not_ready_until_it_is_asked_
     assert program.client.get(f"/v1/jobs/{program.job}").is_success
     program.process.send_signal(signal.SIGTERM)
     assert program.says() == "over"
-    assert program.process.wait(30) == 0
+    assert program.process.wait(240) == 0

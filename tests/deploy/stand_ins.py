@@ -12,12 +12,15 @@ from tests.deploy.files import ROOT
 
 # Notes how it was called and what came in, and answers: the first line of `answers` whose words are all in the call.
 PROGRAM = """#!{python} -SE
-import json, os, signal, sys
+import json, os, signal, sys, time
 called = [os.path.basename(sys.argv[0]), *sys.argv[1:]]
 stdin = sys.stdin.read()
 def note(words, stdin=""):
     with open({calls!r}, "a") as file:
         file.write(json.dumps([words, stdin]) + "\\n")
+def noted(beginning):
+    with open({calls!r}) as file:
+        return any(" ".join(json.loads(line)[0]).startswith(beginning) for line in file)
 def end(number, frame):
     note(["ended", *called[:3]])
     sys.exit()
@@ -27,6 +30,9 @@ if blocks:
 note(called, stdin)
 while blocks:
     signal.pause()
+for words, beginning in {waits!r}:
+    while set(words.split()) <= set(called) and not noted(beginning):
+        time.sleep(0.02)
 for words, status, said in {answers!r}:
     if set(words.split()) <= set(called):
         print(said, end="")
@@ -60,12 +66,21 @@ class Scratch:
                 shutil.copy(ROOT / name, there)
 
     def stand_in(
-        self, name: str, answers: Answers = (), *, at: Path | None = None, blocks: tuple[str, ...] = ()
+        self,
+        name: str,
+        answers: Answers = (),
+        *,
+        at: Path | None = None,
+        blocks: tuple[str, ...] = (),
+        waits: tuple[tuple[str, str], ...] = (),
     ) -> None:
-        """For a program on the PATH, or in `at`. A call with all words of one of `blocks` goes on until SIGTERM."""
+        """For a program on the PATH, or in `at`. A call with all words of one of `blocks` goes on until SIGTERM; one with the words
+        of one of `waits`, until something was noted that begins as is said there."""
         path = (at or self.folder / "bin") / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = PROGRAM.format(python=sys.executable, calls=str(self.calls), answers=answers, blocks=blocks)
+        text = PROGRAM.format(
+            python=sys.executable, calls=str(self.calls), answers=answers, blocks=blocks, waits=waits
+        )
         path.write_text(text)
         path.chmod(0o755)
 

@@ -19,7 +19,7 @@ NODES = ("list nodes", 0, json.dumps([{"is_head_node": True}, {"is_head_node": F
 
 
 def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 60  # for hangs
+    deadline = time.monotonic() + 240  # for hangs
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -31,10 +31,12 @@ class Allocation:
     def __init__(self, folder: Path, tuner: Answers = ()) -> None:
         self.scratch = Scratch(folder)
         self.scratch.home.mkdir()
-        self.scratch.stand_in("ray", (NODES,), blocks=("start",))
-        self.scratch.stand_in("tuner", tuner, blocks=("serve",))
+        joined = (("health-check", "ray start --head"), ("list nodes", "ray start --block"))
+        self.scratch.stand_in("ray", (NODES,), blocks=("start",), waits=joined)
+        self.scratch.stand_in("tuner", tuner, blocks=("serve",), waits=(("submit", "python -m"),))
         self.scratch.stand_in("python", blocks=("tuner.engine.ray_node.watch",))
-        self.scratch.stand_in("sleep")
+        # The watcher needs a moment of the minute.
+        self.scratch.stand_in("sleep", waits=(("60", "ended python"),))
         srun = folder / "bin/srun"
         srun.write_text(
             '#!/bin/sh\nwhile case $1 in --*) true ;; *) false ;; esac; do shift; done\nexec "$@"\n'
@@ -67,6 +69,12 @@ class Allocation:
             else []
         )
 
+    def heeds_sigterm(self) -> bool:
+        """Whether the script has said what it does then."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        caught = int(status.split("SigCgt:")[1].split()[0], 16)
+        return bool(caught >> (signal.SIGTERM - 1) & 1)
+
     def is_empty(self) -> bool:
         """Nothing that it started is left."""
         try:
@@ -90,7 +98,7 @@ def allocation(tmp_path: Path) -> Iterator[Allocation]:
 
 def test_a_job_is_tuned_and_the_allocation_ends_with_its_status(allocation: Allocation) -> None:
     allocation.start(JOB="deploy/digits.yaml", USD_PER_HOUR="0.40", MARKET="spot")
-    assert allocation.process.wait(60) == 3
+    assert allocation.process.wait(240) == 3
     until(allocation.is_empty)
     heard = allocation.heard()
     (head,) = [one for one in heard if one.startswith("ray start --head")]
@@ -110,9 +118,11 @@ def test_a_job_is_tuned_and_the_allocation_ends_with_its_status(allocation: Allo
 
 def test_when_the_time_is_over_the_trials_are_told_before_anything_ends(allocation: Allocation) -> None:
     allocation.start()
-    until(lambda: {"tuner serve"} < set(allocation.heard()) and "python -m" in str(allocation.heard()))
+    for beginning in ("tuner serve", "python -m", "ray start --block"):
+        until(lambda said=beginning: any(one.startswith(said) for one in allocation.heard()))
+    until(allocation.heeds_sigterm)
     allocation.process.send_signal(signal.SIGTERM)
-    assert allocation.process.wait(60) == 0
+    assert allocation.process.wait(240) == 0
     until(allocation.is_empty)
     *_, first, pause, second, third, last = allocation.heard()
     assert first == "ended python -m tuner.engine.ray_node.watch" or pause.startswith("ended python")

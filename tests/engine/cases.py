@@ -1,5 +1,6 @@
 """Trainables that behave badly, well, and as Ray Tune's examples do."""
 
+import math
 import multiprocessing
 import os
 import signal
@@ -17,18 +18,23 @@ not_callable = 3
 
 
 def counts(config: dict[str, Any]) -> None:
-    """Reports how many steps it has done in all its attempts: 1, 2, 3, …"""
+    """Reports how many steps it has done in all its attempts: 1, 2, 3, … Those from `gated` on end once there is a file `gate`."""
     counter = Counter()
     with SpotSafe(counter=counter) as run:
-        for _ in run.steps():
+        for step in run.steps():
             time.sleep(config.get("step_s", 0))
+            while step + 1 >= config.get("gated", math.inf) and not os.path.exists(config["gate"]):
+                time.sleep(0.01)
             counter.count += 1
             run.report(acc=float(counter.count), pid=os.getpid())
 
 
 def loads_first(config: dict[str, Any]) -> None:
     time.sleep(0.5)
-    counts(config)
+    loaded_at = time.monotonic_ns()
+    with SpotSafe() as run:
+        for _ in run.steps():
+            run.report(acc=1.0, loaded_at=loaded_at)
 
 
 class RestoresForEver(Counter):
@@ -114,9 +120,11 @@ def leaves_children(config: dict[str, Any]) -> None:
 
 
 def eats_memory(config: dict[str, Any]) -> None:
+    """As much as does no harm to the machine."""
     eaten = []
     while True:
-        eaten.append(bytearray(os.urandom(1 << 20) * 20))
+        if len(eaten) < 125:
+            eaten.append(bytearray(os.urandom(1 << 20) * 20))
         time.sleep(0.01)
 
 
@@ -200,7 +208,7 @@ def says_anything_of_its_use(config: dict[str, Any]) -> None:
 
 def prints_and_waits(config: dict[str, Any]) -> None:
     os.write(1, "it begins, é\n".encode())
-    time.sleep(60)
+    time.sleep(1000)
 
 
 def prints_and_dies(config: dict[str, Any]) -> None:

@@ -1,12 +1,14 @@
 """A worker's supervisor, driven as a job's driver does: with its real fork server and real children, without a Ray cluster."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tuner.engine.worker.supervisor import Supervisor
 
 SECOND = 1_000_000_000
+LEASE_S = 600
 
 
 class Driver:
@@ -20,7 +22,7 @@ class Driver:
         self.attempt = 0
 
     def begin(
-        self, *, until: int | None = 3, lease_s: float = 60, restore: int | None = None, **more: Any
+        self, *, until: int | None = 3, lease_s: float = LEASE_S, restore: int | None = None, **more: Any
     ) -> None:
         self.attempt += 1
         order = {
@@ -45,14 +47,48 @@ class Driver:
 
     def until_state(self, *states: str) -> dict[str, Any]:
         """Steps until the worker is in one of the states; every meter on the way stays within the lease."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while time.monotonic() < deadline:
             result = self.supervisor.step()
             self.reports += result["reports"]
             if result["state"] in states:
                 return result
             assert result["state"] in ("running", "waiting"), result
-        raise AssertionError(f"not {states} within a minute")
+        raise AssertionError(f"not {states} within four minutes")
+
+    def until(self, what: Callable[[dict[str, Any]], object]) -> None:
+        """Steps until a result of the running attempt is so."""
+        deadline = time.monotonic() + 240
+        while time.monotonic() < deadline:
+            result = self.supervisor.step()
+            self.reports += result["reports"]
+            assert result["state"] in ("running", "waiting"), result
+            if what(result):
+                return
+        raise AssertionError("it never is")
+
+    def reported(self, step: int) -> None:
+        self.until(lambda _: self.reports and self.reports[-1]["step"] >= step)
+
+    @property
+    def step_ns(self) -> list[int]:
+        """How long the last steps took, as the supervisor measured them."""
+        assert self.supervisor.attempt is not None
+        return list(self.supervisor.attempt.step_ns)
+
+    def takes(self, step_s: float) -> None:
+        """From here on the supervisor believes that a step takes so long."""
+        assert self.supervisor.attempt is not None
+        with self.supervisor._changed:
+            self.supervisor.attempt.step_ns.append(round(step_s * SECOND))
+
+    def lease_ends_in(self, left_s: float) -> int:
+        """As if no more than that had been paid for; the whole lease in nanoseconds."""
+        attempt = self.supervisor.attempt
+        assert attempt is not None
+        with self.supervisor._changed:
+            attempt.lease_ns = attempt.watch.total_ns() + round(left_s * SECOND)
+        return attempt.lease_ns
 
     def let_go(self) -> None:
         """Ends an attempt that is still under way."""

@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, urlsplit
 from tests.engine.metadata_clouds import Aws, Azure, Cloud, Gcp, Reply, Request
 
 CloudT = TypeVar("CloudT", bound=Cloud)
-HOLD_S = 60.0
+HOLD_S = 300.0
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -102,7 +102,7 @@ class Proxy(ThreadingHTTPServer):
                     return fault
         return None
 
-    def asks(self, part: str, within_s: float = 60) -> bool:
+    def asks(self, part: str, within_s: float = 240) -> bool:
         """Whether somebody asks for something with `part` in its path or query."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
@@ -138,7 +138,7 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def _forward(self, body: bytes) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.upstream, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.upstream, timeout=300)
         headers = {name: value for name, value in self.headers.items() if name.lower() not in HOP_BY_HOP}
         connection.request(self.command, self.path, body=body, headers=headers)
         response = connection.getresponse()
@@ -192,7 +192,7 @@ class Handler(BaseHTTPRequestHandler):
         self._send(self._forward(body[: len(body) // 2]))
 
     def _hang(self, fault: Fault, body: bytes) -> None:
-        self.server.over.wait(60)
+        self.server.over.wait(300)
         self.close_connection = True
 
     def _slow(self, fault: Fault, body: bytes) -> None:

@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,43 +70,41 @@ def drive(tmp_path: Path, supervisor: Supervisor, node: Node) -> Iterator[Any]:
         driver.let_go()
 
 
-def until(driver: Driver, what: Callable[[dict[str, Any]], object]) -> None:
-    """Steps until a result of the running attempt is so."""
-    for _ in range(1000):
-        result = driver.supervisor.step()
-        driver.reports += result["reports"]
-        assert result["state"] in ("running", "waiting"), result
-        if what(result):
-            return
-    raise AssertionError("it never is")
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """Steps that wait for it end once it is there."""
+    return tmp_path / "gate"
 
 
-def reported(driver: Driver, step: int) -> None:
-    until(driver, lambda _: driver.reports and driver.reports[-1]["step"] >= step)
+def gated(first: int, gate: Path) -> dict[str, Any]:
+    """A configuration whose steps wait for the gate, from this one on."""
+    return {"gated": first, "gate": str(gate)}
 
 
 def durable(driver: Driver, step: int) -> None:
-    until(driver, lambda result: (result["saved_step"] or 0) >= step)
+    driver.until(lambda result: (result["saved_step"] or 0) >= step)
 
 
-def leaving(driver: Driver) -> None:
-    until(driver, lambda result: result["leaving"])
+def leaving(driver: Driver, is_it: bool = True) -> None:
+    driver.until(lambda result: result["leaving"] == is_it)
 
 
 def trains(driver: Driver) -> None:
-    until(driver, lambda result: "train" in result["meter"])
+    driver.until(lambda result: "train" in result["meter"])
 
 
 def test_the_step_in_progress_is_finished_and_saved_without_a_word_of_the_driver(
-    drive: Any, node: Node
+    drive: Any, node: Node, gate: Path
 ) -> None:
     driver = drive()
-    driver.begin(until=9, config={"step_s": 0.5})
-    reported(driver, 2)
-    node.goes(15)
+    driver.begin(until=9, config=gated(3, gate))
+    driver.reported(2)
+    node.goes(1000)
+    leaving(driver)
+    gate.touch()
     ended = driver.until_state("preempted")
     last = driver.reports[-1]["step"]
-    assert 2 < last < 6, "it leaves after the step in progress"
+    assert last == 3, "it leaves after the step in progress"
     assert ended["saved_step"] == last
     assert Progress.parse(ended).leaving
     assert ended["error"]["message"] == "goes"
@@ -116,28 +114,31 @@ def test_the_step_in_progress_is_finished_and_saved_without_a_word_of_the_driver
     assert [report["metrics"]["acc"] for report in driver.reports] == [float(n) for n in range(1, 10)]
 
 
-@pytest.mark.parametrize("left_s", [2.5, 0, -5])
+@pytest.mark.parametrize("left_s", [1000, 0, -5])
 def test_a_notice_that_is_too_short_for_the_step_costs_the_step_in_progress_and_no_more(
-    drive: Any, node: Node, left_s: float
+    drive: Any, node: Node, gate: Path, left_s: float
 ) -> None:
     driver = drive()
-    driver.begin(until=9, config={"step_s": 3}, **EVERY_STEP)
-    reported(driver, 2)
-    durable(driver, 2)
+    driver.begin(until=9, config=gated(2, gate), lease_s=10_000, **EVERY_STEP)
+    driver.reported(1)
+    durable(driver, 1)
+    driver.takes(2000)
     node.goes(left_s)
     ended = driver.until_state("preempted")
-    assert [report["step"] for report in driver.reports] == [1, 2]
-    assert ended["saved_step"] == 2
+    assert [report["step"] for report in driver.reports] == [1]
+    assert ended["saved_step"] == 1
     assert ended["error"]["message"] == "goes"
 
 
 def test_the_first_step_may_take_what_is_left_as_nobody_knows_how_long_it_takes(
-    drive: Any, node: Node
+    drive: Any, node: Node, gate: Path
 ) -> None:
     driver = drive()
-    node_goes = threading.Timer(0.3, node.goes, (20,))
-    driver.begin(until=9, config={"step_s": 2})
-    node_goes.start()
+    driver.begin(until=9, config=gated(1, gate))
+    trains(driver)
+    node.goes(1000)
+    leaving(driver)
+    gate.touch()
     assert driver.until_state("preempted")["saved_step"] == 1
 
 
@@ -163,7 +164,7 @@ def test_what_has_not_begun_to_train_leaves_at_once(drive: Any, node: Node, case
     other.attempt = 1
     other.begin(until=9, restore=1)
     kind = "setup" if case == "hangs" else "restore"
-    until(other, lambda result: kind in result["meter"] and other.supervisor.pid)
+    other.until(lambda result: kind in result["meter"] and other.supervisor.pid)
     node.goes(1000)
     ended = other.until_state("preempted")
     assert ended["saved_step"] == 1, "it has what it was to begin with"
@@ -182,7 +183,7 @@ def test_a_checkpoint_that_is_being_fetched_is_not_waited_for(
     monkeypatch.setattr(CheckpointStore, "newest_valid", hang)
     driver = drive()
     driver.begin(restore=1)
-    assert fetches.wait(30)
+    assert fetches.wait(240)
     node.goes(1000)
     assert driver.until_state("preempted")["saved_step"] is None
     over.set()
@@ -205,14 +206,15 @@ def slow_storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Ev
 
 
 def test_a_save_under_way_is_waited_for_where_the_step_cannot_be_finished(
-    drive: Any, node: Node, slow_storage: tuple[threading.Event, threading.Event]
+    drive: Any, node: Node, gate: Path, slow_storage: tuple[threading.Event, threading.Event]
 ) -> None:
     hangs, goes_on = slow_storage
     driver = drive()
-    driver.begin(until=9, config={"step_s": 3}, **EVERY_STEP)
-    reported(driver, 1)
-    assert hangs.wait(30)
-    node.goes(3)
+    driver.begin(until=9, config=gated(2, gate), lease_s=10_000, **EVERY_STEP)
+    driver.reported(1)
+    assert hangs.wait(240)
+    driver.takes(2000)
+    node.goes(1000)
     leaving(driver)
     goes_on.set()
     assert driver.until_state("preempted")["saved_step"] == 1
@@ -224,9 +226,9 @@ def test_a_save_under_way_does_not_keep_the_last_one_from_being_made(
     hangs, goes_on = slow_storage
     driver = drive()
     driver.begin(until=9, config={"step_s": 0.5}, **EVERY_STEP)
-    reported(driver, 1)
-    assert hangs.wait(30)
-    node.goes(30)
+    driver.reported(1)
+    assert hangs.wait(240)
+    node.goes(1000)
     leaving(driver)
     goes_on.set()
     ended = driver.until_state("preempted")
@@ -237,7 +239,7 @@ def test_who_waits_at_a_rung_for_a_driver_that_says_nothing_is_saved(drive: Any,
     driver = drive()
     driver.begin(until=1)
     driver.until_state("waiting")
-    node.goes(15)
+    node.goes(1000)
     assert driver.until_state("preempted")["saved_step"] == 1
 
 
@@ -246,7 +248,7 @@ def test_the_last_step_is_finished_as_it_was_ordered(drive: Any, node: Node) -> 
     driver.begin(until=9, max_step=2)
     driver.until_state("waiting")
     driver.order("finish")
-    node.goes(15)
+    node.goes(1000)
     ended = driver.until_state("finished")
     assert ended["saved_step"] == 2
 
@@ -254,7 +256,7 @@ def test_the_last_step_is_finished_as_it_was_ordered(drive: Any, node: Node) -> 
 def test_what_cannot_be_saved_leaves_at_once(drive: Any, node: Node) -> None:
     driver = drive("never_saves_slowly", "tests.engine.tune_cases")
     driver.begin(until=99, max_step=99)
-    reported(driver, 1)
+    driver.reported(1)
     node.goes(1000)
     assert driver.until_state("preempted")["saved_step"] is None
 
@@ -272,13 +274,15 @@ def test_who_is_killed_with_its_machine_is_preempted(drive: Any, node: Node) -> 
     assert end_of(Progress.parse(ended)) == "preempted"
 
 
-def test_a_withdrawn_notice_is_none(drive: Any, node: Node) -> None:
+def test_a_withdrawn_notice_is_none(drive: Any, node: Node, gate: Path) -> None:
     driver = drive()
-    driver.begin(until=4, config={"step_s": 2})
-    reported(driver, 1)
+    driver.begin(until=4, config=gated(2, gate))
+    driver.reported(1)
     node.goes(1000)
     leaving(driver)
     node.stays()
+    leaving(driver, False)
+    gate.touch()
     waiting = driver.until_state("waiting")
     assert not waiting["leaving"]
     assert driver.reports[-1]["step"] == 4
@@ -293,16 +297,17 @@ def test_a_notice_for_another_node_is_none(drive: Any, node: Node) -> None:
 
 
 def test_two_notices_at_once_count_as_the_earlier_one_and_one_brought_forward_as_what_it_says_last(
-    drive: Any, node: Node
+    drive: Any, node: Node, gate: Path
 ) -> None:
     driver = drive()
-    driver.begin(until=9, config={"step_s": 4}, **EVERY_STEP)
-    reported(driver, 1)
+    driver.begin(until=9, config=gated(2, gate), lease_s=10_000, **EVERY_STEP)
+    driver.reported(1)
     durable(driver, 1)
-    node.goes(1000)
-    node.goes(1000, name="signal/SIGTERM")
+    driver.takes(2000)
+    node.goes(100_000)
+    node.goes(100_000, name="signal/SIGTERM")
     leaving(driver)
-    node.goes(1.5)
+    node.goes(1000)
     assert driver.until_state("preempted")["saved_step"] == 1
     assert driver.reports[-1]["step"] == 1
 

@@ -78,7 +78,7 @@ def watched(
         yield watch, thread
     finally:
         cluster.down, cluster.here = False, []
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive()
 
 
@@ -164,7 +164,7 @@ def test_the_watch_ends_with_the_last_node_and_waits_for_the_first(cluster: Clus
         cluster.looked()
         assert thread.is_alive()
         cluster.here = []
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive()
 
 
@@ -174,7 +174,7 @@ def test_a_cluster_that_stays_silent_for_longer_than_a_node_lasts_without_it_is_
     with MetadataServer(Aws()) as server, watched(cluster, server, silent_s=0.2) as (_, thread):
         cluster.looked()
         cluster.down = True
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive()
 
 
@@ -202,7 +202,7 @@ def test_azure_is_told_that_it_need_not_wait_once_all_nodes_have_gone(
             cluster.looked()
             assert server.cloud.released == []
             cluster.here = []
-            thread.join(30)
+            thread.join(120)
         assert server.cloud.released == (["ours"] if may_release else [])
 
 

@@ -10,7 +10,7 @@ from tuner.engine.worker.self_test import Verdict, self_test
 
 
 def verdict_on(
-    case: str, *, limit_s: float = 60, configs: Sequence[dict[str, float]] = (), **more: Any
+    case: str, *, limit_s: float = 240, configs: Sequence[dict[str, float]] = (), **more: Any
 ) -> Verdict:
     order: dict[str, Any] = {"max_step": 9, "resources": {"CPU": 1}, **more}
     verdict = self_test(f"tests.engine.{case}", configs or [{"x": 0.1}], limit_s=limit_s, **order)

@@ -1,12 +1,14 @@
 """A worker's supervisor with its real fork server and real children; no Ray cluster."""
 
+import time
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psutil
 import pytest
 
-from tests.engine.driving import SECOND
+from tests.engine.driving import LEASE_S, SECOND
 from tuner.engine.checkpoints import CheckpointStore
 from tuner.engine.messages import Progress
 
@@ -33,7 +35,7 @@ def test_a_promoted_trial_goes_on_without_a_pause_and_its_last_model_is_kept(
     driver = drive("counts")
     driver.begin(until=1)
     driver.until_state("waiting")
-    driver.order("go", until=9, lease_ns=60 * SECOND)
+    driver.order("go", until=9, lease_ns=LEASE_S * SECOND)
     driver.until_state("waiting")
     assert driver.reports[-1]["step"] == 9
     driver.order("finish")
@@ -49,8 +51,9 @@ def test_what_comes_before_the_first_step_is_no_training(drive: Any) -> None:
     driver = drive("loads_first")
     driver.begin(until=1)
     waits = driver.until_state("waiting")
+    since_then = time.monotonic_ns() - driver.reports[0]["metrics"]["loaded_at"]
     assert waits["meter"]["setup"] > SECOND // 2
-    assert waits["meter"].get("train", 0) < SECOND // 2
+    assert waits["meter"].get("train", 0) < since_then
 
 
 def test_a_hanging_trial_is_stopped_at_once(drive: Any) -> None:
@@ -69,24 +72,24 @@ def test_a_lease_ends_the_child_whatever_it_does(drive: Any) -> None:
     assert sum(ended["meter"].values()) == 3 * SECOND
 
 
-def test_a_child_waits_for_a_lease_that_its_next_step_needs(drive: Any) -> None:
+def test_a_child_waits_for_a_lease_that_its_next_step_needs(drive: Any, tmp_path: Path) -> None:
     driver = drive("counts")
-    driver.begin(until=1)
-    driver.until_state("waiting")
-    driver.order("pause")
-    driver.until_state("paused")
-    driver.reports.clear()
-    driver.begin(until=9, lease_s=8, config={"step_s": 1.5})  # on a worker that is warm by now
+    gate = tmp_path / "gate"
+    driver.begin(until=9, config={"step_s": 0.5, "gated": 2, "gate": str(gate)})
+    driver.reported(1)
+    assert min(driver.step_ns) >= SECOND // 2
+    driver.takes(LEASE_S)
+    gate.touch()
     waiting = driver.until_state("waiting")
+    assert driver.reports[-1]["step"] == 2
     assert waiting["need_ns"] > 0
-    step = driver.reports[-1]["step"]
-    driver.order("go", until=step + 1, lease_ns=60 * SECOND)
+    driver.order("go", until=3, lease_ns=10 * LEASE_S * SECOND)
     driver.until_state("waiting")
-    assert driver.reports[-1]["step"] == step + 1
+    assert driver.reports[-1]["step"] == 3
     driver.order("stop")
     stopped = driver.until_state("stopped")
     assert {"setup", "train", "idle"} <= set(stopped["meter"])
-    assert stopped["meter"]["train"] >= (step + 1) * 1.4 * SECOND
+    assert stopped["meter"]["train"] >= 3 * 0.5 * SECOND
 
 
 FAILURES = [
@@ -137,13 +140,14 @@ def test_nan_is_told_and_tensors_are_numbers(drive: Any) -> None:
     assert driver.reports[0]["metrics"] == {"acc": "NaN", "tensor": 2.0}
 
 
-def test_processes_that_user_code_left_behind_are_gone_with_the_attempt(drive: Any, tmp_path: Path) -> None:
+def test_processes_that_user_code_left_behind_are_gone_with_the_attempt(drive: Any) -> None:
+    mark = str(uuid4())
     driver = drive("leaves_children")
-    driver.begin(until=1, config={"mark": tmp_path.name})
+    driver.begin(until=1, config={"mark": mark})
     driver.until_state("waiting")
     driver.order("stop")
     driver.until_state("stopped")
-    left = [p for p in psutil.process_iter(["cmdline"]) if tmp_path.name in " ".join(p.info["cmdline"] or [])]
+    left = [p for p in psutil.process_iter(["cmdline"]) if mark in " ".join(p.info["cmdline"] or [])]
     assert left == []
 
 
@@ -264,7 +268,7 @@ def test_an_exit_is_noticed_though_a_process_that_was_left_behind_has_the_channe
     driver.begin()
     failed = driver.until_state("failed")
     assert "exit status 3" in failed["error"]["message"]
-    assert sum(failed["meter"].values()) < 50 * SECOND
+    assert sum(failed["meter"].values()) < LEASE_S * SECOND
 
 
 def test_the_actors_death_takes_the_child_with_it(tmp_path: Path) -> None:
@@ -274,7 +278,7 @@ def test_the_actors_death_takes_the_child_with_it(tmp_path: Path) -> None:
     code = (
         "from tests.engine.driving import Driver; from pathlib import Path; import os, time\n"
         f"d = Driver(Path({str(tmp_path)!r}), 'tests.engine.cases:counts'); d.begin(until=1); d.until_state('waiting')\n"
-        "print(d.supervisor._pid, d.supervisor._server._process.pid, flush=True); time.sleep(100)"
+        "print(d.supervisor._pid, d.supervisor._server._process.pid, flush=True); time.sleep(1000)"
     )
     actor = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert actor.stdout is not None
@@ -282,6 +286,6 @@ def test_the_actors_death_takes_the_child_with_it(tmp_path: Path) -> None:
     watched = [psutil.Process(pid) for pid in pids]
     actor.kill()
     actor.wait()
-    gone, left = psutil.wait_procs(watched, timeout=10)
+    gone, left = psutil.wait_procs(watched, timeout=240)
     assert not left
     assert len(gone) == 2

@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -22,16 +23,17 @@ sys.exit(code)
 def ends(*words: str) -> str:
     """What it logs."""
     command = [sys.executable, "-c", ENDS, "--address", "127.0.0.1:1", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == NO_CLOUD, done.stderr
     return done.stderr
 
 
 @pytest.fixture
-def nobody() -> str:
+def nobody() -> Iterator[str]:
+    """Where nobody listens, nor can anybody begin to."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{free.getsockname()[1]}"
+        yield f"http://127.0.0.1:{free.getsockname()[1]}"
 
 
 def test_on_a_machine_of_no_cloud_it_ends_with_one_line_in_its_log(nobody: str) -> None:

@@ -1,14 +1,17 @@
 """The follower, over a record that goes on while it is read."""
 
-import time
 from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 
+import pytest
+
+from tests.cluster.waiting import until
 from tests.fakes import FakeService
 from tuner.domain.money import FREE
 from tuner.domain.time import NS, Instant
 from tuner.mirrors.follower import Follower
 from tuner.mirrors.record import Changes, Job, Position
+from tuner.service import mirroring
 from tuner.service.mirroring import TURN_NS, LeasedTurn
 
 
@@ -68,15 +71,13 @@ def test_a_job_that_goes_on_meanwhile_holds_up_no_pass() -> None:
         assert job in held.upto, "it is told of in the next pass"
 
 
-def test_a_turn_lasts_as_long_as_a_write(service: FakeService) -> None:
+def test_a_turn_lasts_as_long_as_a_write(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirroring, "RENEWALS_MAX", 10**9)
     mine, other = LeasedTurn(service, "it"), LeasedTurn(service, "it")
     assert mine.is_mine()
     with mine.kept(every_s=0.005):
         service.now.at = Instant(service.now.at + TURN_NS - NS)
-        for _ in range(2000):
-            if mine._until > service.now.at + NS:
-                break
-            time.sleep(0.005)
+        until(lambda: mine._until > service.now.at + NS)
         service.now.at = Instant(service.now.at + TURN_NS - NS)
         assert not other.is_mine()
     mine.give_back()

@@ -181,14 +181,14 @@ def test_two_controllers_at_once_submit_under_one_id(service: FakeService, clien
     def control() -> None:
         controller = Controller(service)
         for _ in range(5):
-            together.wait(10)
+            together.wait(120)
             controller.one_pass()
 
     threads = [Thread(target=control) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     assert set(service.cluster.submitted) == {f"{job}-1" for job in made}
     assert {launch_of(service, job).epoch for job in made} == {1}
 

@@ -1,5 +1,7 @@
 """A pass of the controller costs the same however many jobs run: it comes four times a second."""
 
+from types import SimpleNamespace
+
 import pytest
 from sqlalchemy import event
 from starlette.testclient import TestClient
@@ -34,8 +36,10 @@ def asked(service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_pass_asks_for_a_few_drivers_and_for_each_in_its_turn(
-    service: FakeService, asked: list[str]
+    service: FakeService, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """All passes at one moment."""
+    monkeypatch.setattr(passes, "time", SimpleNamespace(monotonic=lambda: 100.0))
     controller = Controller(service)
     controller.one_pass()
     assert len(asked) == ASK_AT_ONCE

@@ -5,7 +5,13 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import FakeProber
+from tuner.service import trainables
 from tuner.service.trainables import SubprocessProber, is_allowed, listed
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainables, "PROBE_TIMEOUT_S", 600.0)
 
 
 @pytest.fixture

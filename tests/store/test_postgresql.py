@@ -177,7 +177,7 @@ def test_a_budget_waits_for_what_is_being_settled(database: Database, budget_bef
         ledger.settle(db, project, job, hold(1, Cost(), job=job).id, {"train": Cost(Money(3))}, Instant(0))
         changing.start()
         changing.join(0.3)
-    changing.join(10)
+    changing.join(120)
     with database.write() as db:
         assert above_changes.violations(db, project, Instant(0)) == []
         assert above.standing(db, project, one, Instant(0)).account.posted == Cost(Money(3))
@@ -200,7 +200,7 @@ def test_two_drivers_that_settle_the_same_hold_post_it_once(database: Database) 
         ledger.settle(db, "twice", job, hold(1, Cost(), job=job).id, {"train": Cost(Money(7))}, Instant(0))
         later.start()
         later.join(0.3)
-    later.join(10)
+    later.join(120)
     with database.read() as db:
         assert ledger.account(db, job).posted == ledger.account(db, job).held == Cost(Money(7))
 
@@ -224,7 +224,7 @@ def test_no_driver_takes_over_in_the_middle_of_a_turn(database: Database) -> Non
         later.join(0.3)
         tx.put_trial("trial_00000", "running", at=Instant(1), config={})
         order.append("turn")
-    later.join(10)
+    later.join(120)
     assert order == ["turn", "next driver"]
     with pytest.raises(Fenced), SqlJournal(database, job, "fenced", 1, Instant(0)).transaction():
         pass

@@ -86,7 +86,7 @@ def test_training_goes_on_while_a_save_is_written_and_does_not_change_it(
     trained, real = threading.Event(), checkpoint.write
 
     def slow(state: Any, directory: Path) -> None:
-        assert trained.wait(60)
+        assert trained.wait(300)
         real(state, directory)
 
     monkeypatch.setattr(checkpoint, "write", slow)

@@ -64,7 +64,7 @@ count_to(3, Path(sys.argv[1]))
 def test_a_half_written_checkpoint_is_passed_over(tmp_path: Path) -> None:
     count_to(2, tmp_path)
     command = [sys.executable, "-c", DIES_WHILE_WRITING, str(tmp_path)]
-    assert subprocess.run(command, cwd=ROOT, timeout=100).returncode == -signal.SIGKILL
+    assert subprocess.run(command, cwd=ROOT, timeout=300).returncode == -signal.SIGKILL
     assert [path.read_bytes() for path in tmp_path.glob(".writing*/*")] == [b"half of"]
     assert count_to(4, tmp_path) == [3, 4]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step_00000003", "step_00000004"]

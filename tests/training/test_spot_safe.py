@@ -23,7 +23,7 @@ KINDS = [("sgd", "fp32"), ("adamw", "bf16"), ("adamw", "fp16")]
 
 def script(*arguments: object) -> tuple[int, list[Record]]:
     command = [sys.executable, "-m", "tests.training.fit", *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode in (0, -signal.SIGKILL), done.stderr
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -102,7 +102,7 @@ def test_the_step_after_a_save_does_not_wait_for_the_disk(
     trained, real_write = threading.Event(), checkpoint.write
 
     def slow_write(state: Any, directory: Path) -> None:
-        trained.wait(30)  # the disk is not done before the next step has been trained
+        trained.wait(300)  # the disk is not done before the next step has been trained
         real_write(state, directory)
         events.append(f"written {state['step']}")
 
@@ -122,7 +122,7 @@ def test_what_is_written_is_the_state_at_the_report(tmp_path: Path, monkeypatch:
     trained, real_write = threading.Event(), checkpoint.write
 
     def slow_write(state: Any, directory: Path) -> None:
-        trained.wait(30)
+        trained.wait(300)
         real_write(state, directory)
 
     monkeypatch.setattr(checkpoint, "write", slow_write)
