@@ -11,7 +11,7 @@ from tests.system.books import micro
 from tests.system.serving import Served, until
 from tuner.schemas.job import Job
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]
 USD = 1.0
 
 

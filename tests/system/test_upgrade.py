@@ -50,8 +50,8 @@ def test_jobs_go_on_through_a_kill_and_an_upgrade(home: Path, services: list[Ser
     first, second, newer = services
     # They take minutes, until they are told to hurry.
     slow = {"step_s": 1.5, "hurry": str(tmp_path / "hurry")}
-    long = {"min": 6, "max": 18, "reduction_factor": 3}
-    wanted: dict[str, Any] = {"budget": {"usd": 1, "trials": 16}, "constants": slow, "fidelity": long}
+    long = {"min": 18, "max": 54, "reduction_factor": 3}
+    wanted: dict[str, Any] = {"budget": {"usd": 1, "trials": 6}, "constants": slow, "fidelity": long}
     first.start()
     jobs = [first.submit("steady:train", **wanted).id]
     first.reports_at_least(jobs[0], 2)
