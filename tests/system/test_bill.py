@@ -57,7 +57,7 @@ def test_a_bill_is_what_the_worker_s_time_costs(served: Served) -> None:
     watch.start()
     job = served.submit(
         "steady:train",
-        fidelity={"min": 1, "max": 25},
+        fidelity={"min": 1, "max": 60},
         algorithm={"scheduler": "none"},
         budget={"usd": 1, "trials": 1},
         constants={"step_s": 1.0},
