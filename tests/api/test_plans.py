@@ -116,12 +116,15 @@ def test_spot_and_on_demand_are_compared_for_a_hundred_and_twenty_dollars(client
 def test_a_plan_of_what_is_not_known_says_so_and_runs_nothing(
     client: TestClient, service: FakeService
 ) -> None:
+    def at_work() -> tuple[list[str], Any]:
+        return list(service.cluster.submitted), client.get("/v1/jobs").json()["items"]
+
+    before = at_work()
     found = plan(client, {}, trainable="trainables.char_lm:train")
     assert found["inputs"]["evidence"]["source"] == "none"
     assert any("nothing is known" in one for one in found["warnings"])
     assert found["best"] is None
-    assert not service.cluster.submitted
-    assert not client.get("/v1/jobs").json()["items"]
+    assert at_work() == before
     again = plan(client, {}, trainable="trainables.char_lm:train")
     assert again == found
 
