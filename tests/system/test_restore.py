@@ -1,6 +1,7 @@
 """Backups are made while a job trains on a real Ray, and what they are of is lost: the database, and then the whole machine."""
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def test_a_job_goes_on_after_each_restore_and_never_passes_its_budget(
     machine.client.resume(job)
     backed_up(machine, job, tmp_path / "second")
     machine.stop()
-    paid = spent_and_held(machine.home / "tuner.db", job)
+    paid = spent_until(time.time_ns(), machine.home / "tuner.db", job)
     assert restored(elsewhere, job, tmp_path / "second")
     elsewhere.start()
     shown = paused(elsewhere, job)
@@ -91,7 +92,11 @@ def paused(served: Served, job: str) -> Job:
     return found
 
 
-def spent_and_held(database: Path, job: str) -> int:
+def spent_until(stopped_ns: int, database: Path, job: str) -> int:
+    """At most: what was posted, and of what is held still as much as its time until all of it was stopped."""
     with sqlite3.connect(database) as db:
-        query = "SELECT posted_usd + held_usd FROM accounts WHERE job = ?"
-        return int(db.execute(query, (job,)).fetchone()[0])
+        (posted,) = db.execute("SELECT posted_usd FROM accounts WHERE job = ?", (job,)).fetchone()
+        query = "SELECT usd, placed_at, ends_at FROM holds WHERE job = ? AND state = 'open'"
+        held = db.execute(query, (job,)).fetchall()
+    used = [usd * (min(stopped_ns, end) - begin) // (end - begin) for usd, begin, end in held]
+    return int(posted + sum(used))
