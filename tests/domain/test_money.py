@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.domain.cost import KINDS, Meter, slice_costs, total
-from tuner.domain.money import Cost, Money, Price, Rate, trial_rate
+from tuner.domain.money import NS_PER_HOUR, Cost, Money, Price, Rate, trial_rate
 
 prices = st.integers(0, 10**9).map(Price)
 rates = st.builds(Rate, prices, st.integers(0, 8000))
@@ -55,3 +55,50 @@ def test_a_trial_pays_the_larger_of_its_shares() -> None:
 def test_a_meter_that_goes_back_is_refused() -> None:
     with pytest.raises(ValueError, match="went back"):
         Meter({"train": 5}).minus(Meter({"train": 6}))
+
+
+def test_a_nanosecond_beyond_ten_thousand_hours_is_paid() -> None:
+    """A float has no room for it."""
+    hours = 10_000 * NS_PER_HOUR
+    assert Price(1).of(hours) == Money(10_000)
+    assert Price(1).of(hours + 1) == Money(10_001)
+
+
+@pytest.mark.parametrize(
+    ("usd", "said"),
+    [
+        ("1000000000.01", "billion"),
+        ("0.0000001", "six decimals"),
+        ("-inf", "finite"),
+        ("1,5", "not an amount"),
+    ],
+)
+def test_why_an_amount_is_refused_is_said(usd: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Money.from_usd(usd)
+
+
+def test_amounts_are_shown_exactly() -> None:
+    assert [str(Money(micro)) for micro in (1, 1_500_000, -250_000)] == ["$0.000001", "$1.5", "$-0.25"]
+    assert Cost(gpu_ms=1_800_000).gpu_hours == 0.5
+    assert -Cost(Money(3), 4) + Cost(Money(5), 5) == Cost(Money(2), 1)
+
+
+def test_what_is_free_is_affordable_for_ever_and_debts_afford_nothing() -> None:
+    assert Price(0).affords_ns(Money(0)) > 10**18
+    assert Price(1).affords_ns(Money(-1)) == 0
+    assert Rate(Price(0), 1000).affords_ns(Cost(gpu_ms=7)) == 7_000_000
+    assert Rate(Price(0)).affords_ns(Cost()) > 10**18
+
+
+def test_a_trial_of_a_node_without_cpus_pays_for_its_gpus() -> None:
+    found = trial_rate(node_price=Price(100), node_cpus=0, node_gpus=4, cpus=1, gpus=1)
+    assert found == Rate(Price(25), 1000)
+
+
+def test_a_meter_is_read_as_it_is_or_refused() -> None:
+    found = Meter.of({"train": 5, "idle": 2, "lost": 0})
+    assert (found.ns, found.total_ns, found.busy_ns) == ({"train": 5, "idle": 2}, 7, 5)
+    for bad in ({"train": -1}, {"sleep": 3}):
+        with pytest.raises(ValueError, match="not a meter"):
+            Meter.of(bad)

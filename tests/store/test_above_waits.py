@@ -1,5 +1,7 @@
 """A job that a budget above it paused goes on once that allows more, and never where a person has paused it."""
 
+from dataclasses import replace
+
 from tests.store.builders import JOB, OFFER, PROJECT, budget, create, hold, new_job
 from tests.store.test_above import account, check, put
 from tuner.domain.above import AboveBudget
@@ -122,3 +124,37 @@ def test_a_wait_that_a_person_ended_meanwhile_is_nobodys(database: Database) -> 
         assert budget_waits.claim(db, wait)
         budget_waits.end(db, JOB)
         assert not budget_waits.claim(db, wait)
+
+
+def test_it_goes_on_in_the_next_period_or_when_its_budget_is_gone(database: Database) -> None:
+    journal = running(database)
+    put(database, AboveBudget("all", usd=Money(100), period="day"), at=NOW)
+    with journal.transaction() as tx:
+        assert tx.hold(replace(hold(1, Cost(Money(100))), placed_at=NOW))
+    pause(journal)
+    assert not goes_on(database, NOW + DAY_NS - 1)
+    assert goes_on(database, NOW + DAY_NS)
+    with database.write() as db:
+        above_changes.remove(db, PROJECT, "all", at=NOW)
+    assert goes_on(database, NOW)
+
+
+def test_each_try_in_vain_is_followed_by_a_longer_wait(database: Database) -> None:
+    """Up to an hour; another budget, or a change of this one, begins anew."""
+    running(database)
+    with database.write() as db:
+        jobs.move(db, JOB, "paused", None, at=NOW)
+    put(database, ALL, AboveBudget("other", usd=Money(5)), at=NOW)
+
+    def waits_s(name: str) -> float | None:
+        with database.write() as db:
+            budget_waits.note(db, PROJECT, JOB, name, NOW)
+            found = budget_waits.waiting(db, PROJECT)
+            return (found[0].not_before - NOW) / NS if found else None
+
+    assert [waits_s("all") for _ in range(8)] == [60, 120, 240, 480, 960, 1920, 3600, 3600]
+    assert waits_s("other") == 60
+    assert waits_s("all") == 60
+    put(database, ALL, at=NOW)
+    assert waits_s("all") == 120
+    assert waits_s("gone") is None

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy.exc import InternalError
 
 from tests import postgres
 from tests.fakes import FakeClock, database_in
@@ -203,3 +204,21 @@ def follow(database: Database) -> Term:
     while (term := leading.term()) is None:
         time.sleep(0.05)
     return term
+
+
+def test_before_anybody_led_nobody_writes_as_a_leader(tmp_path: Path) -> None:
+    database = database_in(tmp_path)
+    term = Term(ROLE, 1, "nobody", "1", Instant(0), Instant(NS))
+    with pytest.raises(Fenced, match="nobody leads"), leadership.write(database, term):
+        pass
+    database.dispose()
+
+
+def test_what_else_goes_wrong_in_a_leaders_write_is_told_as_it_is(sqlite: Database) -> None:
+    clock = FakeClock()
+    clock.at += 5 * 10**15
+    leading = Leading(sqlite, clock)
+    term = leading.term()
+    assert term is not None
+    with pytest.raises(InternalError, match="is damaged"), leadership.write(sqlite, term):
+        raise InternalError("SELECT 1", {}, Exception("an index is damaged"))

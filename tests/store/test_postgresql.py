@@ -21,10 +21,11 @@ from tuner.domain.errors import Conflict, Fenced, Unavailable
 from tuner.domain.money import Cost, Money
 from tuner.domain.objective import Mode
 from tuner.domain.time import Instant
-from tuner.store import above, above_changes, best, jobs, launches, ledger, spend
+from tuner.store import above, above_changes, best, jobs, launches, leadership, leases, ledger, spend
 from tuner.store.best import Limits
 from tuner.store.database import Database, newest_revision
 from tuner.store.journal import SqlJournal
+from tuner.store.leadership import Term
 from tuner.store.spend import Span
 from tuner.store.tables import metadata
 
@@ -228,3 +229,56 @@ def test_no_driver_takes_over_in_the_middle_of_a_turn(database: Database) -> Non
     assert order == ["turn", "next driver"]
     with pytest.raises(Fenced), SqlJournal(database, job, "fenced", 1, Instant(0)).transaction():
         pass
+
+
+def test_two_that_hold_at_once_are_both_counted(database: Database) -> None:
+    job = "job_0000000000000097"
+    create(database, new_job(job, project="both", limits=budget(100)))
+
+    def place(number: int) -> None:
+        with database.write() as db:
+            assert ledger.place(db, "both", job, hold(number, Cost(Money(30)), job=job))
+
+    later = threading.Thread(target=place, args=[2])
+    with database.write() as db:
+        assert ledger.place(db, "both", job, hold(1, Cost(Money(30)), job=job))
+        later.start()
+        later.join(0.3)
+    later.join(120)
+    with database.read() as db:
+        assert ledger.account(db, job).held == Cost(Money(60))
+        assert ledger.violations(db) == []
+
+
+def test_of_two_that_begin_the_first_term_of_all_one_leads(database: Database) -> None:
+    found: list[Term | None] = []
+
+    def begin(holder: str) -> None:
+        with database.write() as db:
+            found.append(leadership.begin(db, "first", holder, "1", now=Instant(0), until=Instant(10**9)))
+
+    later = threading.Thread(target=begin, args=["late"])
+    with database.write() as db:
+        first = leadership.begin(db, "first", "early", "1", now=Instant(0), until=Instant(10**9))
+        later.start()
+        later.join(0.3)
+    later.join(120)
+    assert found == [None]
+    with database.read() as db:
+        assert leadership.get(db, "first") == first
+
+
+def test_of_two_that_take_a_lease_at_once_one_has_it(database: Database) -> None:
+    taken: list[bool] = []
+
+    def take(holder: str) -> None:
+        with database.write() as db:
+            taken.append(leases.take(db, "both", holder, now=Instant(0), until=Instant(10)))
+
+    later = threading.Thread(target=take, args=["late"])
+    with database.write() as db:
+        assert leases.take(db, "both", "early", now=Instant(0), until=Instant(10))
+        later.start()
+        later.join(0.3)
+    later.join(120)
+    assert taken == [False]

@@ -1,0 +1,37 @@
+"""What a job may use, and what is no budget."""
+
+import pytest
+
+from tuner.domain.budget import Budget
+from tuner.domain.money import Cost, Money
+
+MUCH = 10**15
+
+
+@pytest.mark.parametrize(
+    ("budget", "pointer"),
+    [
+        (Budget(), "/budget"),
+        (Budget(usd=Money(0)), "/budget/usd"),
+        (Budget(gpu_ms=0), "/budget/gpu_hours"),
+        (Budget(usd=Money(1), wall_clock_ns=0), "/budget/wall_clock"),
+        (Budget(usd=Money(1), trials=0), "/budget/trials"),
+        (Budget(usd=Money(1), trials=1_000_001), "/budget/trials"),
+    ],
+)
+def test_faults_are_found_where_they_are(budget: Budget, pointer: str) -> None:
+    assert [fault.pointer for fault in budget.faults()] == [pointer]
+
+
+def test_each_limit_binds_by_itself_and_what_is_not_given_does_not() -> None:
+    assert Budget(usd=Money(5), gpu_ms=6).limit == Cost(Money(5), 6)
+    assert not Cost(Money(6)).fits(Budget(usd=Money(5)).limit)
+    assert Cost(Money(5), MUCH).fits(Budget(usd=Money(5)).limit)
+    assert Cost(Money(MUCH), 6).fits(Budget(gpu_ms=6).limit)
+    assert Budget(usd=Money(1), gpu_ms=1, wall_clock_ns=1, trials=1_000_000).faults() == []
+
+
+def test_whether_gpu_hours_alone_bind() -> None:
+    assert Budget(gpu_ms=1).bound_by_gpus_alone
+    for more in (Budget(usd=Money(1)), Budget(gpu_ms=1, trials=1), Budget(gpu_ms=1, wall_clock_ns=1)):
+        assert not more.bound_by_gpus_alone

@@ -1,0 +1,90 @@
+"""Clocks that are set: they date what happens, and bill or end nothing."""
+
+import pytest
+
+from tests.engine.looping import Job
+from tuner.domain import events as ev
+from tuner.domain.budget import Budget
+from tuner.domain.cost import Meter
+from tuner.domain.money import Money
+from tuner.domain.time import NS, Instant
+from tuner.domain.window import Window
+from tuner.engine.hours import Hours
+from tuner.engine.messages import Progress
+from tuner.engine.simulated.clock import SimulatedClock
+
+HOUR_NS = 3600 * NS
+# 2023-11-14, 22:13:20 in UTC, where a simulated clock begins.
+EVENING = Window("22:00", "23:00")
+
+
+def after(clock: SimulatedClock, ns: int) -> None:
+    clock.after(ns, lambda: None)
+    clock.run_next()
+
+
+def hours(clock: SimulatedClock, *, wall_clock_ns: int | None = None, window: Window | None = None) -> Hours:
+    found = Hours(clock, 0, window)
+    found.limit(Budget(usd=Money(1), wall_clock_ns=wall_clock_ns))
+    return found
+
+
+@pytest.mark.parametrize("by_ns", [-HOUR_NS, HOUR_NS])
+def test_a_clock_that_is_set_ends_no_job(by_ns: int) -> None:
+    clock = SimulatedClock()
+    limited = hours(clock, wall_clock_ns=60 * NS)
+    clock.offset_ns += by_ns
+    assert limited.left_ns() == 60 * NS
+    assert limited.over(clock.now()) is None
+    after(clock, 59 * NS)
+    assert limited.over(clock.now()) is None
+    after(clock, NS)
+    assert limited.over(clock.now()) == ev.WallClockEnded(clock.now())
+
+
+@pytest.mark.parametrize("by_ns", [-HOUR_NS, HOUR_NS])
+def test_a_clock_that_is_set_bills_nothing(by_ns: int) -> None:
+    """What a lost worker was last heard of is counted by the clock that is never set."""
+    job = Job()
+    clock = job.loop._clock
+    assert isinstance(clock, SimulatedClock)
+    job.loop.landed(job.trial, 2)
+    job.loop.progress(Progress(job.trial, 2, "running", Meter({"restore": NS})))
+    before = job.journal.account().posted
+    clock.offset_ns += by_ns
+    after(clock, 2 * NS)
+    job.loop.lost(job.trial, 2, "gone")
+    rate, ended = job.loop.purses[job.trial].rate, job.journal.tables.attempts[job.trial, 2]
+    assert (
+        job.journal.account().posted.usd.micro_usd - before.usd.micro_usd == rate.cost(3 * NS).usd.micro_usd
+    )
+    assert set(ended.costs) == {"restore", "lost"}
+
+
+def test_the_first_of_wall_clock_and_window_ends_the_work() -> None:
+    clock = SimulatedClock()
+    to_eleven = EVENING.left_ns(clock.now())
+    assert hours(clock).left_ns() is None
+    assert hours(clock, window=EVENING).left_ns() == to_eleven
+    assert hours(clock, window=EVENING, wall_clock_ns=HOUR_NS).left_ns() == to_eleven
+    assert hours(clock, window=EVENING, wall_clock_ns=60 * NS).left_ns() == 60 * NS
+
+
+def test_a_hold_that_is_refused_for_want_of_time_is_told_which_of_the_two_is_in_the_way() -> None:
+    clock = SimulatedClock()
+    assert hours(clock, wall_clock_ns=60 * NS).which("wall_clock") == "wall_clock"
+    assert hours(clock, window=EVENING).which("wall_clock") == "window"
+    assert hours(clock, window=EVENING).which("budget_usd") == "budget_usd"
+    assert hours(clock, window=EVENING, wall_clock_ns=60 * NS).which("wall_clock") == "wall_clock"
+    assert hours(clock, window=EVENING, wall_clock_ns=2 * HOUR_NS).which("wall_clock") == "window"
+
+
+def test_a_window_closes_and_says_when_it_opens_next() -> None:
+    clock = SimulatedClock()
+    windowed = hours(clock, window=EVENING)
+    assert windowed.over(clock.now()) is None
+    opening = windowed.next_opening(clock.now())
+    assert opening == Instant(EVENING.closing(clock.now()) + 23 * HOUR_NS)
+    after(clock, EVENING.left_ns(clock.now()))
+    assert windowed.over(clock.now()) == ev.WindowClosed(clock.now())
+    assert hours(clock).next_opening(clock.now()) is None

@@ -1,0 +1,100 @@
+"""The money of one attempt: what is read, held and posted of it."""
+
+import pytest
+
+from tests.store.builders import JOB, OFFER, budget
+from tuner.domain.cost import Meter
+from tuner.domain.ids import hold_id
+from tuner.domain.money import Cost, Money, Price, Rate
+from tuner.domain.offer import Offer
+from tuner.domain.records import OpenHold
+from tuner.domain.time import NS, Instant
+from tuner.engine.holds import Purse, Treasury, Wanted
+from tuner.engine.placement import Place
+from tuner.engine.simulated.journal import MemoryJournal, MemoryTx
+
+AT = Instant(0)
+TRIAL = "trial_00000"
+PLACE = Place(OFFER, OFFER.rate(cpus=1, gpus=0))
+DEAR = Offer("m5.24xlarge", Price(1_000_000), cpus=2, gpus=0)
+
+
+class Refuses(MemoryTx):
+    """A ledger that has what it says, and gives none of it."""
+
+    def hold(self, hold: OpenHold) -> bool:
+        return False
+
+
+def begun(usd: int = 10**6) -> tuple[MemoryJournal, Treasury, Purse]:
+    """An attempt with a first slice of 10 s, of which it has used 8."""
+    journal, treasury = MemoryJournal(JOB, budget(usd)), Treasury(JOB, 10 * NS)
+    with journal.transaction() as tx:
+        opened = treasury.open(tx, TRIAL, 1, [PLACE], Wanted(NS, 1, None, AT))
+    assert opened is not None
+    place, lease_ns, held = opened
+    purse = Purse(TRIAL, 1, place, AT, lease_ns, 1, held, 0, None, 0)
+    purse.read(Meter({"train": 8 * NS}), heard_ns=0)
+    return journal, treasury, purse
+
+
+def test_nobody_is_billed_for_more_than_was_held() -> None:
+    """However long a worker runs on; what was shown before stays as it was."""
+    journal, treasury, purse = begun()
+    purse.read(Meter({"setup": NS, "train": 60 * NS, "idle": 5 * NS}), heard_ns=0)
+    assert purse.meter.total_ns == purse.lease_ns == 10 * NS
+    with journal.transaction() as tx:
+        treasury.close(tx, purse, lost_ns=0, at=AT)
+    assert journal.account().posted == PLACE.rate.cost(10 * NS)
+
+
+def test_a_lease_that_is_cut_takes_nothing_back_that_was_posted() -> None:
+    journal, treasury, purse = begun()
+    with journal.transaction() as tx:
+        assert treasury.extend(tx, purse, Wanted(NS, 1, None, AT))
+    purse.read(Meter({"train": 12 * NS, "idle": 3 * NS}), heard_ns=0)
+    purse.cut(13 * NS)
+    assert dict(purse.meter.ns) == {"train": 10 * NS, "idle": 3 * NS}
+    purse.cut(20 * NS)
+    assert purse.lease_ns == 13 * NS
+
+
+def test_a_ledger_that_refuses_what_it_said_was_left_ends_the_turn() -> None:
+    """Nothing of such a turn is kept: the driver begins anew from what is recorded."""
+    journal, treasury, purse = begun()
+    other = Place(DEAR, Rate(DEAR.price))
+    with pytest.raises(AssertionError, match="read in this transaction"):
+        treasury.extend(Refuses(journal.tables), purse, Wanted(NS, 1, None, AT))
+    journal, treasury, purse = begun()
+    with pytest.raises(AssertionError, match="read in this transaction"):
+        treasury.reprice(Refuses(journal.tables), purse, other, AT)
+    assert [one.id for one in journal.open_holds()] == [hold_id(JOB, TRIAL, 1, 1)]
+    assert journal.account().posted == Cost()
+
+
+def test_training_that_was_posted_and_is_lost_moves_to_lost_and_no_further() -> None:
+    journal, treasury, purse = begun()
+    with journal.transaction() as tx:
+        assert treasury.extend(tx, purse, Wanted(NS, 1, None, AT))
+    with journal.transaction() as tx:
+        treasury.close(tx, purse, lost_ns=100 * NS, at=AT)
+    spent = PLACE.rate.cost(8 * NS)
+    assert journal.account().posted == spent
+    assert {kind: cost for kind, cost in purse.posted.items() if not cost.nothing} == {"lost": spent}
+
+
+def test_why_money_was_refused_is_said() -> None:
+    treasury = Treasury(JOB, 10 * NS)
+
+    def why(limits: Cost, rate: Rate, *, deadline_ns: int | None = None) -> str:
+        journal = MemoryJournal(JOB, budget(limits.usd.micro_usd, limits.gpu_ms or None))
+        with journal.transaction() as tx:
+            wanted = Wanted(5 * NS, 1, deadline_ns, AT)
+            assert treasury.open(tx, TRIAL, 1, [Place(OFFER, rate)], wanted) is None
+            return treasury.limit(tx, rate, wanted, gpus=bool(limits.gpu_ms))[0]
+
+    second = Rate(Price(3600), 1000)  # a micro-dollar, and a second of a GPU
+    assert why(Cost(Money(4)), Rate(Price(3600))) == "budget_usd"
+    assert why(Cost(Money(4), 10**6), second) == "budget_usd"
+    assert why(Cost(Money(100), 4000), second) == "budget_gpu_hours"
+    assert why(Cost(Money(100), 10**6), second, deadline_ns=4 * NS) == "wall_clock"

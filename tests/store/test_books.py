@@ -1,0 +1,183 @@
+"""What the books tell, and that they say so where they were changed behind the ledger's back."""
+
+import pytest
+
+from tests.store.builders import JOB, PROJECT, budget, cost, create, hold, new_job
+from tests.store.test_above import JOBS, check, make, place, put, settle
+from tuner.domain.above import AboveBudget
+from tuner.domain.calendar import DAY_NS
+from tuner.domain.errors import NotFound
+from tuner.domain.ledger import Account
+from tuner.domain.line import Share, Waiting
+from tuner.domain.money import FREE, Cost, Money
+from tuner.domain.records import OpenHold
+from tuner.domain.time import Instant
+from tuner.store import above, above_changes, jobs, launches, ledger, line
+from tuner.store.database import Database
+
+OTHER = "job_0000000000000002"
+NOW = Instant(10 * DAY_NS)
+LATER = Instant(12 * DAY_NS)
+
+
+def tamper(database: Database, statement: str) -> None:
+    """Past the checks of the rows, as a stranger with the file can."""
+    with database.engine.connect() as db:
+        db.exec_driver_sql("PRAGMA ignore_check_constraints = ON")
+        db.exec_driver_sql(statement)
+        db.commit()
+        db.exec_driver_sql("PRAGMA ignore_check_constraints = OFF")
+
+
+def test_an_account_beyond_its_budget_is_named(database: Database) -> None:
+    create(database, new_job(limits=budget(100)))
+    with database.write() as db:
+        assert ledger.place(db, PROJECT, JOB, hold(1, cost(60)))
+    tamper(database, "UPDATE accounts SET limit_usd = 59")
+    with database.read() as db:
+        assert ledger.violations(db) == [f"{JOB}: more is posted and held than its budget"]
+
+
+def test_a_budget_above_jobs_that_was_changed_is_named(database: Database) -> None:
+    make(database)
+    put(database, AboveBudget("all", usd=Money(100)))
+    assert place(database, JOBS[0], 1, 60)
+    check(database)
+    tamper(database, "UPDATE budget_accounts SET posted_usd = 70")
+    with database.write() as db:
+        beyond, differs = above_changes.violations(db, PROJECT, NOW)
+    assert beyond == "all: more than it allows"
+    assert differs.startswith("all: Account(")
+
+
+def test_accounts_are_told_one_by_one_in_order_and_together(database: Database) -> None:
+    for name, usd in ((OTHER, 20), (JOB, 10)):
+        create(database, new_job(name, limits=budget(usd, 5)))
+    with database.read() as db:
+        assert ledger.accounts_after(db, "", 1) == [JOB]
+        assert ledger.accounts_after(db, JOB, 5) == [OTHER]
+        wanted = {JOB: Account(cost(10, 5)), OTHER: Account(cost(20, 5))}
+        assert ledger.accounts_of(db, [JOB, OTHER, "job_of_nobody"]) == wanted
+
+
+def test_what_was_posted_is_told_of_a_job_a_trial_and_an_attempt(database: Database) -> None:
+    create(database, new_job(limits=budget(100)))
+    with database.write() as db:
+        for number, (trial, attempt) in enumerate([(0, 1), (0, 2), (1, 1)], start=1):
+            one = hold(number, cost(9), trial=trial, attempt=attempt)
+            assert ledger.place(db, PROJECT, JOB, one)
+            ledger.settle(db, PROJECT, JOB, one.id, {"train": cost(number)}, NOW)
+        assert ledger.posted_by_kind(db, JOB) == {"train": cost(6)}
+        assert ledger.posted_by_kind(db, JOB, "trial_00000") == {"train": cost(3)}
+        assert ledger.posted_by_kind(db, JOB, "trial_00000", 2) == {"train": cost(2)}
+        assert [row.cost for row in ledger.lines(db, JOB, after=3, limit=2)] == [cost(9), cost(2)]
+
+
+@pytest.mark.parametrize(("spent", "shared", "own"), [(30, 30, 30), (70, 50, 70), (200, 50, 100), (0, 0, 0)])
+def test_what_was_spent_outside_of_the_books_fills_each_budget_up_and_none_beyond(
+    database: Database, spent: int, shared: int, own: int
+) -> None:
+    create(database, new_job(limits=budget(100, 10)))
+    put(database, AboveBudget("all", usd=Money(50)))
+    where = OpenHold(f"{JOB}/restored/a1/s1", "restored", 1, 1, cost(spent), NOW, NOW)
+    with database.write() as db:
+        ledger.note_spent(db, PROJECT, JOB, where)
+    with database.read() as db:
+        assert ledger.account(db, JOB) == Account(cost(100, 10), posted=cost(own))
+        one = above.get(db, PROJECT, "all").budget
+        assert above.standing(db, PROJECT, one, NOW).account.posted == cost(shared)
+        assert ledger.violations(db) == []
+
+
+def test_periods_are_told_from_the_oldest_that_had_not_ended(database: Database) -> None:
+    make(database)
+    put(database, AboveBudget("all", usd=Money(50), period="day"))
+    for number, day in enumerate((10, 11, 12), start=1):
+        assert place(database, JOBS[0], number, day, at=day * DAY_NS)
+    with database.read() as db:
+        found = above.periods(db, PROJECT, "all", since=Instant(11 * DAY_NS))
+    assert [(one.began_at // DAY_NS, one.account.held) for one in found] == [(11, cost(11)), (12, cost(12))]
+
+
+def test_a_budget_that_is_not_there_is_not_found_nor_removed(database: Database) -> None:
+    with database.write() as db:
+        with pytest.raises(NotFound, match="no budget 'all'"):
+            above.get(db, PROJECT, "all")
+        with pytest.raises(NotFound):
+            above_changes.remove(db, PROJECT, "all", at=NOW)
+        assert above_changes.covered(db, PROJECT) == {}
+
+
+def test_the_least_of_each_limit_binds_wherever_it_comes_from(database: Database) -> None:
+    make(database)
+    put(database, AboveBudget("gpus", gpu_ms=5), AboveBudget("usd", usd=Money(7)))
+    assert place(database, JOBS[0], 1, 2, 1)
+    with database.read() as db:
+        found = above.allowance(db, PROJECT, JOBS[0], NOW, cost(100, 100))
+        assert (found.left, found.above_usd, found.above_gpus) == (cost(5, 4), "usd", "gpus")
+        own = above.allowance(db, PROJECT, JOBS[0], NOW, cost(3, 3))
+        assert (own.left, own.above_usd, own.above_gpus) == (cost(3, 3), "", "")
+        name = hold(1, FREE, job=JOBS[0]).id
+        freed = above.allowance(db, PROJECT, JOBS[0], NOW, cost(100, 100), freeing=name, freed=cost(2, 1))
+        assert freed.left == cost(7, 5)
+        elsewhere = above.allowance(db, PROJECT, JOBS[0], NOW, cost(100, 100), freeing="x", freed=cost(2, 1))
+        assert elsewhere.left == cost(5, 4)
+
+
+def test_another_period_begins_to_count_anew(database: Database) -> None:
+    make(database)
+    put(database, AboveBudget("all", usd=Money(50)))
+    assert place(database, JOBS[0], 1, 30)
+    settle(database, JOBS[0], 1, 20)
+    put(database, AboveBudget("all", usd=Money(50), period="day"), at=LATER)
+    with database.read() as db:
+        one = above.get(db, PROJECT, "all").budget
+        assert above.standing(db, PROJECT, one, LATER).account.posted == FREE
+        assert above.standing(db, PROJECT, one, NOW).account.posted == FREE, "counted from the change on"
+    check(database, LATER)
+
+
+def test_who_waits_for_a_driver_and_what_owners_have(database: Database) -> None:
+    """One waits, one is at work, one lost its driver in mid-run, and one ended within the day."""
+    names = [f"job_000000000000000{number}" for number in range(4)]
+    for number, name in enumerate(names):
+        create(database, new_job(name, tags={"owner": "ann"} if number % 2 else {}, at=number))
+    with database.write() as db:
+        assert launches.submitted(db, names[1], 1, NOW)
+        for name in names[1:]:
+            jobs.begin_running(db, name, at=NOW)
+        for name, usd in zip(names[1:], (3, 4, 5), strict=True):
+            one = hold(1, cost(usd), job=name)
+            assert ledger.place(db, PROJECT, name, one)
+            ledger.settle(db, PROJECT, name, one.id, {"train": cost(usd)}, NOW)
+        jobs.move(db, names[3], "cancelled", "cancelled", at=NOW)
+        launches.end(db, names[3], 1)
+        assert line.waiting(db, NOW) == [Waiting(names[0], f"{PROJECT}/", 0, Instant(0))]
+        assert line.begun(db) == {names[1], names[2]}
+        ann, nobody = f"{PROJECT}/ann", f"{PROJECT}/"
+        assert line.shares(db, NOW) == {ann: Share(1, Money(8)), nobody: Share(1, Money(4))}
+        later = Instant(NOW + line.OF_LATE_NS)
+        assert line.shares(db, later) == {ann: Share(1, Money(3)), nobody: Share(1, Money(4))}
+
+
+def test_a_launch_that_is_put_off_waits_and_its_driver_says_what_it_runs(database: Database) -> None:
+    create(database, new_job())
+    create(database, new_job(OTHER))
+    with database.write() as db:
+        wanted = launches.get(db, JOB)
+        assert wanted is not None
+        launches.put_off(db, wanted, Instant(7))
+        launches.say_versions(db, JOB, 1, tuner="1.0", ray="2.60", python="3.11")
+        found = launches.of_jobs(db, [JOB, "job_of_nobody"])
+        assert list(found) == [JOB]
+        assert (found[JOB].not_before, found[JOB].tuner_version) == (Instant(7), "1.0")
+        assert launches.submitted(db, JOB, 1, NOW)
+        launches.put_off(db, wanted, Instant(9))
+        launches.say_versions(db, JOB, 2, tuner="2.0", ray="2.60", python="3.11")
+        assert launches.of_jobs(db, [JOB])[JOB].not_before == Instant(7), "it is not wanted any more"
+        assert launches.of_jobs(db, [JOB])[JOB].tuner_version == "1.0"
+
+
+def test_costs_are_told_apart_from_nothing() -> None:
+    assert Cost().nothing
+    assert not Cost(gpu_ms=1).nothing

@@ -1,0 +1,57 @@
+"""What one of several services does at a time."""
+
+import pytest
+
+from tuner.domain.time import Instant
+from tuner.store import leases
+from tuner.store.database import Database
+
+NAME, TERM = "mirrors", 10
+
+
+def take(database: Database, holder: str, at: int, *, name: str = NAME) -> bool:
+    with database.write() as db:
+        return leases.take(db, name, holder, now=Instant(at), until=Instant(at + TERM))
+
+
+def give_back(database: Database, holder: str) -> None:
+    with database.write() as db:
+        leases.give_back(db, NAME, holder)
+
+
+def test_one_has_it_until_it_is_over(database: Database) -> None:
+    assert take(database, "a", 100)
+    assert not take(database, "b", 101)
+    assert not take(database, "b", 100 + TERM - 1)
+    assert take(database, "b", 100 + TERM)
+    assert not take(database, "a", 100 + TERM + 1)
+
+
+def test_its_holder_has_it_for_longer_by_taking_it_again(database: Database) -> None:
+    for at in (100, 105, 114):
+        assert take(database, "a", at)
+    assert not take(database, "b", 123)
+    assert take(database, "b", 124)
+
+
+def test_of_another_name_it_is_another(database: Database) -> None:
+    assert take(database, "a", 100)
+    assert take(database, "b", 100, name="meter")
+
+
+def test_only_its_holder_gives_it_back(database: Database) -> None:
+    assert take(database, "a", 100)
+    give_back(database, "b")
+    assert not take(database, "b", 101)
+    give_back(database, "a")
+    assert take(database, "b", 101)
+
+
+@pytest.mark.parametrize("later", [1, 2 * TERM])
+def test_one_that_was_taken_before_the_clock_was_set_back_keeps_nobody_out(
+    database: Database, later: int
+) -> None:
+    """It seems to last for longer than any can."""
+    assert take(database, "a", 100_000)
+    assert take(database, "b", 100)
+    assert take(database, "b", 100 + later)

@@ -1,0 +1,52 @@
+"""How long a slice may be."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuner.domain.money import Cost, Money, Price, Rate
+from tuner.tuning.guard import MIN_SLICE_NS, fits_deadline, lease_ns
+
+NS = 10**9
+RATES = st.builds(Rate, st.integers(1, 10**8).map(Price), st.sampled_from([0, 250, 1000]))
+LEFT = st.builds(Cost, st.integers(-10, 10**6).map(Money), st.integers(-10, 10**7))
+NEEDS, SLICES = st.integers(0, 100 * NS), st.integers(MIN_SLICE_NS, 100 * NS)
+SECOND = Rate(Price(3600))  # a micro-dollar a second
+
+
+def left(seconds: int) -> Cost:
+    return Cost(Money(seconds))
+
+
+@given(left=LEFT, rate=RATES, need_ns=NEEDS, active=st.integers(0, 20), slice_ns=SLICES)
+def test_a_lease_is_long_enough_and_affordable_or_nothing(
+    left: Cost, rate: Rate, need_ns: int, active: int, slice_ns: int
+) -> None:
+    found, need_ns = (
+        lease_ns(left, rate, need_ns=need_ns, active=active, slice_ns=slice_ns),
+        max(need_ns, MIN_SLICE_NS),
+    )
+    if rate.affords_ns(left) < need_ns:
+        assert found == 0
+    else:
+        assert need_ns <= found <= max(need_ns, slice_ns)
+        assert rate.cost(found).fits(left)
+
+
+def test_the_last_money_is_shared_among_those_at_work_and_none_is_left_over() -> None:
+    shares = [
+        lease_ns(left(100), SECOND, need_ns=NS, active=active, slice_ns=60 * NS) for active in (1, 2, 5)
+    ]
+    assert shares == [50 * NS, 25 * NS, 10 * NS]
+    assert lease_ns(left(2), SECOND, need_ns=2 * NS, active=5, slice_ns=60 * NS) == 2 * NS
+    assert lease_ns(left(3), SECOND, need_ns=2 * NS, active=5, slice_ns=60 * NS) == 3 * NS, (
+        "1 s buys nobody anything"
+    )
+
+
+@given(wanted=st.integers(0, 100), need=st.integers(0, 100), time=st.none() | st.integers(-5, 100))
+def test_no_lease_is_longer_than_what_is_left_of_the_time(wanted: int, need: int, time: int | None) -> None:
+    found = fits_deadline(wanted, need_ns=need, left_ns=time)
+    if time is None or wanted <= time:
+        assert found == wanted
+    else:
+        assert found == (time if time >= need else 0)

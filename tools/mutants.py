@@ -1,0 +1,100 @@
+"""Plants each mutant of `tools.planted` in a copy of the code, and runs the tests that should notice.
+
+    python -m tools.mutants              # all of them
+    python -m tools.mutants money-float  # these
+
+Ends with 1 if one survives, cannot be planted any more, or makes its tests fail to run at all; with 2 where those tests fail
+without it. The working tree is never touched.
+"""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Literal
+
+from tools.planted import MUTANTS, Mutant
+
+ROOT = Path(__file__).parent.parent
+COPIES = 2  # each has tests run in it at the same time
+LIMIT_S = 300
+Result = Literal["killed", "survived", "not there", "no test ran", "too slow"]
+# What pytest ends with: https://docs.pytest.org/en/stable/reference/exit-codes.html
+RESULTS: dict[int, Result] = {0: "survived", 1: "killed"}
+
+
+def planted(mutant: Mutant, text: str) -> str | None:
+    """The text of its file with the mutant in it; None where what it replaces is not there, or not once."""
+    return text.replace(mutant.old, mutant.new) if text.count(mutant.old) == 1 else None
+
+
+def copied(folder: Path) -> Path:
+    """All that tests need, with bytecode that is checked by what a file says: one that is changed twice in a second stays new."""
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    for name in ("tuner", "trainables", "tests", "tools"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    words = ["-m", "compileall", "-q", "--invalidation-mode", "checked-hash", "tuner", "tests"]
+    subprocess.run([sys.executable, *words], cwd=folder, check=True)
+    return folder
+
+
+def passes(folder: Path, tests: Sequence[str]) -> int | None:
+    """What pytest ends with; None where it takes too long."""
+    words = ["-B", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", *tests]
+    try:
+        ran = subprocess.run(
+            [sys.executable, *words], cwd=folder, check=False, capture_output=True, timeout=LIMIT_S
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    return ran.returncode
+
+
+def attempt(folder: Path, mutant: Mutant) -> Result:
+    path = folder / mutant.file
+    before = path.read_text()
+    after = planted(mutant, before)
+    if after is None:
+        return "not there"
+    path.write_text(after)
+    try:
+        ended = passes(folder, mutant.tests)
+    finally:
+        path.write_text(before)
+    return "too slow" if ended is None else RESULTS.get(ended, "no test ran")
+
+
+def main(names: Sequence[str]) -> int:
+    chosen = [one for one in MUTANTS if not names or one.name in names]
+    with tempfile.TemporaryDirectory(prefix="mutants-") as name:
+        first = copied(Path(name))
+        if passes(first, sorted({test for one in chosen for test in one.tests})) != 0:
+            sys.stderr.write("the tests fail without any mutant\n")
+            return 2
+        folders: SimpleQueue[Path] = SimpleQueue()
+        with ThreadPoolExecutor(COPIES) as pool, tempfile.TemporaryDirectory(prefix="mutants-") as parts:
+            for number in range(COPIES):
+                folders.put(Path(shutil.copytree(first, Path(parts) / str(number))))
+
+            def run(mutant: Mutant) -> Result:
+                folder = folders.get()
+                try:
+                    result = attempt(folder, mutant)
+                finally:
+                    folders.put(folder)
+                sys.stdout.write(f"{result:11} {mutant.name}\n")
+                sys.stdout.flush()
+                return result
+
+            results = list(pool.map(run, chosen))
+    killed = results.count("killed")
+    sys.stdout.write(f"{killed} of {len(results)} mutants killed\n")
+    return int(killed < len(results))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,301 @@
+"""Mistakes that would lose or double money, work or decisions, each with the tests that notice it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """In `file` the text `old`, which is there once, becomes `new`; `why` is what would come of it."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    why: str
+    tests: tuple[str, ...]
+
+
+MONEY = "tests/domain/test_money.py"
+HOLDS = "tests/contracts/test_journal_money.py"
+ABOVE = "tests/store/test_above.py"
+LAUNCHES = "tests/store/test_launches.py"
+LEADERSHIP = "tests/store/test_leadership.py"
+LEASES = "tests/store/test_leases.py"
+DECISIONS = "tests/tuning/test_decide.py"
+GUARD = "tests/tuning/test_guard.py"
+JOBS = "tests/store/test_jobs.py"
+CLOCKS = "tests/engine/test_clocks.py"
+PURSES = "tests/engine/test_purses.py"
+
+MUTANTS = (
+    # Money
+    Mutant(
+        "money-float",
+        "tuner/domain/money.py",
+        "Money(-(-elapsed_ns * self.micro_usd_per_hour // NS_PER_HOUR))",
+        "Money(int(-(-elapsed_ns * self.micro_usd_per_hour / NS_PER_HOUR // 1)))",
+        "money in floats loses what is small beside the sum",
+        (f"{MONEY}::test_a_nanosecond_beyond_ten_thousand_hours_is_paid",),
+    ),
+    Mutant(
+        "price-rounded-down",
+        "tuner/domain/money.py",
+        "Money(-(-elapsed_ns * self.micro_usd_per_hour // NS_PER_HOUR))",
+        "Money(elapsed_ns * self.micro_usd_per_hour // NS_PER_HOUR)",
+        "a hold is smaller than what its time costs",
+        (f"{MONEY}::test_the_time_that_money_affords_costs_at_most_that_money",),
+    ),
+    Mutant(
+        "time-rounded-up",
+        "tuner/domain/money.py",
+        "return max(0, money.micro_usd) * NS_PER_HOUR // self.micro_usd_per_hour",
+        "return -(-max(0, money.micro_usd) * NS_PER_HOUR // self.micro_usd_per_hour)",
+        "a lease is longer than its money lasts",
+        (f"{MONEY}::test_the_time_that_money_affords_costs_at_most_that_money",),
+    ),
+    Mutant(
+        "gpu-hours-unbounded",
+        "tuner/domain/money.py",
+        "return self.usd <= limit.usd and self.gpu_ms <= limit.gpu_ms",
+        "return self.usd <= limit.usd",
+        "GPU-hours are spent beyond their budget",
+        (f"{HOLDS}::test_a_hold_that_is_refused_leaves_nothing",),
+    ),
+    # The ledger
+    Mutant(
+        "no-budget-check",
+        "tuner/store/ledger.py",
+        "        & (a.posted_usd + a.held_usd + usd <= a.limit_usd)\n",
+        "",
+        "a hold is placed whatever is left; only the CHECK on the row stands in its way, and the driver dies of that",
+        (f"{HOLDS}::test_a_hold_that_is_refused_leaves_nothing",),
+    ),
+    Mutant(
+        "read-then-write",
+        "tuner/store/ledger.py",
+        '    more = {"held_usd": a.held_usd + usd, "held_gpu_ms": a.held_gpu_ms + gpu_ms}\n'
+        "    taken = above.take(db, project, job, hold)\n",
+        "    taken, read = above.take(db, project, job, hold), account(db, job).held\n"
+        '    more = {"held_usd": read.usd.micro_usd + usd, "held_gpu_ms": read.gpu_ms + gpu_ms}\n',
+        "of two holds that are placed at once one is forgotten",
+        ("tests/store/test_postgresql.py::test_two_that_hold_at_once_are_both_counted",),
+    ),
+    Mutant(
+        "hold-placed-twice",
+        "tuner/store/ledger.py",
+        "    if db.execute(select(holds.c.id).where(holds.c.id == hold.id)).first():\n        return True\n",
+        "",
+        "a driver that comes back and holds again is refused, or counts twice",
+        (f"{HOLDS}::test_a_repeated_hold_is_true_and_changes_nothing_even_where_it_would_fit_no_more",),
+    ),
+    Mutant(
+        "hold-not-released",
+        "tuner/store/ledger.py",
+        "held_usd=a.held_usd - hold.cost.usd.micro_usd,",
+        "held_usd=a.held_usd - spent.usd.micro_usd,",
+        "what a slice did not use stays held for ever",
+        (f"{HOLDS}::test_settling_posts_what_was_used_kind_by_kind_and_releases_the_rest",),
+    ),
+    Mutant(
+        "hold-resolved-twice",
+        "tuner/store/ledger.py",
+        'mine = update(holds).where(h.id == hold_id, h.state == "open")',
+        "mine = update(holds).where(h.id == hold_id)",
+        "a slice is paid for twice",
+        (f"{HOLDS}::test_settling_twice_changes_nothing",),
+    ),
+    Mutant(
+        "more-used-than-held",
+        "tuner/store/ledger.py",
+        'if row.state == "open" and not spent.fits(hold.cost):',
+        "if False:",
+        "more is posted than was set aside for it",
+        (f"{HOLDS}::test_more_than_was_held_cannot_be_settled",),
+    ),
+    Mutant(
+        "correction-out-of-nothing",
+        "tuner/store/ledger.py",
+        "    if not total(costs).nothing:\n        raise",
+        "    if costs is None:\n        raise",
+        "a correction makes money, or makes it vanish",
+        (f"{HOLDS}::test_a_correction_has_to_add_up_to_nothing",),
+    ),
+    Mutant(
+        "kept-by-the-budget-above",
+        "tuner/store/ledger.py",
+        "        above.untake(db, project, hold, taken)\n        return False\n",
+        "        return False\n",
+        "a hold that the job's own budget refuses is held for ever in the one above it",
+        (f"{ABOVE}::test_what_the_jobs_own_budget_refuses_counts_in_none",),
+    ),
+    Mutant(
+        "budget-above-ignored",
+        "tuner/store/above.py",
+        "        mine &= a.posted_usd + a.held_usd + held.usd.micro_usd <= a.limit_usd\n",
+        "",
+        "jobs together are not stopped by the budget above them, but by its CHECK",
+        (f"{ABOVE}::test_a_hold_that_one_of_them_refuses_counts_nowhere",),
+    ),
+    Mutant(
+        "reading-beyond-the-lease",
+        "tuner/engine/holds.py",
+        "self.meter, self.heard_ns = self._within(meter, self.lease_ns), heard_ns",
+        "self.meter, self.heard_ns = meter, heard_ns",
+        "a worker that runs on is billed for more than was held",
+        (f"{PURSES}::test_nobody_is_billed_for_more_than_was_held",),
+    ),
+    # Leases and fences
+    Mutant(
+        "no-fence",
+        "tuner/store/launches.py",
+        'if row.epoch != epoch or row.state == "ended":',
+        'if row.state == "ended":',
+        "a driver that was given up for dead writes beside its successor",
+        (f"{LAUNCHES}::test_a_journal_of_an_earlier_epoch_raises_fenced_and_writes_nothing",),
+    ),
+    Mutant(
+        "no-fence-at-the-end",
+        "tuner/store/launches.py",
+        'if row.epoch != epoch or row.state == "ended":',
+        "if row.epoch != epoch:",
+        "a driver goes on writing to a job that was cancelled",
+        (f"{LAUNCHES}::test_a_journal_of_a_launch_that_ended_raises_fenced_and_writes_nothing",),
+    ),
+    Mutant(
+        "epoch-not-raised",
+        "tuner/store/launches.py",
+        '"wanted", "epoch": launch.epoch + 1, "wanted_at": at}',
+        '"wanted", "epoch": launch.epoch, "wanted_at": at}',
+        "the driver that was given up for dead is not fenced",
+        (f"{LAUNCHES}::test_of_all_that_find_a_driver_dead_one_orders_the_next",),
+    ),
+    Mutant(
+        "launched-by-each-that-finds-it-dead",
+        "tuner/store/launches.py",
+        'mine = (launches.c.job == launch.job) & (launches.c.epoch == launch.epoch) & (launches.c.state != "ended")',
+        'mine = (launches.c.job == launch.job) & (launches.c.state != "ended")',
+        "two services that find a driver dead launch two, of one epoch",
+        (f"{LAUNCHES}::test_of_all_that_find_a_driver_dead_one_orders_the_next",),
+    ),
+    Mutant(
+        "term-taken-early",
+        "tuner/store/leadership.py",
+        "(row.token == before.token) & ended",
+        "(row.token == before.token)",
+        "two services lead, each for a moment",
+        (f"{LEADERSHIP}::test_the_next_one_leads_when_the_term_has_run_out_and_not_before",),
+    ),
+    Mutant(
+        "token-not-raised",
+        "tuner/store/leadership.py",
+        "    token = before.token + 1\n",
+        "    token = before.token\n",
+        "a leader that stood still goes on beside the next one",
+        (f"{LEADERSHIP}::test_the_next_one_leads_when_the_term_has_run_out_and_not_before",),
+    ),
+    Mutant(
+        "leader-not-fenced",
+        "tuner/store/leadership.py",
+        "if row is None or row.token != term.token:",
+        "if row is None:",
+        "a leader that stood still goes on beside the next one",
+        (f"{LEADERSHIP}::test_the_next_one_leads_when_the_term_has_run_out_and_not_before",),
+    ),
+    Mutant(
+        "lease-stolen",
+        "tuner/store/leases.py",
+        "free = (lease.name == name) & ((lease.holder == holder) | over)",
+        "free = lease.name == name",
+        "two services do at once what one should",
+        (f"{LEASES}::test_one_has_it_until_it_is_over",),
+    ),
+    Mutant(
+        "lease-given-back-by-another",
+        "tuner/store/leases.py",
+        "(leases.c.name == name) & (leases.c.holder == holder)",
+        "(leases.c.name == name)",
+        "a service that comes late ends the lease of the one that has it now",
+        (f"{LEASES}::test_only_its_holder_gives_it_back",),
+    ),
+    Mutant(
+        "lost-time-by-the-wall-clock",
+        "tuner/engine/loop.py",
+        "silent = self._clock.elapsed_ns() - purse.heard_ns if not purse.waits else 0",
+        "silent = self._clock.now() - purse.heard_ns if not purse.waits else 0",
+        "a clock that is set bills time that nobody used",
+        (f"{CLOCKS}::test_a_clock_that_is_set_bills_nothing",),
+    ),
+    Mutant(
+        "deadline-by-the-wall-clock",
+        "tuner/engine/hours.py",
+        "self._ends_ns - self._clock.elapsed_ns()",
+        "self._ends_ns - self._clock.now()",
+        "a clock that is set ends a job early, or late",
+        (f"{CLOCKS}::test_a_clock_that_is_set_ends_no_job",),
+    ),
+    Mutant(
+        "key-ignored",
+        "tuner/store/jobs.py",
+        "    row = None if key is None else db.execute(select(idempotency).where(mine)).first()\n",
+        "    row = None\n",
+        "a submission that is sent again makes a second job, with a budget of its own",
+        (f"{JOBS}::test_the_same_key_and_body_find_the_same_job",),
+    ),
+    Mutant(
+        "body-ignored",
+        "tuner/store/jobs.py",
+        "if row.body_sha256 != body_sha256:",
+        "if row is body_sha256:",
+        "another request with a key that was used gets somebody's old job",
+        (f"{JOBS}::test_the_same_key_with_another_body_is_a_conflict_and_makes_nothing",),
+    ),
+    # Decisions
+    Mutant(
+        "promotion-off-by-one",
+        "tuner/tuning/rungs.py",
+        "count = len(self.ranked) // reduction_factor",
+        "count = -(-len(self.ranked) // reduction_factor)",
+        "one trial more of each rung is trained on, which is money for nothing",
+        (f"{DECISIONS}::test_a_trial_below_the_cut_pauses_and_a_new_one_begins",),
+    ),
+    Mutant(
+        "rung-of-the-wrong-mode",
+        "tuner/tuning/steps.py",
+        "rung.record(trial.number, state.spec.objective.score(trial.value))",
+        "rung.record(trial.number, trial.value)",
+        "a metric that should fall has its worst trials promoted",
+        (f"{DECISIONS}::test_minimising_ranks_the_other_way",),
+    ),
+    Mutant(
+        "best-is-nan",
+        "tuner/tuning/stopping.py",
+        "return value is not None and math.isfinite(value)",
+        "return value is not None",
+        "a trial that diverged is the best for ever",
+        (f"{DECISIONS}::test_a_value_that_is_no_number_fails_the_trial_and_not_the_job",),
+    ),
+    Mutant(
+        "one-trial-too-many",
+        "tuner/tuning/decide.py",
+        "len(state.active) < state.concurrency:",
+        "len(state.active) <= state.concurrency:",
+        "more trials hold money than there are workers",
+        (f"{DECISIONS}::test_a_job_starts_as_many_trials_as_it_may_run_at_once",),
+    ),
+    Mutant(
+        "lease-of-less-than-is-needed",
+        "tuner/tuning/guard.py",
+        "    if affordable < need_ns:\n        return 0\n",
+        "",
+        "a slice is paid for in which not one step can be done",
+        (f"{GUARD}::test_a_lease_is_long_enough_and_affordable_or_nothing",),
+    ),
+    Mutant(
+        "lease-beyond-the-deadline",
+        "tuner/tuning/guard.py",
+        "    return left_ns if left_ns >= need_ns else 0\n",
+        "    return wanted_ns if left_ns >= need_ns else 0\n",
+        "a worker is paid for longer than the job may last",
+        (f"{GUARD}::test_no_lease_is_longer_than_what_is_left_of_the_time",),
+    ),
+)
