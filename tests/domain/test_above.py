@@ -67,3 +67,26 @@ def test_names_are_plain() -> None:
     assert name_fault("vision-2026.11_a") is None
     for name in ("", "-a", "a/b", "a" * 101, "ü"):
         assert name_fault(name) is not None
+
+
+def test_a_chain_of_parents_has_an_end() -> None:
+    chain = {f"b{n}": AboveBudget(f"b{n}", usd=Money(1), parent=f"b{n + 1}") for n in range(30)}
+    deep = parent_fault(AboveBudget("new", usd=Money(1), parent="b0"), chain)
+    assert deep is not None
+    assert "at most 20 deep" in deep.detail
+    alone = parent_fault(AboveBudget("new", usd=Money(1), parent="org"), {})
+    assert alone is not None
+    assert alone.detail == "there is no budget 'org'; make that first"
+    assert parent_fault(ORG, {}) is None
+
+
+def test_no_more_than_twenty_alerts() -> None:
+    alerts = (Alert(500_000, "https://a.example/hook"),) * 21
+    assert [fault.pointer for fault in AboveBudget("b", usd=Money(1), alerts=alerts).faults()] == ["/alerts"]
+    assert AboveBudget("b", usd=Money(1), alerts=alerts[:20]).faults() == []
+
+
+def test_what_is_not_limited_is_not_shared() -> None:
+    assert AboveBudget("b", gpu_ms=10).share_ppm(Cost(Money(10**9), 5)) == 500_000
+    assert AboveBudget("b", usd=Money(10)).share_ppm(Cost(Money(5), 10**9)) == 500_000
+    assert Cost(Money(10**15), 10).fits(AboveBudget("b", gpu_ms=10).limit)

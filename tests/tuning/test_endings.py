@@ -1,0 +1,256 @@
+"""How jobs come to an end, wait for what is above them, and heed advice: short stories."""
+
+import math
+
+import pytest
+
+from tests.tuning.test_decide import AT, Story, begins
+from tuner.domain import commands as do
+from tuner.domain import events as ev
+from tuner.domain.budget import Budget
+from tuner.domain.events import Inherited
+from tuner.domain.fidelity import Fidelity
+from tuner.domain.job import Plateau
+from tuner.domain.money import Money, Price
+from tuner.domain.objective import Objective
+from tuner.tuning.decide import decide
+from tuner.tuning.state import State
+
+FIRST, SECOND = "trial_00000", "trial_00001"
+LONG = Fidelity(min=1, max=48)  # `auto` compares at 4 and 16
+
+
+def told(state: State, event: ev.Event) -> list[do.Command]:
+    """With suggestions left unanswered."""
+    found, orders = decide(state, event)
+    assert found is state
+    return orders
+
+
+def endings(orders: list[do.Command]) -> list[tuple[str, str | None]]:
+    return [(order.state, order.reason) for order in orders if isinstance(order, do.EndJob)]
+
+
+# Space, metric, failures
+
+
+def test_a_space_that_is_searched_to_its_end_ends_the_job() -> None:
+    story = Story(scheduler="none")
+    story.tell(ev.Suggested(AT, SECOND, None))
+    story.report(0, 9, 0.5)
+    assert endings(story.tell(ev.Completed(AT, FIRST))) == [("succeeded", "space_exhausted")]
+
+
+def test_one_suggestion_is_waited_for_at_a_time() -> None:
+    story = Story(concurrency=2)
+    story.state.suggesting = True
+    story.state.concurrency = 3
+    assert told(story.state, ev.Asked(AT, "resume")) == []
+    story.state.suggesting = False
+    assert told(story.state, ev.Asked(AT, "resume")) == [do.Suggest("trial_00002")]
+
+
+def test_a_trial_that_ends_without_its_metric_fails() -> None:
+    story = Story(scheduler="none", trials=1)
+    ended = story.tell(ev.Completed(AT, FIRST))
+    assert endings(ended) == [("failed", "error")]
+    assert "did not report the metric 'acc'" in story.state.trials[0].reason
+
+
+def test_a_last_step_without_its_metric_fails_the_trial() -> None:
+    story = Story(scheduler="none")
+    (stop,) = story.report(0, 9, None)
+    assert stop == do.Stop(FIRST, "did not report the metric 'acc' up to step 9")
+
+
+def test_ten_failures_of_any_kind_at_the_start_end_the_job() -> None:
+    story = Story()
+    for number in range(10):
+        assert story.state.ending is None
+        orders = story.tell(ev.Failed(AT, f"trial_{number:05d}", f"ValueError: {number}"))
+    assert endings(orders) == [("failed", "error")]
+    assert "the first 10 trials all failed, the last with: ValueError: 9" in str(orders[-1])
+
+
+def test_a_trial_that_was_stopped_by_itself_is_stopped_and_the_next_begins() -> None:
+    story = Story()
+    assert begins(story.tell(ev.Stopped(AT, FIRST))) == [(SECOND, 1)]
+    assert story.state.trial(FIRST).status == "stopped"
+
+
+def test_what_is_told_of_a_trial_that_does_not_run_is_old_news() -> None:
+    story = Story()
+    story.report(0, 1, 0.5)
+    story.parked(0, 1)
+    assert story.report(0, 2, 0.9) == []
+    assert story.state.trial(FIRST).value == 0.5
+    assert story.tell(ev.Failed(AT, FIRST, "late")) == []
+    assert story.state.trial(FIRST).status == "parked"
+
+
+def test_a_gain_begins_the_patience_of_a_plateau_anew() -> None:
+    story = Story(plateau=Plateau(100, 0.01), fidelity=Fidelity(min=9, max=9))
+    for step, value, spent in ((1, 0.5, 0), (2, 0.6, 90), (3, 0.6, 189)):
+        story.report(0, step, value, spent=spent)
+        assert story.state.ending is None
+    story.report(0, 4, 0.6, spent=190)
+    assert story.state.ending is not None
+
+
+def test_prices_of_machines_are_counted_where_they_are_not_the_jobs() -> None:
+    story = Story(fidelity=Fidelity(min=9, max=9))
+    story.tell(ev.Reported(AT, FIRST, 1, 0.5, Money(0), True, 100))
+    assert story.state.mean_price == story.state.rate.price
+    story.tell(ev.Reported(AT, FIRST, 2, 0.5, Money(0), True, 300, Price(0)))
+    assert story.state.mean_price == Price(3_600_000 // 4)
+
+
+# Money, time, people
+
+
+def test_a_budget_above_that_refuses_pauses_the_job_until_it_allows_more() -> None:
+    story = Story()
+    (end,) = story.tell(ev.Refused(AT, FIRST, "budget_usd", above="org"))
+    assert isinstance(end, do.EndJob)
+    assert (end.state, end.reason, end.waits_for) == ("paused", "budget_usd", "org")
+    assert "the budget 'org' above this job is used up" in end.detail
+
+
+def test_a_running_trial_whose_money_is_refused_is_parked() -> None:
+    story = Story(concurrency=2)
+    assert story.tell(ev.Refused(AT, FIRST, "budget_usd", running=True)) == [do.Park(FIRST)]
+    assert story.tell(ev.Refused(AT, FIRST, "budget_usd")) == [], "it is on its way"
+
+
+def test_a_window_that_closes_pauses_the_job_until_it_opens() -> None:
+    story = Story()
+    assert story.tell(ev.WindowClosed(AT)) == [do.Park(FIRST)]
+    assert story.tell(ev.WallClockEnded(AT)) == [], "it ends already"
+    (end,) = story.parked(0, 0)
+    assert isinstance(end, do.EndJob)
+    assert (end.state, end.reason, end.reopens) == ("paused", None, True)
+
+
+def test_a_target_that_is_reached_after_the_time_was_over_ends_the_job_for_want_of_time() -> None:
+    story = Story(objective=Objective("acc", target=0.9))
+    story.tell(ev.WallClockEnded(AT))
+    assert story.report(0, 1, 0.95) == []
+    assert endings(story.parked(0, 1)) == [("succeeded", "wall_clock")]
+
+
+def test_cancel_stops_nothing_twice() -> None:
+    story = Story()
+    (stop,) = story.report(0, 1, math.nan)
+    assert isinstance(stop, do.Stop)
+    assert story.tell(ev.Asked(AT, "cancel")) == []
+    assert endings(story.tell(ev.Stopped(AT, FIRST))) == [("cancelled", "cancelled")]
+
+
+def test_a_finishing_trial_is_left_to_finish_when_the_job_is_paused() -> None:
+    story = Story(scheduler="none")
+    story.report(0, 9, 0.5)
+    assert story.tell(ev.Asked(AT, "pause")) == []
+    assert endings(story.tell(ev.Completed(AT, FIRST))) == [("paused", None)]
+
+
+def test_without_a_word_the_job_waits_after_its_driver_was_launched() -> None:
+    story = Story()
+    assert story.tell(ev.Launched(AT)) == []
+    assert begins(story.tell(ev.Asked(AT, "resume"))) == [(FIRST, 1)]
+
+
+def test_a_job_that_ended_for_want_of_money_and_is_launched_again_goes_on() -> None:
+    story = Story(trials=1, scheduler="none")
+    story.report(0, 9, 0.5)
+    assert endings(story.tell(ev.Completed(AT, FIRST))) == [("succeeded", "trials")]
+    story.tell(ev.BudgetChanged(AT, Budget(usd=Money(10**6), trials=2)))
+    assert story.state.ending is not None, "it has ended, until it is launched again"
+    story.tell(ev.Launched(AT))
+    assert begins(story.tell(ev.Asked(AT, "resume"))) == [(SECOND, 9)]
+
+
+# Advice
+
+
+def advised(**more: object) -> Story:
+    return Story(scheduler="auto", fidelity=LONG, on_exhausted="pause", **more)  # type: ignore[arg-type]
+
+
+def test_at_a_rung_advice_is_asked_for_and_heeded() -> None:
+    for go, order in ((True, do.Proceed(FIRST, 16)), (False, do.Park(FIRST))):
+        story = advised()
+        assert story.report(0, 4, 0.5) == [do.Consult(FIRST)]
+        assert story.tell(ev.Advised(AT, FIRST, go)) == [order]
+
+
+def test_a_parked_trial_that_is_advised_to_go_on_is_the_next() -> None:
+    story = advised(concurrency=2)
+    story.report(0, 4, 0.5)
+    story.tell(ev.Advised(AT, FIRST, False))
+    story.parked(0, 4)
+    assert story.tell(ev.Advised(AT, FIRST, False)) == []
+    assert story.tell(ev.Advised(AT, FIRST, True)) == [], "all workers are busy"
+    story.report(1, 4, 0.4)
+    story.tell(ev.Advised(AT, SECOND, False))
+    assert begins(story.parked(1, 4)) == [(FIRST, 16)]
+
+
+@pytest.mark.parametrize(
+    ("budget", "limit"), [(Budget(usd=Money(9)), "budget_usd"), (Budget(gpu_ms=9), "budget_gpu_hours")]
+)
+def test_where_no_trial_can_be_finished_any_more_the_money_is_over_once_nothing_runs(
+    budget: Budget, limit: str
+) -> None:
+    story = advised()
+    story.state.budget = budget
+    assert story.tell(ev.Advised(AT, None, False)) == []
+    assert story.state.broke == limit
+    story.report(0, 4, 0.5)
+    story.tell(ev.Advised(AT, FIRST, False))
+    assert told(story.state, ev.Parked(AT, FIRST, 4)) == [do.Suggest(SECOND)]
+    assert endings(told(story.state, ev.Advised(AT, None, False))) == [("succeeded", limit)]
+
+
+def test_one_that_cannot_be_saved_makes_no_room_for_the_leader() -> None:
+    """It would begin again from nothing."""
+    story = Story(concurrency=2, scheduler="auto", fidelity=LONG)
+    second_ns = 10**9
+    story.state.budget = Budget(usd=Money(50_000))  # of 1,000 micro-dollars a second: 50 steps
+    for number, resumable, steps in ((0, True, 30), (1, False, 3), (1, True, 4)):
+        record = story.state.trials[number]
+        record.until = 48
+        told_of = ev.Reported(
+            AT, record.id, steps, 0.9 - number / 2, Money(0), resumable, (steps - record.steps) * second_ns
+        )
+        orders = story.tell(told_of)
+        parks = number == 1 and resumable
+        assert orders == ([do.Park(SECOND)] if parks else [])
+
+
+# Where trials of earlier jobs stood
+
+
+def inherits(story: Story, *curve: tuple[int, float]) -> str:
+    number = len(story.state.trials)
+    story.state.suggesting = False
+    event = ev.Suggested(AT, f"trial_{number:05d}", {"x": 0.1}, Inherited("job_0", FIRST, curve, 3000))
+    told(story.state, event)
+    return story.state.trials[number].status
+
+
+def test_an_inherited_trial_stands_where_it_stood() -> None:
+    assert inherits(Story(), (1, 0.5), (3, 0.6)) == "parked"
+    assert inherits(Story(), (1, 0.5), (9, 0.6)) == "completed"
+    assert inherits(advised(), (3, 0.6)) == "parked"
+    assert inherits(Story(scheduler="none", fidelity=Fidelity()), (3, 0.6)) == "parked"
+    story = Story(scheduler="asha_stopping")
+    assert inherits(story, (1, 0.5)) == "parked"
+    assert inherits(story, (1, 0.4)) == "stopped"
+    assert story.state.trials[-1].reason == "below the cut at step 1"
+
+
+def test_an_inherited_trial_that_reached_the_target_ends_the_job() -> None:
+    story = Story(objective=Objective("acc", target=0.9))
+    inherits(story, (1, 0.95))
+    assert story.state.ending is not None
+    assert story.state.ending.reason == "target"
