@@ -215,7 +215,7 @@ def test_one_that_cannot_be_saved_makes_no_room_for_the_leader() -> None:
     """It would begin again from nothing."""
     story = Story(concurrency=2, scheduler="auto", fidelity=LONG)
     second_ns = 10**9
-    story.state.budget = Budget(usd=Money(50_000))  # of 1,000 micro-dollars a second: 50 steps
+    story.state.budget = Budget(usd=Money(60_000))  # of 1,000 micro-dollars a second: 60 steps
     for number, resumable, steps in ((0, True, 30), (1, False, 3), (1, True, 4)):
         record = story.state.trials[number]
         record.until = 48
