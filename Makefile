@@ -74,7 +74,7 @@ CORE_TESTS := tests/domain tests/contracts \
 	$(addprefix tests/tuning/test_,decide.py endings.py guard.py reserve.py schedulers.py) \
 	$(addprefix tests/store/test_,above.py above_waits.py append_only.py books.py jobs.py journal_ends.py journal_rows.py launches.py leadership.py leases.py ledger_machine.py postgresql.py) \
 	$(addprefix tests/simulation/test_,fleet.py markets.py price_truth.py simulated_jobs.py waiting_bills.py windows.py) \
-	$(addprefix tests/engine/test_,clocks.py ends.py going_back.py learning.py outages.py purses.py)
+	$(addprefix tests/engine/test_,clocks.py ends.py going_back.py learning.py outages.py purses.py turns.py)
 
 core: install
 	$(BIN)/coverage run -m pytest --hypothesis-seed=0 $(CORE_TESTS)

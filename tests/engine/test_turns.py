@@ -1,0 +1,170 @@
+"""Turns of a job's loop that seldom come: old news, hanging trials, other machines, and trials that go on from an earlier job's."""
+
+from collections.abc import Sequence
+
+from tests.engine.looping import Job, World
+from tests.simulation.test_simulated_jobs import QuickCurves, spec, terms
+from tests.simulation.test_waiting_bills import SPOT, OnlySpot
+from tuner.domain import events as ev
+from tuner.domain.cost import Meter
+from tuner.domain.money import FREE, Price, Rate
+from tuner.domain.offer import Offer
+from tuner.domain.records import CheckpointRow, Heritage, ReportRow
+from tuner.domain.time import NS, Instant
+from tuner.domain.usage import Usage
+from tuner.engine.heirs import BEFORE, Heirs
+from tuner.engine.loop import Loop
+from tuner.engine.messages import Progress, StepReport
+from tuner.engine.placement import Place, Standing
+from tuner.engine.recovery import lost_of, recover
+from tuner.engine.simulated.clock import SimulatedClock
+from tuner.engine.simulated.journal import MemoryJournal
+from tuner.engine.simulated.world import SimulatedRun
+from tuner.engine.world import Terms
+from tuner.tuning.samplers import sampler_for
+
+DEAR = Offer("p5", Price(10**12), 1, 0, "spot")
+
+
+def ended(job: Job, attempt: int) -> tuple[str | None, str | None]:
+    row = job.journal.tables.attempts[job.trial, attempt]
+    return row.end, row.cause
+
+
+def test_what_is_told_of_another_attempt_or_of_before_changes_nothing() -> None:
+    job = Job()
+    job.loop.progress(Progress(job.trial, 2, "running", Meter({"restore": 3 * NS})))
+    before = job.journal.account(), len(job.journal.events()), job.loop.purses[job.trial].meter
+    job.loop.progress(Progress(job.trial, 1, "failed", Meter({"restore": 4 * NS})))
+    job.loop.progress(Progress(job.trial, 2, "failed", Meter({"restore": 2 * NS})))
+    job.loop.lost(job.trial, 1, "gone")
+    assert job.loop.landed(job.trial, 1) == 0
+    assert not job.loop.relocate(job.trial, 2)
+    assert not job.loop.runs(job.trial, 1)
+    assert job.loop.runs(job.trial, 2)
+    assert before == (job.journal.account(), len(job.journal.events()), job.loop.purses[job.trial].meter)
+
+
+def test_a_report_that_comes_twice_is_one_step() -> None:
+    job = Job()
+    meter = Meter({"restore": NS, "train": NS})
+    report = StepReport(2, {"acc": 0.5}, True, meter, Instant(1))
+    for _ in range(2):
+        job.loop.progress(Progress(job.trial, 2, "running", meter, (report,)))
+    assert job.loop.state.trial(job.trial).steps == 2
+    assert job.loop.state.steps == 2
+
+
+def test_a_trial_that_hung_fails_however_its_worker_ends() -> None:
+    for state in ("preempted", "stopped"):
+        job = Job()
+        job.tells("restore", range(130))
+        assert job.world.stopped == [job.trial]
+        job.tells("restore", range(130, 140))
+        assert job.world.stopped == [job.trial], "once is enough"
+        job.loop.progress(Progress(job.trial, 2, state, Meter({"restore": 140 * NS})))  # type: ignore[arg-type]
+        assert job.loop.state.trial(job.trial).status == "failed"
+        assert "it may hang" in job.loop.state.trial(job.trial).reason
+
+
+def test_one_whose_worker_vanishes_while_it_hangs_is_lost() -> None:
+    job = Job()
+    job.tells("restore", range(130))
+    job.loop.lost(job.trial, 2, "node gone", node="n1")
+    assert ended(job, 2) == ("lost", "worker")
+    assert job.loop.runs(job.trial, 3)
+
+
+def test_whether_there_was_a_notice_is_kept() -> None:
+    for leaving, cause in ((True, "notice"), (False, "no_notice")):
+        job = Job()
+        job.loop.progress(Progress(job.trial, 2, "preempted", Meter(), leaving=leaving))
+        assert ended(job, 2) == ("preempted", cause)
+
+
+def test_what_a_machine_was_used_for_is_written_down_with_what_it_cost() -> None:
+    job = Job()
+    used = Usage(wall_ns=5, cpu_ns=4, facts={})
+    job.loop.progress(Progress(job.trial, 2, "paused", Meter({"restore": NS}), usage=used))
+    assert job.journal.tables.usages[job.trial, 2] == used
+
+
+def test_a_job_that_is_over_is_ended_once() -> None:
+    job = Job()
+    job.loop.tick()
+    assert job.loop.end is None
+    job.loop.happened(ev.WallClockEnded(Instant(9)))
+    job.loop.tick()
+    job.loop.progress(Progress(job.trial, 2, "paused", Meter()))
+    assert job.loop.end is not None
+    job.loop.tick()
+
+
+class Elsewhere(OnlySpot):
+    """Would have every attempt on a machine that nobody can pay for."""
+
+    def elsewhere(self, trial: Standing) -> Place | None:
+        return Place(DEAR, Rate(DEAR.price))
+
+
+class Cheaper(OnlySpot):
+    """Asks for what is dear and would take what is cheap."""
+
+    def choose(self, trial: Standing) -> Sequence[Place]:
+        return [Place(SPOT, Rate(SPOT.price))]
+
+    def elsewhere(self, trial: Standing) -> Place | None:
+        return Place(DEAR, Rate(Price(1000)))
+
+
+def waiting(placement: OnlySpot) -> SimulatedRun:
+    its = Terms("job_0", Rate(SPOT.price), 1, 10 * NS)
+    run = SimulatedRun(spec("0.02", seed=1), its, QuickCurves(), seed=1, placement=placement)
+    for worker in run.fleet.workers:
+        worker.up = False
+    run._launch(ev.Asked(run.clock.now(), "resume"))
+    return run
+
+
+def test_an_attempt_that_waits_goes_elsewhere_only_where_that_can_be_paid_for() -> None:
+    for placement, goes in ((OnlySpot(), False), (Elsewhere(), False), (Cheaper(), True)):
+        run = waiting(placement)
+        (purse,) = run.loop.purses.values()
+        assert run.loop.relocate(purse.trial, purse.attempt) is goes
+        assert run.loop.runs(purse.trial, purse.attempt + int(goes))
+        assert run.journal.tables.account.posted == FREE
+
+
+def test_a_trial_of_an_earlier_job_goes_on_from_its_checkpoint_and_is_billed_from_there() -> None:
+    job, its, world, clock = spec("1", scheduler="none"), terms(1), World(), SimulatedClock()
+    name, config = "trial_00000", {"lr": 0.01, "width": 8}
+    rows = tuple(
+        ReportRow("trial_00007", 1, step, Instant(1), 0.5, {"acc": 0.5}, FREE, step * NS) for step in (1, 2)
+    )
+    kept = CheckpointRow(name, 2, BEFORE, "memory://2", 1, 0.1, Instant(1))
+    journal = MemoryJournal(its.job, job.budget)
+    loop = Loop(
+        job,
+        its,
+        sampler=sampler_for(job),
+        journal=journal,
+        world=world,
+        clock=clock,
+        heirs=Heirs({0: Heritage("job_9", "trial_00007", config, rows, kept)}),
+    )
+    recover(loop, died_at=None, now=clock.now())
+    loop.start(ev.Asked(clock.now(), "resume"))
+    assert (world.begun[name].config, world.begun[name].restore_step) == (config, 2)
+    assert loop.purses[name].base == (FREE, 2 * NS)
+    assert loop.state.trial(name).steps == 2
+    assert loop.state.trained_ns == 0
+
+
+def test_a_dead_worker_is_billed_for_what_it_can_have_used() -> None:
+    job = Job()
+    hold = next(iter(job.journal.open_holds()))
+    ten_s, begins = hold.ends_at - hold.placed_at, hold.placed_at
+    assert lost_of(hold, begins) == {}
+    assert lost_of(hold, Instant(hold.ends_at + 99 * NS)) == {"lost": hold.cost}
+    half = lost_of(hold, Instant(begins + ten_s // 2))["lost"]
+    assert half.usd.micro_usd == -(-hold.cost.usd.micro_usd // 2)
