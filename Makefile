@@ -4,14 +4,14 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve chromium prometheus systemd bytecode test test-fast test-system lint docs bench preemptions core mutants chaos soak clean
+.PHONY: help install demo serve chromium prometheus systemd bytecode test test-fast test-system lint docs bench preemptions mutants chaos soak clean
 
 help:
 	@echo "make install   set up .venv"
 	@echo "make demo      tune a real model under a real budget, and show the best configuration and the bill"
 	@echo "make serve     start the service on http://127.0.0.1:8000"
 	@echo "make test      run all tests; make test-fast: those that need no cluster; test-system: those that do"
-	@echo "make core      the ledger and the decisions, branch by branch; make mutants: planted mistakes, each of which a test has to notice"
+	@echo "make mutants   mistakes planted in the ledger and the decisions, each of which a test has to notice"
 	@echo "make lint      ruff, mypy, import-linter"
 	@echo "make docs      docs/reference anew, from the code"
 	@echo "make bench     the benchmarks of benchmarks/README.md"
@@ -68,17 +68,6 @@ test-fast: bytecode prometheus systemd
 
 test-system: bytecode chromium prometheus
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "(system or browser) and not soak"
-
-# The tests of what is listed in pyproject.toml as the core, and no more of them than it takes to go through all of its branches.
-CORE_TESTS := tests/domain tests/contracts \
-	$(addprefix tests/tuning/test_,decide.py endings.py guard.py reserve.py schedulers.py) \
-	$(addprefix tests/store/test_,above.py above_waits.py append_only.py books.py jobs.py journal_ends.py journal_rows.py launches.py leadership.py leases.py ledger_machine.py postgresql.py) \
-	$(addprefix tests/simulation/test_,fleet.py markets.py price_truth.py simulated_jobs.py waiting_bills.py windows.py) \
-	$(addprefix tests/engine/test_,clocks.py ends.py going_back.py learning.py outages.py purses.py turns.py)
-
-core: install
-	$(BIN)/coverage run -m pytest --hypothesis-seed=0 $(CORE_TESTS)
-	$(BIN)/coverage report
 
 mutants: install
 	$(BIN)/python -m tools.mutants
