@@ -32,13 +32,10 @@ def test_what_is_wrong_with_a_module_is_told(modules: Path) -> None:
     assert "train" in str(prober.describe("probed_wrong:train").error)
     assert "status 3" in str(prober.describe("probed_deadly:train").error)
     (modules / "probed_shell.py").write_text(
-        "from os import system\nfrom pathlib import Path\nfrom functools import cache, partial\n"
-        "@cache\ndef train(config): ...\npart = partial(train, b=1)\n"
+        "from os import system\nfrom functools import cache\n@cache\ndef train(config): ...\n"
     )
-    for name in ("system", "Path"):
-        assert "Python's own" in str(prober.describe(f"probed_shell:{name}").error)
-    for name in ("train", "part"):
-        assert prober.describe(f"probed_shell:{name}").error is None
+    assert "Python's own" in str(prober.describe("probed_shell:system").error)
+    assert prober.describe("probed_shell:train").error is None
     (modules / "probed_strange.py").write_text("import os\nos.write(1, b'\\xff\\n5\\n')\nos._exit(0)\n")
     assert "status 0" in str(prober.describe("probed_strange:train").error)
 
