@@ -57,6 +57,7 @@ class Settings:
     tensorboard: str = ""
     mlflow_uri: str = field(default="", repr=False)
     mlflow_experiment: str = "tuner"
+    failpoint: str = ""
     given_api_key: str | None = field(default=None, repr=False)
 
     @classmethod
@@ -99,6 +100,7 @@ class Settings:
             tensorboard=_path(environ.get("TUNER_TENSORBOARD", "")),
             mlflow_uri=environ.get("TUNER_MLFLOW_URI", ""),
             mlflow_experiment=environ.get("TUNER_MLFLOW_EXPERIMENT") or "tuner",
+            failpoint=environ.get("TUNER_FAILPOINT", ""),
             given_api_key=environ.get("TUNER_API_KEY") or None,
         )
 

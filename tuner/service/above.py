@@ -47,7 +47,7 @@ class BudgetView:
 
 def put(service: Service, budget: AboveBudget, *, new_secret: bool = False) -> tuple[BudgetView, bool]:
     """The budget, and whether it is new. Raises Invalid, or Conflict where it allows less than is spent and held already."""
-    with service.database.write() as db:
+    with service.database.write("budget.put") as db:
         above.shut_out(db)
         known = {one.budget.name: one for one in above.kept(db, service.project)}
         tags = [Fault(f"/match{f.pointer.removeprefix('/tags')}", f.detail) for f in tag_faults(budget.match)]
@@ -73,7 +73,7 @@ def put(service: Service, budget: AboveBudget, *, new_secret: bool = False) -> t
 
 def remove(service: Service, name: str) -> None:
     """Raises NotFound, or Conflict where it is above others."""
-    with service.database.write() as db:
+    with service.database.write("budget.remove") as db:
         above.shut_out(db)
         above_changes.remove(db, service.project, name, at=service.now())
         deliveries.forget(db, service.project, name)

@@ -156,6 +156,8 @@ def driver_env(settings: Settings, environ: Mapping[str, str] = os.environ) -> d
         env["TUNER_PRICES"] = settings.prices
     if settings.node_prices:
         env["TUNER_NODE_PRICES"] = ",".join(f"{kind}={usd}" for kind, usd in settings.node_prices.items())
+    if settings.failpoint.startswith(("driver.", "gate.")):
+        env["TUNER_FAILPOINT"] = settings.failpoint
     env["PYTHONPATH"] = os.pathsep.join(import_path(environ))
     if "@" in settings.database_url or settings.database_url_file:
         env["TUNER_DATABASE_URL_FILE"] = str(settings.database_url_path)

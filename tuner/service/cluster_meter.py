@@ -77,7 +77,7 @@ class ClusterMeter:
         except RayUnavailable:
             self._again_at = Instant(now + AWAY_NS)
             return
-        with service.database.write() as db:
+        with service.database.write("keeper.meter") as db:
             seen = cluster_hours.clock(db, service.project)
             if seen is None:
                 cluster_hours.begin(db, service.project, now)

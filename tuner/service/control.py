@@ -40,7 +40,7 @@ class BudgetPatch:
 
 def pause(service: Service, job: str) -> JobView:
     """Every running trial is checkpointed and parked. Raises NotFound, or Conflict for a job that has ended."""
-    with service.database.write() as db:
+    with service.database.write("job.pause") as db:
         row = jobs.get(db, job, service.project)
         _refuse_ended(row, "paused")
         _refuse_cancelled(row)
@@ -56,7 +56,7 @@ def pause(service: Service, job: str) -> JobView:
 def resume(service: Service, job: str) -> JobView:
     """A paused job goes on; a succeeded one too, where its budget allows more. Raises NotFound, Conflict, or BudgetRefused where a
     budget above it is used up."""
-    with service.database.write() as db:
+    with service.database.write("job.resume") as db:
         row = jobs.get(db, job, service.project)
         if row.state in ("cancelled", "failed"):
             raise Conflict(f"a job that is {row.state} stays so; submit it anew")
@@ -72,7 +72,7 @@ def resume(service: Service, job: str) -> JobView:
 
 def cancel(service: Service, job: str) -> JobView:
     """Everything stops at once; what was reached stays. A cancelled job stays cancelled, however often it is asked."""
-    with service.database.write() as db:
+    with service.database.write("job.cancel") as db:
         row = jobs.get(db, job, service.project)
         if row.state == "cancelled":
             return job_view(service, job)
@@ -96,7 +96,7 @@ def patch(
 
     Raises NotFound, Stale, Invalid, or Conflict.
     """
-    with service.database.write() as db:
+    with service.database.write("job.change") as db:
         jobs.change_alone(db, job)
         row = jobs.get(db, job, service.project)
         if revisions is not None and revision_of(row) not in revisions:

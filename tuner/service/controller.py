@@ -126,7 +126,7 @@ class Controller(threading.Thread):
                 self._windows[name] = self._row(name).spec.window
             opens_at = opening(launch, self._windows[name], now)
             if opens_at is not None:
-                with self._service.leading.write(term) as db:
+                with self._service.leading.write(term, "controller.put_off") as db:
                     launches.put_off(db, launch, opens_at)
         if not due:
             return []
@@ -153,7 +153,7 @@ class Controller(threading.Thread):
         except Exception:
             self._service.vitals.count("launch_failures")
             raise
-        with self._service.leading.write(term) as db:
+        with self._service.leading.write(term, "controller.launched") as db:
             launches.submitted(db, launch.job, launch.epoch, self._service.now())
         self._service.leading.went_well()  # a pass that launches many may take long
         self._service.vitals.count("launches")
@@ -197,7 +197,7 @@ class Controller(threading.Thread):
 
     def _is_still_silent(self, term: Term, launch: Launch) -> bool:
         """It may be this service that stood still since it read of the launch. Raises Fenced where another leads since."""
-        with self._service.leading.write(term) as db:
+        with self._service.leading.write(term, "controller.is_silent") as db:
             return launches.get(db, launch.job) == launch
 
     def _on_dead(self, term: Term, launch: Launch, status: JobStatus) -> None:
@@ -215,7 +215,7 @@ class Controller(threading.Thread):
             self._give_up(term, present, service.cluster.log_tail(launch.submission_id))
             return
         delay_ns = NS * 2 ** (deaths - 2) if deaths > 1 else 0
-        with service.leading.write(term) as db:
+        with service.leading.write(term, "controller.relaunch") as db:
             again = launches.again(
                 db, present, at=now, not_before=Instant(now + delay_ns), quick_deaths=deaths
             )
@@ -225,7 +225,7 @@ class Controller(threading.Thread):
 
     def _give_up(self, term: Term, launch: Launch, said: str) -> None:
         """Five drivers in a row died within the hour and before a single report: the job fails, with its money accounted for."""
-        with self._service.leading.write(term) as db:
+        with self._service.leading.write(term, "controller.give_up") as db:
             row = jobs.get(db, launch.job)
             close_books(db, row, Instant(launch.heartbeat_at or self._service.now()), self._service.now())
             launches.end(db, launch.job, launch.epoch)

@@ -77,7 +77,7 @@ class Keeper(threading.Thread):
         with service.database.read() as db:
             over = [wait for wait in budget_waits.over(db, service.project, now) if _rests(db, wait.job)]
         for wait in over:
-            with service.leading.write(term) as db:
+            with service.leading.write(term, "keeper.go_on") as db:
                 row = jobs.get(db, wait.job)
                 if row.state != "paused" or not _rests(db, wait.job) or not budget_waits.claim(db, wait):
                     continue
@@ -98,7 +98,7 @@ class Keeper(threading.Thread):
             found = _passed(db, service)
             known = {one.id for one in found if deliveries.exists(db, one.id)}
         if fresh := [one for one in found if one.id not in known]:
-            with service.leading.write(term) as db:
+            with service.leading.write(term, "keeper.alerts") as db:
                 for one in fresh:
                     deliveries.add(db, one)
 
@@ -112,7 +112,7 @@ class Keeper(threading.Thread):
                 return
             now = service.now()
             wait_ns = min(LONGEST_RETRY_NS, FIRST_RETRY_NS * 2 ** min(one.tries, 20))
-            with service.leading.write(term) as db:
+            with service.leading.write(term, "webhook.claim") as db:
                 mine = deliveries.claim(db, one, next_at=Instant(now + wait_ns))
             if mine:
                 last = now + wait_ns - one.created_at > GIVE_UP_NS
@@ -129,7 +129,7 @@ class Keeper(threading.Thread):
         private = self._service.settings.webhook_private
         outcome = outgoing.send(one.url, body, headers, private=private)
         self._service.vitals.count("webhooks_taken" if outcome.taken else "webhooks_refused")
-        with self._service.leading.write(term) as db:
+        with self._service.leading.write(term, "webhook.sent") as db:
             state: DeliveryState = "delivered" if outcome.taken else "given_up" if last else "pending"
             deliveries.end(db, one.id, state, outcome.said)
         if state == "given_up":

@@ -57,10 +57,10 @@ class Leading:
         return term is not None and looked_at is not None and self._now() - looked_at < LEASE_NS
 
     @contextmanager
-    def write(self, term: Term) -> Iterator[Connection]:
+    def write(self, term: Term, name: str = "") -> Iterator[Connection]:
         """A write transaction of what was decided in a term of ours. Raises Fenced where the next one has begun, and
         Unavailable."""
-        with leadership.write(self._database, term) as db:
+        with leadership.write(self._database, term, name) as db:
             yield db
 
     def went_well(self) -> None:
@@ -73,7 +73,7 @@ class Leading:
             self._is_over = True
             term, self._term = self._term, None
             if term is not None:
-                with self._database.write() as db:
+                with self._database.write("leading.give_up") as db:
                     leadership.give_up(db, term)
                 log.info("this service leads no more")
 
@@ -86,7 +86,7 @@ class Leading:
         if term is None and self._is_taken(now):
             return None
         unfit = now - self._fit_at > UNFIT_NS
-        with self._database.write() as db:
+        with self._database.write("leading.term") as db:
             at = leadership.clock(db, now)
             until = Instant(at + LEASE_NS)
             if term is not None and unfit:

@@ -132,14 +132,14 @@ class LeasedTurn:
                 self._take(self.service.now())
 
     def _take(self, now: Instant) -> bool:
-        with self.service.database.write() as db:
+        with self.service.database.write("mirror.turn") as db:
             at = clock(db, now)
             mine = leases.take(db, self.name, self._holder, now=at, until=Instant(at + TURN_NS))
         self._until = now + TURN_NS if mine else 0
         return mine
 
     def give_back(self) -> None:
-        with self.service.database.write() as db:
+        with self.service.database.write("mirror.give_back") as db:
             leases.give_back(db, self.name, self._holder)
 
 

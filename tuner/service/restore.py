@@ -59,7 +59,7 @@ def restore(
     to be replaced, or that a service works on, and Unavailable; then nothing has changed."""
     if not settings.database_url_file:
         settings.make_home()
-    database = Database(settings.database_url)
+    database = Database(settings.database_url, failpoint=settings.failpoint)
     try:
         with tempfile.TemporaryDirectory(prefix="tuner-restore-") as name:
             copy = Path(name) / "copy"
@@ -75,11 +75,11 @@ def restore(
                     "the database has jobs, or budgets above them: --replace puts the backup in their place; make a backup of them before"
                 )
             known = None if before.empty or not before.readable else before.accounts
-            books, kept = _put(database, copy, about, known, now())
+            books, kept = _put(database, copy, about, known, now(), settings.failpoint)
         missing, fault = _missing(settings, books.checkpoints)
         paused = {one.id for one in books.paused}
         gone = [one for one in missing if one.job in paused and _went_on(settings, one)]
-        with database.write() as db:
+        with database.write("restore.checkpoints") as db:
             restored.forget(db, gone)
     finally:
         database.dispose()
@@ -111,14 +111,19 @@ def _refuse_unfit(about: About, database: Database) -> None:
 
 
 def _put(
-    database: Database, copy: Path, about: About, known: Mapping[str, Account] | None, now: Instant
+    database: Database,
+    copy: Path,
+    about: About,
+    known: Mapping[str, Account] | None,
+    now: Instant,
+    failpoint: str,
 ) -> tuple[Books, Path | None]:
     """With SQLite the books are right before anybody can see them. With PostgreSQL drivers are fenced from the very first, and the books
     come right after."""
     if about.kind == "postgresql":
         copies.put(database, copy, at=now)
         return _made_right(database, about, known, now), None
-    staged = Database(f"sqlite:///{copy}")
+    staged = Database(f"sqlite:///{copy}", failpoint=failpoint)
     try:
         books = _made_right(staged, about, known, now)
     finally:
@@ -128,7 +133,7 @@ def _put(
 
 def _made_right(database: Database, about: About, known: Mapping[str, Account] | None, now: Instant) -> Books:
     database.migrate()
-    with database.write() as db:
+    with database.write("restore.books") as db:
         return restored.close(db, taken_at=about.taken_at, at=now, role=ROLE, replaced=known)
 
 

@@ -41,7 +41,7 @@ def submit(
     or Unavailable where the cluster does not answer, or is of another version."""
     digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
     if idempotency_key is not None:
-        with service.database.write() as db:
+        with service.database.write("job.repeat") as db:
             known = jobs.made_before(db, service.project, idempotency_key, digest, at=service.now())
         if known is not None:
             return job_view(service, known), False
@@ -64,7 +64,7 @@ def submit(
         _waits_for(service.cluster.nodes(), (offer, *others)),
     )
     rate = offer.rate(cpus=spec.resources.cpus, gpus=spec.resources.gpus)
-    with service.database.write() as db:
+    with service.database.write("job.submit") as db:
         refuse_without_room(db, service, spec.tags, rate)
         job = jobs.create(db, new)
     return job_view(service, job), job == new.id

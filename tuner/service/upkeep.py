@@ -18,7 +18,7 @@ def migrate(settings: Settings) -> Migrated:
     """As a service does when it starts. Raises Unavailable where the database does not answer, or is newer than this code."""
     if not settings.database_url_file:
         settings.make_home()
-    database = Database(settings.database_url)
+    database = Database(settings.database_url, failpoint=settings.failpoint)
     try:
         before = database.revision()
         database.migrate()

@@ -52,7 +52,7 @@ def build(settings: Settings) -> Service:
         Storage(settings.storage)
     except (ImportError, ValueError) as error:
         raise ValueError(f"TUNER_STORAGE: {settings.storage!r} cannot be used: {error}") from error
-    database = Database(settings.database_url)
+    database = Database(settings.database_url, failpoint=settings.failpoint)
     database.migrate()
     if "@" in settings.database_url and not settings.database_url_file:
         keep_url(settings.database_url_path, settings.database_url)

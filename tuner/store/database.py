@@ -20,6 +20,7 @@ from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from tuner.domain.errors import Unavailable
+from tuner.store.failpoints import Failpoint
 
 BUSY_TIMEOUT_MS = 30_000
 # PostgreSQL's advisory lock under which the schema is changed; any number will do that nobody else takes in this database.
@@ -34,10 +35,11 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 
 class Database:
     """Thread-safe. Every write transaction takes the write lock at its beginning, so that none fails half-way. Raises ValueError, naming
-    the setting, for a URL that cannot be used."""
+    the setting, for a URL that cannot be used, or a failpoint that there is not."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, failpoint: str = "") -> None:
         self.url = _url(url)
+        self._failpoint = Failpoint.parse(failpoint) if failpoint else None
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         if self.is_sqlite and self.url.database:
             Path(self.url.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -51,10 +53,15 @@ class Database:
             _listen_sqlite(self.engine)
 
     @contextmanager
-    def write(self) -> Iterator[Connection]:
-        """Commits at the end of the block; an exception undoes all of it. Raises Unavailable where the database does not answer."""
+    def write(self, name: str = "") -> Iterator[Connection]:
+        """Commits at the end of the block; an exception undoes all of it. Raises Unavailable where the database does not answer.
+        `name`: what is committed, as `tuner.store.failpoints` has it."""
         with _said(), self.engine.connect().execution_options(write=True) as connection, connection.begin():
             yield connection
+            if self._failpoint is not None:
+                self._failpoint.reached(name, "before")
+        if self._failpoint is not None:
+            self._failpoint.reached(name, "after")
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -76,7 +83,7 @@ class Database:
             time.sleep(GIVES_WAY_S)
 
     def _migrate(self) -> None:
-        with self.write() as connection:
+        with self.write("schema.migrate") as connection:
             if not self.is_sqlite:
                 connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({MIGRATING})")
                 connection.exec_driver_sql(f"SET LOCAL lock_timeout = {LOCKED_OUT_MS}")

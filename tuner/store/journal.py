@@ -45,7 +45,7 @@ class SqlJournal:
 
     @contextmanager
     def transaction(self) -> Iterator["SqlTx"]:
-        with self._database.write() as db:
+        with self._database.write("driver.turn") as db:
             launches.check(db, self._job, self._epoch)
             tx = SqlTx(
                 db, self._job, self._project, self._epoch, self._seq, self.budget_version, mode=self._mode

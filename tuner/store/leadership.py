@@ -86,11 +86,11 @@ def give_up(db: Connection, term: Term) -> None:
 
 
 @contextmanager
-def write(database: Database, term: Term) -> Iterator[Connection]:
+def write(database: Database, term: Term, name: str = "") -> Iterator[Connection]:
     """A write transaction of the term's holder. Raises Fenced where another term has begun, Unavailable where the database does not
     answer, or has ended the transaction of one that stood still."""
     try:
-        with database.write() as db:
+        with database.write(name) as db:
             check(db, term)
             yield db
     except InternalError as error:

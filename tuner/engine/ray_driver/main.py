@@ -90,12 +90,18 @@ class Post:
     def say_versions(self) -> None:
         """For those who upgrade the service while this driver runs."""
         versions = {"tuner": release(), "ray": ray.__version__, "python": platform.python_version()}
-        with self.database.write() as db:
+        with self.database.write("driver.versions") as db:
             launches.say_versions(db, self.job, self.epoch, **versions)
+
+    def begin(self) -> JobRow:
+        """The job runs from now on."""
+        with self.database.write("driver.begin") as db:
+            jobs.begin_running(db, self.job, at=Instant(time.time_ns()))
+            return jobs.get(db, self.job)
 
     def beat(self) -> None:
         """Raises Fenced."""
-        with self.database.write() as db:
+        with self.database.write("driver.beat") as db:
             launches.beat(db, self.job, self.epoch, Instant(time.time_ns()))
 
 
@@ -208,7 +214,7 @@ def rebuild(
 def _heirs(post: Post, settings: Settings, row: JobRow, sampler: Sampler, heart: Heart) -> Heirs:
     """Notes with which code the trials run, which is asked of who is to go on with them."""
     code = code_digest(row.spec.trainable, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    with post.database.write() as db:
+    with post.database.write("driver.code") as db:
         jobs.note_code(db, post.job, code)
         begun = jobs.trials_begun(db, post.job)
         warm = row.spec.warm_start_checkpoints and code is not None
@@ -252,7 +258,7 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
     parser.add_argument("--code", help="the digest of the trainable's code, as the service has it")
     args = parser.parse_args()
     settings = Settings.from_env()
-    post = Post(Database(settings.database_url), args.job, args.epoch)
+    post = Post(Database(settings.database_url, failpoint=settings.failpoint), args.job, args.epoch)
     died_at = _died_at(post)
     try:
         post.beat()
@@ -263,9 +269,7 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
     heart = Heart(post)
     heart.start()
     ray.init(log_to_driver=False, logging_level=logging.WARNING)
-    with post.database.write() as db:
-        jobs.begin_running(db, post.job, at=Instant(time.time_ns()))
-        row = jobs.get(db, post.job)
+    row = post.begin()
     goes_on = partial(_goes_on, post, heart, row.spec.window)
     machines = _machines(row, settings)
     is_there = partial(_is_there, _places(row, machines))

@@ -89,7 +89,7 @@ class SpotGate:
 
     def _note(self, found: SelfTest) -> None:
         """For the jobs after this one, and for the service's door."""
-        with self.database.write() as db:
+        with self.database.write("gate.note") as db:
             self_tests.put(db, self.row.project, found)
             if self.seen is not None:
                 at_the_door = replace(found, code=self_tests.at_the_door(self.seen))
@@ -98,7 +98,7 @@ class SpotGate:
     def refuse(self, why: str, *, died_at: Instant | None) -> None:
         """Ends the job, and whatever a driver that stopped at `died_at` left open of it."""
         now = _now()
-        with self.database.write() as db:
+        with self.database.write("gate.refuse") as db:
             launches.check(db, self.row.id, self.epoch)
             for hold in ledger.open_holds(db, self.row.id):
                 lost = lost_of(hold, died_at or now)
@@ -111,7 +111,7 @@ class SpotGate:
         """The job goes without spot from now on, if it can: False where it has nothing else."""
         rest = tuple(offer for offer in self.row.offers if offer.market != "spot")
         if rest:
-            with self.database.write() as db:
+            with self.database.write("gate.on_demand") as db:
                 launches.check(db, self.row.id, self.epoch)
                 jobs.set_offers(db, self.row.id, rest)
                 detail = f"runs on demand only, as the restore self-test says of the trainable: {why}"
@@ -123,7 +123,7 @@ class SpotGate:
 
     def _tested(self, died_at: Instant | None) -> Verdict | None:
         """None: given up."""
-        with self.database.write() as db:
+        with self.database.write("gate.settle_former") as db:
             launches.check(db, self.row.id, self.epoch)
             self._settle_former(db, died_at)
         for number in count(1):
@@ -162,7 +162,7 @@ class SpotGate:
     def _paid(self, seat: Seat, offer: Offer, number: int) -> Verdict | None:
         size, name = self.row.spec.resources, hold_id(self.row.id, SELF_TEST, self.epoch, number)
         rate = offer.rate(cpus=size.cpus, gpus=size.gpus)
-        with self.database.write() as db:
+        with self.database.write("gate.hold") as db:
             launches.check(db, self.row.id, self.epoch)
             now, where = _now(), (name, SELF_TEST, self.epoch, number)
             own = ledger.account(db, self.row.id).left
@@ -175,7 +175,7 @@ class SpotGate:
         finally:
             cost = rate.cost(min(seat.used_ns(), limit_ns))
             used: dict[CostKind, Cost] = {} if cost.nothing else {"setup": cost}
-            with self.database.write() as db:
+            with self.database.write("gate.settle") as db:
                 ledger.settle(db, self.row.project, self.row.id, name, used, _now())
 
     def _answer(self, seat: Seat, limit_ns: int) -> Verdict | None:
