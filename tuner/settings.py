@@ -1,6 +1,7 @@
 """Settings from the environment, read once where a process begins, frozen, and passed down."""
 
 import os
+import re
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
@@ -35,6 +36,10 @@ class Settings:
     port: int = 8000
     url: str = ""
     allowed_modules: tuple[str, ...] = ("trainables",)
+    pass_env: tuple[str, ...] = ()
+    max_processes: int = 4096
+    max_open_files: int = 65_536
+    import_memory_gib: int = 8
     node_prices: Mapping[str, float] = field(default_factory=dict)
     node_types: str = ""
     prices: str = ""
@@ -74,6 +79,10 @@ class Settings:
             port=port,
             url=environ.get("TUNER_URL") or f"http://{_reachable(host)}:{port}",
             allowed_modules=_names(environ.get("TUNER_ALLOWED_MODULES") or "trainables"),
+            pass_env=_variables(environ, "TUNER_PASS_ENV"),
+            max_processes=_int(environ, "TUNER_MAX_PROCESSES", 4096, 16, 1_000_000) or 0,
+            max_open_files=_int(environ, "TUNER_MAX_OPEN_FILES", 65_536, 64, 100_000_000) or 0,
+            import_memory_gib=_int(environ, "TUNER_IMPORT_MEMORY_GIB", 8, 1, 10_000) or 0,
             node_prices=_prices(environ.get("TUNER_NODE_PRICES", "")),
             node_types=_path_or_text(environ.get("TUNER_NODE_TYPES", "")),
             prices=_path(environ.get("TUNER_PRICES", "")),
@@ -203,6 +212,22 @@ def _reachable(host: str) -> str:
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _variables(environ: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """Names of variables that user code may see; those of the service and of Ray are not to be had."""
+    found = _names(environ.get(name, ""))
+    for item in found:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*\*?", item):
+            raise ValueError(
+                f"{name}: {item!r} is no name of a variable; write such as WANDB_API_KEY or HF_*"
+            )
+        if item.startswith(("TUNER_", "RAY_")):
+            raise ValueError(
+                f"{name}: {item!r} is not for user code: it may hold a secret of the service or of Ray; "
+                "variables that begin with TUNER_USER_ are passed on without being named here"
+            )
+    return found
 
 
 def _prices(text: str) -> dict[str, float]:

@@ -44,10 +44,10 @@ def drive(tmp_path: Path, warm: dict[str, Supervisor]) -> Iterator[Any]:
     yield start
     for driver in drivers:
         driver.let_go()
-        assert not psutil.Process(driver.supervisor._server._process.pid).children(recursive=True)
+        assert not psutil.Process(driver.supervisor.server._process.pid).children(recursive=True)
     for supervisor in fresh_ones:
         supervisor.close()
-        assert not supervisor._server.alive
+        assert not supervisor.server.alive
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from tuner.domain.cost import Meter
 from tuner.domain.time import NS
 from tuner.domain.usage import COUNTS, MAX_FACTS, Usage
 from tuner.engine.messages import Progress
-from tuner.engine.worker import sampling
+from tuner.engine.worker import family, sampling
 from tuner.engine.worker.nvml import Gpus
 from tuner.engine.worker.using import Processes, Use
 
@@ -78,10 +78,10 @@ def test_a_process_that_is_gone_is_unknown() -> None:
 def test_children_are_found_whether_or_not_the_kernel_tells_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen(["sleep", "1000"]) as child:
         try:
-            mine = sampling._descendants(os.getpid())
+            mine = family.descendants(os.getpid())
             assert child.pid in mine
-            monkeypatch.setattr(sampling.Path, "read_bytes", _missing)
-            assert child.pid in sampling._descendants(os.getpid())
+            monkeypatch.setattr(family.Path, "read_bytes", _missing)
+            assert child.pid in family.descendants(os.getpid())
         finally:
             child.kill()
 

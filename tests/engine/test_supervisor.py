@@ -238,7 +238,7 @@ def test_a_dead_fork_server_is_replaced(drive: Any) -> None:
     driver = drive("counts")
     driver.begin(until=1)
     driver.until_state("waiting")
-    driver.supervisor._server._process.kill()
+    driver.supervisor.server._process.kill()
     driver.until_state("failed")
     driver.begin(until=1)
     driver.until_state("waiting")
@@ -278,7 +278,7 @@ def test_the_actors_death_takes_the_child_with_it(tmp_path: Path) -> None:
     code = (
         "from tests.engine.driving import Driver; from pathlib import Path; import os, time\n"
         f"d = Driver(Path({str(tmp_path)!r}), 'tests.engine.cases:counts'); d.begin(until=1); d.until_state('waiting')\n"
-        "print(d.supervisor._pid, d.supervisor._server._process.pid, flush=True); time.sleep(1000)"
+        "print(d.supervisor._pid, d.supervisor.server._process.pid, flush=True); time.sleep(1000)"
     )
     actor = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert actor.stdout is not None

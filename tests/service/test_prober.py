@@ -1,10 +1,13 @@
 """Trainables are looked at in a process of their own: what is wrong with one is told, and harms nobody."""
 
 from pathlib import Path
+from uuid import uuid4
 
+import psutil
 import pytest
 
 from tests.fakes import FakeProber
+from tuner.engine.worker.limits import Limits
 from tuner.service import trainables
 from tuner.service.trainables import SubprocessProber, is_allowed, listed
 
@@ -28,6 +31,11 @@ def test_what_is_wrong_with_a_module_is_told(modules: Path) -> None:
     assert "nowhere_at_all" in str(prober.describe("nowhere_at_all:train").error)
     assert "train" in str(prober.describe("probed_wrong:train").error)
     assert "status 3" in str(prober.describe("probed_deadly:train").error)
+    (modules / "probed_shell.py").write_text(
+        "from os import system\nfrom functools import cache\n@cache\ndef train(config): ...\n"
+    )
+    assert "Python's own" in str(prober.describe("probed_shell:system").error)
+    assert prober.describe("probed_shell:train").error is None
     (modules / "probed_strange.py").write_text("import os\nos.write(1, b'\\xff\\n5\\n')\nos._exit(0)\n")
     assert "status 0" in str(prober.describe("probed_strange:train").error)
 
@@ -85,3 +93,49 @@ def test_all_modules_that_are_allowed_are_listed_and_those_without_train_are_not
     prober = FakeProber({**missing, "probed_many.three:train": "ImportError: torch"})
     found = {one.trainable: one.error for one in listed(prober, ["probed_many"])}
     assert found == {"probed_many.one:train": None, "probed_many.three:train": "ImportError: torch"}
+
+
+GREEDY = {
+    "memory": ("eaten = []\nwhile True:\n    eaten.append(bytearray(1 << 20))\n", "TUNER_IMPORT_MEMORY_GIB"),
+    "processes": (
+        "import subprocess, time\n"
+        "for _ in range(60):\n    subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
+        "time.sleep(1000)\n",
+        "TUNER_MAX_PROCESSES",
+    ),
+    "files": ("import os\nheld = [open(os.devnull) for _ in range(200)]\n", "Too many open files"),
+}
+
+
+@pytest.mark.parametrize(("source", "said"), GREEDY.values(), ids=GREEDY)
+def test_a_module_that_takes_too_much_is_refused_with_the_limit(
+    modules: Path, source: str, said: str
+) -> None:
+    (modules / "probed_greedy.py").write_text(source)
+    prober = SubprocessProber(Limits(processes=30, open_files=100, import_bytes=300 << 20))
+    assert said in str(prober.describe("probed_greedy:train").error)
+
+
+def test_a_module_that_prints_without_end_is_ended(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainables, "PROBE_TIMEOUT_S", 2.0)
+    (modules / "probed_endless.py").write_text("import os\nwhile True:\n    os.write(1, b'x' * 65536)\n")
+    assert "more than 2 s" in str(SubprocessProber().describe("probed_endless:train").error)
+
+
+def test_nothing_is_left_of_a_look(modules: Path) -> None:
+    mark = str(uuid4())
+    (modules / "probed_leaving.py").write_text(
+        f"import os, subprocess, tempfile\n__doc__ = tempfile.mkdtemp()\nif os.fork() == 0:\n    os.setsid()\n"
+        f'    subprocess.Popen(["sh", "-c", "sleep 1000; : {mark}"])\n    os._exit(0)\ndef train(config): ...\n'
+    )
+    found = SubprocessProber().describe("probed_leaving:train")
+    assert found.error is None
+    assert found.doc
+    assert not Path(found.doc).exists()
+    assert not [p for p in psutil.process_iter(["cmdline"]) if mark in " ".join(p.info["cmdline"] or [])]
+
+
+def test_a_suggestion_of_a_size_that_nobody_writes_is_none(modules: Path) -> None:
+    (modules / "probed_huge.py").write_text("SEARCH_SPACE = {'a': 'x' * 3_000_000}\ndef train(config): ...\n")
+    found = SubprocessProber().describe("probed_huge:train")
+    assert (found.error, found.search_space) == (None, None)

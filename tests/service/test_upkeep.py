@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tuner.engine.worker.limits import Limits
 from tuner.service.cluster import driver_env
 from tuner.service.upkeep import Migrated, migrate
 from tuner.service.wiring import build, keep_url
@@ -36,6 +37,17 @@ def test_a_url_with_a_password_goes_by_a_file_of_the_home() -> None:
     env = driver_env(settings, {})
     assert env["TUNER_DATABASE_URL_FILE"] == "/srv/tuner/database_url"
     assert "secret" not in str(env)
+
+
+def test_drivers_and_their_workers_are_told_what_user_code_may_take_and_see() -> None:
+    given = {
+        "TUNER_MAX_PROCESSES": "100",
+        "TUNER_MAX_OPEN_FILES": "2000",
+        "TUNER_PASS_ENV": "WANDB_*, HF_TOKEN",
+    }
+    told = Limits.from_env(driver_env(Settings.from_env(given), {}))
+    assert told == Limits(processes=100, open_files=2000, passed=("WANDB_*", "HF_TOKEN"))
+    assert Limits.from_env(driver_env(Settings.from_env({}), {})) == Limits.from_env({}) == Limits()
 
 
 def test_the_url_that_drivers_look_for_is_never_gone_where_it_stays_the_same(tmp_path: Path) -> None:

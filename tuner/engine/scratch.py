@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -17,14 +18,35 @@ class Scratch:
         prefix = f"tuner-{kind}-"
         for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
             if _abandoned(left):
-                shutil.rmtree(left, ignore_errors=True)
+                wipe(left)
         self.path = Path(tempfile.mkdtemp(prefix=prefix))
         self._lock: IO[bytes] = (self.path / LOCK).open("wb")
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def close(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+        wipe(self.path)
         self._lock.close()
+
+
+def wipe(folder: Path) -> None:
+    """Removes it with all that is in it, folders of which user code took its own rights away among them."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if not folder.exists():
+        return
+    for parent, names, _ in os.walk(folder):
+        for path in (os.path.join(parent, name) for name in names):
+            if not os.path.islink(path):
+                with contextlib.suppress(OSError):
+                    os.chmod(path, 0o700)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def anew(folder: Path, *inner: str) -> Path:
+    """An empty folder, in the place of one that may be there, or one within it."""
+    wipe(folder)
+    made = folder.joinpath(*inner)
+    made.mkdir(parents=True)
+    return made
 
 
 def _abandoned(folder: Path) -> bool:

@@ -147,6 +147,9 @@ def driver_env(settings: Settings, environ: Mapping[str, str] = os.environ) -> d
     env = {**DRIVER_ENV, "TUNER_HOME": str(settings.home), "TUNER_STORAGE": settings.storage}
     env["TUNER_SLICE"] = str(settings.slice_s)
     env["TUNER_SPOT_WAIT"] = str(settings.spot_wait_s)
+    env["TUNER_MAX_PROCESSES"] = str(settings.max_processes)
+    env["TUNER_MAX_OPEN_FILES"] = str(settings.max_open_files)
+    env["TUNER_PASS_ENV"] = ",".join(settings.pass_env)
     if settings.node_types:
         env["TUNER_NODE_TYPES"] = node_types_of(settings.node_types).text()
     if settings.prices:

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from tuner.engine.worker.server_handle import clean_environment
+from tuner.engine.scratch import Scratch
+from tuner.engine.worker.limits import Limits, Question
 from tuner.service.cluster import import_path
 
 PROBE_TIMEOUT_S = 60.0
+CLEARS_S = 20.0  # in which a probe ends what it looked at
 
 
 @dataclass(frozen=True)
@@ -37,45 +39,51 @@ class Prober(Protocol):
 class SubprocessProber:
     """Remembers what it saw until the module's file changes."""
 
+    limits: Limits = field(default_factory=Limits)
     _seen: dict[tuple[str, str, int, int], Described] = field(default_factory=dict)
 
     def describe(self, entry: str) -> Described:
         file = source_of(entry.partition(":")[0])
         if file is None:
-            return _probe(entry)
+            return _probe(entry, self.limits)
         facts = file.stat()
         key = (entry, str(file), facts.st_mtime_ns, facts.st_size)
         found = self._seen.get(key)
         if found is None:
-            found = _probe(entry)
+            found = _probe(entry, self.limits)
             if found.error is None:
                 self._seen[key] = found
         return found
 
 
-def _probe(entry: str) -> Described:
-    environment = clean_environment(os.environ, import_path())
-    command = [sys.executable, "-m", "tuner.engine.worker.probe", entry]
+def _probe(entry: str, limits: Limits) -> Described:
+    """With a temporary directory of its own; the probe holds what it imports to the limits, and ends it."""
+    question = Question(entry, PROBE_TIMEOUT_S, limits.processes, limits.import_bytes)
+    scratch = Scratch("probe")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tuner.engine.worker.probe", question.text()],
+        env={**limits.environment(os.environ, import_path()), "TMPDIR": str(scratch.path)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
+    limits.hold(process.pid)
     try:
-        done = subprocess.run(
-            command,
-            env=environment,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=PROBE_TIMEOUT_S,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
-        found = Described(entry, **json.loads(done.stdout.rstrip().rpartition("\n")[2]))
+        said, trouble = process.communicate(timeout=PROBE_TIMEOUT_S + CLEARS_S)
+        return Described(entry, **json.loads(said))
     except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
         return Described(entry, error=f"importing it takes more than {PROBE_TIMEOUT_S:.0f} s")
     except (ValueError, TypeError):
-        tail = (done.stderr.strip() or "it said nothing").splitlines()[-1]
+        tail = (trouble.strip() or "it said nothing").splitlines()[-1]
         return Described(
-            entry, error=f"importing it ended the process with status {done.returncode}: {tail}"[:2000]
+            entry, error=f"importing it ended the process with status {process.returncode}: {tail}"[:2000]
         )
-    return found
+    finally:
+        scratch.close()
 
 
 def source_of(module: str) -> Path | None:

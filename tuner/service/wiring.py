@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tuner.domain.time import Instant
 from tuner.engine.storage import Storage
+from tuner.engine.worker.limits import Limits
 from tuner.service.cluster import Cluster, RayCluster
 from tuner.service.leading import Leading
 from tuner.service.trainables import Prober, SubprocessProber
@@ -55,7 +56,10 @@ def build(settings: Settings) -> Service:
     database.migrate()
     if "@" in settings.database_url and not settings.database_url_file:
         keep_url(settings.database_url_path, settings.database_url)
-    return Service(settings, database, RayCluster(settings), SubprocessProber())
+    limits = Limits(
+        settings.max_processes, settings.max_open_files, settings.import_memory_gib << 30, settings.pass_env
+    )
+    return Service(settings, database, RayCluster(settings), SubprocessProber(limits))
 
 
 def keep_url(path: Path, url: str) -> None:

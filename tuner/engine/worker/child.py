@@ -2,12 +2,15 @@
 
 import contextlib
 import ctypes
+import errno
 import importlib
+import inspect
 import os
 import random
 import resource
 import signal
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -19,6 +22,7 @@ from tuner.training.channel import Channel, StopTraining
 
 PR_SET_PDEATHSIG = 1
 OUT_OF_GPU_MEMORY = "OutOfMemoryError"  # PyTorch's; JAX and others say so in words of their own
+TOO_MANY_FILES = os.strerror(errno.EMFILE)  # PyTorch says it in an error of its own
 MEND_GPU_MEMORY = (
     "the GPU's memory ran out; use a smaller batch or model, bf16, accumulation or checkpointing of activations, or ask for more "
     "of a GPU, or a larger one, a trial"
@@ -50,7 +54,6 @@ def run_child(place: dict[str, Any], channel_fd: int, output_fd: int) -> NoRetur
 
 
 def _settle_in(cwd: str, output_fd: int) -> None:
-    signal.set_wakeup_fd(-1)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     os.dup2(output_fd, 1)
@@ -58,7 +61,7 @@ def _settle_in(cwd: str, output_fd: int) -> None:
     os.close(output_fd)
     os.chdir(cwd)
     os.environ["TMPDIR"] = cwd
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    tempfile.tempdir = None  # whoever asked for it in the fork server was told of another
     random.seed()  # a fork shares its server's generator
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # where memory runs out, this process goes first
@@ -88,6 +91,13 @@ def load(entry: str) -> Callable[..., Any]:
     found = getattr(importlib.import_module(module), attribute)
     if not callable(found):
         raise NotTrainable(f"{entry} is a {type(found).__name__}, not a function or a class")
+    origin = str(found.__module__) if inspect.isroutine(found) or inspect.isclass(found) else module
+    package = origin.partition(".")[0]
+    if package in sys.stdlib_module_names and package != module.partition(".")[0]:
+        # Who allows a module does not allow what it imports: `from subprocess import run` would be a shell for everybody.
+        raise NotTrainable(
+            f"{entry} is {attribute} of Python's own {origin}; name a function or class of {module}"
+        )
     return found  # type: ignore[no-any-return]
 
 
@@ -107,4 +117,10 @@ def _fail(channel: Channel, error: BaseException, *, kind: str) -> None:
     text, message = "".join(traceback.format_exception(error)), str(error)
     if type(error).__name__ == OUT_OF_GPU_MEMORY:
         kind, message = "memory", f"{MEND_GPU_MEMORY}. {message}"
+    if TOO_MANY_FILES in message:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        message = (
+            f"a process may have {soft} files open at once, and {hard} if it asks for that; close what is not needed, or have "
+            f"the operator raise TUNER_MAX_OPEN_FILES or the machine's limit. {message}"
+        )
     channel.failed(type(error).__name__, message, text, kind=kind)

@@ -5,7 +5,7 @@ import os
 import signal
 from multiprocessing.connection import Connection
 
-import psutil
+from tuner.engine.worker.limits import Limits, excess
 
 Trouble = dict[str, str]
 
@@ -35,16 +35,16 @@ def machine_goes(notice: str) -> Trouble:
     return {"kind": "notice", "type": "", "message": notice or "its machine had a notice", "traceback": ""}
 
 
-def out_of_memory(pid: int, limit: int | None) -> Trouble | None:
-    """None where a process and its descendants, if there is one, take no more than `limit` bytes."""
-    used, gib = memory_bytes(pid) if pid and limit is not None else 0, 1 << 30
-    if limit is None or used <= limit:
-        return None
-    message = (
-        f"used {used / gib:.1f} GiB of memory, more than its share of {limit / gib:.1f} GiB; "
-        "use a smaller batch or model, or ask for more CPUs a trial"
-    )
-    return {"kind": "memory", "type": "MemoryLimit", "message": message, "traceback": ""}
+def beyond(pid: int, limits: Limits, memory_bytes: int | None) -> Trouble | None:
+    """None where all that a fork server started keeps within its limits."""
+    match excess(pid, processes=limits.processes, memory_bytes=memory_bytes):
+        case "processes", words:
+            return {"kind": "processes", "type": "ProcessLimit", "message": words, "traceback": ""}
+        case "memory", words:
+            message = f"{words}; use a smaller batch or model, or ask for more CPUs a trial"
+            return {"kind": "memory", "type": "MemoryLimit", "message": message, "traceback": ""}
+        case _:
+            return None
 
 
 def not_stored(step: int, problem: str) -> Trouble:
@@ -74,15 +74,3 @@ def kill_group(pid: int) -> None:
     """A child and all that is in its process group, if there still is such a group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
-
-
-def memory_bytes(pid: int) -> int:
-    """Resident memory of a process and its descendants; shared pages are counted once, with the process."""
-    total = 0
-    with contextlib.suppress(psutil.Error):
-        process = psutil.Process(pid)
-        total += process.memory_info().rss
-        for child in process.children(recursive=True):
-            with contextlib.suppress(psutil.Error):
-                total += child.memory_info().rss - child.memory_info().shared
-    return total

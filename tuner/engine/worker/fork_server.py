@@ -20,12 +20,13 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import psutil
 
 from tuner.engine.worker.child import run_child
+from tuner.engine.worker.limits import give_up_privileges
 
 PR_SET_CHILD_SUBREAPER = 36
 # The first optimizer of a process imports torch._dynamo, as some others of PyTorch's functions do: two seconds of a processor, spent
@@ -41,7 +42,8 @@ KILL_S = 8.0  # less than a supervisor waits for the answer
 
 def main(fd: int, entry: str) -> None:
     control = socket.socket(fileno=fd)
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    become_subreaper()
+    give_up_privileges()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _preload(entry)
     gc.collect()
@@ -55,9 +57,14 @@ def main(fd: int, entry: str) -> None:
         if wake in ready:
             os.read(wake, 4096)
             _reap(control)
-        if control.fileno() in ready and not _serve(control):
+        if control.fileno() in ready and not _serve(control, (wake, waker)):
             break
     kill_descendants()
+
+
+def become_subreaper() -> None:
+    """Whatever its descendants leave behind becomes its child, and can be found."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _nonblocking(fd: int) -> int:
@@ -70,7 +77,7 @@ def _preload(entry: str) -> None:
     _import("numpy", "torch")
     module, before = entry.partition(":")[0], set(sys.modules)
     if module:
-        with contextlib.suppress(BaseException):
+        with contextlib.suppress(BaseException), _unheard():
             found = importlib.import_module(module)
             if IMPORTS_RAY.search(inspect.getsource(found)):
                 importlib.import_module("ray.tune")
@@ -80,6 +87,23 @@ def _preload(entry: str) -> None:
         return
     if threading.active_count() > 1 or _cuda_is_lost_to_forks():
         os.execv(sys.executable, [sys.executable, "-m", __spec__.name, sys.argv[1], ""])
+
+
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """What user code prints as it is imported, perhaps without end, would be in the worker's log, of which nobody cuts anything."""
+    kept, null = [os.dup(1), os.dup(2)], os.open(os.devnull, os.O_WRONLY)
+    for number in (1, 2):
+        os.dup2(null, number)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+        for number, before in enumerate(kept, start=1):
+            os.dup2(before, number)
+        for descriptor in (*kept, null):
+            os.close(descriptor)
 
 
 def _cuda_is_lost_to_forks() -> bool:
@@ -113,8 +137,8 @@ def needs_dynamo(modules: Iterable[str]) -> bool:
     return False
 
 
-def _serve(control: socket.socket) -> bool:
-    """One request. False at the end of the stream: the actor is gone."""
+def _serve(control: socket.socket, own: tuple[int, ...]) -> bool:
+    """One request. False at the end of the stream: the actor is gone. `own`: descriptors that are none of a child's business."""
     data, fds, _, _ = socket.recv_fds(control, MAX_REQUEST, 2)
     if not data:
         return False
@@ -124,6 +148,9 @@ def _serve(control: socket.socket) -> bool:
         pid = os.fork()
         if pid == 0:
             control.close()
+            signal.set_wakeup_fd(-1)
+            for descriptor in own:
+                os.close(descriptor)
             run_child(request["fork"], channel, output)
         for descriptor in fds:
             os.close(descriptor)

@@ -1,17 +1,30 @@
-"""`python -m tuner.engine.worker.probe MODULE:NAME`: imports a trainable as a worker would, and prints what it is, as JSON."""
+"""`python -m tuner.engine.worker.probe QUESTION`: imports a trainable as a worker would, and prints what it is, as JSON.
+
+User code is in a child of this process, which watches it: how long it takes, what it takes and how much it prints. All that
+it started ends with it.
+"""
 
 import contextlib
+import ctypes
 import importlib
 import inspect
-import io
 import json
 import os
+import select
+import signal
 import sys
-from typing import Any
+import time
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
 
-from tuner.engine.worker.child import load
+from tuner.engine.worker.child import PR_SET_PDEATHSIG, load
+from tuner.engine.worker.fork_server import KILL_S, become_subreaper, kill_descendants
+from tuner.engine.worker.limits import GIB, Question, excess, give_up_privileges
 
 MAX_TEXT = 4000
+MAX_SUGGESTED = 1 << 18
+MAX_ANSWER = 1 << 20
+LOOK_S = 0.1
 
 
 def describe(entry: str) -> dict[str, Any]:
@@ -30,19 +43,114 @@ def describe(entry: str) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A mapping that JSON can carry, else None."""
+    """A mapping that JSON can carry, of a size that a person would write, else None."""
     try:
-        return json.loads(json.dumps(value)) if isinstance(value, dict) else None
-    except (TypeError, ValueError):
+        text = json.dumps(value) if isinstance(value, dict) else "null"
+    except (TypeError, ValueError, RecursionError):
         return None
+    return json.loads(text) if len(text) <= MAX_SUGGESTED else None
+
+
+def _import(entry: str, answer: int, output: int) -> NoReturn:
+    """In the child: the answer is what it writes, and it ends before what the module wants done at the end."""
+    os.setsid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    for number in (1, 2):
+        os.dup2(output, number)
+    os.close(output)
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")  # where memory runs out, this process goes before the service
+    with os.fdopen(answer, "wb") as file:
+        file.write(json.dumps(describe(entry)).encode())
+    os._exit(0)
+
+
+@dataclass
+class Watch:
+    """The child's answer, the end of what it printed, which of its pipes have ended, and why it was not waited for."""
+
+    answer: bytearray = field(default_factory=bytearray)
+    printed: bytearray = field(default_factory=bytearray)
+    closed: list[int] = field(default_factory=list)
+    trouble: str | None = None
+
+    def follow(self, pid: int, question: Question, answer: int, output: int) -> int | None:
+        """The child's exit status; None where it had to be ended."""
+        until, looked = time.monotonic() + question.limit_s, time.monotonic()
+        while self.trouble is None:
+            self._hear(answer, output)
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                kill_descendants()  # or they would hold the pipes open
+                while len(self.closed) < 2 and time.monotonic() < until + KILL_S:
+                    self._hear(answer, output)
+                return os.waitstatus_to_exitcode(status)
+            now = time.monotonic()
+            if now > until:
+                self.trouble = f"importing it takes more than {question.limit_s:.0f} s"
+            elif now - looked > LOOK_S:
+                looked = now
+                self.trouble = _beyond(question)
+        return None
+
+    def _hear(self, answer: int, output: int) -> None:
+        """What there is now, so that nobody who prints without end is waited for."""
+        ready, _, _ = select.select({answer, output}.difference(self.closed), [], [], LOOK_S / 2)
+        for pipe in ready:
+            data = os.read(pipe, 1 << 16)
+            if not data or len(self.answer) > MAX_ANSWER:
+                self.closed.append(pipe)
+            elif pipe == answer:
+                self.answer += data
+            else:
+                self.printed = (self.printed + data)[-MAX_TEXT:]
+
+    def last_line(self) -> str:
+        lines = self.printed.decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+
+def _beyond(question: Question) -> str | None:
+    match excess(os.getpid(), processes=question.processes, memory_bytes=question.memory_bytes):
+        case "memory", _:
+            share = f"{question.memory_bytes / GIB:.1f} GiB (TUNER_IMPORT_MEMORY_GIB)"
+            return (
+                f"importing it takes more memory than {share}; load data in the function, not in the module"
+            )
+        case _, words:
+            return f"importing it {words}"
+        case _:
+            return None
+
+
+def answered(question: Question) -> dict[str, Any]:
+    """What the child says, or what became of it. Nothing of it is left."""
+    answer, answers = os.pipe()
+    output, outputs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _import(question.entry, answers, outputs)
+    os.close(answers)
+    os.close(outputs)
+    watch = Watch()
+    status = watch.follow(pid, question, answer, output)
+    kill_descendants()
+    if watch.trouble is not None:
+        return {"error": watch.trouble}
+    try:
+        found = json.loads(watch.answer)
+        return dict(found)
+    except (TypeError, ValueError):
+        said = f"importing it ended the process with status {status}: {watch.last_line()}"
+        return {"error": said[: MAX_TEXT // 2]}
 
 
 def main() -> None:
-    with contextlib.redirect_stdout(io.StringIO()):
-        found = describe(sys.argv[1])
-    sys.stdout.write("\n" + json.dumps(found) + "\n")
-    sys.stdout.flush()
-    os._exit(0)  # before what the module wants done at the end, which may print
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    become_subreaper()
+    give_up_privileges()
+    found = answered(Question(*json.loads(sys.argv[1])))
+    sys.stdout.write(json.dumps(found) + "\n")
 
 
 if __name__ == "__main__":

@@ -15,13 +15,13 @@ from typing import Protocol
 import psutil
 
 from tuner.engine.worker.attempt import Attempt
+from tuner.engine.worker.family import descendants, memory_of
 from tuner.engine.worker.nvml import Gpus
 from tuner.engine.worker.using import Processes
 
 SAMPLE_S = 1.0
 LOOK_PART = 200
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Sampled(Protocol):
@@ -83,11 +83,11 @@ def look(attempt: Attempt, pid: int) -> None:
 def processes(pid: int) -> Processes | None:
     """Of a process and its descendants, those included that have ended and were waited for; None where it is gone."""
     try:
-        cpu_ns, memory = _cpu_ns(pid), _memory(pid)[0]
-        for child in _descendants(pid):
+        cpu_ns, memory = _cpu_ns(pid), memory_of(pid)[0]
+        for child in descendants(pid):
             with contextlib.suppress(OSError):
                 cpu_ns += _cpu_ns(child)
-                resident, shared = _memory(child)
+                resident, shared = memory_of(child)
                 memory += resident - shared
     except (OSError, psutil.Error):
         return None
@@ -98,25 +98,3 @@ def _cpu_ns(pid: int) -> int:
     """In user code and the kernel, of it and of its children that were waited for."""
     fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     return sum(map(int, fields[11:15])) * _TICK_NS
-
-
-def _memory(pid: int) -> tuple[int, int]:
-    """Resident, and shared of it, in bytes."""
-    _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_bytes().split()
-    return int(resident) * _PAGE_BYTES, int(shared) * _PAGE_BYTES
-
-
-def _descendants(pid: int) -> list[int]:
-    found, waiting = list[int](), [pid]
-    while waiting:
-        parent = waiting.pop()
-        with contextlib.suppress(ProcessLookupError):
-            for task in os.listdir(f"/proc/{parent}/task"):
-                listed = Path(f"/proc/{parent}/task/{task}/children")
-                try:
-                    waiting += map(int, listed.read_bytes().split())
-                except FileNotFoundError:
-                    if listed.parent.exists():  # a kernel that does not tell
-                        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
-        found.append(parent)
-    return found[1:]

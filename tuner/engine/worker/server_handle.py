@@ -12,53 +12,37 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
+from pathlib import Path
+
+from tuner.engine.worker.limits import Limits
 
 READY_TIMEOUT_S = 120.0
-ALLOWED_ENV = (
-    "PATH",
-    "HOME",
-    "LANG",
-    "TZ",
-    "TMPDIR",
-    "VIRTUAL_ENV",
-    "LD_LIBRARY_PATH",
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "PYTHONHASHSEED",
-)
-ALLOWED_PREFIXES = ("LC_", "NVIDIA_", "CUDA_", "CUBLAS_", "NCCL_", "PYTORCH_", "TUNER_USER_")
-# GPUs are counted as NVML and Ray count them, and asked for by NVML: a module that asks PyTorch for them when it is imported
-# would otherwise take CUDA away from every fork.
-GPU_ENV = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-
-
-def clean_environment(environ: Mapping[str, str], import_path: list[str]) -> dict[str, str]:
-    """What user code may see: no token of Ray's, no database, no credentials of the service or of a cloud."""
-    kept = {k: v for k, v in environ.items() if k in ALLOWED_ENV or k.startswith(ALLOWED_PREFIXES)} | GPU_ENV
-    kept["PYTHONPATH"] = os.pathsep.join(path for path in import_path if path)
-    kept["PYTHONUNBUFFERED"] = "1"
-    kept["RAY_USAGE_STATS_ENABLED"] = "0"
-    return kept
 
 
 class ForkServer:
     """`on_exit(pid, code)` is called from this object's thread when a child exits; negative codes are signals."""
 
-    def __init__(self, entry: str, on_exit: Callable[[int, int], None]) -> None:
+    def __init__(self, entry: str, on_exit: Callable[[int, int], None], limits: Limits, tmp: Path) -> None:
+        """`tmp`: where what user code writes for a while goes as it is imported."""
         self._on_exit = on_exit
+        environment = limits.environment(os.environ, sys.path)
         self._answers: list[dict[str, int]] = []
         self._answered = threading.Condition()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tuner.engine.worker.fork_server", str(theirs.fileno()), entry],
             pass_fds=[theirs.fileno()],
-            env=clean_environment(os.environ, sys.path),
+            env={**environment, "TMPDIR": str(tmp)},
             start_new_session=True,
             stdin=subprocess.DEVNULL,
         )
         theirs.close()
+        limits.hold(self.pid)
         threading.Thread(target=self._listen, name="fork-server", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def alive(self) -> bool:
@@ -95,7 +79,7 @@ class ForkServer:
     def kill(self) -> None:
         """At once, whatever it does: it may hang in user code that it imports."""
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+            os.killpg(self.pid, signal.SIGKILL)
 
     def clean(self) -> None:
         """Kills everything that attempts left behind. Before it is ready there is nothing."""

@@ -6,7 +6,7 @@ threads of their own, and one lock guards what they share.
 
 import contextlib
 import json
-import shutil
+import os
 import threading
 import time
 from multiprocessing.connection import Connection
@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from tuner.engine.checkpoints import CheckpointStore, Published
-from tuner.engine.scratch import Scratch
+from tuner.engine.scratch import Scratch, anew, wipe
 from tuner.engine.worker import endings
 from tuner.engine.worker.attempt import Attempt
+from tuner.engine.worker.limits import Limits
 from tuner.engine.worker.logs import LogPump
 from tuner.engine.worker.meter import Stopwatch
 from tuner.engine.worker.publishing import Publisher, background, older_than, publish, restored
@@ -36,11 +37,7 @@ MAX_START_NS = 10_000_000_000
 
 class Supervisor:
     def __init__(
-        self,
-        entry: str,
-        *,
-        born_ns: int | None = None,
-        notice: NoticeSource = lambda: None,
+        self, entry: str, *, born_ns: int | None = None, notice: NoticeSource = lambda: None
     ) -> None:
         """`born_ns`: since when this worker costs money, on the monotonic clock; None: now. `notice` is asked every 50 ms by what
         this machine goes; what it answers has a deadline, and it must not raise."""
@@ -48,12 +45,13 @@ class Supervisor:
         now = time.monotonic_ns()
         self._last_end_ns = now if born_ns is None else max(born_ns, now - MAX_START_NS)
         self._changed = threading.Condition()
-        self._watchdog = Watchdog(self, self._changed, notice)
+        self._limits = Limits.from_env(os.environ)
+        self._watchdog = Watchdog(self, self._changed, notice, self._limits)
         self._sampler = Sampler(self, self._changed)
         self._scratch = Scratch("worker")
         self._home = self._scratch.path
         self._exits: dict[int, int] = {}
-        self._server = ForkServer(entry, self._on_exit)
+        self.server = self._new_server(entry)
         self._attempt: Attempt | None = None
         self._store: CheckpointStore | None = None
         self._connection: Connection | None = None
@@ -84,8 +82,8 @@ class Supervisor:
                 case "stop":
                     attempt.end("stopped")
                     self.kill()
-                    if not self._server.ready:
-                        self._server.kill()
+                    if not self.server.ready:
+                        self.server.kill()
                 case unknown:
                     raise ValueError(f"there is no order {unknown!r}")
             self.reply_if_due(attempt)
@@ -139,20 +137,21 @@ class Supervisor:
     def _restore_dir(self, attempt: Attempt) -> Path:
         return self._home / f"restore-{attempt.trial}-a{attempt.number}"
 
+    def _new_server(self, entry: str) -> ForkServer:
+        return ForkServer(entry, self._on_exit, self._limits, anew(self._home / "tmp"))
+
     def _start_child(self, attempt: Attempt, checkpoint: Path | None) -> None:
-        cwd, staged = self._home / "cwd", self._home / "staging"
+        cwd = anew(self._home / "cwd")
         # Of its own: a save of the attempt before that hangs should find nothing, when it goes on, rather than this one's files.
-        staging = staged / f"{attempt.trial}-a{attempt.number}"
-        for folder, wanted in ((cwd, cwd), (staged, staging)):
-            shutil.rmtree(folder, ignore_errors=True)
-            wanted.mkdir(parents=True)
-        if not self._server.alive:
+        staging = anew(self._home / "staging", f"{attempt.trial}-a{attempt.number}")
+        if not self.server.alive:
             # One that died before it was ready may have been killed by what it imports: that is left to the child.
-            self._server = ForkServer(self._entry if self._server.ready else "", self._on_exit)
+            self.server = self._new_server(self._entry if self.server.ready else "")
         pump = LogPump(attempt.order)
-        place = {"cwd": str(cwd)}
         try:
-            pid, connection = self._server.fork(place, pump.write_fd, wanted=lambda: attempt.state is None)
+            pid, connection = self.server.fork(
+                {"cwd": str(cwd)}, pump.write_fd, wanted=lambda: attempt.state is None
+            )
         except BaseException:
             pump.started()
             pump.close()
@@ -323,10 +322,11 @@ class Supervisor:
             if attempt.error is None and attempt.state != "stopped":
                 self._changed.wait_for(lambda: self._pid in self._exits or not self._pid, EXIT_GRACE_S)
             self.kill()
-        self._server.clean()
+        self.server.clean()
         paid_s = 0.0 if attempt.state == "stopped" else attempt.left_ns() / 1e9
         self._publisher.settle(max(EXIT_GRACE_S, min(paid_s, SAVE_GRACE_S)))
-        shutil.rmtree(self._restore_dir(attempt), ignore_errors=True)
+        for folder in (self._restore_dir(attempt), self._home / "cwd"):
+            wipe(folder)
         with self._changed:
             connection, pump = self._connection, self._pump
             self._connection, self._pump, self._pid = None, None, 0
@@ -346,5 +346,5 @@ class Supervisor:
         if pump is not None:
             pump.close()
         self._sampler.close()
-        self._server.close()
+        self.server.close()
         self._scratch.close()

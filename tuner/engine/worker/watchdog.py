@@ -1,4 +1,4 @@
-"""What ends an attempt from outside: its lease, its memory, its machine. One thread for each attempt, which no user code can hold up."""
+"""What ends an attempt from outside: its lease, what it takes, its machine. One thread for each attempt, which no user code can hold up."""
 
 import threading
 import time
@@ -8,14 +8,18 @@ from typing import Protocol
 from tuner.engine.notices import Notice
 from tuner.engine.worker import endings
 from tuner.engine.worker.attempt import Attempt
+from tuner.engine.worker.limits import Limits
+from tuner.engine.worker.server_handle import ForkServer
 
 WATCH_S = 0.05
-MEMORY_EVERY = 5  # looks at memory at every fifth look at the lease
+LIMITS_EVERY = 5  # looks at memory and processes at every fifth look at the lease
 NoticeSource = Callable[[], Notice | None]
 
 
 class Watched(Protocol):
-    """Both are called under the lock."""
+    """Both are called under the lock. `server` forks its children."""
+
+    server: ForkServer
 
     def reply_if_due(self, attempt: Attempt) -> None: ...
 
@@ -29,8 +33,10 @@ class Watched(Protocol):
 class Watchdog:
     """`notice` is asked at each look by what this machine goes, and must not raise."""
 
-    def __init__(self, watched: Watched, changed: threading.Condition, notice: NoticeSource) -> None:
-        self._watched, self._changed, self._notice = watched, changed, notice
+    def __init__(
+        self, watched: Watched, changed: threading.Condition, notice: NoticeSource, limits: Limits
+    ) -> None:
+        self._watched, self._changed, self._notice, self._limits = watched, changed, notice, limits
 
     def start(self, attempt: Attempt, *, kept: bool) -> None:
         """Where the machine goes already, the attempt ends with nothing begun. `kept`: the worker was there from an attempt before,
@@ -44,7 +50,6 @@ class Watchdog:
 
     def _watch(self, attempt: Attempt) -> None:
         looks = 0
-        limit = attempt.order.get("memory_limit_bytes")
         while attempt.state is None:
             left_s = attempt.left_ns() / 1e9
             if left_s <= 0:
@@ -52,15 +57,25 @@ class Watchdog:
                 continue
             self._heed(attempt, self._notice())
             looks += 1
-            if looks % MEMORY_EVERY == 0 and (too_much := endings.out_of_memory(self._watched.pid, limit)):
-                with self._changed:
-                    self._end(attempt, "failed", too_much)
+            if looks % LIMITS_EVERY == 0:
+                self._hold_to_limits(attempt)
             time.sleep(min(WATCH_S, left_s))
 
     def _end_lease(self, attempt: Attempt) -> None:
         with self._changed:
             if attempt.left_ns() <= 0:  # else it was raised meanwhile
                 self._end(attempt, "paused", endings.lease_ended())
+
+    def _hold_to_limits(self, attempt: Attempt) -> None:
+        """Before there is a child, user code that the fork server imports is held to them."""
+        server = self._watched.server
+        trouble = endings.beyond(server.pid, self._limits, attempt.order.get("memory_limit_bytes"))
+        if trouble is None:
+            return
+        with self._changed:
+            self._end(attempt, "failed", trouble)
+            if not self._watched.pid:
+                server.kill()
 
     def _heed(self, attempt: Attempt, notice: Notice | None) -> None:
         with self._changed:

@@ -1,0 +1,48 @@
+"""What was done and what was acknowledged, one JSON line each, in the order in which it happened."""
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Line(NamedTuple):
+    """`at`: seconds since the run began, by a clock that no fault moves."""
+
+    at: float
+    what: str
+    told: dict[str, Any]
+
+
+class History:
+    """Written by any thread, to the file at once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lines: list[Line] = []
+        self._began = time.monotonic()
+        self._file = path.open("w")
+        self._lock = threading.Lock()
+
+    def now(self) -> float:
+        return time.monotonic() - self._began
+
+    def write(self, what: str, **told: Any) -> float:
+        with self._lock:
+            line = Line(round(self.now(), 3), what, told)
+            self.lines.append(line)
+            self._file.write(json.dumps({"at": line.at, "what": what, **told}) + "\n")
+            self._file.flush()
+        return line.at
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read(path: Path) -> list[Line]:
+    found = []
+    for text in path.read_text().splitlines():
+        told = json.loads(text)
+        found.append(Line(told.pop("at"), told.pop("what"), told))
+    return found

@@ -1,0 +1,129 @@
+"""A history and its end in which all is well, and each way to break one rule of it."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.chaos.checker import After, Broken, Entry, Found, Report, broken, over
+from tests.chaos.history import Line
+
+WHERE, NEXT = ("t0", 1, 1), ("t0", 1, 2)
+JOB = Found(
+    "job_a",
+    "succeeded",
+    limit_usd=100,
+    posted_usd=70,
+    held_usd=0,
+    entries=(
+        Entry("h1", "hold", None, WHERE, 60),
+        Entry("p1", "post", "train", WHERE, 50),
+        Entry("r1", "release", None, WHERE, 10),
+        Entry("h2", "hold", None, NEXT, 50),
+        Entry("p2", "post", "train", NEXT, 20),
+        Entry("c1", "correct", "train", NEXT, -5),
+        Entry("c2", "correct", "lost", NEXT, 5),
+        Entry("r2", "release", None, NEXT, 30),
+    ),
+    reports=(Report("t0", 1, 1, 0.5), Report("t0", 2, 2, 0.75), Report("t1", 1, 1, None)),
+    shown_state="succeeded",
+    shown_usd=70,
+    shown_best=("t0", 2, 0.75),
+    shown_curves={"t0": [(1, 0.5), (2, 0.75)], "t1": [(1, None)], "t2": []},
+)
+WELL = After([JOB], [("key", "job_a")])
+LINES = [
+    Line(0.0, "ask", {"key": "key"}),
+    Line(1.0, "submitted", {"key": "key", "job": "job_a"}),
+    Line(1.5, "submitted", {"key": "key", "job": "job_a"}),
+    Line(2.0, "state", {"job": "job_a", "state": "running"}),
+    Line(3.0, "report", {"job": "job_a", "trial": "t0", "step": 1, "value": 0.5}),
+    Line(3.0, "report", {"job": "job_a", "trial": "t1", "step": 1, "value": None}),
+    Line(4.0, "state", {"job": "job_a", "state": "succeeded"}),
+]
+
+
+def found(**changes: object) -> After:
+    return replace(WELL, jobs=[replace(JOB, **changes)])  # type: ignore[arg-type]
+
+
+def test_where_all_is_well_nothing_is_broken() -> None:
+    assert broken(LINES, WELL) == []
+    assert over(WELL.jobs) == 0
+
+
+def without(entry: str) -> tuple[Entry, ...]:
+    return tuple(one for one in JOB.entries if one.id != entry)
+
+
+MORE = (*JOB.entries, Entry("h3", "hold", None, ("t1", 1, 1), 40))
+AFTERWARDS: dict[str, tuple[str, After]] = {
+    "an acknowledged job is gone": ("P1 lost", After([], [("key", "job_a")])),
+    "a job is there twice": ("P1 lost", replace(WELL, jobs=[JOB, JOB])),
+    "a key belongs to another job": ("P1 lost", replace(WELL, keys=[("key", "job_b")])),
+    "a key is gone": ("P1 lost", replace(WELL, keys=[])),
+    "a job that nobody sent": ("P1 doubled", replace(WELL, jobs=[JOB, replace(JOB, id="job_b")])),
+    "a key that nobody sent": ("P1 doubled", replace(WELL, keys=[*WELL.keys, ("other", "job_a")])),
+    "a report is gone": ("P2 lost", found(reports=JOB.reports[1:], shown_curves={"t0": [(2, 0.75)]})),
+    "a report is there twice": ("P2 doubled", found(reports=(*JOB.reports, JOB.reports[0]))),
+    "a report has changed": ("P2 changed", found(reports=(Report("t0", 1, 1, 0.6), *JOB.reports[1:]))),
+    "a step was left out": ("P2 lost", found(reports=(*JOB.reports, Report("t0", 4, 2, 0.1)))),
+    "another curve is shown": ("P2 changed", found(shown_curves={"t0": [(1, 0.5)], "t1": [(1, None)]})),
+    "an entry is there twice": ("P3 doubled", found(entries=(*JOB.entries, JOB.entries[-1]))),
+    "an entry is gone": ("P3 sums", found(entries=without("c2"))),
+    "more is posted than was held": ("P3 sums", found(entries=without("h2"))),
+    "a hold was never settled": ("P3 sums", found(entries=without("r2"))),
+    "held beyond the budget for a moment": ("P3 overspent", found(limit_usd=99)),
+    "spent beyond the budget": ("P3 overspent", found(limit_usd=69)),
+    "held at its end": (
+        "P3 held",
+        found(entries=MORE, open_holds=((("t1", 1, 1), 40),), held_usd=40, limit_usd=200),
+    ),
+    "an open hold without an entry": ("P3 sums", found(open_holds=((WHERE, 1),))),
+    "another bill is shown": ("P3 sums", found(shown_usd=71)),
+    "an attempt of a job that is over": ("P4 attempt", found(running=1)),
+    "a driver is left": ("P4 process", replace(WELL, processes=["77: python -m tuner.service.driver"])),
+    "a job is not over": ("P5 not over", found(state="running", shown_state="running")),
+    "a job ended otherwise": ("P6 changed", found(state="failed", shown_state="failed")),
+    "another state is shown": ("P6 changed", found(shown_state="running")),
+    "a worse one is best": ("P7 best", found(shown_best=("t0", 1, 0.5))),
+    "the best was never reported": ("P7 best", found(shown_best=("t0", 2, 0.9))),
+    "no best": ("P7 best", found(shown_best=None)),
+    "the best where less is better": ("P7 best", found(is_max=False)),
+}
+
+
+def rules(lines: list[Line], after: After) -> set[str]:
+    return {one.rule for one in broken(lines, after)}
+
+
+@pytest.mark.parametrize("name", AFTERWARDS)
+def test_each_broken_rule_is_seen_in_what_is_found(name: str) -> None:
+    rule, after = AFTERWARDS[name]
+    assert rule in rules(LINES, after)
+
+
+def test_a_key_with_two_jobs_is_seen() -> None:
+    other = Line(5.0, "submitted", {"key": "key", "job": "job_b"})
+    assert {"P1 doubled", "P1 lost"} <= rules([*LINES, other], WELL)
+
+
+def test_a_state_after_the_last_is_seen() -> None:
+    changed = [*LINES, Line(5.0, "state", {"job": "job_a", "state": "running"})]
+    assert rules(changed, WELL) == {"P6 changed"}
+
+
+def test_a_report_that_is_told_otherwise_the_second_time_is_seen() -> None:
+    told = Line(5.0, "report", {"job": "job_a", "trial": "t0", "step": 1, "value": 0.25})
+    assert rules([*LINES, told], WELL) == {"P2 changed"}
+
+
+def test_while_a_job_runs_its_processes_may_too() -> None:
+    after = replace(found(state="running", shown_state="running"), processes=["78: a driver"])
+    assert broken(LINES[:-1], after) == [Broken("P5 not over", "job_a", "it is running")]
+
+
+def test_what_is_over_is_told_to_the_micro_dollar() -> None:
+    def beyond(limit: int) -> int:
+        return over([replace(JOB, limit_usd=limit, held_usd=5)])
+
+    assert [beyond(75), beyond(74), beyond(70)] == [0, 1, 5]

@@ -1,0 +1,107 @@
+"""A seed's faults are the same each time; recoveries are measured by what is heard."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.chaos import figures
+from tests.chaos.history import History, Line, read
+from tests.chaos.plan import FAULTS, KINDS, chosen, strikes
+
+
+@given(st.integers(0, 10**6))
+def test_a_seed_draws_the_same_faults_again_and_enough_of_them(seed: int) -> None:
+    plan = strikes(seed, 600.0, FAULTS)
+    assert plan == strikes(seed, 600.0, FAULTS)
+    assert sum(one.fault.of == "process" for one in plan) >= 56
+    assert [one.at_s for one in plan] == sorted(one.at_s for one in plan)
+    assert all(0 <= one.at_s < 600 and one.for_s <= one.fault.longest_s and 0 <= one.draw < 1 for one in plan)
+
+
+def test_other_seeds_draw_other_faults_and_all_of_them_come() -> None:
+    assert strikes(1, 600.0, FAULTS) != strikes(2, 600.0, FAULTS)
+    assert {one.fault for seed in range(20) for one in strikes(seed, 600.0, FAULTS)} == set(FAULTS)
+
+
+def test_faults_are_chosen_by_name_and_kind() -> None:
+    assert chosen(()) == FAULTS
+    assert {fault.name for fault in chosen(("clock", "kill driver"))} == {
+        "clock forward",
+        "clock back",
+        "kill driver",
+    }
+    assert {fault.of for fault in FAULTS} == set(KINDS)
+    with pytest.raises(ValueError, match="no fault is called 'floods'"):
+        chosen(("floods",))
+
+
+def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
+    history = History(tmp_path / "history.jsonl")
+    history.write("ask", key="a", budget={"usd": 0.001})
+    history.write("ready", part="service", seconds=1.5)
+    history.close()
+    assert read(history.path) == history.lines
+    assert [json.loads(line)["what"] for line in history.path.read_text().splitlines()] == ["ask", "ready"]
+
+
+def line(at: float, what: str, **told: object) -> Line:
+    return Line(at, what, told)
+
+
+def report(at: float, job: str, step: int) -> Line:
+    return line(at, "report", job=job, trial="t0", step=step, value=1.0)
+
+
+def lost(at: float, fault: str, job: str = "", victim: str = "7") -> Line:
+    return line(at, "strike", fault=fault, victim=victim, of_job=job)
+
+
+ATTEMPTS = {("a", "t0", step): 1 + step // 3 for step in range(1, 9)} | {("b", "t0", 1): 1}
+
+
+def test_a_job_trains_again_once_a_new_attempt_reports() -> None:
+    first = report(1, "a", 1)
+    driver = [
+        first,
+        lost(10, "kill driver", "a"),
+        report(10.5, "a", 2),
+        report(31, "a", 3),
+        report(40, "a", 6),
+    ]
+    assert figures.recoveries(driver, ATTEMPTS) == [21]
+    head = [first, report(2, "b", 1), lost(10, "kill head"), report(31, "a", 3)]
+    assert figures.recoveries(head, ATTEMPTS) == [21]
+
+
+def test_what_has_no_time_of_its_own_is_no_recovery() -> None:
+    first, again = report(1, "a", 1), report(31, "a", 3)
+    assert figures.recoveries([first, lost(10, "kill head"), lost(20, "kill head"), again], ATTEMPTS) == [11]
+    assert figures.recoveries([first, lost(10, "kill driver", "b"), again], ATTEMPTS) == []
+    assert figures.recoveries([first, lost(10, "kill driver", "a", victim=""), again], ATTEMPTS) == []
+    over = line(15, "state", job="a", state="succeeded")
+    assert figures.recoveries([first, lost(10, "kill head"), over], ATTEMPTS) == []
+
+
+@pytest.mark.parametrize(
+    ("share", "count", "is_"), [(0.95, 20, 19), (0.95, 100, 95), (0.5, 3, 2), (0.95, 1, 1), (0.95, 10, 10)]
+)
+def test_a_percentile_is_a_value_that_was_seen(share: float, count: int, is_: int) -> None:
+    assert figures.percentile(list(range(1, count + 1)), share) == is_
+
+
+def test_what_was_not_seen_is_said_so() -> None:
+    assert figures.told([]) == "not seen"
+    assert figures.percentile([], 0.95) is None
+
+
+def test_only_a_kill_that_came_alone_tells_how_long_a_part_takes() -> None:
+    told = [
+        line(1, "ready", part="service", seconds=2.5, killed=True, alone=True),
+        line(2, "ready", part="service", seconds=9.0, killed=True, alone=False),
+        line(3, "ready", part="service", seconds=4.0, killed=False, alone=True),
+        line(4, "ready", part="database", seconds=0.5, killed=True, alone=True),
+    ]
+    assert figures.back(told, "service") == [2.5]

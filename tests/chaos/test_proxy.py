@@ -1,0 +1,158 @@
+"""What passes a proxy, and what does not, seen by a client of an echo server."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.chaos.proxy import HARMS, Proxy
+
+TIMEOUT_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def echo() -> Iterator[int]:
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+    def answer(connection: socket.socket) -> None:
+        with connection:
+            try:
+                while piece := connection.recv(65536):
+                    connection.sendall(piece)
+            except OSError:
+                return
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield server.getsockname()[1]
+    server.close()
+
+
+@pytest.fixture
+def proxy(echo: int) -> Iterator[Proxy]:
+    found = Proxy(echo, position=lambda length: length - 1)
+    yield found
+    found.close()
+
+
+def connect(proxy: Proxy) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", proxy.port), timeout=TIMEOUT_S)
+
+
+def heard(client: socket.socket, sent: bytes) -> bytes:
+    """As many bytes as were sent, or what came before the connection ended."""
+    found = b""
+    try:
+        client.sendall(sent)
+        while len(found) < len(sent) and (piece := client.recv(65536)):
+            found += piece
+    except ConnectionError:
+        pass
+    return found
+
+
+def is_over(client: socket.socket) -> bool:
+    try:
+        return client.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def test_without_harm_everything_passes_and_the_end_does_too(proxy: Proxy) -> None:
+    big = bytes(range(256)) * 4000
+    with connect(proxy) as client:
+        threading.Thread(target=client.sendall, args=(big,), daemon=True).start()
+        found = b""
+        while len(found) < len(big):
+            found += client.recv(65536)
+        assert found == big
+        client.shutdown(socket.SHUT_WR)
+        assert client.recv(1) == b""
+
+
+def test_a_cut_ends_open_connections_and_no_others(proxy: Proxy) -> None:
+    with connect(proxy) as before:
+        assert heard(before, b"here") == b"here"
+        proxy.harm("cut")
+        assert is_over(before)
+    with connect(proxy) as after:
+        assert heard(after, b"here") == b"here"
+
+
+def test_nobody_comes_in_while_it_refuses(proxy: Proxy) -> None:
+    proxy.harm("refuse")
+    with connect(proxy) as client:
+        assert heard(client, b"here") == b""
+    proxy.heal()
+    with connect(proxy) as client:
+        assert heard(client, b"here") == b"here"
+
+
+def test_what_is_delayed_comes_later(proxy: Proxy) -> None:
+    with connect(proxy) as client:
+        assert heard(client, b"here") == b"here"
+        proxy.harm("delay", delay_s=0.2)
+        began = time.monotonic()
+        assert heard(client, b"late") == b"late"
+        assert time.monotonic() - began >= 0.4  # on its way there, and back
+
+
+def test_a_half_open_connection_swallows_and_ends_when_it_is_healed(proxy: Proxy) -> None:
+    with connect(proxy) as client:
+        assert heard(client, b"here") == b"here"
+        proxy.harm("half_open")
+        client.sendall(b"nobody hears this")
+        client.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            client.recv(1)
+        client.settimeout(TIMEOUT_S)
+        proxy.heal()
+        assert is_over(client)
+
+
+def test_a_connection_is_cut_after_so_many_bytes(proxy: Proxy) -> None:
+    with connect(proxy) as client:
+        proxy.harm("cut_after", after_bytes=6)
+        assert heard(client, b"four") in (b"fo", b"")
+        assert is_over(client)
+    with connect(proxy) as client:
+        assert heard(client, b"here") == b""
+    proxy.heal()
+    with connect(proxy) as client:
+        assert heard(client, b"here") == b"here"
+
+
+def test_one_byte_is_corrupted_and_no_more(proxy: Proxy) -> None:
+    with connect(proxy) as client:
+        proxy.harm("corrupt")
+        assert heard(client, b"here") == b"her" + bytes([ord("e") ^ 0x80])
+        assert heard(client, b"here") == b"here"
+    assert proxy.corrupted == 1
+
+
+def test_a_server_that_is_gone_ends_the_connection(proxy: Proxy) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    gone = Proxy(port)
+    try:
+        with connect(gone) as client:
+            assert is_over(client)
+    finally:
+        gone.close()
+
+
+def test_all_harm_can_be_done_and_undone(proxy: Proxy) -> None:
+    for harm in HARMS:
+        proxy.harm(harm)
+        proxy.heal()
+    with connect(proxy) as client:
+        assert heard(client, b"here") == b"here"

@@ -1,0 +1,78 @@
+"""Trainables that look where they should not, and take more than they may."""
+
+import ctypes
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+SLEEPS = "import time; time.sleep(1000)  # "
+
+
+def looks_around(config: dict[str, Any]) -> dict[str, str]:
+    """What there is to see of its own, and of the process that forked it."""
+    mine, parents = (Path(f"/proc/{pid}/environ").read_bytes() for pid in ("self", os.getppid()))
+    return {
+        "environ": "\n".join(f"{name}={value}" for name, value in os.environ.items()),
+        "mine": mine.replace(b"\0", b"\n").decode(),
+        "parents": parents.replace(b"\0", b"\n").decode(),
+        "descriptors": ",".join(sorted({_kind(fd) for fd in os.listdir("/proc/self/fd")})),
+        "tmp": tempfile.gettempdir(),
+        "files": str(resource.getrlimit(resource.RLIMIT_NOFILE)[1]),
+        "core": str(resource.getrlimit(resource.RLIMIT_CORE)),
+        "privileges": str(ctypes.CDLL(None).prctl(39, 0, 0, 0, 0)),
+    }
+
+
+def _kind(fd: str) -> str:
+    """Of an open file: its number where that is a standard one."""
+    try:
+        found = os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        return "listing"
+    return fd if int(fd) < 3 else found.partition(":")[0]
+
+
+def opens_files(config: dict[str, Any]) -> None:
+    held = []
+    while True:
+        held.append(open(os.devnull))  # noqa: SIM115
+
+
+def multiplies(config: dict[str, Any]) -> None:
+    """Each in a session of its own, as daemons are."""
+    for _ in range(60):
+        subprocess.Popen([sys.executable, "-S", "-c", SLEEPS + config["mark"]], start_new_session=True)
+    time.sleep(1000)
+
+
+def threads(config: dict[str, Any]) -> None:
+    import threading
+
+    for _ in range(60):
+        threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+    time.sleep(1000)
+
+
+def eats_as_a_daemon(config: dict[str, Any]) -> None:
+    """Its parent ends at once, so that it is nobody's of the family; takes 900 MB, which does no harm to the machine."""
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            eaten = [bytearray(os.urandom(1 << 20) * 30) for _ in range(30)]
+            time.sleep(1000 + len(eaten))
+        os._exit(0)
+    time.sleep(1000)
+
+
+def leaves_files(config: dict[str, Any]) -> dict[str, float]:
+    folder = Path(tempfile.mkdtemp())
+    (folder / "data").write_text("x")
+    Path(config["told"]).write_text(str(folder))
+    if config["killed"]:
+        time.sleep(1000)
+    return {"acc": 1.0}

@@ -1,0 +1,229 @@
+"""User code in its place: what it sees, how much it may take, and what is left of it; real children."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuner.engine import scratch
+from tuner.engine.worker.limits import SECRETS, Limits
+
+MODULE = "tests.engine.confined"
+MIB = 1 << 20
+SECRET = "a-secret-of-somebody"
+HELD_BACK = [
+    "RAY_AUTH_TOKEN",
+    "RAY_AUTH_TOKEN_PATH",
+    "TUNER_DATABASE_URL",
+    "TUNER_DATABASE_URL_FILE",
+    "TUNER_API_KEY",
+    "TUNER_HOME",
+    "TUNER_STORAGE",
+    "TUNER_MLFLOW_URI",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "AZURE_STORAGE_KEY",
+    "AZURE_STORAGE_CONNECTION_STRING",
+    "HF_TOKEN",
+    "NVIDIA_API_KEY",
+    "WANDB_API_KEY",
+    "PGPASSWORD",
+    "SSH_AUTH_SOCK",
+    "KUBECONFIG",
+    "KUBERNETES_SERVICE_HOST",
+    "TF_API_TOKEN",
+    "SOMETHING_NEW",
+]
+PASSES = [
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "NCCL_DEBUG",
+    "OMP_NUM_THREADS",
+    "HF_HOME",
+    "no_proxy",
+    "TORCH_HOME",
+    "SSL_CERT_FILE",
+    "TUNER_USER_TOKEN",
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def strict() -> Iterator[None]:
+    """A worker with secrets around it and little to give."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in HELD_BACK:
+            patch.setenv(name, SECRET)
+        for name in ("TORCH_HOME", "TUNER_USER_TOKEN", "EXTRA_NAMED", "EXTRAS_OF_ALL_KINDS"):
+            patch.setenv(name, "may-pass")
+        patch.setenv("HTTPS_PROXY", f"http://user:{SECRET}@proxy:3128")
+        patch.setenv("HTTP_PROXY", "http://proxy:3128")
+        patch.setenv("TUNER_MAX_OPEN_FILES", "200")
+        patch.setenv("TUNER_MAX_PROCESSES", "40")
+        patch.setenv("TUNER_PASS_ENV", "EXTRA_NAMED, EXTRAS_*")
+        yield
+
+
+def metrics_of(driver: Any) -> dict[str, Any]:
+    driver.begin(until=9)
+    driver.until_state("ended")
+    return dict(driver.reports[-1]["metrics"])
+
+
+def test_a_child_sees_what_training_needs_and_no_secret(drive: Any) -> None:
+    seen = metrics_of(drive("looks_around", MODULE))
+    for where in ("environ", "mine", "parents"):
+        assert SECRET not in seen[where]
+        assert "http://proxy:3128" in seen[where]
+        assert "EXTRA_NAMED=may-pass" in seen[where]
+        assert "EXTRAS_OF_ALL_KINDS=may-pass" in seen[where]
+    assert set(seen["descriptors"].split(",")) <= {
+        "0",
+        "1",
+        "2",
+        "listing",
+        "socket",
+        "/proc/self/fd",
+        "/proc/",
+    }
+    assert seen["core"] == "(0, 0)"
+    assert seen["files"] == "200"
+    assert seen["privileges"] == "1"
+
+
+@given(
+    names=st.dictionaries(
+        st.one_of(
+            st.sampled_from(HELD_BACK),
+            st.sampled_from(PASSES),
+            st.from_regex(r"[A-Z_]{1,20}", fullmatch=True),
+        ),
+        st.just(SECRET),
+    )
+)
+def test_what_passes_is_on_the_list_or_named(names: dict[str, str]) -> None:
+    seen = Limits().environment(names, [])
+    assert not set(HELD_BACK) & seen.keys()
+    assert set(PASSES) & names.keys() <= seen.keys()
+    assert not [
+        n
+        for n in seen
+        if n in names and n.startswith(("TUNER_", "RAY_")) and n[:11] != "TUNER_USER_" and seen[n] == SECRET
+    ]
+    assert not [
+        n
+        for n in seen
+        if any(word in n for word in SECRETS) and n not in PASSES and not n.startswith("TUNER_USER_")
+    ]
+
+
+def test_nothing_that_is_named_passes_on_what_is_the_services_own() -> None:
+    given_all = Limits(passed=("TUNER_*", "RAY_AUTH_TOKEN", "T*", "R*", "WANDB_API_KEY", "HTTPS_PROXY"))
+    environ = dict.fromkeys((*HELD_BACK, "HTTPS_PROXY"), f"{SECRET}@")
+    found = {name for name, value in given_all.environment(environ, []).items() if SECRET in value}
+    assert found == {"WANDB_API_KEY", "HTTPS_PROXY", "TF_API_TOKEN"}
+
+
+def test_who_opens_too_many_files_is_told_the_limit_and_the_setting(drive: Any) -> None:
+    driver = drive("opens_files", MODULE)
+    driver.begin()
+    error = driver.until_state("failed")["error"]
+    assert error["type"] == "OSError"
+    assert "TUNER_MAX_OPEN_FILES" in error["message"]
+    assert "200" in error["message"]
+
+
+@pytest.mark.parametrize("case", ["multiplies", "threads"])
+def test_who_starts_too_many_is_ended_with_all_of_them(drive: Any, case: str) -> None:
+    driver, mark = drive(case, MODULE), str(uuid4())
+    driver.begin(config={"mark": mark})
+    error = driver.until_state("failed")["error"]
+    assert (error["kind"], error["type"]) == ("processes", "ProcessLimit")
+    assert "more than 40 processes and threads, as many as TUNER_MAX_PROCESSES allows" in error["message"]
+    assert not [p for p in psutil.process_iter(["cmdline"]) if mark in " ".join(p.info["cmdline"] or [])]
+
+
+def test_memory_of_a_daemon_counts(drive: Any) -> None:
+    driver = drive("eats_as_a_daemon", MODULE)
+    driver.begin(memory_limit_bytes=900 * MIB)
+    error = driver.until_state("failed")["error"]
+    assert error["kind"] == "memory"
+    assert not psutil.Process(driver.supervisor.server.pid).children(recursive=True)
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_nothing_is_left_of_what_an_attempt_wrote_for_a_while(
+    drive: Any, tmp_path: Path, killed: bool
+) -> None:
+    driver, told = drive("leaves_files", MODULE), tmp_path / "told"
+    driver.begin(config={"told": str(told), "killed": killed})
+    if killed:
+        driver.until(lambda _: told.exists() and told.read_text())
+        assert Path(told.read_text()).exists()
+        driver.order("stop")
+    driver.until_state("stopped" if killed else "ended")
+    folder = Path(told.read_text())
+    assert driver.supervisor._home in folder.parents
+    assert not (driver.supervisor._home / "cwd").exists()
+
+
+def test_a_module_is_held_to_its_limits_as_it_is_imported(
+    drive: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    driver = drive("train", "tests.engine.greedy_import", fresh=True)
+    driver.begin(memory_limit_bytes=700 * MIB)
+    error = driver.until_state("failed")["error"]
+    assert error["kind"] == "memory"
+    assert "printed as it is imported" not in "".join(capfd.readouterr())
+
+
+def test_folders_without_rights_are_removed_too() -> None:
+    """As a user whom rights bind."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        place = Path(name)
+        place.chmod(0o777)
+        beside, left = place / "beside", place / "left"
+        pid = os.fork()
+        if pid == 0:
+            try:
+                if os.getuid() == 0:
+                    os.setuid(65534)
+                beside.mkdir(mode=0o500)
+                (left / "inner").mkdir(parents=True)
+                (left / "inner/file").write_text("x")
+                (left / "link").symlink_to(beside)
+                (left / "inner").chmod(0)
+                scratch.wipe(left)
+                os._exit(int(left.exists()))
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert beside.stat().st_mode & 0o777 == 0o500
+
+
+def test_limits_hold_for_what_a_process_starts() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", "input(); import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        Limits(open_files=123).hold(process.pid)
+        said, _ = process.communicate("\n")
+    assert said.strip() == "(123, 123)"
+    Limits().hold(process.pid)

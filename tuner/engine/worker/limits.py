@@ -1,0 +1,129 @@
+"""What user code may take and see on a machine, beside its share of memory."""
+
+import ctypes
+import json
+import os
+import resource
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from tuner.engine.worker.family import taken
+
+ALLOWED_ENV = frozenset(
+    """
+    PATH HOME USER LOGNAME LANG LANGUAGE TZ TZDIR TMPDIR VIRTUAL_ENV CONDA_PREFIX LD_LIBRARY_PATH LIBRARY_PATH CPATH CC CXX
+    PYTHONHASHSEED TOKENIZERS_PARALLELISM XDG_CACHE_HOME HF_HOME HF_HUB_CACHE HF_DATASETS_CACHE HF_ENDPOINT HF_HUB_OFFLINE
+    HF_DATASETS_OFFLINE TRANSFORMERS_CACHE TRANSFORMERS_OFFLINE SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE
+    NO_PROXY no_proxy MALLOC_ARENA_MAX
+    """.split()  # noqa: SIM905
+)
+ALLOWED_PREFIXES = tuple(
+    """
+    LC_ NVIDIA_ CUDA_ CUDNN_ CUBLAS_ NCCL_ GLOO_ UCX_ FI_ PYTORCH_ TORCH_ TORCHINDUCTOR_ TRITON_ XLA_ JAX_ TF_ HIP_ HSA_ ROCR_
+    TPU_ OMP_ GOMP_ KMP_ MKL_ OPENBLAS_ NUMEXPR_ NUMBA_
+    """.split()  # noqa: SIM905
+)
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+SECRETS = ("TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "API_KEY", "ACCESS_KEY")
+OURS = "TUNER_USER_"  # what an operator gives to trainables by that name
+PR_SET_NO_NEW_PRIVS = 38
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`processes` counts those of an attempt with their threads, `open_files` those of one process. `import_bytes` of memory are for
+    a look at a trainable at the service's door. `passed` names more variables; one that ends with `*` stands for all that begin so."""
+
+    processes: int = 4096
+    open_files: int = 65_536
+    import_bytes: int = 8 * GIB
+    passed: tuple[str, ...] = ()
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> "Limits":
+        """As a service has checked and passed them on."""
+        given = {
+            "processes": environ.get("TUNER_MAX_PROCESSES"),
+            "open_files": environ.get("TUNER_MAX_OPEN_FILES"),
+        }
+        numbers = {name: int(text) for name, text in given.items() if text}
+        names = environ.get("TUNER_PASS_ENV", "").split(",")
+        return cls(**numbers, passed=tuple(name.strip() for name in names if name.strip()))
+
+    def environment(self, environ: Mapping[str, str], import_path: list[str]) -> dict[str, str]:
+        """What user code sees of a process's variables: no token of Ray's, no database, no credentials of the service or a cloud."""
+        kept = {name: value for name, value in environ.items() if self._passes(name, value)}
+        kept["PYTHONPATH"] = os.pathsep.join(path for path in import_path if path)
+        kept["PYTHONUNBUFFERED"] = "1"
+        kept["RAY_USAGE_STATS_ENABLED"] = "0"
+        # GPUs are counted as NVML and Ray count them, and asked for by NVML: a module that asks PyTorch for them when it is
+        # imported would otherwise take CUDA away from every fork.
+        return kept | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+
+    def _passes(self, name: str, value: str) -> bool:
+        if name.startswith(OURS):
+            return True
+        if is_own(name):
+            return False
+        if any(name == one or (one.endswith("*") and name.startswith(one[:-1])) for one in self.passed):
+            return True
+        if name.upper() in PROXIES:
+            return "@" not in value  # one with a password is its operator's to pass on by name
+        if name in ALLOWED_ENV:
+            return True
+        return name.startswith(ALLOWED_PREFIXES) and not any(word in name for word in SECRETS)
+
+    def hold(self, pid: int) -> None:
+        """Sets what the kernel keeps for a process and those that it will start. One that is gone needs nothing."""
+        try:
+            soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+            most = self.open_files if hard == resource.RLIM_INFINITY else min(self.open_files, hard)
+            least = most if soft == resource.RLIM_INFINITY else min(soft, most)
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (least, most))
+            resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
+        except ProcessLookupError:
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a probe is asked: what a trainable is, and what may be taken to say so."""
+
+    entry: str
+    limit_s: float
+    processes: int
+    memory_bytes: int
+
+    def text(self) -> str:
+        return json.dumps([self.entry, self.limit_s, self.processes, self.memory_bytes])
+
+
+def is_own(name: str) -> bool:
+    """Of the service and of Ray, which no setting passes on."""
+    return name.startswith(("TUNER_", "RAY_")) and not name.startswith(OURS)
+
+
+def give_up_privileges() -> None:
+    """For this process and all that it starts: no program that is owned by root (sudo, say) makes them root."""
+    ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
+def excess(
+    pid: int, *, processes: int, memory_bytes: int | None
+) -> tuple[Literal["processes", "memory"], str] | None:
+    """What all that a process started takes too much of, and the words for it; None: of nothing."""
+    found = taken(pid, most=processes)
+    if found.processes > processes:
+        words = (
+            f"has more than {processes} processes and threads, as many as TUNER_MAX_PROCESSES allows; "
+            "start fewer (workers of data loaders, pools), or have the operator raise it"
+        )
+        return "processes", words
+    if memory_bytes is not None and found.memory_bytes > memory_bytes:
+        return (
+            "memory",
+            f"used {found.memory_bytes / GIB:.1f} GiB of memory, more than its share of {memory_bytes / GIB:.1f} GiB",
+        )
+    return None
