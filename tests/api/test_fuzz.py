@@ -192,6 +192,18 @@ def test_a_cursor_beyond_64_bits_is_refused(finished: Finished, path: str, parts
     check_cursor_refused(finished, path, coded(parts))
 
 
+@pytest.mark.parametrize(
+    ("path", "parts"),
+    [
+        ("/v1/jobs", [True, "job"]),
+        ("/v1/jobs/JOB/trials", [0.5, False]),
+        ("/v1/jobs/JOB/ledger", [True]),
+    ],
+)
+def test_a_cursor_with_true_for_a_number_is_refused(finished: Finished, path: str, parts: Any) -> None:
+    check_cursor_refused(finished, path, coded(parts))
+
+
 def test_a_cursor_of_many_brackets_is_refused(finished: Finished) -> None:
     deep = base64.urlsafe_b64encode(b"[" * 45_000).decode()
     check_cursor_refused(finished, "/v1/jobs", deep)

@@ -11,6 +11,7 @@ import pytest
 from tests.engine.driving import LEASE_S, SECOND
 from tuner.engine.checkpoints import CheckpointStore
 from tuner.engine.messages import Progress
+from tuner.engine.worker import endings
 
 
 def test_a_trial_stops_at_its_rung_pauses_and_goes_on_elsewhere(drive: Any) -> None:
@@ -234,7 +235,9 @@ def test_a_damaged_newest_checkpoint_is_passed_over_for_the_one_before(drive: An
     assert [r["metrics"]["acc"] for r in driver.reports[4:]] == [3, 4, 5]
 
 
-def test_a_dead_fork_server_is_replaced(drive: Any) -> None:
+def test_a_dead_fork_server_is_replaced(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what it cannot tell any more is not waited for."""
+    monkeypatch.setattr(endings, "STATUS_S", float("inf"))
     driver = drive("counts")
     driver.begin(until=1)
     driver.until_state("waiting")

@@ -14,7 +14,7 @@ from tuner.schemas.answers import Attempt
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]
 # A pod's notice, none and nobody told, a short one; none as in a power cut; and then again and again.
-WAYS = ("15s", "silent", "10s")
+WAYS = ("15s", "silent", "5s")
 TWENTY = (*WAYS, "0s", *["5s"] * 16)
 
 

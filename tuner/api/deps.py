@@ -42,4 +42,6 @@ def read_cursor(cursor: str | None, *kinds: type | UnionType) -> list[Any] | Non
 
 
 def _fits(part: Any, kind: type | UnionType) -> bool:
+    if isinstance(part, bool):  # which Python takes for a number
+        return False
     return isinstance(part, kind) and not (isinstance(part, int) and abs(part) >= 2**63)

@@ -3,9 +3,15 @@
 import contextlib
 import os
 import signal
+import threading
+import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 from tuner.engine.worker.limits import Limits, excess
+from tuner.engine.worker.server_handle import ForkServer
+
+STATUS_S, LAST_WORDS_S = 10.0, 1.0
 
 Trouble = dict[str, str]
 
@@ -68,6 +74,14 @@ def unread(connection: Connection | None) -> bool:
     with contextlib.suppress(OSError):
         return connection is not None and connection.poll(0)
     return False
+
+
+def wait_status(changed: threading.Condition, told: Callable[[], object], server: ForkServer) -> None:
+    """Under the lock, until a child's status is told of: it comes by way of the fork server, and machines are busy. One that is dead
+    has told what it will within a moment."""
+    until = time.monotonic() + STATUS_S
+    while not changed.wait_for(told, LAST_WORDS_S) and server.alive and time.monotonic() < until:
+        pass
 
 
 def kill_group(pid: int) -> None:

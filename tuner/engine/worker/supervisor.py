@@ -28,7 +28,7 @@ from tuner.training.channel import MAX_MESSAGE_BYTES, begin_message, reply_messa
 
 HEARTBEAT_S = 1.0
 FLUSH_S = 0.2
-EXIT_GRACE_S, STATUS_S = 1.0, 10.0  # a status comes by way of the fork server, and machines are busy
+EXIT_GRACE_S = 1.0
 SAVE_GRACE_S = 30.0
 # Beyond these, a worker that waited is nobody's.
 MAX_GAP_NS = 1_000_000_000
@@ -233,7 +233,7 @@ class Supervisor:
                 over = self._changed.wait_for(lambda: attempt.state is not None, EXIT_GRACE_S)
                 if over or not endings.unread(self._connection):
                     break
-            self._changed.wait_for(lambda: attempt.state is not None or self._pid in self._exits, STATUS_S)
+            endings.wait_status(self._changed, lambda: attempt.state or self._pid in self._exits, self.server)
             if not attempt.closed_by(attempt.saved_step):  # else its last checkpoint is on its way
                 code = self._exits.get(self._pid, 0)
                 attempt.end("failed", endings.exited(code, self._pump.last() if self._pump else ""))
