@@ -5,15 +5,20 @@ from sqlalchemy import Table, text
 from tuner.store.database import Database
 from tuner.store.tables import metadata
 
+MOMENTS = {"at", *(f"{what}_at" for what in ("began", "created", "ended", "ends", "heartbeat", "landed"))}
+MOMENTS |= {f"{what}_at" for what in ("placed", "started", "submitted", "updated", "wanted")}
 
-def copy_job(database: Database, job: str, count: int, *, name: str = "copy") -> None:
-    """What is not the job's own, such as its shares of budgets above it, is left out."""
+
+def copy_job(database: Database, job: str, count: int, *, name: str = "copy", apart_ns: int = 0) -> None:
+    """Each is so much older than the one before. What is not the job's own, such as its shares of budgets above it, is left out."""
     with database.write() as db:
         if database.is_sqlite:
             db.execute(text("PRAGMA defer_foreign_keys = ON"))
         for table in metadata.sorted_tables:
             if "job" in table.c or table.name == "jobs":
-                db.execute(text(_copying(table)), {"job": job, "count": count, "name": name})
+                db.execute(
+                    text(_copying(table)), {"job": job, "count": count, "name": name, "apart": apart_ns}
+                )
 
 
 def _copying(table: Table) -> str:
@@ -21,6 +26,7 @@ def _copying(table: Table) -> str:
     own = {"job": f"'job_' || {suffix}"}
     own["id"] = own["job"] if table.name == "jobs" else f"id || {suffix}"
     names = [column.name for column in table.c if not (table.name == "entries" and column.name == "seq")]
+    own |= {one: f'"{one}" - n * CAST(:apart AS BIGINT)' for one in names if one in MOMENTS}
     quoted = ", ".join(f'"{one}"' for one in names)
     values = ", ".join(own.get(one, f'"{one}"') for one in names)
     whose = "id" if table.name == "jobs" else "job"

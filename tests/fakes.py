@@ -1,7 +1,9 @@
 """A service without Ray: a cluster, a prober and a clock that do as they are told, and jobs filled by the simulator."""
 
 import atexit
+import contextlib
 import shutil
+import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +19,7 @@ from sqlalchemy import event
 from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
+from tests.one_loop import OneLoopClient
 from tuner.api.app import create_app
 from tuner.domain.budget import Budget
 from tuner.domain.space import Config
@@ -30,6 +33,7 @@ from tuner.engine.simulated.traces import UpTimes
 from tuner.engine.simulated.training import Training
 from tuner.engine.simulated.world import NONE, Faults, SimulatedRun
 from tuner.engine.world import Terms
+from tuner.service.cluster import Door
 from tuner.service.cluster_meter import ClusterMeter
 from tuner.service.trainables import Described
 from tuner.service.wiring import Service
@@ -41,6 +45,7 @@ from tuner.store.journal import SqlJournal
 KEY = "tk_of_a_test"
 ENTRY = "trainables.digits_mlp:train"
 EPOCH = Instant(EPOCH_NS)
+RAY = Door("http://127.0.0.1:8265", "token of Ray")
 SMALL = Node("n1", cpus=2, gpus=0, memory_bytes=8 << 30)
 
 
@@ -72,7 +77,7 @@ class FakeCluster:
     unfit: str = ""
     log: str = "the driver's last words"
     ensured: int = 0
-    dashboard_url: str | None = "http://127.0.0.1:8265"
+    door: Door | None = RAY
 
     def ensure(self) -> None:
         self._reach()
@@ -110,6 +115,9 @@ class FakeCluster:
     def log_tail(self, submission_id: str) -> str:
         return self.log
 
+    def dashboard_door(self) -> Door | None:
+        return self.door
+
     def shut_down(self) -> None:
         self.is_down = True
 
@@ -125,7 +133,7 @@ class FakeProber:
     errors: dict[str, str] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
 
-    def describe(self, entry: str) -> Described:
+    def describe(self, entry: str, package: Path | None = None) -> Described:
         self.asked.append(entry)
         space = {"lr": {"type": "float", "low": 0.0001, "high": 1.0, "log": True}}
         error = self.errors.get(entry)
@@ -165,6 +173,17 @@ def database_in(home: Path) -> Database:
     return database
 
 
+def database_in_memory() -> Database:
+    """As `database_in`."""
+    database = Database("sqlite://")
+    with (
+        contextlib.closing(sqlite3.connect(_empty_database())) as empty,
+        database.engine.connect() as db,
+    ):
+        empty.backup(db.connection.driver_connection)  # type: ignore[arg-type]
+    return database
+
+
 def service_in(home: Path) -> FakeService:
     settings = Settings(
         home=home,
@@ -172,6 +191,7 @@ def service_in(home: Path) -> FakeService:
         storage=str(home / "storage"),
         node_prices={"local": 0.2},
         given_api_key=KEY,
+        rate_limit=1_000_000,
     )
     return FakeService(settings, database_in(home))
 
@@ -209,7 +229,7 @@ def client_of(
     """`own`: over an app that nobody else uses, whose metrics count this service's requests only."""
     headers = {"Authorization": f"Bearer {KEY}"} if with_key else {}
     app = create_app(service) if own else SharedApp(service)
-    return TestClient(app, headers=headers, raise_server_exceptions=raises)
+    return OneLoopClient(app, headers=headers, raise_server_exceptions=raises)
 
 
 def fixtures(scope: Literal["function", "module"]) -> tuple[Any, Any]:
@@ -294,13 +314,14 @@ def simulate(
     up_s: Sequence[tuple[float, float | None]] | None = None,
     at: Instant = EPOCH,
     heirs: Heirs = NO_HEIRS,
+    journal: Callable[[Database, str, str, Instant], SimulatedSqlJournal] = SimulatedSqlJournal,
 ) -> SimulatedRun:
     """Runs a job that waits to its end, or for so many messages only, into the service's database. `up_s`: from when to when its
     machines are there, each time with a notice of 2 s; always where it is not given. `at`: what the clock shows as it begins."""
     with service.database.read() as db:
         row = jobs.get(db, job)
     rate = row.offer.rate(cpus=row.spec.resources.cpus, gpus=row.spec.resources.gpus)
-    made = _journal_maker(service, job, at)
+    made = _journal_maker(service, job, at, journal)
     with (
         patch.object(world, "MemoryJournal", made),
         patch.object(world, "SimulatedClock", lambda: _clock(at)),
@@ -335,9 +356,12 @@ def _clock(at: Instant) -> SimulatedClock:
 
 
 def _journal_maker(
-    service: FakeService, job: str, at: Instant
+    service: FakeService,
+    job: str,
+    at: Instant,
+    journal: Callable[[Database, str, str, Instant], SimulatedSqlJournal],
 ) -> Callable[[str, Budget], SimulatedSqlJournal]:
-    return lambda _job, _budget: SimulatedSqlJournal(service.database, job, service.project, at)
+    return lambda _job, _budget: journal(service.database, job, service.project, at)
 
 
 def begin(service: FakeService, job: str) -> None:

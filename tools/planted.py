@@ -26,6 +26,8 @@ GUARD = "tests/tuning/test_guard.py"
 JOBS = "tests/store/test_jobs.py"
 CLOCKS = "tests/engine/test_clocks.py"
 PURSES = "tests/engine/test_purses.py"
+QUOTAS = "tests/store/test_quotas.py"
+ACCESS = "tests/api/test_access.py"
 
 MUTANTS = (
     # Money
@@ -236,7 +238,7 @@ MUTANTS = (
     Mutant(
         "key-ignored",
         "tuner/store/jobs.py",
-        "    row = None if key is None else db.execute(select(idempotency).where(mine)).first()\n",
+        '    row = db.execute(_OF_KEY, {"project": project, "key": key}).first()\n',
         "    row = None\n",
         "a submission that is sent again makes a second job, with a budget of its own",
         (f"{JOBS}::test_the_same_key_and_body_find_the_same_job",),
@@ -248,6 +250,72 @@ MUTANTS = (
         "if row is body_sha256:",
         "another request with a key that was used gets somebody's old job",
         (f"{JOBS}::test_the_same_key_with_another_body_is_a_conflict_and_makes_nothing",),
+    ),
+    # Projects
+    Mutant(
+        "quota-off-by-one",
+        "tuner/domain/quota.py",
+        "len(at_work) >= self.concurrent_jobs",
+        "len(at_work) > self.concurrent_jobs",
+        "a project has one job more at work than it may",
+        ("tests/domain/test_quota.py::test_what_is_used_up_is_said",),
+    ),
+    Mutant(
+        "no-quota-check",
+        "tuner/service/controller.py",
+        "    return bool(quota.reached(took, row.concurrency))\n",
+        "    return False\n",
+        "a project has as many jobs at work as it likes",
+        (f"{QUOTAS}::test_jobs_of_another_project_leave_room",),
+    ),
+    Mutant(
+        "quota-of-all-projects",
+        "tuner/service/controller.py",
+        " for other in under_way if other.project == row.project]",
+        " for other in under_way]",
+        "one project's jobs keep those of all others waiting",
+        (f"{QUOTAS}::test_jobs_of_another_project_leave_room",),
+    ),
+    Mutant(
+        "no-project-filter",
+        "tuner/store/jobs.py",
+        "if row is None or (project is not None and row.project != project):",
+        "if row is None:",
+        "jobs of other projects can be read, cancelled and topped up by who knows their ids",
+        (f"{JOBS}::test_a_job_of_another_project_is_not_found_nor_is_one_that_never_was",),
+    ),
+    # Keys
+    Mutant(
+        "revoked-key-accepted",
+        "tuner/service/access.py",
+        "    if key.revoked_at is not None:\n",
+        "    if key.revoked_at == 0:\n",
+        "a key that was stolen goes on after it was revoked",
+        (f"{ACCESS}::test_a_revoked_key_is_refused_by_the_next_request",),
+    ),
+    Mutant(
+        "expired-key-accepted",
+        "tuner/service/access.py",
+        "    if key.expires_at <= now:\n",
+        "    if key.expires_at <= 0:\n",
+        "a key that nobody misses any more goes on for ever",
+        (f"{ACCESS}::test_a_key_expires_and_says_since_when",),
+    ),
+    Mutant(
+        "key-by-its-id-alone",
+        "tuner/service/access.py",
+        "if bearer is None or not hmac.compare_digest(bearer.key.sha256, found.sha256):",
+        "if bearer is None:",
+        "the part of a key that listings show is enough to use it",
+        (f"{ACCESS}::test_a_key_with_the_id_of_another_is_none",),
+    ),
+    Mutant(
+        "role-off-by-one",
+        "tuner/domain/access.py",
+        "return ROLES.index(self.role) >= ROLES.index(role)",
+        "return ROLES.index(self.role) + 1 >= ROLES.index(role)",
+        "each may do what only the next role may: viewers submit, admins are operators",
+        ("tests/domain/test_access.py::test_each_role_may_do_what_those_before_it_may",),
     ),
     # Decisions
     Mutant(

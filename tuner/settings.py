@@ -20,6 +20,8 @@ LOCAL_SPOT_USD_PER_GPU_HOUR = 0.3618
 SPOT_SOURCE = "AWS us-east-1 spot, m7i.large a vCPU, 2025-07-28, and g6.xlarge a GPU, 2026-07"
 # Whose metadata service says that this machine is to be taken away; the first finds out.
 CLOUDS = ("detect", "aws", "gcp", "azure", "none")
+# Of fsspec's file systems, those that checkpoints can be kept in; none of those that fetch from whatever host a URL names.
+STORAGES = ("file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "hdfs", "memory")
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class Settings:
     port: int = 8000
     url: str = ""
     allowed_modules: tuple[str, ...] = ("trainables",)
+    packages: bool = False
+    package_mib: int = 16
     pass_env: tuple[str, ...] = ()
     max_processes: int = 4096
     max_open_files: int = 65_536
@@ -53,12 +57,15 @@ class Settings:
     cloud: str = "detect"
     metadata_url: str = ""
     webhook_private: bool = False
+    webhook_hosts: tuple[str, ...] = ()
+    rate_limit: int = 1000
     optuna_storage: str = field(default="", repr=False)
     tensorboard: str = ""
     mlflow_uri: str = field(default="", repr=False)
     mlflow_experiment: str = "tuner"
     failpoint: str = ""
     given_api_key: str | None = field(default=None, repr=False)
+    project: str = ""
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> "Settings":
@@ -79,6 +86,8 @@ class Settings:
             port=port,
             url=environ.get("TUNER_URL") or f"http://{_reachable(host)}:{port}",
             allowed_modules=_names(environ.get("TUNER_ALLOWED_MODULES") or "trainables"),
+            packages=_one_of(environ, "TUNER_PACKAGES", ("off", "on")) == "on",
+            package_mib=_int(environ, "TUNER_PACKAGE_MIB", 16, 1, 1024) or 0,
             pass_env=_variables(environ, "TUNER_PASS_ENV"),
             max_processes=_int(environ, "TUNER_MAX_PROCESSES", 4096, 16, 1_000_000) or 0,
             max_open_files=_int(environ, "TUNER_MAX_OPEN_FILES", 65_536, 64, 100_000_000) or 0,
@@ -96,12 +105,15 @@ class Settings:
             cloud=_one_of(environ, "TUNER_CLOUD", CLOUDS),
             metadata_url=_http_url(environ, "TUNER_METADATA_URL"),
             webhook_private=_one_of(environ, "TUNER_WEBHOOK_PRIVATE", ("refuse", "allow")) == "allow",
+            webhook_hosts=_names(environ.get("TUNER_WEBHOOK_HOSTS", "").lower()),
+            rate_limit=_int(environ, "TUNER_RATE_LIMIT", 1000, 1, 1_000_000) or 1000,
             optuna_storage=_unless_off(environ.get("TUNER_OPTUNA_STORAGE") or f"sqlite:///{home}/optuna.db"),
             tensorboard=_path(environ.get("TUNER_TENSORBOARD", "")),
             mlflow_uri=environ.get("TUNER_MLFLOW_URI", ""),
             mlflow_experiment=environ.get("TUNER_MLFLOW_EXPERIMENT") or "tuner",
             failpoint=environ.get("TUNER_FAILPOINT", ""),
             given_api_key=environ.get("TUNER_API_KEY") or None,
+            project=_project(environ.get("TUNER_PROJECT", "")),
         )
 
     @property
@@ -179,9 +191,26 @@ def _path_or_text(text: str) -> str:
     return text if text.startswith("{") else _path(text)
 
 
+def _project(text: str) -> str:
+    """A header has no more than what names may have."""
+    if re.fullmatch(r"[a-z0-9-]{0,63}", text):
+        return text
+    raise ValueError(f"TUNER_PROJECT: {text!r} is no name of a project: small letters, digits and -")
+
+
 def _storage(url: str) -> str:
     """A path is the same for every process, wherever it was started."""
-    return url if "://" in url else str(Path(url).expanduser().absolute())
+    scheme, is_url, rest = url.partition("://")
+    if not is_url:
+        return str(Path(url).expanduser().absolute())
+    if scheme not in STORAGES:
+        known = ", ".join(f"{one}://" for one in STORAGES[:-1])
+        raise ValueError(f"TUNER_STORAGE: {scheme}:// is no storage; give a directory, or a URL of {known}")
+    if ":" in rest.partition("/")[0].rpartition("@")[0]:
+        raise ValueError(
+            "TUNER_STORAGE: a URL with a password would be shown; give credentials as its cloud has them"
+        )
+    return url
 
 
 def _database_url(environ: Mapping[str, str], home: Path) -> tuple[str, str]:

@@ -205,7 +205,7 @@ def test_a_cursor_with_true_for_a_number_is_refused(finished: Finished, path: st
 
 
 def test_a_cursor_of_many_brackets_is_refused(finished: Finished) -> None:
-    deep = base64.urlsafe_b64encode(b"[" * 45_000).decode()
+    deep = base64.urlsafe_b64encode(b"[" * 6_000).decode()
     check_cursor_refused(finished, "/v1/jobs", deep)
 
 

@@ -12,6 +12,7 @@ from tests.api.conftest import Finished
 from tests.api.test_bad_bodies import check_problem
 from tests.copies import copy_job
 from tests.fakes import FakeService
+from tuner.service import views
 from tuner.store import best
 
 SORTS = ["number", "metric", "cost_usd", "steps"]
@@ -41,6 +42,72 @@ def test_jobs_are_listed_newest_first(client: TestClient, service: FakeService) 
         made.append(fakes.submit(client))
         service.now.pass_s(1)
     assert ids(client.get("/v1/jobs")) == made[::-1]
+
+
+def test_what_a_job_came_to_is_read_once_while_nothing_happens_to_it(
+    client: TestClient, service: FakeService
+) -> None:
+    job = fakes.submit(client)
+    fakes.simulate(service, job)
+    asked: list[str] = []
+    event.listen(service.database.engine, "before_cursor_execute", lambda *told: asked.append(told[2]))
+    shown, counts = [], []
+    for _ in range(3):
+        asked.clear()
+        shown.append(client.get(f"/v1/jobs/{job}").json())
+        counts.append(len(asked))
+    assert shown[1:] == shown[:-1]
+    assert counts[0] > counts[1] == counts[2]
+    client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 1.0}, "tags": {"is": "new"}})
+    changed = client.get(f"/v1/jobs/{job}").json()
+    assert (changed["budget"]["usd"], changed["tags"]) == (1.0, {"is": "new"})
+    assert client.post(f"/v1/jobs/{job}/resume").is_success
+    fakes.simulate(service, job, messages=40)
+    again = client.get(f"/v1/jobs/{job}").json()
+    assert again["state"] == "running"
+    assert again["progress"]["steps"] > shown[0]["progress"]["steps"]
+
+
+def test_what_is_kept_of_a_job_is_what_is_recorded_after_each_message(
+    client: TestClient, service: FakeService
+) -> None:
+    job = fakes.submit(client)
+
+    def look() -> None:
+        kept = client.get(f"/v1/jobs/{job}").json()
+        views._KEPT.clear()
+        assert client.get(f"/v1/jobs/{job}").json() == kept
+
+    look()
+    run = fakes.simulate(service, job, messages=0)
+    while run.loop.end is None:
+        client.get(f"/v1/jobs/{job}")
+        run.clock.run_next()
+        look()
+    client.get(f"/v1/jobs/{job}")
+    assert client.post(f"/v1/jobs/{job}/cancel").status_code in (202, 409)
+    look()
+
+
+def test_what_is_changed_is_shown_at_once_of_a_job_that_stands_still(
+    client: TestClient, service: FakeService
+) -> None:
+    ended, waits = fakes.submit(client, budget={"usd": 0.004}), fakes.submit(client)
+    fakes.simulate(service, ended)
+    for job in (ended, waits):
+        for number in range(3):
+            asked = {"tags": {"run": str(number)}, "priority": number, "budget": {"usd": 1.0 + number}}
+            before = client.get(f"/v1/jobs/{job}")
+            assert client.patch(f"/v1/jobs/{job}", json=asked).is_success
+            shown = client.get(f"/v1/jobs/{job}")
+            assert shown.headers["ETag"] != before.headers["ETag"]
+            (listed,) = [one for one in client.get("/v1/jobs").json()["items"] if one["id"] == job]
+            for one in (shown.json(), listed):
+                assert (one["tags"], one["priority"]) == (asked["tags"], number)
+                assert one["budget"]["usd"] == 1.0 + number
+                assert f'"{one["revision"]}"' == shown.headers["ETag"]
+    assert client.post(f"/v1/jobs/{waits}/cancel").is_success
+    assert client.get(f"/v1/jobs/{waits}").json()["state"] == "cancelled"
 
 
 def test_a_page_of_many_jobs_asks_the_database_as_often_as_one_of_few(

@@ -20,6 +20,8 @@ CLASSES = [
 ]
 EXPECTED = {
     "Invalid": 422,
+    "Unauthorized": 401,
+    "Forbidden": 403,
     "NotFound": 404,
     "NothingAffordable": 404,
     "Conflict": 409,

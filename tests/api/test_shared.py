@@ -9,6 +9,7 @@ from starlette.testclient import TestClient
 from tests import fakes
 from tests.fakes import FakeService
 from tuner.api import shared
+from tuner.api.app import create_app
 from tuner.api.shared import Shared
 
 
@@ -46,6 +47,27 @@ def test_only_the_last_are_kept() -> None:
     assert made == [1]
 
 
+def test_no_more_bytes_are_kept_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, "MOST_BYTES", 10)
+    kept, made = Shared[bytes](len), list[str]()
+
+    def ask(key: str, size: int) -> None:
+        kept.get(key, 1, lambda: made.append(key) or bytes(size))
+
+    ask("a", 4)
+    ask("b", 4)
+    ask("a", 4)  # asked for after b
+    ask("c", 4)
+    for key in "ac":
+        ask(key, 4)
+    assert made == ["a", "b", "c"]
+    ask("b", 4)
+    assert made == ["a", "b", "c", "b"]
+    ask("larger than all", 11)
+    ask("larger than all", 11)
+    assert made[4:] == ["larger than all"]
+
+
 def test_what_fails_is_tried_again() -> None:
     kept = Shared[int]()
 
@@ -55,6 +77,21 @@ def test_what_fails_is_tried_again() -> None:
     with pytest.raises(ValueError):
         kept.get("job", 1, fails)
     assert kept.get("job", 1, lambda: 3) == 3
+
+
+def test_what_fails_takes_no_room(service: FakeService) -> None:
+    app = create_app(service)
+    client = TestClient(app, headers={"Authorization": f"Bearer {fakes.KEY}"})
+    job = fakes.submit(client, budget={"usd": 0.004})
+    fakes.simulate(service, job)
+    assert client.get(f"/v1/jobs/{job}").json()["state"] == "succeeded"
+    assert client.get(f"/v1/jobs/{job}/trials").is_success
+    shared_: Shared[bytes] = app.state.shared
+    before = len(shared_)
+    for number in range(3):
+        assert client.get(f"/v1/jobs/{job}/trials/trial_9{number:04}").status_code == 404
+        assert client.get("/v1/spend", params={"timezone": f"Mars/{number}"}).status_code == 422
+    assert len(shared_) == before
 
 
 def test_an_ended_job_is_told_as_it_is(client: TestClient, service: FakeService) -> None:

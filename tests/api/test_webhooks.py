@@ -17,6 +17,7 @@ import pytest
 from tests import fakes
 from tests.api.budgeting import get, put, spend
 from tests.fakes import FakeService
+from tests.listening import listening
 from tuner.domain.calendar import DAY_NS
 from tuner.domain.errors import Fenced
 from tuner.domain.time import NS
@@ -57,13 +58,8 @@ class Hook(BaseHTTPRequestHandler):
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     monkeypatch.setattr(outgoing, "TIMEOUT_S", 240.0)
-    found = Receiver()
-    thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield found
-    found.shutdown()
-    thread.join()
-    found.server_close()
+    with listening(Receiver()) as found:
+        yield found
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""From a job's page to its study in optuna-dashboard, which draws what was recorded."""
+"""From a job's page to its study in optuna-dashboard, which draws what was recorded, and to Ray's dashboard."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -7,6 +7,7 @@ import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
 from tests import fakes
+from tests.api.test_ray_dashboard import Head, serving
 from tests.browser.conftest import Site
 from tests.mirrors.following import mirror_all
 from tuner.mirrors.optuna import OptunaMirror
@@ -45,6 +46,25 @@ def test_the_link_on_the_page_opens_the_study(context: BrowserContext, page: Pag
     expect(shown.get_by_text("Slice").first).to_be_visible()
     expect(shown.locator(".js-plotly-plot .xtitle").first).to_have_text("Param lr")
     assert shown.evaluate("document.cookie") == ""
+
+
+@pytest.fixture
+def head(mirrored: Site) -> Iterator[Head]:
+    yield from serving(mirrored.service)
+
+
+def test_the_link_on_the_page_opens_rays_dashboard(
+    context: BrowserContext, page: Page, mirrored: Site, head: Head
+) -> None:
+    page.goto(f"{mirrored.url}#/jobs/{mirrored.job}")  # type: ignore[attr-defined]
+    with context.expect_page() as opened:
+        page.get_by_role("link", name="Ray dashboard").click()
+    shown = opened.value
+    expect(shown).to_have_url(f"{mirrored.url}ray/")
+    expect(shown.get_by_text('{"path": "/"}')).to_be_visible()
+    method, path, headers = head.asked[0]
+    assert (method, path, headers["authorization"]) == ("GET", "/", f"Bearer {head.token}")
+    assert "cookie" not in headers
 
 
 def test_a_browser_without_the_key_is_told_where_to_get_in(page: Page, mirrored: Site) -> None:

@@ -1,2 +1,6 @@
-"""What faults are judged by: a proxy that harms connections, the faults that a seed draws, a history, and a checker that recomputes
-everything from outside."""
+"""Faults in real processes, drawn from a seed, and a checker that recomputes everything from outside. `python -m tests.chaos`.
+
+plan (seed) ──▶ strikes ──▶ deployment: services, Ray, PostgreSQL, S3, behind proxies
+                               ▲
+customers: submit, follow ─────┘──▶ history ──▶ checker ◀── reading (REST, database read-only, processes)
+"""

@@ -6,6 +6,10 @@ from statistics import median
 
 from tests.chaos.history import Line
 
+# The client tries again for so long.
+CLIENT_TRIES_S = 3.0
+# What a customer is told within this after a loss was reported before it.
+UNDER_WAY_S = 2.0
 # After these, trials train again once a report has come of an attempt that began afterwards.
 LOSSES = ("kill head", "kill gcs", "kill driver")
 
@@ -27,7 +31,8 @@ def recoveries(lines: Sequence[Line], attempts: dict[tuple[str, str, int], int])
         job = line.told.get("job", "")
         if line.what == "report":
             attempt = attempts.get((job, line.told["trial"], line.told["step"]), 0)
-            if (job, line.told["trial"], attempt) not in heard and job in lost:
+            is_new = (job, line.told["trial"], attempt) not in heard
+            if is_new and job in lost and line.at - lost[job] > UNDER_WAY_S:
                 found.append(line.at - lost.pop(job))
             heard.add((job, line.told["trial"], attempt))
             running.add(job)
@@ -55,7 +60,23 @@ def told(seconds: Sequence[float]) -> str:
     )
 
 
+def unmended(lines: Sequence[Line]) -> int:
+    """Requests which the client's own tries did not mend, from each kill -9 of PostgreSQL to a while after it answers, where nothing else
+    was down or harmed meanwhile."""
+    away = [
+        (line.at - line.told["seconds"], line.at + CLIENT_TRIES_S)
+        for line in lines
+        if line.what == "ready" and line.told["part"] == "database" and _is_of_a_kill(line)
+    ]
+    failed = [line.at for line in lines if line.what == "failed"]
+    return sum(any(begins <= at <= ends for begins, ends in away) for at in failed)
+
+
+def _is_of_a_kill(line: Line) -> bool:
+    return bool(line.told["killed"] and line.told["alone"])
+
+
 def back(lines: Iterable[Line], part: str) -> list[float]:
     """Seconds from each kill -9 of this part to its being ready, where nothing else was down or harmed meanwhile."""
-    told = [line.told for line in lines if line.what == "ready" and line.told["part"] == part]
-    return [one["seconds"] for one in told if one["killed"] and one["alone"]]
+    found = [line for line in lines if line.what == "ready" and line.told["part"] == part]
+    return [line.told["seconds"] for line in found if _is_of_a_kill(line)]

@@ -17,14 +17,20 @@ class Fault:
     longest_s: float = 0.0
 
 
-_PROCESSES = ("service", "driver", "worker", "raylet", "gcs", "database")
+# Those that a deployment gets over within seconds come often; those that end all that trains come seldom, so that something does.
+_KILLED = {
+    "service": 4.0,
+    "driver": 2.0,
+    "worker": 5.0,
+    "raylet": 1.0,
+    "gcs": 0.5,
+    "head": 0.7,
+    "database": 2.5,
+}
+_STOPPED = {"service": 2.0, "driver": 1.0, "worker": 2.0, "raylet": 0.7, "gcs": 0.7, "database": 1.0}
 FAULTS: tuple[Fault, ...] = (
-    *(
-        Fault(f"kill {victim}", "process", weight)
-        for victim, weight in zip(_PROCESSES, (3, 4, 4, 2, 1, 2), strict=True)
-    ),
-    Fault("kill head", "process", 1),
-    *(Fault(f"stop {victim}", "process", 1, 6.0) for victim in _PROCESSES),
+    *(Fault(f"kill {victim}", "process", weight) for victim, weight in _KILLED.items()),
+    *(Fault(f"stop {victim}", "process", weight, 6.0) for victim, weight in _STOPPED.items()),
     Fault("restart service", "process", 2),
     Fault("restart database", "process", 1),
     Fault("drain node", "process", 2),
@@ -37,7 +43,13 @@ FAULTS: tuple[Fault, ...] = (
     Fault("clock forward", "clock", 1, 5.0),
     Fault("clock back", "clock", 1, 5.0),
 )
+# Faults come for so long, and then none for as long as trials need to train a little.
+STORM_S, REST_S = 40.0, 20.0
 KINDS = tuple(dict.fromkeys(fault.of for fault in FAULTS))
+
+
+# What a deployment with SQLite, a folder and one node does not have.
+_BEHIND_A_NETWORK = ("database", "storage", "node")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +70,26 @@ def chosen(words: Collection[str]) -> tuple[Fault, ...]:
     return tuple(fault for fault in FAULTS if not words or {fault.name, fault.of} & set(words))
 
 
+def without_network(faults: Sequence[Fault]) -> tuple[Fault, ...]:
+    return tuple(fault for fault in faults if not set(fault.name.split()) & set(_BEHIND_A_NETWORK))
+
+
 def strikes(seed: int, seconds: float, faults: Sequence[Fault], *, every_s: float = 7.0) -> list[Strike]:
-    """In order. Faults of processes come every `every_s` on average, all others together half as often."""
+    """In order. Faults of processes come every `every_s` on average, all others together half as often; in storms, with a rest after each."""
     rng, found = Random(seed), []
     processes = [fault for fault in faults if fault.of == "process"]
     others = [fault for fault in faults if fault.of != "process"]
-    for among, pause_s in ((processes, every_s), (others, 2 * every_s)):
+    share = STORM_S / (STORM_S + REST_S)
+    for among, pause_s in ((processes, every_s * share), (others, 2 * every_s * share)):
         at_s = rng.uniform(0, pause_s) if among else seconds
-        while at_s < seconds:
+        while (after_s := _with_rests(at_s)) < seconds:
             (fault,) = rng.choices(among, [one.weight for one in among])
             lasts_s = rng.uniform(min(1.0, fault.longest_s), fault.longest_s)
-            found.append(Strike(round(at_s, 3), fault, rng.random(), round(lasts_s, 3)))
+            found.append(Strike(round(after_s, 3), fault, rng.random(), round(lasts_s, 3)))
             at_s += rng.uniform(0.5, 1.5) * pause_s
     return sorted(found, key=lambda strike: strike.at_s)
+
+
+def _with_rests(storming_s: float) -> float:
+    storms, into_s = divmod(storming_s, STORM_S)
+    return storms * (STORM_S + REST_S) + into_s

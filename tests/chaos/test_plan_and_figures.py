@@ -9,14 +9,15 @@ from hypothesis import strategies as st
 
 from tests.chaos import figures
 from tests.chaos.history import History, Line, read
-from tests.chaos.plan import FAULTS, KINDS, chosen, strikes
+from tests.chaos.plan import FAULTS, KINDS, REST_S, STORM_S, chosen, strikes, without_network
 
 
 @given(st.integers(0, 10**6))
 def test_a_seed_draws_the_same_faults_again_and_enough_of_them(seed: int) -> None:
     plan = strikes(seed, 600.0, FAULTS)
     assert plan == strikes(seed, 600.0, FAULTS)
-    assert sum(one.fault.of == "process" for one in plan) >= 56
+    assert sum(one.fault.of == "process" for one in plan) >= 70
+    assert all(one.at_s % (STORM_S + REST_S) <= STORM_S for one in plan)
     assert [one.at_s for one in plan] == sorted(one.at_s for one in plan)
     assert all(0 <= one.at_s < 600 and one.for_s <= one.fault.longest_s and 0 <= one.draw < 1 for one in plan)
 
@@ -34,6 +35,9 @@ def test_faults_are_chosen_by_name_and_kind() -> None:
         "kill driver",
     }
     assert {fault.of for fault in FAULTS} == set(KINDS)
+    assert not [
+        fault for fault in without_network(FAULTS) if "database" in fault.name or fault.of == "storage"
+    ]
     with pytest.raises(ValueError, match="no fault is called 'floods'"):
         chosen(("floods",))
 
@@ -68,6 +72,7 @@ def test_a_job_trains_again_once_a_new_attempt_reports() -> None:
         first,
         lost(10, "kill driver", "a"),
         report(10.5, "a", 2),
+        report(11, "a", 8),
         report(31, "a", 3),
         report(40, "a", 6),
     ]
@@ -105,3 +110,10 @@ def test_only_a_kill_that_came_alone_tells_how_long_a_part_takes() -> None:
         line(4, "ready", part="database", seconds=0.5, killed=True, alone=True),
     ]
     assert figures.back(told, "service") == [2.5]
+
+
+def test_requests_that_fail_while_the_database_alone_is_away_are_counted() -> None:
+    alone = line(20, "ready", part="database", seconds=5.0, killed=True, alone=True)
+    failed = [line(at, "failed", status=503) for at in (14, 16, 22, 24)]
+    assert figures.unmended([*failed, alone]) == 2
+    assert figures.unmended([*failed, line(20, "ready", **{**alone.told, "alone": False})]) == 0

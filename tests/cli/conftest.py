@@ -34,7 +34,8 @@ def waiting(rest: TestClient) -> str:
 def tuner(rest: TestClient, monkeypatch: pytest.MonkeyPatch) -> Tuner:
     """The command line, over the app."""
     monkeypatch.setattr(
-        "tuner.client.Client", lambda: Client("http://tuner", fakes.KEY, transport=rest._transport)
+        "tuner.client.Client",
+        lambda **options: Client("http://tuner", fakes.KEY, transport=rest._transport, **options),
     )
 
     def run(*words: str, typed: str | None = None) -> Result:

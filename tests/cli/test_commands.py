@@ -43,6 +43,7 @@ def job_file(tmp_path: Path) -> Path:
 
 
 ASKING: dict[str, tuple[list[str], str, dict[str, Any]]] = {
+    "whoami": (["whoami"], "/v1/whoami", {}),
     "jobs": (["jobs"], "/v1/jobs", {"limit": 100}),
     "jobs by tag": (["jobs", "--tag", "owner:done"], "/v1/jobs", {"tag": "owner:done"}),
     "jobs by state": (["jobs", "--state", "failed"], "/v1/jobs", {"state": "failed"}),
@@ -77,6 +78,12 @@ ASKING: dict[str, tuple[list[str], str, dict[str, Any]]] = {
     ),
     "trial": (["trial", "JOB", "trial_00000"], "/v1/jobs/JOB/trials/trial_00000", {}),
     "spend": (["spend"], "/v1/spend", {}),
+    "audit": (["audit"], "/v1/audit", {}),
+    "audit of somebody": (
+        ["audit", "--action", "job.submit", "--user", "operator", "--since", "2001-01-01"],
+        "/v1/audit",
+        {"action": "job.submit", "user": "operator"},
+    ),
     "spend by owner and day": (
         ["spend", "--by", "owner", "--by", "day", "--since", "2001-01-01", "--timezone", "Asia/Tokyo"],
         "/v1/spend",
@@ -171,6 +178,16 @@ def test_budgets_are_set_listed_shown_and_removed(tuner: Tuner, rest: TestClient
     assert "vision" in refused.stderr
     for wrong in (["--match", "project"], ["--alert", "80%=https://a.example"]):
         assert tuner("budgets", "set", "vision", "--usd", "1", *wrong).exit_code == 2
+
+
+def test_the_quota_is_set_and_shown(tuner: Tuner, rest: TestClient) -> None:
+    words = ["--usd", "500", "--period", "month", "--concurrent-jobs", "4", "--concurrent-trials", "16"]
+    made = printed(tuner("quota", "set", *words, "--json"))
+    assert made == printed(tuner("quota", "show", "--json")) == get(rest, "/v1/quota")
+    assert (made["usd"], made["concurrent_jobs"], made["concurrent_trials"]) == (500, 4, 16)
+    assert "$500.00" in tuner("quota", "show").stdout
+    assert tuner("quota", "set", "--concurrent-jobs", "0").exit_code == 1
+    assert printed(tuner("quota", "set", "--json"))["usd"] is None
 
 
 def test_spend_is_printed_for_spreadsheets(tuner: Tuner, rest: TestClient, done: str) -> None:

@@ -72,7 +72,7 @@ def test_trials_are_completed_of_the_job_that_was_named(done: str) -> None:
 
 
 def test_commands_states_and_orders_are_completed() -> None:
-    assert set(completed("tuner pa")) == {"pause", "pareto"}
+    assert set(completed("tuner pa")) == {"pause", "pareto", "packages"}
     assert completed("tuner jobs --state suc") == ["succeeded"]
     assert completed("tuner trials JOB --sort m") == ["metric"]
 

@@ -25,6 +25,16 @@ def test_migrate_says_from_where_to_where() -> None:
     assert json.loads(again.stdout) == {"before": newest_revision(), "after": newest_revision()}
 
 
+@pytest.mark.usefixtures("url")
+def test_migrate_takes_the_schema_back_to_a_revision_that_is_named() -> None:
+    assert CliRunner().invoke(app, ["migrate"]).exit_code == 0
+    said = CliRunner().invoke(app, ["migrate", "--to", "0021"])
+    assert said.stdout == f"the database was at revision {newest_revision()}, and is at 0021\n"
+    again = CliRunner().invoke(app, ["migrate", "--to", "0022"])
+    assert again.exit_code == 1
+    assert "'0022' is no revision before 0021: 0020, " in again.stderr
+
+
 def test_migrate_refuses_a_newer_database_with_status_1(url: str) -> None:
     assert CliRunner().invoke(app, ["migrate"]).exit_code == 0
     database = Database(url)

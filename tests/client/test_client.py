@@ -85,7 +85,7 @@ SAFE: dict[str, Callable[[Both], object]] = {
 }
 
 
-@pytest.mark.parametrize("trouble", [problem(503), SILENCE], ids=["503", "silence"])
+@pytest.mark.parametrize("trouble", [problem(503), problem(429), SILENCE], ids=["503", "429", "silence"])
 def test_a_call_that_is_safe_to_repeat_is_repeated(
     trouble: httpx2.Response | Exception, slept: list[float]
 ) -> None:
@@ -104,6 +104,21 @@ def test_repeats_come_to_an_end(call: str, trouble: httpx2.Response | Exception)
         SAFE[call](server.client())
     assert len(server.requests) == TRIES
     assert caught.value.status == (503 if isinstance(trouble, httpx2.Response) else 0)
+
+
+@pytest.mark.parametrize(
+    "name", ["..", ".", "../../budgets/team", "a/b", "%2e%2e", "a?b#c", "\\\\host\\share", "a\x00b"]
+)
+def test_a_name_is_one_part_of_the_path(name: str) -> None:
+    server = Server(problem(404))
+    client = server.client()
+    for call in (client.job, client.cancel, client.budget, lambda one: client.trial("job_1", one)):
+        with pytest.raises(ApiError):
+            call(name)
+    paths = [request.url.raw_path.decode() for request in server.requests]
+    assert [path.count("/") for path in paths] == [3, 4, 3, 5]
+    assert not any(part in (".", "..") for path in paths for part in path.split("/"))
+    assert not any(set("?#\\") & set(path) for path in paths)
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 409, 413, 422, 500, 502])

@@ -1,7 +1,6 @@
 """Both clients over real connections: one that breaks in the middle of a stream, one that is asked to come later."""
 
 import json
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.client.both import Both, both
+from tests.listening import listening
 
 EVENTS = [
     ("report", {"n": 1}, 3),
@@ -77,12 +77,8 @@ def frame(kind: str, data: dict[str, Any], number: int | None) -> bytes:
 
 @pytest.fixture
 def service() -> Iterator[Service]:
-    with Service() as made:
-        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
+    with listening(Service()) as made:
         yield made
-        made.shutdown()
-        thread.join()
 
 
 @pytest.fixture(params=[False, True], ids=["answers", "is awaited"])

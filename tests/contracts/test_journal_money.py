@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy.exc import NoResultFound
 
+from tests import fakes
 from tests.contracts.turns import (
     FIRST,
     SECOND,
@@ -27,7 +28,6 @@ from tuner.domain.errors import BudgetRefused, Conflict
 from tuner.domain.ledger import Account
 from tuner.domain.money import FREE, Cost
 from tuner.engine.journal import Journal
-from tuner.store.database import Database
 
 Act = Callable[[Journal], object]
 
@@ -187,8 +187,7 @@ def answer(journal: Journal, act: Act) -> object:
 @given(st.lists(acts, max_size=15))
 @settings(deadline=None, max_examples=30)
 def test_any_series_of_acts_is_answered_alike_in_memory_and_in_sql(series: list[Act]) -> None:
-    database = Database("sqlite://")
-    database.migrate()
+    database = fakes.database_in_memory()
     memory, sql = in_memory(budget(100, 100)), in_sql(database, budget(100, 100))
     for act in series:
         assert answer(memory, act) == answer(sql, act)

@@ -36,6 +36,14 @@ def test_the_table_has_exactly_the_variables_that_are_read() -> None:
         ("TUNER_IMPORT_MEMORY_GIB", "0.5"),
         ("TUNER_CLOUD", "oracle"),
         ("TUNER_METADATA_URL", "169.254.169.254"),
+        ("TUNER_RATE_LIMIT", "0"),
+        ("TUNER_STORAGE", "http://169.254.169.254/latest"),
+        ("TUNER_STORAGE", "https://10.0.0.1/bucket"),
+        ("TUNER_STORAGE", "simplecache::http://127.0.0.1/x"),
+        ("TUNER_STORAGE", "s3::http://127.0.0.1/x"),
+        ("TUNER_STORAGE", "ftp://files.internal/x"),
+        ("TUNER_STORAGE", "gopher://127.0.0.1:6379/x"),
+        ("TUNER_STORAGE", "s3://key:secret@bucket/path"),
     ],
 )
 def test_a_setting_that_cannot_be_is_refused_by_name(name: str, value: str) -> None:

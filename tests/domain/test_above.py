@@ -4,6 +4,7 @@ import pytest
 
 from tuner.domain.above import AboveBudget, Alert, applying, name_fault, parent_fault
 from tuner.domain.money import Cost, Money
+from tuner.domain.time import Instant, parse_rfc3339
 
 ORG = AboveBudget("org", usd=Money(100))
 TEAM = AboveBudget("team", usd=Money(50), match={"team": "vision"}, parent="org")
@@ -90,3 +91,15 @@ def test_what_is_not_limited_is_not_shared() -> None:
     assert AboveBudget("b", gpu_ms=10).share_ppm(Cost(Money(10**9), 5)) == 500_000
     assert AboveBudget("b", usd=Money(10)).share_ppm(Cost(Money(5), 10**9)) == 500_000
     assert Cost(Money(10**15), 10).fits(AboveBudget("b", gpu_ms=10).limit)
+
+
+def test_a_period_is_that_of_the_budgets_own_zone() -> None:
+    """In New York it is still Sunday and January when Monday and February have begun in UTC."""
+    at, hour_ns = parse_rfc3339("2027-02-01T03:00:00Z"), 3600 * 10**9
+    new_york = "America/New_York"
+    monthly = AboveBudget("b", usd=Money(1), period="month", timezone=new_york)
+    assert monthly.span(at)[1] == at + 2 * hour_ns
+    weekly = AboveBudget("b", usd=Money(1), period="week", timezone=new_york)
+    assert weekly.span(at)[1] == at + 2 * hour_ns
+    assert AboveBudget("b", usd=Money(1), period="month").span(at)[0] == at - 3 * hour_ns
+    assert AboveBudget("b", usd=Money(1)).span(at) == (Instant(0), None)

@@ -1,6 +1,6 @@
 """Local days and calendar periods where clocks are put forward and back."""
 
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -70,3 +70,14 @@ def test_what_is_no_moment_is_refused_with_how_to_write_one(wrong: str) -> None:
 def test_a_date_is_its_first_moment_in_the_zone() -> None:
     assert rfc3339(moment_of("2026-07-01", zone("America/New_York"))) == "2026-07-01T04:00:00.000000Z"
     assert rfc3339(moment_of("2026-07-01T00:00:00+02:00", zone("UTC"))) == "2026-06-30T22:00:00.000000Z"
+
+
+@given(zones, st.dates())
+def test_every_date_is_a_moment_in_every_zone(where: ZoneInfo, day: date) -> None:
+    """The first and the last of all too, from which a zone's offset leads out of the years that can be written."""
+    for text in (day.isoformat(), f"{day}T00:00:00+14:00", f"{day}T23:59:59-12:00"):
+        far_off_ns = moment_of(text, where) - (day.toordinal() - _EPOCH) * DAY_NS
+        assert abs(far_off_ns) < 3 * DAY_NS
+
+
+_EPOCH = date(1970, 1, 1).toordinal()

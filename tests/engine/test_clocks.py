@@ -1,5 +1,7 @@
 """Clocks that are set: they date what happens, and bill or end nothing."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.engine.looping import Job
@@ -68,6 +70,27 @@ def test_the_first_of_wall_clock_and_window_ends_the_work() -> None:
     assert hours(clock, window=EVENING).left_ns() == to_eleven
     assert hours(clock, window=EVENING, wall_clock_ns=HOUR_NS).left_ns() == to_eleven
     assert hours(clock, window=EVENING, wall_clock_ns=60 * NS).left_ns() == 60 * NS
+
+
+def test_time_that_is_given_to_a_job_while_it_runs_is_counted_from_its_beginning() -> None:
+    job = Job()
+    clock, budget = job.loop._clock, job.loop.state.budget
+    assert isinstance(clock, SimulatedClock)
+    after(clock, 50 * NS)
+    for limit_ns in (60 * NS, 120 * NS):
+        job.loop.budget_changed(replace(budget, wall_clock_ns=limit_ns))
+        job.loop.tick()
+        assert job.loop._hours.wall_clock_ns() == limit_ns - 50 * NS
+        assert job.loop.state.ending is None
+    after(clock, 69 * NS)
+    job.loop.tick()
+    assert job.loop.state.ending is None
+    after(clock, NS)
+    job.loop.tick()
+    assert job.loop.state.ending is not None
+    assert job.loop.state.ending.reason == "wall_clock"
+    job.loop.budget_changed(budget)
+    assert job.loop.state.ending is None, "more came before it was over"
 
 
 def test_a_hold_that_is_refused_for_want_of_time_is_told_which_of_the_two_is_in_the_way() -> None:

@@ -1,5 +1,10 @@
-"""What a sampler is told of reports."""
+"""What a sampler is told of reports, and what it is asked for a free worker."""
 
+from collections.abc import Mapping
+
+from tests.tuning.test_reserve import Trial, state_of
+from tests.tuning.test_schedulers import parked
+from tuner.domain import commands as do
 from tuner.domain import events as ev
 from tuner.domain.budget import Budget
 from tuner.domain.fidelity import Fidelity
@@ -9,6 +14,8 @@ from tuner.domain.objective import Objective
 from tuner.domain.space import Config, Float, Space
 from tuner.domain.time import NS, Instant
 from tuner.engine.learning import Learner
+from tuner.engine.simulated.clock import SimulatedClock
+from tuner.tuning.samplers.base import Forecast
 from tuner.tuning.samplers.simple import RandomSampler
 from tuner.tuning.state import State, TrialRecord
 
@@ -16,9 +23,13 @@ SPACE = Space({"x": Float(0, 1)})
 
 
 class Listener(RandomSampler):
-    def __init__(self) -> None:
+    def __init__(self, foretells: Mapping[int, Forecast] | None = None) -> None:
         super().__init__(SPACE, 0)
         self.heard: list[tuple[int, int, float, int, bool]] = []
+        self.foretells = foretells
+
+    def forecast(self) -> Mapping[int, Forecast] | None:
+        return self.foretells
 
     def adopt(self, number: int, config: Config | None) -> None:
         pass
@@ -45,3 +56,43 @@ def test_a_report_beyond_its_rung_tells_the_rung_the_time_up_to_it() -> None:
         (0, rung - 1, 0.5, 30 * NS, False),
         (0, rung, 0.5, 60 * NS * rung // (rung + 1), True),
     ]
+
+
+def answers(state: State, order: do.Suggest | do.Consult, foretells: Mapping[int, Forecast]) -> ev.Event:
+    return Learner(state.spec, Listener(foretells)).answer(state, order, SimulatedClock())
+
+
+def test_a_trial_that_has_earned_more_comes_before_a_new_one() -> None:
+    state, order = parked(0.1, 0.4, 0.2, 0.3), do.Suggest("trial_00004")
+    found = answers(state, order, {2: (0.9, 0.0)})
+    assert isinstance(found, ev.Advised)
+    assert (found.trial, found.go) == ("trial_00002", True)
+    nobody = answers(state, order, {})
+    assert isinstance(nobody, ev.Suggested)
+    assert nobody.trial == "trial_00004"
+
+
+def test_at_a_rung_the_one_that_is_foretold_to_be_the_best_goes_on_and_another_waits() -> None:
+    state, foretells = parked(0.1, 0.4, 0.2, 0.3), {2: (0.9, 0.0), 3: (0.1, 0.0)}
+    for number, goes in ((2, True), (3, False)):
+        state.set(state.trials[number], "running")
+        found = answers(state, do.Consult(f"trial_0000{number}"), foretells)
+        assert isinstance(found, ev.Advised)
+        assert (found.trial, found.go) == (f"trial_0000{number}", goes)
+
+
+def test_nothing_new_is_suggested_for_the_money_that_finishes_the_leader() -> None:
+    found = answers(state_of(25, Trial("running", 20, 40)), do.Suggest("trial_00001"), {})
+    assert isinstance(found, ev.Advised)
+    assert (found.trial, found.go) == (None, False)
+
+
+def test_a_trial_that_ended_before_its_first_rung_is_told_of_once_with_how_far_it_came() -> None:
+    state = parked(0.1)
+    record, listener = state.trials[0], Listener()
+    learner, rung = Learner(state.spec, listener), state.rungs[0].step
+    record.steps, record.trained_ns = rung - 1, 3 * NS
+    state.set(record, "failed")
+    for _ in range(2):
+        learner.learn(state, ev.Failed(Instant(0), record.id, "out of memory"))
+    assert listener.heard == [(0, rung - 1, 0.1, 3 * NS, True)]

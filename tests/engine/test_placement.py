@@ -8,7 +8,7 @@ import pytest
 from tuner.domain.job import Resources
 from tuner.domain.money import Price, Rate
 from tuner.domain.offer import Offer
-from tuner.domain.time import NS
+from tuner.domain.time import NS, Instant
 from tuner.engine.placement import (
     PATIENCE_NS,
     Anywhere,
@@ -108,6 +108,13 @@ def test_an_attempt_stays_where_there_is_nowhere_to_go(taken: dict[Offer, int]) 
 def test_an_attempt_that_runs_stays_where_it_is() -> None:
     there = placement(SPOT_MACHINE, DEMAND_MACHINE)
     assert there.elsewhere(Standing(trial=TRIAL, at=place(DEMAND))) is None
+
+
+def test_what_an_attempt_brought_changes_nothing_about_which_kind_is_the_cheapest() -> None:
+    found = placement(Machine({}, 4, 0))
+    before = list(found.choose(begins()))
+    found.paid(before[0], 3600 * NS, gained_ns=0, now=Instant(3600 * NS))
+    assert list(found.choose(begins())) == before
 
 
 def test_anywhere_has_one_price_and_no_labels() -> None:

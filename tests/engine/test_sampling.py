@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -21,8 +22,8 @@ from tuner.engine.worker.nvml import Gpus
 from tuner.engine.worker.using import Processes, Use
 
 
-def used(driver: Any, **config: Any) -> Usage:
-    driver.begin(until=2, config=config)
+def used(driver: Any, *, until: int = 2, **config: Any) -> Usage:
+    driver.begin(until=until, config=config)
     found = Progress.parse(driver.until_state("waiting")).usage
     driver.order("stop")
     driver.until_state("stopped")
@@ -33,7 +34,7 @@ def used(driver: Any, **config: Any) -> Usage:
 @pytest.mark.parametrize("apart", [False, True], ids=["in its process", "in one of its children"])
 def test_arithmetic_takes_more_of_a_processor_than_waiting_does(drive: Any, apart: bool) -> None:
     driver = drive("burns_or_waits")
-    waits, burns = (used(driver, burns=burns, apart=apart) for burns in (False, True))
+    waits, burns = (used(driver, until=4, burns=burns, apart=apart) for burns in (False, True))
     assert waits.cpu_ns is not None
     assert burns.cpu_ns is not None
     assert burns.cpu_ns > 2 * waits.cpu_ns
@@ -69,6 +70,15 @@ def test_whatever_user_code_says_of_its_use_can_be_recorded(drive: Any) -> None:
     assert len(usage.facts) == MAX_FACTS
     assert usage.data_wait_ns is None
     json.dumps(dict(usage.facts), allow_nan=False)
+
+
+def test_a_look_that_had_to_wait_for_a_processor_puts_off_no_further_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    attempt: Any = SimpleNamespace(use=Use(), watch=SimpleNamespace(kind="train", of=lambda _: 0))
+    monkeypatch.setattr(sampling, "processes", lambda _: time.sleep(0.1))
+    sampling.look(attempt, 1)
+    assert attempt.use.look_ns < 0.1 * NS / 2
 
 
 def test_a_process_that_is_gone_is_unknown() -> None:

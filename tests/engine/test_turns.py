@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tests.engine.looping import Job, World
 from tests.simulation.test_simulated_jobs import QuickCurves, spec, terms
-from tests.simulation.test_waiting_bills import SPOT, OnlySpot
+from tests.simulation.test_waiting_bills import SPOT, OnlySpot, passes
 from tuner.domain import events as ev
 from tuner.domain.cost import Meter
 from tuner.domain.money import FREE, Price, Rate
@@ -117,9 +117,10 @@ class Cheaper(OnlySpot):
         return Place(DEAR, Rate(Price(1000)))
 
 
-def waiting(placement: OnlySpot) -> SimulatedRun:
+def waiting(placement: OnlySpot, *, wall_clock_ns: int | None = None) -> SimulatedRun:
     its = Terms("job_0", Rate(SPOT.price), 1, 10 * NS)
-    run = SimulatedRun(spec("0.02", seed=1), its, QuickCurves(), seed=1, placement=placement)
+    job = spec("0.02", seed=1, wall_clock_ns=wall_clock_ns)
+    run = SimulatedRun(job, its, QuickCurves(), seed=1, placement=placement)
     for worker in run.fleet.workers:
         worker.up = False
     run._launch(ev.Asked(run.clock.now(), "resume"))
@@ -133,6 +134,52 @@ def test_an_attempt_that_waits_goes_elsewhere_only_where_that_can_be_paid_for() 
         assert run.loop.relocate(purse.trial, purse.attempt) is goes
         assert run.loop.runs(purse.trial, purse.attempt + int(goes))
         assert run.journal.tables.account.posted == FREE
+
+
+class GoesOnce(OnlySpot):
+    """Would have the first attempt somewhere else, once it runs."""
+
+    gone = False
+
+    def elsewhere(self, trial: Standing) -> Place | None:
+        if self.gone or trial.waited_ns is not None:
+            return None
+        self.gone = True
+        return Place(DEAR, Rate(Price(1000)))
+
+
+def test_an_attempt_that_should_be_elsewhere_is_saved_and_its_trial_goes_on_from_there() -> None:
+    its = Terms("job_0", Rate(SPOT.price), 1, 10 * NS)
+    run = SimulatedRun(
+        spec("0.02", seed=1, trials=1, scheduler="none"), its, QuickCurves(), seed=1, placement=GoesOnce()
+    )
+    run.run()
+    first, second = sorted(run.journal.tables.attempts.values(), key=lambda row: row.attempt)
+    assert (first.end, second.end) == ("paused", "completed")
+    assert first.to_step == second.from_step > 0
+    assert "lost" not in first.costs
+
+
+class TakesItsTime(Cheaper):
+    """A second goes by between the question and the answer, as on a database that is busy."""
+
+    clock: SimulatedClock
+
+    def paid(self, place: Place, paid_ns: int, *, gained_ns: int, now: Instant) -> None:
+        self.clock._elapsed += NS
+
+
+def test_an_attempt_whose_time_runs_out_on_its_way_elsewhere_is_refused_and_nothing_is_held_for_it() -> None:
+    placement = TakesItsTime()
+    run = waiting(placement, wall_clock_ns=5 * NS)
+    placement.clock = run.clock
+    passes(run, 4 * NS)
+    (purse,) = run.loop.purses.values()
+    assert run.loop.relocate(purse.trial, purse.attempt)
+    assert not run.loop.purses
+    assert run.loop.end is not None
+    assert run.loop.end.reason == "wall_clock"
+    assert run.journal.tables.account.posted == run.journal.tables.account.held == FREE
 
 
 def test_a_trial_of_an_earlier_job_goes_on_from_its_checkpoint_and_is_billed_from_there() -> None:

@@ -147,7 +147,7 @@ def test_who_is_busy_is_asked_of_indexes(service: FakeService) -> None:
     asked: list[tuple[str, Any]] = []
     event.listen(service.database.engine, "before_cursor_execute", lambda *told: asked.append(told[2:4]))
     with service.database.read() as db:
-        cluster_hours.busy(db, service.project)
+        cluster_hours.busy(db)
         questions = [(text, told) for text, told in asked if text.startswith("SELECT")]
         plans = [db.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", told).all() for text, told in questions]
     assert len(plans) == 2

@@ -8,12 +8,12 @@ from starlette.testclient import TestClient
 
 from tests import fakes
 from tests.copies import copy_job
-from tests.fakes import FakeCluster, FakeService
+from tests.fakes import EPOCH, FakeCluster, FakeService
 from tests.service.passes import give_room, submit
 from tuner.engine.ray_cluster import JobStatus
 from tuner.service import controller as passes
 from tuner.service.controller import ASK_AT_ONCE, Controller
-from tuner.store import launches
+from tuner.store import launches, line
 
 RUNNING = 50
 
@@ -76,3 +76,22 @@ def test_a_job_that_runs_is_read_once_while_others_wait_for_its_room(
     controller.one_pass()
     assert service.cluster.submitted == []
     assert len(statements) < 20
+
+
+def test_jobs_that_wait_are_read_together_by_the_first_pass(service: FakeService, client: TestClient) -> None:
+    """One has a window, which is closed."""
+    job = submit(service, client)
+    copy_job(service.database, job, RUNNING)
+    hour = {"start": "00:00", "end": "06:00", "timezone": "Europe/Berlin"}
+    with_window = fakes.submit(client, window=hour)
+    controller, statements = Controller(service), list[str]()
+    with service.database.write() as db:
+        due = [launch.job for launch in launches.live(db)]
+        launches.put_off(db, next(one for one in launches.live(db) if one.job == with_window), EPOCH)
+        assert list(line.windows(db, due)) == [with_window]
+    event.listen(service.database.engine, "before_cursor_execute", lambda *told: statements.append(told[2]))
+    controller.one_pass()
+    assert len(service.cluster.submitted) == 1
+    assert len(statements) < RUNNING
+    with service.database.read() as db:
+        assert next(one for one in launches.live(db) if one.job == with_window).not_before > EPOCH

@@ -1,7 +1,7 @@
 """What is wrong where a service starts is said with what to do, before a job is accepted: docs/how-to/bad-start.md has the table."""
 
 import json
-import threading
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,18 +10,21 @@ from pathlib import Path
 from platform import python_version
 
 import pytest
+from s3fs import S3FileSystem
 from starlette.testclient import TestClient
 from typer.testing import CliRunner, Result
 
 from tests import fakes
 from tests.fakes import FakeService
+from tests.listening import listening
 from tests.service.passes import launch_of
 from tuner.cli.main import app
 from tuner.domain.errors import Unavailable
 from tuner.engine.ray_cluster import Node, RayUnfit
+from tuner.service import doctor
 from tuner.service.cluster import RayCluster
 from tuner.service.controller import Controller
-from tuner.service.doctor import examine, fault_of_cluster, refuse_unfit
+from tuner.service.doctor import examine, fault_of_cluster, of_token, refuse_unfit
 from tuner.settings import Settings
 
 NODE = {"node_id": "n1", "state": "ALIVE", "resources_total": {"CPU": 2, "memory": 8 << 30}, "labels": {}}
@@ -74,21 +77,20 @@ class _Denies(_Answers):
     do_POST = do_GET = do_HEAD = do_PUT
 
 
-def _serving(server: ThreadingHTTPServer) -> Iterator[ThreadingHTTPServer]:
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
+@pytest.fixture
+def head() -> Iterator[Head]:
+    with listening(Head(("127.0.0.1", 0), _Answers)) as found:
+        yield found
 
 
 @pytest.fixture
-def head() -> Iterator[ThreadingHTTPServer]:
-    yield from _serving(Head(("127.0.0.1", 0), _Answers))
-
-
-@pytest.fixture
-def denying() -> Iterator[ThreadingHTTPServer]:
-    yield from _serving(ThreadingHTTPServer(("127.0.0.1", 0), _Denies))
+def keys_of_s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Clients are kept by the thread that made them, and the next thread may have the same number: it would ask another test's S3."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    S3FileSystem.clear_instance_cache()
+    yield
+    S3FileSystem.clear_instance_cache()
 
 
 def joined(service: FakeService, head: Head) -> Settings:
@@ -154,6 +156,7 @@ def test_a_cluster_without_a_token_is_refused_unless_it_is_said_to_need_none(
         refuse_unfit(settings)
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     refuse_unfit(settings)
+    assert ["whoever reaches the cluster" in one.seen for one in of_token(settings)] == [True]
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
     refuse_unfit(settings)
@@ -163,8 +166,27 @@ def test_services_that_share_a_database_are_given_one_key(service: FakeService) 
     shared = replace(service.settings, given_api_key=None, host="0.0.0.0", database_url="postgresql://u@h/db")
     with pytest.raises(Unavailable, match="set TUNER_API_KEY, the same for every service"):
         refuse_unfit(shared)
-    for fit in (replace(shared, host="127.0.0.1"), replace(shared, given_api_key="tk_given")):
+    for fit in (replace(shared, host="127.0.0.1"), replace(shared, given_api_key="tk_" + 20 * "7")):
         refuse_unfit(fit)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "::ffff:10.1.2.3", "tuner.internal"])
+def test_nothing_wider_than_loopback_is_listened_on_without_a_key(service: FakeService, host: str) -> None:
+    wide = replace(service.settings, given_api_key=None, host=host)
+    with pytest.raises(
+        Unavailable, match=rf"TUNER_API_KEY is empty, and TUNER_HOST={host} .*set TUNER_API_KEY"
+    ):
+        refuse_unfit(wide)
+    with pytest.raises(Unavailable, match="TUNER_API_KEY has 8 characters"):
+        refuse_unfit(replace(wide, given_api_key="password"))
+    wide.api_key()
+    refuse_unfit(wide)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.91.7.12", "::1", "localhost"])
+def test_loopback_needs_no_key_that_is_given(service: FakeService, host: str) -> None:
+    refuse_unfit(replace(service.settings, given_api_key=None, host=host))
+    refuse_unfit(replace(service.settings, given_api_key="short", host=host))
 
 
 @pytest.mark.parametrize(
@@ -204,14 +226,27 @@ def test_a_damaged_database_is_said(service: FakeService, monkeypatch: pytest.Mo
 
 
 def test_a_bucket_that_may_not_be_written_to_stops_the_start(
-    service: FakeService, denying: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
+    service: FakeService, keys_of_s3: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{denying.server_address[1]}")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    with pytest.raises(Unavailable, match="let this user list, read, write and delete there") as refused:
-        refuse_unfit(replace(service.settings, storage="s3://bucket/tuner"))
+    monkeypatch.setattr(doctor, "STORAGE_S", 300.0)
+    with listening(ThreadingHTTPServer(("127.0.0.1", 0), _Denies)) as denying:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{denying.server_address[1]}")
+        with pytest.raises(Unavailable, match="let this user list, read, write and delete there") as refused:
+            refuse_unfit(replace(service.settings, storage="s3://bucket/tuner"))
     assert "Access Denied" in refused.value.detail
+
+
+def test_a_storage_that_does_not_answer_does_not_keep_a_service_from_starting(
+    service: FakeService,
+    keys_of_s3: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(doctor, "STORAGE_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        refuse_unfit(replace(service.settings, storage="s3://bucket/tuner"))
+    assert "the service starts without it" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,41 @@
 
 from pathlib import Path
 
+import pytest
+
+from tuner.domain.errors import Conflict, Invalid
 from tuner.engine.worker.limits import Limits
 from tuner.service.cluster import driver_env
-from tuner.service.upkeep import Migrated, migrate
+from tuner.service.upkeep import Migrated, downgrade, migrate
 from tuner.service.wiring import build, keep_url
 from tuner.settings import Settings
-from tuner.store.database import newest_revision
+from tuner.store.database import newest_revision, older_revisions
 
 
 def test_an_empty_database_is_brought_up_to_date_once(tmp_path: Path) -> None:
     settings = Settings.from_env({"TUNER_HOME": str(tmp_path / "home")})
     assert migrate(settings) == Migrated(None, newest_revision())
     assert migrate(settings) == Migrated(newest_revision(), newest_revision())
+
+
+def test_a_schema_is_taken_back_while_nobody_works_on_it(tmp_path: Path) -> None:
+    settings = Settings.from_env({"TUNER_HOME": str(tmp_path / "home")})
+    migrate(settings)
+    before = older_revisions(newest_revision())[0]
+    for wrong in ("9999", "base", newest_revision()):
+        with pytest.raises(Invalid, match=f"no revision before {newest_revision()}: {before}, "):
+            downgrade(settings, wrong)
+    service = build(settings)
+    assert service.leading.term() is not None
+    with pytest.raises(Conflict, match="stop all services first"):
+        downgrade(settings, before)
+    service.leading.give_up()
+    service.database.dispose()
+    assert downgrade(settings, before) == Migrated(newest_revision(), before)
+    assert migrate(settings) == Migrated(before, newest_revision())
+    assert downgrade(settings, "0001").after == "0001"
+    with pytest.raises(Invalid, match="no revision before 0001: there is none"):
+        downgrade(settings, "0001")
 
 
 def test_drivers_are_told_the_file_of_the_url_and_never_the_url(tmp_path: Path) -> None:

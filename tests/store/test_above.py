@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests import fakes
 from tests.store import hammer
 from tests.store.builders import PROJECT, budget, cost, create, hold, new_job
 from tests.store.crowd import crowd
@@ -193,8 +194,7 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.database = Database("sqlite://")
-        self.database.migrate()
+        self.database = fakes.database_in_memory()
         self.count, self.at = 0, int(NOW)
         self.open: list[tuple[str, OpenHold]] = []
 

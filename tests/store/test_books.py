@@ -1,5 +1,7 @@
 """What the books tell, and that they say so where they were changed behind the ledger's back."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.store.builders import JOB, PROJECT, budget, cost, create, hold, new_job
@@ -12,7 +14,8 @@ from tuner.domain.line import Share, Waiting
 from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.records import OpenHold
 from tuner.domain.time import Instant
-from tuner.store import above, above_changes, jobs, launches, ledger, line
+from tuner.domain.window import Window
+from tuner.store import above, above_changes, budget_waits, job_standings, jobs, launches, ledger, line
 from tuner.store.database import Database
 
 OTHER = "job_0000000000000002"
@@ -57,7 +60,8 @@ def test_accounts_are_told_one_by_one_in_order_and_together(database: Database) 
         assert ledger.accounts_after(db, "", 1) == [JOB]
         assert ledger.accounts_after(db, JOB, 5) == [OTHER]
         wanted = {JOB: Account(cost(10, 5)), OTHER: Account(cost(20, 5))}
-        assert ledger.accounts_of(db, [JOB, OTHER, "job_of_nobody"]) == wanted
+        found = job_standings.of_jobs(db, [JOB, OTHER, "job_of_nobody"])
+    assert {name: one.account for name, one in found.items()} == wanted
 
 
 def test_what_was_posted_is_told_of_a_job_a_trial_and_an_attempt(database: Database) -> None:
@@ -152,7 +156,7 @@ def test_who_waits_for_a_driver_and_what_owners_have(database: Database) -> None
             ledger.settle(db, PROJECT, name, one.id, {"train": cost(usd)}, NOW)
         jobs.move(db, names[3], "cancelled", "cancelled", at=NOW)
         launches.end(db, names[3], 1)
-        assert line.waiting(db, NOW) == [Waiting(names[0], f"{PROJECT}/", 0, Instant(0))]
+        assert line.waiting(db, NOW) == [Waiting(names[0], f"{PROJECT}/", 0, Instant(0), PROJECT)]
         assert line.begun(db) == {names[1], names[2]}
         ann, nobody = f"{PROJECT}/ann", f"{PROJECT}/"
         assert line.shares(db, NOW) == {ann: Share(1, Money(8)), nobody: Share(1, Money(4))}
@@ -168,16 +172,49 @@ def test_a_launch_that_is_put_off_waits_and_its_driver_says_what_it_runs(databas
         assert wanted is not None
         launches.put_off(db, wanted, Instant(7))
         launches.say_versions(db, JOB, 1, tuner="1.0", ray="2.60", python="3.11")
-        found = launches.of_jobs(db, [JOB, "job_of_nobody"])
+        found = job_standings.of_jobs(db, [JOB, "job_of_nobody"])
         assert list(found) == [JOB]
-        assert (found[JOB].not_before, found[JOB].tuner_version) == (Instant(7), "1.0")
+        launch = found[JOB].launch
+        assert launch == launches.get(db, JOB)
+        assert launch is not None
+        assert (launch.not_before, launch.tuner_version) == (Instant(7), "1.0")
         assert launches.submitted(db, JOB, 1, NOW)
         launches.put_off(db, wanted, Instant(9))
         launches.say_versions(db, JOB, 2, tuner="2.0", ray="2.60", python="3.11")
-        assert launches.of_jobs(db, [JOB])[JOB].not_before == Instant(7), "it is not wanted any more"
-        assert launches.of_jobs(db, [JOB])[JOB].tuner_version == "1.0"
+        launch = launches.get(db, JOB)
+        assert launch is not None
+        assert launch.not_before == Instant(7), "it is not wanted any more"
+        assert launch.tuner_version == "1.0"
 
 
 def test_costs_are_told_apart_from_nothing() -> None:
     assert Cost().nothing
     assert not Cost(gpu_ms=1).nothing
+
+
+def test_projects_with_budgets_and_with_jobs_that_wait_for_one_are_told(database: Database) -> None:
+    create(database, new_job())
+    with database.write() as db:
+        assert above.projects(db) == budget_waits.projects(db) == []
+        for project in (PROJECT, "another"):
+            above_changes.put(db, project, AboveBudget("all", usd=Money(100)), secret="", at=NOW)
+        assert above.projects(db) == ["another", PROJECT]
+        budget_waits.note(db, PROJECT, JOB, "all", NOW)
+        assert budget_waits.projects(db) == [PROJECT]
+
+
+def test_windows_are_told_of_the_jobs_that_have_one(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not of one whose name looks like that."""
+    monkeypatch.setattr(line, "AT_ONCE", 2)
+    night = Window("22:00", "06:00")
+    names = [f"job_000000000000000{number}" for number in range(4)]
+    for number, name in enumerate(names):
+        made = new_job(name)
+        changed = replace(made.spec, name='"$":"Window"') if number == 1 else made.spec
+        create(database, replace(made, spec=replace(changed, window=night) if number >= 2 else changed))
+    with database.read() as db:
+        assert line.windows(db, names[:3]) == {names[2]: night}
+        assert line.windows(db, names) == {names[2]: night, names[3]: night}
+        assert line.windows(db, []) == {}

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tests.store import builders
 from tests.strategies import spaces
 from tuner.domain import budget as budgets
 from tuner.domain import commands, events, fidelity, job, money, objective, offer, space, window
@@ -153,3 +154,11 @@ def test_a_row_of_this_version_as_it_has_always_been_written_stays_readable() ->
     assert encode(value) == row.replace("false}", 'false,"train_ns":0,"price":null}')
     without = row.replace(',"resumable":false', "")
     assert decode(without).resumable
+
+
+def test_a_job_without_a_package_can_be_read_by_releases_that_know_of_none() -> None:
+    spec = builders.new_job().spec
+    assert "package" not in encode(spec)
+    assert decode(encode(spec)) == spec
+    other = dataclasses.replace(spec, package=f"pkg_{'a' * 64}")
+    assert decode(encode(other)) == other

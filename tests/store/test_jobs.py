@@ -1,11 +1,16 @@
 """Jobs as rows: made once, found again, changed only as they may be."""
 
 import itertools
+from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy import event
 
+from tests import fakes
 from tests.store.builders import JOB, OFFER, PROJECT, budget, cost, create, hold, new_job, spec
 from tuner.domain.budget import Budget
 from tuner.domain.errors import Conflict, IdempotencyConflict, NotFound
@@ -159,8 +164,7 @@ def test_a_page_has_the_tags_of_each_job(database: Database) -> None:
 @given(st.lists(st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=4), max_size=4))
 @settings(deadline=None, max_examples=25)
 def test_tags_are_replaced_and_those_of_other_jobs_stay(written: list[dict[str, str]]) -> None:
-    database = Database("sqlite://")
-    database.migrate()
+    database = fakes.database_in_memory()
     create(database, new_job(tags=TAGS))
     create(database, new_job(OTHER, tags=TAGS))
     for tags in written:
@@ -280,3 +284,26 @@ def test_a_job_that_can_run_no_more_is_not_revived(database: Database, state: Jo
     with pytest.raises(Conflict), database.write() as db:
         jobs.revive(db, JOB)
     assert get(database) == before
+
+
+def test_who_writes_to_sqlite_stands_in_line_in_a_process(tmp_path: Path) -> None:
+    database, begun = Database(f"sqlite:///{tmp_path}/of.db"), list[str]()
+
+    @event.listens_for(database.engine, "connect")
+    def told(raw: Any, _: object) -> None:
+        raw.set_trace_callback(lambda said: begun.append(said) if said.startswith("BEGIN") else None)
+
+    def write() -> None:
+        with database.write() as db:
+            db.exec_driver_sql("CREATE TABLE IF NOT EXISTS a (b)")
+
+    others = [Thread(target=write) for _ in range(3)]
+    with database.write():
+        for other in others:
+            other.start()
+        others[0].join(0.1)
+        assert begun == ["BEGIN IMMEDIATE"]
+    for other in others:
+        other.join()
+    assert begun.count("BEGIN IMMEDIATE") == 4
+    database.dispose()

@@ -9,7 +9,7 @@ from tests.store.builders import JOB, PROJECT, cost, create, hold, new_job
 from tuner.domain.errors import Fenced
 from tuner.domain.events import Completed, Event
 from tuner.domain.time import Instant
-from tuner.store import launches
+from tuner.store import jobs, launches
 from tuner.store.database import Database
 from tuner.store.journal import SqlJournal
 from tuner.store.launches import Launch
@@ -122,6 +122,23 @@ def test_live_tells_all_that_have_not_ended_oldest_wish_first(database: Database
         assert [found.job for found in launches.live(db)] == ["job_b", "job_a", "job_d"]
 
 
+def test_at_hand_is_what_is_not_put_off_or_has_begun(database: Database) -> None:
+    """What was wished for later than now was so before the clock was set back: its putting off is void."""
+    for name in ("job_a", "job_b", "job_c"):
+        create(database, new_job(name, at=0))
+    with database.write() as db:
+        for one in launches.live(db)[1:]:
+            launches.again(db, one, at=Instant(1), not_before=Instant(9), quick_deaths=1)
+
+        def at_hand(now: int) -> list[str]:
+            return [found.job for found in launches.at_hand(db, Instant(now))]
+
+        assert at_hand(5) == ["job_a"]
+        assert at_hand(9) == at_hand(0) == ["job_a", "job_b", "job_c"]
+        jobs.begin_running(db, "job_c", at=Instant(2))
+        assert at_hand(5) == ["job_a", "job_c"]
+
+
 @pytest.mark.parametrize("epoch", [0, 1, 3])
 def test_a_driver_of_another_epoch_is_fenced(wanted: Database, epoch: int) -> None:
     again(wanted, WANTED)
@@ -184,3 +201,10 @@ def test_a_journal_of_a_launch_that_ended_raises_fenced_and_writes_nothing(wante
     with pytest.raises(Fenced):
         record(found, completed(1))
     assert rows(wanted) == before
+
+
+def test_a_launch_is_due_once_it_is_not_put_off_and_at_once_where_the_clock_was_set_back() -> None:
+    """What was ordered at 3 for 9 waits until then; at 2 that order is of a clock that was wrong."""
+    put_off = replace(WANTED, not_before=Instant(9))
+    assert [put_off.is_due(Instant(now)) for now in (2, 3, 8, 9)] == [True, False, False, True]
+    assert not replace(put_off, state="running").is_due(Instant(9))

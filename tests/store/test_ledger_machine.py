@@ -7,6 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests import fakes
 from tests.store.builders import JOB, PROJECT, cost, create, hold, new_job
 from tuner.domain.budget import Budget
 from tuner.domain.cost import KINDS, CostKind, total
@@ -16,7 +17,6 @@ from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.records import OpenHold
 from tuner.domain.time import Instant
 from tuner.store import jobs, ledger
-from tuner.store.database import Database
 
 AT = Instant(5)
 MUCH = 10**15  # where there is no limit: a billion dollars, the most that a job can be given
@@ -45,8 +45,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.database = Database("sqlite://")
-        self.database.migrate()
+        self.database = fakes.database_in_memory()
         self.open: dict[str, OpenHold] = {}
         self.settled: list[str] = []
         self.corrections: list[tuple[OpenHold, Used]] = []

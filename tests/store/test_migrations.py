@@ -1,5 +1,7 @@
 """The schema that migrations make is the schema that the code means, however often and by whomever it is made."""
 
+import pkgutil
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +14,16 @@ from sqlalchemy import Connection, inspect
 from tests.store import hammer
 from tests.store.builders import JOB, create, new_job
 from tests.store.crowd import crowd
+from tuner import store
 from tuner.domain.errors import Unavailable
 from tuner.domain.time import Instant
-from tuner.store import history, jobs, migrations
+from tuner.store import access_tables, history, jobs, migrations, revisions
 from tuner.store.database import Database, newest_revision
 from tuner.store.journal import landed
-from tuner.store.tables import metadata
 
+for room in pkgutil.iter_modules(store.__path__):  # each brings its tables with it
+    import_module(f"tuner.store.{room.name}")
+metadata = access_tables.projects.metadata
 TABLES = sorted(metadata.tables)
 
 
@@ -74,6 +79,20 @@ def test_there_is_one_newest_revision_and_the_database_is_at_it(database: Databa
     assert len(heads) == 1
 
 
+def test_the_files_say_of_themselves_what_alembic_reads_in_them() -> None:
+    folder = Path(migrations.__file__).parent
+    read = {one.revision: one.down_revision for one in ScriptDirectory(str(folder)).walk_revisions()}
+    assert revisions.known(folder) == read
+    assert [revisions.newest(folder)] == ScriptDirectory(str(folder)).get_heads()
+
+
+def test_nothing_is_written_to_a_database_that_is_up_to_date(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Database, "write", lambda *_: pytest.fail("it writes"))
+    database.migrate()
+
+
 def test_migrating_again_changes_nothing(database: Database) -> None:
     create(database, new_job())
     before = schema(database)
@@ -91,6 +110,13 @@ def test_a_database_of_the_first_release_is_brought_up_to_date_with_all_that_it_
     began_at = Instant(7)
     with database.write() as db:
         for table in (
+            "packages",
+            "api_keys",
+            "members",
+            "users",
+            "projects",
+            "audit_log",
+            "quotas",
             "leadership",
             "cluster_clock",
             "cluster_watch",
@@ -161,8 +187,10 @@ def test_the_folder_of_a_new_database_is_for_its_owner_alone(
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_sqlite_keeps_a_rollback_journal_and_waits_for_the_disk(database: Database) -> None:
-    wanted = {"journal_mode": "truncate", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 30_000}
+def test_sqlite_keeps_a_rollback_journal_and_waits_for_the_disk(tmp_path: Path) -> None:
+    """Who finds the file locked looks again, and SQLite does not sleep (tests/store/test_sqlite_locks.py)."""
+    database = Database(f"sqlite:///{tmp_path}/tuner.db")
+    wanted = {"journal_mode": "truncate", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 0}
     with database.read() as db:
         found = {name: db.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in wanted}
     assert found == wanted

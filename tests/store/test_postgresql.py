@@ -22,12 +22,12 @@ from tuner.domain.money import Cost, Money
 from tuner.domain.objective import Mode
 from tuner.domain.time import Instant
 from tuner.store import above, above_changes, best, jobs, launches, leadership, leases, ledger, spend
+from tuner.store.access_tables import projects
 from tuner.store.best import Limits
 from tuner.store.database import Database, newest_revision
 from tuner.store.journal import SqlJournal
 from tuner.store.leadership import Term
 from tuner.store.spend import Span
-from tuner.store.tables import metadata
 
 pytestmark = pytest.mark.skipif(postgres.programs() is None, reason="this machine has no PostgreSQL")
 
@@ -45,7 +45,7 @@ def database() -> Iterator[Database]:
 def test_alembic_finds_nothing_to_change_in_the_migrated_schema(database: Database) -> None:
     with database.read() as db:
         context = MigrationContext.configure(db, opts={"compare_type": True})
-        assert compare_metadata(context, metadata) == []
+        assert compare_metadata(context, projects.metadata) == []
 
 
 def test_migrating_again_changes_nothing(database: Database) -> None:
@@ -70,6 +70,45 @@ def test_what_a_database_refuses_or_has_no_connection_for_is_said(
             stack.enter_context(database.read())
         with pytest.raises(Unavailable, match="all connections wait"):
             stack.enter_context(database.read())
+
+
+def test_a_database_that_is_away_for_a_while_is_waited_for_by_who_has_patience(database: Database) -> None:
+    admin = database.engine.execution_options(isolation_level="AUTOCOMMIT")
+    with admin.connect() as db:
+        db.exec_driver_sql("CREATE DATABASE away ALLOW_CONNECTIONS false")
+    url = database.url.set(database="away").render_as_string(hide_password=False)
+    with pytest.raises(Unavailable, match="not currently accepting"), Database(url).read():
+        pass
+    patient, answers = Database(url, patience_s=60), list[int]()
+
+    def ask() -> None:
+        with patient.write() as db:
+            answers.append(db.exec_driver_sql("SELECT 1").scalar_one())
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        asking.join(0.5)
+        assert asking.is_alive()
+    finally:
+        with admin.connect() as db:
+            db.exec_driver_sql("ALTER DATABASE away ALLOW_CONNECTIONS true")
+        asking.join(60)
+    assert answers == [1]
+    patient.dispose()
+
+
+def test_a_server_that_falls_silent_is_given_up_in_time_unless_the_url_says_otherwise(
+    database: Database,
+) -> None:
+    url = database.url.update_query_dict({"connect_timeout": "77"})
+    own = Database(url.render_as_string(hide_password=False))
+    for found, timeout in ((database, "10"), (own, "77")):
+        with found.read() as db:
+            used = db.connection.dbapi_connection.info.get_parameters()  # type: ignore[union-attr]
+        assert used["connect_timeout"] == timeout
+        assert used["tcp_user_timeout"] == "20000"
+    own.dispose()
 
 
 def test_services_that_start_at_once_on_an_empty_database_migrate_it_once(database: Database) -> None:
@@ -266,6 +305,37 @@ def test_of_two_that_begin_the_first_term_of_all_one_leads(database: Database) -
     assert found == [None]
     with database.read() as db:
         assert leadership.get(db, "first") == first
+
+
+def test_a_leader_that_stood_still_in_a_write_is_told_so_and_nothing_of_it_is_kept(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leadership, "STOPPED_MS", 50)
+    until = Instant(10**9)
+    with database.write() as db:
+        term = leadership.begin(db, "stands", "still", "1", now=Instant(0), until=until)
+    assert term is not None
+    alive = "SELECT count(*) FROM pg_stat_activity WHERE pid = {}"
+
+    def write() -> None:
+        with leadership.write(database, term) as db:
+            assert leases.take(db, "stands", "still", now=Instant(0), until=until)
+            pid = db.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+            while True:
+                with database.read() as other:
+                    if not other.exec_driver_sql(alive.format(pid)).scalar_one():
+                        return
+
+    with pytest.raises(Unavailable, match="stood still"):
+        write()
+    with database.write() as db:
+        assert leases.take(db, "stands", "another", now=Instant(0), until=until)
+
+
+def test_terms_go_by_the_clock_of_the_database_whatever_a_service_has(database: Database) -> None:
+    with database.read() as db:
+        first, second = leadership.clock(db, Instant(5)), leadership.clock(db, Instant(0))
+    assert 10**18 < first < second
 
 
 def test_of_two_that_take_a_lease_at_once_one_has_it(database: Database) -> None:

@@ -4,10 +4,11 @@ import threading
 import time
 from urllib.parse import urlencode
 
+import psutil
 import pytest
 
 from tests.system import books
-from tests.system.serving import Served
+from tests.system.serving import Served, children
 from tuner.engine.ray_cluster import LocalHead
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
@@ -31,14 +32,25 @@ class Watch(threading.Thread):
         self._seen_at = 0.0
 
     def run(self) -> None:
-        while not self._over.wait(0.05):
-            if self._served.workers():
+        # Those that were found are looked at alone: to look among all processes takes the time that the worker should have.
+        servers: list[psutil.Process] = []
+        while not self._over.wait(0.05 if servers else 0.5):
+            if not any(_lives(server) for server in servers):
+                servers = [server for worker in self._served.workers() for server in children(worker)]
+            if servers:
                 self._seen_at = time.time()
 
     def stop(self) -> float:
         self._over.set()
         self.join()
         return self._seen_at
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
 
 
 def began(served: Served) -> float:

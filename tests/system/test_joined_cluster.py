@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from tests.system import books
-from tests.system.serving import Served
+from tests.system.serving import Served, until
 from tuner.engine.ray_cluster import LocalHead
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
@@ -21,6 +22,17 @@ def theirs(tmp_path: Path) -> Iterator[LocalHead]:
     head.stop()
 
 
+def shown(served: Served, path: str) -> httpx2.Response:
+    key = (served.home / "api_key").read_text().strip()
+    return httpx2.get(f"{served.client.url}{path}", headers={"Authorization": f"Bearer {key}"}, timeout=240)
+
+
+def drivers(served: Served, job: str) -> list[str]:
+    """How those of a job are, by Ray's dashboard."""
+    shown_jobs = shown(served, "/ray/api/jobs/").json()
+    return [one["status"] for one in shown_jobs if one["metadata"].get("tuning_job") == job]
+
+
 def test_a_job_runs_on_a_cluster_that_was_there(theirs: LocalHead, tmp_path: Path) -> None:
     url = theirs.find_or_start().dashboard_url
     joined = Served(tmp_path / "home", TUNER_RAY_ADDRESS=url, RAY_AUTH_TOKEN=theirs.token).start()
@@ -28,7 +40,11 @@ def test_a_job_runs_on_a_cluster_that_was_there(theirs: LocalHead, tmp_path: Pat
         job = joined.submit("steady:train", budget={"usd": 1, "trials": 3}, constants={"step_s": 0.01}).id
         ended = joined.finished(job)
         assert ended.stop_reason == "trials", ended.detail
-        assert ended.links.ray_dashboard == url
+        assert ended.links.ray_dashboard == "/ray/"
+        assert shown(joined, "/ray/").text.startswith("<!doctype html>")
+        until(
+            "Ray's dashboard shows that the driver has ended", lambda: drivers(joined, job) == ["SUCCEEDED"]
+        )
         books.check(joined.client, job)
     finally:
         joined.stop()

@@ -85,11 +85,11 @@ def test_a_job_survives_the_end_of_each_process(fragile: Served, tmp_path: Path)
     fragile.start()
     goes_on("the machine was restarted")
     (tmp_path / "hurry").touch()
+    undisturbed = fragile.submit("steady:train", budget=budget, constants={"step_s": 0.01}).id
     ended = fragile.finished(job)
     assert (ended.state, ended.stop_reason) == ("succeeded", "trials"), ended.detail
     books.check(fragile.client, job)
     no_report_is_lost_or_doubled(fragile, job)
-    undisturbed = fragile.submit("steady:train", budget=budget, constants={"step_s": 0.01}).id
     fragile.finished(undisturbed)
     assert decisions(fragile, job) == decisions(fragile, undisturbed)
 

@@ -36,6 +36,7 @@ def tried(served: Served) -> Iterator[Served]:
         found = served.client.submit(yaml.load(job.text, JobYaml))  # noqa: S506  a SafeLoader
         served.client.wait(found.id)
     yield served
+    served.client.put_quota()
     for budget in sorted(served.client.budgets().items, key=lambda one: one.parent is None):
         served.client.remove_budget(budget.name)
 

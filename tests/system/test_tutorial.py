@@ -21,7 +21,8 @@ ALREADY = ("make install", "source .venv/bin/activate")  # or there would be no 
 
 
 class Newcomer:
-    """One who types what the page says. Only the port is another one, and the machine is said to have two CPUs."""
+    """One who types what the page says. Only the port is another one, and the machine is said to have two CPUs, of twice the price that
+    they have on the page: so its budgets last half as long."""
 
     def __init__(self, folder: Path) -> None:
         self._desk = folder / "desk"
@@ -31,7 +32,8 @@ class Newcomer:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         clean = {name: value for name, value in os.environ.items() if not name.startswith("TUNER_")}
         small = {"TUNER_PORT": "0", "TUNER_LOCAL_CPUS": "2", "TUNER_CLOUD": "none"}
-        self._environment = {**clean, **small, "PATH": path, "HOME": str(self._home)}
+        dear = {"TUNER_NODE_PRICES": "local=0.20"}
+        self._environment = {**clean, **small, **dear, "PATH": path, "HOME": str(self._home)}
         self._service: subprocess.Popen[bytes] | None = None
         self._job = "JOB"
 

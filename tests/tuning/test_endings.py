@@ -1,10 +1,12 @@
 """How jobs come to an end, wait for what is above them, and heed advice: short stories."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from tests.tuning.test_decide import AT, Story, begins
+from tests.tuning.test_reserve import Trial, state_of
 from tuner.domain import commands as do
 from tuner.domain import events as ev
 from tuner.domain.budget import Budget
@@ -225,6 +227,28 @@ def test_one_that_cannot_be_saved_makes_no_room_for_the_leader() -> None:
         orders = story.tell(told_of)
         parks = number == 1 and resumable
         assert orders == ([do.Park(SECOND)] if parks else [])
+
+
+def test_beside_the_leader_a_short_way_to_the_end_is_gone_before_a_long_one() -> None:
+    """Of two that wait the first cannot be finished any more; the second can, and no new one begins."""
+    leader, far, near = Trial("running", 20, 40), Trial("parked", 5, 12), Trial("parked", 36, 40)
+    state = state_of(28, leader, far, near)
+    state.budget = replace(state.budget, trials=3)
+    assert told(state, ev.Asked(AT, "resume")) == [do.Begin("trial_00002", {"x": 0.5}, 40)]
+
+
+def test_a_leader_that_is_on_its_way_is_not_sent_twice() -> None:
+    story = Story(concurrency=2, trials=1)
+    assert story.report(0, 1, 0.5) == [do.Proceed(FIRST, 3)]
+    assert story.state.ending is None
+
+
+def test_one_that_is_still_being_saved_is_promoted_once_it_is() -> None:
+    story = Story(concurrency=3)
+    for trial, value in enumerate((0.9, 0.5, 0.1)):
+        assert story.report(trial, 1, value) == [do.Park(f"trial_0000{trial}")]
+    assert begins(story.parked(1, 1)) == [("trial_00003", 1)]
+    assert begins(story.parked(0, 1)) == [(FIRST, 3)]
 
 
 # Where trials of earlier jobs stood

@@ -71,6 +71,7 @@ def test_the_market_that_was_asked_for_is_the_market() -> None:
     assert chosen(terms("spot"), sight(there=(SPOT,))) == (SPOT, "cheapest")
     late = sight(now=990)
     assert chosen(terms("spot"), late) == (None, "waits")
+    assert chosen(terms("spot"), sight(now=990, at=OTHER, there=(SPOT,))) == (OTHER, "stays")
 
 
 def test_a_market_without_an_offer_is_refused() -> None:

@@ -13,10 +13,10 @@ from tuner.settings import Settings
 HEAD = f"""# REST
 {MADE}
 
-Everything under `/v1` wants `Authorization: Bearer KEY`. Errors are `application/problem+json`: 401, 404, 409, 422 and 503 may answer any call
+Everything under `/v1` wants `Authorization: Bearer KEY`. Errors are `application/problem+json`: 400, 401, 404, 408, 409, 413, 414, 422, 429, 431 and 503 may answer any call
 ([what they mean](../api.md#errors)). `/docs` of the service has the same to try out, `/openapi.json` for programs.
 """
-USUAL = {"401", "404", "409", "422", "503"}  # told once, above
+USUAL = {"400", "401", "404", "408", "409", "413", "414", "422", "429", "431", "503"}  # told once, above
 VERBS = ("get", "post", "put", "patch", "delete")
 
 

@@ -3,19 +3,21 @@
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI
 
 from tuner import __version__
-from tuner.api import page, problems, session
-from tuner.api.auth import require_key
+from tuner.api import access, document, page, problems, ray_dashboard, session
+from tuner.api.auth import Callers
+from tuner.api.bodies import unambiguous
 from tuner.api.hub import Hub
-from tuner.api.limits import BodyLimit
+from tuner.api.limits import RateLimit, RequestLimits, Room
 from tuner.api.metrics import Latency, Metrics
+from tuner.api.request_id import RequestId
 from tuner.api.routers import (
     advice,
     answers,
+    audit,
     best,
     budgets,
     curves,
@@ -23,23 +25,23 @@ from tuner.api.routers import (
     events,
     health,
     jobs,
+    keys,
     logs,
+    packages,
+    people,
     pilots,
     plans,
     prices,
+    quota,
     spend,
 )
 from tuner.api.routers.curves import Drawn
 from tuner.api.shared import Shared
-from tuner.schemas.problem import Problem
 from tuner.service.dashboards import optuna_dashboard
 from tuner.service.figures import Reader
 from tuner.service.wiring import Service
 
-RESPONSES: dict[int | str, dict[str, Any]] = {
-    status: {"model": Problem, "content": {"application/problem+json": {}}}
-    for status in (401, 404, 409, 422, 503)
-}
+RESPONSES = document.problems(400, 401, 403, 404, 408, 409, 413, 414, 422, 429, 431, 503)
 
 
 def create_app(
@@ -59,13 +61,17 @@ def create_app(
     )
     app.state.service = service
     app.state.api_key = service.settings.api_key()
+    app.state.callers = Callers()
     app.state.is_ready, app.state.leaving = is_ready, threading.Event()
-    app.state.hub, app.state.shared, app.state.curves = Hub(), Shared[bytes](), Shared[Drawn]()
+    app.state.hub, app.state.shared, app.state.curves = Hub(), Shared[bytes](len), Shared(Drawn.size)
     app.state.figures = Reader(service)
     app.state.metrics = Metrics(app.state.figures.read, service.vitals)
     app.state.mirrors = mirrors
     problems.install(app)
-    v1 = APIRouter(prefix="/v1", dependencies=[Depends(require_key)], responses=RESPONSES)
+    document.install(app)
+    access.describe(app)
+    rules = [Depends(access.allow), Depends(unambiguous)]
+    v1 = APIRouter(prefix="/v1", dependencies=rules, responses=RESPONSES)
     # A request is compared with routes in this order: those that pages ask for again and again come first.
     for part in (
         best,
@@ -81,6 +87,11 @@ def create_app(
         prices,
         spend,
         budgets,
+        packages,
+        people,
+        keys,
+        quota,
+        audit,
     ):
         v1.include_router(part.router)
     v1.include_router(session.router)
@@ -90,8 +101,13 @@ def create_app(
         from tuner.api import dashboards  # it needs an extra
 
         dashboards.install(app, dashboard)
+    ray_dashboard.install(app)
     if page_files is not None:
         page.install(app, page_files)
-    app.add_middleware(BodyLimit)
+    app.add_middleware(RequestLimits)
+    app.add_middleware(Room)
+    rate = service.settings.rate_limit
+    app.add_middleware(RateLimit, key=app.state.api_key, callers=app.state.callers, rate=rate)
     app.add_middleware(Latency, metrics=app.state.metrics)
+    app.add_middleware(RequestId)
     return app

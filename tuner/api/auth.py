@@ -1,19 +1,53 @@
-"""One bearer key for everything under `/v1`."""
+"""Who asks: by the bearer key that everything under `/v1` takes. What they may do is in `tuner.api.access`."""
 
-import hmac
-from typing import Annotated
+from collections import OrderedDict
+from functools import partial
 
-from fastapi import Depends, HTTPException, Request
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
 
-_scheme = HTTPBearer(auto_error=False, description="the key in $TUNER_HOME/api_key")
+from tuner.domain.access import Actor
+from tuner.domain.errors import Unauthorized
+from tuner.service import access
+from tuner.service.wiring import Service
+
+PROJECT = "Tuner-Project"
+REMEMBERED = 10_000
 
 
-async def require_key(
-    request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_scheme)]
-) -> None:
-    """Raises 401. The comparison takes the same time whatever was given."""
-    expected: str = request.app.state.api_key
-    if given is None or not hmac.compare_digest(given.credentials.encode(), expected.encode()):
-        detail = "send the header Authorization: Bearer KEY, with the key from $TUNER_HOME/api_key"
-        raise HTTPException(401, detail, headers={"WWW-Authenticate": "Bearer"})
+class Callers:
+    """Credentials that counted when they were last looked at: each of them has its share of requests (`RateLimit`) apart from the
+    address that it comes from. Nobody is let in for being here. In one event loop."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[str, None] = OrderedDict()
+
+    def note(self, given: str, *, counts: bool) -> None:
+        self._seen.pop(given, None)
+        if counts:
+            self._seen[given] = None
+            while len(self._seen) > REMEMBERED:
+                self._seen.popitem(last=False)
+
+    def __contains__(self, given: str) -> bool:
+        return given in self._seen
+
+
+async def actor_of(request: Request, given: str | None) -> Actor:
+    """Raises Unauthorized, or NotFound for a project that they have no part in."""
+    if given is None:
+        raise Unauthorized(access.MISSING)
+    service: Service = request.app.state.service
+    project = request.headers.get(PROJECT)
+    if access.is_operators(given, request.app.state.api_key):
+        if project is None:  # waits for nothing
+            return access.operator(service, None)
+        return await run_in_threadpool(access.operator, service, project)
+    callers: Callers = request.app.state.callers
+    try:
+        found = await run_in_threadpool(partial(access.user_of, service, given, project))
+    except Unauthorized:
+        callers.note(given, counts=False)
+        raise
+    callers.note(given, counts=True)
+    return found

@@ -1,6 +1,5 @@
 """optuna-dashboard at `/optuna`: behind the key, and for reading alone."""
 
-import hmac
 import logging
 from functools import partial
 from typing import Any, cast
@@ -12,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tuner.api import session
+from tuner.api.behind_key import PLAIN, POLICY, refusal
 from tuner.api.problems import answer
 from tuner.domain.errors import NotFound
 from tuner.service.dashboards import OPTUNA, OptunaDashboard, optuna_study
@@ -20,18 +19,7 @@ from tuner.service.wiring import Service
 
 log = logging.getLogger("tuner.api")
 
-READING = ("GET", "HEAD")
 THREADS = 4
-POLICY = {
-    "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; object-src 'none';"
-    " style-src 'self' data: 'unsafe-inline'; script-src 'self' 'unsafe-eval'; base-uri 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-}
-PLAIN = {**POLICY, "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'"}
-LOCKED = """<!doctype html><html lang="en"><title>The key is missing</title><h1>The key is missing</h1>
-<p>Open this dashboard from a job on <a href="/">the page</a>, which has the key: it lets this browser in for eight hours.
-Scripts send the header <code>Authorization: Bearer KEY</code>.</p></html>"""
 
 
 def install(app: FastAPI, dashboard: OptunaDashboard) -> None:
@@ -49,7 +37,7 @@ class Mounted:
         if scope["type"] != "http":
             return
         request = Request(scope)
-        refused = self._refused(request)
+        refused = await refusal(self._app, request, "the Optuna dashboard is a copy, for reading alone")
         if refused is not None:
             await refused(scope, receive, send)
             return
@@ -59,24 +47,6 @@ class Mounted:
             log.warning("the Optuna dashboard does not answer: %s", str(error).partition("\n")[0][:500])
             answered = answer(503, "Unavailable", "the storage of the Optuna dashboard does not answer")
         await answered(scope, receive, send)
-
-    def _refused(self, request: Request) -> Response | None:
-        if request.method not in READING:
-            return answer(405, "Not here", "the Optuna dashboard is a copy, for reading alone")
-        if self._has_key(request):
-            return None
-        if "text/html" in request.headers.get("accept", ""):
-            return HTMLResponse(LOCKED, 401, headers=PLAIN)
-        detail = "POST /v1/session lets a browser in; scripts send the header Authorization: Bearer KEY"
-        return answer(401, "The key is missing or wrong", detail)
-
-    def _has_key(self, request: Request) -> bool:
-        key: str = self._app.state.api_key
-        service: Service = self._app.state.service
-        kind, _, given = request.headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer":
-            return hmac.compare_digest(given.encode(), key.encode())
-        return session.is_good(request.cookies.get(session.COOKIE, ""), key, service.now())
 
     async def _answer(self, request: Request) -> ASGIApp:
         path = request.scope["path"].removeprefix(request.scope.get("root_path", "")).rstrip("/")

@@ -8,14 +8,16 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Query, Request
 
+from tuner.domain.access import Actor
 from tuner.domain.errors import Invalid
 from tuner.service.wiring import Service
 
 
 async def service_of(request: Request) -> Service:
-    """Without a thread of its own, as is all that waits for nothing."""
+    """On behalf of who asks, in their project. Without a thread of its own, as is all that waits for nothing."""
     found: Service = request.app.state.service
-    return found
+    actor: Actor | None = getattr(request.state, "actor", None)
+    return found if actor is None else found.within(actor)
 
 
 Svc = Annotated[Service, Depends(service_of)]

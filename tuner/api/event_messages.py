@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from tuner.api import present
-from tuner.api.hub import Look, Piece
+from tuner.api.hub import BEGIN, Look, Piece
 from tuner.domain.job import FINAL
 from tuner.service import answers
 from tuner.service.answers import Told
@@ -44,6 +44,14 @@ class Record:
 
     async def newest(self) -> int:
         return await asyncio.to_thread(answers.newest, self._service, self._job)
+
+    def whole(self, after: int) -> bytes:
+        """All behind an event and how things stand, of a job that has ended; nothing where it is more than is read at once."""
+        found = answers.changes(self._service, self._job, after)
+        if found.told.more:
+            return b""
+        stand = "".join(message for _, message in standing(found.view).values())
+        return BEGIN + (told(found.told).after(after) + stand).encode()
 
     def _look(self, after: int | None) -> Look:
         seq = answers.newest(self._service, self._job) if after is None else after

@@ -14,6 +14,7 @@ from typing import Protocol
 
 LOOK_S = 0.25
 ALIVE_S = 15.0
+BEGIN = b"retry: 1000\n\n"
 BEHIND = 100  # pieces that may wait for a watcher: half a minute of a busy job
 log = logging.getLogger("tuner.api")
 
@@ -192,7 +193,7 @@ class Hub:
         feed.users += 1
         watcher: _Watcher | None = None
         try:
-            yield b"retry: 1000\n\n"
+            yield BEGIN
             await feed.ready.wait()
             watcher = feed.register()
             until, standing = feed.seq, feed.standing()

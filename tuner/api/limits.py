@@ -1,22 +1,48 @@
-"""Bodies have a limit, told or not."""
+"""What a request may be at most: each limit answered with a problem that names it."""
+
+import asyncio
+import hmac
+import math
+import re
+import time
+from collections.abc import Callable, Container, Iterator
+from itertools import accumulate
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tuner.api.problems import answer
+from tuner.service.packages import most_bytes
 
 MAX_BODY_BYTES = 1 << 20
+PACKAGES = "/v1/packages"
+MAX_DEPTH = 32
+MAX_TARGET_BYTES = 8 << 10
+MAX_HEADERS = 100
+MAX_HEADER_BYTES = 32 << 10
+BODY_S = 25.0
+# Two or three seconds' work.
+MOST_WAITING, BUSY_S = 500, 2
+FREE = ("/healthz", "/readyz", "/metrics")
+# Of clients that asked last; who is forgotten begins anew.
+REMEMBERED = 10_000
+CLOCK_S = 1e-6  # what sums of times are wrong by at most
+TITLES = {
+    400: "The body's length is told twice",
+    413: "The body is too large",
+    414: "The path and query are too long",
+    431: "The headers are too large",
+}
+# One that does not end, ends with the text: each place is looked at once.
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.?)*+(?:"|\Z)', re.DOTALL)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 
-class BodyTooLarge(HTTPException):
-    """More came than is read. An HTTPException, which FastAPI passes on from the reading of a body."""
-
-    def __init__(self) -> None:
-        super().__init__(413, f"send at most {MAX_BODY_BYTES} bytes")
-
-
-class BodyLimit:
-    """ASGI middleware: 413 for a body that says it is, or turns out, larger than a MiB."""
+class RequestLimits:
+    """ASGI middleware: 400 for a body of two lengths, 414 and 431 for a target and headers that are too large, 413, 408 and 422
+    for a body that is too large, too slow or nested too deep. A package may be as large as the service of the app allows, and is
+    no JSON."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -25,19 +51,174 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        told = dict(scope["headers"]).get(b"content-length", b"0")
-        if told.isdigit() and int(told) > MAX_BODY_BYTES:
-            refusal = answer(413, "The body is too large", BodyTooLarge().detail)
-            await refusal(scope, receive, send)
+        is_package = scope["method"] == "POST" and scope["path"] == PACKAGES
+        most = most_bytes(scope["app"].state.service.settings) if is_package else MAX_BODY_BYTES
+        if (refused := _refusal(scope, most)) is not None:
+            status, detail = refused
+            said = answer(status, TITLES[status], detail)
+            if status == 400:
+                said.headers["Connection"] = "close"
+            await said(scope, receive, send)
+        else:
+            await self._app(scope, _Body(receive, most, is_json=not is_package), send)
+
+
+def _refusal(scope: Scope, most: int) -> tuple[int, str] | None:
+    headers = scope["headers"]
+    names = dict(headers)
+    if b"content-length" in names and b"transfer-encoding" in names:
+        # A proxy may have taken the other one, and the rest for another request (RFC 9112, 6.1).
+        return 400, "send Content-Length or Transfer-Encoding, not both"
+    told = names.get(b"content-length", b"0")
+    if told.isdigit() and int(told) > most:
+        return 413, f"send at most {most} bytes"
+    if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > MAX_TARGET_BYTES:
+        return 414, f"send a path and query of at most {MAX_TARGET_BYTES} bytes"
+    if len(headers) > MAX_HEADERS or sum(len(k) + len(v) for k, v in headers) > MAX_HEADER_BYTES:
+        return 431, f"send at most {MAX_HEADERS} headers of {MAX_HEADER_BYTES} bytes together"
+    return None
+
+
+class _Body:
+    """`receive` of a request: its body in one piece, once it is looked at. Raises HTTPException, which FastAPI passes on from
+    the reading of a body."""
+
+    def __init__(self, receive: Receive, most: int, *, is_json: bool) -> None:
+        self._receive, self._is_read = receive, False
+        self._most, self._is_json = most, is_json
+
+    async def __call__(self) -> Message:
+        if self._is_read:
+            return await self._receive()
+        self._is_read = True
+        try:
+            async with asyncio.timeout(BODY_S):
+                return await self._whole()
+        except TimeoutError as error:
+            raise HTTPException(408, f"send the body within {BODY_S:.0f} s") from error
+
+    async def _whole(self) -> Message:
+        parts, seen = [], 0
+        while True:
+            message = await self._receive()
+            if message["type"] != "http.request":
+                return message
+            parts.append(message.get("body", b""))
+            seen += len(parts[-1])
+            if seen > self._most:
+                raise HTTPException(413, f"send at most {self._most} bytes")
+            if not message.get("more_body", False):
+                break
+        body = b"".join(parts)
+        if self._is_json and is_deeper(body, MAX_DEPTH):
+            raise HTTPException(422, f"nest lists and objects at most {MAX_DEPTH} levels deep")
+        return {"type": "http.request", "body": body, "more_body": False}
+
+
+def is_deeper(body: bytes, depth: int) -> bool:
+    """Whether lists and objects of a JSON text nest deeper; of other bytes, anything."""
+    if body.count(b"[") + body.count(b"{") <= depth:
+        return False
+    brackets = _STRING.sub(b"", body).translate(None, _NO_BRACKETS)
+    return any(level > depth for level in accumulate(map(_STEP.__getitem__, brackets)))
+
+
+class Buckets:
+    """A token bucket for each client, as one time until when it is used up (GCRA, ATM Forum TM 4.0): `rate` a second, and twice as
+    many at once."""
+
+    def __init__(self, rate: float, now: Callable[[], float] = time.monotonic) -> None:
+        self._each_s, self._burst_s, self._now = 1 / rate, 2.0, now
+        self._until: dict[str, float] = {}
+
+    def take(self, client: str) -> float:
+        """Seconds to wait; 0 where there was a token."""
+        now = self._now()
+        until = max(self._until.pop(client, 0.0), now)
+        wait_s = until + self._each_s - now - self._burst_s
+        if wait_s < CLOCK_S:
+            wait_s, until = 0.0, until + self._each_s
+        self._until[client] = until
+        if len(self._until) > REMEMBERED:
+            del self._until[next(iter(self._until))]
+        return wait_s
+
+
+class RateLimit:
+    """ASGI middleware: 429 for whoever asks too often. With a key, all who have it are one; without one, who asks from one address.
+    `callers`: keys that counted when they were last used, beside the service's own."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        key: str,
+        callers: Container[str] = (),
+        rate: int,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._app, self._rate, self._buckets = app, rate, Buckets(rate, now)
+        self._callers = callers
+        self._credentials = f"bearer {key}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in FREE:
+            await self._app(scope, receive, send)
             return
-        seen = 0
+        wait_s = self._buckets.take(self._client(scope))
+        if wait_s == 0:
+            await self._app(scope, receive, send)
+            return
+        seconds = math.ceil(wait_s)
+        detail = f"at most {self._rate} requests a second are answered, by TUNER_RATE_LIMIT: ask again in {seconds} s"
+        refused = answer(429, "Too many requests", detail)
+        refused.headers["Retry-After"] = str(seconds)
+        await refused(scope, receive, send)
 
-        async def counted() -> Message:
-            nonlocal seen
-            message = await receive()
-            seen += len(message.get("body", b""))
-            if seen > MAX_BODY_BYTES:
-                raise BodyTooLarge
-            return message
+    def _client(self, scope: Scope) -> str:
+        for value in _all(scope, b"authorization"):
+            if hmac.compare_digest(value[:7].lower() + value[7:], self._credentials):
+                return ""
+            if (given := value[7:].decode("latin-1")) in self._callers:
+                return given
+        return _address(scope)
 
-        await self._app(scope, counted, send)
+
+class Room:
+    """ASGI middleware: 503 for who comes while `MOST_WAITING` wait for their answers to begin. To wait behind them would take seconds; and
+    where more is asked than can be answered, all would wait ever longer, until they give up and none is answered in time."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app, self._waiting = app, set[object]()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in FREE:
+            await self._app(scope, receive, send)
+            return
+        if len(self._waiting) >= MOST_WAITING:
+            detail = f"{MOST_WAITING} requests wait for their answers already: ask again in {BUSY_S} s"
+            refused = answer(503, "Too busy", detail)
+            refused.headers["Retry-After"] = str(BUSY_S)
+            await refused(scope, receive, send)
+            return
+        this = object()
+
+        async def told(message: Message) -> None:
+            self._waiting.discard(this)  # a stream may go on for hours
+            await send(message)
+
+        self._waiting.add(this)
+        try:
+            await self._app(scope, receive, told)
+        finally:
+            self._waiting.discard(this)
+
+
+def _all(scope: Scope, name: bytes) -> Iterator[bytes]:
+    return (value for found, value in scope["headers"] if found == name)
+
+
+def _address(scope: Scope) -> str:
+    """Of IPv6, the network: its owner has all addresses in it."""
+    host = str((scope.get("client") or ("unknown",))[0])
+    return ":".join(host.split(":")[:4]) if host.count(":") > 3 else host

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tuner import __version__
 from tuner.api import families, recorded
+from tuner.api.templates import template_of
 from tuner.domain.errors import Unavailable
 from tuner.service.figures import Figures
 from tuner.service.vitals import Vitals
@@ -49,7 +50,7 @@ class Metrics:
     def answered(self, scope: Scope, status: int, seconds: float) -> None:
         method = scope["method"] if scope["method"] in METHODS else "other"
         self._duration.labels(method).observe(seconds)
-        self._requests.labels(method, _template(scope), f"{status // 100}xx").inc()
+        self._requests.labels(method, template_of(scope), f"{status // 100}xx").inc()
 
     def render(self, accept: str) -> tuple[bytes, str]:
         """The text and its type: OpenMetrics where it is accepted, else Prometheus' own."""
@@ -110,13 +111,3 @@ class Latency:
 def _is_stream(start: Message) -> bool:
     kinds = (value for name, value in start.get("headers", ()) if name.lower() == b"content-type")
     return any(kind.startswith(b"text/event-stream") for kind in kinds)
-
-
-def _template(scope: Scope) -> str:
-    """The route's template from the root; "none" where there is no such path, so that nobody can make series at will."""
-    path: str = getattr(scope.get("route"), "path", "none")
-    return (
-        f"/v1{path}"
-        if scope["path"].startswith("/v1/") and path.startswith("/") and not path.startswith("/v1")
-        else path
-    )

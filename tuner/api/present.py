@@ -77,6 +77,8 @@ def job_of(view: JobView) -> wire.Job:
 
 
 def _waits(wait: Wait) -> str:
+    if wait.quota:
+        return f"waits for its project, which may have {wait.quota}"
     return "" if wait.next_opening is None else "waits for its window to open"
 
 
@@ -90,6 +92,7 @@ def spec_to_wire(spec: JobSpec, budget: Budget) -> dict[str, Any]:
     )
     return {
         "trainable": spec.trainable,
+        "package": spec.package,
         "objective": _fields(spec.objective),
         "search_space": {name: _parameter_to_wire(p) for name, p in spec.space.parameters.items()},
         "constants": dict(spec.constants),

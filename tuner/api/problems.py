@@ -14,6 +14,8 @@ from tuner.schemas.problem import FieldProblem, Problem
 
 STATUS: dict[type[errors.TunerError], int] = {
     errors.Invalid: 422,
+    errors.Unauthorized: 401,
+    errors.Forbidden: 403,
     errors.NotFound: 404,
     errors.NothingAffordable: 404,
     errors.Conflict: 409,
@@ -56,13 +58,21 @@ def _on_shape(_request: Request, error: Exception) -> JSONResponse:
 def _on_http(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     title = {
-        401: "The key is missing or wrong",
         404: "There is no such path",
         405: "This method is not allowed here",
+        408: "The body came too slowly",
         413: "The body is too large",
+        422: "The request is not valid",
     }
+    detail, fields = str(error.detail), list[FieldProblem]()
+    if error.status_code == 422:
+        fields = [FieldProblem(pointer="", detail=detail)]
     response = answer(
-        error.status_code, title.get(error.status_code, "The request was refused"), str(error.detail)
+        error.status_code,
+        title.get(error.status_code, "The request was refused"),
+        detail,
+        kind="invalid" if fields else None,
+        fields=fields,
     )
     response.headers.update(error.headers or {})
     return response
@@ -83,7 +93,7 @@ def answer(
         detail=detail,
         errors=list(fields),
     )
-    headers = {"Retry-After": "2"} if status == 503 else {}
+    headers = {503: {"Retry-After": "2"}, 401: {"WWW-Authenticate": "Bearer"}}.get(status)
     return JSONResponse(
         problem.model_dump(), status_code=status, media_type="application/problem+json", headers=headers
     )

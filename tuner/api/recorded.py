@@ -69,7 +69,7 @@ def _bill(f: Figures) -> Values:
 
 def _budgets(value: Callable[[Budget], float | None]) -> Callable[[Figures], Values]:
     def found(f: Figures) -> Values:
-        return {(one.budget.name,): told for one in f.budgets if (told := value(one)) is not None}
+        return {(one.name,): told for one in f.budgets if (told := value(one)) is not None}
 
     return found
 

@@ -56,6 +56,7 @@ def spec_of(request: wire.JobRequest) -> JobSpec:
     spec = JobSpec(
         name=request.name,
         trainable=request.trainable,
+        package=request.package,
         objective=Objective(**request.objective.model_dump()),
         space=sp.Space({name: _parameter(given) for name, given in request.search_space.items()}),
         budget=budget,

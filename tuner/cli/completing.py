@@ -1,7 +1,6 @@
 """Words that a shell offers: ids as the service knows them, asked for once, shortly, and without a word where it does not answer."""
 
 import json
-import urllib.request
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
@@ -47,6 +46,8 @@ def _those(found: Offered, incomplete: str) -> Offered:
 
 def _items(path: str) -> list[Mapping[str, Any]]:
     """None where anything is wrong: a shell that waits for completions has no place for problems."""
+    import urllib.request  # of no use to the commands themselves
+
     try:
         settings = Settings.from_env()
         key = settings.given_api_key or settings.api_key_path.read_text().strip()

@@ -7,6 +7,7 @@ import functools
 import json
 import sys
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import typer
@@ -28,11 +29,16 @@ R = TypeVar("R")
 A = TypeVar("A", bound="Answer | DataclassInstance")
 
 
+PROJECT: ContextVar[str | None] = ContextVar("project", default=None)
+"""What `--project` says; None: nothing."""
+
+
 def connect() -> Client:
     """A client of the service that the settings name. It is loaded only when it is asked for: `--help` needs none."""
     from tuner.client import Client
 
-    return Client()
+    project = PROJECT.get()
+    return Client(project=project) if project else Client()
 
 
 class Frame:

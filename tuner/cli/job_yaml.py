@@ -8,10 +8,51 @@ from typing import Any
 
 import typer
 import yaml
+from yaml.composer import ComposerError
+
+MAX_BYTES = 1 << 20  # as the service takes
+MAX_DEPTH = 60  # the service says where it is too deep for a job
+MAX_VALUES = 100_000
+MERGE = "tag:yaml.org,2002:merge"
 
 
 class JobYaml(yaml.SafeLoader):
-    """The safe loader; only numbers with exponents differ."""
+    """The safe loader; only numbers with exponents differ. It refuses what would not mean what it seems to, or would not end: keys that
+    are there twice, aliases that unfold to far more than was written, what is nested deeper than anybody needs."""
+
+    def __init__(self, text: Any) -> None:
+        super().__init__(text)
+        self._depth, self._values = 0, 0
+        self._sizes: dict[int, int] = {}  # of what aliases may name, by id
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        before = self._values
+        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+        is_alias = self.check_event(yaml.AliasEvent)
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise ComposerError(None, None, f"it is nested deeper than {MAX_DEPTH} levels", mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if not is_alias:
+            self._values += 1
+            self._sizes[id(node)] = self._values - before
+        elif id(node) in self._sizes:
+            self._values += self._sizes[id(node)]
+        else:
+            raise ComposerError(None, None, "an alias stands within what it names", mark)
+        if self._values > MAX_VALUES:
+            raise ComposerError(None, None, f"it has more than {MAX_VALUES} values", mark)
+        return node
+
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        node, seen = super().compose_mapping_node(anchor), set[tuple[str, str]]()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != MERGE:
+                if (key.tag, key.value) in seen:
+                    raise ComposerError(None, None, f"the key {key.value!r} is there twice", key.start_mark)
+                seen.add((key.tag, key.value))
+        return node
 
 
 JobYaml.add_implicit_resolver(
@@ -31,7 +72,7 @@ def read_mapping(file: Path, what: str) -> dict[str, Any]:
     text = _text(file)
     try:
         found = yaml.load(text, JobYaml)  # noqa: S506  a SafeLoader
-        json.dumps(found)
+        json.dumps(found, allow_nan=False)
     except yaml.YAMLError as error:
         raise typer.BadParameter(f"{_place(file, error)} is no YAML: {_problem(error)}") from error
     except (TypeError, ValueError) as error:
@@ -55,6 +96,14 @@ def _problem(error: yaml.YAMLError) -> str:
 
 def _text(file: Path) -> str:
     try:
-        return sys.stdin.read() if str(file) == "-" else file.read_text()
+        text = sys.stdin.read(MAX_BYTES + 1) if str(file) == "-" else _read(file)
     except (OSError, UnicodeDecodeError) as error:
         raise typer.BadParameter(f"{file} cannot be read: {error}") from error
+    if len(text) > MAX_BYTES:
+        raise typer.BadParameter(f"{file} is larger than a MiB")
+    return text
+
+
+def _read(file: Path) -> str:
+    with file.open() as opened:
+        return opened.read(MAX_BYTES + 1)

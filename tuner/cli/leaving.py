@@ -11,7 +11,11 @@ from typing import Any
 
 import uvicorn
 
+from tuner.cli.patience import PatientProtocol
+
 ANSWER_S = 10
+# Whoever asks now and then does so on the same connection, and not just as it is closed.
+KEEP_ALIVE_S = 20
 
 
 class LeavingServer(uvicorn.Server):
@@ -28,7 +32,14 @@ class LeavingServer(uvicorn.Server):
         drain_s: float,
     ) -> None:
         config = uvicorn.Config(
-            app, log_level="warning", timeout_graceful_shutdown=ANSWER_S, server_header=False
+            app,
+            http=PatientProtocol,
+            loop="uvloop",
+            timeout_keep_alive=KEEP_ALIVE_S,
+            ws="none",
+            log_level="warning",
+            timeout_graceful_shutdown=ANSWER_S,
+            server_header=False,
         )
         super().__init__(config)
         self._leaving, self._end_streams, self._drain_s = leaving, end_streams, drain_s

@@ -13,15 +13,20 @@ if TYPE_CHECKING:
     from tuner.service.doctor import Findings
     from tuner.service.upkeep import Migrated
 
+To = Annotated[
+    str | None, typer.Option("--to", help="Go back to this older revision, for an older version of tuner.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
 
 
 @with_problems
-def migrate(as_json: Json = False) -> None:
+def migrate(to: To = None, as_json: Json = False) -> None:
     """Bring the database up to date, and end: for where services are started by something that wants this done before."""
     from tuner.service import upkeep  # the parts of a service, which other commands need not wait for
 
-    Frame(as_json).show(upkeep.migrate(Settings.from_env()), _migrated)
+    settings = Settings.from_env()
+    done = upkeep.migrate(settings) if to is None else upkeep.downgrade(settings, to)
+    Frame(as_json).show(done, _migrated)
 
 
 @with_problems

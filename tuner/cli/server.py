@@ -4,20 +4,18 @@ import gc
 import logging
 import socket
 import sys
-import threading
-from contextlib import suppress
 
 import typer
 
 from tuner import web
 from tuner.api.app import create_app
+from tuner.cli.beside import Beside
 from tuner.cli.leaving import LeavingServer
 from tuner.domain.errors import Unavailable
-from tuner.service.catalogue import fault_of_prices
-from tuner.service.cluster import Cluster, RayCluster
+from tuner.service.cluster import RayCluster
 from tuner.service.controller import Controller
-from tuner.service.doctor import fault_of_cluster, refuse_unfit
-from tuner.service.figures import Reader, has_live_jobs
+from tuner.service.doctor import refuse_unfit
+from tuner.service.figures import has_live_jobs
 from tuner.service.keeper import Keeper
 from tuner.service.leading import Renewing
 from tuner.service.mirroring import Mirrors
@@ -36,26 +34,23 @@ def run() -> None:
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     logging.getLogger("alembic").setLevel(logging.WARNING)
     settings = Settings.from_env()
-    listening = _listen(settings)
+    listening = listen(settings)
     service = build(settings)
     refuse_unfit(settings)
     leading, controller, keeper = Renewing(service.leading), Controller(service), Keeper(service)
     mirrors, storage = Mirrors(service), StorageWatch(service)
+    leading.start()
+    controller.start()  # it looks for the cluster while the rest is built
     app = create_app(
         service, is_ready=controller.ready.is_set, mirrors=mirrors.standing, page_files=web.FOLDER
     )
     leaves, end_streams = app.state.leaving, app.state.hub.end
     server = LeavingServer(app, leaving=leaves, end_streams=end_streams, drain_s=settings.drain_s)
     gc.freeze()  # what was imported stays: looking through it again and again makes requests wait for 0.1 s
-    leading.start()
-    controller.start()
+    gc.enable()
     keeper.start()
-    storage.start()
-    threading.Thread(target=_read_first, args=(app.state.figures,), name="figures", daemon=True).start()
-    mirrors.start()
-    threading.Thread(target=_tell_of_cluster, args=(service.cluster,), name="cluster", daemon=True).start()
-    if fault := fault_of_prices(settings):
-        typer.echo(f"prices cannot be told, and jobs are refused, until this is mended: {fault}", err=True)
+    beside = Beside(service, app.state.figures, storage, mirrors, after=controller.ready)
+    beside.start()
     host, port = listening.getsockname()[:2]
     key = "TUNER_API_KEY" if settings.given_api_key else settings.api_key_path
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -66,6 +61,7 @@ def run() -> None:
     try:
         server.run(sockets=[listening])
     finally:
+        beside.stop()
         storage.stop()
         mirrors.stop()
         keeper.stop()
@@ -78,18 +74,6 @@ def run() -> None:
         service.database.dispose()
 
 
-def _read_first(figures: Reader) -> None:
-    """The first reading of a process takes seconds over a large record; the next ones go on from it."""
-    with suppress(Unavailable):
-        figures.read()
-
-
-def _tell_of_cluster(cluster: Cluster) -> None:
-    """Beside the start, which does not wait for a cluster."""
-    if fault := fault_of_cluster(cluster):
-        typer.echo(f"jobs are refused until this is mended: {fault}", err=True)
-
-
 def stop_cluster() -> None:
     settings = Settings.from_env()
     if settings.ray_address:
@@ -99,10 +83,11 @@ def stop_cluster() -> None:
     typer.echo("the local Ray cluster has ended; a service that runs would start it again")
 
 
-def _listen(settings: Settings) -> socket.socket:
+def listen(settings: Settings) -> socket.socket:
     """Bound before anything is started, so that a taken port costs nothing."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    # Of a protocol that is named: for others asyncio sets no TCP_NODELAY, and each answer would wait 40 ms for an acknowledgement.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((settings.host, settings.port))

@@ -25,17 +25,19 @@ from tuner.schemas.job import Job as JobAnswer
 
 
 class Client(Calls, Blocking):
-    """May be shared between threads. Everything raises ApiError."""
+    """May be shared between threads. Everything raises ApiError. `project`: of the operator, who is in several; TUNER_PROJECT where it is
+    not given."""
 
     def __init__(
         self,
         url: str | None = None,
         api_key: str | None = None,
         *,
+        project: str | None = None,
         timeout_s: float = 90.0,
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
-        there = address(url, api_key)
+        there = address(url, api_key, project)
         self.url = there.url
         try:
             self._http = httpx2.Client(
@@ -65,10 +67,11 @@ class AsyncClient(Calls, Awaiting):
         url: str | None = None,
         api_key: str | None = None,
         *,
+        project: str | None = None,
         timeout_s: float = 90.0,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        there = address(url, api_key)
+        there = address(url, api_key, project)
         self.url = there.url
         try:
             self._http = httpx2.AsyncClient(

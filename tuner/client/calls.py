@@ -4,17 +4,21 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
-from urllib.parse import quote
 
 import httpx2
 
 from tuner.client import follow
+from tuner.client.access_calls import AccessCalls
+from tuner.client.audit_calls import AuditCalls
+from tuner.client.budget_calls import BudgetCalls
 from tuner.client.changes import once, raised, wants_more
-from tuner.client.http import TRIES, A, ask, exchange, request
+from tuner.client.http import TRIES, A, ask, exchange, quoted, request
 from tuner.client.methods import call, job_call, job_series, series
+from tuner.client.paging import pages
 from tuner.client.progress import progress_of
 from tuner.client.queries import BestQuery, Elsewhere
-from tuner.client.steps import Item, Series, Steps
+from tuner.client.steps import Series, Steps
+from tuner.client.uploads import Uploads
 from tuner.schemas import answers as show
 from tuner.schemas import best as choices
 from tuner.schemas.job import Job, JobFacts, JobPage
@@ -22,7 +26,6 @@ from tuner.schemas.logs import TrialLog
 
 if TYPE_CHECKING:  # each is loaded when it is asked for
     from tuner.schemas.advice import Advice
-    from tuner.schemas.budgets import BudgetAbove, BudgetList
     from tuner.schemas.curves import Curves
     from tuner.schemas.estimate_answers import Estimate
     from tuner.schemas.plan import Plan
@@ -33,11 +36,9 @@ T = TypeVar("T")
 AnyJob = str | JobFacts
 
 
-class Calls(ABC):
+class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
     """Everything raises ApiError. What is safe to repeat is tried again for some seconds when the service does not answer. `job` is
     a job's id, or the job."""
-
-    url: str
 
     # Jobs
 
@@ -55,7 +56,7 @@ class Calls(ABC):
     def jobs(self, *, state: str | None = None, tag: str | None = None) -> Series[JobFacts]:
         """Newest first, page by page. `tag` is `key:value`."""
         query = {"state": state, "tag": tag}
-        return self._pages(JobPage, "/v1/jobs", query, page=100, made=self._acting)
+        return pages(self.url, JobPage, "/v1/jobs", query, page=100, made=self._acting)
 
     @job_call
     def pause(self, job: AnyJob) -> Steps[JobFacts]:
@@ -173,12 +174,12 @@ class Calls(ABC):
     def trials(self, job: AnyJob, *, sort: str = "number", limit: int | None = None) -> Series[show.Trial]:
         """Page by page; at most `limit` where it is given."""
         path, query = path_of(job, "/trials"), {"sort": sort}
-        return self._pages(show.TrialPage, path, query, page=500, limit=limit, made=_as_it_is)
+        return pages(self.url, show.TrialPage, path, query, page=500, limit=limit)
 
     @call
     def trial(self, job: AnyJob, trial: str) -> Steps[show.TrialDetail]:
         """With the learning curve, the bill and every attempt."""
-        return self._ask(show.TrialDetail, "GET", path_of(job, f"/trials/{_quoted(trial)}"))
+        return self._ask(show.TrialDetail, "GET", path_of(job, f"/trials/{quoted(trial)}"))
 
     @call
     def curves(self, job: AnyJob) -> Steps["Curves"]:
@@ -200,7 +201,7 @@ class Calls(ABC):
         """What the trial's own code printed: the last `tail` bytes, of those behind the first `after`; of the newest attempt that
         printed anything, where none is named. ApiError 404 where nothing was printed."""
         query = {"attempt": attempt, "tail": tail, "after": after}
-        return self._ask(TrialLog, "GET", path_of(job, f"/trials/{_quoted(trial)}/logs"), query=query)
+        return self._ask(TrialLog, "GET", path_of(job, f"/trials/{quoted(trial)}/logs"), query=query)
 
     @call
     def ledger(self, job: AnyJob) -> Steps[show.LedgerPage]:
@@ -229,31 +230,6 @@ class Calls(ABC):
         send = request("GET", "/v1/spend", query=asked, headers={"Accept": "text/csv"})
         answer = yield from exchange(self.url, send, tries=TRIES)
         return answer.text
-
-    @call
-    def budgets(self) -> Steps["BudgetList"]:
-        """Budgets above jobs."""
-        from tuner.schemas.budgets import BudgetList
-
-        return self._ask(BudgetList, "GET", "/v1/budgets")
-
-    @call
-    def budget(self, name: str) -> Steps["BudgetAbove"]:
-        from tuner.schemas.budgets import BudgetAbove
-
-        return self._ask(BudgetAbove, "GET", f"/v1/budgets/{_quoted(name)}")
-
-    @call
-    def put_budget(self, /, name: str, **budget: Any) -> Steps["BudgetAbove"]:
-        """Makes it or puts another in its place: `usd=`, `gpu_hours=`, `match={tag: value}`, `period=`, `timezone=`, `parent=`,
-        `alerts=[{"at": 0.8, "url": ...}]`, `new_secret=True`. The answer alone has the webhooks' secret, where that is new."""
-        from tuner.schemas.budgets import BudgetAbove
-
-        return self._ask(BudgetAbove, "PUT", f"/v1/budgets/{_quoted(name)}", body=budget)
-
-    @call
-    def remove_budget(self, name: str) -> Steps[None]:
-        yield from exchange(self.url, request("DELETE", f"/v1/budgets/{_quoted(name)}"))
 
     @call
     def trainables(self) -> Steps[show.Trainables]:
@@ -295,42 +271,13 @@ class Calls(ABC):
     def _acting(self, job: Job) -> JobFacts:
         """The job, with the methods that go through this client."""
 
-    def _pages(
-        self,
-        kind: type[JobPage] | type[show.TrialPage],
-        path: str,
-        query: dict[str, Any],
-        *,
-        page: int,
-        made: Callable[[Any], T],
-        limit: int | None = None,
-    ) -> Series[T]:
-        cursor, left = None, limit
-        while left is None or left > 0:
-            asked = {**query, "cursor": cursor, "limit": min(page, left or page)}
-            found = yield from self._ask(kind, "GET", path, query=asked)
-            for item in found.items:
-                yield Item(made(item))
-            cursor = found.next_cursor
-            left = None if left is None else left - len(found.items)
-            if cursor is None:
-                return
-
-
-def _as_it_is(trial: show.Trial) -> show.Trial:
-    return trial
-
 
 def id_of(job: AnyJob) -> str:
     return job if isinstance(job, str) else job.id
 
 
 def path_of(job: AnyJob, of_it: str = "") -> str:
-    return f"/v1/jobs/{_quoted(id_of(job))}{of_it}"
-
-
-def _quoted(name: str) -> str:
-    return quote(name, safe="")
+    return f"/v1/jobs/{quoted(id_of(job))}{of_it}"
 
 
 def _with_pilot(job: Mapping[str, Any], usd: float) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import httpx2
 
@@ -36,11 +37,13 @@ class Address:
     headers: dict[str, str]
 
 
-def address(url: str | None, api_key: str | None) -> Address:
-    """TUNER_URL, and the key from TUNER_API_KEY or $TUNER_HOME/api_key, where none is given."""
+def address(url: str | None, api_key: str | None, project: str | None = None) -> Address:
+    """TUNER_URL, the key from TUNER_API_KEY or $TUNER_HOME/api_key, and TUNER_PROJECT, where none is given."""
     settings = Settings.from_env()
     key = api_key or settings.given_api_key or _kept_key(settings)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
+    if project or settings.project:
+        headers["Tuner-Project"] = project or settings.project
     return Address((url or settings.url).rstrip("/"), headers)
 
 
@@ -52,12 +55,15 @@ def ask(
     *,
     query: Mapping[str, Any] | None = None,
     body: Mapping[str, Any] | None = None,
+    data: bytes | None = None,
     headers: Mapping[str, str] | None = None,
     repeat: bool = False,
 ) -> Steps[A]:
-    """The answer as `kind`. What is safe to repeat is tried again for some seconds when the service does not answer."""
+    """The answer as `kind`. `data` is a zip, in place of a `body`. What is safe to repeat is tried again for some seconds when the service does not answer."""
     tries = TRIES if repeat or method == "GET" else 1
     send = request(method, path, query=query, body=body, headers=headers)
+    if data is not None:
+        send = replace(send, content=data, headers={**send.headers, "Content-Type": "application/zip"})
     answer = yield from exchange(url, send, tries=tries)
     try:
         return kind.model_validate(answer.json())
@@ -65,6 +71,11 @@ def ask(
         detail = f"{url}{path} is no answer of this service: {answer.text[:200]}"
         problem = Problem(title="The service answered strangely", status=answer.status_code, detail=detail)
         raise ApiError(problem) from error
+
+
+def quoted(name: str) -> str:
+    """As one part of a path; `..` too, which would lead to another call."""
+    return quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
 
 
 def request(
@@ -104,9 +115,10 @@ def exchange(url: str, send: Send, *, tries: int = 1) -> Steps[httpx2.Response]:
         else:
             if answer.is_success:
                 return answer
-            if answer.status_code != 503 or attempt == tries - 1:
+            if answer.status_code not in (429, 503) or attempt == tries - 1:
                 raise ApiError(problem_of(answer), in_doubt=in_doubt)
-            in_doubt, wait_s = True, max(wait_s, _retry_after_s(answer))
+            in_doubt = in_doubt or answer.status_code == 503
+            wait_s = max(wait_s, _retry_after_s(answer))
         yield Sleep(wait_s)
     raise AssertionError("the last try answers or raises")
 

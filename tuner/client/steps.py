@@ -25,7 +25,7 @@ class Send:
     path: str
     query: dict[str, Any] = field(default_factory=dict)
     headers: dict[str, str] = field(default_factory=dict)
-    content: str | None = None
+    content: str | bytes | None = None
     timeout_s: float | None = None
 
     def options(self) -> dict[str, Any]:

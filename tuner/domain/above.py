@@ -85,11 +85,13 @@ def _alert_faults(where: str, alert: Alert) -> list[Fault]:
         found.append(Fault(f"{where}/at", "is the share of the budget, more than 0 and at most 1"))
     try:
         url = urlsplit(alert.url)
-        right = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+        right = (
+            url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0 and "@" not in url.netloc
+        )
     except ValueError:
         right = False
     plain = alert.url.isascii() and alert.url.isprintable() and " " not in alert.url
-    if not right or not plain or url.username or len(alert.url) > 2000:
+    if not right or not plain or len(alert.url) > 2000:
         found.append(Fault(f"{where}/url", "must be a URL such as https://example.com/hook, without a user"))
     return found
 

@@ -2,7 +2,9 @@
 
     TunerError
     ├── Invalid            the request is wrong: a place (JSON pointer) and a mend
+    ├── Unauthorized       there is no key, or it is none that counts
     ├── NotFound           there is no such thing
+    ├── Forbidden          whoever asks may not do this
     ├── Conflict           the request is fine, the moment is not
     ├── Stale              the thing was changed since it was read
     ├── BudgetRefused      the money is spent or held
@@ -50,6 +52,14 @@ class Invalid(TunerError):
 
 class NotFound(TunerError):
     """There is no such thing."""
+
+
+class Unauthorized(TunerError):
+    """The key is missing or wrong."""
+
+
+class Forbidden(TunerError):
+    """Your role does not allow this."""
 
 
 class Conflict(TunerError):

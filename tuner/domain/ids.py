@@ -8,6 +8,7 @@ SELF_TEST = "self_test"  # in place of a trial, for what the restore self-test c
 RESTORED = (
     "restored"  # in place of a trial, for what was spent after the backup from which the books were restored
 )
+PACKAGE_ID = re.compile(r"pkg_[0-9a-f]{64}")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,99}")
 
 
@@ -18,6 +19,11 @@ def trial_id(number: int) -> str:
     'trial_00007'
     """
     return f"trial_{number:05d}"
+
+
+def package_id(sha256: str) -> str:
+    """The same bytes have the same id, whoever uploads them."""
+    return f"pkg_{sha256}"
 
 
 def trial_number(trial: str) -> int:

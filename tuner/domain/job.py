@@ -7,6 +7,7 @@ from typing import Literal
 from tuner.domain.budget import Budget
 from tuner.domain.errors import Conflict, Fault
 from tuner.domain.fidelity import Fidelity
+from tuner.domain.ids import PACKAGE_ID
 from tuner.domain.objective import Objective
 from tuner.domain.space import Space, Value
 from tuner.domain.window import Window
@@ -96,7 +97,8 @@ class CheckpointPolicy:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """What was asked for. Never changes but for the budget and the tags, which are kept beside it."""
+    """What was asked for. Never changes but for the budget and the tags, which are kept beside it. `package`: the uploaded one that
+    the trainable comes from; None: it is a module of the workers' machines."""
 
     name: str
     trainable: str
@@ -113,10 +115,11 @@ class JobSpec:
     warm_start_checkpoints: bool = False
     window: Window | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
+    package: str | None = field(default=None, metadata={"new": True})  # not written where it is None
 
     def faults(self) -> list[Fault]:
         """Everything wrong with the request that can be known from the request alone."""
-        found = [*_name_faults(self.name), *_entry_faults(self.trainable)]
+        found = [*_name_faults(self.name), *_entry_faults(self.trainable), *_package_faults(self.package)]
         for part in (self.objective, self.space, self.fidelity, self.budget, self.resources):
             found += part.faults()
         found += self.window.faults() if self.window is not None else []
@@ -154,6 +157,16 @@ def _entry_faults(entry: str) -> list[Fault]:
     if colon and len(entry) <= 300 and all(part.isidentifier() for part in [*module.split("."), attribute]):
         return []
     return [Fault("/trainable", "name it as module:function, such as trainables.digits_cnn:train")]
+
+
+def _package_faults(package: str | None) -> list[Fault]:
+    if package is None or PACKAGE_ID.fullmatch(package):
+        return []
+    return [
+        Fault(
+            "/package", "name it by its id, pkg_ and 64 hexadecimal digits, as `tuner packages list` shows it"
+        )
+    ]
 
 
 def config_values(config: Mapping[str, Value], constants: Mapping[str, object]) -> dict[str, object]:

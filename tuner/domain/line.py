@@ -21,6 +21,7 @@ class Waiting:
     owner: str
     priority: int
     since: Instant
+    project: str = ""
 
 
 @dataclass(frozen=True, slots=True)

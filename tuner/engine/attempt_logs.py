@@ -74,5 +74,5 @@ class TrialLogs:
             return Printed(
                 int(told["total"]), kept[:head], kept[head:], bool(told["complete"]), int(told["at_ns"])
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"the log of attempt {attempt} cannot be read: {error!r}") from error

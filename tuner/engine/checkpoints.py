@@ -155,14 +155,14 @@ class CheckpointStore:
             )
             names = [Path(str(file["path"])) for file in manifest["files"]]
             in_pieces = [pieces_of(file) for file in manifest["files"]]
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise CheckpointDamaged(f"{found.name}: its manifest cannot be read: {error!r}") from error
         if version not in READ:
             known = " or ".join(map(str, READ))
             raise CheckpointDamaged(f"{found.name}: its manifest is of version {version}, not {known}")
         if place != [self._job, trial, found.step, found.attempt]:
             raise CheckpointDamaged(f"{found.name}: its manifest is that of {place}")
-        if not names or any(not name.parts or ".." in name.parts or name.is_absolute() for name in names):
+        if not names or not all(map(_is_within, names)):
             raise CheckpointDamaged(f"{found.name}: its manifest names no files, or some elsewhere")
         if self._storage.is_local and any(in_pieces):
             raise CheckpointDamaged(f"{found.name}: its manifest names pieces, which a folder has none of")
@@ -235,6 +235,10 @@ class CheckpointStore:
             return bool(self._manifest(trial, found))
         except (CheckpointDamaged, CheckpointMissing):
             return False
+
+
+def _is_within(name: Path) -> bool:
+    return bool(name.parts) and ".." not in name.parts and not name.is_absolute() and "\0" not in str(name)
 
 
 def _found(names: list[str]) -> list[Found]:

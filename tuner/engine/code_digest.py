@@ -3,10 +3,11 @@
 import ast
 import hashlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import tuner.training
+from tuner.domain.job import JobSpec
 
 MODULES_MAX = 2000
 
@@ -33,8 +34,22 @@ def code_digest(entry: str, roots: Sequence[str]) -> str | None:
                 waiting.append(name)
     if first not in found:
         return None
-    for file in sorted(Path(str(tuner.training.__file__)).parent.glob("*.py")):
-        found[f"tuner.training.{file.stem}"] = file.read_bytes()
+    return _digest(entry, found | _of_training())
+
+
+def code_of(spec: JobSpec, roots: Sequence[str]) -> str | None:
+    """The digest of a job's code: of one from a package, that package is all of it, beside `tuner.training`."""
+    if spec.package is None:
+        return code_digest(spec.trainable, roots)
+    return _digest(spec.trainable, {spec.package: b"", **_of_training()})
+
+
+def _of_training() -> dict[str, bytes]:
+    files = sorted(Path(str(tuner.training.__file__)).parent.glob("*.py"))
+    return {f"tuner.training.{file.stem}": file.read_bytes() for file in files}
+
+
+def _digest(entry: str, found: Mapping[str, bytes]) -> str:
     digest = hashlib.sha256(entry.encode())
     for module in sorted(found):
         digest.update(f"\n{module} {hashlib.sha256(found[module]).hexdigest()}".encode())

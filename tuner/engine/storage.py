@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import threading
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,16 @@ class Storage:
 
     def read(self, *parts: str) -> bytes:
         """Raises FileNotFoundError."""
+        self._check_inside(*parts)
         return bytes(self._fs.cat_file(self.path(*parts)))
+
+    def _check_inside(self, *parts: str) -> None:
+        """User code writes to a folder as the service does, and could leave links there to what others may read. The first two parts,
+        which it does not choose, may be links to another disk. Raises FileNotFoundError."""
+        if self.is_local:
+            own, found = (os.path.realpath(self.path(*some)) for some in (parts[:2], parts))
+            if found != own and not found.startswith(f"{own}{os.sep}"):
+                raise FileNotFoundError(errno.ENOENT, "leads out of the storage", self.path(*parts))
 
     def put_directory(
         self, source: Path, last: tuple[str, bytes], *parts: str, without: Collection[str] = ()
@@ -74,16 +84,28 @@ class Storage:
             self._check_size(f"{target}/{name}", len(data))
         shutil.rmtree(source, ignore_errors=True)
 
-    def put_file(self, data: bytes, *parts: str) -> None:
-        """In the place of the one before, if there is one: who reads sees one or the other."""
+    def put_file(self, data: bytes, *parts: str, durably: bool = False) -> None:
+        """In the place of the one before, if there is one: who reads sees one or the other. `durably`: it is on the disk when this
+        returns, and a cloud has taken all of it."""
         if not self.is_local:
             self._fs.pipe_file(self.path(*parts), data)
+            if durably:
+                self._check_size(self.path(*parts), len(data))
             return
         target = Path(self.path(*parts))
         target.parent.mkdir(parents=True, exist_ok=True)
-        beside = target.with_name(f"{PARTIAL}{target.name}.{os.getpid()}")
-        beside.write_bytes(data)
-        beside.replace(target)
+        beside = target.with_name(f"{PARTIAL}{target.name}.{os.getpid()}.{threading.get_ident()}")
+        try:
+            beside.write_bytes(data)
+            if durably:
+                _sync(beside)
+            beside.replace(target)
+        except BaseException:
+            beside.unlink(missing_ok=True)
+            raise
+        if durably:
+            for folder in (target.parent, target.parent.parent):
+                _sync(folder)
 
     def put_files(self, files: Mapping[str, bytes], *parts: str) -> None:
         """At once, by their names in a directory."""
@@ -113,8 +135,10 @@ class Storage:
             raise OSError(f"{target} has {stored} bytes, of {given} that were written")
 
     def get_directory(self, files: list[str], into: Path, *parts: str) -> Path:
-        """The directory's files on this machine: where they lie already, or copied into `into`."""
+        """The directory's files on this machine: where they lie already, or copied into `into`. Raises FileNotFoundError."""
         if self.is_local:
+            for name in files:
+                self._check_inside(*parts, name)
             return Path(self.path(*parts))
         for name in files:
             (into / name).parent.mkdir(parents=True, exist_ok=True)

@@ -7,11 +7,10 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from optuna.storages import RDBStorage
-
-from tuner.mirrors.optuna import open_storage, study_name
+if TYPE_CHECKING:  # it takes a fifth of a second to import, and is not needed before somebody asks
+    from optuna.storages import RDBStorage
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 _INDEX = 'src="/static/bundle.js"'
@@ -29,6 +28,8 @@ class OptunaDashboard:
 
     def study(self, name: str, job: str) -> int | None:
         """The number of the job's study; None where nothing of the job is mirrored yet. Raises whatever its database raises."""
+        from tuner.mirrors.optuna import study_name
+
         try:
             return self._opened().get_study_id_from_name(study_name(name, job))
         except KeyError:
@@ -62,7 +63,9 @@ class OptunaDashboard:
             text = text.replace(words, told)
         return gzip.compress(text.encode(), compresslevel=6)
 
-    def _opened(self) -> RDBStorage:
+    def _opened(self) -> "RDBStorage":
+        from tuner.mirrors.optuna import open_storage
+
         with self._opening:
             if self._storage is None:
                 self._storage = open_storage(self._url)

@@ -122,8 +122,11 @@ class Window(Request):
 
 
 class JobRequest(Body):
+    """`package`: the uploaded one that the trainable comes from; null: it is a module of the workers' machines."""
+
     name: str
     trainable: str
+    package: str | None = None
     objective: Objective
     search_space: dict[str, Parameter]
     budget: Budget
@@ -211,6 +214,7 @@ class JobFacts(Answer):
     stop_reason: str | None
     detail: str
     trainable: str
+    package: str | None = None
     objective: dict[str, Any]
     search_space: dict[str, Any]
     constants: dict[str, Any]

@@ -5,12 +5,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tuner.domain.above import AboveBudget, applying, name_fault, parent_fault
+from tuner.domain.access import DEFAULT_PROJECT
 from tuner.domain.budget import UNLIMITED_GPU_MS, UNLIMITED_MICRO_USD
-from tuner.domain.errors import BudgetRefused, Fault, Invalid
+from tuner.domain.errors import BudgetRefused, Conflict, Fault, Invalid
 from tuner.domain.money import Money, Rate
+from tuner.domain.quota import BUDGET
 from tuner.domain.time import Instant, rfc3339
 from tuner.planning.burn import SLOT_NS, WINDOW_NS, Burn, burn
-from tuner.service.outgoing import url_fault
+from tuner.service import audit_log
+from tuner.service.outgoing import may_be_private, url_fault
 from tuner.service.tags import tag_faults
 from tuner.service.wiring import Service
 from tuner.store import above, above_changes, budget_waits, deliveries, spend
@@ -45,6 +48,11 @@ class BudgetView:
     secret: str | None = None
 
 
+def full_name(project: str, budget: str) -> str:
+    """By which one is known among those of all projects."""
+    return budget if project == DEFAULT_PROJECT else f"{project}/{budget}"
+
+
 def put(service: Service, budget: AboveBudget, *, new_secret: bool = False) -> tuple[BudgetView, bool]:
     """The budget, and whether it is new. Raises Invalid, or Conflict where it allows less than is spent and held already."""
     with service.database.write("budget.put") as db:
@@ -54,10 +62,10 @@ def put(service: Service, budget: AboveBudget, *, new_secret: bool = False) -> t
         faults = [
             *tags,
             name_fault(budget.name),
-            parent_fault(budget, {n: one.budget for n, one in known.items()}),
+            parent_fault(budget, {n: one.budget for n, one in known.items() if n != BUDGET}),
         ]
         urls = (
-            url_fault(f"/alerts/{number}/url", alert.url, private=service.settings.webhook_private)
+            url_fault(f"/alerts/{number}/url", alert.url, private=may_be_private(service.settings, alert.url))
             for number, alert in enumerate(budget.alerts)
         )
         found = [*budget.faults(), *(fault for fault in (*faults, *urls) if fault is not None)]
@@ -67,16 +75,24 @@ def put(service: Service, budget: AboveBudget, *, new_secret: bool = False) -> t
         fresh = f"whsec_{secrets.token_urlsafe(32)}" if before is None or new_secret else None
         secret = fresh or (before.secret if before is not None else "")
         above_changes.put(db, service.project, budget, secret=secret, at=service.now())
+        was = None if before is None else audit_log.of_above(before.budget)
+        audit_log.note(db, service, "budget.put", budget.name, before=was, after=audit_log.of_above(budget))
         views = _views(db, service, [above.get(db, service.project, budget.name)], secret=fresh)
     return views[0], before is None
 
 
 def remove(service: Service, name: str) -> None:
-    """Raises NotFound, or Conflict where it is above others."""
+    """Raises NotFound, or Conflict where it is above others, or the project's quota."""
+    if name == BUDGET:
+        raise Conflict(
+            f"{BUDGET!r} is the project's quota, which whoever runs the service sets by PUT /v1/quota"
+        )
     with service.database.write("budget.remove") as db:
         above.shut_out(db)
+        was = audit_log.of_above(above.get(db, service.project, name).budget)
         above_changes.remove(db, service.project, name, at=service.now())
         deliveries.forget(db, service.project, name)
+        audit_log.note(db, service, "budget.remove", name, before=was)
 
 
 def get(service: Service, name: str) -> BudgetView:
@@ -101,10 +117,10 @@ def refuse_without_room(db: Connection, service: Service, tags: Mapping[str, str
     gpus = "" if budget.gpu_ms is None else f" and {left.gpu_hours:.6f} GPU-hours"
     usd = "no limit in dollars" if budget.usd is None else f"{left.usd}"
     later = "" if now.ends_at is None else f", or wait until {rfc3339(now.ends_at)}, when it begins anew"
-    raise BudgetRefused(
-        f"the budget {budget.name!r} above this job has {usd}{gpus} left, less than a second of a trial: raise it "
-        f"with PUT /v1/budgets/{budget.name}{later}"
-    )
+    name, mend = f"budget {budget.name!r} above this job", f"raise it with PUT /v1/budgets/{budget.name}"
+    if budget.name == BUDGET:
+        name, mend = "quota of this project", "whoever runs the service can raise it with PUT /v1/quota"
+    raise BudgetRefused(f"the {name} has {usd}{gpus} left, less than a second of a trial: {mend}{later}")
 
 
 def without_room(

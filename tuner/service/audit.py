@@ -2,12 +2,13 @@
 
 import logging
 
+from tuner.service.above import full_name
 from tuner.service.wiring import Service
 from tuner.store import above, ledger
 
 log = logging.getLogger("tuner.audit")
 
-AT_ONCE = 50
+AT_ONCE, TOGETHER = 50, 10
 ROUND_NS = 60 * 10**9
 BUDGET = "budget "
 
@@ -21,7 +22,7 @@ class Audit:
         self._began_at = service.now()
 
     def some(self) -> None:
-        """Checks the next accounts. With SQLite nobody can commit while somebody reads: each has a transaction of its own. A round
+        """Checks the next accounts. With SQLite nobody can commit while somebody reads: it is done in many short transactions. A round
         begins a minute after the one before began, or later."""
         service, now = self._service, self._service.now()
         if not self._after:
@@ -31,29 +32,32 @@ class Audit:
             self._check_budgets()
         with service.database.read() as db:
             jobs = ledger.accounts_after(db, self._after, AT_ONCE)
-        for job in jobs:
+        for first in range(0, len(jobs), TOGETHER):
             with service.database.read() as db:
-                self._note(job, ledger.faults(db, job))
-            service.vitals.count("ledger_checks")
+                found = ledger.faults_of(db, jobs[first : first + TOGETHER])
+            for job, faults in found.items():
+                self._note(job, faults)
+                service.vitals.count("ledger_checks")
         self._after = jobs[-1] if len(jobs) == AT_ONCE else ""
         if not self._after:
             service.vitals.checked_at = service.now()
 
     def _check_budgets(self) -> None:
         """That none above jobs is exceeded."""
-        service = self._service
+        service, names = self._service, set[str]()
         with service.database.read() as db:
-            kept = above.kept(db, service.project)
-            names = {f"{BUDGET}{one.budget.name}" for one in kept}
-            for gone in [name for name in service.vitals.violations if name.startswith(BUDGET)]:
-                if gone not in names:
-                    self._note(gone, [])
-            for one in kept:
-                account = above.standing(db, service.project, one.budget, service.now()).account
-                fits = (account.posted + account.held).fits(account.limit)
-                self._note(
-                    f"{BUDGET}{one.budget.name}", [] if fits else ["more is posted and held than it allows"]
-                )
+            projects = above.projects(db)
+        for project in projects:
+            with service.database.read() as db:
+                for one in above.kept(db, project):
+                    account = above.standing(db, project, one.budget, service.now()).account
+                    fits = (account.posted + account.held).fits(account.limit)
+                    name = f"{BUDGET}{full_name(project, one.budget.name)}"
+                    names.add(name)
+                    self._note(name, [] if fits else ["more is posted and held than it allows"])
+        for gone in [name for name in service.vitals.violations if name.startswith(BUDGET)]:
+            if gone not in names:
+                self._note(gone, [])
 
     def _note(self, name: str, faults: list[str]) -> None:
         violations = self._service.vitals.violations

@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from tuner.engine.ray_cluster import (
@@ -30,6 +31,14 @@ NODES_FRESH_S = 5.0
 FIT_FRESH_S = 30.0
 
 
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Where Ray's dashboard is, and the token that it asks for, which is sent there and told to nobody."""
+
+    url: str
+    token: str | None = field(repr=False)
+
+
 class Cluster(Protocol):
     """Methods raise RayUnavailable where the cluster does not answer. May be used from several threads."""
 
@@ -53,8 +62,8 @@ class Cluster(Protocol):
 
     def log_tail(self, submission_id: str) -> str: ...
 
-    @property
-    def dashboard_url(self) -> str | None: ...
+    def dashboard_door(self) -> Door | None:
+        """None while there is no cluster yet."""
 
     def shut_down(self) -> None:
         """Ends a cluster that is ours."""
@@ -124,9 +133,8 @@ class RayCluster:
         jobs = RayJobs(self._open())
         return (jobs.logs(submission_id)[-4000:] or jobs.message(submission_id)[-4000:]).strip()
 
-    @property
-    def dashboard_url(self) -> str | None:
-        return None if self._dashboard is None else self._dashboard.url
+    def dashboard_door(self) -> Door | None:
+        return None if self._dashboard is None else Door(self._dashboard.url, self._dashboard.token)
 
     def shut_down(self) -> None:
         """But for one that `tuner cluster` keeps."""

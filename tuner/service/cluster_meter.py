@@ -91,7 +91,7 @@ class ClusterMeter:
 
     def _add(self, db: Connection, workers: list[Node], passed_ns: int, now: Instant) -> None:
         project = self._service.project
-        idle = {node.id for node in idle_of(workers, cluster_hours.busy(db, project))}
+        idle = {node.id for node in idle_of(workers, cluster_hours.busy(db))}
         found: dict[tuple[Kind, Price], tuple[int, int]] = {}
         unpriced = 0
         for node in workers:

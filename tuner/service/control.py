@@ -9,6 +9,7 @@ from tuner.domain.errors import Conflict, Invalid, Stale
 from tuner.domain.job import FINAL
 from tuner.domain.money import MS_PER_HOUR
 from tuner.domain.time import NS, Instant
+from tuner.service import audit_log
 from tuner.service.above import refuse_without_room
 from tuner.service.tags import tag_faults
 from tuner.service.views import JobView, job_view, revision_of
@@ -50,6 +51,7 @@ def pause(service: Service, job: str) -> JobView:
         elif not _ended_without_driver(db, service, row, "paused"):
             jobs.set_wish(db, job, "pause")
         budget_waits.end(db, job)  # after the job's row, as its driver does
+        _note(db, service, "job.pause", row)
     return job_view(service, job)
 
 
@@ -67,6 +69,7 @@ def resume(service: Service, job: str) -> JobView:
             go_on(db, row, service.now())
         elif row.wish == "pause":
             jobs.set_wish(db, job, "resume")
+        _note(db, service, "job.resume", row)
     return job_view(service, job)
 
 
@@ -79,6 +82,7 @@ def cancel(service: Service, job: str) -> JobView:
         _refuse_ended(row, "cancelled")
         if not _ended_without_driver(db, service, row, "cancelled"):
             jobs.set_wish(db, job, "cancel")
+        _note(db, service, "job.cancel", row)
     return job_view(service, job)
 
 
@@ -111,7 +115,17 @@ def patch(
             jobs.set_priority(db, job, priority)
         if budget is not None:
             _change_budget(db, row, budget.applied(row.budget), service.now())
+        _note(db, service, "job.change", row)
     return job_view(service, job)
+
+
+def _note(db: Connection, service: Service, action: str, before: JobRow) -> None:
+    """What is as it was is not noted."""
+    was, now = audit_log.of_job(before), audit_log.of_job(jobs.get(db, before.id))
+    changed = [name for name in was if was[name] != now[name]]
+    if changed:
+        old, new = ({name: facts[name] for name in changed} for facts in (was, now))
+        audit_log.note(db, service, action, before.id, before=old, after=new)
 
 
 def _meanwhile(row: JobRow) -> str:

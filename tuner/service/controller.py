@@ -11,10 +11,12 @@ import time
 from collections.abc import Iterable, Mapping
 
 from tuner.domain.errors import Fenced, TunerError
+from tuner.domain.line import Waiting
 from tuner.domain.money import MS_PER_HOUR
+from tuner.domain.quota import Quota
 from tuner.domain.time import NS, Instant
 from tuner.domain.window import Window
-from tuner.engine.code_digest import code_digest
+from tuner.engine.code_digest import code_of
 from tuner.engine.ray_cluster import JobStatus, Node
 from tuner.engine.recovery import lost_since
 from tuner.service.cluster import import_path
@@ -22,7 +24,7 @@ from tuner.service.leading import Term
 from tuner.service.line import in_line, opening
 from tuner.service.offers import with_those_to_come
 from tuner.service.wiring import Service
-from tuner.store import answers, jobs, launches, line
+from tuner.store import answers, jobs, launches, line, quotas
 from tuner.store.database import Connection
 from tuner.store.jobs import JobRow
 from tuner.store.journal import end_open, landed
@@ -90,7 +92,7 @@ class Controller(threading.Thread):
 
     def _lead(self, term: Term) -> None:
         with self._service.database.read() as db:
-            live, begun = launches.live(db), line.begun(db)
+            live, begun = launches.at_hand(db, self._service.now()), line.begun(db)
         for launch in self._due(live):
             self._look_after(term, launch)
         self._launch_wanted(term, live, begun)
@@ -102,7 +104,7 @@ class Controller(threading.Thread):
         open, and pauses where the window is closed. The others are launched in their turn. Jobs are read where that is due, since
         thousands may wait."""
         now = self._service.now()
-        due = {launch.job: launch for launch in live if launch.state == "wanted" and launch.not_before <= now}
+        due = {launch.job: launch for launch in live if launch.is_due(now)}
         for name, launch in due.items():
             if name in begun:
                 self._submit(term, launch, self._row(name))
@@ -110,20 +112,32 @@ class Controller(threading.Thread):
         if not turns:
             return
         under_way = self._under_way(one.job for one in live if one.state != "wanted" or one.job in begun)
-        for name in turns:
-            row = self._row(name)
+        allowed, full = self._quotas(), set[str]()
+        for turn in turns:
+            if turn.project in full:  # whose next job goes first, however small the one behind it is
+                continue
+            row = self._row(turn.job)
+            if is_full(allowed.get(row.project), under_way, row):
+                full.add(row.project)
+                continue
             nodes = with_those_to_come(self._service.settings, self._service.cluster.nodes())
             if not has_room(nodes, under_way, row):
                 return
-            self._submit(term, due[name], row)
+            self._submit(term, due[turn.job], row)
             under_way.append(row)
 
-    def _line(self, term: Term, due: Mapping[str, Launch], now: Instant) -> list[str]:
+    def _quotas(self) -> dict[str, Quota]:
+        with self._service.database.read() as db:
+            return quotas.of_projects(db)
+
+    def _line(self, term: Term, due: Mapping[str, Launch], now: Instant) -> list[Waiting]:
         """The jobs whose turn may have come. Those whose windows are closed are put off."""
         self._windows = {name: window for name, window in self._windows.items() if name in due}
+        if unread := [name for name in due if name not in self._windows]:
+            with self._service.database.read() as db:
+                have = line.windows(db, unread)
+            self._windows |= {name: have.get(name) for name in unread}
         for name, launch in due.items():
-            if name not in self._windows:
-                self._windows[name] = self._row(name).spec.window
             opens_at = opening(launch, self._windows[name], now)
             if opens_at is not None:
                 with self._service.leading.write(term, "controller.put_off") as db:
@@ -131,7 +145,7 @@ class Controller(threading.Thread):
         if not due:
             return []
         with self._service.database.read() as db:
-            return [name for name in in_line(db, now) if name in due]
+            return [one for one in in_line(db, now) if one.job in due]
 
     def _under_way(self, names: Iterable[str]) -> list[JobRow]:
         """Each is read once, since what it takes of the cluster never changes."""
@@ -145,7 +159,7 @@ class Controller(threading.Thread):
     def _submit(self, term: Term, launch: Launch, row: JobRow) -> None:
         """Submitted first and noted after: a repeat finds it submitted."""
         name, spot = row.spec.name, any(offer.market == "spot" for offer in row.offers)
-        code = code_digest(row.spec.trainable, import_path()) if spot else None
+        code = code_of(row.spec, import_path()) if spot else None
         try:
             self._service.cluster.submit(
                 launch.submission_id, job=launch.job, epoch=launch.epoch, about=about(row), code=code
@@ -258,6 +272,14 @@ def has_room(nodes: Iterable[Node], under_way: Iterable[JobRow], row: JobRow) ->
     cpus = sum(node.cpus for node in found) - sum(count * r.cpus for count, r in took)
     gpus = sum(node.gpus for node in found) - sum(count * r.gpus for count, r in took)
     return cpus >= row.concurrency * wants.cpus and gpus >= row.concurrency * wants.gpus
+
+
+def is_full(quota: Quota | None, under_way: Iterable[JobRow], row: JobRow) -> bool:
+    """Whether the project of one more job has at work what it may."""
+    if quota is None:
+        return False
+    took = [other.concurrency for other in under_way if other.project == row.project]
+    return bool(quota.reached(took, row.concurrency))
 
 
 def about(row: JobRow) -> dict[str, str]:

@@ -9,6 +9,7 @@ from tuner.settings import Settings
 from tuner.store import jobs
 
 OPTUNA = "/optuna"
+RAY = "/ray"
 
 
 def optuna_dashboard(settings: Settings) -> OptunaDashboard | None:
@@ -30,8 +31,13 @@ def optuna_link(settings: Settings, job: str) -> str | None:
     return f"{OPTUNA}/jobs/{job}" if has_optuna_dashboard(settings) else None
 
 
+def ray_link(service: Service) -> str | None:
+    """None while there is no cluster yet."""
+    return None if service.cluster.dashboard_door() is None else f"{RAY}/"
+
+
 def optuna_study(service: Service, dashboard: OptunaDashboard, job: str) -> int | None:
     """None where nothing of the job is mirrored yet. Raises NotFound, and whatever the storage raises."""
     with service.database.read() as db:
-        row = jobs.get(db, job, service.project)
+        row = jobs.get(db, job)  # the dashboard shows those of every project
     return dashboard.study(row.spec.name, row.id)

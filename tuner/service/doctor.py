@@ -1,13 +1,18 @@
 """What has to be right before a job is accepted: each part looked at, and what to do where it is wrong."""
 
 import contextlib
+import ipaddress
+import logging
 import os
 import secrets
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tuner.domain.access import DAY_NS
 from tuner.domain.errors import BadFile, TunerError, Unavailable
+from tuner.domain.time import Instant, rfc3339
 from tuner.engine.ray_cluster import (
     Dashboard,
     RayUnfit,
@@ -23,10 +28,17 @@ from tuner.service import replicas
 from tuner.service.cluster import Cluster
 from tuner.service.wiring import system_now
 from tuner.settings import Settings
+from tuner.store import access
 from tuner.store.database import Database, knows_revision, newest_revision
 
 PROBE = ".probe"
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
+# A key of fewer characters can be guessed by whoever may ask a thousand times a second.
+SHORTEST_KEY = 20
+SOON_NS, SHOWN = 14 * DAY_NS, 5
+# How long a service that starts waits to be told that it may not use its storage.
+STORAGE_S = 10.0
+
+log = logging.getLogger("tuner.storage")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +66,7 @@ def examine(settings: Settings) -> Findings:
         of_key,
         of_database,
         of_replicas,
+        of_keys,
         of_storage,
         of_token,
         of_node_types,
@@ -64,10 +77,23 @@ def examine(settings: Settings) -> Findings:
 
 def refuse_unfit(settings: Settings) -> None:
     """For a service that starts, whose database was brought up to date. Raises Unavailable, with what to do."""
-    parts = (of_key, of_token, of_storage, of_node_types)
+    parts = (of_key, of_token, _of_storage_soon, of_node_types)
     for one in (found for part in parts for found in part(settings)):
         if not one.ok:
             raise Unavailable(f"{one.part}: {one.seen}; {one.mend}")
+
+
+def _of_storage_soon(settings: Settings) -> list[Finding]:
+    """Nothing of a storage that does not answer for a while: that is no reason not to answer for jobs, and it is watched later."""
+    found: list[Finding] = []
+    looking = threading.Thread(target=lambda: found.extend(of_storage(settings)), name="storage", daemon=True)
+    looking.start()
+    looking.join(STORAGE_S)
+    if not found:
+        log.warning(
+            "%s has not answered for %g s: the service starts without it", settings.storage, STORAGE_S
+        )
+    return found
 
 
 def fault_of_cluster(cluster: Cluster) -> str | None:
@@ -83,7 +109,7 @@ def fault_of_cluster(cluster: Cluster) -> str | None:
 
 def of_key(settings: Settings) -> Iterator[Finding]:
     if settings.given_api_key:
-        yield Finding("key", True, "given as TUNER_API_KEY")
+        yield _of_given_key(settings, settings.given_api_key)
         return
     path = settings.api_key_path
     if not path.exists():
@@ -96,20 +122,41 @@ def of_key(settings: Settings) -> Iterator[Finding]:
     )
 
 
+def _of_given_key(settings: Settings, key: str) -> Finding:
+    if is_loopback(settings.host) or len(key) >= SHORTEST_KEY:
+        return Finding("key", True, "given as TUNER_API_KEY")
+    seen = f"TUNER_API_KEY has {len(key)} characters, and TUNER_HOST={settings.host} is reached by others"
+    mend = f"give it at least {SHORTEST_KEY}, such as the output of `openssl rand -hex 32`, or listen on 127.0.0.1"
+    return Finding("key", False, seen, mend)
+
+
 def _of_key_to_be(settings: Settings) -> Finding:
-    """Services that share a database, and are reached by others than this machine, have one key: each would make one of its own."""
-    shared = not settings.database_url.startswith("sqlite") and settings.host not in LOOPBACK
-    if not shared:
+    """Whoever has others reach a service gives it a key; of services that share a database, each would make one of its own."""
+    if is_loopback(settings.host):
         return Finding("key", True, f"{settings.api_key_path} is made on the first start")
-    mend = "set TUNER_API_KEY, the same for every service of this database, such as to the output of `openssl rand -hex 32`"
-    return Finding(
-        "key", False, "TUNER_API_KEY is empty, and each of several services would make a key of its own", mend
+    seen = f"TUNER_API_KEY is empty, and TUNER_HOST={settings.host} is reached by others than this machine"
+    mend = (
+        "set TUNER_API_KEY, the same for every service of this database, such as to the output of `openssl rand -hex 32`, "
+        "or leave TUNER_HOST empty to listen on 127.0.0.1"
     )
+    return Finding("key", False, seen, mend)
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def of_token(settings: Settings, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """Of a cluster that somebody else keeps: whoever reaches Ray without a token runs what he likes."""
-    if not settings.ray_address or environ.get("RAY_AUTH_MODE") == "disabled":
+    if not settings.ray_address:
+        return
+    if environ.get("RAY_AUTH_MODE") == "disabled":
+        yield Finding(
+            "token", True, "RAY_AUTH_MODE=disabled: whoever reaches the cluster runs what he likes on it"
+        )
         return
     if cluster_token(environ) is not None:
         yield Finding("token", True, "Ray's token is there")
@@ -161,6 +208,25 @@ def of_replicas(settings: Settings) -> Iterator[Finding]:
         database.dispose()
     yield Finding("leader", True, replicas.said_of_leader(found))
     yield Finding("drivers", True, replicas.said_of_drivers(found))
+
+
+def of_keys(settings: Settings) -> Iterator[Finding]:
+    """Keys of users that end soon: told in time, and no fault of the service."""
+    database = Database(settings.database_url)
+    try:
+        if database.revision() != newest_revision():
+            return
+        now = system_now()
+        with database.read() as db:
+            found = access.keys_that_end(db, now, Instant(now + SOON_NS))
+    except Unavailable:
+        return
+    finally:
+        database.dispose()
+    ends = [f"{one.id} of {one.user} in {one.project} at {rfc3339(one.expires_at)[:16]}Z" for one in found]
+    shown = ", ".join(ends[:SHOWN]) + (f" and {len(ends) - SHOWN} more" if len(ends) > SHOWN else "")
+    seen = f"within 14 days end {shown}: tuner keys rotate" if ends else "none ends within 14 days"
+    yield Finding("keys", True, seen)
 
 
 def of_storage(settings: Settings) -> Iterator[Finding]:

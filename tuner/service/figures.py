@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from tuner.domain.above import AboveBudget
+from tuner.domain.access import DEFAULT_PROJECT
 from tuner.domain.ledger import Account
 from tuner.domain.money import FREE, ZERO, Cost, Money
 from tuner.domain.time import NS, Instant
+from tuner.service.above import full_name
 from tuner.service.tallies import Ledger, Shape, Tally, shape_of
 from tuner.service.wiring import Service
 from tuner.store import above, launches, totals
@@ -31,6 +33,11 @@ class Budget:
 
     budget: AboveBudget
     account: Account
+    project: str = DEFAULT_PROJECT
+
+    @property
+    def name(self) -> str:
+        return full_name(self.project, self.budget.name)
 
     @property
     def used(self) -> Fraction:
@@ -96,8 +103,8 @@ class Reader:
         posted = self._ledger.read(service)
         with service.database.read() as db:
             found = totals.totals(db, now)
-            budgets = _budgets(db, service.project, now)
-            idle = idle_cost(times(db, service.project, Instant(0), now))
+            budgets = _budgets(db, now)
+            idle = idle_cost(times(db, DEFAULT_PROJECT, Instant(0), now))
         with service.database.read() as db:
             running = totals.running(db)
             self._shapes = {one.job: self._shapes.get(one.job) or shape_of(db, one.job) for one in running}
@@ -131,11 +138,14 @@ def watched(running: list[Running], cpus: Mapping[str, Fraction], now: Instant) 
     )
 
 
-def _budgets(db: Connection, project: str, now: Instant) -> tuple[Budget, ...]:
-    """Those that are nearest to their end, so that their number is bounded."""
-    kept = [one.budget for one in above.kept(db, project)]
-    found = [Budget(one, above.standing(db, project, one, now).account) for one in kept]
-    return tuple(sorted(found, key=lambda one: (-one.used, one.budget.name))[:BUDGETS_MAX])
+def _budgets(db: Connection, now: Instant) -> tuple[Budget, ...]:
+    """Of all projects, those that are nearest to their end, so that their number is bounded."""
+    found = [
+        Budget(one.budget, above.standing(db, project, one.budget, now).account, project)
+        for project in above.projects(db)
+        for one in above.kept(db, project)
+    ]
+    return tuple(sorted(found, key=lambda one: (-one.used, one.name))[:BUDGETS_MAX])
 
 
 def spent(posted: Posted) -> dict[str, Cost]:

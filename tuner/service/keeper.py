@@ -73,7 +73,13 @@ class Keeper(threading.Thread):
         self._audit.some()
 
     def _let_go_on(self, term: Term) -> None:
-        service, now = self._service, self._service.now()
+        with self._service.database.read() as db:
+            projects = budget_waits.projects(db)
+        for project in projects:
+            self._let_go_on_in(self._service.of(project), term)
+
+    def _let_go_on_in(self, service: Service, term: Term) -> None:
+        now = service.now()
         with service.database.read() as db:
             over = [wait for wait in budget_waits.over(db, service.project, now) if _rests(db, wait.job)]
         for wait in over:
@@ -93,7 +99,12 @@ class Keeper(threading.Thread):
 
     def _note_alerts(self, term: Term) -> None:
         """The outbox of shares that were passed; a period that ended while nobody looked is told of still."""
-        service = self._service
+        with self._service.database.read() as db:
+            projects = above.projects(db)
+        for project in projects:
+            self._note_alerts_of(self._service.of(project), term)
+
+    def _note_alerts_of(self, service: Service, term: Term) -> None:
         with service.database.read() as db:
             found = _passed(db, service)
             known = {one.id for one in found if deliveries.exists(db, one.id)}
@@ -105,8 +116,12 @@ class Keeper(threading.Thread):
     def _deliver(self, term: Term) -> None:
         service = self._service
         with service.database.read() as db:
-            due = deliveries.due(db, service.project, service.now(), limit=AT_ONCE)
-            secrets = {one.budget.name: one.secret for one in above.kept(db, service.project)}
+            due = deliveries.due(db, service.now(), limit=AT_ONCE)
+            secrets = {
+                (project, one.budget.name): one.secret
+                for project in {one.project for one in due}
+                for one in above.kept(db, project)
+            }
         for one in due:
             if self._over.is_set():
                 return
@@ -116,7 +131,7 @@ class Keeper(threading.Thread):
                 mine = deliveries.claim(db, one, next_at=Instant(now + wait_ns))
             if mine:
                 last = now + wait_ns - one.created_at > GIVE_UP_NS
-                self._send(term, one, secrets.get(one.name, ""), now, last=last)
+                self._send(term, one, secrets.get((one.project, one.name), ""), now, last=last)
 
     def _send(self, term: Term, one: Delivery, secret: str, now: Instant, *, last: bool) -> None:
         body = one.body.encode()
@@ -126,7 +141,7 @@ class Keeper(threading.Thread):
             "Tuner-Delivery": one.id,
             "Tuner-Signature": outgoing.signature(secret, now // NS, body),
         }
-        private = self._service.settings.webhook_private
+        private = outgoing.may_be_private(self._service.settings, one.url)
         outcome = outgoing.send(one.url, body, headers, private=private)
         self._service.vitals.count("webhooks_taken" if outcome.taken else "webhooks_refused")
         with self._service.leading.write(term, "webhook.sent") as db:

@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.domain.job import FINAL
-from tuner.domain.line import line_up
+from tuner.domain.line import Waiting, line_up
 from tuner.domain.time import Instant
 from tuner.domain.window import Window
 from tuner.store import line as rows
+from tuner.store import quotas
 from tuner.store.database import Connection
 from tuner.store.jobs import JobRow
 from tuner.store.launches import Launch
@@ -15,21 +16,23 @@ from tuner.store.launches import Launch
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What a job without a driver waits for: its turn, of which it is at place `position` from 1 on, or its window."""
+    """What a job without a driver waits for: its turn, of which it is at place `position` from 1 on, or its window. `quota`: what of
+    its project's is used up until another of its jobs ends or pauses; empty where there is room."""
 
     position: int | None = None
     next_opening: Instant | None = None
+    quota: str = ""
 
 
-def in_line(db: Connection, now: Instant) -> list[str]:
+def in_line(db: Connection, now: Instant) -> list[Waiting]:
     """Jobs that may be launched, the next one first."""
     waiting = rows.waiting(db, now)
     shares = rows.shares(db, now) if len(waiting) > 1 else {}
-    return [one.job for one in line_up(waiting, shares)]
+    return line_up(waiting, shares)
 
 
 def positions(db: Connection, now: Instant) -> dict[str, int]:
-    return {job: place for place, job in enumerate(in_line(db, now), start=1)}
+    return {one.job: place for place, one in enumerate(in_line(db, now), start=1)}
 
 
 def waits_of(
@@ -44,12 +47,27 @@ def waits_of(
         and row.id in launched
         and launched[row.id].state == "wanted"
     }
-    places = positions(db, now) if None in openings.values() else {}
+    in_turn = [row for row in found if row.id in openings and openings[row.id] is None]
+    places = positions(db, now) if in_turn else {}
+    full = _full(db, in_turn)
     waits = {
-        job: Wait(position=places.get(job)) if opens_at is None else Wait(next_opening=opens_at)
+        job: Wait(places.get(job), quota=full.get(job, ""))
+        if opens_at is None
+        else Wait(next_opening=opens_at)
         for job, opens_at in openings.items()
     }
     return {row.id: waits.get(row.id, Wait()) for row in found}
+
+
+def _full(db: Connection, waiting: Sequence[JobRow]) -> dict[str, str]:
+    """Of those of these jobs whose project's quota is used up, what of it."""
+    of_projects = quotas.of_projects(db, {row.project for row in waiting}) if waiting else {}
+    at_work = {project: quotas.at_work(db, project) for project in of_projects}
+    return {
+        row.id: of_projects[row.project].reached(at_work[row.project], row.concurrency)
+        for row in waiting
+        if row.project in of_projects
+    }
 
 
 def opening(launch: Launch, window: Window | None, now: Instant) -> Instant | None:

@@ -37,7 +37,7 @@ class StoredRecord:
 
     def heads(self, among: Collection[str] | None) -> dict[str, Position]:
         with self.service.database.read() as db:
-            found = mirrored.heads(db, self.service.project, among)
+            found = mirrored.heads(db, among)
         return {job: Position(seq, state) for job, (seq, state) in found.items()}
 
     def changes(self, job: str, after: Position | None) -> Changes:

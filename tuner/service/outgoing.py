@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
 from tuner.domain.errors import Fault
+from tuner.settings import Settings
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve = Callable[[str, int], list[str]]
 TIMEOUT_S = 10.0
-# Globally routed as they look, these are services of a cloud to its machines: Azure's wire server.
-METADATA = frozenset({ipaddress.ip_address("168.63.129.16")})
+MEND = "TUNER_WEBHOOK_HOSTS with its name, or TUNER_WEBHOOK_PRIVATE=allow,"
+# Globally routed as they look, these are services of a cloud to its machines: Azure's wire server, and Oracle's metadata.
+METADATA = frozenset(map(ipaddress.ip_address, ("168.63.129.16", "192.0.0.192")))
 UNICAST = ipaddress.ip_network("2000::/3")  # all of IPv6 that is routed globally
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
@@ -53,6 +55,15 @@ def is_private(address: Address) -> bool:
     return not address.is_global or address.is_multicast or address in METADATA
 
 
+def may_be_private(settings: Settings, url: str) -> bool:
+    """Whether the operator allows this host, though it be private or without TLS."""
+    try:
+        host = (urlsplit(url).hostname or "").rstrip(".")
+    except ValueError:
+        return False
+    return settings.webhook_private or host in settings.webhook_hosts
+
+
 def url_fault(pointer: str, url: str, *, private: bool) -> Fault | None:
     """What can be known to be wrong without asking the network."""
     try:
@@ -63,9 +74,9 @@ def url_fault(pointer: str, url: str, *, private: bool) -> Fault | None:
     if private:
         return None
     if address is not None and is_private(address):
-        return Fault(pointer, f"{address} is a private address; TUNER_WEBHOOK_PRIVATE=allow allows it")
+        return Fault(pointer, f"{address} is a private address; {MEND} allows it")
     if not url.startswith("https://"):
-        return Fault(pointer, "must begin with https://; TUNER_WEBHOOK_PRIVATE=allow allows http://")
+        return Fault(pointer, f"must begin with https://; {MEND} allows http://")
     return None
 
 
@@ -73,8 +84,8 @@ def send(
     url: str, body: bytes, headers: dict[str, str], *, private: bool, resolve: Resolve | None = None
 ) -> Outcome:
     """One POST, without redirects, proxies or a second look at the name: it goes to the address that was checked."""
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(url)
         addresses = _checked(parts, private=private, resolve=resolve or _resolve)
         status = _post(parts, addresses[0], body, headers)
     except Refused as error:
@@ -86,13 +97,15 @@ def send(
 
 def _checked(parts: SplitResult, *, private: bool, resolve: Resolve) -> list[str]:
     """All addresses of the name. Raises Refused where any of them is private."""
-    if parts.scheme != "https" and not private:
+    if parts.scheme not in (("https", "http") if private else ("https",)):
         raise Refused("only https:// is sent to")
+    if "@" in parts.netloc:
+        raise Refused("nothing is sent to a URL with a user")
     host = parts.hostname or ""
     found = resolve(host, _port(parts))
     for text in found:
         if not private and is_private(ipaddress.ip_address(text)):
-            raise Refused(f"{host} is {text}, a private address; TUNER_WEBHOOK_PRIVATE=allow allows it")
+            raise Refused(f"{host} is {text}, a private address; {MEND} allows it")
     if not found:
         raise Refused(f"{host} has no address")
     return found

@@ -5,7 +5,7 @@ from typing import Any
 
 from tuner.domain.errors import Fault, Invalid
 from tuner.domain.job import JobSpec
-from tuner.engine.code_digest import code_digest
+from tuner.engine.code_digest import code_of
 from tuner.planning.pilot import TAG, pilot_key, pilot_of
 from tuner.planning.pilot import PilotLimits as PilotLimits
 from tuner.service.cluster import import_path
@@ -38,7 +38,7 @@ def start(
     known = of_job(service, spec)
     if known is not None:
         return known, False
-    code = code_digest(spec.trainable, import_path()) or UNKNOWN_CODE
+    code = code_of(spec, import_path()) or UNKNOWN_CODE
     pilot = pilot_of(spec, limits, pilot_key(spec, code))
     try:
         return submit(service, pilot, body=body, idempotency_key=idempotency_key)
@@ -48,7 +48,7 @@ def start(
 
 def of_job(service: Service, spec: JobSpec) -> JobView | None:
     """The newest pilot that holds for this job and is under way, or has ended with reports."""
-    code = code_digest(spec.trainable, import_path())
+    code = code_of(spec, import_path())
     if code is None:
         return None
     key = pilot_key(spec, code)

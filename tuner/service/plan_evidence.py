@@ -11,7 +11,7 @@ from tuner.domain.objective import Objective
 from tuner.domain.records import AttemptRow
 from tuner.planning.evidence import EARLY_STEPS, Delays, Evidence, SeenTrial, of_nothing, of_trials
 from tuner.planning.pilot import TAG
-from tuner.service import pilots
+from tuner.service import packages, pilots
 from tuner.service.wiring import Service
 from tuner.store import jobs, seen
 from tuner.store.jobs import JobRow
@@ -68,6 +68,7 @@ def _alike(service: Service, spec: JobSpec) -> list[JobRow]:
     with service.database.read() as db:
         found = seen.jobs_that_ran(db, service.project, spec.trainable, LOOKED_AT)
     found = [row for row in found if row.spec.fidelity.unit == spec.fidelity.unit]
+    found = [row for row in found if packages.same(service, row.spec, spec)]
     same = [row for row in found if dict(row.spec.constants) == dict(spec.constants)]
     piloted = pilots.of_job(service, spec)
     first = [] if piloted is None else [piloted.row]

@@ -24,7 +24,6 @@ from tuner.service.plan_candidates import Machines as Machines
 from tuner.service.plan_candidates import Needs as Needs
 from tuner.service.plan_candidates import as_fast_by_assumption, candidates_of, check_speeds, that_would_do
 from tuner.service.plan_evidence import evidence_for
-from tuner.service.plan_runs import simulate
 from tuner.service.submit import check, check_affords
 from tuner.service.wiring import Service
 from tuner.tuning.checkpointing import Hazard
@@ -132,6 +131,8 @@ def plan(service: Service, spec: JobSpec, given: Given) -> Plan:
         room=None if given.machines.any else candidates[0].concurrency,
         seed=given.seed,
     )
+    from tuner.service.plan_runs import simulate  # the whole simulator, which a start does without
+
     return planner.plan(question, simulate)
 
 

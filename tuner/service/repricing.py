@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from tuner.domain.job import JobSpec
 from tuner.planning.repricing import SAME, RelativeTime, Repricing, assumed_same, catalogued, measured
 from tuner.service.catalogue import catalogue
 from tuner.service.machines import Asked, Machine, accelerator_of, machine
@@ -72,13 +73,14 @@ def _from(db: Connection, service: Service, row: JobRow, kind: str, there: Machi
 
 def _alike(db: Connection, service: Service, row: JobRow) -> list[JobRow]:
     """The jobs whose steps can be compared: of the same trainable, constants and share of a machine."""
-    mine = row.spec
-    wanted = (mine.constants, mine.fidelity.unit, mine.resources.cpus, mine.resources.gpus)
-    return [
-        other
-        for other in jobs.of_trainable(db, service.project, mine.trainable)
-        if (s := other.spec) and (s.constants, s.fidelity.unit, s.resources.cpus, s.resources.gpus) == wanted
-    ]
+    wanted = _alike_in(row.spec)
+    others = jobs.of_trainable(db, service.project, row.spec.trainable)
+    return [other for other in others if _alike_in(other.spec) == wanted]
+
+
+def _alike_in(spec: JobSpec) -> tuple[object, ...]:
+    size = spec.resources
+    return spec.package, spec.constants, spec.fidelity.unit, size.cpus, size.gpus
 
 
 def _seconds(db: Connection, alike: Iterable[JobRow], kind: str) -> list[float]:
@@ -93,7 +95,8 @@ def _interruptions(
     """What they take on spot machines, from this job, or else from others of the trainable."""
     if there.market != "spot":
         return None, ()
-    others = [other.id for other in jobs.of_trainable(db, service.project, row.spec.trainable)]
+    tuned = jobs.of_trainable(db, service.project, row.spec.trainable)
+    others = [other.id for other in tuned if other.spec.package == row.spec.package]
     sources: Sequence[tuple[str, list[str]]] = (
         ("this job", [row.id]),
         ("jobs of this trainable", others[:SPOT_JOBS]),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from tuner.domain import calendar
+from tuner.domain.access import DEFAULT_PROJECT, Actor
 from tuner.domain.errors import Fault, Invalid
 from tuner.domain.time import Instant
 from tuner.service.cluster_meter import ClusterCost, cluster_cost
@@ -20,7 +21,7 @@ MAX_GROUPS = 5
 @dataclass(frozen=True)
 class SpendView:
     """`since` and `until` as asked for: None is from the beginning, and until now. `cluster` is what its machines cost in that time,
-    whoever used them; None: nobody has looked yet."""
+    whoever used them; None: nobody has looked yet, or who asks may not know."""
 
     group_by: tuple[str, ...]
     since: Instant | None
@@ -40,7 +41,7 @@ def spend_of(
     timezone: str = "UTC",
 ) -> SpendView:
     """The dearest group first, days in their order. Raises Invalid, naming what there is."""
-    first, last = _times(since, until, timezone)
+    first, last = between(since, until, timezone)
     keys = _keys(group_by)
     with service.database.read() as db:
         known = spend.extent(db, service.project) or Span(Instant(0), Instant(0))
@@ -49,11 +50,18 @@ def spend_of(
         span = Span(begin, Instant(max(begin, end)), timezone)
         found = spend.rows(db, service.project, keys, span)
         (total,) = spend.rows(db, service.project, (), span)
-    rows, cluster = sorted(found, key=lambda row: _place(keys, row)), cluster_cost(service, first, last)
+    rows = sorted(found, key=lambda row: _place(keys, row))
+    cluster = cluster_cost(service, first, last) if _sees_cluster(service.actor) else None
     return SpendView(tuple(group_by), first, last, timezone, rows, total, cluster)
 
 
-def _times(since: str | None, until: str | None, timezone: str) -> tuple[Instant | None, Instant | None]:
+def _sees_cluster(actor: Actor) -> bool:
+    """What the machines cost all projects together is the operator's."""
+    return actor.is_operator and actor.project == DEFAULT_PROJECT
+
+
+def between(since: str | None, until: str | None, timezone: str) -> tuple[Instant | None, Instant | None]:
+    """Dates of the time zone, or times. Raises Invalid."""
     faults, where = [], calendar.zone("UTC")
     try:
         where = calendar.zone(timezone)

@@ -10,9 +10,10 @@ from tuner.domain.errors import Fault, Invalid
 from tuner.domain.job import JobSpec, Resources
 from tuner.domain.money import NS_PER_SECOND
 from tuner.domain.offer import Offer
-from tuner.engine.code_digest import code_digest
+from tuner.engine.code_digest import code_of
 from tuner.engine.placement import Machine
 from tuner.engine.ray_cluster import Node
+from tuner.service import audit_log, packages
 from tuner.service.above import refuse_without_room
 from tuner.service.cluster import import_path
 from tuner.service.offers import offers_of, priced_nodes, with_those_to_come
@@ -21,7 +22,7 @@ from tuner.service.trainables import is_allowed
 from tuner.service.views import JobView, job_view
 from tuner.service.warm_start import warm_start_faults
 from tuner.service.wiring import Service
-from tuner.store import jobs, self_tests
+from tuner.store import jobs, quotas, self_tests
 from tuner.store.self_tests import at_the_door, refusal
 from tuner.tuning.guard import UNKNOWN_NEED_NS
 
@@ -39,17 +40,19 @@ def submit(
 ) -> tuple[JobView, bool]:
     """The job, and whether it is new. Raises Invalid, IdempotencyConflict, BudgetRefused where a budget above it is used up,
     or Unavailable where the cluster does not answer, or is of another version."""
-    digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    # A request without a package is the one that it was before there were any.
+    asked = {name: value for name, value in body.items() if name != "package" or value is not None}
+    digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
     if idempotency_key is not None:
-        with service.database.write("job.repeat") as db:
-            known = jobs.made_before(db, service.project, idempotency_key, digest, at=service.now())
+        with service.database.read() as db:
+            known = jobs.made_by(db, service.project, idempotency_key, digest, at=service.now())
         if known is not None:
             return job_view(service, known), False
     service.cluster.check_fit()
     check(service, spec)
     (offer, *others), concurrency = admit(service, spec)
     if any(one.market == "spot" for one in (offer, *others)):
-        _check_restores(service, spec.trainable)
+        _check_restores(service, spec)
     new = jobs.NewJob(
         f"job_{secrets.token_hex(8)}",
         service.project,
@@ -67,6 +70,9 @@ def submit(
     with service.database.write("job.submit") as db:
         refuse_without_room(db, service, spec.tags, rate)
         job = jobs.create(db, new)
+        if job == new.id:
+            facts = {"name": spec.name, "trainable": spec.trainable, **audit_log.of_job(jobs.get(db, job))}
+            audit_log.note(db, service, "job.submit", job, after=facts)
     return job_view(service, job), job == new.id
 
 
@@ -93,7 +99,9 @@ def admit(service: Service, spec: JobSpec) -> tuple[list[Offer], int]:
     room = min(
         MAX_CONCURRENCY, sum(_fit(node, wanted) for node, *_ in priced_nodes(service.settings, nodes, wanted))
     )
-    return offers, min(room, wanted.max_concurrent_trials or room)
+    with service.database.read() as db:
+        allowed = quotas.get(db, service.project)
+    return offers, allowed.width(min(room, wanted.max_concurrent_trials or room))
 
 
 def _waits_for(nodes: Iterable[Node], offers: Iterable[Offer]) -> str:
@@ -123,13 +131,13 @@ def check_affords(spec: JobSpec, offer: Offer) -> None:
         raise Invalid(Fault(pointer, detail))
 
 
-def _check_restores(service: Service, trainable: str) -> None:
+def _check_restores(service: Service, spec: JobSpec) -> None:
     """Raises Invalid where this code has failed the restore self-test. Code that was not tested yet is by the job's driver."""
-    code = code_digest(trainable, import_path())
+    code = code_of(spec, import_path())
     if code is None:
         return
     with service.database.read() as db:
-        found = self_tests.get(db, service.project, trainable, at_the_door(code))
+        found = self_tests.get(db, service.project, spec.trainable, at_the_door(code))
     if found is not None and not found.passed:
         raise Invalid.at("/resources/market", refusal(found.reason))
 
@@ -139,6 +147,8 @@ def _fit(node: Node, wanted: Resources) -> int:
 
 
 def _trainable_faults(service: Service, spec: JobSpec) -> list[Fault]:
+    if spec.package is not None:
+        return packages.faults(service, spec)
     allowed = service.settings.allowed_modules
     if not is_allowed(spec.trainable, allowed):
         detail = f"modules from {', '.join(allowed)} may be tuned here; TUNER_ALLOWED_MODULES of the service adds others"

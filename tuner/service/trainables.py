@@ -31,34 +31,42 @@ class Described:
 
 
 class Prober(Protocol):
-    def describe(self, entry: str) -> Described:
-        """Never raises for what is wrong with the trainable."""
+    def describe(self, entry: str, package: Path | None = None) -> Described:
+        """Never raises for what is wrong with the trainable. `package`: the folder of the package that it comes from."""
 
 
 @dataclass
 class SubprocessProber:
-    """Remembers what it saw until the module's file changes."""
+    """Remembers what it saw until the module's file changes; a package's never do, and its folder is named by its digest."""
 
     limits: Limits = field(default_factory=Limits)
     _seen: dict[tuple[str, str, int, int], Described] = field(default_factory=dict)
 
-    def describe(self, entry: str) -> Described:
-        file = source_of(entry.partition(":")[0])
-        if file is None:
-            return _probe(entry, self.limits)
-        facts = file.stat()
-        key = (entry, str(file), facts.st_mtime_ns, facts.st_size)
-        found = self._seen.get(key)
+    def describe(self, entry: str, package: Path | None = None) -> Described:
+        key = _key(entry, package)
+        found = None if key is None else self._seen.get(key)
         if found is None:
-            found = _probe(entry, self.limits)
-            if found.error is None:
+            found = _probe(entry, self.limits, package)
+            if found.error is None and key is not None:
                 self._seen[key] = found
         return found
 
 
-def _probe(entry: str, limits: Limits) -> Described:
+def _key(entry: str, package: Path | None) -> tuple[str, str, int, int] | None:
+    """What was seen holds as long as this stays so; None: nobody knows for how long."""
+    if package is not None:
+        return (entry, str(package), 0, 0)
+    file = source_of(entry.partition(":")[0])
+    if file is None:
+        return None
+    facts = file.stat()
+    return (entry, str(file), facts.st_mtime_ns, facts.st_size)
+
+
+def _probe(entry: str, limits: Limits, package: Path | None) -> Described:
     """With a temporary directory of its own; the probe holds what it imports to the limits, and ends it."""
-    question = Question(entry, PROBE_TIMEOUT_S, limits.processes, limits.import_bytes)
+    bounds = (PROBE_TIMEOUT_S, limits.processes, limits.import_bytes)
+    question = Question(entry, *bounds, package="" if package is None else str(package))
     scratch = Scratch("probe")
     process = subprocess.Popen(
         [sys.executable, "-m", "tuner.engine.worker.probe", question.text()],

@@ -1,9 +1,14 @@
 """What is done to a database before services use it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from tuner.domain.errors import Conflict, Invalid
+from tuner.domain.time import Instant
+from tuner.service.wiring import system_now
 from tuner.settings import Settings
-from tuner.store.database import Database
+from tuner.store import copies
+from tuner.store.database import Database, knows_revision, older_revisions
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +27,28 @@ def migrate(settings: Settings) -> Migrated:
     try:
         before = database.revision()
         database.migrate()
+        return Migrated(before, database.revision())
+    finally:
+        database.dispose()
+
+
+def downgrade(settings: Settings, to: str, *, now: Callable[[], Instant] = system_now) -> Migrated:
+    """For an older version of tuner. Raises Invalid for a revision that is none before the present one, Conflict while a service works
+    on the database, and Unavailable where it does not answer, is newer than this code, or is in use."""
+    database = Database(settings.database_url, failpoint=settings.failpoint)
+    try:
+        before = database.revision()
+        older = older_revisions(before) if knows_revision(before) else []
+        if knows_revision(before) and to not in older:
+            raise Invalid.at(
+                "--to", f"{to!r} is no revision before {before}: {', '.join(older) or 'there is none'}"
+            )
+        led_by = copies.there(database, now()).led_by
+        if led_by is not None:
+            raise Conflict(
+                f"a service works on this database: {led_by}; stop all services first, and wait for three seconds"
+            )
+        database.downgrade(to)
         return Migrated(before, database.revision())
     finally:
         database.dispose()

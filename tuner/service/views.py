@@ -2,26 +2,36 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
+from weakref import WeakKeyDictionary
 
 from tuner.domain.ledger import Account
 from tuner.domain.trial import TrialState
-from tuner.service.dashboards import optuna_link
+from tuner.service.access import shows_all
+from tuner.service.dashboards import optuna_link, ray_link
 from tuner.service.line import Wait, waits_of
 from tuner.service.wiring import Service
-from tuner.store import answers, best, jobs, launches, ledger
+from tuner.store import answers, best, job_standings, jobs
 from tuner.store.answers import Reached
 from tuner.store.codec import encode
-from tuner.store.database import Connection
+from tuner.store.database import Connection, Database
+from tuner.store.job_standings import JobStanding
 from tuner.store.jobs import JobRow
 from tuner.store.launches import Launch as Launch
 from tuner.tuning.rungs import ladder
 
+KEPT = 5000
+
 
 @dataclass(frozen=True)
 class JobView:
+    """`seq` is the number of its newest event."""
+
     row: JobRow
+    seq: int
     account: Account
     states: Mapping[TrialState, int]
     steps: int
@@ -55,6 +65,73 @@ class JobView:
             )
         return min(1.0, max(parts))
 
+    @property
+    def version(self) -> Hashable:
+        """Differs where anything of a view differs. None: time alone makes it another."""
+        row = self.row
+        if row.running_since is not None:
+            return None
+        now = (row.state, row.stop_reason, row.detail, row.started_at, row.ended_at, row.ran_ns)
+        asked = (row.budget, row.priority, tuple(row.tags.items()), row.offer, row.concurrency)
+        links = (self.ray_dashboard, self.optuna_dashboard)
+        return row.id, self.seq, now, asked, links, self.account, self.launch, self.wait
+
+
+@dataclass(frozen=True, slots=True)
+class _CameTo:
+    """What the trials of a job came to."""
+
+    states: Mapping[TrialState, int]
+    steps: int
+    best: Reached | None
+
+
+_NOTHING = _CameTo({}, 0, None)
+
+
+class _Kept:
+    """Of one database: what jobs came to up to an event, so that their trials and reports are not gone through for each who asks.
+    Used by many threads, each of which finds what is right, or nothing."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Hashable, _CameTo] = OrderedDict()
+        self._lock = Lock()
+
+    def find(self, at: Hashable) -> _CameTo | None:
+        with self._lock:
+            found = self._kept.get(at)
+            if found is not None:
+                self._kept.move_to_end(at)
+            return found
+
+    def keep(self, at: Hashable, came: _CameTo) -> None:
+        with self._lock:
+            self._kept[at] = came
+            while len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+
+
+_KEPT: WeakKeyDictionary[Database, _Kept] = WeakKeyDictionary()
+
+
+def _came_to(
+    db: Connection, service: Service, rows: Sequence[JobRow], standings: Mapping[str, JobStanding]
+) -> dict[str, _CameTo]:
+    """Of a job whose trials nobody's driver ended (`end_open`) its state tells, too."""
+    kept = _KEPT.setdefault(service.database, _Kept())
+    at = {row.id: (row.id, standings[row.id].seq, row.state, row.ended_at) for row in rows}
+    known = {row.id: _NOTHING for row in rows if not standings[row.id].seq}  # trials begin with an event
+    known |= {name: came for name, place in at.items() if (came := kept.find(place)) is not None}
+    unread = [name for name in at if name not in known]
+    if not unread:
+        return known
+    states, steps = answers.states_of(db, unread), answers.steps_of(db, unread)
+    found = best.best_of_each(db, unread)
+    for name in unread:
+        known[name] = _CameTo(states[name], steps[name], found.get(name))
+        kept.keep(at[name], known[name])
+    return known
+
 
 def rungs_of(row: JobRow) -> tuple[int, ...]:
     return () if row.spec.algorithm.scheduler == "none" else ladder(row.spec).rungs()
@@ -79,23 +156,24 @@ def view_of(db: Connection, service: Service, row: JobRow) -> JobView:
 
 def views_of(db: Connection, service: Service, rows: Sequence[JobRow]) -> list[JobView]:
     """In as many questions to the database for many jobs as for one."""
-    names, now = [row.id for row in rows], service.now()
-    accounts = ledger.accounts_of(db, names)
-    states, steps = answers.states_of(db, names), answers.steps_of(db, names)
-    found, launched = best.best_of_each(db, names), launches.of_jobs(db, names)
+    now, standings = service.now(), job_standings.of_jobs(db, [row.id for row in rows])
+    launched = {name: one.launch for name, one in standings.items() if one.launch is not None}
+    came = _came_to(db, service, rows, standings)
     waits = waits_of(db, rows, launched, now)
+    with_links = bool(rows) and shows_all(db, service.actor)
     return [
         JobView(
             row,
-            accounts[row.id],
-            states[row.id],
-            steps[row.id],
-            found.get(row.id),
+            standings[row.id].seq,
+            standings[row.id].account,
+            came[row.id].states,
+            came[row.id].steps,
+            came[row.id].best,
             row.running_ns(now),
             waits[row.id],
             launched.get(row.id),
-            service.cluster.dashboard_url,
-            optuna_link(service.settings, row.id),
+            ray_link(service) if with_links else None,
+            optuna_link(service.settings, row.id) if with_links else None,
         )
         for row in rows
     ]

@@ -24,12 +24,14 @@ Counted = Literal[
 class Vitals:
     """Thread-safe. `controller_at` and `keeper_at`: the end of the last pass as the leader that went well (None: none yet). `leads`:
     whether this service is the one that acts. `violations` are the
-    accounts that their last check found wrong, `checked_at` is when a round of all accounts was last done. `storage` is whether the checkpoint storage answered last (None: it was not asked yet)."""
+    accounts that their last check found wrong, `checked_at` is when a round of all accounts was last done. `storage` is whether the checkpoint storage answered last (None: it was not asked yet).
+    `several_projects`: that there were, when somebody last looked."""
 
     controller_at: Instant | None = None
     keeper_at: Instant | None = None
     checked_at: Instant | None = None
     storage: bool | None = None
+    several_projects: bool = False
     leads: Callable[[], bool] | None = None
     violations: dict[str, str] = field(default_factory=dict)
     _counts: dict[Counted, int] = field(default_factory=dict)

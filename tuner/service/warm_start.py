@@ -3,7 +3,8 @@
 from tuner.domain.errors import Fault, NotFound
 from tuner.domain.job import JobSpec
 from tuner.domain.objective import Objective
-from tuner.engine.code_digest import code_digest
+from tuner.engine.code_digest import code_of
+from tuner.service import packages
 from tuner.service.cluster import import_path
 from tuner.service.wiring import Service
 from tuner.store import jobs
@@ -32,6 +33,8 @@ def _why_not(service: Service, spec: JobSpec, name: str) -> str | None:
             source = jobs.get(db, name, service.project).spec
     except NotFound as error:
         return f"{error.detail}; name one of your jobs, or leave it out"
+    if source.trainable == spec.trainable and not packages.same(service, source, spec):
+        return f"{name} tuned {source.trainable} of another package; name a job of the same one, or of an earlier upload of that name"
     return _mismatch(name, source, spec) or (
         _why_no_checkpoints(service, name, spec) if spec.warm_start_checkpoints else None
     )
@@ -63,7 +66,7 @@ def _why_no_checkpoints(service: Service, name: str, spec: JobSpec) -> str | Non
         return (
             f"it is not known with which code {name} ran, or that changed meanwhile; name another job, {rest}"
         )
-    code = code_digest(spec.trainable, import_path()) if has_run else None
+    code = code_of(spec, import_path()) if has_run else None
     if code is not None and code != row.code:
         return f"the code of {spec.trainable} has changed since {name} ran; bring it back, {rest}"
     return None

@@ -3,10 +3,12 @@
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any, Self
 
+from tuner.domain.access import BACKGROUND, DEFAULT_PROJECT, Actor
 from tuner.domain.time import Instant
 from tuner.engine.storage import Storage
 from tuner.engine.worker.limits import Limits
@@ -17,7 +19,7 @@ from tuner.service.vitals import Vitals
 from tuner.settings import Settings, write_private
 from tuner.store.database import Database
 
-PROJECT = "default"
+PROJECT = DEFAULT_PROJECT
 
 
 def system_now() -> Instant:
@@ -26,7 +28,7 @@ def system_now() -> Instant:
 
 @dataclass(frozen=True)
 class Service:
-    """What use cases work with."""
+    """What use cases work with, on behalf of whom, in which project: in that of the operator, and nobody's, where no request is."""
 
     settings: Settings
     database: Database
@@ -35,6 +37,20 @@ class Service:
     now: Callable[[], Instant] = system_now
     project: str = PROJECT
     vitals: Vitals = field(default_factory=Vitals)
+    actor: Actor = BACKGROUND
+
+    def within(self, actor: Actor) -> Self:
+        """The same service, with the same parts, on behalf of who asks and in the project of theirs."""
+        return self._but(project=actor.project, actor=actor)
+
+    def of(self, project: str) -> Self:
+        """The same service in another project, where nobody asks."""
+        return self if project == self.project else self._but(project=project)
+
+    def _but(self, **changes: Any) -> Self:
+        found = replace(self, **changes)
+        found.__dict__["leading"] = self.leading
+        return found
 
     @cached_property
     def leading(self) -> Leading:

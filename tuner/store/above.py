@@ -43,6 +43,11 @@ class Standing:
     account: Account
 
 
+def projects(db: Connection) -> list[str]:
+    """Those that have budgets above jobs."""
+    return list(db.execute(select(budgets.c.project).distinct().order_by(budgets.c.project)).scalars())
+
+
 def kept(db: Connection, project: str) -> list[Kept]:
     """By name."""
     rows = db.execute(select(budgets).where(budgets.c.project == project).order_by(budgets.c.name))

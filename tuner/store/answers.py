@@ -3,9 +3,10 @@
 import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, case, func, select
+from sqlalchemy import BindParameter, ColumnElement, Connection, Row, Select, bindparam, case, func, select
 
 from tuner.domain.cost import CostKind
 from tuner.domain.money import FREE, Cost, Money, Price
@@ -15,6 +16,13 @@ from tuner.domain.trial import TrialState
 from tuner.store.tables import attempts, entries, events, reports, trials
 
 Sort = Literal["number", "metric", "cost_usd", "steps"]
+_JOBS: Any = bindparam("jobs", expanding=True)
+_STATES = (
+    select(trials.c.job, trials.c.state, func.count())
+    .where(trials.c.job.in_(_JOBS))
+    .group_by(trials.c.job, trials.c.state)
+)
+_STEPS = select(reports.c.job, func.count()).where(reports.c.job.in_(_JOBS)).group_by(reports.c.job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +87,21 @@ def page_of_trials(
     db: Connection, job: str, *, sort: Sort, descending: bool, after: After | None, limit: int
 ) -> list[TrialRow]:
     """Trials without a metric come last when sorted by it, whichever way."""
-    costs = _costs_by_trial(job)
-    key = _sort_key(sort, costs.c, descending)
-    t = trials.c
-    query = _trial_rows(job, costs)
-    if after is not None:
-        beyond = key < after.key if descending else key > after.key
-        query = query.where(beyond | ((key == after.key) & (t.number > after.number)))
-    ordered = query.order_by(key.desc() if descending else key, t.number).limit(limit)
-    return [_trial(row) for row in db.execute(ordered)]
+    given = {} if after is None else {"key": after.key, "number": after.number}
+    query = _page_of_trials(sort, descending, after is not None)
+    return [_trial(row) for row in db.execute(query, {"of": job, "most": limit, **given})]
+
+
+@cache
+def _page_of_trials(sort: Sort, descending: bool, goes_on: bool) -> Select[Any]:
+    costs = _costs_by_trial()
+    key, t = _sort_key(sort, costs.c, descending), trials.c
+    query = _trial_rows(costs)
+    if goes_on:
+        place: BindParameter[float] = bindparam("key", type_=key.type)
+        beyond = key < place if descending else key > place
+        query = query.where(beyond | ((key == place) & (t.number > bindparam("number"))))
+    return query.order_by(key.desc() if descending else key, t.number).limit(bindparam("most"))
 
 
 def sort_key_of(row: TrialRow, sort: Sort, *, descending: bool) -> float:
@@ -104,57 +118,71 @@ def sort_key_of(row: TrialRow, sort: Sort, *, descending: bool) -> float:
 
 
 def trial(db: Connection, job: str, name: str) -> TrialRow | None:
-    row = db.execute(_trial_rows(job, _costs_by_trial(job)).where(trials.c.trial == name)).first()
+    row = db.execute(_one_trial(), {"of": job, "only": name}).first()
     return None if row is None else _trial(row)
 
 
+@cache
+def _one_trial() -> Select[Any]:
+    return _trial_rows(_costs_by_trial(one=True), one=True)
+
+
 def all_trials(db: Connection, job: str) -> list[TrialRow]:
-    query = _trial_rows(job, _costs_by_trial(job)).order_by(trials.c.number)
-    return [_trial(row) for row in db.execute(query)]
+    return [_trial(row) for row in db.execute(_all_trials(), {"of": job})]
+
+
+@cache
+def _all_trials() -> Select[Any]:
+    return _trial_rows(_costs_by_trial()).order_by(trials.c.number)
 
 
 def spent_by_market(db: Connection, job: str) -> list[tuple[str, Price, Money]]:
     """What was paid on each market at each price of a trial's share of a machine."""
+    found = db.execute(_spent_by_market(), {"of": job})
+    return [(market, Price(price), Money(int(usd))) for market, price, usd in found]
+
+
+@cache
+def _spent_by_market() -> Select[Any]:
     e, a = entries.c, attempts.c
-    query = (
+    return (
         select(a.market, a.price, func.sum(e.usd))
         .join(attempts, (a.job == e.job) & (a.trial == e.trial) & (a.attempt == e.attempt))
-        .where(e.job == job, e.kind.is_not(None))
+        .where(e.job == bindparam("of"), e.kind.is_not(None))
         .group_by(a.market, a.price)
     )
-    return [(market, Price(price), Money(int(usd))) for market, price, usd in db.execute(query)]
 
 
 def bill_by_trial(db: Connection, job: str) -> dict[str, dict[CostKind, Cost]]:
     """Posts and corrections, by trial and kind."""
-    e = entries.c
-    query = (
-        select(e.trial, e.kind, func.sum(e.usd), func.sum(e.gpu_ms))
-        .where(e.job == job, e.kind.is_not(None))
-        .group_by(e.trial, e.kind)
-        .order_by(e.trial)
-    )
     found: dict[str, dict[CostKind, Cost]] = {}
-    for name, kind, usd, gpu_ms in db.execute(query):
+    for name, kind, usd, gpu_ms in db.execute(_bill_by_trial(), {"of": job}):
         found.setdefault(name, {})[kind] = Cost(Money(int(usd)), int(gpu_ms))
     return found
 
 
+@cache
+def _bill_by_trial() -> Select[Any]:
+    e = entries.c
+    return (
+        select(e.trial, e.kind, func.sum(e.usd), func.sum(e.gpu_ms))
+        .where(e.job == bindparam("of"), e.kind.is_not(None))
+        .group_by(e.trial, e.kind)
+        .order_by(e.trial)
+    )
+
+
 def states_of(db: Connection, names: Collection[str]) -> dict[str, dict[TrialState, int]]:
     """How many trials of each job are in each state."""
-    t = trials.c
     found: dict[str, dict[TrialState, int]] = {name: {} for name in names}
-    counts = select(t.job, t.state, func.count()).where(t.job.in_(names)).group_by(t.job, t.state)
-    for job, state, count in db.execute(counts):
+    for job, state, count in db.execute(_STATES, {"jobs": list(names)}):
         found[job][state] = count
     return found
 
 
 def steps_of(db: Connection, names: Collection[str]) -> dict[str, int]:
     """How many steps of each job have been reported."""
-    r = reports.c
-    counts = select(r.job, func.count()).where(r.job.in_(names)).group_by(r.job)
-    return dict.fromkeys(names, 0) | {job: count for job, count in db.execute(counts)}
+    return dict.fromkeys(names, 0) | {job: count for job, count in db.execute(_STEPS, {"jobs": list(names)})}
 
 
 def has_reported_since(db: Connection, job: str, at: Instant) -> bool:
@@ -164,7 +192,7 @@ def has_reported_since(db: Connection, job: str, at: Instant) -> bool:
 
 def told_after(db: Connection, job: str, seq: int, *, until: int | None = None, limit: int = 500) -> Told:
     """What changed after event `seq`, and up to event `until`, the newest where none is named; some `limit` reports of it at most."""
-    r, t = reports.c, trials.c
+    r = reports.c
     last = (
         until  # found first: where reads see what is committed meanwhile, what comes later is told of later
     )
@@ -176,11 +204,15 @@ def told_after(db: Connection, job: str, seq: int, *, until: int | None = None, 
     if more:  # one event may have brought many reports, of which all are told
         upper = rows[-1].seq
         rows = [row for row in rows if row.seq < upper] + list(db.execute(query.where(r.seq == upper)))
-    changed = (
-        _trial_rows(job, _costs_by_trial(job)).where(t.seq > seq, t.seq <= upper).order_by(t.seq, t.number)
-    )
-    shown = [_trial(row) for row in db.execute(changed)]
-    return Told(upper, [reached(row) for row in rows], shown, more)
+    changed = db.execute(_changed_trials(), {"of": job, "after": seq, "until": upper})
+    return Told(upper, [reached(row) for row in rows], [_trial(row) for row in changed], more)
+
+
+@cache
+def _changed_trials() -> Select[Any]:
+    t = trials.c
+    query = _trial_rows(_costs_by_trial())
+    return query.where(t.seq > bindparam("after"), t.seq <= bindparam("until")).order_by(t.seq, t.number)
 
 
 def reached(row: Row[Any]) -> Reached:
@@ -189,29 +221,24 @@ def reached(row: Row[Any]) -> Reached:
     return Reached(row.trial, row.step, row.value, cost, row.duration_ns, Instant(row.at), row.seq, metrics)
 
 
-def _costs_by_trial(job: str) -> Any:
+def _costs_by_trial(*, one: bool = False) -> Any:
+    """Of all trials of the job `of`, or of the one that is `only` asked for."""
     e = entries.c
-    return (
-        select(e.trial, func.sum(e.usd).label("usd"), func.sum(e.gpu_ms).label("gpu_ms"))
-        .where(e.job == job, e.kind.is_not(None))
-        .group_by(e.trial)
-        .subquery()
-    )
+    costs = select(e.trial, func.sum(e.usd).label("usd"), func.sum(e.gpu_ms).label("gpu_ms"))
+    wanted = [e.job == bindparam("of"), e.kind.is_not(None), *([e.trial == bindparam("only")] if one else [])]
+    return costs.where(*wanted).group_by(e.trial).subquery()
 
 
-def _trial_rows(job: str, costs: Any) -> Select[Any]:
+def _trial_rows(costs: Any, *, one: bool = False) -> Select[Any]:
     t, a = trials.c, attempts.c
-    ran = (
-        select(a.trial, func.count().label("attempts"), func.sum(_preempted()).label("preemptions"))
-        .where(a.job == job)
-        .group_by(a.trial)
-        .subquery()
-    )
+    counts = select(a.trial, func.count().label("attempts"), func.sum(_preempted()).label("preemptions"))
+    of_these = [a.job == bindparam("of"), *([a.trial == bindparam("only")] if one else [])]
+    runs = counts.where(*of_these).group_by(a.trial).subquery()
     return (
-        select(trials, costs.c.usd, costs.c.gpu_ms, ran.c.attempts, ran.c.preemptions)
+        select(trials, costs.c.usd, costs.c.gpu_ms, runs.c.attempts, runs.c.preemptions)
         .outerjoin(costs, costs.c.trial == t.trial)
-        .outerjoin(ran, ran.c.trial == t.trial)
-        .where(t.job == job)
+        .outerjoin(runs, runs.c.trial == t.trial)
+        .where(t.job == bindparam("of"), *([t.trial == bindparam("only")] if one else []))
     )
 
 

@@ -20,6 +20,7 @@ FORMAT = 1
 ABOUT = "backup.json"
 NAMES: dict[str, str] = {"sqlite": "tuner.db", "postgresql": "tuner.dump"}
 BLOCK = 1 << 20
+ABOUT_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +55,10 @@ def unpack(file: Path, to: Path) -> About:
     """Writes the copy to `to`. Raises BadFile for what is no backup, or is not what it was when it was written."""
     try:
         with zipfile.ZipFile(file) as packed:
-            about = _about(packed.read(ABOUT))
+            with packed.open(ABOUT) as said:
+                about = _about(said.read(ABOUT_BYTES))
             with packed.open(NAMES[about.kind]) as inside, _private(to) as target:
-                found = _copied(inside, target)
+                found = _copied(inside, target, about.size_bytes)
     except OSError as error:
         raise BadFile(f"{file} cannot be read: {error.strerror or error}") from error
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError) as error:
@@ -79,15 +81,24 @@ def _about(data: bytes) -> About:
         found = json.loads(data)
         seal, version = found.pop("seal"), found["format"]
         about = About(**found) if version == FORMAT else None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadFile(f"what the backup says of itself cannot be read: {error}") from error
     if about is None:
         raise BadFile(
             f"it is a backup of format {version}, and this version of tuner reads {FORMAT}: use a newer one"
         )
-    if seal != _seal(about) or about.kind not in NAMES:
+    if not _is_possible(about) or seal != _seal(about) or about.kind not in NAMES:
         raise BadFile("what the backup says of itself was altered")
     return about
+
+
+def _is_possible(about: About) -> bool:
+    """Whoever alters a backup can seal it anew."""
+    words = (about.tuner, about.revision, about.kind, about.sha256)
+    counts = (about.taken_at, about.jobs, about.size_bytes)
+    return all(type(one) is str for one in words) and all(
+        type(one) is int and 0 <= one < 2**63 for one in counts
+    )
 
 
 def _seal(about: About) -> str:
@@ -98,10 +109,11 @@ def _private(path: Path) -> IO[bytes]:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
 
-def _copied(source: IO[bytes], target: IO[bytes]) -> tuple[str, int]:
-    """Its SHA-256 and its size."""
+def _copied(source: IO[bytes], target: IO[bytes], size_max: int) -> tuple[str, int]:
+    """Its SHA-256 and its size. Of what is larger than it may be, no more than a block is written: a small file can unpack to one
+    that fills the disk."""
     seen, size = hashlib.sha256(), 0
-    while block := source.read(BLOCK):
+    while size <= size_max and (block := source.read(BLOCK)):
         seen.update(block)
         size += target.write(block)
     return seen.hexdigest(), size

@@ -4,9 +4,10 @@ import json
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, select, tuple_
+from sqlalchemy import Connection, Row, Select, bindparam, select, tuple_
 
 from tuner.domain.money import Money
 from tuner.domain.objective import Mode
@@ -30,32 +31,32 @@ class Limits:
             and (self.duration_ns is None or duration_ns <= self.duration_ns)
         )
 
-    def conditions(self) -> list[ColumnElement[bool]]:
-        f = front.c
-        found: list[ColumnElement[bool]] = []
-        if self.usd is not None:
-            found.append(f.usd <= self.usd.micro_usd)
-        if self.gpu_ms is not None:
-            found.append(f.gpu_ms <= self.gpu_ms)
-        if self.duration_ns is not None:
-            found.append(f.duration_ns <= self.duration_ns)
-        return found
+    def given(self) -> dict[str, int]:
+        """By columns of the front."""
+        usd = None if self.usd is None else self.usd.micro_usd
+        each = {"usd": usd, "gpu_ms": self.gpu_ms, "duration_ns": self.duration_ns}
+        return {name: most for name, most in each.items() if most is not None}
 
 
 ANY = Limits()
 BEST_FIRST = (front.c.loss, front.c.usd, front.c.duration_ns, front.c.gpu_ms, front.c.seq)
 CHEAPEST_FIRST = (front.c.usd, front.c.loss, front.c.duration_ns, front.c.gpu_ms, front.c.seq)
 
+_POINTS: Select[Any] = select(front).where(front.c.job == bindparam("of"))
+_NEXT_BETTER = _POINTS.where(front.c.loss < bindparam("below")).order_by(*CHEAPEST_FIRST).limit(1)
+_CHEAPEST = _POINTS.order_by(
+    front.c.usd, front.c.gpu_ms, front.c.duration_ns, front.c.loss, front.c.seq
+).limit(1)
 
-def best(db: Connection, job: str, limits: Limits = ANY) -> Reached | None:
-    """The best metric that a trial reached within the limits; of equal ones the cheapest, the fastest, the first."""
-    query = _points(job).where(*limits.conditions()).order_by(*BEST_FIRST)
-    return _first(db, job, query)
+
+@cache
+def _best_within(limited: tuple[str, ...]) -> Select[Any]:
+    within = (front.c[name] <= bindparam(f"most_{name}") for name in limited)
+    return _POINTS.where(*within).order_by(*BEST_FIRST).limit(1)
 
 
-def best_of_each(db: Connection, names: Collection[str]) -> dict[str, Reached]:
-    """As `best` of each of these jobs, without limits; one without a metric is left out."""
-    f, r, t, c = front.c, reports.c, trials.c, checkpoints.c
+def _places() -> Select[Any]:
+    f = front.c
     trial, step = (
         select(column)
         .where(f.job == jobs.c.id)
@@ -64,32 +65,51 @@ def best_of_each(db: Connection, names: Collection[str]) -> dict[str, Reached]:
         .scalar_subquery()
         for column in (f.trial, f.step)
     )
-    rows = db.execute(select(jobs.c.id, trial, step).where(jobs.c.id.in_(names)))
-    places = [tuple(row) for row in rows if row[1] is not None]
-    query = (
+    return select(jobs.c.id, trial, step).where(jobs.c.id.in_(bindparam("jobs", expanding=True)))
+
+
+def _at_places() -> Select[Any]:
+    r, t, c = reports.c, trials.c, checkpoints.c
+    return (
         select(reports, t.config, c.uri)
         .join(trials, (t.job == r.job) & (t.trial == r.trial))
         .outerjoin(checkpoints, (c.job == r.job) & (c.trial == r.trial) & (c.step == r.step))
-        .where(tuple_(r.job, r.trial, r.step).in_(places))
+        .where(tuple_(r.job, r.trial, r.step).in_(bindparam("places", expanding=True)))
     )
-    return {row.job: _in_whole(row) for row in db.execute(query)} if places else {}
+
+
+_PLACES, _AT_PLACES = _places(), _at_places()
+
+
+def best(db: Connection, job: str, limits: Limits = ANY) -> Reached | None:
+    """The best metric that a trial reached within the limits; of equal ones the cheapest, the fastest, the first."""
+    given = limits.given()
+    return _first(
+        db, job, _best_within(tuple(given)), **{f"most_{name}": most for name, most in given.items()}
+    )
+
+
+def best_of_each(db: Connection, names: Collection[str]) -> dict[str, Reached]:
+    """As `best` of each of these jobs, without limits; one without a metric is left out."""
+    places = [tuple(row) for row in db.execute(_PLACES, {"jobs": list(names)}) if row[1] is not None]
+    if not places:
+        return {}
+    return {row.job: _in_whole(row) for row in db.execute(_AT_PLACES, {"places": places})}
 
 
 def next_better(db: Connection, job: str, mode: Mode, than: float) -> Reached | None:
     """The cheapest point with a better metric than this."""
-    query = _points(job).where(front.c.loss < loss_of(mode, than)).order_by(*CHEAPEST_FIRST)
-    return _first(db, job, query)
+    return _first(db, job, _NEXT_BETTER, below=loss_of(mode, than))
 
 
 def cheapest(db: Connection, job: str) -> Reached | None:
     """The point that costs least, of those that have a metric."""
-    f = front.c
-    return _first(db, job, _points(job).order_by(f.usd, f.gpu_ms, f.duration_ns, f.loss, f.seq))
+    return _first(db, job, _CHEAPEST)
 
 
 def points(db: Connection, job: str) -> list[Row[Any]]:
     """All of the front, cheapest first: trial, step, loss, usd, gpu_ms, duration_ns, seq."""
-    return list(db.execute(_points(job).order_by(*CHEAPEST_FIRST)))
+    return list(db.execute(_POINTS.order_by(*CHEAPEST_FIRST), {"of": job}))
 
 
 def pareto(db: Connection, job: str) -> list[Reached]:
@@ -105,32 +125,35 @@ def pareto(db: Connection, job: str) -> list[Reached]:
 
 def whole(db: Connection, job: str, places: Sequence[tuple[str, int]]) -> list[Reached]:
     """These points of the front, with all that is known of them, in this order."""
+    if len(places) == 1:
+        rows = db.execute(_ONE_IN_WHOLE, {"of": job, "trial": places[0][0], "step": places[0][1]})
+    else:
+        rows = db.execute(_IN_WHOLE, {"of": job})
+    wanted = set(places)
+    found = {(row.trial, row.step): _in_whole(row) for row in rows if (row.trial, row.step) in wanted}
+    return [found[place] for place in places]
+
+
+def _all_in_whole() -> Select[Any]:
     f, r, t, c = front.c, reports.c, trials.c, checkpoints.c
-    query = (
+    return (
         select(reports, t.config, c.uri)
         .select_from(front)
         .join(reports, (r.job == f.job) & (r.trial == f.trial) & (r.step == f.step))
         .join(trials, (t.job == f.job) & (t.trial == f.trial))
         .outerjoin(checkpoints, (c.job == f.job) & (c.trial == f.trial) & (c.step == f.step))
-        .where(f.job == job)
+        .where(f.job == bindparam("of"))
     )
-    if len(places) == 1:
-        query = query.where(f.trial == places[0][0], f.step == places[0][1])
-    wanted = set(places)
-    found = {
-        (row.trial, row.step): _in_whole(row) for row in db.execute(query) if (row.trial, row.step) in wanted
-    }
-    return [found[place] for place in places]
+
+
+_IN_WHOLE = _all_in_whole()
+_ONE_IN_WHOLE = _IN_WHOLE.where(front.c.trial == bindparam("trial"), front.c.step == bindparam("step"))
 
 
 def _in_whole(row: Row[Any]) -> Reached:
     return replace(reached(row), config=json.loads(row.config), checkpoint_uri=row.uri)
 
 
-def _points(job: str) -> Select[Any]:
-    return select(front).where(front.c.job == job)
-
-
-def _first(db: Connection, job: str, query: Select[Any]) -> Reached | None:
-    row = db.execute(query.limit(1)).first()
+def _first(db: Connection, job: str, query: Select[Any], **given: float) -> Reached | None:
+    row = db.execute(query, {"of": job, **given}).first()
     return None if row is None else whole(db, job, [(row.trial, row.step)])[0]

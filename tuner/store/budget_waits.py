@@ -92,6 +92,11 @@ def _standing(db: Connection, project: str, name: str, at: Instant) -> above.Sta
         return None
 
 
+def projects(db: Connection) -> list[str]:
+    """In which some job waits."""
+    return list(db.execute(select(budget_waits.c.project).distinct()).scalars())
+
+
 def waiting(db: Connection, project: str) -> list[Wait]:
     """Of jobs that are paused still."""
     w = budget_waits.c

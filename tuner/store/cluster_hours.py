@@ -136,13 +136,13 @@ def idle_cost(times: Iterable[Time]) -> dict[Kind, Money]:
     return found
 
 
-def busy(db: Connection, project: str) -> Busy:
-    """Where attempts are under way, and restore self-tests, of which it is not recorded where: by indexes, as it is asked for every
+def busy(db: Connection) -> Busy:
+    """Where attempts of any project are under way, and restore self-tests, of which it is not recorded where: by indexes, as it is asked for every
     few seconds."""
     a, h, j = attempts.c, holds.c, jobs.c
-    under_way = (a.project == project) & a.end.is_(None) & a.landed_at.is_not(None)
+    under_way = a.end.is_(None) & a.landed_at.is_not(None)
     rows = db.execute(select(a.node, a.instance_type, a.market).where(under_way)).all()
-    running = select(j.id).where(j.project == project, j.state == "running")
+    running = select(j.id).where(j.state == "running")
     tests = h.job.in_(running) & (h.state == "open") & (h.trial == SELF_TEST)
     count = int(db.execute(select(func.count()).select_from(holds).where(tests)).scalar_one())
     unknown = [(row.instance_type, row.market) for row in rows if not row.node]

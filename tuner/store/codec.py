@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tuner.domain import (
     above,
@@ -19,6 +19,9 @@ from tuner.domain import (
     space,
     window,
 )
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 VERSION = 1
 _CLASSES = {
@@ -46,8 +49,7 @@ def decode(text: str) -> Any:
 
 def _to_json(value: object) -> object:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: _to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        return {"$": type(value).__name__, **fields}
+        return {"$": type(value).__name__, **_fields(value)}
     if isinstance(value, Mapping):
         plain = {str(key): _to_json(inner) for key, inner in value.items()}
         return {"$map": list(plain.items())} if any(key.startswith("$") for key in plain) else plain
@@ -58,6 +60,13 @@ def _to_json(value: object) -> object:
     if isinstance(value, float) and not math.isfinite(value):
         return {"$float": "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"}
     return value
+
+
+def _fields(value: "DataclassInstance") -> dict[str, object]:
+    """But those that older releases do not know, where they are None: so those read the rest."""
+    given = {field: getattr(value, field.name) for field in dataclasses.fields(value)}
+    kept = {field: one for field, one in given.items() if one is not None or "new" not in field.metadata}
+    return {field.name: _to_json(one) for field, one in kept.items()}
 
 
 def _from_json(value: Any) -> Any:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, func, or_, select
+from sqlalchemy import Connection, Select, and_, bindparam, func, or_, select
 
 from tuner.domain.errors import NotFound
 from tuner.domain.events import Reported
@@ -140,30 +140,43 @@ def newest(db: Connection, job: str) -> int:
     return db.execute(select(func.max(events.c.seq)).where(events.c.job == job)).scalar() or 0
 
 
+def _version() -> Select[Any]:
+    j, a, e = jobs.c, accounts.c, events.c
+    seq = select(func.max(e.seq)).where(e.job == bindparam("of")).scalar_subquery()
+    money = (a.limit_usd, a.posted_usd, a.held_usd, a.limit_gpu_ms, a.posted_gpu_ms, a.held_gpu_ms)
+    query = select(j.state, func.coalesce(seq, 0), *money).join(accounts, a.job == j.id)
+    return query.where(j.id == bindparam("of"), j.project == bindparam("project"))
+
+
+_VERSION = _version()
+
+
 def version(db: Connection, job: str, project: str) -> tuple[str, tuple[int, ...]]:
     """A job's state, and numbers of which one changes with whatever is recorded of it: in one short query, which many ask for. Raises
     NotFound."""
-    j, a, e = jobs.c, accounts.c, events.c
-    seq = select(func.max(e.seq)).where(e.job == job).scalar_subquery()
-    money = (a.limit_usd, a.posted_usd, a.held_usd, a.limit_gpu_ms, a.posted_gpu_ms, a.held_gpu_ms)
-    query = select(j.state, func.coalesce(seq, 0), *money).join(accounts, a.job == j.id)
-    row = db.execute(query.where(j.id == job, j.project == project)).first()
+    row = db.execute(_VERSION, {"of": job, "project": project}).first()
     if row is None:
         raise NotFound(f"there is no job {job!r}")
     return row.state, tuple(int(number) for number in row[1:])
 
 
-def courses(db: Connection, job: str, until: int) -> dict[str, Course]:
-    """Of all trials that have reported by event `until`."""
+def _courses() -> Select[Any]:
     r, e = reports.c, events.c
-    query = (
+    return (
         select(r.trial, r.step, r.value, r.usd, e.body)
         .outerjoin(events, (e.job == r.job) & (e.seq == r.seq))
-        .where(r.job == job, r.seq <= until)
+        .where(r.job == bindparam("of"), r.seq <= bindparam("until"))
         .order_by(r.trial, r.step)
     )
+
+
+_COURSES = _courses()
+
+
+def courses(db: Connection, job: str, until: int) -> dict[str, Course]:
+    """Of all trials that have reported by event `until`."""
     found: dict[str, Course] = {}
-    for trial, step, value, usd, body in db.execute(query):
+    for trial, step, value, usd, body in db.execute(_COURSES, {"of": job, "until": until}):
         course = found.get(trial)
         if course is None:
             course = found[trial] = Course([], [], [], [])

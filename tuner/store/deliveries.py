@@ -40,9 +40,9 @@ def exists(db: Connection, delivery: str) -> bool:
     return db.execute(select(deliveries.c.id).where(deliveries.c.id == delivery)).first() is not None
 
 
-def due(db: Connection, project: str, at: Instant, *, limit: int) -> list[Delivery]:
+def due(db: Connection, at: Instant, *, limit: int) -> list[Delivery]:
     d = deliveries.c
-    query = select(deliveries).where(d.project == project, d.state == "pending", d.next_at <= at)
+    query = select(deliveries).where(d.state == "pending", d.next_at <= at)
     return [_delivery(row) for row in db.execute(query.order_by(d.next_at, d.id).limit(limit))]
 
 

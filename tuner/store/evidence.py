@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Collection, Iterator
+from functools import cache
+from typing import Any
 
-from sqlalchemy import Connection, and_, func, select
+from sqlalchemy import Connection, Select, and_, bindparam, func, select
 
 from tuner.domain.cost import CostKind
 from tuner.domain.money import Money
@@ -18,20 +20,24 @@ def attempts_of(
     db: Connection, job: str, names: Collection[str]
 ) -> Iterator[tuple[AttemptRow, Usage | None]]:
     """Every attempt of these trials, by trial and number; None: nothing was measured of it."""
-    a, u = attempts.c, attempt_usage.c
-    same = and_(u.job == a.job, u.trial == a.trial, u.attempt == a.attempt)
-    counts = [u[name].label(f"used_{name}") for name in COUNTS]
-    query = (
-        select(attempts, u.facts.label("used_facts"), *counts)
-        .outerjoin(attempt_usage, same)
-        .where(a.job == job, a.trial.in_(names))
-        .order_by(a.trial, a.attempt)
-    )
-    for row in db.execute(query):
+    for row in db.execute(_attempts(), {"of": job, "trials": list(names)}):
         found = dict(row._mapping)
         facts = found["used_facts"]
         measured = {name: found[f"used_{name}"] for name in COUNTS}
         yield attempt_row(found), None if facts is None else Usage(**measured, facts=json.loads(facts))
+
+
+@cache
+def _attempts() -> Select[Any]:
+    a, u = attempts.c, attempt_usage.c
+    same = and_(u.job == a.job, u.trial == a.trial, u.attempt == a.attempt)
+    counts = [u[name].label(f"used_{name}") for name in COUNTS]
+    return (
+        select(attempts, u.facts.label("used_facts"), *counts)
+        .outerjoin(attempt_usage, same)
+        .where(a.job == bindparam("of"), a.trial.in_(bindparam("trials", expanding=True)))
+        .order_by(a.trial, a.attempt)
+    )
 
 
 def trials_of(db: Connection, job: str) -> dict[str, tuple[TrialState, int]]:

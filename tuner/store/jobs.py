@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from functools import lru_cache
+from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, delete, exists, func, insert, select, tuple_, update
+from sqlalchemy import Connection, Row, bindparam, delete, exists, func, insert, select, tuple_, update
 
 from tuner.domain.budget import Budget
 from tuner.domain.errors import Conflict, IdempotencyConflict, NotFound
@@ -18,6 +19,12 @@ from tuner.store.tables import accounts, attempts, idempotency, job_tags, jobs, 
 Wish = Literal["pause", "cancel", "resume"]
 """`resume` is wished for while a job is being paused: it goes on as soon as it is."""
 IDEMPOTENCY_NS = 24 * 3600 * NS
+# Made once: it takes several times as long to put such a question together as to have it answered.
+_GET = select(jobs).where(jobs.c.id == bindparam("job"))
+_OF_KEY = select(idempotency).where(
+    idempotency.c.project == bindparam("project"), idempotency.c.key == bindparam("key")
+)
+_TAGS = select(job_tags).where(job_tags.c.job.in_(bindparam("jobs", expanding=True))).order_by(job_tags.c.key)
 
 
 @dataclass(frozen=True)
@@ -83,25 +90,26 @@ class Control:
 
 def create(db: Connection, new: NewJob) -> str:
     """The job, its account, how far the jobs that it learns from count, and the order to launch it. Answers the id of the job that this Idempotency-Key made before, if any."""
-    if (known := made_before(db, new.project, new.key, new.body_sha256, at=new.at)) is not None:
+    if new.key is not None and (known := _claim(db, new, new.key)) is not None:
         return known
     db.execute(
-        insert(jobs).values(
-            id=new.id,
-            project=new.project,
-            name=new.spec.name,
-            trainable=new.spec.trainable,
-            spec=encode(new.spec),
-            budget=encode(new.spec.budget),
-            budget_version=0,
-            offer=_offers((new.offer, *new.others)),
-            concurrency=new.concurrency,
-            priority=new.priority,
-            state="queued",
-            detail=new.detail,
-            created_at=new.at,
-            ran_ns=0,
-        )
+        insert(jobs),
+        {
+            "id": new.id,
+            "project": new.project,
+            "name": new.spec.name,
+            "trainable": new.spec.trainable,
+            "spec": encode(new.spec),
+            "budget": encode(new.spec.budget),
+            "budget_version": 0,
+            "offer": _offers((new.offer, *new.others)),
+            "concurrency": new.concurrency,
+            "priority": new.priority,
+            "state": "queued",
+            "detail": new.detail,
+            "created_at": new.at,
+            "ran_ns": 0,
+        },
     )
     set_tags(db, new.id, new.project, new.spec.tags)
     ledger.open_account(db, new.id, new.project, new.spec.budget.limit)
@@ -110,30 +118,32 @@ def create(db: Connection, new: NewJob) -> str:
     launches.want(db, new.id, new.project, new.at, not_before=opens_at if opens_at > new.at else 0)
     if new.key is not None:
         row = {"project": new.project, "key": new.key, "job": new.id, "created_at": new.at}
-        db.execute(insert(idempotency).values(**row, body_sha256=new.body_sha256))
+        db.execute(insert(idempotency), {**row, "body_sha256": new.body_sha256})
     return new.id
 
 
-def made_before(
-    db: Connection, project: str, key: str | None, body_sha256: str, *, at: Instant
-) -> str | None:
+def made_by(db: Connection, project: str, key: str, body_sha256: str, *, at: Instant) -> str | None:
     """The job that this Idempotency-Key made in the last day, if any. Raises IdempotencyConflict for another body."""
-    i = idempotency.c
-    mine = (i.project == project) & (i.key == key)
-    row = None if key is None else db.execute(select(idempotency).where(mine)).first()
-    if row is None:
-        return None
-    if at - row.created_at > IDEMPOTENCY_NS:
-        db.execute(delete(idempotency).where(mine))
+    row = db.execute(_OF_KEY, {"project": project, "key": key}).first()
+    if row is None or at - row.created_at > IDEMPOTENCY_NS:
         return None
     if row.body_sha256 != body_sha256:
         raise IdempotencyConflict("this Idempotency-Key was used for another request; use a new key")
     return str(row.job)
 
 
+def _claim(db: Connection, new: NewJob, key: str) -> str | None:
+    """As `made_by`; where there is none, the key is for the new job. Whoever else sends it waits until the transaction ends."""
+    _lock(db, f"{new.project} {key}")
+    if (known := made_by(db, new.project, key, new.body_sha256, at=new.at)) is None:
+        i = idempotency.c
+        db.execute(delete(idempotency).where(i.project == new.project, i.key == key))
+    return known
+
+
 def get(db: Connection, job: str, project: str | None = None) -> JobRow:
     """Raises NotFound, too for a job of another project."""
-    row = db.execute(select(jobs).where(jobs.c.id == job)).first()
+    row = db.execute(_GET, {"job": job}).first()
     if row is None or (project is not None and row.project != project):
         raise NotFound(f"there is no job {job!r}")
     return _job(row, _tags(db, [job]).get(job, {}))
@@ -187,10 +197,13 @@ def set_tags(db: Connection, job: str, project: str, tags: Mapping[str, str]) ->
 
 def change_alone(db: Connection, job: str) -> None:
     """Nobody else who changes it by request goes on before this transaction has ended. To be asked for before its row is read."""
-    if (
-        db.dialect.name == "postgresql"
-    ):  # no lock of its row, which its driver takes after that of its account
-        db.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(job, 0))))
+    _lock(db, job)  # not its row, which its driver locks after that of its account
+
+
+def _lock(db: Connection, what: str) -> None:
+    """Until the transaction ends; SQLite has one that writes at a time."""
+    if db.dialect.name == "postgresql":
+        db.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(what, 0))))
 
 
 def set_priority(db: Connection, job: str, priority: int) -> None:
@@ -295,14 +308,8 @@ def revive(db: Connection, job: str) -> None:
     """A job that is paused, or succeeded, runs again; its time counts once it has a driver. Raises Conflict."""
     state = db.execute(select(jobs.c.state).where(jobs.c.id == job)).scalar_one()
     check_move(state, "running")
-    fresh = {
-        "state": "running",
-        "stop_reason": None,
-        "detail": "",
-        "ended_at": None,
-        "running_since": None,
-        "wish": None,
-    }
+    gone = dict.fromkeys(("stop_reason", "ended_at", "running_since", "wish"))
+    fresh = {"state": "running", "detail": "", **gone}
     db.execute(update(jobs).where(jobs.c.id == job).values(fresh))
 
 
@@ -315,17 +322,28 @@ def running_ns(db: Connection, job: str, now: Instant) -> int:
 
 def _tags(db: Connection, ids: list[str]) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
-    for row in db.execute(select(job_tags).where(job_tags.c.job.in_(ids)).order_by(job_tags.c.key)):
+    for row in db.execute(_TAGS, {"jobs": ids}):
         found.setdefault(row.job, {})[row.key] = row.value
     return found
 
 
 def _job(row: Row[tuple[object, ...]], tags: Mapping[str, str]) -> JobRow:
-    found = dict(row._mapping)
+    return _made(tuple(row), tuple(tags.items()))
+
+
+@lru_cache(maxsize=2048)
+def _made(values: tuple[object, ...], tags: tuple[tuple[str, str], ...]) -> JobRow:
+    """The same for the same row: pages are asked for again and again, and to make their jobs anew takes most of the time."""
+    found: dict[str, Any] = dict(zip(jobs.c.keys(), values, strict=True))
     del found["name"], found["trainable"]
     for coded in ("spec", "budget", "offer"):
-        found[coded] = decode(found[coded])
+        found[coded] = _decoded(str(found[coded]))
     if isinstance(found["offer"], tuple):
         found["offer"], *others = found["offer"]
         found["others"] = tuple(others)
-    return JobRow(**found, tags=tags)
+    return JobRow(**found, tags=dict(tags))
+
+
+@lru_cache(maxsize=2048)
+def _decoded(text: str) -> Any:
+    return decode(text)  # nobody changes a value of the domain

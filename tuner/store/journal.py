@@ -139,7 +139,7 @@ class SqlTx:
     def append(self, event: Event) -> int:
         self.seq += 1
         row = {"job": self._job, "seq": self.seq, "at": event.at, "type": type(event).__name__}
-        self._db.execute(insert(events).values(**row, body=encode(event), project=self._project))
+        self._db.execute(insert(events), {**row, "body": encode(event), "project": self._project})
         return self.seq
 
     def hold(self, hold: OpenHold) -> bool:
@@ -185,7 +185,7 @@ class SqlTx:
         values = values_of(attempt)
         mine = (a.job == self._job) & (a.trial == attempt.trial) & (a.attempt == attempt.attempt)
         if self._db.execute(update(attempts).where(mine).values(values)).rowcount == 0:
-            self._db.execute(insert(attempts).values(**key, **values, project=self._project))
+            self._db.execute(insert(attempts), {**key, **values, "project": self._project})
 
     def put_usage(self, trial: str, attempt: int, used: Usage) -> None:
         usage.put(self._db, self._project, (self._job, trial, attempt), used)
@@ -194,20 +194,21 @@ class SqlTx:
         if self.reached(report.trial, report.step) is not None:
             return False
         self._db.execute(
-            insert(reports).values(
-                job=self._job,
-                project=self._project,
-                trial=report.trial,
-                step=report.step,
-                attempt=report.attempt,
-                at=report.at,
-                value=finite(report.value),
-                metrics=metrics_json(report.metrics),
-                usd=report.cost.usd.micro_usd,
-                gpu_ms=report.cost.gpu_ms,
-                duration_ns=report.duration_ns,
-                seq=self.seq + 1,  # that of the `Reported` which its turn appends next
-            )
+            insert(reports),
+            {
+                "job": self._job,
+                "project": self._project,
+                "trial": report.trial,
+                "step": report.step,
+                "attempt": report.attempt,
+                "at": report.at,
+                "value": finite(report.value),
+                "metrics": metrics_json(report.metrics),
+                "usd": report.cost.usd.micro_usd,
+                "gpu_ms": report.cost.gpu_ms,
+                "duration_ns": report.duration_ns,
+                "seq": self.seq + 1,  # that of the `Reported` which its turn appends next
+            },
         )
         if finite(report.value) is not None:
             front.note(self._db, self._job, self._project, self._mode, report, seq=self.seq + 1)

@@ -1,14 +1,14 @@
 """Which driver works on a job: an epoch that only goes up. A driver of an older epoch can write nothing any more."""
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import BindParameter, Connection, bindparam, insert, select, update
 
 from tuner.domain.errors import Fenced
 from tuner.domain.time import Instant
-from tuner.store.tables import launches
+from tuner.store.line import BEGUN
+from tuner.store.tables import jobs, launches
 
 _UNSAID = dict.fromkeys(("tuner_version", "ray_version", "python_version"))
 LaunchState = Literal["wanted", "submitted", "running", "ended"]
@@ -35,13 +35,30 @@ class Launch:
     def submission_id(self) -> str:
         return f"{self.job}-{self.epoch}"
 
+    def is_due(self, now: Instant) -> bool:
+        """Wanted, and not put off. One that was ordered later than now was so before the clock was set back: what that says of when
+        it begins is void."""
+        return self.state == "wanted" and (self.not_before <= now or self.wanted_at > now)
+
+
+_FIELDS = [launches.c[field.name] for field in fields(Launch)]
+# By states that an index finds, unlike "not ended".
+_LIVE = (
+    select(*_FIELDS)
+    .where(launches.c.state.in_(("wanted", "submitted", "running")))
+    .order_by(launches.c.wanted_at, launches.c.job)
+)
+_NOW: BindParameter[int] = bindparam("now")
+_PUT_OFF = (launches.c.state == "wanted") & (launches.c.not_before > _NOW) & (launches.c.wanted_at <= _NOW)
+_AT_HAND = _LIVE.where(~_PUT_OFF | launches.c.job.in_(select(jobs.c.id).where(BEGUN)))
+
 
 def want(db: Connection, job: str, project: str, at: Instant, *, not_before: int = 0) -> None:
     """Orders a launch. One that is ordered or under way stays; one that ended is ordered anew with the next epoch."""
     row = db.execute(select(launches.c.state).where(launches.c.job == job)).first()
     if row is None:
         new = {"job": job, "project": project, "epoch": 1, "state": "wanted", "wanted_at": at}
-        db.execute(insert(launches).values(**new, quick_deaths=0, not_before=not_before))
+        db.execute(insert(launches), {**new, "quick_deaths": 0, "not_before": not_before})
     elif row.state == "ended":
         again = {"state": "wanted", "epoch": launches.c.epoch + 1, "wanted_at": at, "not_before": not_before}
         db.execute(update(launches).where(launches.c.job == job).values(**again, **_UNSAID, quick_deaths=0))
@@ -97,22 +114,15 @@ def end(db: Connection, job: str, epoch: int) -> None:
 
 
 def get(db: Connection, job: str) -> Launch | None:
-    row = db.execute(select(launches).where(launches.c.job == job)).first()
-    return None if row is None else _launch(row)
-
-
-def of_jobs(db: Connection, names: Collection[str]) -> dict[str, Launch]:
-    found = db.execute(select(launches).where(launches.c.job.in_(names)))
-    return {row.job: _launch(row) for row in found}
+    row = db.execute(select(*_FIELDS).where(launches.c.job == job)).first()
+    return None if row is None else Launch(*row)
 
 
 def live(db: Connection) -> list[Launch]:
     """Every launch that has not ended, oldest wish first."""
-    query = select(launches).where(launches.c.state != "ended").order_by(launches.c.wanted_at, launches.c.job)
-    return [_launch(row) for row in db.execute(query)]
+    return [Launch(*row) for row in db.execute(_LIVE)]
 
 
-def _launch(row: Row[tuple[object, ...]]) -> Launch:
-    found = dict(row._mapping)
-    del found["project"]
-    return Launch(**found)
+def at_hand(db: Connection, now: Instant) -> list[Launch]:
+    """As `live`, without those that are put off, unless their jobs have begun: many may wait for a window."""
+    return [Launch(*row) for row in db.execute(_AT_HAND, {"now": now})]

@@ -8,7 +8,17 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, case, func, insert, select, true, update
+from sqlalchemy import (
+    Connection,
+    RowMapping,
+    Select,
+    bindparam,
+    case,
+    func,
+    insert,
+    select,
+    update,
+)
 
 from tuner.domain.cost import CostKind, total
 from tuner.domain.ids import entry_id
@@ -46,17 +56,12 @@ class EntryRow:
 def open_account(db: Connection, job: str, project: str, limit: Cost) -> None:
     row = {"job": job, "project": project, "limit_usd": limit.usd.micro_usd, "limit_gpu_ms": limit.gpu_ms}
     zero = {"posted_usd": 0, "held_usd": 0, "posted_gpu_ms": 0, "held_gpu_ms": 0}
-    db.execute(insert(accounts).values(**row, **zero))
+    db.execute(insert(accounts), {**row, **zero})
 
 
 def account(db: Connection, job: str) -> Account:
     a = accounts.c
-    return _account(db.execute(select(accounts).where(a.job == job)).one())
-
-
-def accounts_of(db: Connection, names: Collection[str]) -> dict[str, Account]:
-    found = db.execute(select(accounts).where(accounts.c.job.in_(names)))
-    return {row.job: _account(row) for row in found}
+    return account_of(db.execute(select(accounts).where(a.job == job)).one())
 
 
 def place(db: Connection, project: str, job: str, hold: OpenHold) -> bool:
@@ -79,15 +84,16 @@ def place(db: Connection, project: str, job: str, hold: OpenHold) -> bool:
         return False
     where = {"trial": hold.trial, "attempt": hold.attempt, "slice": hold.slice, "usd": usd, "gpu_ms": gpu_ms}
     db.execute(
-        insert(holds).values(
-            id=hold.id,
-            job=job,
-            project=project,
-            placed_at=hold.placed_at,
-            ends_at=hold.ends_at,
-            state="open",
+        insert(holds),
+        {
+            "id": hold.id,
+            "job": job,
+            "project": project,
+            "placed_at": hold.placed_at,
+            "ends_at": hold.ends_at,
+            "state": "open",
             **where,
-        )
+        },
     )
     above.note(db, project, hold.id, taken)
     _enter(
@@ -215,29 +221,54 @@ def accounts_after(db: Connection, job: str, limit: int) -> list[str]:
     return list(db.execute(select(a.job).where(a.job > job).order_by(a.job).limit(limit)).scalars())
 
 
-def faults(db: Connection, job: str) -> list[str]:
-    """What is wrong with an account, added up anew from its entries and its open holds in one statement, which sees one state of
-    the books."""
+def _added_up() -> Select[Any]:
+    """Accounts beside the sums of their entries and of their open holds, in one statement, which sees one state of the books."""
+    jobs: Any = bindparam("of", expanding=True)
     a, e, h = accounts.c, entries.c, holds.c
-    opened = [
-        select(func.coalesce(func.sum(h[unit]), 0)).where(h.job == job, h.state == "open").scalar_subquery()
-        for unit in UNITS
-    ]
-    sums = (
-        select(
-            *(
-                func.coalesce(func.sum(case((e.entry.in_(posts), e[unit]), else_=0)), 0).label(
-                    f"{name}_{unit}"
-                )
-                for name, posts in _PARTS.items()
-                for unit in UNITS
-            )
-        )
-        .where(e.job == job)
+    opened = (
+        select(h.job, *(func.sum(h[unit]).label(f"open_{unit}") for unit in UNITS))
+        .where(h.job.in_(jobs), h.state == "open")
+        .group_by(h.job)
         .subquery()
     )
-    query = select(accounts, sums, opened[0].label("open_usd"), opened[1].label("open_gpu_ms"))
-    row = db.execute(query.select_from(accounts.join(sums, true())).where(a.job == job)).one()._mapping
+    entered = (
+        select(
+            e.job,
+            *(
+                func.sum(case((e.entry.in_(posts), e[unit]), else_=0)).label(f"{name}_{unit}")
+                for name, posts in _PARTS.items()
+                for unit in UNITS
+            ),
+        )
+        .where(e.job.in_(jobs))
+        .group_by(e.job)
+        .subquery()
+    )
+    sums = [
+        func.coalesce(column, 0).label(column.name)
+        for one in (entered, opened)
+        for column in one.c
+        if column.name != "job"
+    ]
+    beside = accounts.outerjoin(entered, entered.c.job == a.job).outerjoin(opened, opened.c.job == a.job)
+    return select(accounts, *sums).select_from(beside).where(a.job.in_(jobs))
+
+
+_ADDED_UP = _added_up()
+
+
+def faults(db: Connection, job: str) -> list[str]:
+    """What is wrong with an account, added up anew from its entries and its open holds."""
+    return faults_of(db, [job])[job]
+
+
+def faults_of(db: Connection, jobs: Collection[str]) -> dict[str, list[str]]:
+    """As `faults`, of some accounts at once."""
+    found = db.execute(_ADDED_UP, {"of": list(jobs)})
+    return {row["job"]: _wrong(row) for row in found.mappings()}
+
+
+def _wrong(row: RowMapping) -> list[str]:
     found = []
     if any(row[f"posted_{unit}"] != row[f"entered_{unit}"] for unit in UNITS):
         found.append("posted differs from its entries")
@@ -250,7 +281,7 @@ def faults(db: Connection, job: str) -> list[str]:
     return found
 
 
-def _account(row: Row[Any]) -> Account:
+def account_of(row: Any) -> Account:
     return Account(
         Cost(Money(row.limit_usd), row.limit_gpu_ms),
         Cost(Money(row.posted_usd), row.posted_gpu_ms),

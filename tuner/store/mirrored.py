@@ -45,11 +45,11 @@ class ToldTrial:
     reports: Sequence[ToldReport]
 
 
-def heads(db: Connection, project: str, among: Collection[str] | None) -> dict[str, tuple[int, str]]:
-    """The newest event and the state of each job that has any: of those that have not ended and of `among`, or of all."""
+def heads(db: Connection, among: Collection[str] | None) -> dict[str, tuple[int, str]]:
+    """The newest event and the state of each job, of whichever project, that has any: of those that have not ended and of `among`, or of all."""
     j, e = jobs.c, events.c
     last = select(func.max(e.seq)).where(e.job == j.id).scalar_subquery()
-    query = select(j.id, last.label("seq"), j.state).where(j.project == project)
+    query = select(j.id, last.label("seq"), j.state)
     if among is not None:
         query = query.where(or_(j.state.not_in(FINAL), j.id.in_(among)))
     return {row.id: (row.seq, row.state) for row in db.execute(query) if row.seq is not None}

@@ -3,9 +3,11 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
+from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, Select, bindparam, func, select
 
 from tuner.domain.objective import Mode
 from tuner.domain.space import Config
@@ -28,23 +30,15 @@ class Standing:
 
 def best_trials(db: Connection, job: str, mode: Mode, limit: int) -> list[Standing]:
     """By their newest metric, the best first; those without a metric are left out."""
-    t, r, c = trials.c, reports.c, checkpoints.c
-    order = (t.value.desc() if mode == "max" else t.value.asc(), t.number)
-    rows = db.execute(
-        select(trials).where(t.job == job, t.value.is_not(None)).order_by(*order).limit(limit)
-    ).all()
+    rows = db.execute(_best_trials(mode), {"of": job, "most": limit}).all()
     names = [row.trial for row in rows]
-    told = db.execute(
-        select(r.trial, r.step, r.value, r.usd)
-        .where(r.job == job, r.trial.in_(names), r.value.is_not(None))
-        .order_by(r.trial, r.step)
-    )
+    told = db.execute(_told(), {"of": job, "trials": names})
     curves = {
         trial: tuple((row.step, row.value, row.usd) for row in found)
         for trial, found in groupby(told, key=lambda row: str(row.trial))
     }
-    newest = select(c.trial, func.max(c.step)).where(c.job == job, c.trial.in_(names)).group_by(c.trial)
-    saved: dict[str, int] = {trial: step for trial, step in db.execute(newest)}
+    newest = db.execute(_saved(), {"of": job, "trials": names})
+    saved: dict[str, int] = {trial: step for trial, step in newest}
     return [
         Standing(
             row.trial,
@@ -59,9 +53,37 @@ def best_trials(db: Connection, job: str, mode: Mode, limit: int) -> list[Standi
     ]
 
 
+@cache
+def _best_trials(mode: Mode) -> Select[Any]:
+    t = trials.c
+    order = (t.value.desc() if mode == "max" else t.value.asc(), t.number)
+    known = select(trials).where(t.job == bindparam("of"), t.value.is_not(None))
+    return known.order_by(*order).limit(bindparam("most"))
+
+
+@cache
+def _told() -> Select[Any]:
+    r = reports.c
+    of_these = (r.job == bindparam("of"), r.trial.in_(bindparam("trials", expanding=True)))
+    told = select(r.trial, r.step, r.value, r.usd).where(*of_these, r.value.is_not(None))
+    return told.order_by(r.trial, r.step)
+
+
+@cache
+def _saved() -> Select[Any]:
+    c = checkpoints.c
+    of_these = (c.job == bindparam("of"), c.trial.in_(bindparam("trials", expanding=True)))
+    return select(c.trial, func.max(c.step)).where(*of_these).group_by(c.trial)
+
+
+@cache
+def _newest_event() -> Select[Any]:
+    return select(func.max(events.c.seq)).where(events.c.job == bindparam("of"))
+
+
 def newest_event(db: Connection, job: str) -> int:
     """0 where there is none yet."""
-    return db.execute(select(func.max(events.c.seq)).where(events.c.job == job)).scalar() or 0
+    return db.execute(_newest_event(), {"of": job}).scalar() or 0
 
 
 def values_at(curve: Sequence[tuple[int, float, int]], levels: Sequence[int]) -> list[float]:

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from scipy.special import stdtr, stdtrit
-
 FEWEST = 3  # trials that went on: two fit any line
 SLOPE_WEIGHT = 3  # pairs of scores that the slope 1 is worth
 SLOPES = (0.3, 3.0)
@@ -28,6 +26,8 @@ class Outlook:
 
     def between(self) -> tuple[float, float]:
         """The ends of the middle 80 %."""
+        from scipy.special import stdtrit  # a fifth of a second, for which no start of the service waits
+
         half = float(stdtrit(self.degrees, 0.9)) * self.spread
         return self.mean - half, self.mean + half
 
@@ -40,6 +40,8 @@ class Outlook:
         """The expected improvement over `best`."""
         if self.spread <= 0:
             return max(0.0, self.mean - best)
+        from scipy.special import stdtr
+
         degrees, u = max(LEAST_DEGREES, self.degrees), (self.mean - best) / self.spread
         scale = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2) - 0.5 * math.log(degrees * math.pi)
         density = math.exp(scale - (degrees + 1) / 2 * math.log1p(u * u / degrees))

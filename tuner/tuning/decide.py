@@ -12,6 +12,7 @@ from tuner.domain.commands import Command
 from tuner.domain.events import Event
 from tuner.domain.ids import trial_id
 from tuner.domain.job import StopReason
+from tuner.domain.quota import BUDGET
 from tuner.tuning import stopping
 from tuner.tuning.heirs import inherit
 from tuner.tuning.reserve import Reserve
@@ -231,9 +232,8 @@ def _out_of(state: State, reason: StopReason | ev.Limit) -> list[Command]:
 
 def _exhausted(state: State, reason: StopReason) -> Ending:
     if state.above and reason in ("budget_usd", "budget_gpu_hours"):
-        detail = (
-            f"the budget {state.above!r} above this job is used up; the job goes on once that allows more"
-        )
+        name = "quota of the project" if state.above == BUDGET else f"budget {state.above!r} above this job"
+        detail = f"the {name} is used up; the job goes on once that allows more"
         return Ending("paused", reason, detail, waits_for=state.above)
     return Ending("paused" if state.budget.on_exhausted == "pause" else "succeeded", reason)
 

@@ -21,14 +21,28 @@ SortBy = Literal["number", "-number", "metric", "-metric", "cost_usd", "-cost_us
 FIELDS = ("seq", "id", "entry", "kind", "trial", "attempt", "slice", "usd", "gpu_hours", "at")
 
 
-@router.get("/jobs/{job}/trials")
+@router.get("/jobs/{job}/trials", response_model=show.TrialPage)
 def list_trials(
-    job: str, service: Svc, sort: SortBy = "number", limit: Limit = 50, cursor: str | None = None
-) -> show.TrialPage:
+    job: str,
+    request: Request,
+    service: Svc,
+    sort: SortBy = "number",
+    limit: Limit = 50,
+    cursor: str | None = None,
+) -> Response:
     """`sort` with a minus is descending; trials without a metric come last."""
-    by, descending = _sort(sort)
     place = read_cursor(cursor, int | float, int)
     after = None if place is None else After(place[0], place[1])
+    name = ("trials", sort, limit, after)
+    return shared.answer_once_ended(
+        request, service, name, job, lambda: _page_of_trials(service, job, sort, after, limit)
+    )
+
+
+def _page_of_trials(
+    service: Service, job: str, sort: SortBy, after: After | None, limit: int
+) -> show.TrialPage:
+    by, descending = _sort(sort)
     found = answers.page_of_trials(service, job, sort=by, descending=descending, after=after, limit=limit + 1)
     more = None
     if len(found) > limit:
@@ -37,10 +51,16 @@ def list_trials(
     return show.TrialPage(items=[present.trial_of(row) for row in found[:limit]], next_cursor=more)
 
 
-@router.get("/jobs/{job}/trials/{trial}")
-def get_trial(job: str, trial: str, service: Svc) -> show.TrialDetail:
+@router.get("/jobs/{job}/trials/{trial}", response_model=show.TrialDetail)
+def get_trial(job: str, trial: str, request: Request, service: Svc) -> Response:
     """With the learning curve, the bill and every attempt."""
-    return present.trial_detail_of(answers.trial(service, job, trial))
+    return shared.answer_once_ended(
+        request,
+        service,
+        ("trial", trial),
+        job,
+        lambda: present.trial_detail_of(answers.trial(service, job, trial)),
+    )
 
 
 @router.get("/jobs/{job}/bill", response_model=show.Bill)
@@ -56,7 +76,9 @@ def get_report(job: str, request: Request, service: Svc) -> Response:
     return shared.answer(request, service, "report", job, lambda: present.report_of(report(service, job)))
 
 
-@router.get("/jobs/{job}/ledger", response_model=show.LedgerPage)
+@router.get(
+    "/jobs/{job}/ledger", response_model=show.LedgerPage, responses={200: {"content": {"text/csv": {}}}}
+)
 def get_ledger(
     job: str,
     service: Svc,

@@ -27,8 +27,11 @@ class Drawn:
     text: bytes
     packed: bytes
 
+    def size(self) -> int:
+        return len(self.text) + len(self.packed)
 
-@router.get("/jobs/{job}/curves", response_model=Curves)
+
+@router.get("/jobs/{job}/curves", response_model=Curves, responses={304: {"description": "Nothing is new"}})
 def get_curves(
     job: str,
     request: Request,
@@ -40,7 +43,7 @@ def get_curves(
     `events?after=` goes on without a gap; its `ETag` changes with that, and `If-None-Match` answers 304. Compressed where the reader
     takes gzip."""
     version = answers.version(service, job)
-    key = (service.database, job, version.state)
+    key = (service.database, service.project, job, version.state)
     kept: Shared[Drawn] = request.app.state.curves
     found = kept.get(key, version, lambda: _drawn(service, job))
     headers = {"ETag": found.tag, "Vary": "Accept-Encoding", "Cache-Control": "private, no-cache"}

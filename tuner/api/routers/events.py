@@ -3,32 +3,55 @@
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from tuner.api.deps import Svc
 from tuner.api.event_messages import Record
+from tuner.api.shared import Shared
+from tuner.api.while_allowed import while_allowed
 from tuner.domain.errors import Invalid
-from tuner.service import answers
+from tuner.domain.job import FINAL
+from tuner.service import access, answers
+from tuner.service.wiring import Service
 
 router = APIRouter(tags=["events"])
+EVENTS = "text/event-stream"
 
 
-@router.get("/jobs/{job}/events", response_class=StreamingResponse)
+@router.get(
+    "/jobs/{job}/events",
+    response_class=StreamingResponse,
+    responses={200: {"content": {EVENTS: {}}}},
+)
 async def stream_events(
     job: str,
     request: Request,
     service: Svc,
     last_event_id: Annotated[str | None, Header()] = None,
     after: Annotated[int, Query(ge=0, lt=2**62)] = 0,
-) -> StreamingResponse:
+) -> Response:
     """`report`, `trial`, `spend` and `job` events; `Last-Event-ID`, or `after`, goes on behind that event. The stream ends once the
-    job has; to a reader that is too slow for it, earlier: who comes back misses nothing."""
+    job has; to a reader that is too slow for it, earlier: who comes back misses nothing; to one whose key has ended, within two
+    seconds."""
     seq = after if last_event_id is None else _number(last_event_id)
-    await asyncio.to_thread(answers.check_exists, service, job)
-    stream = request.app.state.hub.follow((service.database, job), Record(service, job), seq)
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
+    ended = await asyncio.to_thread(_of_ended, request.app.state.shared, service, job, seq)
+    if ended:
+        return Response(ended, media_type=EVENTS, headers=headers)
+    stream = request.app.state.hub.follow((service.database, service.project, job), Record(service, job), seq)
+    if service.actor.key:
+        stream = while_allowed(stream, lambda: access.still(service, service.actor))
+    return StreamingResponse(stream, media_type=EVENTS, headers=headers)
+
+
+def _of_ended(shared: Shared[bytes], service: Service, job: str, after: int) -> bytes:
+    """The whole stream of a job that has ended, where one look finds all that is left of it; else nothing. Raises NotFound."""
+    version = answers.version(service, job)
+    if version.state not in FINAL:
+        return b""
+    key = (service.database, service.project, "events", job, version, after)
+    return shared.get(key, None, lambda: Record(service, job).whole(after))
 
 
 def _number(text: str) -> int:

@@ -15,7 +15,11 @@ TAIL_BYTES = 64 << 10
 MOST_BYTES = 512 << 10
 
 
-@router.get("/jobs/{job}/trials/{trial}/logs", response_model=TrialLog)
+@router.get(
+    "/jobs/{job}/trials/{trial}/logs",
+    response_model=TrialLog,
+    responses={200: {"content": {"text/plain": {}}}},
+)
 def get_log(
     job: str,
     trial: str,

@@ -4,32 +4,50 @@ import csv
 import io
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 
 from tuner.api import present_spend
 from tuner.api.deps import Svc
+from tuner.api.shared import Shared, as_json
 from tuner.schemas import spend as show
-from tuner.service.spend import spend_of
+from tuner.service.spend import SpendView, spend_of
 
 router = APIRouter(tags=["spend"])
 BY_DEFAULT = ["tag:project"]
 
 
-@router.get("/spend", response_model=show.SpendAnswer)
+@router.get("/spend", response_model=show.SpendAnswer, responses={200: {"content": {"text/csv": {}}}})
 def get_spend(
+    request: Request,
     service: Svc,
     group_by: Annotated[list[str] | None, Query()] = None,
     since: str | None = None,
     until: str | None = None,
     timezone: str = "UTC",
     accept: Annotated[str, Header()] = "",
-) -> Response | show.SpendAnswer:
+) -> Response:
     """Spend by `tag:KEY`, `owner`, `trainable`, `market`, `day`, `job`, or several of them. `since` and `until` are dates of
-    `timezone` or times. `Accept: text/csv` gives a table."""
+    `timezone` or times. It may be two seconds old. `Accept: text/csv` gives a table."""
     groups = BY_DEFAULT if group_by is None else group_by
-    view = spend_of(service, groups, since=since, until=until, timezone=timezone)
+
+    def view() -> SpendView:
+        return spend_of(service, groups, since=since, until=until, timezone=timezone)
+
     if "text/csv" not in accept:
-        return present_spend.spend_of(view)
+        key = (
+            service.database,
+            service.project,
+            service.actor.is_operator,
+            "spend",
+            tuple(groups),
+            since,
+            until,
+            timezone,
+        )
+        shared: Shared[bytes] = request.app.state.shared
+        return as_json(
+            shared.get(key, object(), lambda: present_spend.spend_of(view()).model_dump_json().encode())
+        )
     table = io.StringIO()
-    csv.writer(table).writerows(present_spend.spend_table(view))
+    csv.writer(table).writerows(present_spend.spend_table(view()))
     return Response(table.getvalue(), media_type="text/csv; charset=utf-8")

@@ -22,10 +22,14 @@ class Dashboard:
     Ray (a second, 100 MB) into the caller. May be shared between threads; starts none. `close()` it when done."""
 
     def __init__(self, url: str, token: str | None, *, timeout_s: float = 10.0) -> None:
-        self.url = url.rstrip("/")
+        self.url, self.token = url.rstrip("/"), token
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         # The environment's proxies are for the outside world; a cluster is reached directly.
-        self._http = httpx2.Client(base_url=self.url, headers=headers, timeout=timeout_s, trust_env=False)
+        # To read the system's certificates takes longer than to ask; without TLS there is nothing to verify.
+        verify = self.url.startswith("https:")
+        self._http = httpx2.Client(
+            base_url=self.url, headers=headers, timeout=timeout_s, trust_env=False, verify=verify
+        )
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> httpx2.Response:
         """Any answer is returned, refusals too; raises RayUnavailable where none comes, or one that the token is to blame for."""

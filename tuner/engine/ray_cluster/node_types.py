@@ -123,7 +123,7 @@ def read_node_types(text: str, name: str) -> NodeTypes:
     the field and what to write there."""
     try:
         found = [one for one in yaml.safe_load_all(text) if one is not None]
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # PyYAML lets Python's own errors through
         raise BadFile(f"{name} is no YAML: {str(error).splitlines()[0]}") from error
     objects = [
         one for top in found for one in (top.get("items") or [top] if isinstance(top, dict) else [top])

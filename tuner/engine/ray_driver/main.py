@@ -11,17 +11,17 @@ import platform
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import ray
 
-from tuner.domain.errors import Fenced, TunerError
+from tuner.domain.errors import Fenced, TunerError, Unavailable
 from tuner.domain.events import Asked
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
 from tuner.domain.window import Window
-from tuner.engine.code_digest import code_digest
+from tuner.engine.code_digest import code_of
 from tuner.engine.fallback import placement_of
 from tuner.engine.heirs import Heirs
 from tuner.engine.landing import Find, Landing
@@ -31,13 +31,13 @@ from tuner.engine.ray_cluster import node_types_of
 from tuner.engine.ray_driver.actuator import Actuator
 from tuner.engine.ray_driver.inheritance import HEIRS_MAX, Copier, heirs_of
 from tuner.engine.ray_driver.machines import Machines
-from tuner.engine.ray_driver.orders import MemoryLimit, Orders
+from tuner.engine.ray_driver.orders import MemoryLimit, Orders, package_of
 from tuner.engine.ray_driver.spot_gate import SpotGate
 from tuner.engine.ray_driver.tuning_run import run_tune
 from tuner.engine.recovery import recover
 from tuner.engine.world import Terms
 from tuner.settings import Settings, release
-from tuner.store import jobs, launches
+from tuner.store import jobs, launches, quotas
 from tuner.store.database import Database
 from tuner.store.heirs import heritages
 from tuner.store.history import past_trials
@@ -49,6 +49,8 @@ from tuner.tuning.samplers import Sampler, sampler_for
 BEAT_S = 0.5
 LOOK_S = 0.25
 HANGS_AFTER_S = 60.0
+# A database that is started again is waited for: its trials train on meanwhile, on what they have leased.
+DATABASE_AWAY_S = 20.0
 # How long after its driver's last heartbeat a worker can have lived: one more beat, and Ray's noticing.
 OUTLIVES_NS = 1_500_000_000
 
@@ -72,6 +74,14 @@ class Post:
     epoch: int
 
     def control(self) -> Control:
+        """Raises Unavailable of a database that is away for longer than its patience."""
+        try:
+            return self._control()
+        except Unavailable as error:  # it was cut off in the middle; the next one waits for a server
+            log.warning("the database was asked again: %s", error.detail)
+            return self._control()
+
+    def _control(self) -> Control:
         with self.database.read() as db:
             return jobs.control(db, self.job)
 
@@ -213,7 +223,7 @@ def rebuild(
 
 def _heirs(post: Post, settings: Settings, row: JobRow, sampler: Sampler, heart: Heart) -> Heirs:
     """Notes with which code the trials run, which is asked of who is to go on with them."""
-    code = code_digest(row.spec.trainable, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    code = code_of(row.spec, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     with post.database.write("driver.code") as db:
         jobs.note_code(db, post.job, code)
         begun = jobs.trials_begun(db, post.job)
@@ -258,7 +268,8 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
     parser.add_argument("--code", help="the digest of the trainable's code, as the service has it")
     args = parser.parse_args()
     settings = Settings.from_env()
-    post = Post(Database(settings.database_url, failpoint=settings.failpoint), args.job, args.epoch)
+    database = Database(settings.database_url, failpoint=settings.failpoint, patience_s=DATABASE_AWAY_S)
+    post = Post(database, args.job, args.epoch)
     died_at = _died_at(post)
     try:
         post.beat()
@@ -274,7 +285,14 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
     machines = _machines(row, settings)
     is_there = partial(_is_there, _places(row, machines))
     gate = SpotGate(
-        post.database, row, post.epoch, goes_on, settings.spot_wait_s, args.code, is_there=is_there
+        post.database,
+        row,
+        post.epoch,
+        goes_on,
+        settings.spot_wait_s,
+        args.code,
+        storage=settings.storage,
+        is_there=is_there,
     )
     if (why := gate.refusal(died_at=died_at)) is not None:
         heart.stop()
@@ -282,10 +300,18 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
         return 0
     with post.database.read() as db:
         row = jobs.get(db, post.job)  # it may have been asked to pause meanwhile
+        row = replace(row, concurrency=quotas.get(db, row.project).width(row.concurrency))
     find, places = finder(settings, row), _places(row, machines)
     loop, journal, actuator = rebuild(post, settings, row, heart, died_at=died_at, find=find, places=places)
     attention = Attention(loop, journal, post, heart)
     if loop.end is None:
-        run_tune(row.spec, loop, actuator, concurrency=row.concurrency, each_turn=attention.turn)
+        run_tune(
+            row.spec,
+            loop,
+            actuator,
+            package=package_of(row, settings.storage),
+            concurrency=row.concurrency,
+            each_turn=attention.turn,
+        )
     heart.stop()
     return 0 if loop.end is not None else 1

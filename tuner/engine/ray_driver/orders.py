@@ -8,6 +8,7 @@ from typing import Any
 
 from tuner.domain.job import Resources, config_values
 from tuner.engine.exposure import exposure
+from tuner.engine.packages.stored import Stored
 from tuner.engine.ray_driver.actuator import Message
 from tuner.engine.world import Assignment
 from tuner.store.jobs import JobRow
@@ -59,6 +60,12 @@ class Orders:
             "memory_limit_bytes": self.memory_limit(),
             "resources": {"CPU": spec.resources.cpus, "GPU": spec.resources.gpus},
         }
+
+
+def package_of(row: JobRow, storage: str) -> dict[str, str] | None:
+    """What a worker is told of the package that the job's trainable comes from; None: it comes from none."""
+    package = row.spec.package
+    return None if package is None else Stored(storage, row.project, package).message()
 
 
 class MemoryLimit:

@@ -21,7 +21,8 @@ from tuner.domain.money import Cost
 from tuner.domain.offer import Offer
 from tuner.domain.records import OpenHold
 from tuner.domain.time import NS, Instant
-from tuner.engine.code_digest import code_digest
+from tuner.engine.code_digest import code_of
+from tuner.engine.ray_driver.orders import package_of
 from tuner.engine.ray_driver.seat import Seat, SeatLost
 from tuner.engine.recovery import lost_of
 from tuner.engine.worker.self_test import Verdict
@@ -56,6 +57,7 @@ class SpotGate:
     goes_on: Callable[[], bool]
     wait_s: float
     seen: str | None = None
+    storage: str = ""
     seat: Callable[[Offer, Resources], Seat] = Seat
     is_there: Callable[[Offer], bool] = lambda offer: True
 
@@ -71,7 +73,7 @@ class SpotGate:
         if begun or all(offer.market != "spot" for offer in self.row.offers):
             return None
         trainable, roots = self.row.spec.trainable, os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        code = code_digest(trainable, roots)
+        code = code_of(self.row.spec, roots)
         with self.database.read() as db:
             known = self_tests.get(db, self.row.project, trainable, code) if code else None
         if known is not None:
@@ -193,6 +195,7 @@ class SpotGate:
         ]
         return {
             "entry": spec.trainable,
+            "package": package_of(self.row, self.storage),
             "configs": [config_values(config, spec.constants) for config in drawn],
             "max_step": spec.fidelity.max,
             "limit_s": (limit_ns - min(ENDS_WITHIN_NS, limit_ns // 4)) / NS,

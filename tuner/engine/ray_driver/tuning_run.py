@@ -19,9 +19,16 @@ from tuner.engine.worker.actor import Worker
 
 
 def run_tune(
-    spec: JobSpec, loop: Loop, actuator: Actuator, *, concurrency: int, each_turn: Callable[[], None]
+    spec: JobSpec,
+    loop: Loop,
+    actuator: Actuator,
+    *,
+    package: Mapping[str, str] | None,
+    concurrency: int,
+    each_turn: Callable[[], None],
 ) -> None:
-    """Returns when the loop has ended and all workers are gone."""
+    """Returns when the loop has ended and all workers are gone. `package`: what workers are told of it."""
+    shared = {"entry": spec.trainable, "name": spec.name, "package": package}
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(concurrency)
     usage.tag_callbacks = _not_counted
     folder, attached = Scratch("tune"), Attached()
@@ -29,7 +36,7 @@ def run_tune(
         tune.Tuner(
             tune.with_resources(Worker, functools.partial(_placement, spec.resources)),
             tune_config=tune.TuneConfig(
-                search_alg=Assigner(loop, actuator, {"entry": spec.trainable, "name": spec.name}, each_turn),
+                search_alg=Assigner(loop, actuator, shared, each_turn),
                 scheduler=Messenger(loop, actuator, attached, each_turn),
                 num_samples=-1,
                 reuse_actors=True,

@@ -5,6 +5,7 @@ from typing import Any
 import ray
 from ray import tune
 
+from tuner.engine.packages.stored import Stored
 from tuner.engine.ray_node.gpus import hide_those_of_others
 from tuner.engine.ray_node.nodes import own_board
 from tuner.engine.worker import BORN_NS
@@ -21,7 +22,10 @@ class Worker(tune.Trainable):
         hide_those_of_others()
         self._node, self._board = ray.get_runtime_context().get_node_id(), own_board()
         self._supervisor = Supervisor(
-            config["entry"], born_ns=BORN_NS, notice=lambda: self._board.standing(self._node)
+            config["entry"],
+            package=Stored.parse(config.get("package")),
+            born_ns=BORN_NS,
+            notice=lambda: self._board.standing(self._node),
         )
         self._first = config
 

@@ -61,6 +61,7 @@ class Attempt:
     spared: frozenset[int] = frozenset()
     best: tuple[float, int] | None = None
     use: Use = field(default_factory=Use)
+    staging: Path | None = None  # where the child may leave checkpoints
 
     def __post_init__(self) -> None:
         """`best` is the score and step of the best checkpoint that earlier attempts left."""
@@ -78,7 +79,7 @@ class Attempt:
 
     def begin(self, staging: Path, restored: Path | None) -> Begin:
         """What the child is told to do."""
-        self.from_step = self.restored
+        self.from_step, self.staging = self.restored, staging
         return Begin(
             self.trial,
             self.number,

@@ -33,7 +33,19 @@ class NotTrainable(Exception):
     """What was named cannot be trained."""
 
 
-def run_child(place: dict[str, Any], channel_fd: int, output_fd: int) -> NoReturn:
+def come_from(package: str) -> None:
+    """From here on this process and all that it starts import from the folder of a package first; empty: from none. Nothing is
+    written there."""
+    if not package:
+        return
+    sys.path.insert(0, package)
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([package, *([before] if before else [])])
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    sys.dont_write_bytecode = True
+
+
+def run_child(place: dict[str, Any], channel_fd: int, output_fd: int, package: str) -> NoReturn:
     """Called in the forked process; never returns. `place` has its directory (`cwd`)."""
     os.setsid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -41,7 +53,7 @@ def run_child(place: dict[str, Any], channel_fd: int, output_fd: int) -> NoRetur
     code = 0
     try:
         channel = words.open_channel(Connection(channel_fd))
-        _run(channel)
+        _run(channel, package)
     except StopTraining:
         pass
     except BaseException:
@@ -67,9 +79,9 @@ def _settle_in(cwd: str, output_fd: int) -> None:
         file.write("1000")  # where memory runs out, this process goes first
 
 
-def _run(channel: Channel) -> None:
+def _run(channel: Channel, package: str) -> None:
     try:
-        target = load(channel.begin.entry)
+        target = load(channel.begin.entry, package)
     except BaseException as error:
         _fail(channel, error, kind="import")
         return
@@ -85,10 +97,14 @@ def _run(channel: Channel) -> None:
         channel.ended()
 
 
-def load(entry: str) -> Callable[..., Any]:
-    """The function or class that `module:attribute` names."""
+def load(entry: str, package: str = "") -> Callable[..., Any]:
+    """The function or class that `module:attribute` names, in the folder of a package if there is one."""
     module, _, attribute = entry.partition(":")
-    found = getattr(importlib.import_module(module), attribute)
+    imported = importlib.import_module(module)
+    file = str(getattr(imported, "__file__", None))
+    if package and not file.startswith(package + os.sep):
+        raise NotTrainable(f"{module} is not of the package: it is {file}")
+    found = getattr(imported, attribute)
     if not callable(found):
         raise NotTrainable(f"{entry} is a {type(found).__name__}, not a function or a class")
     origin = str(found.__module__) if inspect.isroutine(found) or inspect.isclass(found) else module

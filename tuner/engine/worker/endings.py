@@ -5,9 +5,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 
+from tuner.domain.errors import BadFile
 from tuner.engine.worker.limits import Limits, excess
 from tuner.engine.worker.server_handle import ForkServer
 
@@ -59,9 +60,16 @@ def not_stored(step: int, problem: str) -> Trouble:
 
 
 def not_begun(error: Exception) -> Trouble:
-    """Its checkpoint could not be read, or it got no process."""
+    """Its checkpoint or package could not be read, or it got no process. A package that is not what was uploaded stays so."""
     message = f"the attempt could not begin: {error}"
-    return {"kind": "storage", "type": "StartFailed", "message": message, "traceback": ""}
+    kind = "import" if isinstance(error, BadFile) else "storage"
+    return {"kind": kind, "type": "StartFailed", "message": message, "traceback": ""}
+
+
+def told(message: Mapping[str, str]) -> Trouble:
+    """By the child itself."""
+    text = {"type": message["error"], "message": message["message"], "traceback": message["traceback"]}
+    return {"kind": message["kind"], **text}
 
 
 def not_written(detail: str) -> Trouble:

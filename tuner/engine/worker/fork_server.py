@@ -1,7 +1,7 @@
 """A warm process that forks children: torch is imported once, and each attempt begins in milliseconds.
 
-`python -m tuner.engine.worker.fork_server FD ENTRY` with one end of a SOCK_SEQPACKET socket as file descriptor FD. It
-is asked for children (`{"fork": …}`, with the child's channel and its output pipe as descriptors), tells how they exited,
+`python -m tuner.engine.worker.fork_server FD ENTRY PACKAGE` with one end of a SOCK_SEQPACKET socket as file descriptor FD; PACKAGE is
+the folder that ENTRY comes from, or empty. It is asked for children (`{"fork": …}`, with the child's channel and its output pipe as descriptors), tells how they exited,
 and ends with its socket. Everything that an attempt started is killed with it: children, and by way of being their
 subreaper, whatever they left behind.
 """
@@ -25,7 +25,7 @@ from pathlib import Path
 
 import psutil
 
-from tuner.engine.worker.child import run_child
+from tuner.engine.worker.child import come_from, run_child
 from tuner.engine.worker.limits import give_up_privileges
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -40,11 +40,12 @@ MAX_REQUEST = 1 << 16
 KILL_S = 8.0  # less than a supervisor waits for the answer
 
 
-def main(fd: int, entry: str) -> None:
+def main(fd: int, entry: str, package: str) -> None:
     control = socket.socket(fileno=fd)
     become_subreaper()
     give_up_privileges()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    come_from(package)
     _preload(entry)
     gc.collect()
     gc.freeze()
@@ -57,7 +58,7 @@ def main(fd: int, entry: str) -> None:
         if wake in ready:
             os.read(wake, 4096)
             _reap(control)
-        if control.fileno() in ready and not _serve(control, (wake, waker)):
+        if control.fileno() in ready and not _serve(control, (wake, waker), package):
             break
     kill_descendants()
 
@@ -86,7 +87,7 @@ def _preload(entry: str) -> None:
     if not module:
         return
     if threading.active_count() > 1 or _cuda_is_lost_to_forks():
-        os.execv(sys.executable, [sys.executable, "-m", __spec__.name, sys.argv[1], ""])
+        os.execv(sys.executable, [sys.executable, "-m", __spec__.name, sys.argv[1], "", sys.argv[3]])
 
 
 @contextlib.contextmanager
@@ -137,7 +138,7 @@ def needs_dynamo(modules: Iterable[str]) -> bool:
     return False
 
 
-def _serve(control: socket.socket, own: tuple[int, ...]) -> bool:
+def _serve(control: socket.socket, own: tuple[int, ...], package: str) -> bool:
     """One request. False at the end of the stream: the actor is gone. `own`: descriptors that are none of a child's business."""
     data, fds, _, _ = socket.recv_fds(control, MAX_REQUEST, 2)
     if not data:
@@ -151,7 +152,7 @@ def _serve(control: socket.socket, own: tuple[int, ...]) -> bool:
             signal.set_wakeup_fd(-1)
             for descriptor in own:
                 os.close(descriptor)
-            run_child(request["fork"], channel, output)
+            run_child(request["fork"], channel, output, package)
         for descriptor in fds:
             os.close(descriptor)
         _send(control, {"pid": pid})
@@ -196,4 +197,4 @@ def _send(control: socket.socket, message: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])

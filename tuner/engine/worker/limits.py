@@ -5,7 +5,7 @@ import json
 import os
 import resource
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Literal
 
 from tuner.engine.worker.family import taken
@@ -89,15 +89,16 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a probe is asked: what a trainable is, and what may be taken to say so."""
+    """What a probe is asked: what a trainable is, in the folder of a package if that is not empty, and what may be taken to say so."""
 
     entry: str
     limit_s: float
     processes: int
     memory_bytes: int
+    package: str = ""
 
     def text(self) -> str:
-        return json.dumps([self.entry, self.limit_s, self.processes, self.memory_bytes])
+        return json.dumps(astuple(self))
 
 
 def is_own(name: str) -> bool:

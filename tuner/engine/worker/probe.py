@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from tuner.engine.worker.child import PR_SET_PDEATHSIG, load
+from tuner.engine.worker.child import PR_SET_PDEATHSIG, come_from, load
 from tuner.engine.worker.fork_server import KILL_S, become_subreaper, kill_descendants
 from tuner.engine.worker.limits import GIB, Question, excess, give_up_privileges
 
@@ -27,10 +27,10 @@ MAX_ANSWER = 1 << 20
 LOOK_S = 0.1
 
 
-def describe(entry: str) -> dict[str, Any]:
+def describe(entry: str, package: str = "") -> dict[str, Any]:
     """Never raises: what is wrong is told as `error`."""
     try:
-        found = load(entry)
+        found = load(entry, package)
     except BaseException as error:
         return {"error": f"{type(error).__name__}: {error}"[:MAX_TEXT]}
     module = importlib.import_module(entry.partition(":")[0])
@@ -51,7 +51,7 @@ def _plain(value: Any) -> Any:
     return json.loads(text) if len(text) <= MAX_SUGGESTED else None
 
 
-def _import(entry: str, answer: int, output: int) -> NoReturn:
+def _import(question: Question, answer: int, output: int) -> NoReturn:
     """In the child: the answer is what it writes, and it ends before what the module wants done at the end."""
     os.setsid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -60,8 +60,9 @@ def _import(entry: str, answer: int, output: int) -> NoReturn:
     os.close(output)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # where memory runs out, this process goes before the service
+    come_from(question.package)
     with os.fdopen(answer, "wb") as file:
-        file.write(json.dumps(describe(entry)).encode())
+        file.write(json.dumps(describe(question.entry, question.package)).encode())
     os._exit(0)
 
 
@@ -129,7 +130,7 @@ def answered(question: Question) -> dict[str, Any]:
     output, outputs = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _import(question.entry, answers, outputs)
+        _import(question, answers, outputs)
     os.close(answers)
     os.close(outputs)
     watch = Watch()

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import random
 import threading
 import time
@@ -83,7 +84,11 @@ def tried(
 def publish(
     store: CheckpointStore, attempt: Attempt, step: int, path: Path, protect: frozenset[int]
 ) -> tuple[Published | None, str]:
-    """The durable checkpoint, older ones pruned; or None, and what the storage said last."""
+    """The durable checkpoint, older ones pruned; or None, and what the storage said last, or why this is none to be stored."""
+    astray = leads_astray(path, attempt.staging)
+    if astray:
+        log.warning("%s: step %d was not saved: %s", attempt.trial, step, astray)
+        return None, astray
 
     def newest() -> bool:
         return attempt.saved_step <= step
@@ -99,6 +104,18 @@ def publish(
         keep = attempt.order["keep"]
         store.prune(attempt.trial, attempt.number, newest=step, keep=keep, protect=protect)
     return published, ""
+
+
+def leads_astray(path: Path, staging: Path | None) -> str:
+    """Why what user code calls a checkpoint is none of its own, or "". What it names is read, and removed, by its supervisor, which may
+    read what user code may not."""
+    own = Path(os.path.realpath(path))
+    if staging is not None and Path(os.path.realpath(staging)) not in own.parents:
+        return f"{path} is not in the directory for checkpoints, {staging}: write it there"
+    for file in path.rglob("*"):
+        if file.is_symlink() and own not in Path(os.path.realpath(file)).parents:
+            return f"{file.relative_to(path)} is a link out of the checkpoint: copy the file into it"
+    return ""
 
 
 def restored(store: CheckpointStore, attempt: Attempt, into: Path) -> tuple[int, Path] | None:

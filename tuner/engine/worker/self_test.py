@@ -13,6 +13,7 @@ from typing import Any
 
 from tuner.domain.ids import SELF_TEST
 from tuner.engine.checkpoints import MANIFEST, Found
+from tuner.engine.packages.stored import Stored
 from tuner.engine.scratch import Scratch
 from tuner.engine.worker.supervisor import Supervisor
 from tuner.training.channel import STATE_FILE
@@ -57,9 +58,10 @@ def self_test(
     max_step: int | None,
     limit_s: float,
     resources: Mapping[str, float],
+    package: Mapping[str, str] | None = None,
 ) -> Verdict:
     """Blocks, for `limit_s` at most and some seconds. Of several configurations the first whose first step raises nothing decides."""
-    scratch, supervisor = Scratch("self-test"), Supervisor(entry)
+    scratch, supervisor = Scratch("self-test"), Supervisor(entry, package=Stored.parse(package))
     test = _Test(entry, supervisor, scratch.path / "storage", max_step, resources, limit_s)
     verdict = Verdict(passed=False, reason="there is no configuration to test it with", lasting=False)
     try:

@@ -22,15 +22,23 @@ READY_TIMEOUT_S = 120.0
 class ForkServer:
     """`on_exit(pid, code)` is called from this object's thread when a child exits; negative codes are signals."""
 
-    def __init__(self, entry: str, on_exit: Callable[[int, int], None], limits: Limits, tmp: Path) -> None:
-        """`tmp`: where what user code writes for a while goes as it is imported."""
+    def __init__(
+        self,
+        entry: str,
+        on_exit: Callable[[int, int], None],
+        limits: Limits,
+        tmp: Path,
+        *,
+        package: str = "",
+    ) -> None:
+        """`tmp`: where what user code writes for a while goes as it is imported. `package`: the folder that `entry` comes from."""
         self._on_exit = on_exit
         environment = limits.environment(os.environ, sys.path)
         self._answers: list[dict[str, int]] = []
         self._answered = threading.Condition()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tuner.engine.worker.fork_server", str(theirs.fileno()), entry],
+            [sys.executable, "-m", "tuner.engine.worker.fork_server", str(theirs.fileno()), entry, package],
             pass_fds=[theirs.fileno()],
             env={**environment, "TMPDIR": str(tmp)},
             start_new_session=True,

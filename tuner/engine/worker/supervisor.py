@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.engine.checkpoints import CheckpointStore, Published
+from tuner.engine.packages.stored import Stored
 from tuner.engine.scratch import Scratch, anew, wipe
 from tuner.engine.worker import endings
 from tuner.engine.worker.attempt import Attempt
@@ -23,6 +24,7 @@ from tuner.engine.worker.meter import Stopwatch
 from tuner.engine.worker.publishing import Publisher, background, older_than, publish, restored
 from tuner.engine.worker.sampling import Sampler, look
 from tuner.engine.worker.server_handle import ForkServer
+from tuner.engine.worker.serving import Servers
 from tuner.engine.worker.watchdog import NoticeSource, Watchdog
 from tuner.training.channel import MAX_MESSAGE_BYTES, begin_message, reply_message
 
@@ -37,11 +39,15 @@ MAX_START_NS = 10_000_000_000
 
 class Supervisor:
     def __init__(
-        self, entry: str, *, born_ns: int | None = None, notice: NoticeSource = lambda: None
+        self,
+        entry: str,
+        *,
+        package: Stored | None = None,
+        born_ns: int | None = None,
+        notice: NoticeSource = lambda: None,
     ) -> None:
-        """`born_ns`: since when this worker costs money, on the monotonic clock; None: now. `notice` is asked every 50 ms by what
-        this machine goes; what it answers has a deadline, and it must not raise."""
-        self._entry = entry
+        """`package`: that `entry` comes from. `born_ns`: since when this worker costs money, on the monotonic clock; None: now. `notice`
+        is asked every 50 ms by what this machine goes; what it answers has a deadline, and it must not raise."""
         now = time.monotonic_ns()
         self._last_end_ns = now if born_ns is None else max(born_ns, now - MAX_START_NS)
         self._changed = threading.Condition()
@@ -51,7 +57,7 @@ class Supervisor:
         self._scratch = Scratch("worker")
         self._home = self._scratch.path
         self._exits: dict[int, int] = {}
-        self.server = self._new_server(entry)
+        self._servers = Servers(entry, package, self._on_exit, self._limits, self._home / "tmp")
         self._attempt: Attempt | None = None
         self._store: CheckpointStore | None = None
         self._connection: Connection | None = None
@@ -137,19 +143,14 @@ class Supervisor:
     def _restore_dir(self, attempt: Attempt) -> Path:
         return self._home / f"restore-{attempt.trial}-a{attempt.number}"
 
-    def _new_server(self, entry: str) -> ForkServer:
-        return ForkServer(entry, self._on_exit, self._limits, anew(self._home / "tmp"))
-
     def _start_child(self, attempt: Attempt, checkpoint: Path | None) -> None:
         cwd = anew(self._home / "cwd")
         # Of its own: a save of the attempt before that hangs should find nothing, when it goes on, rather than this one's files.
         staging = anew(self._home / "staging", f"{attempt.trial}-a{attempt.number}")
-        if not self.server.alive:
-            # One that died before it was ready may have been killed by what it imports: that is left to the child.
-            self.server = self._new_server(self._entry if self.server.ready else "")
+        server = self._servers.living()
         pump = LogPump(attempt.order)
         try:
-            pid, connection = self.server.fork(
+            pid, connection = server.fork(
                 {"cwd": str(cwd)}, pump.write_fd, wanted=lambda: attempt.state is None
             )
         except BaseException:
@@ -199,12 +200,7 @@ class Supervisor:
             case "ended":
                 attempt.end("ended")
             case "failed":
-                text = {
-                    "type": message["error"],
-                    "message": message["message"],
-                    "traceback": message["traceback"],
-                }
-                attempt.end("failed", {"kind": message["kind"], **text})
+                attempt.end("failed", endings.told(message))
             case _:
                 pass  # a word of a newer child
 
@@ -266,6 +262,10 @@ class Supervisor:
             attempt.end("failed", endings.not_stored(step, problem))
         else:
             attempt.close()
+
+    @property
+    def server(self) -> ForkServer:
+        return self._servers.current
 
     @property
     def pid(self) -> int:
@@ -346,5 +346,5 @@ class Supervisor:
         if pump is not None:
             pump.close()
         self._sampler.close()
-        self.server.close()
+        self._servers.close()
         self._scratch.close()

@@ -25,7 +25,7 @@ class GpuSample:
 
 @dataclass
 class Use:
-    """`looked_ns` is when the processes were last looked at, and `look_ns` how long that took. Processor time counts from the
+    """`looked_ns` is when the processes were last looked at, and `look_ns` the processor time that it took. Theirs counts from the
     first look of the training on, against the training time that has passed since."""
 
     looked_ns: int = 0

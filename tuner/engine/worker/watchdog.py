@@ -19,7 +19,8 @@ NoticeSource = Callable[[], Notice | None]
 class Watched(Protocol):
     """Both are called under the lock. `server` forks its children."""
 
-    server: ForkServer
+    @property
+    def server(self) -> ForkServer: ...
 
     def reply_if_due(self, attempt: Attempt) -> None: ...
 

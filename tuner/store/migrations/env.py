@@ -2,10 +2,12 @@
 
 from alembic import context
 
-from tuner.store.tables import metadata
+from tuner.store.access_tables import projects
 
 context.configure(
-    connection=context.config.attributes["connection"], target_metadata=metadata, render_as_batch=True
+    connection=context.config.attributes["connection"],
+    target_metadata=projects.metadata,
+    render_as_batch=True,
 )
 with context.begin_transaction():
     context.run_migrations()

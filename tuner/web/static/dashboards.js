@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 
-const PATH = "/optuna/";
+const PATHS = ["/optuna/", "/ray/"];
 
 export async function openDashboard(url) {
   const tab = window.open("", "_blank"); // at once: a browser takes a later one for a pop-up
@@ -15,7 +15,7 @@ export async function openDashboard(url) {
 
 function onClick(event) {
   const link = event.target.closest?.("a[href]");
-  if (!link || event.button > 1 || link.origin !== location.origin || !link.pathname.startsWith(PATH)) return;
+  if (!link || event.button > 1 || link.origin !== location.origin || !PATHS.some((path) => link.pathname.startsWith(path))) return;
   event.preventDefault();
   openDashboard(link.href);
 }

@@ -1,6 +1,6 @@
 // Which page is shown, and the key.
 
-import { key, setKey, takeKey } from "./api.js";
+import { call, key, setKey, takeKey } from "./api.js";
 import "./dashboards.js";
 import { fill, h, problem } from "./dom.js";
 import { jobPage } from "./job.js";
@@ -9,7 +9,7 @@ import { newPage } from "./new.js";
 import { spendPage } from "./spend.js";
 
 const main = document.getElementById("main");
-let leave = () => {}, turn = 0;
+let leave = () => {}, turn = 0, known = "";
 
 async function route() {
   const mine = (turn += 1);
@@ -18,6 +18,7 @@ async function route() {
   const path = location.hash.replace(/^#\/?/, "");
   mark(path);
   if (key() === "") { askKey(); return; }
+  learnRole();
   const job = /^jobs\/([A-Za-z0-9_-]+)$/.exec(path);
   const place = h("div");
   try {
@@ -32,6 +33,19 @@ async function route() {
   } catch (error) {
     if (mine === turn && error.status !== 401) fill(place, h("h1", {}, "This cannot be shown"), problem(error), h("p", {}, h("a", { href: "#/" }, "All jobs")));
   }
+}
+
+/** A user's key may be a viewer's, who is not offered what would be refused. The service decides all the same. */
+async function learnRole() {
+  const asked = key();
+  if (asked === known) return;
+  known = asked;
+  delete document.documentElement.dataset.role;
+  if (!asked.startsWith("tnr_")) return;
+  try {
+    const me = await call("/whoami");
+    if (key() === asked) document.documentElement.dataset.role = me.role;
+  } catch { known = ""; } // asked again with the next page
 }
 
 function mark(path) {
@@ -53,7 +67,7 @@ function askKey(refused = false) {
     refused ? problem({ title: "The service refused the key", detail: "Copy it again; it is one line." }) : null,
     h("form", { class: "key", onsubmit: (event) => { event.preventDefault(); setKey(input.value); route(); } },
       h("p", {}, "It lies where the service runs, in ", h("code", {}, "~/.tuner/api_key"), " unless ", h("code", {}, "TUNER_API_KEY"), " or ",
-        h("code", {}, "TUNER_HOME"), " says otherwise. This browser keeps it until it is changed here."),
+        h("code", {}, "TUNER_HOME"), " says otherwise; a user has one of their own, which begins with tnr_. This browser keeps it until it is changed here."),
       h("p", {}, h("label", { for: "key" }, "API key"), input), h("button", {}, "Go on")));
   input.focus();
 }

@@ -12,5 +12,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    with op.batch_alter_table("jobs") as table:
-        table.drop_column("code")
+    # Not by a new table in the place of the old one, which others refer to.
+    op.execute("ALTER TABLE jobs DROP COLUMN code")

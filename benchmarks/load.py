@@ -1,0 +1,287 @@
+"""`python -m benchmarks.load`: 200 requests a second to a real `tuner serve` with 10,000 jobs and a million reports stored, Ray idle.
+
+Nine in ten requests read. They come at random moments that are drawn beforehand (a Poisson process), whether or not the earlier ones were
+answered, and each is timed from the moment at which it was to be sent, so that one slow answer counts for all who wait behind it. Before
+that they come more seldom for a minute, while Ray starts. Then as many a second come to a bare application of FastAPI and SQLAlchemy that
+reads a job's row of the same database by its id.
+
+The mirror to Optuna is off: it would copy the million reports meanwhile.
+"""
+
+import argparse
+import asyncio
+import gc
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import cycle
+from pathlib import Path
+from random import Random
+
+import psutil
+from sqlalchemy import func, select, text
+
+from benchmarks.open_loop import Answered, Client, planned
+from benchmarks.start import HOST, ended, free_ports, started
+from tests import fakes, postgres
+from tests.copies import copy_job
+from tests.fakes import FakeService
+from tuner.domain.calendar import DAY_NS
+from tuner.store.database import Database
+from tuner.store.tables import entries, jobs, reports, trials
+
+PAUSED, DAYS = 200, 90
+# Shares of the rate, each for so many seconds, before it is measured: as a service that has just started finds its callers again.
+WARM = ((0.25, 40.0), (0.5, 30.0), (1.0, 10.0))
+JOBS_SHOWN = 400
+PEER = """
+import json, sys, uvicorn
+from fastapi import FastAPI
+from sqlalchemy import create_engine, text
+app, engine = FastAPI(), create_engine(sys.argv[1])
+ROW = text("SELECT id, name, trainable, spec, budget, state, created_at, ended_at FROM jobs WHERE id = :job")
+@app.get("/readyz")
+def ready(): return {}
+@app.get("/v1/jobs/{job}")
+def job(job: str):
+    with engine.connect() as db:
+        return dict(db.execute(ROW, {"job": job}).one()._mapping)
+uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="error")
+"""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """`route` is what it is told under."""
+
+    route: str
+    method: str
+    path: str
+    body: bytes = b""
+    key: str = ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=10_000)
+    parser.add_argument("--reports", type=int, default=1_000_000)
+    parser.add_argument("--rate", type=float, default=200.0)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument(
+        "--databases", nargs="+", choices=("sqlite", "postgresql"), default=["sqlite", "postgresql"]
+    )
+    parser.add_argument("--services", type=int, default=1, help="that share the database, each asked in turn")
+    given = parser.parse_args()
+    for name in given.databases:
+        with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+            on = (
+                postgres.server(durable=True)
+                if name == "postgresql"
+                else nullcontext(f"sqlite:///{folder}/tuner.db")
+            )
+            with on as url:
+                print(f"{name}; load {os.getloadavg()[0]:.1f}", flush=True)
+                known = fill(Path(folder), url, given.jobs, given.reports)
+                measure(Path(folder), url, known, given.rate, given.seconds, given.services)
+
+
+@dataclass(frozen=True)
+class Known:
+    """Of the record: jobs that have ended with a trial and the number of the last event of each, and those that are paused."""
+
+    ended: Sequence[str]
+    trial: str
+    last_event: int
+    paused: Sequence[str]
+
+
+def fill(home: Path, url: str, count: int, many_reports: int) -> Known:
+    """With copies of one job that the simulator ran, as if they had come over the last months."""
+    began = time.perf_counter()
+    made = fakes.service_in(home)
+    made.database.dispose()
+    made.now.at = time.time_ns()
+    database = Database(url)
+    database.migrate()
+    service = FakeService(made.settings, database, cluster=made.cluster, now=made.now)
+    client = fakes.client_of(service, own=True)
+    first = fakes.submit(client, budget={"usd": 0.0037})
+    fakes.simulate(service, first)
+    paused = fakes.submit(client)
+    assert client.post(f"/v1/jobs/{paused}/pause").is_success
+    with database.read() as db:
+        each = db.execute(select(func.count()).where(reports.c.job == first)).scalar_one()
+    copies = max(count - PAUSED, many_reports // each)
+    copy_job(database, first, copies, apart_ns=DAYS * DAY_NS // copies)
+    copy_job(database, paused, PAUSED, name="paused")
+    with database.write() as db:  # what is remembered of one is of no use for another
+        db.execute(
+            text("""UPDATE jobs SET spec = replace(spec, '"name":"digits"', '"name":"' || id || '"')""")
+        )
+    if not database.is_sqlite:
+        with database.engine.execution_options(isolation_level="AUTOCOMMIT").connect() as db:
+            db.execute(text("VACUUM ANALYZE"))
+    with database.read() as db:
+        counted = [
+            f"{db.execute(select(func.count()).select_from(table)).scalar_one():,} {table.name}"
+            for table in (jobs, trials, reports, entries)
+        ]
+        last = db.execute(text("SELECT max(seq) FROM events WHERE job = :job"), {"job": first}).scalar_one()
+        trial = db.execute(select(trials.c.trial).where(trials.c.job == first).limit(1)).scalar_one()
+    database.dispose()
+    print(f"  {', '.join(counted)}, made in {time.perf_counter() - began:.0f} s", flush=True)
+    many = min(JOBS_SHOWN, count - PAUSED - 1)
+    some = Random(0).sample(range(1, count - PAUSED), many)
+    return Known([f"job_copy{n}" for n in some], trial, last, [f"job_paused{n}" for n in range(1, PAUSED)])
+
+
+def measure(home: Path, url: str, known: Known, rate: float, seconds: float, services: int) -> None:
+    *ports, peer_port = free_ports(services + 1)
+    environment = {
+        **os.environ,
+        "TUNER_HOME": str(home),
+        "TUNER_DATABASE_URL": url,
+        "TUNER_API_KEY": fakes.KEY * 2,
+        "TUNER_CLOUD": "none",
+        "TUNER_LOCAL_CPUS": "2",
+        "TUNER_NODE_PRICES": "local=0.2",
+        "TUNER_OPTUNA_STORAGE": "off",
+        "TUNER_RATE_LIMIT": "100000",
+    }
+    tuner = [sys.executable, "-m", "tuner.cli.main"]
+    try:
+        with ExitStack() as stack:
+            served = [
+                stack.enter_context(
+                    running([*tuner, "serve"], port, {**environment, "TUNER_PORT": str(port)})
+                )
+                for port in ports
+            ]
+            ours = asyncio.run(load(served, ports, requests(known), rate, seconds, "tuner"))
+    finally:
+        subprocess.run([*tuner, "stop"], env=environment, check=True, stdout=subprocess.DEVNULL)
+    read = url.replace("postgresql:", "postgresql+psycopg:")
+    with running([sys.executable, "-c", PEER, read, str(peer_port)], peer_port, environment) as peer:
+        rows = (Asked("GET a row", "GET", f"/v1/jobs/{job}") for job in cycle(known.ended))
+        theirs = asyncio.run(
+            load([peer], [peer_port], rows, rate, seconds / 3, "a bare FastAPI reading one row")
+        )
+    print(f"  p99 against the bare application's: {ours / theirs:.1f} ×", flush=True)
+
+
+@contextmanager
+def running(command: Sequence[str], port: int, environment: dict[str, str]) -> Iterator[psutil.Process]:
+    process, _ = started(command, port, environment)
+    try:
+        yield psutil.Process(process.pid)
+    finally:
+        ended(process)
+
+
+def requests(known: Known) -> Iterator[Asked]:
+    """Endless; of ten one writes. Jobs that are submitted have a window that opens in hours, so that Ray stays idle."""
+    chance, opens = Random(1), datetime.now(UTC) + timedelta(hours=8)
+    window = {"start": f"{opens:%H:%M}", "end": f"{opens + timedelta(hours=1):%H:%M}"}
+    number = 0
+    while True:
+        number += 1
+        job, paused = chance.choice(known.ended), chance.choice(known.paused)
+        reads = (
+            (20, "GET job", f"/v1/jobs/{job}"),
+            (10, "GET jobs", "/v1/jobs"),
+            (5, "GET jobs?state", "/v1/jobs?state=paused&limit=20"),
+            (5, "GET jobs?limit=100", "/v1/jobs?limit=100"),
+            (12, "GET trials", f"/v1/jobs/{job}/trials"),
+            (6, "GET trial", f"/v1/jobs/{job}/trials/{known.trial}"),
+            (10, "GET best", f"/v1/jobs/{job}/best"),
+            (6, "GET bill", f"/v1/jobs/{job}/bill"),
+            (4, "GET spend?since", f"/v1/spend?since={opens:%Y-%m-%d}"),
+            (7, "GET events", f"/v1/jobs/{job}/events?after={known.last_event - 20}"),
+            (5, "GET curves", f"/v1/jobs/{job}/curves"),
+        )
+        if chance.random() < 0.9:
+            _, route, path = chance.choices(reads, [one[0] for one in reads])[0]
+            yield Asked(route, "GET", path)
+        elif chance.random() < 0.5:
+            body = json.dumps(fakes.body(window=window, tags={"owner": f"owner-{number % 20}"})).encode()
+            yield Asked("POST jobs", "POST", "/v1/jobs", body, f"key-{number}")
+        else:
+            body = json.dumps({"priority": number % 100, "tags": {"run": str(number)}}).encode()
+            yield Asked("PATCH job", "PATCH", f"/v1/jobs/{paused}", body)
+
+
+async def load(
+    processes: Sequence[psutil.Process],
+    ports: Sequence[int],
+    asked: Iterator[Asked],
+    rate: float,
+    seconds: float,
+    name: str,
+) -> float:
+    """Prints what came of it, by route, and returns the 99th percentile of all, in seconds."""
+    client = Client(HOST, ports, f"Bearer {fakes.KEY * 2}")
+
+    def spent_s() -> float:
+        return sum(sum(process.cpu_times()[:2]) for process in processes)
+
+    series = (
+        await client.get("/metrics") if name == "tuner" else b""
+    )  # waits for the first reading of the figures
+    for share, warm_s in WARM:
+        await planned(client, asked, share * rate, warm_s)
+    gc.collect()
+    gc.disable()
+    before = spent_s()
+    found = await planned(client, asked, rate, seconds)
+    used = spent_s() - before
+    gc.enable()
+    if name == "tuner":
+        series = await client.get("/metrics")
+        print(
+            f"  series of /metrics: {sum(bool(line) and not line.startswith(b'#') for line in series.splitlines())}"
+        )
+    client.close()
+    table(found)
+    high = percentile([one.seconds for one in found], 0.99)
+    wrong = sum(not one.ok for one in found)
+    print(
+        f"  {name}: {len(found) / seconds:.0f} a second, p99 {1000 * high:.1f} ms, {wrong} errors; "
+        f"{1000 * used / len(found):.2f} ms of processor time a request, {100 * used / seconds:.0f} % of a core; "
+        f"load {os.getloadavg()[0]:.1f}",
+        flush=True,
+    )
+    return high
+
+
+def table(found: Sequence[Answered]) -> None:
+    by_route: dict[str, list[Answered]] = defaultdict(list)
+    for one in found:
+        by_route[one.route].append(one)
+    print(
+        "  | route | requests | p50 ms | p95 | p99 | slowest | errors |\n  | --- | --- | --- | --- | --- | --- | --- |"
+    )
+    for route, those in [*sorted(by_route.items()), ("all", list(found))]:
+        ms = [1000 * percentile([one.seconds for one in those], share) for share in (0.5, 0.95, 0.99, 1)]
+        told = " | ".join(f"{one:.1f}" for one in ms)
+        wrong = [one for one in those if not one.ok]
+        print(f"  | {route} | {len(those)} | {told} | {len(wrong)} |")
+        for one in wrong[:1]:
+            print(f"    such as: {one.status} {one.said[:200]!r}")
+
+
+def percentile(seconds: Sequence[float], share: float) -> float:
+    ordered = sorted(seconds)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+if __name__ == "__main__":
+    main()

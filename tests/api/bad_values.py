@@ -1,0 +1,261 @@
+"""Values that are wrong, by call and by the field that they stand in: the answer has to point at that field, or into it."""
+
+from typing import Any
+
+from tests.fakes import body
+
+MISSING = object()  # the field is taken out
+Values = dict[str, list[Any]]
+HUGE = 10**400
+NO_NUMBER = ["1", "", [], {}, True, "NaN"]
+NO_DURATION = ["", "soon", "5 parsecs", "-1h", "1e3h", "1h 30m 5x", [], {}, True, -1]
+NO_TEXT = [1, 1.5, True, [], {}]
+NO_NAME = [
+    "",
+    " ",
+    "/",
+    "..",
+    "a/b",
+    "a\\b",
+    "-a",
+    "_a",
+    ".a",
+    "a\tb",
+    "a\r\nb",
+    "a\u0000",
+    "ä",
+    "a\u202eb",
+    "a" * 101,
+]
+
+JOBS: Values = {
+    "": [{}, [], None, "name", 1, [body()]],
+    "/name": [*NO_NAME, *NO_TEXT, MISSING],
+    "/trainable": [*NO_TEXT, "trainables", ":", "a:", ":b", "a:b:c", "../a:b", "/etc/passwd:x", "a b:c", MISSING],
+    "/trainable#": ["os:system", "builtins:eval", "subprocess:run", "tuner.settings:Settings", "trainablesx:f", "Trainables.a:f"],
+    "/objective": [*NO_TEXT[:3], "max", MISSING],
+    "/objective/metric": ["", "\t", *NO_TEXT, MISSING],
+    "/objective/mode": ["MAX", "", "maximize", 1, None, MISSING],
+    "/objective/target": ["1", [], True, HUGE],
+    "/search_space": [{}, *NO_TEXT, None, MISSING, {f"p{n}": {"type": "float", "low": 0, "high": 1} for n in range(1001)}],
+    "/search_space/lr": [None, 1, "float", [], [0, 1], {}],
+    "/search_space/lr/low": [*NO_NUMBER, None, MISSING, 1, 2, 0, -1, HUGE, -HUGE, 1e308],
+    "/search_space/lr/high": [*NO_NUMBER, None, MISSING],
+    "/search_space/lr/log": ["yes", 1, 0, None, [], "true"],
+    "/search_space/lr/when": [1, [], {"lr": [1]}, {"width": []}, {"width": [7]}, {"nobody": [1]}, {"width": 8}],
+    "/search_space/width/low": [1.5, "8", True, None, 64, 65, 2**60],
+    "/search_space/width/high": [1e20, "64", False, None, 8.5],
+    "/fidelity": [1, [], "epoch", None],
+    "/fidelity/unit": ["", "  ", *NO_TEXT, None],
+    "/fidelity/min": [0, -1, 1.5, "1", True, None, HUGE, 2**63],
+    "/fidelity/max": [0, -1, 1.5, "9", True, HUGE, 2**63],
+    "/fidelity/reduction_factor": [0, 1, -3, 1.5, "3", True, None, 101, HUGE],
+    "/budget": [{}, [], 1, "5 dollars", None, MISSING, {"usd": None}, {"trials": 5}, {"wall_clock": "1h"}],
+    "/budget/usd": [0, -0.01, -1, 1e-7, 1e-300, 1e308, 1e30, HUGE, -HUGE, *NO_NUMBER, 0.0000015],
+    "/budget/gpu_hours": [0, -1, 1e308, HUGE, "1", True, []],
+    "/budget/wall_clock": [*NO_DURATION, 0, "0s", "0", 1e300, HUGE],
+    "/budget/trials": [0, -1, 1.5, "3", True, [], HUGE, 1_000_001],
+    "/budget/on_exhausted": ["stop", "", None, 1, "FINISH"],
+    "/resources": [1, [], "gpu", None],
+    "/resources/cpus": [0, -1, 1e-9, 1e308, HUGE, *NO_NUMBER, None, 64],
+    "/resources/gpus": [-1, 1.5, 1e-9, 1e308, HUGE, *NO_NUMBER, None, 1],
+    "/resources/market": ["", "cheap", "SPOT", 1, None],
+    "/resources/instance_type": ["", "../x", 1, [], "p5.48xlarge\u0000"],
+    "/resources/region": ["", "mars", 1, []],
+    "/resources/max_concurrent_trials": [0, -1, 1.5, "1", True, HUGE, 10_001],
+    "/algorithm": [1, "asha", [], None],
+    "/algorithm/scheduler": ["", "ASHA", "hyperband", 1, None],
+    "/algorithm/sampler": ["", "TPE", "luck", 1, None],
+    "/algorithm/seed": [1.5, "1", True, None, 2**63, -(2**63) - 1, HUGE],
+    "/stop": [1, [], None],
+    "/stop/plateau": [1, [], {}, "1"],
+    "/stop/plateau/patience_usd": [0, -1, "1", True, None, 1e308, HUGE],
+    "/stop/plateau/min_gain": [-1, "0", True, None],
+    "/checkpoint": [1, [], None, "auto"],
+    "/checkpoint/interval": [*NO_DURATION, 0, "0m", None, HUGE],
+    "/checkpoint/keep": [0, -1, 1.5, "2", True, None, 1001, HUGE],
+    "/warm_start/jobs": [1, "job_0", [1], ["job_0000000000000000"], ["../job"], ["x"] * 1000],
+    "/warm_start/checkpoints": ["yes", 1, None],
+    "/window": [1, [], {}, {"start": "22:00"}],
+    "/window/start": ["", "24:00", "22", "22:60", "-1:00", "22:00:00", "٢٢:٠٠", 22, None],
+    "/window/timezone": ["", "Mars/Base", "../etc/localtime", "/etc/localtime", "Europe/../UTC", "UTC\u0000", 1, None],
+    "/constants": [[], 1, "a", None, {"lr": 1}, {"a": "b" * 100_001}],
+    "/priority": [1001, -1001, 1.5, "1", True, None, HUGE],
+    "/tags": [[], 1, "a:b", None, {"a": 1}, {"a": None}, {"": "b"}, {"a:b": "c"}, {"a" * 101: "b"}, {"a": "b" * 301}],
+    "/colour": [1],
+    "/__proto__": [{"usd": 1}],
+    "/budget/__class__": ["x"],
+}  # fmt: skip
+
+BUDGETS: Values = {
+    "": [{}, [], None, 1, {"period": "day"}],
+    "/usd": [0, -1, 1e-7, 1e308, HUGE, *NO_NUMBER],
+    "/gpu_hours": [0, -1, 1e308, HUGE, "1", True],
+    "/match": [[], 1, {"a": 1}, {"": "b"}, {"a:b": "c"}, None],
+    "/period": ["year", "", 1, "DAY"],
+    "/timezone": ["", "Mars/Base", "../UTC", "/etc/localtime", 1, None],
+    "/parent": ["nobody", "", "../b", 1, "bad"],
+    "/alerts": [{}, 1, "https://e.com", None],
+    "/alerts/0": [1, {}, {"at": 0.5}, {"url": "https://example.com"}],
+    "/alerts/0/at": [0, -0.1, 1.1, "half", True, None, HUGE],
+    "/alerts/0/url": ["", "x", "//e.com", "ftp://e.com", "file:///etc/passwd", "javascript:1", "https://", "https://u:p@e.com/", 1, None],
+    "/new_secret": ["yes", 1, None],
+    "/name": ["b"],
+}  # fmt: skip
+
+PLANS: Values = {
+    "/planning": [1, [], None],
+    "/planning/step_seconds": [0, -1, 1e300, HUGE, "1", True],
+    "/planning/step_spread": [-0.1, 4, "1", True],
+    "/planning/setup_seconds": [-1, 1e300, "1"],
+    "/planning/steps": [0, -1, 1.5, HUGE, "1"],
+    "/planning/steps_from": [1, "job_0", [1], ["x"] * 1000],
+    "/planning/deadline": [*NO_DURATION, "2001-01-01T00:00:00Z", "2026-13-01T00:00:00Z", HUGE],
+    "/planning/candidates": [1, {}, [1], [{}]],
+    "/planning/catalogue": [1, [], {"cloud": "mars"}, {"clouds": "aws"}],
+    "/planning/needs": [1, {"memory": 1}, {"memory_gib": "1"}],
+    "/planning/speeds": [1, [], {"a": "fast"}, {"a": 0}],
+    "/planning/markets": [1, "spot", ["futures"]],
+    "/planning/seed": [1.5, "1", None],
+    "/planning/horoscope": ["lucky"],
+}  # fmt: skip
+
+PILOTS: Values = {
+    "/planning": [{}, None, MISSING],
+    "/planning/pilot": [1, [], {}, None, {"steps": 2}],
+    "/planning/pilot/usd": [0, -1, 1e-7, 1e308, HUGE, *NO_NUMBER, 0.004],
+    "/planning/pilot/trials": [0, -1, 1.5, "1", True, HUGE],
+    "/planning/pilot/steps": [0, -1, 1.5, "1", True, HUGE],
+}  # fmt: skip
+
+ESTIMATES: Values = {
+    "": [{}, [], None, 1, {"run": None}],
+    "/run": [1, [], {}],
+    "/run/samples": [0, -1, 1e31, HUGE, *NO_NUMBER],
+    "/run/epochs": [0, -1, HUGE, "1", None],
+    "/run/utilisation": [0, 1.1, "1"],
+    "/run/gpus": [-1, 1.5, 65537, "some", True, HUGE],
+    "/run/deadline": [*NO_DURATION, 0, "2001-01-01T00:00:00Z"],
+    "/run/markets": [[], ["futures"], "spot"],
+    "/run/throughput/0/per_second": [0, -1, HUGE, *NO_NUMBER, None, MISSING],
+    "/run/throughput/0/accelerator": ["", "a" * 101, 1, "no such thing"],
+    "/run/spot/wait": ["soon", -1, True],
+    "/run/limit": [0, -1, 5001, 1.5, "1", None],
+    "/colour": [1],
+}  # fmt: skip
+
+QUOTAS: Values = {
+    "": [[], None, 1, "none"],
+    "/usd": [0, -1, 1e-7, 1e308, HUGE, *NO_NUMBER],
+    "/gpu_hours": [0, -1, 1e308, HUGE, "1", True],
+    "/period": ["year", "", 1, "DAY"],
+    "/timezone": ["", "Mars/Base", "../UTC", "/etc/localtime", 1, None],
+    "/concurrent_jobs": [0, -1, 1.5, "1", True, HUGE, 1_000_001],
+    "/concurrent_trials": [0, -1, 1.5, "1", True, HUGE, 1_000_001],
+    "/colour": [1],
+}  # fmt: skip
+
+MEMBERS: Values = {
+    "": [{}, [], None, 1, "viewer"],
+    "/role": [*NO_TEXT, None, MISSING, "", "boss", "operator", "ADMIN", "viewer ", "admin,viewer"],
+    "/colour": [1],
+}  # fmt: skip
+
+PROJECTS: Values = {
+    "": [{}, [], None, 1, "another"],
+    "/name": [*NO_NAME, *NO_TEXT, None, MISSING, "Upper", "a" * 64, "a.b"],
+    "/role": ["admin"],
+}  # fmt: skip
+
+RUN = {"samples": 1e6, "throughput": [{"per_second": 100.0, "accelerator": "A100"}], "spot": {}}
+ALERTING = {"usd": 1, "alerts": [{"at": 0.5, "url": "https://example.com/hook"}]}
+PILOT = body(planning={"pilot": {"usd": 0.001}})
+# Method, path, a body that is right, and what is put into it.
+CALLS: dict[str, tuple[str, str, dict[str, Any], Values]] = {
+    "jobs": ("POST", "/v1/jobs", body(stop={"plateau": {"patience_usd": 1}}, window={"start": "22:00", "end": "06:00"}), JOBS),
+    "plans": ("POST", "/v1/plans", body(planning={"step_seconds": 1.0}), PLANS),
+    "pilots": ("POST", "/v1/pilots", PILOT, PILOTS),
+    "budgets": ("PUT", "/v1/budgets/bad", ALERTING, BUDGETS),
+    "estimates": ("POST", "/v1/estimates", {"run": RUN}, ESTIMATES),
+    "members": ("PUT", "/v1/members/alice", {"role": "viewer"}, MEMBERS),
+    "projects": ("POST", "/v1/projects", {"name": "another"}, PROJECTS),
+    "quota": ("PUT", "/v1/quota", {"usd": 1, "period": "day"}, QUOTAS),
+}  # fmt: skip
+
+# What is asked in the query, and the parameter that is named.
+QUERIES: dict[str, dict[str, list[str]]] = {
+    "/v1/jobs": {
+        "state": ["", "RUNNING", "lost", "queued,running", "' or 1=1 --"],
+        "tag": ["", "a", ":", ":b", "a b"],
+        "limit": ["0", "-1", "501", "1.5", "ten", "", "1e2", "0x10", "9" * 400],
+        "cursor": ["", "x", "%00", "bnVsbA", "W10", "eyJhIjoxfQ", "../..", "W05hTiwiYSJd"],
+    },
+    "/v1/jobs/JOB/trials": {"sort": ["", "name", "--number", "number;drop"], "limit": ["0", "501"], "cursor": ["W1siYSJdXQ", "WzFd"]},
+    "/v1/jobs/JOB/ledger": {"limit": ["0", "10001", "-1", "nan"], "cursor": ["W251bGxd", "WyIxIl0", "W3RydWVd"]},
+    "/v1/jobs/JOB/best": {
+        "max_cost_usd": ["-1", "nan", "inf", "-inf", "1e10", "1e308", "", "much", "1,5"],
+        "max_gpu_hours": ["-1", "nan", "inf", "1e10", "x"],
+        "max_duration": ["", "-1h", "soon", "1e400", "nan"],
+        "forecast": ["maybe", "", "2"],
+        "market": ["futures", "x" * 101],
+    },
+    "/v1/jobs/JOB/events": {"after": ["-1", "1.5", "x", "9" * 30]},
+    "/v1/jobs/JOB/trials/trial_00000/logs": {"attempt": ["0", "-1", "x", "9" * 20], "tail": ["0", "-1", "1e9"], "after": ["-1", "x"]},
+    "/v1/spend": {
+        "group_by": ["", "nobody", "tag:", "day;drop table jobs", "__class__"],
+        "since": ["", "yesterday", "2026-13-01", "2026-02-30", "9" * 30],
+        "until": ["", "now", "0000-00-00"],
+        "timezone": ["", "Mars/Base", "../../etc/passwd", "/etc/localtime", "UTC\u0000"],
+    },
+    "/v1/prices": {"cloud": ["mars"], "market": ["futures", ""], "limit": ["0", "10001", "x"], "accelerator": ["no such thing"]},
+}  # fmt: skip
+
+# Whole bodies that are no JSON object, or not what they say they are: content, and its type.
+JSON = "application/json"
+TEXTS: dict[str, tuple[bytes, str]] = {
+    "cut off": (b'{"name": "a', JSON),
+    "cut off behind a comma": (b'{"name": "a",', JSON),
+    "two objects": (b"{}{}", JSON),
+    "a comment": (b'{"name": "a"} // b', JSON),
+    "single quotes": (b"{'name': 'a'}", JSON),
+    "a comma too many": (b'{"name": "a",}', JSON),
+    "no UTF-8": (b'{"name": "\xff\xfe"}', JSON),
+    "UTF-8 of a surrogate": (b'{"name": "\xed\xa0\x80"}', JSON),
+    "an overlong slash": (b'{"name": "\xc0\xaf"}', JSON),
+    "a control character in text": (b'{"name": "a\x01b"}', JSON),
+    "a raw line break in text": (b'{"name": "a\nb"}', JSON),
+    "a bad escape": (b'{"name": "\\x41"}', JSON),
+    "half an escape": (b'{"name": "\\u12"}', JSON),
+    "a hexadecimal number": (b'{"priority": 0x10}', JSON),
+    "a number with a plus": (b'{"priority": +1}', JSON),
+    "a number that begins with 0": (b'{"priority": 01}', JSON),
+    "an unquoted key": (b"{name: 1}", JSON),
+    "brackets without end": (b"[" * 100_000, JSON),
+    "braces without end": (b'{"a":' * 100_000, JSON),
+    "constants too deep": (b'{"constants": {"a": ' + b"[" * 31 + b"]" * 31 + b"}}", JSON),
+    "a number of 5000 digits": (b'{"priority": ' + b"1" * 5000 + b"}", JSON),
+    "a form": (b"name=a&budget=1", "application/x-www-form-urlencoded"),
+    "XML": (b"<!DOCTYPE a [<!ENTITY x SYSTEM 'file:///etc/passwd'>]><a>&x;</a>", "application/xml"),
+    "YAML": (b"name: a", "application/yaml"),
+    "YAML with code": (b"!!python/object/apply:os.system ['true']", "application/x-yaml"),
+    "pickled": (b"cos\nsystem\n(S'true'\ntR.", "application/octet-stream"),
+    "JSON as text": (b"{}", "text/plain"),
+    "JSON as nothing": (b"{}", ""),
+    "JSON of a type that is none": (b"{}", "json"),
+    "several parts": (b"--x\r\n\r\n{}\r\n--x--", "multipart/form-data; boundary=x"),
+    "packed": (b"\x1f\x8b\x08\x00", JSON),
+}  # fmt: skip
+
+# Names that are there twice, as text put in the place of `"@"` in a field, and where the answer points.
+TWICE: dict[str, tuple[str, str, str]] = {
+    "two budgets": ("budget", '{"usd": 0.004}, "budget": {"usd": 4000}', "/budget"),
+    "two sums": ("budget", '{"usd": 0.004, "usd": 4000}', "/budget/usd"),
+    "two sums that are one": ("budget", '{"usd": 0.004, "usd": 0.004}', "/budget/usd"),
+    "two sums, one escaped": ("budget", '{"usd": 0.004, "\\u0075sd": 4000}', "/budget/usd"),
+    "two trainables": ("trainable", '"a:b", "trainable": "trainables.digits_mlp:train"', "/trainable"),
+    "two bounds": ("search_space", '{"lr": {"type": "float", "low": 0, "high": 1, "high": 2}}', "/search_space/lr/high"),
+    "two parameters": ("search_space", '{"a/b": {"type": "float", "low": 0, "high": 1}, "a/b": 1}', "/search_space/a~1b"),
+    "two in a list": ("constants", '{"a": [1, {"b": 1, "b": 2}]}', "/constants/a/1/b"),
+    "two owners": ("tags", '{"owner": "a", "owner": "b"}', "/tags/owner"),
+    "two of no name": ("constants", '{"": 1, "": 2}', "/constants/"),
+}  # fmt: skip

@@ -1,0 +1,86 @@
+"""Requests that are put before the app as a server would put them, byte by byte: no client tidies their paths, or takes its time."""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from starlette.types import ASGIApp, Message
+
+Headers = Iterable[tuple[str, str]]
+ENDLESS = "text/event-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    headers: list[tuple[str, str]]
+    content: bytes
+
+    def header(self, name: str) -> str:
+        return next((value for key, value in self.headers if key == name), "")
+
+
+class Direct:
+    """One after another. Raises what the app raises. Of a stream of events, the first that comes is all that is waited for."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app, self._loop = app, asyncio.new_event_loop()
+
+    def send(self, method: str, target: str, headers: Headers = (), body: bytes = b"") -> Answer:
+        """`target`: path and query as they stand in the request's first line."""
+        return self._loop.run_until_complete(self._send(method, target, headers, body))
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+    async def _send(self, method: str, target: str, headers: Headers, body: bytes) -> Answer:
+        path, _, query = target.partition("?")
+        scope: dict[str, Any] = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": unquote(path),
+            "raw_path": path.encode(),
+            "query_string": query.encode(),
+            "root_path": "",
+            "headers": [(name.lower().encode(), _bytes(value)) for name, value in headers],
+            "client": ("127.0.0.1", 1),
+            "server": ("127.0.0.1", 80),
+        }
+        given = [{"type": "http.request", "body": body, "more_body": False}]
+        gone, answered = asyncio.Event(), list[Message]()
+
+        async def receive() -> Message:
+            if given:
+                return given.pop()
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            answered.append(message)
+            if message.get("body") and ENDLESS in kind():
+                gone.set()
+
+        def kind() -> str:
+            return dict(answered[0]["headers"]).get(b"content-type", b"").decode()
+
+        await self._app(scope, receive, send)
+        gone.set()
+        begin, *rest = answered
+        return Answer(
+            begin["status"],
+            [(name.decode("latin-1"), value.decode("latin-1")) for name, value in begin["headers"]],
+            b"".join(one.get("body", b"") for one in rest),
+        )
+
+
+def _bytes(value: str) -> bytes:
+    try:
+        return value.encode("latin-1")
+    except UnicodeEncodeError:
+        return value.encode()

@@ -1,0 +1,394 @@
+"""Projects, members and keys over REST: who is let in, until when, and what is said to who is not."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.api.accessing import People
+from tests.api.test_bad_bodies import check_problem
+from tests.fakes import FakeService
+from tuner.api.auth import Callers
+from tuner.api.while_allowed import while_allowed
+from tuner.domain.access import read_key
+from tuner.service import access, figures, keeper
+from tuner.service.mirroring import StoredRecord
+
+DAY_S = 86_400
+AWAY = 503  # of a dashboard that is let through to Ray, which is not there
+service, client = fakes.fixtures("function")
+
+
+@pytest.fixture
+def people(service: FakeService) -> People:
+    return People(service)
+
+
+def refused(client: TestClient, status: int = 401) -> str:
+    answer = client.get("/v1/whoami")
+    check_problem(answer, status)
+    if status == 401:
+        assert answer.headers["www-authenticate"] == "Bearer"
+    return str(answer.json()["detail"])
+
+
+def test_the_operator_is_who_has_the_services_own_key(people: People) -> None:
+    told = people.operator.get("/v1/whoami").json()
+    assert told == {
+        "user": "operator",
+        "project": "default",
+        "role": "operator",
+        "key": None,
+        "key_expires_at": None,
+    }
+    assert people.project("vision").get("/v1/whoami").json()["project"] == "vision"
+
+
+def test_a_key_is_shown_once_and_kept_as_a_hash(people: People) -> None:
+    made = people.key("ada", "viewer")
+    key = read_key(made["secret"])
+    assert key is not None
+    assert key.id == made["id"]
+    listed = people.operator.get("/v1/keys")
+    assert made["secret"] not in listed.text
+    assert listed.json()["items"][0]["secret"] is None
+    assert (
+        people.operator.post("/v1/keys", json={"user": "ada", "name": "x"}).headers["cache-control"]
+        == "no-store"
+    )
+    stored = (people.service.settings.home / "tuner.db").read_bytes()
+    assert made["secret"].encode() not in stored
+    assert made["secret"][13:56].encode() not in stored
+    assert key.sha256.encode() in stored
+
+
+def test_a_member_is_who_their_key_says(people: People) -> None:
+    made = people.key("ada", "submitter", "vision")
+    told = people.with_key(made["secret"]).get("/v1/whoami").json()
+    assert told["user"] == "ada"
+    assert (told["project"], told["role"], told["key"]) == ("vision", "submitter", made["id"])
+    assert told["key_expires_at"] == made["expires_at"]
+
+
+def test_a_role_counts_from_the_next_request_on(people: People) -> None:
+    viewer = people.member("ada", "viewer")
+    answer = viewer.post("/v1/jobs", json=fakes.body())
+    check_problem(answer, 403)
+    assert "needs the role submitter" in answer.json()["detail"]
+    assert "PUT /v1/members/ada" in answer.json()["detail"]
+    people.operator.put("/v1/members/ada", json={"role": "submitter"})
+    assert viewer.post("/v1/jobs", json=fakes.body()).status_code == 201
+    people.operator.put("/v1/members/ada", json={"role": "viewer"})
+    check_problem(viewer.post("/v1/jobs", json=fakes.body()), 403)
+
+
+def test_a_removed_member_is_out_at_once_and_an_old_key_does_not_come_back_with_them(people: People) -> None:
+    viewer = people.member("ada", "viewer")
+    assert people.operator.delete("/v1/members/ada").status_code == 204
+    assert "revoked" in refused(viewer)
+    people.operator.put("/v1/members/ada", json={"role": "viewer"})
+    assert "revoked" in refused(viewer)
+    check_problem(people.operator.delete("/v1/members/eve"), 404)
+
+
+def test_a_disabled_user_is_out_of_every_project_until_enabled(people: People) -> None:
+    here, there = people.member("ada", "viewer"), people.member("ada", "admin", "vision")
+    answer = people.operator.patch("/v1/users/ada", json={"disabled": True}).json()
+    assert answer["disabled"]
+    assert "disabled" in refused(here)
+    assert "disabled" in refused(there)
+    check_problem(people.operator.post("/v1/keys", json={"user": "ada", "name": "x"}), 409)
+    people.operator.patch("/v1/users/ada", json={"disabled": False})
+    assert here.get("/v1/whoami").status_code == 200
+    check_problem(people.operator.patch("/v1/users/eve", json={"disabled": True}), 404)
+
+
+def test_a_key_expires_and_says_since_when(people: People) -> None:
+    made = people.key("ada", "viewer", expires_in="2d")
+    client = people.with_key(made["secret"])
+    people.service.now.pass_s(2 * DAY_S - 1)
+    assert client.get("/v1/whoami").status_code == 200
+    people.service.now.pass_s(1)
+    assert f"expired at {made['expires_at']}" in refused(client)
+    assert people.operator.get("/v1/keys").json()["items"][0]["state"] == "expired"
+
+
+def test_keys_end_after_ninety_days_unless_something_else_is_said(people: People) -> None:
+    client = people.member("ada", "viewer")
+    people.service.now.pass_s(90 * DAY_S - 1)
+    assert client.get("/v1/whoami").status_code == 200
+    people.service.now.pass_s(1)
+    refused(client)
+
+
+@pytest.mark.parametrize("life", ["367d", "30s", "never", ""])
+def test_no_key_lives_forever(people: People, life: str) -> None:
+    people.key("ada", "viewer")
+    answer = people.operator.post("/v1/keys", json={"user": "ada", "name": "x", "expires_in": life})
+    check_problem(answer, 422)
+    assert answer.json()["errors"][0]["pointer"] == "/expires_in"
+    check_problem(
+        people.operator.post("/v1/keys", json={"user": "ada", "name": "x", "expires_in": None}), 422
+    )
+
+
+def test_a_rotated_key_goes_on_for_the_overlap_and_not_longer(people: People) -> None:
+    made = people.key("ada", "viewer")
+    old = people.with_key(made["secret"])
+    answer = old.post(f"/v1/keys/{made['id']}/rotate", json={"overlap": "10m"})
+    assert answer.status_code == 201
+    new = people.with_key(answer.json()["secret"])
+    assert new.get("/v1/whoami").json()["role"] == "viewer"
+    people.service.now.pass_s(599)
+    assert old.get("/v1/whoami").status_code == 200
+    check_problem(old.post(f"/v1/keys/{made['id']}/rotate", json={}), 409)
+    people.service.now.pass_s(1)
+    assert f"replaced by {answer.json()['id']}" in refused(old)
+    assert new.get("/v1/whoami").status_code == 200
+    before = people.service.now.at
+    people.service.now.pass_s(90 * DAY_S - 601)
+    assert new.get("/v1/whoami").status_code == 200, before
+    people.service.now.pass_s(2)
+    refused(new)
+
+
+def test_without_an_overlap_a_rotated_key_ends_at_once(people: People) -> None:
+    made = people.key("ada", "admin")
+    old = people.with_key(made["secret"])
+    assert old.post(f"/v1/keys/{made['id']}/rotate", json={"overlap": "0s"}).status_code == 201
+    refused(old)
+    check_problem(people.operator.post(f"/v1/keys/{made['id']}/rotate", json={"overlap": "25h"}), 422)
+
+
+def test_a_revoked_key_is_refused_by_the_next_request(people: People) -> None:
+    made = people.key("ada", "viewer")
+    client = people.with_key(made["secret"])
+    assert client.delete(f"/v1/keys/{made['id']}").status_code == 204
+    assert "was revoked at" in refused(client)
+    assert people.operator.delete(f"/v1/keys/{made['id']}").status_code == 204
+    check_problem(people.operator.post(f"/v1/keys/{made['id']}/rotate", json={}), 409)
+
+
+def test_keys_of_others_are_seen_by_admins_alone(people: People) -> None:
+    adas, eves = people.key("ada", "submitter"), people.key("eve", "viewer")
+    eve = people.with_key(eves["secret"])
+    assert [one["id"] for one in eve.get("/v1/keys").json()["items"]] == [eves["id"]]
+    for method, path in (("POST", f"/v1/keys/{adas['id']}/rotate"), ("DELETE", f"/v1/keys/{adas['id']}")):
+        theirs, nobodys = (
+            eve.request(method, path),
+            eve.request(method, path.replace(adas["id"], "tnr_00000000")),
+        )
+        check_problem(theirs, 404)
+        assert theirs.text.replace(adas["id"], "") == nobodys.text.replace("tnr_00000000", "")
+    admin = people.member("root", "admin")
+    assert len(admin.get("/v1/keys").json()["items"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("tnr_abcdefgh_" + "A" * 43 + "00000000", "mistyped"),
+        ("tnr_", "mistyped"),
+        ("anything", "no such key"),
+        ("é", "no such key"),
+    ],
+)
+def test_a_key_that_is_none_is_told_why(people: People, given: str, said: str) -> None:
+    answer = people.with_key(None).get(
+        "/v1/whoami", headers={b"Authorization": f"Bearer {given}".encode("latin-1")}
+    )
+    check_problem(answer, 401)
+    assert said in answer.json()["detail"]
+
+
+def test_a_key_with_the_id_of_another_is_none(people: People) -> None:
+    from tuner.domain.access import key_text
+
+    made = people.key("ada", "viewer")
+    assert "no such key" in refused(people.with_key(key_text(made["id"], "A" * 43).text))
+    assert "no such key" in refused(people.with_key(key_text("tnr_00000000", "A" * 43).text))
+
+
+def test_a_project_of_others_is_not_told_from_none(people: People) -> None:
+    people.project("speech")
+    made = people.key("ada", "admin", "vision")
+    there, nowhere = (people.with_key(made["secret"], project=name) for name in ("speech", "nothing"))
+    theirs, none = there.get("/v1/jobs"), nowhere.get("/v1/jobs")
+    check_problem(theirs, 404)
+    assert theirs.text.replace("speech", "nothing") == none.text
+    assert people.with_key(made["secret"], project="vision").get("/v1/jobs").status_code == 200
+    ada = people.with_key(made["secret"])
+    assert ada.get("/v1/projects/speech").text.replace("speech", "x") == ada.get("/v1/projects/x").text
+    assert [one["name"] for one in ada.get("/v1/projects").json()["items"]] == ["vision"]
+    assert ada.get("/v1/projects/vision").status_code == 200
+    check_problem(people.with_key(fakes.KEY, project="nothing").get("/v1/jobs"), 404)
+
+
+def test_listings_are_told_page_by_page(people: People) -> None:
+    for name in ("b", "a", "c"):
+        people.key(name, "viewer", f"p-{name}")
+    for path, field in (("projects", "name"), ("users", "name")):
+        found, cursor = [], None
+        while True:
+            page = people.operator.get(
+                f"/v1/{path}", params={"limit": 1, "cursor": cursor} if cursor else {"limit": 1}
+            )
+            found += [one[field] for one in page.json()["items"]]
+            if (cursor := page.json()["next_cursor"]) is None:
+                break
+        assert found == (["default", "p-a", "p-b", "p-c"] if path == "projects" else ["a", "b", "c"])
+    people.key("z", "viewer", "p-a")
+    there = people.project("p-a")
+    first = there.get("/v1/keys", params={"limit": 1}).json()
+    second = there.get("/v1/keys", params={"limit": 1, "cursor": first["next_cursor"]}).json()
+    assert {one["items"][0]["user"] for one in (first, second)} == {"a", "z"}
+    assert second["next_cursor"] is None
+    assert [one["user"] for one in there.get("/v1/members").json()["items"]] == ["a", "z"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "pointer"),
+    [
+        ("POST", "/v1/projects", {"name": "../etc"}, "/name"),
+        ("PUT", "/v1/members/operator", {"role": "admin"}, "user"),
+        ("PUT", "/v1/members/Ada", {"role": "admin"}, "user"),
+        ("PUT", "/v1/members/ada", {"role": "operator"}, "/role"),
+        ("PUT", "/v1/members/ada", {"role": "admin", "project": "vision"}, "/project"),
+        ("POST", "/v1/keys", {"user": "ad", "name": "x"}, "/user"),
+        ("POST", "/v1/keys", {"user": "ada", "name": ""}, "/name"),
+        ("POST", "/v1/keys", {"user": "ada", "name": "x", "role": "admin"}, "/role"),
+    ],
+)
+def test_what_is_not_right_is_told_where(
+    people: People, method: str, path: str, body: dict[str, Any], pointer: str
+) -> None:
+    people.key("ada", "viewer")
+    answer = people.operator.request(method, path, json=body)
+    check_problem(answer, 422)
+    assert answer.json()["errors"][0]["pointer"] == pointer
+    if body.get("user") == "ad":
+        assert "ada" in answer.json()["errors"][0]["detail"]
+
+
+def test_a_project_there_is_cannot_be_made_again(people: People) -> None:
+    check_problem(people.operator.post("/v1/projects", json={"name": "default"}), 409)
+    assert (
+        people.operator.post("/v1/projects", json={"name": "vision"}).headers["location"]
+        == "/v1/projects/vision"
+    )
+
+
+def test_a_session_ends_with_the_key_that_asked_for_it(people: People) -> None:
+    made = people.key("ada", "viewer")
+    browser = people.with_key(None)
+    begun = people.with_key(made["secret"]).post("/v1/session")
+    cookies = {"Cookie": f"tuner_session={begun.cookies.get('tuner_session', path='/ray')}"}
+    assert browser.get("/ray/", headers=cookies).status_code == AWAY
+    people.operator.delete(f"/v1/keys/{made['id']}")
+    assert browser.get("/ray/", headers=cookies).status_code == 401
+    forged = {"Cookie": cookies["Cookie"].replace(made["id"], "")}
+    assert browser.get("/ray/", headers=forged).status_code == 401
+
+
+def test_dashboards_and_figures_of_several_projects_are_the_operators(people: People) -> None:
+    ada, nobody = people.member("ada", "admin"), people.with_key(None)
+    job = fakes.submit(ada)
+    assert ada.get(f"/v1/jobs/{job}").json()["links"]["ray_dashboard"]
+    assert ada.get("/ray/").status_code == AWAY
+    assert nobody.get("/metrics").status_code == 200
+    people.project("vision")
+    check_problem(ada.get("/ray/"), 403)
+    assert people.operator.get("/ray/").status_code == AWAY
+    assert ada.get(f"/v1/jobs/{job}").json()["links"]["ray_dashboard"] is None
+    assert people.operator.get(f"/v1/jobs/{job}").json()["links"]["ray_dashboard"]
+    check_problem(nobody.get("/metrics"), 401)
+    check_problem(ada.get("/metrics"), 403)
+    assert people.operator.get("/metrics").status_code == 200
+
+
+def test_what_nobody_asked_for_is_done_in_every_project(people: People, service: FakeService) -> None:
+    """Alerts are sent, jobs that waited go on, mirrors and figures tell of all."""
+    hook = {"at": 0.5, "url": "https://example.com/hook"}
+    jobs = {}
+    for name in ("default", "vision", "speech"):
+        there = people.project(name)
+        jobs[name] = fakes.submit(there)
+        fakes.simulate(service.of(name), jobs[name])
+        assert there.put("/v1/budgets/all", json={"usd": 0.004, "alerts": [hook]}).status_code == 201
+    service.now.pass_s(10)
+    keeper.Keeper(service).one_pass()
+    for name in jobs:
+        told = people.project(name).get("/v1/budgets/all").json()
+        assert [one["tries"] for one in told["deliveries"]] == [1], name
+    assert set(StoredRecord(service).heads(None)) == set(jobs.values())
+    found = figures.Reader(service).read()
+    assert {one.name for one in found.budgets} == {"all", "vision/all", "speech/all"}
+
+
+def test_series_are_bounded_whatever_number_of_projects_there_is(
+    people: People, service: FakeService
+) -> None:
+    from tuner.domain.above import AboveBudget
+    from tuner.domain.money import Money
+    from tuner.store import above_changes
+    from tuner.store import access as rows
+
+    with service.database.write("project.add") as db:
+        for number in range(1000):
+            rows.add_project(db, f"p{number}", service.now())
+            if number < 100:
+                budget = AboveBudget("all", usd=Money(1_000_000))
+                above_changes.put(db, f"p{number}", budget, secret="", at=service.now())
+    own = fakes.client_of(service, own=True)
+    lines = [line for line in own.get("/metrics").text.splitlines() if not line.startswith("#")]
+    assert len(lines) < 500
+    assert sum("tuner_budget_limit_usd" in line for line in lines) == 20
+
+
+def test_callers_are_forgotten_and_no_more_than_are_remembered() -> None:
+    callers = Callers()
+    for number in range(10_001):
+        callers.note(str(number), counts=True)
+    assert "0" not in callers
+    assert "10000" in callers
+    callers.note("10000", counts=False)
+    assert "10000" not in callers
+
+
+def test_a_stream_ends_when_the_key_does(people: People, service: FakeService) -> None:
+    made = people.key("ada", "viewer")
+    actor = access.user_of(service, made["secret"])
+    closed = []
+
+    async def stream() -> AsyncIterator[bytes]:
+        try:
+            yield b"first"
+            await asyncio.sleep(3600)
+            yield b"never"
+        finally:
+            closed.append(True)
+
+    async def follow() -> list[bytes]:
+        heard = []
+        async for data in while_allowed(stream(), lambda: access.still(service, actor), every_s=0.01):
+            heard.append(data)
+            people.operator.delete(f"/v1/keys/{made['id']}")
+        return heard
+
+    assert asyncio.run(asyncio.wait_for(follow(), 30)) == [b"first"]
+    assert closed == [True]
+
+
+def test_a_stream_that_may_go_on_is_passed_on_whole() -> None:
+    async def stream() -> AsyncIterator[bytes]:
+        for number in range(3):
+            await asyncio.sleep(0.005)
+            yield str(number).encode()
+
+    async def follow() -> list[bytes]:
+        return [data async for data in while_allowed(stream(), lambda: True, every_s=0.001)]
+
+    assert asyncio.run(follow()) == [b"0", b"1", b"2"]

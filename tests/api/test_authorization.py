@@ -1,0 +1,185 @@
+"""Every route of the OpenAPI document, by everybody, with ids of their own project, of another, and such as never were."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests import fakes
+from tests.api.two_projects import IN, OUT, UNLIKE, A, World, alike
+from tests.fakes import FakeService, shared_app
+from tuner.api.access import OPEN, RULES
+from tuner.domain.access import ROLES
+
+DASHBOARDS = ("/ray/", "/ray/api/jobs/", "/ray/nodes")
+AWAY = 503  # let through to Ray's dashboard, which is not there
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    service = _with_packages(tmp_path_factory.mktemp("two"))
+    yield World(service)
+    service.database.dispose()
+
+
+def _with_packages(home: Path) -> FakeService:
+    found = fakes.service_in(home)
+    return replace(found, settings=replace(found.settings, packages=True))
+
+
+def routes() -> list[tuple[str, str]]:
+    """Those that read come first: what changes something may change what is read."""
+    paths = shared_app().openapi()["paths"]
+    found = [(verb.upper(), path) for path, verbs in paths.items() for verb in verbs]
+    return sorted(found, key=lambda one: (one[0] != "GET", one[0] == "DELETE", one))
+
+
+def test_every_route_has_a_rule_and_every_rule_a_route() -> None:
+    assert {one for one in routes() if one[1] not in OPEN} == RULES.keys()
+
+
+def test_the_document_tells_of_each_route_whom_it_is_for() -> None:
+    for path, verbs in shared_app().openapi()["paths"].items():
+        for verb, told in verbs.items():
+            role = RULES.get((verb.upper(), path))
+            assert told.get("x-tuner-role") == role
+            if role is not None:
+                assert "For: " in told["description"]
+                assert {"401", "403"} <= told["responses"].keys()
+
+
+def test_the_docs_have_the_rules() -> None:
+    text = (Path(__file__).parents[2] / "docs/access.md").read_text()
+    told = re.findall(r"^\| `([A-Z]+) (/v1\S*)` \| (\w+) \|$", text, re.MULTILINE)
+    assert {(method, path): role for method, path, role in told} == dict(RULES)
+
+
+def test_a_route_without_a_rule_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tuner.api import access
+
+    monkeypatch.setattr(access, "RULES", {k: v for k, v in RULES.items() if k != ("GET", "/v1/jobs")})
+    assert world.people.operator.get("/v1/jobs").status_code == 403
+    assert world.people.operator.get("/v1/budgets").status_code == 200
+
+
+def test_nobody_is_where_they_do_not_belong(world: World) -> None:
+    _warm(world)
+    asked = Counter[str]()
+    leaks = list(_elsewhere(world, asked))  # first: the stream of a job that has ended, ends
+    for method, path in routes():
+        if path in OPEN:
+            continue
+        for who in (*OUT, *IN):
+            found = _asked(world, who, method, path)
+            asked[who] += len(found)
+            leaks += [f"{who}: {method} {path}: {leak}" for leak in _leaks(world, who, method, path, found)]
+    print(
+        f"{len(routes())} routes, {len(OUT) + len(IN)} callers, {sum(asked.values())} requests, {len(leaks)} leaks"
+    )
+    assert leaks == []
+    assert sum(asked.values()) > 1000
+
+
+def _warm(world: World) -> None:
+    """Whatever is kept of A's answers, is."""
+    readers = (world.people.member("in-a", "admin", A), world.people.project(A))
+    for method, path in routes():
+        if method == "GET" and path not in OPEN:
+            for reader in readers:
+                answer = world.request(reader, method, path, world.a.ids)
+                assert answer.status_code in (
+                    200,
+                    403 if path == "/v1/users" else 200,
+                    404 if "logs" in path else 200,
+                )
+
+
+Answers = dict[str, tuple[int, str]]
+
+
+def _asked(world: World, who: str, method: str, path: str) -> Answers:
+    """What they are answered, by whose ids they asked with."""
+    sets = {"own": world.b.ids, "other": world.a.ids, "never": UNLIKE}
+    found = {}
+    for kind, ids in sets.items():
+        answer = world.request(world.callers[who], method, path, ids)
+        found[kind] = (answer.status_code, answer.text)
+    return found
+
+
+def _leaks(world: World, who: str, method: str, path: str, found: Answers) -> Iterator[str]:
+    role = RULES[method, path]
+    for kind, (status, text) in found.items():
+        if who in OUT and status != 401:
+            yield f"{kind} ids: {status}, not 401"
+        if who in IN and (status == 403) != (ROLES.index(who) < ROLES.index(role)):  # type: ignore[arg-type]
+            yield f"{kind} ids: {status}, and the rule is {role}"
+        if status >= 500 or (who in IN and status == 401):
+            yield f"{kind} ids: {status}: {text[:200]}"
+        marks = world.a.marks if kind == "other" else (*world.a.marks, *_ids_of_a(world))
+        if path not in SHOWS_ALL or who != "operator":
+            yield from (f"{kind} ids: says {mark}: {text[:300]}" for mark in marks if mark in text)
+    if path not in SHOWS_ALL or who != "operator":
+        other, never = found["other"], found["never"]
+        if (other[0], alike(other[1], world.a.ids)) != (never[0], alike(never[1], UNLIKE)):
+            yield f"other's ids are told from none: {other[0]} {other[1][:300]} and {never[0]} {never[1][:300]}"
+    if who in IN and method == "GET" and found["own"][0] not in (200, 403) and "logs" not in path:
+        yield f"own ids: {found['own'][0]}"
+
+
+# What the operator is shown of every project: that there are such, and such users.
+SHOWS_ALL = ("/v1/projects", "/v1/projects/{project}", "/v1/users", "/v1/users/{user}")
+
+
+def _ids_of_a(world: World) -> Iterator[str]:
+    yield from (one for name, one in world.a.ids.items() if name not in ("trial", "project"))
+
+
+def _elsewhere(world: World, asked: Counter[str]) -> Iterator[str]:
+    """Dashboards, figures, the page, and listings by what is A's."""
+    expected = dict.fromkeys(OUT, 401) | {"operator": AWAY}
+    for who, client in world.callers.items():
+        for path in DASHBOARDS:
+            status = client.get(path).status_code
+            if status != expected.get(who, 403):
+                yield f"{who}: {path}: {status}"
+        status = client.get("/metrics").status_code
+        if status != {AWAY: 200}.get(expected.get(who, 403), expected.get(who, 403)):
+            yield f"{who}: /metrics: {status}"
+        for path in ("/", "/healthz", "/readyz", *_listings(world)):
+            text = client.get(path).text
+            yield from (
+                f"{who}: {path} says {mark}"
+                for mark in (*world.a.marks[1:], world.a.ids["key"])
+                if mark in text
+            )
+            asked[who] += 1
+        asked[who] += len(DASHBOARDS) + 1
+
+
+def _listings(world: World) -> Iterator[str]:
+    there = world.people.project(A)
+    fakes.submit(there, tags={"owner": world.a.marks[0]})
+    cursor = there.get("/v1/jobs", params={"limit": 1}).json()["next_cursor"]
+    yield f"/v1/jobs?tag=owner:{world.a.marks[0]}"
+    yield f"/v1/jobs?cursor={cursor}&limit=500"
+    cursor = there.get("/v1/keys", params={"limit": 1}).json()["next_cursor"]
+    yield f"/v1/keys?cursor={cursor}&limit=500"
+    cursor = there.get(f"/v1/jobs/{world.a.ids['job']}/ledger", params={"limit": 5}).json()["next_cursor"]
+    yield f"/v1/jobs/{world.b.ids['job']}/ledger?cursor={cursor}"
+    yield f"/v1/jobs/{world.b.ids['job']}/events?after=3"
+
+
+def test_an_idempotency_key_is_of_its_project(tmp_path: Path) -> None:
+    service = _with_packages(tmp_path)
+    world = World(service)
+    once = {"Idempotency-Key": world.a.ids["idempotency"]}
+    body = fakes.body(name="another")
+    mine = world.callers["submitter"].post("/v1/jobs", json=body, headers=once)
+    again = world.callers["submitter"].post("/v1/jobs", json=body, headers=once)
+    assert (mine.status_code, again.status_code) == (201, 201)
+    assert mine.json()["id"] == again.json()["id"] != world.a.ids["job"]
+    service.database.dispose()

@@ -1,0 +1,255 @@
+"""What a request may be at most: each limit is told by a problem that names it, and what is within is answered."""
+
+import asyncio
+import json
+import math
+import time
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import httpx2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tests import fakes
+from tests.fakes import KEY, FakeService
+from tuner.api import app, limits
+from tuner.api.limits import (
+    MAX_DEPTH,
+    MAX_HEADER_BYTES,
+    MAX_TARGET_BYTES,
+    Buckets,
+    RateLimit,
+    Room,
+    is_deeper,
+)
+
+service, client = fakes.fixtures("module")
+
+
+def said(answer: httpx2.Response, status: int, *parts: str) -> None:
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem = answer.json()
+    assert problem["status"] == status
+    for part in parts:
+        assert part in problem["detail"]
+
+
+def nested(depth: int) -> Any:
+    found: Any = 1
+    for n in range(depth):
+        found = [found] if n % 2 else {"a": found}
+    return found
+
+
+def test_a_body_is_nested_only_so_deep(client: TestClient) -> None:
+    deep = fakes.body(constants={"a": nested(MAX_DEPTH - 1)})
+    answer = client.post("/v1/jobs", json=deep)
+    said(answer, 422, f"at most {MAX_DEPTH} levels")
+    assert answer.json()["errors"] == [{"pointer": "", "detail": answer.json()["detail"]}]
+    assert client.post("/v1/jobs", json=fakes.body(constants={"a": nested(MAX_DEPTH - 2)})).status_code == 201
+
+
+TREES = st.recursive(
+    st.none() | st.text('[]{}"\\a', max_size=40),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text('[]{}"\\', max_size=6), inner, max_size=4)
+    ),
+    max_leaves=60,
+)
+
+
+def depth_of(tree: Any) -> int:
+    parts = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else None
+    return 0 if parts is None else 1 + max(map(depth_of, parts), default=0)
+
+
+@given(TREES, st.integers(0, 5))
+def test_depth_is_that_of_lists_and_objects_whatever_the_texts_say(tree: Any, limit: int) -> None:
+    assert is_deeper(json.dumps(tree).encode(), limit) == (depth_of(tree) > limit)
+
+
+@pytest.mark.parametrize("part", [b'"', b'\\"', b'"\\', b"[]", b'"["', b'{"a":', b"\\"])
+def test_no_text_of_a_mib_takes_long_to_look_at(part: bytes) -> None:
+    """Where a text of a MiB took as many steps as it has pairs of bytes, this would not end."""
+    began = time.process_time()
+    is_deeper(b"[" * 40 + b"]" * 40 + part * (2**20 // len(part)), 64)
+    assert time.process_time() - began < 30
+
+
+def test_a_body_of_two_lengths_ends_the_connection(client: TestClient) -> None:
+    refused = client.post(
+        "/v1/jobs", content=b"{}", headers={"Transfer-Encoding": "chunked", "Content-Length": "2"}
+    )
+    said(refused, 400, "Content-Length or Transfer-Encoding")
+    assert refused.headers["Connection"] == "close"
+
+
+def test_paths_queries_and_headers_have_a_limit(client: TestClient) -> None:
+    said(client.get(f"/v1/jobs?cursor={'x' * MAX_TARGET_BYTES}"), 414, f"{MAX_TARGET_BYTES} bytes")
+    said(client.get(f"/v1/jobs/{'x' * MAX_TARGET_BYTES}"), 414, f"{MAX_TARGET_BYTES} bytes")
+    said(client.get("/v1/jobs", headers={"X-A": "x" * MAX_HEADER_BYTES}), 431, f"{MAX_HEADER_BYTES} bytes")
+    said(client.get("/v1/jobs", headers={f"X-{n}": "x" for n in range(101)}), 431, "100 headers")
+    assert client.get(f"/v1/jobs/{'x' * (MAX_TARGET_BYTES - 100)}").status_code == 404
+    assert client.get("/v1/jobs", headers={"X-A": "x" * (MAX_HEADER_BYTES - 1000)}).status_code == 200
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(
+    service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "BODY_S", 0.05)
+    parts: list[Message] = [{"type": "http.request", "body": b'{"na', "more_body": True}]
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        if parts:
+            return parts.pop()
+        await asyncio.sleep(600)
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/jobs",
+        "raw_path": b"/v1/jobs",
+        "query_string": b"",
+        "headers": [(b"authorization", f"Bearer {KEY}".encode()), (b"content-type", b"application/json")],
+        "client": ("10.0.0.1", 1),
+        "root_path": "",
+        "http_version": "1.1",
+        "scheme": "http",
+        "server": ("x", 80),
+    }
+    asyncio.run(fakes.SharedApp(service)(scope, receive, send))
+    assert sent[0]["status"] == 408
+    assert b"send the body within" in sent[1]["body"]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.at = 1000.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+@given(
+    rate=st.integers(1, 50),
+    pauses=st.lists(st.sampled_from([0.0, 0.001, 0.1, 1.0, 5.0]), min_size=1, max_size=300),
+)
+def test_never_more_are_answered_than_the_burst_and_the_rate(rate: int, pauses: list[float]) -> None:
+    clock = Clock()
+    buckets, taken = Buckets(rate, clock), list[float]()
+    for pause in pauses:
+        clock.at += pause
+        wait_s = buckets.take("a")
+        if wait_s == 0:
+            taken.append(clock.at)
+        else:
+            assert 0 < wait_s <= 1 / rate + 1e-9
+        assert all(
+            index - first + 1 <= 2 * rate + math.floor((at - taken[first]) * rate + 1e-6) + 1
+            for index, at in list(enumerate(taken))[-1:]
+            for first in range(len(taken))
+        )
+
+
+def test_who_asks_too_often_is_told_when_to_ask_again() -> None:
+    clock = Clock()
+    buckets = Buckets(10, clock)
+    assert [buckets.take("a") for _ in range(20)] == [0.0] * 20
+    assert buckets.take("a") == pytest.approx(0.1)
+    assert buckets.take("b") == 0, "others are not kept waiting"
+    clock.at += 0.1
+    assert [buckets.take("a") == 0 for _ in range(2)] == [True, False]
+    clock.at += 3600
+    assert [buckets.take("a") == 0 for _ in range(21)] == [True] * 20 + [False]
+
+
+def test_clients_that_are_remembered_are_so_many_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "REMEMBERED", 3)
+    buckets = Buckets(1, Clock())
+    for name in "abcdefg":
+        buckets.take(name)
+    assert list(buckets._until) == ["e", "f", "g"]
+
+
+def test_a_key_has_its_rate_and_others_have_theirs(
+    service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "RateLimit", partial(RateLimit, now=Clock()))
+    slow = replace(service, settings=replace(service.settings, rate_limit=2))
+    client = fakes.client_of(slow, own=True)
+    keyless = {"Authorization": "Bearer wrong"}
+    assert [client.get("/v1/jobs").status_code for _ in range(4)] == [200] * 4
+    refused = client.get("/v1/jobs")
+    said(refused, 429, "2 requests a second", "TUNER_RATE_LIMIT")
+    assert refused.headers["Retry-After"] == "1"
+    assert [client.get("/v1/jobs", headers=keyless).status_code for _ in range(4)] == [401] * 4
+    said(client.get("/v1/jobs", headers=keyless), 429)
+    said(client.get("/", headers={"Authorization": ""}), 429)
+    for path in ("/healthz", "/readyz", "/metrics"):
+        assert [client.get(path).status_code for _ in range(8)] == [200] * 8
+
+
+async def room(app: ASGIApp, path: str = "/v1/jobs") -> tuple[asyncio.Task[None], list[Message]]:
+    """A request that has come as far as it does without waiting, and what was answered."""
+    answered = list[Message]()
+
+    async def send(message: Message) -> None:
+        answered.append(message)
+
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    scope = {"type": "http", "method": "GET", "path": path, "headers": []}
+    task = asyncio.create_task(app(scope, receive, send))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    return task, answered
+
+
+def test_who_would_wait_for_long_is_told_so_and_streams_take_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MOST_WAITING", 2)
+
+    async def tried() -> None:
+        begins, ends = asyncio.Event(), asyncio.Event()
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["path"] == "/v1/breaks":
+                raise ValueError("breaks")
+            await begins.wait()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await ends.wait()
+
+        door = Room(app)
+        tasks = [(await room(door))[0] for _ in range(2)]
+        refused, answered = await room(door)
+        await refused
+        assert answered[0]["status"] == 503
+        assert dict(answered[0]["headers"])[b"retry-after"] == b"2"
+        tasks.append((await room(door, "/healthz"))[0])
+        begins.set()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        for _ in range(3):  # what has failed takes no room either
+            broken, _ = await room(door, "/v1/breaks")
+            with pytest.raises(ValueError, match="breaks"):
+                await broken
+        begins.clear()
+        for _ in range(2):
+            task, answered = await room(door)
+            tasks.append(task)
+            assert answered == []
+        begins.set()
+        ends.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(tried())

@@ -1,0 +1,213 @@
+"""Packages over REST, by the clients and from the command line, with real bytes and a real look at what is in them."""
+
+import json
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+from typer.testing import CliRunner
+
+from tests import fakes
+from tests.client.both import Application, both
+from tests.fakes import FakeService
+from tests.packages.making import archive, folder, plain
+from tuner.cli.main import app
+from tuner.client import ApiError, Client
+from tuner.client.packing import packed
+from tuner.engine.code_digest import code_of
+from tuner.store import jobs
+
+FILES = {"mine/__init__.py": "", "mine/train.py": "def train(config):\n    return {'acc': 1.0}\n"}
+ENTRY = "mine.train:train"
+ZIP = {"Content-Type": "application/zip"}
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+
+
+@pytest.fixture
+def on(service: FakeService) -> TestClient:
+    """Packages are switched on; a package of one MiB at most."""
+    return fakes.client_of(replace(service, settings=replace(service.settings, packages=True, package_mib=1)))
+
+
+def push(on: TestClient, data: bytes | None = None, **query: str) -> dict[str, Any]:
+    answer = on.post("/v1/packages", content=data or plain(FILES), headers=ZIP, params=query)
+    assert answer.status_code in (200, 201), answer.text
+    return dict(answer.json())
+
+
+def refused(answer: Any, status: int, *words: str) -> None:
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert all(word in answer.text for word in words), answer.text
+
+
+def test_they_are_off_until_somebody_switches_them_on(client: TestClient, service: FakeService) -> None:
+    found = f"pkg_{'a' * 64}"
+    for answer in (
+        client.post("/v1/packages", content=b"PK\x03\x04" + b"{" * (2 << 20), headers=ZIP),
+        client.get("/v1/packages"),
+        client.get(f"/v1/packages/{found}"),
+    ):
+        refused(answer, 409, "TUNER_PACKAGES=on")
+    job = client.post("/v1/jobs", json=fakes.body(package=found))
+    refused(job, 422, "/package", "TUNER_PACKAGES=on")
+    assert not (service.settings.home / "storage").exists()
+
+
+def test_the_same_bytes_are_the_same_package(on: TestClient, service: FakeService) -> None:
+    first = on.post("/v1/packages", content=plain(FILES), headers=ZIP, params={"name": "digits"})
+    assert first.status_code == 201
+    found = first.json()
+    assert first.headers["location"] == f"/v1/packages/{found['id']}"
+    assert (found["name"], found["files"], found["bytes"]) == ("digits", 2, len(plain(FILES)))
+    again = on.post("/v1/packages", content=plain(FILES), headers=ZIP, params={"name": "another"})
+    assert (again.status_code, again.json()) == (200, found)
+    other = push(on, plain({"a.py": ""}))
+    assert other["name"] == "a"
+    service.now.pass_s(1)
+    assert on.get(f"/v1/packages/{found['id']}").json() == found
+    page = on.get("/v1/packages", params={"limit": 1}).json()
+    rest = on.get("/v1/packages", params={"limit": 1, "cursor": page["next_cursor"]}).json()
+    assert {one["id"] for one in page["items"] + rest["items"]} == {found["id"], other["id"]}
+    assert rest["next_cursor"] is None
+    digest = found["id"].removeprefix("pkg_")
+    assert (service.settings.home / f"storage/default/packages/{digest}.zip").read_bytes() == plain(FILES)
+
+
+def test_what_is_no_package_is_refused_and_leaves_nothing(on: TestClient, service: FakeService) -> None:
+    refused(on.post("/v1/packages", content=b"no zip", headers=ZIP), 422, "this is no package")
+    refused(on.post("/v1/packages", headers=ZIP), 422, "this is no package")
+    refused(on.post("/v1/packages", content=plain({"../x.py": ""}), headers=ZIP), 422, "no path within")
+    refused(on.post("/v1/packages", content=plain({"os.py": ""}), headers=ZIP), 422, "Python's own")
+    bomb = archive(("mine.py", b""), ("zeros", b"\0" * (11 << 20)))
+    refused(on.post("/v1/packages", content=bomb, headers=ZIP), 422, "larger than it may be")
+    large = on.post("/v1/packages", content=b"\0" * ((1 << 20) + 1), headers=ZIP)
+    refused(large, 413, "at most 1048576 bytes")
+    named = on.post("/v1/packages", content=plain(FILES), headers=ZIP, params={"name": "../x"})
+    refused(named, 422, "letters, digits")
+    refused(on.get("/v1/packages/pkg_1"), 404, "tuner packages push")
+    refused(on.post("/v1/packages", content=plain(FILES), headers={**ZIP, "Authorization": "Bearer x"}), 401)
+    assert on.get("/v1/packages").json()["items"] == []
+    assert not (service.settings.home / "storage").exists()
+
+
+def test_a_job_names_one_and_its_trainable_has_to_be_in_it(on: TestClient, service: FakeService) -> None:
+    found = push(on)["id"]
+    job = fakes.submit(on, package=found, trainable=ENTRY)
+    shown = on.get(f"/v1/jobs/{job}").json()
+    assert (shown["package"], shown["trainable"]) == (found, ENTRY)
+    assert on.get(f"/v1/jobs/{fakes.submit(on)}").json()["package"] is None
+    missing = on.post("/v1/jobs", json=fakes.body(package=found, trainable="mine.trian:train"))
+    refused(missing, 422, "/trainable", "no module mine.trian; the nearest: mine.train")
+    unknown = on.post("/v1/jobs", json=fakes.body(package=f"{found[:-1]}x", trainable=ENTRY))
+    refused(unknown, 422, "/package", "64 hexadecimal digits")
+    unknown = on.post("/v1/jobs", json=fakes.body(package=f"pkg_{'0' * 64}", trainable=ENTRY))
+    refused(unknown, 422, "/package", f"the nearest: {found} (mine)")
+    assert on.post("/v1/plans", json=fakes.body(package=found, trainable=ENTRY)).status_code == 200
+    assert service.prober.asked.count(ENTRY) == 2
+
+
+def test_one_that_was_changed_in_the_storage_is_refused_until_it_is_uploaded_again(
+    on: TestClient, service: FakeService
+) -> None:
+    found = push(on)["id"]
+    file = service.settings.home / f"storage/default/packages/{found.removeprefix('pkg_')}.zip"
+    file.write_bytes(plain({"mine/train.py": "def train(config): ...\n"}))
+    body = fakes.body(package=found, trainable=ENTRY)
+    refused(on.post("/v1/jobs", json=body), 422, "/package", "was changed in the storage")
+    file.unlink()
+    refused(on.post("/v1/jobs", json=body), 422, "/package", "upload it again")
+    assert push(on)["id"] == found
+    assert on.post("/v1/jobs", json=body).status_code == 201
+
+
+def test_its_digest_is_that_of_the_code(on: TestClient, service: FakeService) -> None:
+    """So a pilot holds for a package."""
+    first, second = (push(on, plain({**FILES, "x.py": f"X = {n}\n"}))["id"] for n in range(2))
+    asked = {"trainable": ENTRY, "planning": {"pilot": {"usd": 0.001}}}
+    pilots = [on.post("/v1/pilots", json=fakes.body(package=one, **asked)) for one in (first, first, second)]
+    assert [one.status_code for one in pilots] == [201, 200, 201], [one.text for one in pilots]
+    assert pilots[0].json()["id"] == pilots[1].json()["id"] != pilots[2].json()["id"]
+    with service.database.read() as db:
+        specs = [jobs.get(db, one.json()["id"]).spec for one in pilots]
+    assert [spec.package for spec in specs] == [first, first, second]
+    assert len({code_of(spec, []) for spec in specs}) == 2
+
+
+def test_a_warm_start_is_from_the_same_package_or_another_upload_of_its_name(on: TestClient) -> None:
+    old, new = (push(on, plain({**FILES, "x.py": f"X = {n}\n"}), name="digits")["id"] for n in range(2))
+    other = push(on, plain({**FILES, "x.py": "X = 2\n"}), name="letters")["id"]
+    job = fakes.submit(on, package=old, trainable=ENTRY)
+    warm = {"trainable": ENTRY, "warm_start": {"jobs": [job]}}
+    fakes.submit(on, package=old, **warm)
+    fakes.submit(on, package=new, **warm)
+    answer = on.post("/v1/jobs", json=fakes.body(package=other, **warm))
+    refused(answer, 422, "/warm_start/jobs/0", "of another package")
+
+
+# The clients and the command line
+
+
+@pytest.mark.parametrize("is_awaited", [False, True])
+def test_the_clients_pack_a_folder_and_look_it_up(on: TestClient, tmp_path: Path, is_awaited: bool) -> None:
+    transport = Application(on._transport) if is_awaited else on._transport
+    client = both("http://tuner", fakes.KEY, transport=transport, is_awaited=is_awaited)
+    found = client.upload(folder(tmp_path / "my digits", FILES))
+    assert (found.name, found.files) == ("my digits", 2)
+    assert [one.id for one in client.packages()] == [found.id]
+    assert client.package(found.id) == found
+    with pytest.raises(ApiError) as error:
+        client.upload(tmp_path / "nowhere")
+    assert error.value.status == 422
+    with pytest.raises(ApiError) as error:
+        client.package("../jobs")
+    assert error.value.status == 404
+
+
+def test_the_command_line_prints_what_rest_answers(
+    on: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "tuner.client.Client", lambda: Client("http://tuner", fakes.KEY, transport=on._transport)
+    )
+
+    def tuner(*words: str) -> Any:
+        result = CliRunner().invoke(app, ["packages", *words])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    pushed = json.loads(tuner("push", str(folder(tmp_path / "digits", FILES)), "--json"))
+    assert tuner("push", str(tmp_path / "digits")).strip() == pushed["id"]
+    assert pushed == on.get(f"/v1/packages/{pushed['id']}").json()
+    assert json.loads(tuner("show", pushed["id"], "--json")) == pushed
+    assert json.loads(tuner("list", "--json")) == on.get("/v1/packages").json()
+    assert "digits" in tuner("list")
+
+
+def test_the_same_files_are_packed_to_the_same_bytes(tmp_path: Path) -> None:
+    module = {"__init__.py": "", "train.py": "def train(config): ...\n", "data/a.json": "{}"}
+    one, other = folder(tmp_path / "a/mine", module), tmp_path / "b/mine"
+    for name in reversed(module):
+        folder(other, {name: module[name]})
+    folder(other, {"__pycache__/train.cpython-311.pyc": "x", ".git/config": "x", "env/pyvenv.cfg": "x"})
+    (other / "train.py").chmod(0o755)
+    assert packed(one) == packed(other)
+    assert packed(one)[1] == packed(one)[1]
+    (other / "link.py").symlink_to("train.py")
+    with pytest.raises(ValueError, match="is a link"):
+        packed(other)
+    alone = packed(one / "train.py")
+    assert alone[0] == "train"
+    file = tmp_path / "w-1.0-py3-none-any.whl"
+    file.write_bytes(alone[1])
+    assert packed(file) == ("w-1.0-py3-none-any", alone[1])
+    with pytest.raises(ValueError, match=r"no \.py file"):
+        packed(folder(tmp_path / "empty", {"a.txt": ""}))

@@ -1,0 +1,116 @@
+"""Names that are paths: whatever stands where a name belongs, nothing outside is read, written or removed."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+import pytest
+
+from tests import fakes
+from tests.api.direct import Direct
+from tests.fakes import FakeService
+from tuner.api.app import create_app
+
+SECRET = "what nobody is to see"
+AUTH = {"Authorization": f"Bearer {fakes.KEY}"}
+# As they stand in the request's line; OUT is the way to a file that lies beside the service's home, HOME that home.
+EVIL = [
+    "..", "../", "../../../OUT", "..%2fOUT", "..%2f..%2f..%2fOUT", "%2e%2e", "%2e%2e%2f%2e%2e%2fOUT", "%252e%252e%252fOUT",
+    "%25252e%25252e%25252fOUT", "..%5cOUT", "..%5c..%5c..%5cOUT", "..%255cOUT", "%2e%2e%5cOUT", "....//OUT", "....%2f%2fOUT",
+    "..;/OUT", "..%00/OUT", "..%0d%0a/OUT", "..%c0%afOUT", "%c0%ae%c0%ae%c0%afOUT", "..%e0%80%afOUT", "%uff0e%uff0e%u2215OUT",
+    "%ef%bc%8e%ef%bc%8e%ef%bc%8fOUT", "%e2%80%a5%e2%81%84OUT", "%2fABS", "%2f%2fABS", "//ABS", "/ABS", "file:%2f%2fABS", "file:///ABS",
+    "%5c%5chost%5cshare", "%5c%5c%3f%5cC:%5cwindows", "//host/share/OUT", "C:%5cwindows%5cwin.ini", "~", "~root%2fOUT", "$HOME%2fOUT",
+    ".", "%2e", "OUT%00.log", "%00", "api_key", "tuner.db", "..%2fhome%2fapi_key", "..%2f..%2ftuner.db", "trial_00000%2f..%2f..%2fOUT",
+    "trial_00000%00%2f..%2fOUT", "proc%2fself%2fenviron", "..%2f..%2f..%2f..%2f..%2fproc%2fself%2fenviron", "*", "%3f", "%23", "a" * 5000,
+]  # fmt: skip
+ROUTES = [
+    ("GET", "/v1/jobs/{}"),
+    ("GET", "/v1/jobs/{}/curves"),
+    ("POST", "/v1/jobs/{}/cancel"),
+    ("GET", "/v1/jobs/JOB/trials/{}"),
+    ("GET", "/v1/jobs/JOB/trials/{}/logs"),
+    ("GET", "/v1/budgets/{}"),
+    ("PUT", "/v1/budgets/{}"),
+    ("DELETE", "/v1/budgets/{}"),
+    ("PUT", "/v1/members/{}"),
+    ("DELETE", "/v1/keys/{}"),
+    ("GET", "/static/{}"),
+    ("GET", "/{}"),
+]
+
+
+class Planted:
+    """A service with a job that has run, a page, and beside them what is not to be reached."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, home = folder, folder / "home"
+        (folder / "OUT").write_text(SECRET)
+        page = folder / "page"
+        page.mkdir()
+        (page / "index.html").write_text("the page")
+        (page / "link").symlink_to(folder / "OUT")
+        (page / "linked").symlink_to(folder)
+        self.service: FakeService = fakes.service_in(home)
+        client = fakes.client_of(self.service)
+        self.job = fakes.submit(client)
+        fakes.simulate(self.service, self.job)
+        (home / "api_key").write_text(SECRET)
+        self.direct = Direct(create_app(self.service, page_files=page))
+
+    def files(self) -> dict[str, int]:
+        """With sizes, but for the database and its journal."""
+        found = (one for one in self.folder.rglob("*") if one.is_file() and "tuner.db" not in one.name)
+        return {str(one): one.stat().st_size for one in found}
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planted]:
+    made = Planted(tmp_path_factory.mktemp("planted"))
+    yield made
+    made.direct.close()
+    made.service.database.dispose()
+
+
+@pytest.mark.parametrize(("method", "route"), ROUTES, ids=[" ".join(one) for one in ROUTES])
+def test_a_name_that_is_a_path_leads_nowhere(planted: Planted, method: str, route: str) -> None:
+    before = planted.files()
+    for evil in EVIL:
+        name = evil.replace("ABS", quote(str(planted.folder / "OUT").lstrip("/"), safe=""))
+        target = route.replace("JOB", planted.job).replace("{}", name)
+        answer = planted.direct.send(
+            method, target, {**AUTH, "Content-Type": "application/json"}.items(), b'{"usd": 0}'
+        )
+        assert 400 <= answer.status < 500 or answer.status == 307 or is_page(answer.content), (target, answer)
+        assert SECRET.encode() not in answer.content, target
+        assert b"PATH=" not in answer.content
+    assert planted.files() == before
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", "/v1/jobs"), ("POST", "/v1/jobs")])
+def test_a_project_that_is_a_path_is_none(planted: Planted, method: str, path: str) -> None:
+    before = planted.files()
+    for evil in (unquote(one.replace("ABS", str(planted.folder / "OUT"))) for one in EVIL):
+        headers = {**AUTH, "Content-Type": "application/json", "Tuner-Project": evil}
+        answer = planted.direct.send(method, path, headers.items(), json.dumps(fakes.body()).encode())
+        assert 400 <= answer.status < 500, evil
+    assert planted.files() == before
+
+
+def is_page(content: bytes) -> bool:
+    """A path that is tidied before it is looked up may lead to the page, or to a call that this key may make."""
+    return content == b"the page"
+
+
+@pytest.mark.parametrize("name", ["link", "linked/OUT", "linked/home/api_key"])
+def test_a_link_out_of_the_page_is_not_followed(planted: Planted, name: str) -> None:
+    answer = planted.direct.send("GET", f"/static/{name}")
+    assert answer.status == 404
+    assert SECRET.encode() not in answer.content
+
+
+def test_so_many_were_tried() -> None:
+    assert len(set(EVIL)) == len(EVIL)
+    print(
+        f"\nfigures: {len(EVIL) * (len(ROUTES) + 2)} requests with {len(EVIL)} names that are paths, 0 through"
+    )

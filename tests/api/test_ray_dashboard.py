@@ -1,0 +1,228 @@
+"""Ray's dashboard through the service: with its key, for reading alone, and without Ray's token ever being shown."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import httpx2
+import pytest
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.fakes import KEY, FakeService
+from tests.listening import listening
+from tuner.service.cluster import Door
+
+service, client = fakes.fixtures("module")
+TOKEN = "ray_token_that_nobody_is_shown"
+
+
+class Head(ThreadingHTTPServer):
+    """What a head's dashboard does, and what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Answers)
+        self.asked: list[tuple[str, str, dict[str, str]]] = []
+        self.token = TOKEN
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Answers(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        assert isinstance(self.server, Head)
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.server.asked.append((self.command, self.path, headers))
+        if headers.get("authorization") != f"Bearer {self.server.token}":
+            self._say(401, b"Unauthorized: Missing authentication token", "text/plain")
+        elif self.path == "/nodes?view=elsewhere":
+            self._say(302, b"", "text/plain", Location="http://169.254.169.254/")
+        elif self.path.startswith("/api/v0/logs/file"):
+            self._say(200, b"<script>alert(1)</script>", "text/html")
+        elif self.path == "/static/js/main.js":
+            self._say(200, gzip.compress(b"draw()"), "text/javascript", **{"Content-Encoding": "gzip"})
+        elif self.path == "/api/cluster_status":
+            self.send_response(200)
+            self.send_header("Content-Length", "100")
+            self.end_headers()
+            self.wfile.write(b"half of it")
+        else:
+            self._say(200, json.dumps({"path": self.path}).encode(), "application/json")
+
+    do_HEAD = do_POST = do_PUT = do_DELETE = do_GET
+
+    def _say(self, status: int, body: bytes, kind: str, **headers: str) -> None:
+        self.send_response(status)
+        told = {"Content-Type": kind, "Content-Length": str(len(body)), "Connection": "close", **headers}
+        told |= {
+            "Set-Cookie": f"ray-authentication-token={TOKEN}",
+            "X-Inside": TOKEN,
+            "Keep-Alive": "timeout=5",
+        }
+        for name, value in told.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        return
+
+
+def serving(service: FakeService) -> Iterator[Head]:
+    """A head that the service finds as its own."""
+    with listening(Head()) as found:
+        service.cluster.door = Door(found.url, TOKEN)
+        yield found
+
+
+@pytest.fixture
+def head(service: FakeService) -> Iterator[Head]:
+    yield from serving(service)
+
+
+def test_it_is_asked_with_rays_token_and_nothing_of_who_asks(client: TestClient, head: Head) -> None:
+    sent = {
+        "Cookie": "tuner_session=x",
+        "X-Forwarded-For": "10.0.0.1",
+        "X-Ray-Authorization": "Bearer mine",
+        "Connection": "keep-alive, X-Mine",
+        "X-Mine": "x",
+        "Transfer-Encoding": "chunked",
+        "If-None-Match": '"a"',
+        "Origin": "https://evil.example",
+    }
+    answer = client.get("/ray/api/jobs/?limit=1&x=%2e%2e", headers=sent)
+    assert answer.json() == {"path": "/api/jobs/?limit=1&x=%2e%2e"}
+    (asked,) = head.asked
+    assert set(asked[2]) <= {
+        "host",
+        "authorization",
+        "accept",
+        "accept-encoding",
+        "if-none-match",
+        "user-agent",
+        "connection",
+    }
+    assert asked[2]["authorization"] == f"Bearer {TOKEN}"
+    assert asked[2]["host"] == head.url.removeprefix("http://")
+    assert asked[2]["if-none-match"] == '"a"'
+    assert KEY not in str(asked)
+
+
+def test_nothing_that_comes_back_has_rays_token(client: TestClient, head: Head) -> None:
+    for path in (
+        "",
+        "api/jobs/",
+        "nodes?view=summary",
+        "api/v0/logs/file?x=1",
+        "static/js/main.js",
+        "worker/traceback",
+    ):
+        answer = client.get(f"/ray/{path}")
+        assert TOKEN not in f"{answer.headers} {answer.text}"
+        assert not {"set-cookie", "x-inside", "keep-alive", "server"} & set(answer.headers)
+    link = client.get("/v1/jobs/" + fakes.submit(client)).json()["links"]["ray_dashboard"]
+    assert link == "/ray/"
+    assert TOKEN not in repr(Door(head.url, TOKEN))
+
+
+def test_files_come_as_they_are_and_what_jobs_wrote_is_no_page(client: TestClient, head: Head) -> None:
+    script = client.get("/ray/static/js/main.js")
+    assert (script.text, script.headers["content-encoding"]) == ("draw()", "gzip")
+    assert "script-src 'self'" in client.get("/ray/").headers["content-security-policy"]
+    log = client.get("/ray/api/v0/logs/file?node_id=1&filename=x.html")
+    assert log.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
+    assert log.headers["x-content-type-options"] == "nosniff"
+
+
+def test_only_who_has_the_key_is_answered(service: FakeService, head: Head) -> None:
+    browser = fakes.client_of(service, with_key=False)
+    for path in ("/ray/", "/ray/nodes", "/ray/static/js/main.js", "/ray/api/jobs/"):
+        for headers in (
+            {},
+            {"Authorization": "Bearer wrong"},
+            {"Authorization": f"Bearer {TOKEN}"},
+            {"Cookie": "tuner_session=1.x"},
+        ):
+            answer = browser.get(path, headers=headers)
+            assert answer.status_code == 401
+    assert "The key is missing" in browser.get("/ray/", headers={"Accept": "text/html"}).text
+    assert head.asked == []
+    let_in = browser.post("/v1/session", headers={"Authorization": f"Bearer {KEY}"})
+    assert "path=/ray" in let_in.headers["set-cookie"].lower()
+    assert browser.get("/ray/nodes").status_code == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+def test_nothing_is_changed_by_it(client: TestClient, head: Head, method: str) -> None:
+    for path in ("api/jobs/", "api/jobs/raysubmit_1/stop", "api/serve/applications/", "api/authenticate"):
+        assert client.request(method, f"/ray/{path}").status_code == 405
+    assert head.asked == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "worker/traceback?pid=1",
+        "worker/cpu_profile?pid=1",
+        "task/traceback",
+        "memory_profile?pid=1",
+        "api/packages/gcs/x.zip",
+        "api/authenticate",
+        "api/job_agent/jobs/",
+        "api/v0/delay/600",
+        "test/dump",
+        "api",
+        "static/../api/packages/gcs/x",
+        "static/%2e%2e/worker/traceback",
+        "nodes/%2e%2e/worker/traceback",
+        "nodes/%252e%252e/worker/traceback",
+        "nodes/..%5cworker",
+        "nodes//worker",
+        "nodes/%3Fx",
+        "nodes/%23x",
+        "nodes/%0d%0aX:%20y",
+        "nodes/%00",
+        "nodes/;x",
+        "nodes/%c3%a4",
+        "@169.254.169.254/",
+        "http://169.254.169.254/",
+        "/169.254.169.254/",
+    ],
+)
+def test_what_does_more_than_show_is_not_there(client: TestClient, head: Head, path: str) -> None:
+    url = httpx2.URL("http://testserver").copy_with(raw_path=f"/ray/{path}".encode())
+    assert client.get(url).status_code in (404, 405)
+    assert head.asked == []
+
+
+def test_heads_are_answered_without_a_body(client: TestClient, head: Head) -> None:
+    answer = client.head("/ray/nodes")
+    assert (answer.status_code, answer.text) == (200, "")
+    assert head.asked[0][0] == "HEAD"
+
+
+@pytest.mark.parametrize("path", ["nodes?view=elsewhere", "refused", "nobody", "starting"])
+def test_a_cluster_that_does_not_answer_is_said(
+    service: FakeService, client: TestClient, head: Head, path: str
+) -> None:
+    """Nor is anybody sent elsewhere, or asked for the token."""
+    if path == "refused":
+        head.token = "another"
+    doors: dict[str, Any] = {"nobody": Door("http://127.0.0.1:9", TOKEN), "starting": None}
+    service.cluster.door = doors.get(path, service.cluster.door)
+    answer = client.get(f"/ray/{path if '?' in path else 'nodes'}")
+    assert answer.status_code == 503
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert not {"location", "www-authenticate"} & set(answer.headers)
+    assert TOKEN not in answer.text
+
+
+def test_half_an_answer_is_not_taken_for_the_whole(client: TestClient, head: Head) -> None:
+    answer = client.get("/ray/api/cluster_status")
+    assert len(answer.content) < int(answer.headers["content-length"])

@@ -1,0 +1,116 @@
+"""Those who use a deployment while it suffers: they submit jobs until they are acknowledged, and follow each to its end."""
+
+import threading
+from random import Random
+from typing import Any
+
+from tests.chaos.deployment import Deployment
+from tests.chaos.history import History
+from tests.system.serving import job
+from tuner.client import ApiError
+
+FINAL = ("succeeded", "cancelled", "failed")
+AGAIN_S = 0.5
+REFUSED_MAX = 60
+
+
+class Customers:
+    """`at_once` jobs at a time, each with a budget between `usd`, until `enough()`; followers go on until the jobs are over."""
+
+    def __init__(
+        self, deployment: Deployment, history: History, *, seed: int, at_once: int, usd: tuple[float, float]
+    ) -> None:
+        self._deployment, self._history, self._seed, self._usd = deployment, history, seed, usd
+        self._places = threading.Semaphore(at_once)
+        self._enough, self._given_up = threading.Event(), threading.Event()
+        self.live: dict[str, threading.Thread] = {}
+        self.errors: list[BaseException] = []
+        self._submitting = threading.Thread(target=self._guarded, args=(self._submit_all,), daemon=True)
+        self._submitting.start()
+
+    def enough(self) -> None:
+        """What is being submitted is submitted still."""
+        self._enough.set()
+        self._submitting.join(120)
+
+    def give_up(self) -> None:
+        self._enough.set()
+        self._given_up.set()
+
+    def _guarded(self, work: Any, *args: Any) -> None:
+        try:
+            work(*args)
+        except Exception as error:
+            self.errors.append(error)
+            self._history.write("error", said=repr(error))
+
+    def _submit_all(self) -> None:
+        rng, number = Random(self._seed), 0
+        while not self._enough.is_set():
+            if not self._places.acquire(timeout=0.2):
+                continue
+            number += 1
+            key, wanted = f"chaos-{self._seed}-{number}", self._wanted(rng)
+            self._history.write("ask", key=key, budget=wanted["budget"])
+            found = self._submit(key, wanted, number)
+            if found is None:
+                self._places.release()
+                continue
+            if rng.random() < 0.5:
+                self._submit(key, wanted, number + 1)
+            follower = threading.Thread(target=self._guarded, args=(self._follow, found, number), daemon=True)
+            self.live[found] = follower
+            follower.start()
+
+    def _wanted(self, rng: Random) -> dict[str, Any]:
+        markets = ("on_demand", "spot_with_fallback") if self._deployment.cluster else ("on_demand",)
+        return job(
+            "steady:train",
+            budget={"usd": round(rng.uniform(*self._usd), 6)},
+            constants={"step_s": 0.2},
+            resources={"max_concurrent_trials": rng.randint(1, 2), "market": rng.choice(markets)},
+            algorithm={"scheduler": "asha", "sampler": "random", "seed": rng.randrange(1000)},
+        )
+
+    def _submit(self, key: str, wanted: dict[str, Any], number: int) -> str | None:
+        """None where it was refused for as long as a customer tries: a machine that is away may be wanted."""
+        refused = 0
+        while not self._given_up.is_set() and refused < REFUSED_MAX:
+            try:
+                with self._deployment.client(number) as client:
+                    found = client.submit(wanted, idempotency_key=key).id
+                self._history.write("submitted", key=key, job=found)
+                return found
+            except ApiError as error:
+                refused += 400 <= error.status < 500
+                self._failed(error)
+        return None
+
+    def _failed(self, error: ApiError) -> None:
+        self._history.write("failed", status=error.status, said=str(error)[:300])
+        self._given_up.wait(AGAIN_S)
+
+    def _follow(self, found: str, number: int) -> None:
+        told: dict[tuple[str, int], float | None] = {}
+        after, state = 0, ""
+        while state not in FINAL and not self._given_up.is_set():
+            try:
+                with self._deployment.client(number) as client:
+                    for event in client.events(found, after=after):
+                        after = event.id if event.id is not None else after
+                        if event.type == "report":
+                            self._report(found, event.data, told)
+                        elif event.type == "job" and event.data["state"] != state:
+                            state = event.data["state"]
+                            self._history.write("state", job=found, state=state)
+            except ApiError as error:
+                self._failed(error)
+        self.live.pop(found, None)
+        self._places.release()
+
+    def _report(self, found: str, told: dict[str, Any], before: dict[tuple[str, int], float | None]) -> None:
+        """Each as it was first told, and again where it is told otherwise: a stream goes on a little before where it broke."""
+        place, value = (told["trial"], told["step"]), told["metric"]
+        if place not in before or before[place] != value:
+            before[place] = value
+            self._history.write("report", job=found, trial=place[0], step=place[1], value=value)

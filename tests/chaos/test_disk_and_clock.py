@@ -1,0 +1,82 @@
+"""A disk that is full and free again, and a clock that is moved for those whose clock it is."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.chaos.clock import Clock
+from tests.chaos.disk import Disk
+
+WRITER = """
+import sys
+for line in sys.stdin:
+    try:
+        with open(line.strip(), "wb") as file:
+            file.write(bytes(100_000))
+        print("written", flush=True)
+    except OSError:
+        print("refused", flush=True)
+"""
+
+
+@pytest.fixture
+def writer() -> Iterator["subprocess.Popen[str]"]:
+    found = subprocess.Popen(
+        [sys.executable, "-c", WRITER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    yield found
+    found.kill()
+    found.communicate()
+
+
+@pytest.mark.parametrize("is_limit", [False, True])
+def test_who_writes_on_a_full_disk_is_refused_until_it_is_free(
+    writer: "subprocess.Popen[str]", tmp_path: Path, is_limit: bool
+) -> None:
+    """`is_limit`: as on a machine where nobody may mount a file system."""
+    disk = Disk(tmp_path / "disk", lambda: [psutil.Process(writer.pid)], size_mb=2)
+
+    def writes(name: str) -> str:
+        assert writer.stdin is not None
+        assert writer.stdout is not None
+        writer.stdin.write(f"{disk.folder / name}\n")
+        writer.stdin.flush()
+        return writer.stdout.readline().strip()
+
+    try:
+        if is_limit:
+            disk.remove()
+            disk.folder.mkdir()
+        assert writes("before") == "written"
+        disk.fill()
+        assert writes("full") == "refused"
+        disk.free()
+        assert writes("after") == "written"
+    finally:
+        disk.remove()
+    assert is_limit or not disk.folder.exists() or not disk.is_mounted
+
+
+def test_the_clock_of_our_processes_jumps_and_comes_back(tmp_path: Path) -> None:
+    clock = Clock(tmp_path)
+    tells, ours = "import time; print(time.time())", "-m tuner.service.driver"
+
+    def off_by_s(*more: str) -> int:
+        environment = {**os.environ, **clock.environment}
+        words = [sys.executable, "-c", tells, *more]
+        said = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+        return round((float(said.stdout) - time.time()) / 100) * 100
+
+    can = clock.jump(7200)
+    assert off_by_s(ours) == (7200 if can else 0)
+    assert off_by_s() == 0
+    clock.jump(-7200)
+    assert off_by_s(ours) == (-7200 if can else 0)
+    clock.jump(0)
+    assert off_by_s(ours) == 0

@@ -1,0 +1,120 @@
+"""Whoever takes forever to send a request is hung up on, and nobody else."""
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+import uvicorn
+import uvloop
+from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
+
+from tuner.cli import patience
+from tuner.cli.patience import PatientProtocol
+
+WHOLE = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nabcd"
+
+
+async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+    body, more = b"", True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            return
+        body, more = body + message["body"], message["more_body"]
+    await asyncio.sleep(3 * patience.ARRIVE_S)  # an answer may take as long as it likes
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def at_once(scope: Scope, receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
+    await send({"type": "http.response.body", "body": b"abcd"})
+
+
+async def served(client: bytes, *, trickle: bytes = b"") -> bytes:
+    """What comes back until the connection is closed, while bytes trickle in."""
+    config, state = uvicorn.Config(echo, ws="none", timeout_keep_alive=600, lifespan="off"), ServerState()
+    config.load()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: PatientProtocol(config, state, {}), "127.0.0.1", 0
+    )
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    writer.write(client)
+
+    async def drip() -> None:
+        with suppress(ConnectionError):
+            for byte in trickle * 10_000:
+                writer.write(bytes([byte]))
+                await writer.drain()
+                await asyncio.sleep(0.02)
+
+    dripping, got = asyncio.create_task(drip()), b""
+    with suppress(ConnectionError):
+        async with asyncio.timeout(60):
+            while part := await reader.read(4096):
+                got += part
+    dripping.cancel()
+    writer.close()
+    server.close()
+    return got
+
+
+@pytest.mark.parametrize(
+    ("sent", "trickle"),
+    [
+        (b"", b""),
+        (b"GET / HT", b""),
+        (b"GET / HTTP/1.1\r\nX: ", b"x"),
+        (WHOLE[:-2], b""),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n", b"x"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+    ],
+)
+def test_who_sends_no_whole_request_is_hung_up_on(
+    monkeypatch: pytest.MonkeyPatch, sent: bytes, trickle: bytes
+) -> None:
+    monkeypatch.setattr(patience, "ARRIVE_S", 0.2)
+    assert b"200 OK" not in asyncio.run(served(sent, trickle=trickle))
+
+
+def test_whole_requests_are_answered_one_after_another_however_long_it_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Then, as no other comes, the connection ends."""
+    monkeypatch.setattr(patience, "ARRIVE_S", 0.2)
+    assert asyncio.run(served(WHOLE * 2)).count(b"abcd") == 2
+
+
+def test_headers_that_do_not_end_are_refused_before_they_fill_the_memory() -> None:
+    endless = b"GET / HTTP/1.1\r\n" + b"X: %b\r\n" % (b"x" * 1000) * 200
+    assert b"431 Request Header Fields Too Large" in asyncio.run(served(endless))
+    assert b"431 Request Header Fields Too Large" in asyncio.run(served(WHOLE + endless))
+
+
+def test_a_request_that_came_while_the_loop_was_busy_is_answered_though_the_time_to_close_has_come() -> None:
+    async def tried() -> bytes:
+        config = uvicorn.Config(at_once, ws="none", timeout_keep_alive=1, lifespan="off")
+        config.load()
+        state = ServerState()
+        server = await asyncio.get_running_loop().create_server(
+            lambda: PatientProtocol(config, state, {}), "127.0.0.1", 0
+        )
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(WHOLE)
+        got = await reader.readuntil(b"abcd")
+        writer.write(WHOLE)
+        (connection,) = state.connections
+        assert isinstance(connection, PatientProtocol)
+        connection.timeout_keep_alive_handler()  # its bytes are not read yet
+        async with asyncio.timeout(60):
+            got += await reader.readuntil(b"abcd")
+        writer.close()
+        server.close()
+        return got
+
+    assert uvloop.run(tried()).count(b"200 OK") == 2
+
+
+def test_the_limit_is_what_is_promised() -> None:
+    assert patience.ARRIVE_S <= 30

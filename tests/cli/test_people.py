@@ -1,0 +1,96 @@
+"""Projects, members and keys from the command line: what is printed as JSON is what REST answers."""
+
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.cli.conftest import Tuner
+from tests.cli.test_commands import printed
+from tests.fakes import FakeService
+from tuner.settings import Settings
+
+service, rest = fakes.fixtures("module")
+THERE = {"Tuner-Project": "vision"}
+
+
+@pytest.fixture(autouse=True)
+def vision(rest: TestClient) -> None:
+    rest.post("/v1/projects", json={"name": "vision"})
+    rest.put("/v1/members/ada", json={"role": "submitter"}, headers=THERE)
+
+
+def asked(rest: TestClient, path: str) -> Any:
+    return rest.get(path, headers=THERE).json()
+
+
+@pytest.mark.parametrize("what", ["projects", "users", "members", "keys"])
+def test_listings_are_what_rest_answers(tuner: Tuner, rest: TestClient, what: str) -> None:
+    rest.post("/v1/keys", json={"user": "ada", "name": "listed"}, headers=THERE)
+    found = printed(tuner("--project", "vision", what, "list", "--json"))
+    assert found == asked(rest, f"/v1/{what}")
+    assert found["items"]
+    shown = tuner("--project", "vision", what, "list").stdout
+    assert {"projects": "vision", "keys": "listed"}.get(what, "ada") in shown
+
+
+def test_the_operator_works_in_the_project_that_is_named(
+    tuner: Tuner, rest: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert printed(tuner("whoami", "--json"))["project"] == "default"
+    assert printed(tuner("--project", "vision", "whoami", "--json")) == asked(rest, "/v1/whoami")
+    assert "operator, operator of vision" in tuner("--project", "vision", "whoami").stdout
+    refused = tuner("--project", "nowhere", "whoami")
+    assert refused.exit_code == 1
+    assert "there is no project 'nowhere'" in refused.stderr
+    monkeypatch.setenv("TUNER_PROJECT", "vision")
+    assert printed(tuner("whoami", "--json"))["project"] == "vision"
+
+
+def test_a_project_is_made_and_shown(tuner: Tuner, rest: TestClient) -> None:
+    made = printed(tuner("projects", "add", "speech", "--json"))
+    assert (
+        made
+        == printed(tuner("projects", "show", "speech", "--json"))
+        == rest.get("/v1/projects/speech").json()
+    )
+    assert tuner("projects", "add", "speech").exit_code == 1
+
+
+def test_members_come_change_and_go(tuner: Tuner, rest: TestClient) -> None:
+    at = ("--project", "vision", "members")
+    made = printed(tuner(*at, "set", "eve", "--role", "viewer", "--json"))
+    assert made in asked(rest, "/v1/members")["items"]
+    assert printed(tuner(*at, "set", "eve", "--role", "admin", "--json"))["role"] == "admin"
+    assert tuner(*at, "remove", "eve").exit_code == 0
+    assert tuner(*at, "remove", "eve").exit_code == 1
+    assert "did you mean admin" in tuner(*at, "set", "eve", "--role", "admn").stderr
+
+
+def test_users_are_disabled_and_enabled(tuner: Tuner) -> None:
+    assert printed(tuner("users", "disable", "ada", "--json"))["disabled"]
+    assert not printed(tuner("users", "enable", "ada", "--json"))["disabled"]
+
+
+def test_a_key_is_shown_when_it_is_made_and_opens_its_project(
+    tuner: Tuner, rest: TestClient, service: FakeService
+) -> None:
+    at = ("--project", "vision", "keys")
+    made = printed(tuner(*at, "make", "ada", "--name", "laptop", "--expires-in", "2d", "--json"))
+    with_it = {"Authorization": f"Bearer {made['secret']}"}
+    assert rest.get("/v1/whoami", headers=with_it).json()["user"] == "ada"
+    shown = tuner(*at, "rotate", made["id"], "--overlap", "0s").stdout
+    assert "shown only now: tnr_" in shown
+    assert rest.get("/v1/whoami", headers=with_it).status_code == 401
+    new = shown.rpartition("only now: ")[2].split()[0]
+    assert rest.get("/v1/whoami", headers={"Authorization": f"Bearer {new}"}).json()["key"] == new[:12]
+    assert tuner(*at, "revoke", new[:12]).exit_code == 0
+    assert rest.get("/v1/whoami", headers={"Authorization": f"Bearer {new}"}).status_code == 401
+    assert tuner(*at, "revoke", "tnr_00000000").exit_code == 1
+
+
+def test_what_is_no_name_of_a_project_is_no_setting() -> None:
+    assert Settings.from_env({"TUNER_PROJECT": "vision"}).project == "vision"
+    with pytest.raises(ValueError, match="TUNER_PROJECT"):
+        Settings.from_env({"TUNER_PROJECT": "a\nb"})

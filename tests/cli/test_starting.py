@@ -1,0 +1,118 @@
+"""What a service that takes over from another one does not do before it answers."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests import fakes
+from tuner.cli import beside as beside_
+from tuner.cli.beside import Beside
+from tuner.cli.server import listen
+from tuner.service.figures import Reader
+from tuner.service.mirroring import Mirrors
+from tuner.service.preloading import LATER
+from tuner.service.storage_watch import StorageWatch
+from tuner.store.database import Database
+
+# Each takes a tenth of a second or more to import, and torch and Ray seconds.
+HEAVY = (
+    "ray",
+    "torch",
+    "optuna",
+    "alembic",
+    "scipy",
+    "pandas",
+    "pyarrow",
+    "sklearn",
+    "mlflow",
+    "tensorboardX",
+)
+START = """
+import sys
+import tuner.cli.main, tuner.cli.server
+from tuner.cli.server import build, create_app
+from tuner.settings import Settings
+app = create_app(build(Settings.from_env()))
+assert app.state.service.database.revision(), "it is empty"
+print(*[name for name in sys.argv[1:] if name in sys.modules])
+"""
+
+
+def imported(home: Path, *names: str) -> list[str]:
+    """Which of these a service has imported by the time that it could answer."""
+    environment = {"TUNER_HOME": str(home), "TUNER_OPTUNA_STORAGE": f"sqlite:///{home}/optuna.db"}
+    command = [sys.executable, "-c", START, *names]
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, check=True
+    )
+    return done.stdout.split()
+
+
+def test_a_start_on_a_database_that_is_up_to_date_imports_nothing_heavy(tmp_path: Path) -> None:
+    first = Database(f"sqlite:///{tmp_path}/tuner.db")
+    first.migrate()
+    first.dispose()
+    assert imported(tmp_path, *HEAVY, *LATER) == []
+
+
+def test_an_empty_database_is_made_all_the_same(tmp_path: Path) -> None:
+    assert imported(tmp_path, "alembic") == ["alembic"]
+
+
+def test_the_rest_begins_when_the_service_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside_, "FIRST_ANSWERS_S", 0.0)
+    service, ready = fakes.service_in(tmp_path), threading.Event()
+    storage = StorageWatch(service)
+    beside = Beside(service, Reader(service), storage, Mirrors(service), after=ready)
+    beside.start()
+    beside.join(0.2)
+    assert beside.is_alive()
+    assert storage.ident is None
+    ready.set()
+    beside.join(60)
+    assert storage.ident is not None
+    assert all(name in sys.modules for name in LATER)
+    storage.stop()
+
+
+def test_a_service_that_ends_before_it_is_ready_begins_nothing_more(tmp_path: Path) -> None:
+    service, ready = fakes.service_in(tmp_path), threading.Event()
+    storage = StorageWatch(service)
+    beside = Beside(service, Reader(service), storage, Mirrors(service), after=ready)
+    beside.start()
+    beside.stop()
+    ready.set()
+    beside.join(60)
+    assert not beside.is_alive()
+    assert storage.ident is None
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_an_answer_does_not_wait_for_an_acknowledgement(tmp_path: Path, host: str) -> None:
+    """Of an answer in two packets the second would, for 40 ms, on a connection without TCP_NODELAY."""
+
+    async def told() -> int:
+        found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            accepted: socket.socket = writer.get_extra_info("socket")
+            found.set_result(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        settings = replace(fakes.service_in(tmp_path).settings, host=host, port=0)
+        server = await asyncio.start_server(connected, sock=listen(settings))
+        async with server:
+            _, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
+            set_to = await found
+            writer.close()
+            await writer.wait_closed()
+        return set_to
+
+    assert asyncio.run(told())

@@ -1,0 +1,44 @@
+"""Rungs, scores, and what is wrong with what they are made of."""
+
+import math
+
+import pytest
+
+from tuner.domain.fidelity import Fidelity
+from tuner.domain.objective import Objective
+
+
+@pytest.mark.parametrize(
+    ("fidelity", "pointer"),
+    [
+        (Fidelity(min=0), "/fidelity/min"),
+        (Fidelity(max=0), "/fidelity/max"),
+        (Fidelity(max=10_000_001), "/fidelity/max"),
+        (Fidelity(min=5, max=4), "/fidelity/max"),
+        (Fidelity(reduction_factor=1), "/fidelity/reduction_factor"),
+        (Fidelity(unit=" "), "/fidelity/unit"),
+    ],
+)
+def test_what_is_no_fidelity_is_pointed_at(fidelity: Fidelity, pointer: str) -> None:
+    assert [fault.pointer for fault in fidelity.faults()] == [pointer]
+
+
+def test_rungs_lie_a_factor_apart_below_the_last_step() -> None:
+    assert Fidelity(min=1, max=27).rungs() == (1, 3, 9)
+    assert Fidelity(min=2, max=9, reduction_factor=2).rungs() == (2, 4, 8)
+    assert Fidelity(min=9, max=9).rungs() == Fidelity().rungs() == ()
+    assert Fidelity(min=1, max=27).faults() == []
+
+
+def test_a_higher_score_is_better_in_either_mode() -> None:
+    up, down = Objective("acc", target=0.9), Objective("loss", "min", target=0.1)
+    assert up.score(0.5) == 0.5
+    assert down.score(0.5) == -0.5
+    assert [up.reached(0.9), up.reached(0.89), down.reached(0.1), down.reached(0.11)] == [True, False] * 2
+    assert not Objective("acc").reached(math.inf)
+
+
+def test_what_is_no_objective_is_pointed_at() -> None:
+    assert [fault.pointer for fault in Objective(" ").faults()] == ["/objective/metric"]
+    assert [fault.pointer for fault in Objective("a", target=math.nan).faults()] == ["/objective/target"]
+    assert Objective("a", target=0.5).faults() == []

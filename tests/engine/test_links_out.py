@@ -1,0 +1,168 @@
+"""What user code leaves in the storage, or hands over as a checkpoint, leads to nothing outside."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tuner.engine.attempt_logs import Printed, TrialLogs
+from tuner.engine.checkpoints import MANIFEST, CheckpointDamaged, CheckpointMissing, CheckpointStore, Found
+from tuner.engine.worker.publishing import leads_astray
+
+SECRET = b"what nobody is to see"
+TRIAL, FOUND = "trial_00000", Found(3, 1)
+NAMES = [
+    "../outside", "../../outside", "../../../../../outside", "a/../../outside", "./../outside", "ABS", "//ABS", "", ".", "..", "a/..",
+    "../step_00000002-a1/state.pt", "../../trial_00001/step_00000003-a1/state.pt", "a/../../../../../outside", "\u0000", "state.pt/..",
+    "../" * 40 + "ABS", "a/b/../../../outside",
+]  # fmt: skip
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    (tmp_path / "outside").write_bytes(SECRET)
+    return tmp_path / "outside"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Of a whole checkpoint."""
+    source = tmp_path / "source"
+    (source / "inner").mkdir(parents=True)
+    (source / "state.pt").write_bytes(b"state")
+    (source / "inner/more.pt").write_bytes(b"more")
+    store(tmp_path).publish(TRIAL, 1, 3, source)
+    return tmp_path / "storage/default/job_1" / TRIAL / FOUND.name
+
+
+def store(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore(str(tmp_path / "storage"), "default", "job_1")
+
+
+def name_file(folder: Path, name: str) -> None:
+    """The manifest says that the checkpoint has it, and that it is as the one outside."""
+    told = json.loads((folder / MANIFEST).read_text())
+    described = {"path": name, "bytes": len(SECRET), "sha256": hashlib.sha256(SECRET).hexdigest()}
+    (folder / MANIFEST).write_text(json.dumps({**told, "files": [*told["files"], described]}))
+
+
+@pytest.mark.parametrize("name", NAMES, ids=repr)
+def test_a_manifest_that_names_a_file_elsewhere_is_not_believed(
+    tmp_path: Path, folder: Path, outside: Path, name: str
+) -> None:
+    name_file(folder, name.replace("ABS", str(outside).lstrip("/") if name != "ABS" else str(outside)))
+    with pytest.raises((CheckpointDamaged, ValueError)):
+        store(tmp_path).fetch(TRIAL, FOUND, tmp_path / "here")
+
+
+def _instead(path: str, target: str) -> Callable[[Path, Path], None]:
+    def plant(folder: Path, outside: Path) -> None:
+        place, to = folder / path, target.replace("ABS", str(outside))
+        if place.exists():
+            place.rename(outside.with_name("moved"))
+        place.symlink_to(to)
+        if path != MANIFEST:
+            name_file(folder, path)
+
+    return plant
+
+
+def _whole_elsewhere(folder: Path, outside: Path) -> None:
+    folder.rename(outside.with_name("elsewhere"))
+    folder.symlink_to(outside.with_name("elsewhere"))
+
+
+def _folder_within(folder: Path, outside: Path) -> None:
+    (folder / "inner").rename(outside.with_name("inner"))
+    (folder / "inner").symlink_to(outside.with_name("inner"))
+
+
+def _trial_elsewhere(folder: Path, outside: Path) -> None:
+    folder.parent.rename(outside.with_name("trial"))
+    folder.parent.symlink_to(outside.with_name("trial"))
+
+
+LINKS = {
+    "a file": _instead("extra.pt", "ABS"),
+    "a file, by a way that climbs": _instead("extra.pt", "../../../../../outside"),
+    "the state": _instead("state.pt", "ABS"),
+    "a link to a link": _instead("inner/link", "../inner/../../../../../../outside"),
+    "the manifest": _instead(MANIFEST, "ABS"),
+    "a folder within": _folder_within,
+    "the checkpoint": _whole_elsewhere,
+    "the trial": _trial_elsewhere,
+}
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_a_link_out_of_the_storage_is_not_followed(
+    tmp_path: Path, folder: Path, outside: Path, name: str
+) -> None:
+    assert store(tmp_path).fetch(TRIAL, FOUND, tmp_path / "here") == folder
+    LINKS[name](folder, outside)
+    with pytest.raises((CheckpointDamaged, CheckpointMissing)):
+        store(tmp_path).fetch(TRIAL, FOUND, tmp_path / "here")
+
+
+def test_a_job_that_the_operator_moved_to_another_disk_is_read(tmp_path: Path, folder: Path) -> None:
+    job = folder.parents[1]
+    job.rename(tmp_path / "other-disk")
+    job.symlink_to(tmp_path / "other-disk")
+    assert (store(tmp_path).fetch(TRIAL, FOUND, tmp_path / "here") / "state.pt").read_bytes() == b"state"
+
+
+def test_a_log_that_is_a_link_is_none(tmp_path: Path, outside: Path) -> None:
+    logs = TrialLogs(str(tmp_path / "storage"), "default", "job_1", TRIAL)
+    logs.write(1, Printed(5, b"words", b"", complete=True))
+    place = tmp_path / "storage/default/job_1" / TRIAL / "logs"
+    real = (place / "a1.log").read_bytes()
+    assert logs.read(1) is not None
+    outside.write_bytes(real)
+    (place / "a2.log").symlink_to(outside)
+    assert logs.read(2) is None
+
+
+# What user code says it has saved
+
+CLAIMS = [
+    "", "/", "..", "../other", "../../..", "/etc", "/proc/self", "/tmp", ".", "step/../..", "step/../../other", "link-out", "link-up",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=repr)
+def test_a_checkpoint_is_only_what_lies_in_its_directory(tmp_path: Path, claim: str) -> None:
+    staging = tmp_path / "staging/trial_00000-a1"
+    (staging / "step").mkdir(parents=True)
+    (tmp_path / "staging/other").mkdir()
+    (staging / "link-out").symlink_to("/etc")
+    (staging / "link-up").symlink_to("..")
+    assert leads_astray(staging / "step", staging) == ""
+    assert "is not in the directory for checkpoints" in leads_astray(staging / claim, staging)
+
+
+TARGETS = [
+    "/etc/passwd",
+    "/proc/self/environ",
+    "../../../outside",
+    "..",
+    "../other-step/state.pt",
+    "/",
+    "nowhere/../../x",
+    "/nowhere",
+]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("place", ["state.pt", "inner/deep/state.pt"])
+def test_a_link_out_of_a_checkpoint_is_not_stored(tmp_path: Path, target: str, place: str) -> None:
+    step = tmp_path / "staging/step"
+    (step / place).parent.mkdir(parents=True)
+    (step / "real").write_text("state")
+    (step / "fine").symlink_to("real")
+    assert leads_astray(step, tmp_path / "staging") == ""
+    (step / place).symlink_to(target if target.startswith("/") else "../" * place.count("/") + target)
+    assert os.path.islink(step / place)
+    assert f"{place} is a link out of the checkpoint" in leads_astray(step, tmp_path / "staging")

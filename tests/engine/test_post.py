@@ -1,0 +1,31 @@
+"""A driver's post: what it reads of its job, over a database that may be cut off."""
+
+import pytest
+
+from tests.store.builders import JOB, create, new_job
+from tuner.domain.errors import Unavailable
+from tuner.engine.ray_driver.main import Post
+from tuner.store import jobs
+from tuner.store.database import Database
+from tuner.store.jobs import Control
+
+
+@pytest.mark.parametrize(("cuts", "answers"), [(0, True), (1, True), (2, False)])
+def test_a_driver_that_was_cut_off_while_it_asked_asks_once_more(
+    database: Database, monkeypatch: pytest.MonkeyPatch, cuts: int, answers: bool
+) -> None:
+    create(database, new_job())
+    whole, left = jobs.control, [None] * cuts
+
+    def cut(*args: object) -> Control:
+        if left:
+            left.pop()
+            raise Unavailable("the server closed the connection")
+        return whole(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(jobs, "control", cut)
+    if answers:
+        assert Post(database, JOB, 1).control().wish is None
+    else:
+        with pytest.raises(Unavailable):
+            Post(database, JOB, 1).control()

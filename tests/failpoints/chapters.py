@@ -1,0 +1,256 @@
+"""What clients ask for, in chapters that pass every commit between them. Each can be begun anew at any point, and is then gone on with."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from tests.failpoints.life import NODES, SPOT, Life
+from tests.mirrors.following import follower
+from tests.packages.making import plain
+from tests.service.restoring import back_up, put_back
+from tuner.domain.errors import Fenced
+from tuner.domain.job import FINAL
+from tuner.domain.time import NS
+from tuner.engine.simulated.world import SimulatedRun
+from tuner.engine.worker.self_test import Verdict
+from tuner.service import packages
+from tuner.store.database import newest_revision, older_revisions
+
+SMALL, MORE, SPOT_USD = 0.0002, 0.0004, 0.001
+URL = "http://127.0.0.1:9/hook"
+
+
+def schema(life: Life) -> None:
+    """An empty database, and a small job in it."""
+    life.service.database.migrate()
+    life.submit("first", usd=SMALL)
+    life.finish()
+
+
+def older(life: Life) -> None:
+    """The schema is taken back by a step, and brought up to date again."""
+    database = life.service.database
+    before = older_revisions(newest_revision())[0]
+    if database.revision() != before:
+        database.downgrade(before)
+    database.migrate()
+    life.submit("first", usd=SMALL)
+    life.finish()
+
+
+def turns(life: Life) -> None:
+    """A job whose trials are promoted."""
+    life.submit("whole", usd=MORE)
+    life.finish()
+
+
+def queue(life: Life) -> None:
+    """Jobs are paused, resumed, topped up and cancelled before they run; then the service stops."""
+    first = life.submit("first", usd=SMALL / 2)
+    life.ask("pause", "POST", f"/v1/jobs/{first}/pause")
+    life.ask("resume", "POST", f"/v1/jobs/{first}/resume")
+    life.ask("more", "PATCH", f"/v1/jobs/{first}", budget={"usd": SMALL})
+    second = life.submit("second")
+    life.ask("cancel", "POST", f"/v1/jobs/{second}/cancel")
+    life.finish()
+    life.service.leading.give_up()
+
+
+def cancelled(life: Life) -> None:
+    """A job is cancelled while it runs."""
+    job = life.submit("runs", usd=0.004)
+    if life.launch(job) and (run := life.drive(job, messages=12)) is not None:
+        life.ask("stop", "POST", f"/v1/jobs/{job}/cancel")
+        life.go_on(run)
+    life.ask("stop", "POST", f"/v1/jobs/{job}/cancel")
+    life.finish()
+    assert life.row(job).state == "cancelled"
+
+
+def hangs(life: Life) -> None:
+    """A driver is not heard of any more, and the next one goes on; then the first one wakes up."""
+    job = life.submit("hangs", usd=MORE)
+    if life.launch(job):
+        first = life.drive(job, messages=15)
+        assert first is not None
+        submission = f"{job}-{life.post(job).epoch}"
+        for seconds in (100, 5, 5, 5, 5):
+            if submission not in life.service.cluster.stopped:
+                life.pass_s(seconds)
+        assert submission in life.service.cluster.stopped
+        life.service.cluster.statuses[submission] = "failed"
+        if life.launch(job):
+            second = life.drive(job, messages=5)
+            assert second is not None
+            wakes_up(life, first)
+            life.go_on(second)
+    life.finish()
+
+
+def wakes_up(life: Life, run: SimulatedRun) -> None:
+    """It does not know that another one is at work."""
+    try:
+        life.go_on(run)
+    except Fenced:
+        return
+    raise AssertionError("a driver that was replaced went on")
+
+
+def dies(life: Life) -> None:
+    """Drivers die as they begin."""
+    job = life.submit("dies")
+    for _ in range(20):
+        if not life.launch(job):
+            break
+        life.service.cluster.statuses[f"{job}-{life.post(job).epoch}"] = "failed"
+    assert life.row(job).state == "failed"
+
+
+def hours(life: Life) -> None:
+    """A job whose turn comes when its window has closed."""
+    hour = datetime.fromtimestamp(life.service.now() // NS, UTC).hour
+    life.submit("later", usd=SMALL, window={"start": f"{hour:02}:00", "end": f"{(hour + 1) % 24:02}:00"})
+    life.pass_s(7200)
+    life.finish()
+
+
+def limits(life: Life) -> None:
+    """A budget above jobs is spent, told of, raised, and removed."""
+    alerts = [{"at": 0.5, "url": URL}]
+    life.ask("limit", "PUT", "/v1/budgets/all", usd=SMALL, alerts=alerts)
+    bounded = life.submit("bounded", usd=2 * SMALL)
+    if "raise" not in life.acks and life.row(bounded).state not in FINAL:
+        for _ in range(50):
+            if life.row(bounded).state == "paused" or not life.launch(bounded):
+                break
+            life.drive(bounded)
+        for _ in range(3):
+            life.pass_s(30)
+    life.ask("raise", "PUT", "/v1/budgets/all", usd=1, alerts=alerts)
+    life.finish()
+    if "remove" not in life.acks:
+        life.pass_s(60)
+        if (found := life.client.get("/v1/budgets/all")).status_code == 200:
+            assert [one["state"] for one in found.json()["deliveries"]] == ["delivered"]
+        life.ask("remove", "DELETE", "/v1/budgets/all", done=404)
+
+
+def people(life: Life) -> None:
+    """Somebody gets a key in a project with a quota, another one in its stead, and loses all."""
+    life.ask("project", "POST", "/v1/projects", name="vision", done=409)
+    life.ask("quota", "PUT", "/v1/quota", concurrent_jobs=5)
+    life.ask("member", "PUT", "/v1/members/ada", role="submitter")
+    key = life.ask("key", "POST", "/v1/keys", user="ada", name="hers")
+    another = life.ask("rotate", "POST", f"/v1/keys/{key}/rotate", done=409)
+    life.ask("revoke", "DELETE", f"/v1/keys/{another or key}")
+    life.ask("disable", "PATCH", "/v1/users/ada", disabled=True)
+    life.ask("leave", "DELETE", "/v1/members/ada", done=404)
+    assert {one["state"] for one in life.client.get("/v1/keys").json()["items"]} == {"revoked"}
+    life.submit("theirs", usd=SMALL)
+    life.finish()
+
+
+def uploaded(life: Life) -> None:
+    """A package, which is sent again where nobody said that it is there."""
+    service = life.service
+    on = replace(service, settings=replace(service.settings, packages=True))
+    if "package" not in life.acks:
+        life.tell("ack", "package", packages.put(on, plain(), "mine")[0].id)
+    assert [row.name for row in packages.page(on, before=None, limit=9)] == ["mine"]
+    life.submit("beside", usd=SMALL)
+    life.finish()
+
+
+def mirrored(life: Life) -> None:
+    """A mirror follows, and the service stops."""
+    job = life.submit("seen", usd=SMALL)
+    life.finish()
+    mirror = Mirror()
+    one = follower(life.service, lambda: mirror)
+    one.one_pass()
+    assert mirror.told == {job: "succeeded"}
+    one._let_go()
+
+
+def forgetful(life: Life) -> None:
+    """A trainable that does not pass the restore self-test."""
+    life.service.cluster.found = NODES
+    job = life.submit("forgets", usd=SPOT_USD, resources=SPOT)
+    life.verdicts[job] = Verdict(False, "it forgets")
+    life.finish()
+    assert life.row(job).state == "failed"
+
+
+def slow(life: Life) -> None:
+    """A trainable that does not pass the restore self-test this time."""
+    life.service.cluster.found = NODES
+    job = life.submit("slow", usd=SPOT_USD, resources=SPOT)
+    life.verdicts[job] = Verdict(False, "it was not through", lasting=False)
+    life.finish()
+    assert life.row(job).state == "succeeded"
+
+
+def restored(life: Life) -> None:
+    """A backup is made while a job runs, and put back in place of what there is."""
+    kept = life.submit("kept", usd=SMALL)
+    if life.launch(kept):
+        life.drive(kept)
+    half = life.submit("half", usd=MORE)
+    file = life.service.settings.home / "backup"
+    if not file.exists():
+        if life.launch(half):
+            life.drive(half, messages=20)
+        life.service.leading.give_up()
+        back_up(life.service, file)
+    if "restored" not in life.acks:
+        life.service.database.dispose()
+        put_back(life.service, file)
+        life.acks["restored"] = ""
+        life.tell("ack", "restored", "")
+    for name in life.service.cluster.statuses:
+        life.service.cluster.statuses[name] = "failed"
+    life.begin(life.service.settings)
+    life.ask("again", "POST", f"/v1/jobs/{half}/resume")
+    life.finish()
+
+
+class Mirror:
+    """Holds in which state each job was told last."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, str] = {}
+
+    def positions(self) -> dict[str, Any]:
+        return {}
+
+    def write(self, changes: Any) -> bool:
+        self.told[changes.job.id] = changes.job.state
+        return True
+
+    def close(self) -> None:
+        return
+
+
+# A commit is tried out in the first of them that passes it.
+CHAPTERS: Mapping[str, Callable[[Life], None]] = {
+    one.__name__: one
+    for one in (
+        turns,
+        schema,
+        older,
+        queue,
+        cancelled,
+        hangs,
+        dies,
+        hours,
+        limits,
+        people,
+        uploaded,
+        mirrored,
+        forgetful,
+        slow,
+        restored,
+    )
+}
+EMPTY = ("schema",)

@@ -1,0 +1,264 @@
+"""What one process does for a client: service, controller, keeper and driver in one, over a simulated cluster.
+
+It may end at any commit. The next one is told what was acknowledged, repeats what was not, and goes on.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from sqlalchemy import event
+
+from tests import fakes
+from tests.engine.seats import Seats
+from tests.fakes import FakeCluster, FakeService
+from tuner.domain.events import Asked
+from tuner.domain.job import FINAL
+from tuner.domain.time import NS, Instant
+from tuner.engine.ray_cluster import Node
+from tuner.engine.ray_driver.main import Heart, Post, _heirs
+from tuner.engine.ray_driver.spot_gate import SpotGate
+from tuner.engine.simulated.world import SimulatedRun
+from tuner.engine.worker.self_test import Verdict
+from tuner.service import mirroring, outgoing
+from tuner.service.controller import Controller
+from tuner.service.keeper import Keeper
+from tuner.settings import Settings
+from tuner.store import above, above_changes, jobs, launches, leadership, ledger
+from tuner.store.database import Database
+from tuner.store.journal import SqlJournal
+from tuner.tuning.samplers import sampler_for
+
+Tell = Callable[..., None]
+KIND = {"instance-type": "tiny", "usd-per-hour": "0.2"}
+NODES = [
+    Node("demand", 2, 0, 8 << 30, {**KIND, "ray.io/market-type": "on-demand"}),
+    Node("spot", 2, 0, 8 << 30, {**KIND, "ray.io/market-type": "spot"}),
+]
+SPOT = {"market": "spot_with_fallback"}
+
+
+@dataclass
+class Earlier:
+    """What those outside know of the processes before: their answers by step, and which drivers Ray was given."""
+
+    acks: dict[str, str] = field(default_factory=dict)
+    submitted: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Clock(fakes.FakeClock):
+    """Goes on only as it is told to."""
+
+    at: int = 0
+
+    def __post_init__(self) -> None:
+        self.at = self.at or time.time_ns()
+
+
+@dataclass
+class Cluster(FakeCluster):
+    """Ray knows a driver by its submission: one that is given to it again is the same one. All died with the machine."""
+
+    tell: Tell = print
+
+    def submit(self, submission_id: str, **more: Any) -> None:
+        self.tell("submitted", submission_id)
+        super().submit(submission_id, **more)
+
+
+class Journal(fakes.SimulatedSqlJournal):
+    """The driver's beginning as in `tuner.engine.ray_driver.main`; tells of each report once it is committed."""
+
+    def __init__(self, life: "Life", database: Database, job: str, project: str, at: Instant) -> None:
+        post = life.post(job)
+        with database.read() as db:
+            row = jobs.get(db, job)
+        _heirs(post, life.service.settings, row, sampler_for(row.spec), Heart(post))
+        SqlJournal.__init__(self, database, job, project, post.epoch, at)
+        self.ran_ns, self.watchers, self._life, self._of = SqlJournal.running_ns(self), [], life, job
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        new: list[Any] = []
+        with super().transaction() as tx:
+            put = tx.put_report
+
+            def put_report(report: Any) -> bool:
+                if is_new := put(report):
+                    new.append(report)
+                return is_new
+
+            tx.put_report = put_report  # type: ignore[method-assign]
+            yield tx
+        for one in new:
+            self._life.tell("report", self._of, one.trial, one.step, one.value, one.cost.usd.micro_usd)
+
+
+class Life:
+    def __init__(
+        self, url: str, home: Path, failpoint: str, earlier: Earlier, tell: Tell, late_s: int
+    ) -> None:
+        settings = Settings(
+            home=home,
+            database_url=url,
+            storage=str(home / "storage"),
+            node_prices={"local": 0.2},
+            given_api_key=fakes.KEY,
+            webhook_private=True,
+            failpoint=failpoint,
+        )
+        self.acks, self.tell = earlier.acks, tell
+        self.verdicts: dict[str, Verdict] = {}
+        self._cluster = Cluster(tell=tell)
+        self._cluster.statuses = dict.fromkeys(earlier.submitted, "failed")
+        self._clock = Clock(time.time_ns() + late_s * NS)
+        self.begin(settings)
+
+    def begin(self, settings: Settings) -> None:
+        """The service starts, over whatever database is there."""
+        database = Database(settings.database_url, failpoint=settings.failpoint)
+        if database.is_sqlite:  # nobody cuts the power
+            event.listen(database.engine, "connect", lambda raw, _: raw.execute("PRAGMA synchronous = OFF"))
+        self.service = FakeService(settings, database, cluster=self._cluster, now=self._clock)
+        self.client = fakes.client_of(self.service)
+        self.controller, self.keeper = Controller(self.service), Keeper(self.service)
+
+    # The client
+
+    def ask(self, step: str, method: str, path: str, *, done: int = 200, **body: Any) -> str:
+        """Repeats what was not acknowledged; `done` is what a repeat is answered with where that says that it was done before. The
+        answer's id, if it has one."""
+        if step not in self.acks:
+            headers = {"Idempotency-Key": step} if path == "/v1/jobs" else {}
+            answer = self.client.request(method, path, json=body or None, headers=headers)
+            assert answer.status_code < 300 or answer.status_code == done, (step, answer.text)
+            self.acks[step] = str(answer.json().get("id", "")) if answer.content else ""
+            self.tell("ack", step, self.acks[step])
+            if path.startswith("/v1/jobs") and "budget" in body:
+                self.tell("budget", self.acks[step], round(body["budget"]["usd"] * 1e6))
+        return self.acks[step]
+
+    def submit(self, step: str, usd: float = 0.001, **changes: Any) -> str:
+        job = self.ask(f"submit {step}", "POST", "/v1/jobs", **fakes.body(budget={"usd": usd}, **changes))
+        self._clock.pass_s(1)  # jobs of one instant stand in any order
+        return job
+
+    # The service
+
+    def row(self, job: str) -> jobs.JobRow:
+        with self.service.database.read() as db:
+            return jobs.get(db, job)
+
+    def pass_s(self, seconds: float) -> None:
+        self._clock.pass_s(seconds)
+        self.controller.one_pass()
+        self.keeper.one_pass()
+
+    def finish(self) -> None:
+        """Time passes until every job has ended."""
+        for _ in range(100):
+            with self.service.database.read() as db:
+                waiting = launches.live(db)
+                ids = [row[0] for row in db.exec_driver_sql("SELECT id FROM jobs ORDER BY id")]
+            if all(self.row(job).state in FINAL for job in ids):
+                return
+            due = [one for one in waiting if self._cluster.statuses.get(one.submission_id) == "pending"]
+            for one in due:
+                self.drive(one.job)
+            opens = [one.not_before for one in waiting if one.not_before]
+            is_idle = len(opens) == len(waiting) > 0
+            self.pass_s(max(5, (min(opens) - self._clock()) / NS + 1) if is_idle else 5)
+        raise AssertionError({job: self.row(job).state for job in ids})
+
+    def launch(self, job: str) -> bool:
+        """False where the job has ended."""
+        for _ in range(50):
+            if self.row(job).state in FINAL:
+                return False
+            with self.service.database.read() as db:
+                found = launches.get(db, job)
+            assert found is not None
+            if found.state == "submitted" and self.status(found.submission_id) == "pending":
+                return True
+            self.pass_s(5)
+        raise AssertionError(f"{job} was not launched")
+
+    def status(self, submission: str) -> str:
+        return self._cluster.statuses.get(submission, "unknown")
+
+    # The driver
+
+    def post(self, job: str) -> Post:
+        with self.service.database.read() as db:
+            found = launches.get(db, job)
+        assert found is not None
+        return Post(self.service.database, job, found.epoch)
+
+    def drive(self, job: str, messages: float = math.inf) -> SimulatedRun | None:
+        """A driver that was launched works, for so many messages; None where it refused."""
+        post = self.post(job)
+        self._cluster.statuses[f"{job}-{post.epoch}"] = "running"
+        post.beat()
+        post.say_versions()
+        row = post.begin()
+        if any(offer.market == "spot" for offer in row.offers):
+            seats = Seats(list(row.offers), [self.verdicts[job]])
+            gate = SpotGate(post.database, row, post.epoch, lambda: True, -1.0, seat=seats)
+            if (why := gate.refusal(died_at=None)) is not None:
+                gate.refuse(why, died_at=None)
+                return None
+
+        def journal(database: Database, name: str, project: str, at: Instant) -> Journal:
+            return Journal(self, database, name, project, at)
+
+        run = fakes.simulate(self.service, job, messages=0, at=Instant(self._clock()), journal=journal)
+        self.go_on(run, messages)
+        return run
+
+    def go_on(self, run: SimulatedRun, messages: float = math.inf) -> None:
+        """First the driver looks whether somebody wants something else of it."""
+        wish = self.row(run.terms.job).wish
+        if run.loop.end is None and wish in ("pause", "cancel"):
+            run.loop.happened(Asked(run.clock.now(), wish))
+        done = 0
+        while run.loop.end is None and done < messages:
+            assert run.clock.run_next(), "it came to a halt"
+            done += 1
+        self._clock.at = max(self._clock.at, run.clock.now())
+
+    # What it tells at its end
+
+    def tell_all(self) -> None:
+        with self.service.database.write() as db:
+            found = ledger.violations(db)
+            above.shut_out(db)
+            found += above_changes.violations(db, self.service.project, self._clock())
+            ids = [row[0] for row in db.exec_driver_sql("SELECT id FROM jobs")]
+        self.tell("violations", found)
+        for job in ids:
+            answer = self.client.get(f"/v1/jobs/{job}/best")
+            self.tell("best", job, answer.json()["metric"] if answer.status_code == 200 else None)
+
+
+@contextmanager
+def surroundings(tell: Tell) -> Iterator[None]:
+    """One clock for all, and somebody who takes webhooks."""
+
+    def taken(url: str, body: bytes, headers: dict[str, str], **_: Any) -> outgoing.Outcome:
+        tell("webhook", headers["Tuner-Delivery"])
+        return outgoing.Outcome(True, "HTTP 204")
+
+    def own(db: Any, at: Instant) -> Instant:
+        return at
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(outgoing, "send", taken))
+        stack.enter_context(patch.object(leadership, "clock", own))
+        stack.enter_context(patch.object(mirroring, "clock", own))
+        yield

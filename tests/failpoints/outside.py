@@ -1,0 +1,118 @@
+"""What a database holds, recomputed by plain SQL from what clients and drivers were told, with nothing of ours."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import create_engine, text
+
+FIGURES = ("jobs", "reports", "lost", "doubled", "over_micro_usd", "not_ended")
+FINAL = ("succeeded", "cancelled", "failed")
+
+
+@dataclass
+class Found:
+    """`wrong`: in words, nothing where all is right."""
+
+    figures: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+    def add(self, figure: str, what: str, count: int = 1) -> None:
+        self.figures[figure] += count
+        self.wrong.append(what)
+
+
+def look(url: str, words: Iterable[list[Any]]) -> Found:
+    told = defaultdict(list)
+    for kind, *rest in words:
+        told[kind].append(rest)
+    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    with engine.connect() as db:
+
+        def rows(table: str, columns: str) -> list[Any]:
+            return list(db.execute(text(f"SELECT {columns} FROM {table} ORDER BY {columns.split(', ')[0]}")))
+
+        found = Found()
+        _jobs(found, told, rows("jobs", "id, state"))
+        kept = rows("reports", "job, trial, step, value, usd")
+        _reports(found, told, kept)
+        _money(
+            found,
+            told,
+            rows("entries", "seq, job, entry, trial, attempt, slice, usd"),
+            {row.job: row for row in rows("accounts", "job, limit_usd, posted_usd, held_usd")},
+        )
+        _best(found, told, kept)
+        left = rows("holds", "id, state")
+        found.wrong += [f"the hold {row.id} is open" for row in left if row.state == "open"]
+        left = rows("attempts", "job, trial, attempt, ended_at")
+        found.wrong += [f"{row} has not ended" for row in left if row.ended_at is None]
+    engine.dispose()
+    found.wrong += [f"the books: {what}" for (whats,) in told["violations"] for what in whats]
+    if not told["violations"]:
+        found.wrong.append("the last process did not look at the books")
+    return found
+
+
+def _jobs(found: Found, told: dict[str, list[Any]], kept: list[Any]) -> None:
+    asked = Counter(name for step, name in told["ack"] if step.startswith("submit "))
+    there = Counter(row.id for row in kept)
+    found.figures["jobs"] += len(there)
+    for name in asked - there:
+        found.add("lost", f"the acknowledged job {name} is lost")
+    for name in there - asked:
+        found.add("doubled", f"nobody was told of the job {name}")
+    for row in kept:
+        if row.state not in FINAL:
+            found.add("not_ended", f"{row.id} is {row.state}")
+
+
+def _reports(found: Found, told: dict[str, list[Any]], kept: list[Any]) -> None:
+    there = {(row.job, row.trial, row.step): (row.value, row.usd) for row in kept}
+    found.figures["reports"] += len(there)
+    for job, trial, step, value, usd in told["report"]:
+        if there.get((job, trial, step)) != (value, usd):
+            found.add(
+                "lost",
+                f"{job} {trial} step {step}: {value}, {usd} was told, kept is {there.get((job, trial, step))}",
+            )
+    said = Counter(tuple(report[:3]) for report in told["report"])
+    for where, times in said.items():
+        if times > 1:
+            found.add("doubled", f"the report {where} was taken {times} times")
+
+
+def _money(found: Found, told: dict[str, list[Any]], entries: list[Any], accounts: dict[str, Any]) -> None:
+    """Oldest first: never more than the client allowed, and nothing of a hold twice. At the end no more than the limit, which is
+    lower for a restored job."""
+    allowed: dict[str, int] = defaultdict(int)
+    for job, usd in told["budget"]:
+        allowed[job] = max(allowed[job], usd)
+    holds: dict[tuple[Any, ...], int] = defaultdict(int)
+    posted: dict[str, int] = defaultdict(int)
+    held: dict[str, int] = defaultdict(int)
+    for row in entries:
+        change = {"hold": row.usd, "post": -row.usd, "release": -row.usd}.get(row.entry, 0)
+        where = (row.job, row.trial, row.attempt, row.slice)
+        holds[where] += change
+        held[row.job] += change
+        if row.entry in ("post", "correct"):
+            posted[row.job] += row.usd
+        over = posted[row.job] + held[row.job] - allowed[row.job]
+        if over > 0 and row.job in allowed:
+            found.add("over_micro_usd", f"{row.job} is over by {over} at entry {row.seq}", over)
+        if holds[where] < 0:
+            found.add("doubled", f"more than was held is posted or released of {where}")
+    for job, account in accounts.items():
+        if (account.posted_usd, account.held_usd) != (posted[job], held[job]) or held[job]:
+            found.wrong.append(f"the account {account} is not {posted[job]} posted and nothing held")
+        if posted[job] > account.limit_usd:
+            found.add("over_micro_usd", f"{job} is over its limit", posted[job] - account.limit_usd)
+
+
+def _best(found: Found, told: dict[str, list[Any]], kept: list[Any]) -> None:
+    for job, metric in told["best"]:
+        values = [row.value for row in kept if row.job == job and row.value is not None]
+        if metric != (max(values) if values else None):
+            found.wrong.append(f"the best of {job} is {metric}, not {max(values, default=None)}")

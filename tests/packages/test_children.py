@@ -1,0 +1,124 @@
+"""Real children that import from packages: each from its own, none from one that is not what was uploaded."""
+
+import json
+import tempfile
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.engine.driving import Driver
+from tests.packages.making import plain
+from tuner.engine.packages.stored import Stored, id_of
+from tuner.engine.worker.supervisor import Supervisor
+from tuner.service.trainables import SubprocessProber
+
+ENTRY = "mine.train:train"
+# Says where it comes from, and what processes that it starts would import.
+CODE = """
+import json, os, subprocess, sys
+from pathlib import Path
+from mine.helper import VALUE
+
+def train(config):
+    '''Of the package.'''
+    asked = "import mine.helper; print(mine.helper.VALUE)"
+    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True)
+    said = {"value": VALUE, "file": __file__, "other": told.stdout.strip(), "first": sys.path[0]}
+    return {"acc": VALUE, "said": json.dumps(said)}
+"""
+
+
+def uploaded(tmp_path: Path, value: int, code: str = CODE) -> Stored:
+    data = plain({"mine/__init__.py": "", "mine/train.py": code, "mine/helper.py": f"VALUE = {value}\n"})
+    package = Stored(str(tmp_path / "storage"), "default", id_of(data))
+    package.put(data)
+    return package
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a temporary directory of its own, and a module of the same name where modules are looked for."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "here/mine").mkdir(parents=True)
+    (tmp_path / "here/mine/train.py").write_text("def train(config): return {'acc': -1}\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "here"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "here"))
+
+
+def file_in(storage: Path, package: Stored) -> Path:
+    return storage / "default" / "packages" / f"{package.digest}.zip"
+
+
+def test_two_packages_with_one_name_of_a_module_each_get_their_own(tmp_path: Path) -> None:
+    """At once, in two workers of one machine."""
+    found = [uploaded(tmp_path, value) for value in (7, 8)]
+    drivers = [Driver(tmp_path / "storage", ENTRY, Supervisor(ENTRY, package=package)) for package in found]
+    try:
+        for driver in drivers:
+            driver.begin(until=9)
+        for value, package, driver in zip((7, 8), found, drivers, strict=True):
+            driver.until_state("ended")
+            metrics = driver.reports[-1]["metrics"]
+            said = json.loads(metrics["said"])
+            assert metrics["acc"] == said["value"] == value
+            assert said["other"] == str(value)
+            assert Path(said["file"]).parts[-3] == Path(said["first"]).name == package.digest
+            own = (Path(f"/proc/{driver.supervisor.server.pid}/environ"), Path("/proc/self/environ"))
+            assert package.digest not in "".join(path.read_text() for path in own)
+        folders = list((tmp_path / "tmp").glob("tuner-packages-*/*/mine"))
+        assert len(folders) == 2
+        assert not any((folder / "__pycache__").exists() for folder in folders)
+    finally:
+        for driver in drivers:
+            driver.supervisor.close()
+
+
+def test_one_that_was_changed_in_the_storage_is_refused_and_mended_by_another_upload(tmp_path: Path) -> None:
+    package = uploaded(tmp_path, 7)
+    file = file_in(tmp_path / "storage", package)
+    right = file.read_bytes()
+    file.write_bytes(plain({"mine/train.py": "def train(config): return {'acc': 666}\n"}))
+    driver = Driver(tmp_path / "storage", ENTRY, Supervisor(ENTRY, package=package))
+    try:
+        driver.begin(until=9)
+        failed = driver.until_state("failed")
+        assert failed["error"]["kind"] == "import"
+        assert "was changed in the storage" in failed["error"]["message"]
+        assert driver.reports == []
+        assert not psutil.Process(driver.supervisor.server.pid).children(recursive=True)
+        file.write_bytes(right)
+        driver.begin(until=9)
+        driver.until_state("ended")
+        assert driver.reports[-1]["metrics"]["acc"] == 7
+    finally:
+        driver.supervisor.close()
+
+
+def test_a_server_that_cannot_be_forked_from_goes_on_with_its_package(tmp_path: Path) -> None:
+    """It starts anew, without the module."""
+    threads = (
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n"
+    )
+    package = uploaded(tmp_path, 9, threads + CODE)
+    driver = Driver(tmp_path / "storage", ENTRY, Supervisor(ENTRY, package=package))
+    try:
+        driver.begin(until=9)
+        driver.until_state("ended")
+        assert driver.reports[-1]["metrics"]["acc"] == 9
+    finally:
+        driver.supervisor.close()
+
+
+def test_a_probe_sees_the_package_and_not_the_module_of_that_name(tmp_path: Path) -> None:
+    folder = tmp_path / "unpacked"
+    (folder / "mine").mkdir(parents=True)
+    (folder / "mine/helper.py").write_text("VALUE = 7\n")
+    (folder / "mine/train.py").write_text(CODE)
+    prober = SubprocessProber()
+    assert prober.describe(ENTRY, folder).doc == "Of the package."
+    assert prober.describe(ENTRY).doc == ""
+    other = prober.describe("os.path:join", folder)
+    assert "is not of the package" in str(other.error)
+    assert not (folder / "mine/__pycache__").exists()

@@ -1,0 +1,291 @@
+"""Who changed what: an entry for each change, none without one, and none that can be changed."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy.exc import DBAPIError
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.api.test_bad_bodies import check_problem
+from tests.fakes import FakeService
+from tests.packages.making import plain
+from tuner.api.access import RULES
+
+AUDIT = "/v1/audit"
+ZIP = {"Content-Type": "application/zip"}
+CHANGES_NOTHING = {("POST", "/v1/session"), ("POST", "/v1/plans"), ("POST", "/v1/estimates")}
+
+
+def entries(client: TestClient, **query: Any) -> list[Any]:
+    answer = client.get(AUDIT, params=query)
+    assert answer.status_code == 200, answer.text
+    return list(answer.json()["items"])
+
+
+def put(client: TestClient, path: str, body: Any) -> Any:
+    answer = client.put(path, json=body)
+    assert answer.is_success, answer.text
+    return answer
+
+
+def member(client: TestClient, user: str = "ada") -> None:
+    put(client, f"/v1/members/{user}", {"role": "submitter"})
+
+
+def key(client: TestClient) -> str:
+    member(client)
+    answer = client.post("/v1/keys", json={"user": "ada", "name": "laptop"})
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["id"])
+
+
+def paused(service: FakeService, client: TestClient) -> str:
+    job = fakes.submit(client)
+    assert client.post(f"/v1/jobs/{job}/pause").status_code == 202
+    return job
+
+
+Change = Callable[[FakeService, TestClient], Iterator[Any]]
+
+
+def _submit(_: FakeService, client: TestClient) -> Iterator[Any]:
+    yield "job.submit"
+    answer = client.post("/v1/jobs", json=fakes.body())
+    yield answer, answer.json()["id"]
+
+
+def _pilot(_: FakeService, client: TestClient) -> Iterator[Any]:
+    yield "job.submit"
+    answer = client.post("/v1/pilots", json=fakes.body(planning={"pilot": {"usd": 0.001}}))
+    yield answer, answer.json()["id"]
+
+
+def _patch(_: FakeService, client: TestClient) -> Iterator[Any]:
+    job = fakes.submit(client)
+    yield "job.change"
+    yield client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 0.005}, "tags": {"owner": "ada"}}), job
+
+
+def _pause(_: FakeService, client: TestClient) -> Iterator[Any]:
+    job = fakes.submit(client)
+    yield "job.pause"
+    yield client.post(f"/v1/jobs/{job}/pause"), job
+
+
+def _resume(service: FakeService, client: TestClient) -> Iterator[Any]:
+    job = paused(service, client)
+    yield "job.resume"
+    yield client.post(f"/v1/jobs/{job}/resume"), job
+
+
+def _cancel(_: FakeService, client: TestClient) -> Iterator[Any]:
+    job = fakes.submit(client)
+    yield "job.cancel"
+    yield client.post(f"/v1/jobs/{job}/cancel"), job
+
+
+def _budget(_: FakeService, client: TestClient) -> Iterator[Any]:
+    yield "budget.put"
+    alert = {"at": 0.5, "url": "https://hooks.example/T0/secret"}
+    yield client.put("/v1/budgets/vision", json={"usd": 3, "alerts": [alert]}), "vision"
+
+
+def _no_budget(_: FakeService, client: TestClient) -> Iterator[Any]:
+    put(client, "/v1/budgets/vision", {"usd": 3})
+    yield "budget.remove"
+    yield client.delete("/v1/budgets/vision"), "vision"
+
+
+def _quota(_: FakeService, client: TestClient) -> Iterator[Any]:
+    yield "quota.put"
+    yield client.put("/v1/quota", json={"usd": 3, "concurrent_jobs": 2}), "default"
+
+
+def _member(_: FakeService, client: TestClient) -> Iterator[Any]:
+    yield "member.put"
+    yield client.put("/v1/members/ada", json={"role": "viewer"}), "ada"
+
+
+def _no_member(_: FakeService, client: TestClient) -> Iterator[Any]:
+    member(client)
+    yield "member.remove"
+    yield client.delete("/v1/members/ada"), "ada"
+
+
+def _key(_: FakeService, client: TestClient) -> Iterator[Any]:
+    member(client)
+    yield "key.make"
+    answer = client.post("/v1/keys", json={"user": "ada", "name": "laptop"})
+    yield answer, answer.json()["id"]
+
+
+def _rotate(_: FakeService, client: TestClient) -> Iterator[Any]:
+    made = key(client)
+    yield "key.rotate"
+    yield client.post(f"/v1/keys/{made}/rotate", json={}), made
+
+
+def _revoke(_: FakeService, client: TestClient) -> Iterator[Any]:
+    made = key(client)
+    yield "key.revoke"
+    yield client.delete(f"/v1/keys/{made}"), made
+
+
+def _project(_: FakeService, client: TestClient) -> Iterator[Any]:
+    yield "project.add"
+    yield client.post("/v1/projects", json={"name": "vision"}), "vision"
+
+
+def _user(_: FakeService, client: TestClient) -> Iterator[Any]:
+    member(client)
+    yield "user.change"
+    yield client.patch("/v1/users/ada", json={"disabled": True}), "ada"
+
+
+def _package(service: FakeService, _: TestClient) -> Iterator[Any]:
+    yield "package.put"
+    on = fakes.client_of(replace(service, settings=replace(service.settings, packages=True)))
+    answer = on.post("/v1/packages", content=plain({"mine.py": ""}), params={"name": "mine"}, headers=ZIP)
+    yield answer, answer.json()["id"]
+
+
+CHANGES: dict[tuple[str, str], Change] = {
+    ("POST", "/v1/jobs"): _submit,
+    ("POST", "/v1/pilots"): _pilot,
+    ("PATCH", "/v1/jobs/{job}"): _patch,
+    ("POST", "/v1/jobs/{job}/pause"): _pause,
+    ("POST", "/v1/jobs/{job}/resume"): _resume,
+    ("POST", "/v1/jobs/{job}/cancel"): _cancel,
+    ("PUT", "/v1/budgets/{name}"): _budget,
+    ("DELETE", "/v1/budgets/{name}"): _no_budget,
+    ("PUT", "/v1/quota"): _quota,
+    ("POST", "/v1/packages"): _package,
+    ("PUT", "/v1/members/{user}"): _member,
+    ("DELETE", "/v1/members/{user}"): _no_member,
+    ("POST", "/v1/keys"): _key,
+    ("POST", "/v1/keys/{key}/rotate"): _rotate,
+    ("DELETE", "/v1/keys/{key}"): _revoke,
+    ("POST", "/v1/projects"): _project,
+    ("PATCH", "/v1/users/{user}"): _user,
+}
+
+
+def test_every_route_that_changes_something_is_tried_here() -> None:
+    changing = {route for route in RULES if route[0] != "GET"} - CHANGES_NOTHING
+    assert set(CHANGES) == changing
+
+
+@pytest.mark.parametrize("route", CHANGES, ids=" ".join)
+def test_each_change_is_noted_once_with_who_asked_for_it(
+    service: FakeService, client: TestClient, route: tuple[str, str]
+) -> None:
+    steps = CHANGES[route](service, client)
+    action = next(steps)
+    before = entries(client)
+    answer, target = next(steps)
+    assert answer.is_success, answer.text
+    new = entries(client)[: -len(before) or None]
+    assert [(one["action"], one["target"], one["user"]) for one in new] == [(action, target, "operator")]
+    assert new[0]["request"] == answer.headers["X-Request-Id"]
+    assert new[0]["before"] is not None or new[0]["after"] is not None
+    assert new[0]["before"] != new[0]["after"]
+    for secret in ("T0/secret", "whsec_", fakes.KEY):
+        assert secret not in str(new)
+    if isinstance(shown := answer.json() if answer.content else {}, dict) and shown.get("secret"):
+        assert shown["secret"] not in str(new)
+
+
+def test_a_change_is_told_by_what_it_was_and_what_it_is(client: TestClient) -> None:
+    job = fakes.submit(client, tags={"team": "a"})
+    client.patch(f"/v1/jobs/{job}", json={"tags": {"team": "b"}, "priority": 3})
+    found = entries(client, target=job)[0]
+    assert (found["before"], found["after"]) == (
+        {"tags": {"team": "a"}, "priority": 0},
+        {"tags": {"team": "b"}, "priority": 3},
+    )
+
+
+def test_who_has_a_key_is_named_by_it_and_a_request_by_the_id_that_it_came_with(
+    service: FakeService, client: TestClient
+) -> None:
+    member(client)
+    made = client.post("/v1/keys", json={"user": "ada", "name": "laptop"}).json()
+    hers = fakes.client_of(service, with_key=False)
+    headers = {"Authorization": f"Bearer {made['secret']}", "X-Request-Id": "ci-run.42"}
+    answer = hers.post("/v1/jobs", json=fakes.body(), headers=headers)
+    assert answer.headers["X-Request-Id"] == "ci-run.42"
+    found = entries(client)[0]
+    assert (found["user"], found["key"], found["request"]) == ("ada", made["id"], "ci-run.42")
+    assert made["secret"] not in str(entries(client))
+
+
+@pytest.mark.parametrize("given", ["a b", "x" * 65, "ü", "a\tb", ""])
+def test_a_request_id_that_would_not_do_for_a_log_is_replaced(client: TestClient, given: str) -> None:
+    answer = client.get("/v1/jobs", headers={"X-Request-Id": given.encode()})
+    assert len(answer.headers["X-Request-Id"]) == 16
+
+
+def test_what_is_refused_or_changes_nothing_is_not_noted(service: FakeService, client: TestClient) -> None:
+    job = paused(service, client)
+    put(client, "/v1/members/ada", {"role": "viewer"})
+    before = entries(client)
+    check_problem(client.post("/v1/jobs", json=fakes.body(budget={})), 422)
+    check_problem(client.post("/v1/jobs/job_none/cancel"), 404)
+    assert client.post(f"/v1/jobs/{job}/pause").status_code == 202
+    assert client.patch(f"/v1/jobs/{job}", json={"priority": 0}).status_code == 200
+    put(client, "/v1/members/ada", {"role": "viewer"})
+    assert entries(client) == before
+
+
+def test_a_repeat_of_a_submission_is_noted_once(client: TestClient) -> None:
+    for _ in range(2):
+        client.post("/v1/jobs", json=fakes.body(), headers={"Idempotency-Key": "once"})
+    assert [one["action"] for one in entries(client)] == ["job.submit"]
+
+
+def test_a_project_sees_its_own_entries_alone(client: TestClient) -> None:
+    client.post("/v1/projects", json={"name": "vision"})
+    put(client, "/v1/quota", {"concurrent_jobs": 1})
+    there = {"Tuner-Project": "vision"}
+    client.put("/v1/quota", json={"concurrent_jobs": 7}, headers=there)
+    (found,) = client.get(AUDIT, headers=there).json()["items"]
+    assert found["after"]["concurrent_jobs"] == 7
+    assert [one["action"] for one in entries(client)] == ["quota.put", "project.add"]
+
+
+def test_pages_follow_one_another_and_are_chosen(service: FakeService, client: TestClient) -> None:
+    for number in range(5):
+        put(client, f"/v1/members/user{number}", {"role": "viewer"})
+        service.now.pass_s(3600)
+    whole, seen, cursor = entries(client), [], None
+    while True:
+        page = client.get(AUDIT, params={"limit": 2, **({"cursor": cursor} if cursor else {})}).json()
+        seen += page["items"]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    assert seen == whole
+    assert len(whole) == 5
+    assert [one["target"] for one in entries(client, target="user3")] == ["user3"]
+    assert entries(client, action="job.submit") == entries(client, user="ada") == []
+    assert entries(client, since=whole[1]["at"]) == whole[:2]
+    assert entries(client, until=whole[1]["at"]) == whole[2:]
+    check_problem(client.get(AUDIT, params={"since": "yesterday"}), 422)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE audit_log SET action = 'nothing'",
+        "DELETE FROM audit_log",
+        "INSERT OR REPLACE INTO audit_log SELECT * FROM audit_log",
+    ],
+)
+def test_the_database_lets_nobody_change_it(service: FakeService, client: TestClient, statement: str) -> None:
+    fakes.submit(client)
+    with pytest.raises(DBAPIError, match="append-only"), service.database.engine.begin() as db:
+        db.exec_driver_sql(statement)
+    assert len(entries(client)) == 1

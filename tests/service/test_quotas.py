@@ -1,0 +1,157 @@
+"""A project's quota: dollars as hard as a budget, and jobs and trials that wait for their turn."""
+
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.api.test_bad_bodies import check_problem
+from tests.fakes import FakeService
+from tests.service.passes import give_room, launched, one_pass, submit
+from tuner.domain.calendar import DAY_NS
+from tuner.service.keeper import Keeper
+from tuner.store import ledger
+
+
+def put(client: TestClient, **quota: Any) -> Any:
+    answer = client.put("/v1/quota", json=quota)
+    assert answer.status_code == 200, answer.text
+    assert client.get("/v1/quota").json() == answer.json()
+    return answer.json()
+
+
+def detail(client: TestClient, job: str) -> str:
+    return str(client.get(f"/v1/jobs/{job}").json()["detail"])
+
+
+def end(service: FakeService, job: str) -> None:
+    fakes.begin(service, job)
+    fakes.move(service, job, "succeeded")
+
+
+def test_nothing_is_limited_where_nobody_set_a_quota(client: TestClient) -> None:
+    found = client.get("/v1/quota").json()
+    assert {key: value for key, value in found.items() if value is not None} == {
+        "timezone": "UTC",
+        "used": {
+            "usd": None,
+            "held_usd": None,
+            "gpu_hours": None,
+            "held_gpu_hours": None,
+            "concurrent_jobs": 0,
+            "concurrent_trials": 0,
+        },
+    }
+
+
+def test_a_job_beyond_the_quota_waits_until_another_has_ended(
+    service: FakeService, client: TestClient
+) -> None:
+    give_room(service)
+    put(client, concurrent_jobs=2)
+    first, second, third = (submit(service, client) for _ in range(3))
+    for _ in range(3):
+        one_pass(service)
+    assert launched(service) == [first, second]
+    assert detail(client, third) == "waits for its project, which may have 2 jobs at once"
+    assert client.get(f"/v1/jobs/{third}").json()["state"] == "queued"
+    used = client.get("/v1/quota").json()["used"]
+    assert (used["concurrent_jobs"], used["concurrent_trials"]) == (2, 4)
+    end(service, first)
+    one_pass(service)
+    assert launched(service) == [first, second, third]
+    assert detail(client, third) == ""
+
+
+def test_trials_count_with_all_that_a_job_may_run_at_once(service: FakeService, client: TestClient) -> None:
+    give_room(service)
+    put(client, concurrent_trials=5)
+    first, second, third = (submit(service, client) for _ in range(3))
+    one_pass(service)
+    assert launched(service) == [first, second]
+    small = fakes.submit(client, resources={"max_concurrent_trials": 1})
+    one_pass(service)
+    assert launched(service) == [first, second], "the one before it in line is not overtaken"
+    end(service, first)
+    one_pass(service)
+    assert launched(service) == [first, second, third, small]
+
+
+def test_a_job_has_no_more_trials_at_once_than_its_project(service: FakeService, client: TestClient) -> None:
+    give_room(service)
+    put(client, concurrent_trials=3)
+    wide = fakes.submit(client)
+    assert client.get(f"/v1/jobs/{wide}").json()["concurrency"] == 3
+    put(client)
+    assert client.get(f"/v1/jobs/{fakes.submit(client)}").json()["concurrency"] == 100
+
+
+def test_a_job_that_lost_its_driver_keeps_its_place(service: FakeService, client: TestClient) -> None:
+    give_room(service)
+    first, second = submit(service, client), submit(service, client)
+    one_pass(service)
+    fakes.begin(service, first)
+    put(client, concurrent_jobs=1)
+    service.cluster.statuses[f"{first}-1"] = "failed"
+    for _ in range(3):
+        one_pass(service)
+    assert f"{first}-2" in service.cluster.submitted
+    assert client.get("/v1/quota").json()["used"]["concurrent_jobs"] == 2
+    assert second in launched(service)
+
+
+def test_its_dollars_bind_all_jobs_together_and_begin_anew_with_the_period(
+    service: FakeService, client: TestClient
+) -> None:
+    put(client, usd=0.003, period="day")
+    jobs = [fakes.submit(client, budget={"usd": 0.002}) for _ in range(2)]
+    for job in jobs:
+        fakes.simulate(service, job)
+    spent = [client.get(f"/v1/jobs/{job}").json()["spend"]["usd"] for job in jobs]
+    assert 0.0025 < sum(spent) <= 0.003
+    found = client.get("/v1/quota").json()
+    assert found["used"]["usd"] == pytest.approx(sum(spent), abs=1e-9)
+    assert detail(client, jobs[1]).startswith("the quota of the project is used up")
+    refused = check_problem(client.post("/v1/jobs", json=fakes.body()), 409)
+    assert all(
+        word in refused["detail"] for word in ("quota of this project", "/v1/quota", found["period_end"])
+    )
+    with service.database.read() as db:
+        assert ledger.violations(db) == []
+    check_problem(client.put("/v1/quota", json={"usd": 0.001, "period": "day"}), 409)
+    service.now.at += DAY_NS
+    Keeper(service).one_pass()
+    assert client.get(f"/v1/jobs/{jobs[1]}").json()["state"] == "running"
+
+
+def test_a_quota_of_dollars_is_no_budget_that_a_project_may_change(client: TestClient) -> None:
+    put(client, usd=5, gpu_hours=2)
+    assert client.get("/v1/budgets/_quota").json()["usd"] == 5
+    check_problem(client.put("/v1/budgets/_quota", json={"usd": 500}), 422)
+    assert "quota" in check_problem(client.delete("/v1/budgets/_quota"), 409)["detail"]
+    check_problem(client.put("/v1/budgets/mine", json={"usd": 1, "parent": "_quota"}), 422)
+    assert put(client, concurrent_jobs=1)["usd"] is None
+    assert client.get("/v1/budgets").json()["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({"usd": 0}, "/usd"),
+        ({"usd": 1.0000001}, "/usd"),
+        ({"gpu_hours": -1}, "/gpu_hours"),
+        ({"concurrent_jobs": 0}, "/concurrent_jobs"),
+        ({"concurrent_trials": 1.5}, "/concurrent_trials"),
+        ({"usd": 1, "timezone": "Europe/Berln"}, "/timezone"),
+        ({"usd": 1, "period": "year"}, "/period"),
+        ({"jobs": 1}, "/jobs"),
+    ],
+)
+def test_what_is_wrong_is_named_and_nothing_is_set(
+    client: TestClient, body: dict[str, Any], pointer: str
+) -> None:
+    before = put(client, usd=3, concurrent_jobs=2)
+    problem = check_problem(client.put("/v1/quota", json=body), 422)
+    assert [error["pointer"] for error in problem["errors"]] == [pointer]
+    assert client.get("/v1/quota").json() == before

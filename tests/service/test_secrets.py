@@ -1,0 +1,179 @@
+"""Secrets that were planted are in nothing that is shown, logged, counted, stored in the open, or given to Ray but as its password."""
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
+from platform import python_version
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.api.budgeting import spend
+from tests.fakes import FakeService
+from tests.listening import listening
+from tuner.domain.errors import TunerError
+from tuner.service.cluster import RayCluster
+from tuner.service.controller import Controller
+from tuner.service.doctor import examine
+from tuner.service.keeper import Keeper
+from tuner.service.mirroring import _configured
+from tuner.store.database import Database
+
+(service, _) = fakes.fixtures("function")
+
+API_KEY = "planted_api_key_0123456789"
+PASSWORD = "planted_database_password"
+TOKEN = "planted_ray_token"
+CLOUD = "planted_cloud_secret"
+MIRROR = "planted_mirror_password"
+PLANTED = (API_KEY, PASSWORD, TOKEN, CLOUD, MIRROR)
+NODE = {"node_id": "n1", "state": "ALIVE", "resources_total": {"CPU": 2, "memory": 8 << 30}, "labels": {}}
+
+
+class Head(ThreadingHTTPServer):
+    """A head that keeps what it is given, and refuses in the words of a traceback once it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Answers)
+        self.given: list[str] = []
+        self.refuses = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def answer(self, path: str) -> Any:
+        if path.startswith("/api/version"):
+            return {"ray_version": version("ray")}
+        if path.startswith("/api/v0/cluster_metadata"):
+            return {"data": {"rayVersion": version("ray"), "pythonVersion": python_version()}}
+        return {"data": {"result": {"result": [NODE]}}, "status": "FAILED", "logs": "", "message": "it died"}
+
+
+class _Answers(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        assert isinstance(self.server, Head)
+        given = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
+        headers = [
+            f"{name}: {value}" for name, value in self.headers.items() if name.lower() != "authorization"
+        ]
+        self.server.given.append(f"{self.path} {headers} {given}")
+        assert self.headers["Authorization"] == f"Bearer {TOKEN}"
+        body = json.dumps(self.server.answer(self.path)).encode()
+        self.send_response(self.server.refuses or 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_DELETE = do_GET
+
+    def log_message(self, format: str, *args: object) -> None:
+        return
+
+
+@pytest.fixture
+def head() -> Iterator[Head]:
+    with listening(Head()) as found:
+        yield found
+
+
+@pytest.fixture
+def planted(service: FakeService, head: Head, monkeypatch: pytest.MonkeyPatch) -> FakeService:
+    """A service whose settings are full of secrets; the database that they name is not there."""
+    monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CLOUD)
+    monkeypatch.setenv("TUNER_USER_TOKEN", CLOUD)
+    settings = replace(
+        service.settings,
+        given_api_key=API_KEY,
+        ray_address=head.url,
+        database_url=f"postgresql://tuner:{PASSWORD}@127.0.0.1:9/tuner",
+        optuna_storage=f"postgresql://tuner:{MIRROR}@127.0.0.1:9/optuna",
+        webhook_hosts=("127.0.0.1",),
+    )
+    return replace(service, settings=settings, cluster=RayCluster(settings))  # type: ignore[arg-type]
+
+
+def key_of_a_user(client: TestClient) -> str:
+    """`tnr_`, its id, and from the 14th character on what nobody else knows."""
+    client.put("/v1/members/ana", json={"role": "admin"})
+    made = client.post("/v1/keys", json={"user": "ana", "name": "laptop", "expires_in": "30d"})
+    assert made.status_code == 201, made.text
+    return str(made.json()["secret"])
+
+
+def everything_shown(client: TestClient, job: str, *keys: str) -> list[str]:
+    """Each answer to reading, with each key."""
+    shown, app = [], client.app
+    for path in app.openapi()["paths"]:  # type: ignore[attr-defined]
+        filled = path.replace("{job}", job).replace("{trial}", "trial_00000").replace("{name}", "vision")
+        if path.endswith("/events"):
+            continue
+        for key in keys:
+            answer = client.get(filled, headers={"Authorization": f"Bearer {key}"})
+            shown.append(f"{filled} {answer.status_code} {dict(answer.headers)} {answer.text}")
+    return shown
+
+
+def test_no_secret_is_shown_logged_or_given_away(
+    planted: FakeService, head: Head, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    client = TestClient(fakes.create_app(planted), raise_server_exceptions=False)
+    client.headers["Authorization"] = f"Bearer {API_KEY}"
+    alerts = [{"at": 0.5, "url": "http://127.0.0.1:9/hook"}]
+    made = client.put("/v1/budgets/vision", json={"usd": 0.002, "alerts": alerts})
+    webhook = made.json()["webhook_secret"]
+    assert webhook
+    users = key_of_a_user(client)
+    written = [client.put("/v1/budgets/vision", json={"usd": 0.002, "alerts": alerts}).text]
+    spend(planted, client, 0.0012)
+    Keeper(planted).one_pass()
+    job = fakes.submit(client)
+    for refuses in (0, 500, 401):
+        head.refuses = refuses
+        planted.now.pass_s(5)
+        with suppress(TunerError):
+            Controller(planted).one_pass()
+        written += everything_shown(client, job, API_KEY, users, "wrong", "")
+    driver = next(given for given in head.given if "tuner.service.driver" in given)
+    assert "TUNER_DATABASE_URL_FILE" in driver, "the password goes by a file"
+
+    written += head.given
+    written += [repr(planted.settings), repr(planted.cluster.dashboard_door()), repr(planted)]
+    written += [str(examine(planted.settings))]
+    database = Database(planted.settings.database_url)
+    with pytest.raises(TunerError) as refused:
+        database.revision()
+    database.dispose()
+    written += [repr(refused.value), refused.value.detail]
+    with pytest.raises(Exception, match=r".") as unopened:
+        _configured(planted)["optuna"]()
+    written += [str(unopened.value)]
+    written += [caplog.text, *(str(record.__dict__) for record in caplog.records)]
+    for file in planted.settings.home.rglob("*"):
+        if file.is_file() and not file.name.startswith("tuner.db"):
+            written.append(file.read_bytes().decode(errors="replace"))
+
+    assert len(written) > 100
+    text = "\n".join(written)
+    assert [one for one in (*PLANTED, webhook, users[13:56]) if one in text] == []
+    assert any("delivered" in one or "pending" in one for one in written), "a webhook was tried"
+
+
+def test_what_the_database_keeps_in_the_open_is_the_webhooks_secret_alone(planted: FakeService) -> None:
+    """The messages are signed with it."""
+    client = TestClient(fakes.create_app(planted), headers={"Authorization": f"Bearer {API_KEY}"})
+    webhook = client.put("/v1/budgets/vision", json={"usd": 1}).json()["webhook_secret"]
+    users = key_of_a_user(client)
+    client.headers["Authorization"] = f"Bearer {users}"
+    fakes.submit(client)
+    kept = b"".join(file.read_bytes() for file in planted.settings.home.glob("tuner.db*"))
+    assert webhook.encode() in kept
+    assert [one for one in (*PLANTED, users[13:56]) if one.encode() in kept] == []

@@ -1,0 +1,55 @@
+"""What counts in a project's quota: its own jobs at work, and no other's."""
+
+from tests.store.builders import PROJECT, create, new_job
+from tuner.domain.quota import UNLIMITED, Quota
+from tuner.domain.time import Instant
+from tuner.service.controller import is_full
+from tuner.store import jobs, launches, quotas
+from tuner.store.database import Database
+
+AT = Instant(5)
+OTHER = "other"
+
+
+def job(number: int) -> str:
+    return f"job_{number:016}"
+
+
+def test_a_quota_is_put_in_the_place_of_the_one_before_and_is_of_one_project(database: Database) -> None:
+    with database.write() as db:
+        quotas.put(db, PROJECT, Quota(1, 2), AT)
+        quotas.put(db, PROJECT, Quota(3, None), AT)
+        quotas.put(db, OTHER, Quota(None, 4), AT)
+        assert (quotas.get(db, PROJECT), quotas.get(db, OTHER)) == (Quota(3, None), Quota(None, 4))
+        assert quotas.of_projects(db, [OTHER, "nobody"]) == {OTHER: Quota(None, 4)}
+        quotas.put(db, PROJECT, UNLIMITED, AT)
+        assert quotas.get(db, PROJECT) == UNLIMITED
+        assert list(quotas.of_projects(db)) == [OTHER]
+
+
+def test_what_has_a_driver_or_lost_one_is_at_work_and_what_waits_or_has_ended_is_not(
+    database: Database,
+) -> None:
+    """Four jobs of one project: one waits, one has a driver, one lost its own in mid-run, one has ended. One of another has a driver."""
+    for number in range(5):
+        create(database, new_job(job(number), project=OTHER if number == 4 else PROJECT))
+    with database.write() as db:
+        for number in (1, 4):
+            assert launches.submitted(db, job(number), 1, AT)
+        for number in (2, 3):
+            jobs.begin_running(db, job(number), at=AT)
+        jobs.move(db, job(3), "cancelled", "cancelled", at=AT)
+        launches.end(db, job(3), 1)
+        assert len(quotas.at_work(db, PROJECT)) == 2
+        assert len(quotas.at_work(db, OTHER)) == 1
+        assert quotas.at_work(db, "nobody") == []
+
+
+def test_jobs_of_another_project_leave_room(database: Database) -> None:
+    for number, project in enumerate((PROJECT, OTHER, PROJECT)):
+        create(database, new_job(job(number), project=project))
+    with database.read() as db:
+        mine, others, new = (jobs.get(db, job(number)) for number in range(3))
+    assert is_full(Quota(1), [mine], new)
+    assert not is_full(Quota(1), [others], new)
+    assert not is_full(None, [mine], new)

@@ -1,0 +1,212 @@
+"""Transactions on a SQLite file: within a process they take turns, between processes they look again until it is their turn."""
+
+import multiprocessing
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy.exc import IntegrityError
+
+from tuner.domain.errors import Unavailable
+from tuner.store import sqlite_locks
+from tuner.store.database import Database
+from tuner.store.sqlite_locks import Turns, insist
+
+LONG_S = 60.0
+
+
+class Other:
+    """A thread in a turn from when it gets it until it is told to leave."""
+
+    def __init__(self, turn: Callable[[], AbstractContextManager[None]], order: list[str], name: str) -> None:
+        self.inside, self._leave = threading.Event(), threading.Event()
+        self._turn, self._order, self._name = turn, order, name
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        with self._turn():
+            self._order.append(self._name)
+            self.inside.set()
+            self._leave.wait(LONG_S)
+
+    def leave(self) -> None:
+        self._leave.set()
+        self.thread.join(LONG_S)
+
+
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> Turns:
+    """Of which nobody tires."""
+    monkeypatch.setattr(sqlite_locks, "PATIENCE_S", LONG_S)
+    return Turns()
+
+
+def waiting(turns: Turns, count: int) -> None:
+    """Until so many stand in line."""
+    while len(turns._waiting) + len(turns._commits) < count:
+        threading.Event().wait(0.001)
+
+
+def test_a_commit_waits_for_who_reads_and_who_comes_later_waits_for_it(turns: Turns) -> None:
+    order = list[str]()
+    reader = Other(turns.reading, order, "reader")
+    assert reader.inside.wait(LONG_S)
+    commit = Other(turns.committing, order, "commit")
+    waiting(turns, 1)
+    late = Other(turns.reading, order, "late")
+    waiting(turns, 2)
+    assert order == ["reader"]
+    reader.leave()
+    assert commit.inside.wait(LONG_S)
+    assert order == ["reader", "commit"]
+    commit.leave()
+    assert late.inside.wait(LONG_S)
+    late.leave()
+    assert order == ["reader", "commit", "late"]
+
+
+def test_readers_come_in_turn_one_at_a_time(turns: Turns) -> None:
+    order = list[str]()
+    others = [Other(turns.reading, order, "0")]
+    assert others[0].inside.wait(LONG_S)
+    for number in range(1, 4):
+        others.append(Other(turns.reading, order, str(number)))
+        waiting(turns, number)
+    for number, other in enumerate(others):
+        assert other.inside.wait(LONG_S)
+        assert order == [str(one) for one in range(number + 1)]
+        other.leave()
+
+
+def test_nobody_is_passed_by_for_long(turns: Turns) -> None:
+    """Though others that want to read come again at once, and again, while commits come too."""
+    over, through = threading.Event(), threading.Event()
+
+    def again(turn: Callable[[], AbstractContextManager[None]]) -> None:
+        while not over.is_set():
+            with turn():
+                pass
+
+    def once() -> None:
+        for _ in range(50):
+            with turns.reading():
+                pass
+        through.set()
+
+    hot = [threading.Thread(target=again, args=[turn]) for turn in (*[turns.reading] * 3, turns.committing)]
+    asked = threading.Thread(target=once)
+    for thread in (*hot, asked):
+        thread.start()
+    assert through.wait(LONG_S)
+    over.set()
+    for thread in (*hot, asked):
+        thread.join(LONG_S)
+    assert (turns._readers, len(turns._waiting), len(turns._commits), turns._passed_by) == (0, 0, 0, 0)
+
+
+def test_who_waits_too_long_for_a_turn_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that reads twice at once does not wait for itself, nor for a commit that waits for it."""
+    monkeypatch.setattr(sqlite_locks, "PATIENCE_S", 0.01)
+    turns = Turns()
+    with turns.reading(), turns.reading(), turns.committing(), turns.reading():
+        pass
+    assert (turns._readers, len(turns._waiting), len(turns._commits), turns._passed_by) == (0, 0, 0, 0)
+
+
+def holds(path: Path, how: str, told: Connection) -> None:
+    """A process that has the file locked until it is told to go on."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute(how)
+        db.execute("SELECT * FROM a").fetchall()
+        told.send("locked")
+        told.recv()
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Any:
+    made = Database(f"sqlite:///{tmp_path}/of.db")
+    with made.write() as db:
+        db.exec_driver_sql("CREATE TABLE a (b)")
+    yield made
+    made.dispose()
+
+
+def locked(database: Database, how: str) -> tuple[Any, Connection]:
+    context = multiprocessing.get_context("spawn")
+    mine, theirs = context.Pipe()
+    process = context.Process(target=holds, args=(database.url.database, how, theirs))
+    process.start()
+    assert mine.recv() == "locked"
+    return process, mine
+
+
+@pytest.mark.parametrize(("how", "what"), [("BEGIN EXCLUSIVE", "read"), ("BEGIN", "write")])
+def test_another_process_is_waited_for(
+    database: Database, monkeypatch: pytest.MonkeyPatch, how: str, what: str
+) -> None:
+    """Its commit by who reads, and what it reads by a commit."""
+    process, other = locked(database, how)
+    tried = list[float]()
+
+    def look_again(seconds: float) -> None:
+        tried.append(seconds)
+        if len(tried) == 5:
+            other.send("go on")
+            process.join()
+
+    monkeypatch.setattr(sqlite_locks.time, "sleep", look_again)
+    with getattr(database, what)() as db:
+        db.exec_driver_sql("SELECT * FROM a" if what == "read" else "INSERT INTO a VALUES (1)")
+    assert len(tried) == 5
+    with database.read() as db:
+        assert len(db.exec_driver_sql("SELECT * FROM a").all()) == (what == "write")
+
+
+@pytest.mark.parametrize(("how", "what"), [("BEGIN EXCLUSIVE", "read"), ("BEGIN", "write")])
+def test_a_file_that_stays_locked_does_not_answer_and_nothing_is_written(
+    database: Database, monkeypatch: pytest.MonkeyPatch, how: str, what: str
+) -> None:
+    process, other = locked(database, how)
+    monkeypatch.setattr(sqlite_locks, "BUSY_TIMEOUT_S", 0.05)
+    with pytest.raises(Unavailable, match="locked"), getattr(database, what)() as db:
+        db.exec_driver_sql("SELECT * FROM a" if what == "read" else "INSERT INTO a VALUES (1)")
+    other.send("go on")
+    process.join()
+    with database.read() as db:
+        assert db.exec_driver_sql("SELECT * FROM a").all() == []
+
+
+def test_a_transaction_that_reads_has_its_lock_from_the_beginning(database: Database) -> None:
+    """No statement of it waits for one any more: nobody would look again for it."""
+    other = sqlite3.connect(str(database.url.database), timeout=0, isolation_level=None)
+    with closing(other), database.read():
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("INSERT INTO a VALUES (1)")
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            other.execute("COMMIT")
+
+
+def test_a_commit_that_fails_says_why_and_writes_nothing(database: Database) -> None:
+    with database.write() as db:
+        db.exec_driver_sql("CREATE TABLE c (a INTEGER PRIMARY KEY)")
+        db.exec_driver_sql("CREATE TABLE d (c REFERENCES c (a) DEFERRABLE INITIALLY DEFERRED)")
+    with pytest.raises(IntegrityError, match="FOREIGN KEY"), database.write() as db:
+        db.exec_driver_sql("INSERT INTO d VALUES (1)")
+    with database.write() as db:
+        assert db.exec_driver_sql("SELECT * FROM d").all() == []
+        db.exec_driver_sql("INSERT INTO c VALUES (1)")
+        db.exec_driver_sql("INSERT INTO d VALUES (1)")
+    with database.read() as db:
+        assert len(db.exec_driver_sql("SELECT * FROM d").all()) == 1
+
+
+def test_what_is_no_lock_is_told_at_once() -> None:
+    closed = sqlite3.connect(":memory:")
+    closed.close()
+    assert isinstance(insist(lambda: closed.execute("SELECT 1")), sqlite3.ProgrammingError)

@@ -1,0 +1,117 @@
+"""Who may do what, route by route: the one table, and the one place that asks it. A route that is not in it is refused."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from tuner.api.auth import actor_of
+from tuner.api.templates import template_of
+from tuner.domain.access import Role
+from tuner.domain.errors import Forbidden
+
+RULES: Mapping[tuple[str, str], Role] = {
+    ("GET", "/v1/whoami"): "viewer",
+    ("POST", "/v1/session"): "viewer",
+    ("GET", "/v1/jobs"): "viewer",
+    ("POST", "/v1/jobs"): "submitter",
+    ("GET", "/v1/jobs/{job}"): "viewer",
+    ("PATCH", "/v1/jobs/{job}"): "submitter",
+    ("POST", "/v1/jobs/{job}/pause"): "submitter",
+    ("POST", "/v1/jobs/{job}/resume"): "submitter",
+    ("POST", "/v1/jobs/{job}/cancel"): "submitter",
+    ("GET", "/v1/jobs/{job}/trials"): "viewer",
+    ("GET", "/v1/jobs/{job}/trials/{trial}"): "viewer",
+    ("GET", "/v1/jobs/{job}/trials/{trial}/logs"): "viewer",
+    ("GET", "/v1/jobs/{job}/curves"): "viewer",
+    ("GET", "/v1/jobs/{job}/events"): "viewer",
+    ("GET", "/v1/jobs/{job}/bill"): "viewer",
+    ("GET", "/v1/jobs/{job}/ledger"): "viewer",
+    ("GET", "/v1/jobs/{job}/report"): "viewer",
+    ("GET", "/v1/jobs/{job}/advice"): "viewer",
+    ("GET", "/v1/jobs/{job}/best"): "viewer",
+    ("GET", "/v1/jobs/{job}/pareto"): "viewer",
+    ("GET", "/v1/best"): "viewer",
+    ("GET", "/v1/trainables"): "viewer",
+    ("GET", "/v1/prices"): "viewer",
+    ("POST", "/v1/estimates"): "submitter",
+    ("POST", "/v1/plans"): "submitter",
+    ("POST", "/v1/pilots"): "submitter",
+    ("GET", "/v1/spend"): "viewer",
+    ("GET", "/v1/budgets"): "viewer",
+    ("GET", "/v1/budgets/{name}"): "viewer",
+    ("PUT", "/v1/budgets/{name}"): "admin",
+    ("DELETE", "/v1/budgets/{name}"): "admin",
+    ("GET", "/v1/packages"): "viewer",
+    ("POST", "/v1/packages"): "submitter",
+    ("GET", "/v1/packages/{package}"): "viewer",
+    ("GET", "/v1/quota"): "viewer",
+    ("PUT", "/v1/quota"): "operator",
+    ("GET", "/v1/members"): "admin",
+    ("PUT", "/v1/members/{user}"): "admin",
+    ("DELETE", "/v1/members/{user}"): "admin",
+    ("GET", "/v1/keys"): "viewer",
+    ("POST", "/v1/keys"): "admin",
+    ("POST", "/v1/keys/{key}/rotate"): "viewer",
+    ("DELETE", "/v1/keys/{key}"): "viewer",
+    ("GET", "/v1/projects"): "viewer",
+    ("POST", "/v1/projects"): "operator",
+    ("GET", "/v1/projects/{project}"): "viewer",
+    ("GET", "/v1/audit"): "admin",
+    ("GET", "/v1/users"): "operator",
+    ("PATCH", "/v1/users/{user}"): "operator",
+}
+"""By method and template: the least role. What a route shows or changes is of the project of who asks, whatever their role."""
+OPEN = ("/healthz", "/readyz", "/metrics")
+"""Of the OpenAPI document, what asks for no role; see `tuner.api.routers.health`."""
+
+_scheme = HTTPBearer(
+    auto_error=False,
+    description="a user's key, which begins with tnr_, or the service's own, in $TUNER_HOME/api_key",
+)
+
+
+async def allow(
+    request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_scheme)]
+) -> None:
+    """Notes who asks. Raises Unauthorized, Forbidden, or NotFound for a project that they have no part in."""
+    actor = await actor_of(request, None if given is None else given.credentials)
+    role = RULES.get((request.method, template_of(request.scope)))
+    if role is None:
+        raise Forbidden("nobody may do this: there is no rule that says who")
+    actor.need(role)
+    request.state.actor = replace(actor, request=request.state.request_id)
+
+
+def describe(app: FastAPI) -> None:
+    """Has the OpenAPI document tell of each route the role that it asks for."""
+    plain = app.openapi
+
+    def told() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            for (method, path), operation in _operations(plain()):
+                role = RULES.get((method, path))
+                if role is not None:
+                    said = operation.get("description") or f"{operation['summary']}."
+                    operation["x-tuner-role"] = role
+                    operation["description"] = f"{said.rstrip()}\n\nFor: {_WHO[role]}."
+        assert app.openapi_schema is not None
+        return app.openapi_schema
+
+    app.openapi = told  # type: ignore[method-assign]
+
+
+def _operations(document: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            yield (method.upper(), path), operation
+
+
+_WHO: Mapping[Role, str] = {
+    "viewer": "viewers, submitters and admins of the project, and the operator",
+    "submitter": "submitters and admins of the project, and the operator",
+    "admin": "admins of the project, and the operator",
+    "operator": "the operator, who has the service's own key",
+}

@@ -1,0 +1,65 @@
+"""What a mounted dashboard asks before it answers: a key, or this browser's session, and a reading method. It shows the jobs of all
+projects, so that with several only the operator may see it."""
+
+from functools import partial
+
+from fastapi import FastAPI
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from tuner.api import session
+from tuner.api.problems import answer
+from tuner.domain.access import Actor
+from tuner.domain.errors import Forbidden, Unauthorized, Unavailable
+from tuner.service import access
+from tuner.service.wiring import Service
+
+READING = ("GET", "HEAD")
+POLICY = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; object-src 'none';"
+    " style-src 'self' data: 'unsafe-inline'; script-src 'self' 'unsafe-eval'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+PLAIN = {**POLICY, "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'"}
+LOCKED = """<!doctype html><html lang="en"><title>The key is missing</title><h1>The key is missing</h1>
+<p>Open this dashboard from a job on <a href="/">the page</a>, which has the key: it lets this browser in for eight hours.
+Scripts send the header <code>Authorization: Bearer KEY</code>.</p></html>"""
+
+
+async def refusal(app: FastAPI, request: Request, not_reading: str) -> Response | None:
+    """None for who may read; `not_reading` says why nothing else is done here."""
+    if request.method not in READING:
+        return answer(405, "Not here", not_reading)
+    service: Service = app.state.service
+    try:
+        actor = await _who(app, service, request)
+        if not actor.is_operator:
+            seen = partial(access.refuse_others_than_operator, service, actor, "this dashboard shows")
+            await run_in_threadpool(seen)
+    except Unauthorized as error:
+        if "text/html" in request.headers.get("accept", ""):
+            return HTMLResponse(LOCKED, 401, headers=PLAIN)
+        return answer(401, error.title(), error.detail, kind="unauthorized")
+    except Forbidden as error:
+        return answer(403, error.title(), error.detail, kind="forbidden")
+    except Unavailable as error:
+        return answer(503, error.title(), error.detail, kind="unavailable")
+    return None
+
+
+async def _who(app: FastAPI, service: Service, request: Request) -> Actor:
+    """Raises Unauthorized."""
+    secret: str = app.state.api_key
+    kind, _, given = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer":
+        if access.is_operators(given, secret):
+            return access.operator(service, None)
+        return await run_in_threadpool(access.user_of, service, given)
+    key = session.key_of(request.cookies.get(session.COOKIE, ""), secret, service.now())
+    if key is None:
+        raise Unauthorized(
+            "POST /v1/session lets a browser in; scripts send the header Authorization: Bearer KEY"
+        )
+    return access.operator(service, None) if not key else await run_in_threadpool(access.known, service, key)

@@ -1,0 +1,87 @@
+"""The OpenAPI document: what FastAPI makes of the routes, and what it does not know of: the shape of problems, and where answers lead."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI
+
+from tuner.schemas.problem import Problem
+
+PROBLEM = "application/problem+json"
+DETAIL = {"$ref": "#/components/schemas/Problem"}
+SAYS = {
+    400: "The body cannot be decoded",
+    401: "The key is missing or wrong",
+    403: "The role does not allow it",
+    404: "There is no such thing",
+    408: "The body comes too slowly",
+    409: "Not in the present state",
+    412: "It has changed since",
+    413: "The body is too large",
+    414: "The path and query are too long",
+    422: "The request is not valid",
+    429: "Too many requests; `Retry-After` has the seconds to wait",
+    431: "The headers are too large",
+    503: "Something that is needed does not answer; try again",
+}
+JOB = {"job": "$response.body#/id"}
+BUDGET = {"name": "$response.body#/name"}
+KEY, USER = {"key": "$response.body#/id"}, {"user": "$response.body#/user"}
+# From the answer of a call, by its method, path and status, to others: what their parameters are.
+LEADS: Mapping[tuple[str, str, str], Mapping[str, str]] = {
+    ("post", "/v1/jobs", "201"): JOB,
+    ("post", "/v1/pilots", "201"): JOB,
+    ("put", "/v1/budgets/{name}", "201"): BUDGET,
+    ("put", "/v1/members/{user}", "201"): USER,
+    ("post", "/v1/keys", "201"): KEY,
+    ("post", "/v1/keys/{key}/rotate", "201"): KEY,
+    ("post", "/v1/projects", "201"): {"project": "$response.body#/name"},
+    ("get", "/v1/jobs", "200"): {"job": "$response.body#/items/0/id"},
+    ("get", "/v1/jobs/{job}/trials", "200"): {
+        "job": "$request.path.job",
+        "trial": "$response.body#/items/0/id",
+    },
+}
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Answers with these statuses, for FastAPI's `responses`. `install` says what they look like."""
+    return {status: {"description": SAYS[status], "content": {PROBLEM: {}}} for status in statuses}
+
+
+def install(app: FastAPI) -> None:
+    make = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            _complete(make())
+        return make()
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _complete(document: dict[str, Any]) -> None:
+    shapes = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+    inner = shapes.pop("$defs")
+    known = document["components"]["schemas"]
+    known.update({"Problem": shapes, **inner})
+    for unused in ("HTTPValidationError", "ValidationError"):
+        known.pop(unused, None)
+    calls = [(verb, path, call) for path, verbs in document["paths"].items() for verb, call in verbs.items()]
+    for verb, path, call in calls:
+        for status, answer in call["responses"].items():
+            if PROBLEM in answer.get("content", {}):
+                answer["content"] = {PROBLEM: {"schema": DETAIL}}
+            given = LEADS.get((verb, path, status))
+            if given is not None:
+                answer["links"] = _links(given, calls)
+
+
+def _links(given: Mapping[str, str], calls: list[tuple[str, str, dict[str, Any]]]) -> dict[str, Any]:
+    """To every call whose path has just these parameters."""
+    found = {}
+    for _verb, _path, call in calls:
+        names = {one["name"] for one in call.get("parameters", ()) if one["in"] == "path"}
+        if names == set(given):
+            found[call["operationId"]] = {"operationId": call["operationId"], "parameters": dict(given)}
+    return found

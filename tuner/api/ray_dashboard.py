@@ -1,0 +1,73 @@
+"""Ray's dashboard at `/ray`: behind the key, for reading alone, with Ray's token sent by the service and shown to nobody."""
+
+import logging
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
+
+from tuner.api import behind_key
+from tuner.api.problems import answer
+from tuner.domain.errors import NotFound, Unavailable
+from tuner.service import ray_dashboard
+from tuner.service.dashboards import RAY
+from tuner.service.wiring import Service
+
+log = logging.getLogger("tuner.api")
+
+# What its own page loads and draws with: fonts and workers of its editor among them.
+PAGE = {
+    **behind_key.POLICY,
+    "Content-Security-Policy": behind_key.POLICY["Content-Security-Policy"]
+    + "; font-src 'self' data:; worker-src 'self' blob:; frame-src 'self'",
+}
+# Logs and tables have what jobs wrote: a browser shall take none of it for a page.
+DATA = {
+    **behind_key.PLAIN,
+    "Content-Security-Policy": "sandbox; default-src 'none'; frame-ancestors 'none'",
+}
+
+
+def install(app: FastAPI) -> None:
+    app.mount(RAY, Proxied(app))
+
+
+class Proxied:
+    """Passes on what ray_dashboard lets through, and nothing of cookies, keys or connections either way."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        request = Request(scope)
+        reading = "Ray's dashboard is shown for reading alone"
+        refused = await behind_key.refusal(self._app, request, reading)
+        if refused is not None:
+            await refused(scope, receive, send)
+            return
+        began = False
+
+        async def begun(message: Message) -> None:
+            nonlocal began
+            began = True
+            await send(message)
+
+        service: Service = self._app.state.service
+        path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+        query = request.scope["query_string"].decode("latin-1")
+        try:
+            async with ray_dashboard.asked(
+                service.cluster, request.method, path, query, request.headers
+            ) as found:
+                headers = {**found.headers, **(PAGE if ray_dashboard.is_page(path) else DATA)}
+                await StreamingResponse(found.body, found.status, headers)(scope, receive, begun)
+        except NotFound as error:
+            await answer(404, error.title(), error.detail)(scope, receive, send)
+        except Unavailable as error:
+            log.warning("Ray's dashboard is not shown: %s", error.detail)
+            if began:  # the connection ends, so that nobody takes a part for the whole
+                return
+            await answer(503, error.title(), error.detail)(scope, receive, send)

@@ -1,0 +1,36 @@
+"""Each answer says which request it is to, by which the audit log and whoever asked can find it again."""
+
+import re
+import secrets
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+HEADER = b"x-request-id"
+# What somebody else's log may have as well, and no more: it is noted as it came.
+_TAKEN = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+
+
+class RequestId:
+    """ASGI middleware: `X-Request-Id` as it was asked with, or a new one, in the answer and in `request.state.request_id`."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        id_ = _asked_with(scope) or secrets.token_hex(8).encode()
+
+        async def told(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), (HEADER, id_)]}
+            await send(message)
+
+        state = {**scope.get("state", {}), "request_id": id_.decode()}
+        await self._app({**scope, "state": state}, receive, told)
+
+
+def _asked_with(scope: Scope) -> bytes | None:
+    found = next((value for name, value in scope["headers"] if name == HEADER), b"")
+    return found if _TAKEN.fullmatch(found) else None

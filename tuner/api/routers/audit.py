@@ -1,0 +1,57 @@
+"""Who changed what."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+
+from tuner.api.deps import Limit, Svc, cursor_of, read_cursor
+from tuner.domain.time import rfc3339
+from tuner.schemas.audit import AuditEntry, AuditPage
+from tuner.service import audit_log
+from tuner.service.audit_log import Entry, Wanted
+from tuner.service.spend import between
+
+router = APIRouter(prefix="/audit", tags=["access"])
+Word = Annotated[str | None, Query(max_length=300)]
+
+
+def _wanted(
+    user: Word = None,
+    action: Word = None,
+    target: Word = None,
+    since: str | None = None,
+    until: str | None = None,
+) -> Wanted:
+    return Wanted(user, action, target, *between(since, until, "UTC"))
+
+
+@router.get("")
+def list_audit(
+    service: Svc,
+    wanted: Annotated[Wanted, Depends(_wanted)],
+    limit: Limit = 50,
+    cursor: str | None = None,
+) -> AuditPage:
+    """Every change that somebody asked for in the project, the newest first: who, with which key, when, what, and how it was before
+    and after. `target` is a job's id, or a name; `since` and `until` are dates of UTC, or times. Nobody can change what is noted."""
+    place = read_cursor(cursor, int)
+    found = audit_log.page(service, wanted, before=None if place is None else place[0], limit=limit + 1)
+    last = found[limit - 1] if len(found) > limit else None
+    return AuditPage(
+        items=[_shown(entry) for entry in found[:limit]],
+        next_cursor=None if last is None else cursor_of(last.seq),
+    )
+
+
+def _shown(entry: Entry) -> AuditEntry:
+    return AuditEntry(
+        seq=entry.seq,
+        at=rfc3339(entry.at),
+        user=entry.user,
+        key=entry.key,
+        request=entry.request,
+        action=entry.action,
+        target=entry.target,
+        before=None if entry.before is None else dict(entry.before),
+        after=None if entry.after is None else dict(entry.after),
+    )

@@ -1,0 +1,58 @@
+"""Keys of users in the project."""
+
+from fastapi import APIRouter, Response
+
+from tuner.api import present_access
+from tuner.api.deps import Limit, Svc, cursor_of, read_cursor
+from tuner.domain.errors import Invalid
+from tuner.domain.time import parse_duration_ns
+from tuner.schemas import access as wire
+from tuner.service import keys
+
+router = APIRouter(prefix="/keys", tags=["access"])
+
+
+@router.get("")
+def list_keys(service: Svc, limit: Limit = 50, cursor: str | None = None) -> wire.KeyPage:
+    """The newest first: all of the project for its admins, for others their own. No key is shown whole."""
+    place = read_cursor(cursor, int, str)
+    found = keys.keys(service, before=None if place is None else (place[0], place[1]), limit=limit + 1)
+    last = found[limit - 1].row if len(found) > limit else None
+    return wire.KeyPage(
+        items=[present_access.key_of(view) for view in found[:limit]],
+        next_cursor=None if last is None else cursor_of(last.created_at, last.id),
+    )
+
+
+@router.post("", status_code=201)
+def create_key(body: wire.KeyRequest, response: Response, service: Svc) -> wire.Key:
+    """For a member of the project, who may with it what they may. The answer has the whole key, which is shown only now."""
+    view = keys.make(service, body.user, body.name, _duration_ns("/expires_in", body.expires_in))
+    return _once(view, response)
+
+
+@router.post("/{key}/rotate", status_code=201)
+def rotate_key(
+    key: str, response: Response, service: Svc, body: wire.RotateRequest | None = None
+) -> wire.Key:
+    """Another key in its stead, shown only now; the one before goes on for `overlap`. Everybody may rotate their own."""
+    asked = body or wire.RotateRequest()
+    return _once(keys.rotate(service, key, _duration_ns("/overlap", asked.overlap)), response)
+
+
+@router.delete("/{key}", status_code=204)
+def delete_key(key: str, service: Svc) -> None:
+    """Revokes it: the next request with it is refused. Everybody may revoke their own."""
+    keys.revoke(service, key)
+
+
+def _once(view: keys.KeyView, response: Response) -> wire.Key:
+    response.headers["Cache-Control"] = "no-store"
+    return present_access.key_of(view)
+
+
+def _duration_ns(pointer: str, text: str) -> int:
+    try:
+        return parse_duration_ns(text)
+    except ValueError as error:
+        raise Invalid.at(pointer, str(error)) from error

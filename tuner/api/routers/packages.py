@@ -1,0 +1,65 @@
+"""Packages with trainables, where the operator has switched them on."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from tuner.api.deps import Limit, Svc, cursor_of, read_cursor
+from tuner.domain.time import rfc3339
+from tuner.schemas import packages as show
+from tuner.service import packages
+from tuner.service.packages import PackageRow
+
+router = APIRouter(prefix="/packages", tags=["packages"])
+BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/zip": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+Name = Annotated[str | None, Query(max_length=100)]
+
+
+@router.post(
+    "",
+    status_code=201,
+    response_model=show.Package,
+    responses={200: {"model": show.Package}},
+    openapi_extra=BODY,
+)
+async def create_package(
+    request: Request, response: Response, service: Svc, name: Name = None
+) -> show.Package:
+    """Uploads a .zip or .whl of pure Python. The same bytes again are 200 and the same package, whatever the name. 409 where packages are
+    switched off."""
+    packages.check_on(service.settings)  # before the body is read
+    data = await request.body()
+    row, is_new = await run_in_threadpool(packages.put, service, data, name)
+    response.status_code = 201 if is_new else 200
+    response.headers["Location"] = f"/v1/packages/{row.id}"
+    return _shown(row)
+
+
+@router.get("")
+def list_packages(service: Svc, limit: Limit = 50, cursor: str | None = None) -> show.PackagePage:
+    """Newest first."""
+    place = read_cursor(cursor, int, str)
+    before = None if place is None else (place[0], place[1])
+    found = packages.page(service, before=before, limit=limit + 1)
+    last = found[limit - 1] if len(found) > limit else None
+    return show.PackagePage(
+        items=[_shown(row) for row in found[:limit]],
+        next_cursor=None if last is None else cursor_of(last.created_at, last.sha256),
+    )
+
+
+@router.get("/{package}")
+def get_package(package: str, service: Svc) -> show.Package:
+    return _shown(packages.get(service, package))
+
+
+def _shown(row: PackageRow) -> show.Package:
+    return show.Package(
+        id=row.id, name=row.name, bytes=row.size_bytes, files=row.files, created_at=rfc3339(row.created_at)
+    )

@@ -1,0 +1,83 @@
+"""Who asks; projects, users, and members of a project."""
+
+from fastapi import APIRouter, Response
+
+from tuner.api import present_access
+from tuner.api.deps import Limit, Svc, cursor_of, read_cursor
+from tuner.schemas import access as wire
+from tuner.service import keys, people
+
+router = APIRouter(tags=["access"])
+
+
+@router.get("/whoami")
+def get_whoami(service: Svc) -> wire.WhoAmI:
+    """Whose key this is, in which project, and what may be done with it."""
+    return present_access.whoami_of(service.actor, keys.own(service))
+
+
+@router.get("/projects")
+def list_projects(service: Svc, limit: Limit = 50, cursor: str | None = None) -> wire.ProjectPage:
+    """By name: all of them for the operator, for others their own."""
+    found = people.projects(service, after=_after(cursor), limit=limit + 1)
+    more = _more([row.name for row in found], limit)
+    return wire.ProjectPage(items=[present_access.project_of(row) for row in found[:limit]], next_cursor=more)
+
+
+@router.post("/projects", status_code=201)
+def create_project(body: wire.ProjectRequest, response: Response, service: Svc) -> wire.Project:
+    """Jobs, budgets, members and keys of a project are seen in it alone. The operator works in it with the header
+    `Tuner-Project`."""
+    row = people.add_project(service, body.name)
+    response.headers["Location"] = f"/v1/projects/{row.name}"
+    return present_access.project_of(row)
+
+
+@router.get("/projects/{project}")
+def get_project(project: str, service: Svc) -> wire.Project:
+    return present_access.project_of(people.project(service, project))
+
+
+@router.get("/users")
+def list_users(service: Svc, limit: Limit = 50, cursor: str | None = None) -> wire.UserPage:
+    """By name, of all projects."""
+    found = people.users(service, after=_after(cursor), limit=limit + 1)
+    more = _more([row.name for row in found], limit)
+    return wire.UserPage(items=[present_access.user_of(row) for row in found[:limit]], next_cursor=more)
+
+
+@router.patch("/users/{user}")
+def patch_user(user: str, body: wire.UserPatch, service: Svc) -> wire.User:
+    """Refuses all keys of a user at once, in every project, or takes them again."""
+    return present_access.user_of(people.disable_user(service, user, disabled=body.disabled))
+
+
+@router.get("/members")
+def list_members(service: Svc, limit: Limit = 50, cursor: str | None = None) -> wire.MemberPage:
+    """Of the project, by name."""
+    found = people.members(service, after=_after(cursor), limit=limit + 1)
+    more = _more([row.user for row in found], limit)
+    return wire.MemberPage(items=[present_access.member_of(row) for row in found[:limit]], next_cursor=more)
+
+
+@router.put("/members/{user}", status_code=200, responses={201: {"model": wire.Member}})
+def put_member(user: str, body: wire.MemberRequest, response: Response, service: Svc) -> wire.Member:
+    """Takes a user into the project (201), or gives a member another role, which counts from the next request on."""
+    row, is_new = people.put_member(service, user, body.role)
+    response.status_code = 201 if is_new else 200
+    return present_access.member_of(row)
+
+
+@router.delete("/members/{user}", status_code=204)
+def delete_member(user: str, service: Svc) -> None:
+    """All keys of theirs in the project are revoked with it. The last admin may go, too: the operator remains."""
+    people.remove_member(service, user)
+
+
+def _after(cursor: str | None) -> str:
+    place = read_cursor(cursor, str)
+    return "" if place is None else str(place[0])
+
+
+def _more(names: list[str], limit: int) -> str | None:
+    return cursor_of(names[limit - 1]) if len(names) > limit else None

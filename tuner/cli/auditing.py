@@ -1,0 +1,52 @@
+"""`tuner audit`: who changed what."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from tuner.cli import tables, words
+from tuner.cli.arguments import Json
+from tuner.cli.frame import Frame, connect, with_problems
+from tuner.cli.style import Format, Style
+
+if TYPE_CHECKING:
+    from tuner.schemas.audit import AuditEntry
+
+
+@with_problems
+def audit(
+    user: Annotated[str | None, typer.Option(help="Changes by this user.")] = None,
+    action: Annotated[str | None, typer.Option(help="Such as job.pause, budget.put or key.revoke.")] = None,
+    target: Annotated[str | None, typer.Option(help="Of this job, or of what has this name.")] = None,
+    since: Annotated[str | None, typer.Option(help="A date of UTC, or a time with its offset.")] = None,
+    until: Annotated[str | None, typer.Option(help="Likewise; changes from then on are left out.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
+    style: Format = Style.TABLE,
+    as_json: Json = False,
+) -> None:
+    """Who changed what in the project, the newest first."""
+    chosen = {"user": user, "action": action, "target": target, "since": since, "until": until}
+    Frame(as_json, style).show_all(list(connect().audit(**chosen, limit=limit)), _table)
+
+
+def _table(found: Sequence[AuditEntry]) -> RenderableType:
+    table = tables.plain("when", "who", "what", "of", "before", "after")
+    for one in found:
+        who = f"{one.user} ({one.key})" if one.key else one.user
+        facts = (_facts(one.before), _facts(one.after))
+        table.add_row(f"{one.at[:19]}Z".replace("T", " "), who, one.action, one.target, *facts)
+    return table if found else Text("nobody has changed anything")
+
+
+def _facts(facts: dict[str, Any] | None) -> str:
+    told = (
+        f"{name}={value if isinstance(value, str) else json.dumps(value)}"
+        for name, value in (facts or {}).items()
+    )
+    return words.harmless("  ".join(told)) or "-"

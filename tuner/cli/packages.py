@@ -1,0 +1,56 @@
+"""`tuner packages`: trainables that are uploaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from tuner.cli import tables
+from tuner.cli.arguments import Json
+from tuner.cli.frame import Frame, connect, with_problems
+
+if TYPE_CHECKING:
+    from tuner.schemas.packages import Package
+
+packages = typer.Typer(no_args_is_help=True, help="Packages with trainables, where they are switched on.")
+
+
+@packages.command("push")
+@with_problems
+def push(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A folder, a .py file, a .zip or a .whl.")],
+    name: Annotated[str | None, typer.Option(help="What it is called; the path's name without it.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Upload a package: the same files again are the same package. A job names it by `package:` and its id."""
+    Frame(as_json).show(connect().upload(path, name=name), lambda one: Text(one.id))
+
+
+@packages.command("list")
+@with_problems
+def list_packages(as_json: Json = False) -> None:
+    """All packages, the newest first."""
+    Frame(as_json).show_all(list(connect().packages()), _table)
+
+
+@packages.command("show")
+@with_problems
+def show_package(
+    package: Annotated[str, typer.Argument(metavar="PACKAGE", help="The package's id.", show_default=False)],
+    as_json: Json = False,
+) -> None:
+    """One package."""
+    Frame(as_json).show(connect().package(package), lambda one: _table([one]))
+
+
+def _table(found: Sequence[Package]) -> RenderableType:
+    table = tables.plain("package", "name", "files", "bytes", "uploaded")
+    for one in found:
+        when = f"{one.created_at[:16]}Z".replace("T", " ")
+        table.add_row(one.id, one.name, str(one.files), str(one.bytes), when)
+    return table if found else Text("no packages")

@@ -1,0 +1,153 @@
+"""Who may do what: users, projects, roles, and the keys that stand for a user in a project.
+
+A key is `tnr_`, eight letters or digits that are shown in listings, 256 random bits, and a checksum, by which secret scanners, and the
+service without its database, know a mistyped one. What it may do is what its user may in its project at that moment.
+"""
+
+import re
+import zlib
+from dataclasses import dataclass
+from difflib import get_close_matches
+from hashlib import sha256
+from typing import Literal, get_args
+
+from tuner.domain.errors import Fault, Forbidden
+from tuner.domain.time import NS
+
+MemberRole = Literal["viewer", "submitter", "admin"]
+Role = Literal["viewer", "submitter", "admin", "operator"]
+"""Each may do what those before it may. The operator has the service's own key, in every project."""
+
+MEMBER_ROLES: tuple[MemberRole, ...] = get_args(MemberRole)
+ROLES: tuple[Role, ...] = get_args(Role)
+GIVEN_BY = {
+    "viewer": "an admin of the project",
+    "submitter": "an admin of the project",
+    "admin": "another admin of the project, or the operator of the service,",
+    "operator": "only the service's own key",
+}
+
+DEFAULT_PROJECT = "default"
+"""It is there from the beginning; what belongs to the cluster as a whole is the operator's, and kept in it."""
+OPERATOR, TUNER = "operator", "tuner"
+"""Not users: who has the service's own key, and the service where nobody asked for what it does."""
+
+DAY_NS = 24 * 3600 * NS
+USUAL_LIFE_NS, LONGEST_LIFE_NS, SHORTEST_LIFE_NS = 90 * DAY_NS, 366 * DAY_NS, 60 * NS
+USUAL_OVERLAP_NS, LONGEST_OVERLAP_NS = 3600 * NS, DAY_NS
+
+PROJECT_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+USER_NAME = re.compile(r"[a-z0-9][a-z0-9._@-]{0,62}")
+KEY_ID = re.compile(r"tnr_[a-z0-9]{8}")
+_KEY = re.compile(r"(tnr_[a-z0-9]{8})_([A-Za-z0-9_-]{43})([0-9a-f]{8})")
+MAX_KEY_NAME = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who asks, in which project, with which key (its id; empty for the operator, and where nobody asks), by which request."""
+
+    user: str
+    project: str
+    role: Role
+    key: str = ""
+    request: str = ""
+
+    @property
+    def is_operator(self) -> bool:
+        return self.role == "operator"
+
+    def may(self, role: Role) -> bool:
+        return ROLES.index(self.role) >= ROLES.index(role)
+
+    def need(self, role: Role) -> None:
+        """Raises Forbidden, naming the role that is needed and who gives it."""
+        if self.may(role):
+            return
+        if role == "operator":
+            raise Forbidden(f"{GIVEN_BY[role]} may do this; {self.user} is {self.role} of {self.project}")
+        raise Forbidden(
+            f"this needs the role {role}, and {self.user} is {self.role} of {self.project}: "
+            f"{GIVEN_BY[role]} can give it, with PUT /v1/members/{self.user}"
+        )
+
+
+BACKGROUND = Actor(TUNER, DEFAULT_PROJECT, "operator")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyText:
+    """A key as it is written: `id` may be shown, the whole may not."""
+
+    id: str
+    text: str
+
+    @property
+    def sha256(self) -> str:
+        """What is stored. Of 256 random bits a plain hash is enough: a slow one guards what people can think of."""
+        return sha256(self.text.encode()).hexdigest()
+
+
+def key_text(id_: str, random: str) -> KeyText:
+    """Of an id and 256 random bits in base64url."""
+    body = f"{id_}_{random}"
+    return KeyText(id_, f"{body}{_checksum(body)}")
+
+
+def read_key(text: str) -> KeyText | None:
+    """None for what is not written as a key, or is mistyped."""
+    found = _KEY.fullmatch(text)
+    if found is None or _checksum(f"{found[1]}_{found[2]}") != found[3]:
+        return None
+    return KeyText(found[1], text)
+
+
+def is_like_a_key(text: str) -> bool:
+    return text.startswith("tnr_")
+
+
+def project_fault(name: str) -> Fault | None:
+    if PROJECT_NAME.fullmatch(name):
+        return None
+    return Fault(
+        "/name",
+        "begin with a small letter or digit, go on with such or -, at most 63 in all: it names a folder of the storage",
+    )
+
+
+def user_fault(name: str) -> Fault | None:
+    if name in (OPERATOR, TUNER):
+        return Fault("user", f"{name!r} stands for the service itself; take another name")
+    if USER_NAME.fullmatch(name):
+        return None
+    return Fault("user", "begin with a small letter or digit, go on with such or . _ @ -, at most 63 in all")
+
+
+def role_fault(role: str) -> Fault | None:
+    if role in MEMBER_ROLES:
+        return None
+    near = get_close_matches(role, MEMBER_ROLES, 1)
+    said = f"did you mean {near[0]}? " if near else ""
+    return Fault("/role", f"{said}there are {', '.join(MEMBER_ROLES)}")
+
+
+def key_name_fault(name: str) -> Fault | None:
+    if name.strip() and len(name) <= MAX_KEY_NAME and name.isprintable():
+        return None
+    return Fault("/name", f"say what the key is for, in 1 to {MAX_KEY_NAME} characters of one line")
+
+
+def life_fault(life_ns: int) -> Fault | None:
+    if SHORTEST_LIFE_NS <= life_ns <= LONGEST_LIFE_NS:
+        return None
+    return Fault("/expires_in", "must be from 1m to 366d: a key that never ends is one that nobody misses")
+
+
+def overlap_fault(overlap_ns: int) -> Fault | None:
+    if 0 <= overlap_ns <= LONGEST_OVERLAP_NS:
+        return None
+    return Fault("/overlap", "must be from 0s to 24h: so long the key before goes on")
+
+
+def _checksum(body: str) -> str:
+    return f"{zlib.crc32(body.encode()):08x}"

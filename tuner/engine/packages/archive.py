@@ -1,0 +1,200 @@
+"""A package as it was uploaded: a zip, a wheel among them, that is looked at whole before a file of it is used.
+
+What it says of itself is not believed: what comes out of it is counted as it comes. Only plain files with plain names do, of pure
+Python and data. Names that mean another place to somebody (absolute, `..`, backslashes, drives, two of one name), links, devices
+and what would run by itself (`.pth`, `sitecustomize`) are refused: Snyk's "Zip Slip" (2018), CWE-22, CWE-409.
+"""
+
+import hashlib
+import io
+import os
+import stat
+import struct
+import unicodedata
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from tuner.domain.errors import BadFile
+
+MAX_FILES = 2000
+MAX_NAME_BYTES = 250
+MAX_DEPTH = 20
+# Of all that comes out to what went in: text packs 3 to 20 times, zeros a thousand times.
+MAX_RATIO = 100
+ALWAYS_BYTES = 1 << 20
+BLOCK = 1 << 16
+NATIVE = (".so", ".pyd", ".dll", ".dylib", ".exe", ".a", ".o", ".lib")
+PACKED = (".zip", ".whl", ".egg", ".jar", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".zst", ".rar")
+RUNS_BY_ITSELF = ("sitecustomize", "usercustomize")
+WHEEL = ".dist-info/WHEEL"
+_ENTRY = b"PK\x01\x02"  # begins an entry of a zip's table of contents
+# What zipfile raises for what is no zip, is damaged, encrypted, or packed in a way that there is not.
+_BROKEN = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    RuntimeError,
+    ValueError,
+    OverflowError,
+    IndexError,
+    KeyError,
+    OSError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """`digests`: the SHA-256 of each file by its name. `size_bytes`: of all of them, unpacked."""
+
+    digests: Mapping[str, str]
+    size_bytes: int
+
+
+def read(data: bytes, *, most_bytes: int, into: Path | None = None) -> Contents:
+    """What a package holds, of `most_bytes` at most; its files are written to the folder `into`, which is empty, where it is given.
+    Raises BadFile, which says what is wrong and what to do."""
+    if not data.startswith(b"PK\x03\x04"):
+        raise BadFile("this is no package: send a .zip or .whl that is not empty")
+    if data.count(_ENTRY) > 5 * MAX_FILES:
+        raise BadFile(_too_many())
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as packed:
+            return _read(packed, min(most_bytes, max(ALWAYS_BYTES, MAX_RATIO * len(data))), into)
+    except BadFile:
+        raise
+    except _BROKEN as error:
+        raise BadFile(f"the package cannot be unpacked: {error or type(error).__name__}") from error
+
+
+def _read(packed: zipfile.ZipFile, most_bytes: int, into: Path | None) -> Contents:
+    files = _files(packed.infolist())
+    digests, left = dict[str, str](), most_bytes
+    for info in files:
+        with packed.open(info) as inside, _target(into, info.filename) as target:
+            seen = hashlib.sha256()
+            for block in _blocks(inside, info.filename, left):
+                left -= len(block)
+                seen.update(block)
+                if target is not None:
+                    target.write(block)
+        digests[info.filename] = seen.hexdigest()
+    for name in digests:
+        if name.endswith(WHEEL):
+            _check_wheel(packed.read(name))
+    return Contents(digests, most_bytes - left)
+
+
+def _blocks(inside: IO[bytes], name: str, left: int) -> Iterator[bytes]:
+    """Of one file, as long as they fit into what is left."""
+    while block := inside.read(BLOCK):
+        left -= len(block)
+        if left < 0:
+            raise BadFile(
+                f"{name!r}: the package is larger than it may be when it is unpacked, or packed more than {MAX_RATIO} times; "
+                "leave out data, and load it from where the workers reach it"
+            )
+        yield block
+
+
+def _target(into: Path | None, name: str) -> "IO[bytes] | nullcontext[None]":
+    if into is None:
+        return nullcontext()
+    path = into / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    return os.fdopen(handle, "wb")
+
+
+def _files(entries: list[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:
+    """Those that are no folders; each entry is checked, and then whether all can be in one folder."""
+    if len(entries) > MAX_FILES:
+        raise BadFile(_too_many())
+    for info in entries:
+        fault = _name_fault(info.filename) or _kind_fault(info) or _content_fault(info.filename)
+        if fault is not None:
+            raise BadFile(f"{info.orig_filename!r} {fault}")
+    files = [info for info in entries if not info.is_dir()]
+    _check_together([info.filename for info in entries])
+    if not any(info.filename.endswith(".py") for info in files):
+        raise BadFile("there is no Python in this package: a trainable is a function in a .py file")
+    return files
+
+
+def _kind_fault(info: zipfile.ZipInfo) -> str | None:
+    kind = stat.S_IFMT(info.external_attr >> 16)
+    if info.flag_bits & 0x1:
+        return "is encrypted: pack it without a password"
+    if kind not in (0, stat.S_IFREG, stat.S_IFDIR if info.is_dir() else 0):
+        return "is a link, a device or another folder than it says: pack plain files"
+    if info.is_dir() and info.file_size:
+        return "is a folder with something in it that is no file"
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        return "is packed in another way than deflate: pack it with zip, or python -m zipfile"
+    if info.filename != info.orig_filename:
+        return "has two names: pack it anew"
+    return None
+
+
+def _name_fault(name: str) -> str | None:
+    parts = name.removesuffix("/").split("/")
+    if "\\" in name or ":" in name or not name.isprintable():
+        return "has a name with a backslash, a colon or a control character: rename it"
+    if any(part in ("", ".", "..") for part in parts):
+        return "is no path within the package: pack it by names relative to its folder, without . and .."
+    if any(part != part.strip() or part.endswith(".") for part in parts):
+        return "has a name that begins or ends with a space, or ends with a dot: rename it"
+    if unicodedata.normalize("NFC", name) != name or len(name.encode()) > MAX_NAME_BYTES:
+        return f"has a name that is not in Unicode's normal form C, or of more than {MAX_NAME_BYTES} bytes: rename it"
+    if len(parts) > MAX_DEPTH:
+        return f"lies deeper than {MAX_DEPTH} folders: pack it flatter"
+    return None
+
+
+def _content_fault(name: str) -> str | None:
+    parts = name.casefold().removesuffix("/").split("/")
+    last = parts[-1]
+    if last.endswith(".pth") or any(part.partition(".")[0] in RUNS_BY_ITSELF for part in parts):
+        return "would run by itself wherever Python starts: leave it out"
+    if last.endswith(NATIVE) or ".so." in last:
+        return "is machine code; packages are of pure Python: have the operator install what is not"
+    if last.endswith((".pyc", ".pyo")) or "__pycache__" in parts:
+        return "is compiled: leave out __pycache__ and .pyc"
+    if last.endswith(PACKED):
+        return "is an archive in an archive: pack its files instead"
+    if parts[0].endswith(".data"):
+        return "has to be installed: packages are used as they lie, so pack a wheel without a .data folder"
+    return None
+
+
+def _check_together(names: list[str]) -> None:
+    """No two of them are one on some file system, and none is a folder as well."""
+    files, folders = set[str](), dict[str, str]()
+    for name in names:
+        *above, last = name.removesuffix("/").split("/")
+        if name.endswith("/"):
+            above.append(last)
+        elif name.casefold() in files:
+            raise BadFile(f"{name!r} is there twice, but for case: leave one out")
+        else:
+            files.add(name.casefold())
+        for depth in range(1, len(above) + 1):
+            folder = "/".join(above[:depth])
+            if folders.setdefault(folder.casefold(), folder) != folder:
+                raise BadFile(f"the folder {folder!r} is there twice, but for case: rename one")
+    if both := files & folders.keys():
+        raise BadFile(f"{min(both)!r} is a file and a folder: rename one")
+
+
+def _check_wheel(text: bytes) -> None:
+    if b"root-is-purelib: true" not in text.lower():
+        raise BadFile("this wheel is not of pure Python: have the operator install it on the workers")
+
+
+def _too_many() -> str:
+    return f"the package has more than {MAX_FILES} files: leave out data, and load it from where the workers reach it"

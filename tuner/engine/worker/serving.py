@@ -1,0 +1,62 @@
+"""The fork server that a worker's attempts are forked from, for as long as the worker lives."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tuner.engine.packages.shelf import Opened, opened
+from tuner.engine.packages.stored import Stored
+from tuner.engine.scratch import anew
+from tuner.engine.worker.limits import Limits
+from tuner.engine.worker.server_handle import ForkServer
+
+
+class Servers:
+    """`current` is made anew where it ended. It serves one trainable; `package`: of this package, which is had, looked at and put
+    before its import path each time, and is in no other process's."""
+
+    def __init__(
+        self,
+        entry: str,
+        package: Stored | None,
+        on_exit: Callable[[int, int], None],
+        limits: Limits,
+        tmp: Path,
+    ) -> None:
+        self._entry, self._package, self._on_exit = entry, package, on_exit
+        self._limits, self._tmp = limits, tmp
+        self._opened: Opened | None = None
+        self._trouble: Exception | None = None
+        self.current = self._new(entry)
+
+    def living(self) -> ForkServer:
+        """Raises what was wrong with the package."""
+        if self._trouble is not None:
+            self.current.close()
+            self.current = self._new(self._entry)
+        elif not self.current.alive:
+            # One that died before it was ready may have been killed by what it imports: that is left to the child.
+            self.current = self._new(self._entry if self.current.ready else "")
+        if self._trouble is not None:
+            raise self._trouble
+        return self.current
+
+    def close(self) -> None:
+        self.current.close()
+        self._let_go()
+
+    def _new(self, entry: str) -> ForkServer:
+        """One that serves nobody where the package cannot be had, which `living` tells."""
+        self._let_go()
+        self._trouble = None
+        if self._package is not None:
+            try:
+                self._opened = opened(self._package)
+            except Exception as error:  # each kind of storage has errors of its own
+                self._trouble, entry = error, ""
+        package = "" if self._opened is None else str(self._opened.path)
+        return ForkServer(entry, self._on_exit, self._limits, anew(self._tmp), package=package)
+
+    def _let_go(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+        self._opened = None

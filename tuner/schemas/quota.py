@@ -1,0 +1,43 @@
+"""What a project may spend and have at once."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from tuner.schemas.base import Answer, Body
+
+AtOnce = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+class QuotaRequest(Body):
+    """Null: no limit. Dollars and GPU-hours are for all jobs of the project together, by `period` (null: in all) in the calendar of
+    `timezone`. A job at work counts with as many trials as it may run at once."""
+
+    usd: float | None = None
+    gpu_hours: float | None = None
+    period: Literal["day", "week", "month"] | None = None
+    timezone: str = "UTC"
+    concurrent_jobs: AtOnce | None = None
+    concurrent_trials: AtOnce | None = None
+
+
+class QuotaUse(Answer):
+    """Of dollars and GPU-hours, those of the present period, and null where they are not limited."""
+
+    usd: float | None
+    held_usd: float | None
+    gpu_hours: float | None
+    held_gpu_hours: float | None
+    concurrent_jobs: int
+    concurrent_trials: int
+
+
+class Quota(Answer):
+    usd: float | None
+    gpu_hours: float | None
+    period: str | None
+    timezone: str
+    period_end: str | None
+    concurrent_jobs: int | None
+    concurrent_trials: int | None
+    used: QuotaUse

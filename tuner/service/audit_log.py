@@ -1,0 +1,95 @@
+"""Who changed what: each change by request is noted in its own transaction, so that there is no change without its entry, nor an
+entry without its change."""
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from tuner.domain.above import PPM, AboveBudget
+from tuner.domain.budget import Budget
+from tuner.domain.money import MS_PER_HOUR
+from tuner.domain.quota import Quota
+from tuner.domain.time import NS
+from tuner.service.wiring import Service
+from tuner.store import audit_log
+from tuner.store.audit_log import Entry as Entry
+from tuner.store.audit_log import Facts
+from tuner.store.audit_log import Wanted as Wanted
+from tuner.store.database import Connection
+from tuner.store.jobs import JobRow
+
+
+def note(
+    db: Connection,
+    service: Service,
+    action: str,
+    target: str,
+    *,
+    before: Facts | None = None,
+    after: Facts | None = None,
+) -> None:
+    """`action` is the name of the transaction, such as `job.pause`."""
+    actor = service.actor
+    entry = Entry(
+        service.project, service.now(), actor.user, actor.key, actor.request, action, target, before, after
+    )
+    audit_log.add(db, entry)
+
+
+def page(service: Service, wanted: Wanted, *, before: int | None, limit: int) -> Sequence[Entry]:
+    """Of the project, the newest first."""
+    with service.database.read() as db:
+        return audit_log.page(db, service.project, wanted, before=before, limit=limit)
+
+
+# What is told of things
+
+
+def of_job(row: JobRow) -> dict[str, Any]:
+    """What requests can change of it."""
+    return {
+        "state": row.state,
+        "wish": row.wish,
+        "budget": of_budget(row.budget),
+        "tags": dict(row.tags),
+        "priority": row.priority,
+    }
+
+
+def of_budget(budget: Budget) -> dict[str, Any]:
+    return {
+        "usd": None if budget.usd is None else budget.usd.usd,
+        "gpu_hours": _hours(budget.gpu_ms),
+        "wall_clock_seconds": None if budget.wall_clock_ns is None else budget.wall_clock_ns / NS,
+        "trials": budget.trials,
+        "on_exhausted": budget.on_exhausted,
+    }
+
+
+def of_above(budget: AboveBudget) -> dict[str, Any]:
+    """Of its webhooks the host alone: what follows may be a secret."""
+    return {
+        "usd": None if budget.usd is None else budget.usd.usd,
+        "gpu_hours": _hours(budget.gpu_ms),
+        "match": dict(budget.match),
+        "period": budget.period,
+        "timezone": budget.timezone,
+        "parent": budget.parent,
+        "alerts": [
+            {"at": alert.at_ppm / PPM, "host": urlsplit(alert.url).hostname} for alert in budget.alerts
+        ],
+    }
+
+
+def of_quota(quota: Quota, money: AboveBudget | None) -> dict[str, Any]:
+    return {
+        "usd": None if money is None or money.usd is None else money.usd.usd,
+        "gpu_hours": None if money is None else _hours(money.gpu_ms),
+        "period": None if money is None else money.period,
+        "concurrent_jobs": quota.concurrent_jobs,
+        "concurrent_trials": quota.concurrent_trials,
+    }
+
+
+def _hours(gpu_ms: int | None) -> float | None:
+    return None if gpu_ms is None else round(gpu_ms / MS_PER_HOUR, 9)

@@ -1,0 +1,168 @@
+"""Packages with trainables that users upload: kept by their digest, known by a row, used by jobs that name them."""
+
+import difflib
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tuner.domain.errors import BadFile, Conflict, Fault, Invalid, NotFound, Unavailable
+from tuner.domain.ids import NAME, PACKAGE_ID, package_id
+from tuner.domain.job import JobSpec
+from tuner.engine.packages import archive
+from tuner.engine.packages.names import check_tops
+from tuner.engine.packages.shelf import opened
+from tuner.engine.packages.stored import Stored
+from tuner.engine.storage_words import explained
+from tuner.service import audit_log
+from tuner.service.wiring import Service
+from tuner.settings import Settings
+from tuner.store import packages
+from tuner.store.packages import PackageRow as PackageRow
+
+MIB = 1 << 20
+UNPACKED = 10  # times what a package may have packed
+OFF = "packages are off here: the operator switches them on by TUNER_PACKAGES=on, and restarts the service"
+SHOWN = 20
+
+
+def check_on(settings: Settings) -> None:
+    """Raises Conflict where packages are switched off."""
+    if not settings.packages:
+        raise Conflict(OFF)
+
+
+def most_bytes(settings: Settings) -> int:
+    return settings.package_mib * MIB
+
+
+def put(service: Service, data: bytes, name: str | None) -> tuple[PackageRow, bool]:
+    """The package of these bytes, and whether it is new; bytes that are known are put into the storage again, in the place of what may have
+    been lost or changed there. Raises Conflict, BadFile, Invalid for the name, and Unavailable where the storage does not take it."""
+    check_on(service.settings)
+    if len(data) > most_bytes(service.settings):
+        mib = service.settings.package_mib
+        raise BadFile(f"the package has more than {mib} MiB: leave out data, or raise TUNER_PACKAGE_MIB")
+    if name is not None and not NAME.fullmatch(name):
+        detail = "use 1 to 100 letters, digits, spaces, dots, dashes and underscores, a letter or digit first"
+        raise Invalid.at("name", detail)
+    contents = archive.read(data, most_bytes=UNPACKED * most_bytes(service.settings))
+    check_tops(contents.digests)
+    digest, found = hashlib.sha256(data).hexdigest(), name or _name_of(contents)
+    new = PackageRow(digest, found, len(data), len(contents.digests), service.now())
+    try:
+        _stored(service, package_id(digest)).put(data)
+    except Exception as error:  # each kind of storage has errors of its own
+        raise Unavailable(f"the package could not be stored: {explained(error)}") from error
+    with service.database.write("package.put") as db:
+        row, is_new = packages.put(db, service.project, new)
+        if is_new:
+            facts = {"name": row.name, "bytes": row.size_bytes, "files": row.files}
+            audit_log.note(db, service, "package.put", row.id, after=facts)
+    return row, is_new
+
+
+def get(service: Service, name: str) -> PackageRow:
+    """By its id. Raises Conflict and NotFound."""
+    check_on(service.settings)
+    row = _find(service, name)
+    if row is None:
+        raise NotFound(f"there is no package {name!r}{_nearest(service, name)}")
+    return row
+
+
+def page(service: Service, *, before: tuple[int, str] | None, limit: int) -> list[PackageRow]:
+    """Newest first. Raises Conflict."""
+    check_on(service.settings)
+    with service.database.read() as db:
+        return packages.page(db, service.project, before=before, limit=limit)
+
+
+def faults(service: Service, spec: JobSpec) -> list[Fault]:
+    """What is wrong with the package that a job names, and with its trainable in it."""
+    name = spec.package or ""
+    if not service.settings.packages:
+        return [Fault("/package", OFF)]
+    if _find(service, name) is None:
+        return [Fault("/package", f"there is no package {name!r}{_nearest(service, name)}")]
+    try:
+        with _unpacked(service, name) as folder:
+            missing = _missing(folder, spec.trainable)
+            error = missing or service.prober.describe(spec.trainable, folder).error
+    except BadFile as lost:
+        return [Fault("/package", lost.detail)]
+    return [Fault("/trainable", f"cannot be trained: {error}")] if error else []
+
+
+def same(service: Service, one: JobSpec, other: JobSpec) -> bool:
+    """Whether both come from modules of the workers' machines, or from packages of one name, which are versions of one thing."""
+    if one.package == other.package or one.package is None or other.package is None:
+        return one.package == other.package
+    rows = [_find(service, name) for name in (one.package, other.package)]
+    names = {row.name for row in rows if row is not None}
+    return None not in rows and len(names) == 1
+
+
+def _stored(service: Service, name: str) -> Stored:
+    return Stored(service.settings.storage, service.project, name)
+
+
+def _find(service: Service, name: str) -> PackageRow | None:
+    if not PACKAGE_ID.fullmatch(name):
+        return None
+    with service.database.read() as db:
+        return packages.get(db, service.project, name.removeprefix("pkg_"))
+
+
+@contextmanager
+def _unpacked(service: Service, name: str) -> Iterator[Path]:
+    """Raises BadFile for one that is not what was uploaded, and Unavailable."""
+    try:
+        found = opened(_stored(service, name))
+    except BadFile:
+        raise
+    except Exception as error:  # each kind of storage has errors of its own
+        raise Unavailable(f"the package {name} cannot be read: {explained(error)}") from error
+    try:
+        yield found.path
+    finally:
+        found.close()
+
+
+def _missing(folder: Path, entry: str) -> str | None:
+    """Why the module of a trainable is not in a package; None: it is."""
+    module = entry.partition(":")[0]
+    base = folder.joinpath(*module.split("."))
+    if base.with_suffix(".py").is_file() or (base / "__init__.py").is_file():
+        return None
+    there = sorted(_module(path.relative_to(folder)) for path in folder.rglob("*.py"))
+    near = difflib.get_close_matches(module, there, n=3, cutoff=0.3) or there[:3]
+    return f"the package has no module {module}; the nearest: {', '.join(near)}"
+
+
+def _module(file: Path) -> str:
+    parts = file.with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+
+
+def _nearest(service: Service, name: str) -> str:
+    with service.database.read() as db:
+        found = packages.page(db, service.project, before=None, limit=SHOWN)
+    if not found:
+        return "; upload one by `tuner packages push PATH`"
+    ids = [row.id for row in found]
+    near = difflib.get_close_matches(name, ids, n=1, cutoff=0.6) or [
+        row.id for row in found if row.name == name
+    ]
+    words = {row.id: f"{row.id} ({row.name})" for row in found}
+    return f"; the nearest: {', '.join(words[one] for one in near or ids[:3])}"
+
+
+def _name_of(contents: archive.Contents) -> str:
+    """A wheel's name and version, or what is at the top of it."""
+    tops = sorted({name.partition("/")[0] for name in contents.digests})
+    wheel = next((top.removesuffix(".dist-info") for top in tops if top.endswith(".dist-info")), None)
+    plain = wheel or next(
+        (top.removesuffix(".py") for top in tops if "." not in top or top.endswith(".py")), ""
+    )
+    return plain if NAME.fullmatch(plain) else "package"

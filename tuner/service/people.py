@@ -1,0 +1,85 @@
+"""Projects, users and members: made, listed, changed. Each answer is what is recorded after it."""
+
+from collections.abc import Sequence
+from typing import cast
+
+from tuner.domain.access import MemberRole, project_fault, role_fault, user_fault
+from tuner.domain.errors import Invalid, NotFound
+from tuner.service import audit_log
+from tuner.service.wiring import Service
+from tuner.store import access
+from tuner.store.access import MemberRow as MemberRow
+from tuner.store.access import ProjectRow as ProjectRow
+from tuner.store.access import UserRow as UserRow
+
+
+def projects(service: Service, *, after: str, limit: int) -> Sequence[ProjectRow]:
+    """All of them for the operator; for others, their own."""
+    with service.database.read() as db:
+        if service.actor.is_operator:
+            return access.page_of_projects(db, after=after, limit=limit)
+        return [one for one in [access.project(db, service.project)] if one.name > after]
+
+
+def project(service: Service, name: str) -> ProjectRow:
+    """Raises NotFound, too for a project of others."""
+    if not service.actor.is_operator and name != service.project:
+        raise NotFound(f"there is no project {name!r}")
+    with service.database.read() as db:
+        return access.project(db, name)
+
+
+def add_project(service: Service, name: str) -> ProjectRow:
+    """Raises Invalid, or Conflict where there is one of that name."""
+    if (fault := project_fault(name)) is not None:
+        raise Invalid(fault)
+    with service.database.write("project.add") as db:
+        made = access.add_project(db, name, service.now())
+        audit_log.note(db, service, "project.add", name, after={"name": name})
+        return made
+
+
+def users(service: Service, *, after: str, limit: int) -> Sequence[UserRow]:
+    """Of all projects."""
+    with service.database.read() as db:
+        return access.page_of_users(db, after=after, limit=limit)
+
+
+def disable_user(service: Service, name: str, *, disabled: bool) -> UserRow:
+    """All keys of a user that is disabled are refused, until the user is not any more. Raises NotFound."""
+    with service.database.write("user.change") as db:
+        before = access.user(db, name)
+        access.set_disabled(db, name, service.now() if disabled else None)
+        after = access.user(db, name)
+        was, is_now = ({"disabled": one.disabled_at is not None} for one in (before, after))
+        if was != is_now:
+            audit_log.note(db, service, "user.change", name, before=was, after=is_now)
+        return after
+
+
+def members(service: Service, *, after: str, limit: int) -> Sequence[MemberRow]:
+    """Of the project."""
+    with service.database.read() as db:
+        return access.page_of_members(db, service.project, after=after, limit=limit)
+
+
+def put_member(service: Service, name: str, role: str) -> tuple[MemberRow, bool]:
+    """The member, and whether it is new. Whoever loses a role loses it at once. Raises Invalid."""
+    faults = [fault for fault in (user_fault(name), role_fault(role)) if fault is not None]
+    if faults:
+        raise Invalid(*faults)
+    with service.database.write("member.put") as db:
+        before = access.role_of(db, service.project, name)
+        new = access.put_member(db, service.project, name, cast(MemberRole, role), service.now())
+        was = None if before is None else {"role": before}
+        if before != role:
+            audit_log.note(db, service, "member.put", name, before=was, after={"role": role})
+        return access.member(db, service.project, name), new
+
+
+def remove_member(service: Service, name: str) -> None:
+    """With all keys of theirs in the project. Raises NotFound."""
+    with service.database.write("member.remove") as db:
+        before = access.member(db, service.project, name, alone=True)
+        access.remove_member(db, service.project, name, service.now())
+        audit_log.note(db, service, "member.remove", name, before={"role": before.role})

@@ -1,0 +1,110 @@
+"""Ray's dashboard, asked on behalf of whoever has the service's key: paths that read, and headers that say nothing of who asks."""
+
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import cache
+from urllib.parse import quote
+
+import httpx2
+
+from tuner.domain.errors import NotFound, Unavailable
+from tuner.service.cluster import Cluster
+
+TIMEOUT = httpx2.Timeout(60.0, connect=5.0)
+# Of Ray 2.60's dashboard, what its own pages read. Not among them: profilers, which stop a worker; packages; log tails by WebSocket.
+FILES = ("favicon.ico",)
+FOLDERS = ("static/", "speedscope-1.5.3/")
+READS = (
+    "api/authentication_mode",
+    "api/cluster_status",
+    "api/component_activities",
+    "api/gcs_healthz",
+    "api/grafana_health",
+    "api/profiling_enabled",
+    "api/prometheus_health",
+    "api/ray/version",
+    "api/serve/applications",
+    "api/version",
+    "events",
+    "logical/actors",
+    "nodes",
+    "timezone",
+    "usage_stats_enabled",
+)
+BELOW = ("api/data/datasets/", "api/jobs/", "api/train/v2/", "api/v0/", "logical/actors/", "nodes/")
+NEVER = ("api/v0/delay",)
+# End to end (RFC 9110, 7.6.1), and no cookies, credentials or addresses.
+ASKED_WITH = ("accept", "accept-encoding", "if-modified-since", "if-none-match")
+ANSWERED_WITH = (
+    "cache-control",
+    "content-disposition",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "etag",
+    "last-modified",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    status: int
+    headers: Mapping[str, str]
+    body: AsyncIterator[bytes]
+
+
+def is_page(path: str) -> bool:
+    """Whether it is of the dashboard's own files, as against what jobs and nodes have written."""
+    rest = path.removeprefix("/")
+    return not rest or rest in FILES or rest.startswith(FOLDERS)
+
+
+@asynccontextmanager
+async def asked(
+    cluster: Cluster, method: str, path: str, query: str, headers: Mapping[str, str]
+) -> AsyncIterator[Shown]:
+    """Raises NotFound for what is not shown, Unavailable where the cluster does not answer or its token is refused."""
+    rest = path.removeprefix("/")
+    if not _is_shown(rest) or not query.isascii():
+        raise NotFound(f"/{rest[:200]} of Ray's dashboard is not shown here")
+    door = cluster.dashboard_door()
+    if door is None:
+        raise Unavailable("the local Ray cluster is starting")
+    sent = {name: headers[name] for name in ASKED_WITH if headers.get(name, "").isascii() and name in headers}
+    sent |= {"Accept-Encoding": sent.pop("accept-encoding", "identity")}
+    sent |= {"Authorization": f"Bearer {door.token}"} if door.token else {}
+    target = f"{door.url}/{quote(rest)}{'?' if query else ''}{query}"
+    try:
+        async with (
+            httpx2.AsyncClient(verify=_tls(), timeout=TIMEOUT, trust_env=False) as client,
+            client.stream(method, target, headers=sent) as answer,
+        ):
+            # A refused token is the service's, not the reader's: his browser shall ask him for none.
+            if answer.status_code in (401, 403):
+                raise Unavailable("the Ray cluster refuses the service's token")
+            if answer.is_redirect:
+                raise Unavailable("Ray's dashboard leads elsewhere")
+            kept = {name: answer.headers[name] for name in ANSWERED_WITH if name in answer.headers}
+            yield Shown(answer.status_code, kept, answer.aiter_raw())
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        raise Unavailable(f"Ray's dashboard does not answer: {type(error).__name__}") from error
+
+
+def _is_shown(rest: str) -> bool:
+    if any(part in ("..", ".") for part in rest.split("/")) or "//" in rest or not _is_plain(rest):
+        return False
+    if rest.startswith(NEVER):
+        return False
+    return is_page(rest) or rest.rstrip("/") in READS or rest.startswith(BELOW)
+
+
+def _is_plain(rest: str) -> bool:
+    """Nothing that a second decoding, or another reading of it, would take for another path."""
+    return rest.isascii() and rest.isprintable() and not any(mark in rest for mark in "%\\?#;")
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    return ssl.create_default_context()

@@ -1,0 +1,276 @@
+"""Projects, users, who has which role in which project, and keys, of which only hashes are kept."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Insert, Row, Select, delete, exists, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from tuner.domain.access import MemberRole
+from tuner.domain.errors import Conflict, NotFound
+from tuner.domain.time import Instant
+from tuner.store.access_tables import api_keys, members, projects, users
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectRow:
+    name: str
+    created_at: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class UserRow:
+    name: str
+    created_at: Instant
+    disabled_at: Instant | None
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRow:
+    project: str
+    user: str
+    role: MemberRole
+    since: Instant
+    disabled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    """`replaced_by`: the key that came of its rotation; it ends at `expires_at` all the same."""
+
+    id: str
+    project: str
+    user: str
+    name: str
+    sha256: str
+    created_at: Instant
+    expires_at: Instant
+    revoked_at: Instant | None = None
+    replaced_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bearer:
+    """A key, with what its user is at this moment; `role` None: no member."""
+
+    key: KeyRow
+    role: MemberRole | None
+    disabled: bool
+
+
+# Projects
+
+
+def add_project(db: Connection, name: str, at: Instant) -> ProjectRow:
+    """Raises Conflict where there is one of that name."""
+    try:
+        with db.begin_nested():
+            db.execute(insert(projects).values(name=name, created_at=at))
+    except IntegrityError as error:
+        raise Conflict(f"there is a project {name!r} already") from error
+    return ProjectRow(name, at)
+
+
+def project(db: Connection, name: str) -> ProjectRow:
+    """Raises NotFound."""
+    row = db.execute(select(projects).where(projects.c.name == name)).first()
+    if row is None:
+        raise NotFound(f"there is no project {name!r}")
+    return _project(row)
+
+
+def page_of_projects(db: Connection, *, after: str, limit: int) -> list[ProjectRow]:
+    """By name."""
+    query = select(projects).where(projects.c.name > after).order_by(projects.c.name).limit(limit)
+    return [_project(row) for row in db.execute(query)]
+
+
+def has_several_projects(db: Connection) -> bool:
+    return len(db.execute(select(projects.c.name).limit(2)).all()) > 1
+
+
+# Users and members
+
+
+def page_of_users(db: Connection, *, after: str, limit: int) -> list[UserRow]:
+    """By name."""
+    query = select(users).where(users.c.name > after).order_by(users.c.name).limit(limit)
+    return [_user(row) for row in db.execute(query)]
+
+
+def user(db: Connection, name: str) -> UserRow:
+    """Raises NotFound."""
+    row = db.execute(select(users).where(users.c.name == name)).first()
+    if row is None:
+        raise NotFound(f"there is no user {name!r}")
+    return _user(row)
+
+
+def set_disabled(db: Connection, name: str, at: Instant | None) -> None:
+    """Since when; None: not any more. One that is disabled stays so since then."""
+    since = at if at is None else func.coalesce(users.c.disabled_at, at)
+    db.execute(update(users).where(users.c.name == name).values(disabled_at=since))
+
+
+def page_of_members(db: Connection, project: str, *, after: str, limit: int) -> list[MemberRow]:
+    """By name."""
+    m = members.c
+    query = _members().where(m.project == project, m.user > after).order_by(m.user).limit(limit)
+    return [_member(row) for row in db.execute(query)]
+
+
+def member(db: Connection, project: str, name: str, *, alone: bool = False) -> MemberRow:
+    """Raises NotFound. `alone`: who else would change it waits until the transaction ends."""
+    query = _members().where(members.c.project == project, members.c.user == name)
+    row = db.execute(query.with_for_update(of=members) if alone else query).first()
+    if row is None:
+        raise NotFound(f"{name!r} is no member of {project}")
+    return _member(row)
+
+
+def role_of(db: Connection, project: str, name: str) -> MemberRole | None:
+    """None: no member."""
+    mine = (members.c.project == project) & (members.c.user == name)
+    found: MemberRole | None = db.execute(select(members.c.role).where(mine)).scalar()
+    return found
+
+
+def put_member(db: Connection, project: str, name: str, role: MemberRole, at: Instant) -> bool:
+    """Whether it is new. The user begins to exist where there was none of that name."""
+    m = members.c
+    if not db.execute(select(exists().where(users.c.name == name))).scalar_one():
+        _insert_unless_there(db, insert(users).values(name=name, created_at=at))
+    mine = (m.project == project) & (m.user == name)
+    if db.execute(update(members).where(mine).values(role=role)).rowcount:
+        return False
+    new = insert(members).values(project=project, user=name, role=role, since=at)
+    if not _insert_unless_there(db, new):
+        db.execute(update(members).where(mine).values(role=role))
+        return False
+    return True
+
+
+def remove_member(db: Connection, project: str, name: str, at: Instant) -> None:
+    """With all keys of theirs in it: who is taken in again gets new ones."""
+    k = api_keys.c
+    db.execute(delete(members).where(members.c.project == project, members.c.user == name))
+    theirs = (k.project == project) & (k.user == name) & k.revoked_at.is_(None)
+    db.execute(update(api_keys).where(theirs).values(revoked_at=at))
+
+
+# Keys
+
+
+def add_key(db: Connection, new: KeyRow) -> None:
+    values = {name: getattr(new, name) for name in KeyRow.__slots__}
+    db.execute(insert(api_keys).values(**values))
+
+
+def has_key(db: Connection, id_: str) -> bool:
+    return bool(db.execute(select(exists().where(api_keys.c.id == id_))).scalar_one())
+
+
+def bearer(db: Connection, id_: str) -> Bearer | None:
+    """Whose key it is, and what they may at this moment; None: there is no such key."""
+    k, m, u = api_keys.c, members.c, users.c
+    query = (
+        select(api_keys, m.role, u.disabled_at)
+        .join(users, u.name == k.user)
+        .outerjoin(members, (m.project == k.project) & (m.user == k.user))
+        .where(k.id == id_)
+    )
+    row = db.execute(query).first()
+    return None if row is None else Bearer(_key(row), row.role, row.disabled_at is not None)
+
+
+def key(db: Connection, project: str, id_: str, *, user: str | None, alone: bool = False) -> KeyRow:
+    """Raises NotFound, too for a key of another project, or of another user than the one named. `alone`: who else would change it
+    waits until the transaction ends."""
+    query = select(api_keys).where(api_keys.c.id == id_)
+    row = db.execute(query.with_for_update() if alone else query).first()
+    if row is None or row.project != project or (user is not None and row.user != user):
+        raise NotFound(f"there is no key {id_!r}")
+    return _key(row)
+
+
+def page_of_keys(
+    db: Connection, project: str, *, user: str | None, before: tuple[int, str] | None, limit: int
+) -> list[KeyRow]:
+    """The newest first; of one user, or of all."""
+    k = api_keys.c
+    query = select(api_keys).where(k.project == project)
+    if user is not None:
+        query = query.where(k.user == user)
+    if before is not None:
+        at, id_ = before
+        query = query.where((k.created_at < at) | ((k.created_at == at) & (k.id < id_)))
+    rows = db.execute(query.order_by(k.created_at.desc(), k.id.desc()).limit(limit))
+    return [_key(row) for row in rows]
+
+
+def revoke_key(db: Connection, id_: str, at: Instant) -> None:
+    """One that was revoked stays so since then."""
+    k = api_keys.c
+    db.execute(update(api_keys).where(k.id == id_).values(revoked_at=func.coalesce(k.revoked_at, at)))
+
+
+def replace_key(db: Connection, id_: str, by: str, ends_at: Instant) -> None:
+    db.execute(update(api_keys).where(api_keys.c.id == id_).values(replaced_by=by, expires_at=ends_at))
+
+
+def keys_that_end(db: Connection, since: Instant, until: Instant) -> list[KeyRow]:
+    """In any project, those that still count and that nobody has rotated; the first to end first."""
+    k, m, u = api_keys.c, members.c, users.c
+    query = (
+        select(api_keys)
+        .join(users, u.name == k.user)
+        .join(members, (m.project == k.project) & (m.user == k.user))
+        .where(k.expires_at > since, k.expires_at <= until, k.revoked_at.is_(None), k.replaced_by.is_(None))
+        .where(u.disabled_at.is_(None))
+        .order_by(k.expires_at, k.id)
+    )
+    return [_key(row) for row in db.execute(query)]
+
+
+def _members() -> Select[Any]:
+    m = members.c
+    return select(m.project, m.user, m.role, m.since, users.c.disabled_at).join(users, users.c.name == m.user)
+
+
+def _insert_unless_there(db: Connection, statement: Insert) -> bool:
+    try:
+        with db.begin_nested():
+            db.execute(statement)
+    except IntegrityError:
+        return False
+    return True
+
+
+def _project(row: Row[tuple[object, ...]]) -> ProjectRow:
+    return ProjectRow(row.name, Instant(row.created_at))
+
+
+def _user(row: Row[tuple[object, ...]]) -> UserRow:
+    return UserRow(row.name, Instant(row.created_at), _instant(row.disabled_at))
+
+
+def _member(row: Row[tuple[object, ...]]) -> MemberRow:
+    return MemberRow(row.project, row.user, row.role, Instant(row.since), row.disabled_at is not None)
+
+
+def _key(row: Row[tuple[object, ...]]) -> KeyRow:
+    return KeyRow(
+        row.id,
+        row.project,
+        row.user,
+        row.name,
+        row.sha256,
+        Instant(row.created_at),
+        Instant(row.expires_at),
+        _instant(row.revoked_at),
+        row.replaced_by,
+    )
+
+
+def _instant(at: int | None) -> Instant | None:
+    return None if at is None else Instant(at)

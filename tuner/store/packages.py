@@ -1,0 +1,61 @@
+"""Which packages were uploaded."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Row, insert, select, tuple_
+from sqlalchemy.exc import IntegrityError
+
+from tuner.domain.ids import package_id
+from tuner.domain.time import Instant
+from tuner.store.package_tables import packages
+
+
+@dataclass(frozen=True, slots=True)
+class PackageRow:
+    """`size_bytes` is that of the archive."""
+
+    sha256: str
+    name: str
+    size_bytes: int
+    files: int
+    created_at: Instant
+
+    @property
+    def id(self) -> str:
+        return package_id(self.sha256)
+
+
+def put(db: Connection, project: str, new: PackageRow) -> tuple[PackageRow, bool]:
+    """The one that is known by these bytes, and whether it is new: the first name stays."""
+    if (known := get(db, project, new.sha256)) is not None:
+        return known, False
+    row = {"sha256": new.sha256, "name": new.name, "files": new.files, "created_at": new.created_at}
+    try:
+        with db.begin_nested():
+            db.execute(insert(packages).values(project=project, bytes=new.size_bytes, **row))
+    except IntegrityError:  # somebody else uploads the same
+        known = get(db, project, new.sha256)
+        if known is None:
+            raise
+        return known, False
+    return new, True
+
+
+def get(db: Connection, project: str, sha256: str) -> PackageRow | None:
+    p = packages.c
+    row = db.execute(select(packages).where((p.project == project) & (p.sha256 == sha256))).first()
+    return None if row is None else _package(row)
+
+
+def page(db: Connection, project: str, *, before: tuple[int, str] | None, limit: int) -> list[PackageRow]:
+    """Newest first; `before` is (created_at, sha256) of the last one of the page before."""
+    p = packages.c
+    query = select(packages).where(p.project == project)
+    if before is not None:
+        query = query.where(tuple_(p.created_at, p.sha256) < before)
+    rows = db.execute(query.order_by(p.created_at.desc(), p.sha256.desc()).limit(limit))
+    return [_package(row) for row in rows]
+
+
+def _package(row: Row[tuple[object, ...]]) -> PackageRow:
+    return PackageRow(row.sha256, row.name, row.bytes, row.files, Instant(row.created_at))
