@@ -22,6 +22,8 @@ TURN_S = 0.1
 ASK_EVERY_S = 0.5
 RESTART_AFTER_S = 1.0
 TRIES = 3
+# A node of Ray that finds one of its ports taken runs on without what was to listen there.
+ANEW_AFTER_S = 100.0
 # For hangs; on two idle cores all is up within half a minute.
 UP_WITHIN_S = 400.0
 END_WITHIN_S = 10.0
@@ -119,6 +121,8 @@ class Keeper:
         elif one.state == "starting" and one.part.probe is not None and now - one.asked >= ASK_EVERY_S:
             if one.part.probe.passes():
                 self._is_up(one, "healthy")
+            elif one.part.anew and now - one.began > ANEW_AFTER_S:
+                self._has_failed(one, f"is not healthy after {ANEW_AFTER_S:.0f} s", is_first)
             one.asked = time.monotonic()
 
     def _may_start(self, part: Part) -> bool:
@@ -155,11 +159,16 @@ class Keeper:
         if one.part.ends and status == 0:
             self._is_up(one, "done")
             return
+        self._has_failed(one, f"has ended with status {status}", is_first)
+
+    def _has_failed(self, one: Running, how: str, is_first: bool) -> None:
         one.failures += 1
         if is_first and (one.part.ends or one.failures >= TRIES):
-            raise self._failed(one, f"has ended with status {status}")
+            raise self._failed(one, how)
         self._folder.kill(one.part.name)
-        self._say(f"{one.part.name:<12} has ended with status {status}: it is started again")
+        if one.process is not None:
+            one.process.wait()
+        self._say(f"{one.part.name:<12} {how}: it is started again")
         one.state, one.process, one.due = "waiting", None, time.monotonic() + RESTART_AFTER_S
 
     def _has_gone(self, one: Running) -> None:

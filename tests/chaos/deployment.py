@@ -12,12 +12,12 @@ from pathlib import Path
 from random import Random
 
 import psutil
+from tests.ports import reserved
 
 from tests.chaos.clock import Clock
 from tests.chaos.disk import Disk
 from tests.chaos.history import History
 from tests.chaos.parts import BUCKET, Kept, Postgres, Storage, until
-from tests.ports import reserved
 from tests.system.serving import USER_CODE, Served, children, line
 from tuner.client import Client
 from tuner.engine.ray_cluster import ClusterFile, LocalHead

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Protocol
 
 import psutil
+from tests.ports import reserved
 
 from tests import postgres
 from tests.chaos.history import History
 from tests.chaos.proxy import Proxy
 from tests.engine.object_storage import Proxy as HttpProxy
 from tests.engine.object_storage import moto_server
-from tests.ports import reserved
 from tests.system.serving import children
 
 RETRY_S = 0.1

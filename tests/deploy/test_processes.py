@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +257,24 @@ def test_parts_start_in_their_order_and_can_be_taken_away(folder: Folder, tmp_pa
         keeper.turn()
     keeper.end()
     assert folder.clear() == 0, "nothing is left"
+
+
+def test_a_node_that_found_a_port_taken_is_started_again_with_others(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deploy.processes.keeper.ANEW_AFTER_S", 0.5)
+    said: list[str] = []
+    well = part("node", "sleep 1000")
+    ill = replace(well, probe=Succeeds(("false",)), anew=lambda: turns.pop(0))
+    turns = [ill, well]
+    keeper = Keeper([ill], folder, tmp_path, said.append)
+    assert keeper.start_all() is not None
+    keeper.end()
+    assert [" ".join(line.split()[:4]) for line in said] == [
+        "node is not healthy",
+        "node 127.91.7.1 healthy after",
+    ]
+    assert folder.clear() == 0, "of the first nothing is left either"
 
 
 def test_a_part_that_does_not_come_up_is_told_with_the_end_of_its_log(folder: Folder, tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import nbformat
 import pytest
 from traitlets.config import Config
 
-from tests import ports
 from tests.system.serving import TIMEOUT_S, Served
+from tuner.engine.ray_cluster.launch import free_ports
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 PORTS = ("shell_port", "iopub_port", "stdin_port", "hb_port", "control_port")
@@ -31,7 +31,7 @@ def test_the_notebook_runs_and_shows_a_table_and_a_picture(
     assert not any(cell.get("outputs") for cell in notebook.cells), "no outputs are kept"
     place = {"metadata": {"path": str(tmp_path)}}
     limits = {"timeout": int(TIMEOUT_S), "startup_timeout": int(TIMEOUT_S)}
-    own = {"cache_ports": False, **dict(zip(PORTS, ports.reserved(len(PORTS)), strict=True))}
+    own = {"cache_ports": False, **dict(zip(PORTS, free_ports(len(PORTS)), strict=True))}
     config = Config({"KernelManager": own})
     nbclient.NotebookClient(notebook, resources=place, config=config, **limits).execute()
     cells = {cell["id"]: cell for cell in notebook.cells if cell["cell_type"] == "code"}

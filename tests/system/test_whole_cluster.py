@@ -17,16 +17,19 @@ import psutil
 import pytest
 
 from deploy.processes.folder import Folder
-from tests import ports
+from deploy.processes.keeper import UP_WITHIN_S
 from tests.system import books
 from tests.system.serving import USER_CODE, job, until
 from tuner.client import Client, Event
 from tuner.engine.checkpoints import CheckpointStore
+from tuner.engine.ray_cluster.launch import free_ports
 from tuner.engine.ray_cluster.processes import MARK
 from tuner.schemas.answers import Attempt
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1500)]
 LIMIT_S = 400.0
+# Its keeper gives up before, and tells which part was late.
+UP_LIMIT_S = UP_WITHIN_S + 100
 
 
 class Whole:
@@ -36,7 +39,7 @@ class Whole:
         self.state = state
         rng = Random(os.getpid())
         network = f"127.{rng.randrange(100, 250)}.{rng.randrange(250)}"
-        (ray_port,) = ports.reserved(1)
+        (ray_port,) = free_ports(1)
         self._environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(USER_CODE), *filter(None, [os.environ.get("PYTHONPATH")])]),
@@ -62,7 +65,7 @@ class Whole:
             assert self._process.poll() is None, "\n".join(self.said)
             return any("Ctrl-C" in line for line in self.said)
 
-        until("all is up", up, timeout_s=LIMIT_S)
+        until("all is up", up, timeout_s=UP_LIMIT_S)
         return self
 
     def told(self, name: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 from tuner.engine.ray_cluster.processes import KEEP_ENVIRONMENT, MARK
 
@@ -24,6 +25,8 @@ NODE_PORT_OPTIONS = (
 )
 _PORT_OPTIONS = ("--port", "--dashboard-port", *NODE_PORT_OPTIONS)
 PORTS = len(_PORT_OPTIONS) + 1
+# Below those that the system gives to who asks for any, and above those of Ray's workers.
+_FREE = range(20_000, 32_000)
 # What both a head and a node that joins it are started with.
 _OPTIONS = {
     "--node-ip-address": LOOPBACK,
@@ -112,10 +115,11 @@ def ray_environment(
 
 
 def free_ports(count: int, within: range | None = None) -> tuple[int, ...]:
-    """Ports of the loopback that nobody listens on now; somebody may before they are used. Raises OSError where too few are free."""
+    """Ports that nobody has now; somebody may before they are used. By default some that the system does not give away: whatever connects
+    to something meanwhile would be given one. Raises OSError where too few are free."""
     found = []
     with ExitStack() as open_sockets:
-        for port in within or (0 for _ in range(count)):
+        for port in within or _FREE[Random().randrange(len(_FREE) - 1000) :]:
             trial = open_sockets.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
             try:
                 trial.bind((LOOPBACK, port))
