@@ -1,5 +1,6 @@
 """Trainables are looked at in a process of their own: what is wrong with one is told, and harms nobody."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import uuid4
 
@@ -66,6 +67,37 @@ def test_a_trainable_is_described_and_seen_anew_when_its_file_changes(modules: P
     assert prober.describe("probed_right:train") is found
     file.write_text('def train(config):\n    """Another one."""\n')
     assert prober.describe("probed_right:train").doc == "Another one."
+
+
+def test_many_who_ask_at_once_wait_for_one_look(modules: Path) -> None:
+    seen = modules / "seen"
+    (modules / "probed_slow.py").write_text(
+        f"import time\nopen({str(seen)!r}, 'a').write('x')\ntime.sleep(1)\ndef train(config): ...\n"
+    )
+    (modules / "probed_gone.py").write_text(f"open({str(seen)!r}, 'a').write('y')\n")
+    prober = SubprocessProber()
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(prober.describe, ["probed_slow:train"] * 8))
+    assert seen.read_text() == "x"
+    assert found == [found[0]] * 8
+    for _ in range(2):
+        assert prober.describe("probed_gone:train").error
+    assert seen.read_text() == "xyy", "what is wrong may be mended any time"
+
+
+def test_a_look_that_failed_is_not_remembered(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (modules / "probed_later.py").write_text("def train(config): ...\n")
+    prober = SubprocessProber()
+    monkeypatch.setattr(trainables.subprocess, "Popen", _none_left)
+    with pytest.raises(OSError, match="no more processes"):
+        prober.describe("probed_later:train")
+    monkeypatch.undo()
+    monkeypatch.setenv("PYTHONPATH", str(modules))
+    assert prober.describe("probed_later:train").error is None
+
+
+def _none_left(*_: object, **__: object) -> None:
+    raise OSError("no more processes")
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Hashable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import BoundedSemaphore, Lock
 from typing import Any, Protocol
 
 from tuner.engine.scratch import Scratch
@@ -17,6 +18,7 @@ from tuner.service.cluster import import_path
 
 PROBE_TIMEOUT_S = 60.0
 CLEARS_S = 20.0  # in which a probe ends what it looked at
+AT_ONCE = 4  # each is a process that may import PyTorch
 
 
 @dataclass(frozen=True)
@@ -37,30 +39,41 @@ class Prober(Protocol):
 
 @dataclass
 class SubprocessProber:
-    """Remembers what it saw until the module's file changes; a package's never do, and its folder is named by its digest."""
+    """Remembers what it saw until the module's file changes; a package's never do, and its folder is named by its digest. Who asks for
+    what is being looked at waits for that. Used by many threads."""
 
     limits: Limits = field(default_factory=Limits)
-    _seen: dict[tuple[str, str, int, int], Described] = field(default_factory=dict)
+    _looks: dict[Hashable, "Future[Described]"] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+    _room: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(AT_ONCE))
 
     def describe(self, entry: str, package: Path | None = None) -> Described:
-        key = _key(entry, package)
-        found = None if key is None else self._seen.get(key)
-        if found is None:
-            found = _probe(entry, self.limits, package)
-            if found.error is None and key is not None:
-                self._seen[key] = found
-        return found
+        at = _place(entry, package)
+        key, mine = (entry, package, at), Future[Described]()
+        with self._lock:
+            look = self._looks.setdefault(key, mine)
+        if look is not mine:
+            return look.result()
+        try:
+            with self._room:
+                mine.set_result(_probe(entry, self.limits, package))
+        except BaseException as error:
+            mine.set_exception(error)
+        if at is None or mine.exception() or mine.result().error:
+            with self._lock:
+                del self._looks[key]
+        return mine.result()
 
 
-def _key(entry: str, package: Path | None) -> tuple[str, str, int, int] | None:
+def _place(entry: str, package: Path | None) -> Hashable | None:
     """What was seen holds as long as this stays so; None: nobody knows for how long."""
     if package is not None:
-        return (entry, str(package), 0, 0)
+        return package
     file = source_of(entry.partition(":")[0])
     if file is None:
         return None
     facts = file.stat()
-    return (entry, str(file), facts.st_mtime_ns, facts.st_size)
+    return (file, facts.st_mtime_ns, facts.st_size)
 
 
 def _probe(entry: str, limits: Limits, package: Path | None) -> Described:
