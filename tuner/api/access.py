@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Depends, FastAPI, Request
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi import FastAPI, Request
+from fastapi.security import HTTPBearer
 
 from tuner.api.auth import actor_of
 from tuner.api.templates import template_of
@@ -73,10 +73,10 @@ _scheme = HTTPBearer(
 )
 
 
-async def allow(
-    request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_scheme)]
-) -> None:
-    """Notes who asks. Raises Unauthorized, Forbidden, or NotFound for a project that they have no part in."""
+async def allow(request: Request) -> None:
+    """Notes who asks. Raises Unauthorized, Forbidden, or NotFound for a project that they have no part in. Asks for the key itself: each
+    dependency of a dependency costs a request more than what it does."""
+    given = await _scheme(request)
     actor = await actor_of(request, None if given is None else given.credentials)
     role = RULES.get((request.method, template_of(request.scope)))
     if role is None:
@@ -86,16 +86,20 @@ async def allow(
 
 
 def describe(app: FastAPI) -> None:
-    """Has the OpenAPI document tell of each route the role that it asks for."""
+    """Has the OpenAPI document tell of each route the key and the role that it asks for."""
     plain = app.openapi
 
     def told() -> dict[str, Any]:
         if app.openapi_schema is None:
-            for (method, path), operation in _operations(plain()):
+            document = plain()
+            scheme = _scheme.model.model_dump(mode="json", by_alias=True, exclude_none=True)
+            document["components"]["securitySchemes"] = {_scheme.scheme_name: scheme}
+            for (method, path), operation in _operations(document):
                 role = RULES.get((method, path))
                 if role is not None:
                     said = operation.get("description") or f"{operation['summary']}."
                     operation["x-tuner-role"] = role
+                    operation["security"] = [{_scheme.scheme_name: []}]
                     operation["description"] = f"{said.rstrip()}\n\nFor: {_WHO[role]}."
         assert app.openapi_schema is not None
         return app.openapi_schema

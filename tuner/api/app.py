@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from fastapi import APIRouter, Depends, FastAPI
+from fastapi import Depends, FastAPI
 
 from tuner import __version__
 from tuner.api import access, document, page, problems, ray_dashboard, session
@@ -71,7 +71,6 @@ def create_app(
     document.install(app)
     access.describe(app)
     rules = [Depends(access.allow), Depends(unambiguous)]
-    v1 = APIRouter(prefix="/v1", dependencies=rules, responses=RESPONSES)
     # A request is compared with routes in this order: those that pages ask for again and again come first.
     for part in (
         best,
@@ -92,10 +91,10 @@ def create_app(
         keys,
         quota,
         audit,
+        session,
     ):
-        v1.include_router(part.router)
-    v1.include_router(session.router)
-    app.include_router(v1)
+        # Each of them in the app itself: routers within a router would be gone through again at each level.
+        app.include_router(part.router, prefix="/v1", dependencies=rules, responses=RESPONSES)
     app.include_router(health.router)
     if (dashboard := optuna_dashboard(service.settings)) is not None:
         from tuner.api import dashboards  # it needs an extra

@@ -39,14 +39,17 @@ def waits_of(
     db: Connection, found: Sequence[JobRow], launched: Mapping[str, Launch], now: Instant
 ) -> dict[str, Wait]:
     """Of each of these jobs, given what is launched of them."""
-    openings = {
-        row.id: opening(launched[row.id], row.spec.window, now)
+    waiting = [
+        row
         for row in found
         if row.state not in FINAL
         and row.running_since is None
         and row.id in launched
         and launched[row.id].state == "wanted"
-    }
+    ]
+    windows = {row.spec.window for row in waiting}  # many have the same
+    opens = {window: None if window is None else window.opening(now) for window in windows}
+    openings = {row.id: _from(opens[row.spec.window], launched[row.id], now) for row in waiting}
     in_turn = [row for row in found if row.id in openings and openings[row.id] is None]
     places = positions(db, now) if in_turn else {}
     full = _full(db, in_turn)
@@ -72,7 +75,11 @@ def _full(db: Connection, waiting: Sequence[JobRow]) -> dict[str, str]:
 
 def opening(launch: Launch, window: Window | None, now: Instant) -> Instant | None:
     """When the window opens that the job waits for; None: it waits for none."""
-    if window is None:
+    return _from(None if window is None else window.opening(now), launch, now)
+
+
+def _from(opens_at: Instant | None, launch: Launch, now: Instant) -> Instant | None:
+    if opens_at is None:
         return None
-    opens_at = max(window.opening(now), launch.not_before)
-    return opens_at if opens_at > now else None
+    starts_at = max(opens_at, launch.not_before)
+    return starts_at if starts_at > now else None

@@ -28,19 +28,28 @@ KEPT = 5000
 
 @dataclass(frozen=True)
 class JobView:
-    """`seq` is the number of its newest event."""
-
     row: JobRow
-    seq: int
-    account: Account
+    standing: JobStanding
     states: Mapping[TrialState, int]
     steps: int
     best: Reached | None
     running_ns: int
     wait: Wait
-    launch: Launch | None
     ray_dashboard: str | None
     optuna_dashboard: str | None
+
+    @property
+    def seq(self) -> int:
+        """The number of its newest event."""
+        return self.standing.seq
+
+    @property
+    def account(self) -> Account:
+        return self.standing.account
+
+    @property
+    def launch(self) -> Launch | None:
+        return self.standing.launch
 
     @property
     def rungs(self) -> tuple[int, ...]:
@@ -68,13 +77,9 @@ class JobView:
     @property
     def version(self) -> Hashable:
         """Differs where anything of a view differs. None: time alone makes it another."""
-        row = self.row
-        if row.running_since is not None:
+        if self.row.running_since is not None:
             return None
-        now = (row.state, row.stop_reason, row.detail, row.started_at, row.ended_at, row.ran_ns)
-        asked = (row.budget, row.priority, tuple(row.tags.items()), row.offer, row.concurrency)
-        links = (self.ray_dashboard, self.optuna_dashboard)
-        return row.id, self.seq, now, asked, links, self.account, self.launch, self.wait
+        return self.row, self.standing, self.wait, self.ray_dashboard, self.optuna_dashboard
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,14 +169,12 @@ def views_of(db: Connection, service: Service, rows: Sequence[JobRow]) -> list[J
     return [
         JobView(
             row,
-            standings[row.id].seq,
-            standings[row.id].account,
+            standings[row.id],
             came[row.id].states,
             came[row.id].steps,
             came[row.id].best,
             row.running_ns(now),
             waits[row.id],
-            launched.get(row.id),
             ray_link(service) if with_links else None,
             optuna_link(service.settings, row.id) if with_links else None,
         )

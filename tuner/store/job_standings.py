@@ -14,10 +14,10 @@ from tuner.store.ledger import account_of
 from tuner.store.tables import accounts, events, launches
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class JobStanding:
     """`seq` is the number of the newest event, with which everything changes that is recorded of trials and reports; 0 before the
-    first."""
+    first. Compared by which it is: the same record is the same one while it is remembered."""
 
     account: Account
     launch: Launch | None
@@ -38,7 +38,7 @@ _QUERY = (
 
 
 def of_jobs(db: Connection, names: Collection[str]) -> dict[str, JobStanding]:
-    return {row.job: _standing(tuple(row)) for row in db.execute(_QUERY, {"jobs": list(names)})}
+    return {row.job: _standing(tuple(row)) for row in db.execute(_QUERY, {"jobs": list(names)}).all()}
 
 
 @lru_cache(maxsize=4096)

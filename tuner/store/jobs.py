@@ -27,10 +27,11 @@ _OF_KEY = select(idempotency).where(
 _TAGS = select(job_tags).where(job_tags.c.job.in_(bindparam("jobs", expanding=True))).order_by(job_tags.c.key)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class JobRow:
     """`offer` is the dearest kind of machine that trials may be given, `others` what else they may. `code`: the digest of the
-    trainable's code with which its trials ran; None where that is not known, or changed meanwhile."""
+    trainable's code with which its trials ran; None where that is not known, or changed meanwhile. Compared by which it is: the same
+    record is the same row while it is remembered."""
 
     id: str
     project: str
@@ -322,8 +323,8 @@ def running_ns(db: Connection, job: str, now: Instant) -> int:
 
 def _tags(db: Connection, ids: list[str]) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
-    for row in db.execute(_TAGS, {"jobs": ids}):
-        found.setdefault(row.job, {})[row.key] = row.value
+    for job, key, value, _project in db.execute(_TAGS, {"jobs": ids}).all():
+        found.setdefault(job, {})[key] = value
     return found
 
 
