@@ -12,7 +12,6 @@ from pathlib import Path
 from random import Random
 
 import psutil
-from tests.ports import reserved
 
 from tests.chaos.clock import Clock
 from tests.chaos.disk import Disk
@@ -21,6 +20,7 @@ from tests.chaos.parts import BUCKET, Kept, Postgres, Storage, until
 from tests.system.serving import USER_CODE, Served, children, line
 from tuner.client import Client
 from tuner.engine.ray_cluster import ClusterFile, LocalHead
+from tuner.engine.ray_cluster.launch import free_ports
 from tuner.engine.ray_cluster.processes import kill_marked
 
 START_S = 180.0
@@ -44,7 +44,7 @@ class Deployment:
         self.storage: Storage | None = None
         self.cluster: Kept | None = None
         self.services: list[Kept] = []
-        self.urls = [f"http://127.0.0.1:{port}" for port in reserved(services)]
+        self.urls = [f"http://127.0.0.1:{port}" for port in free_ports(services)]
         self._leaving: list[subprocess.Popen[bytes]] = []
         self._with_postgres, self._rng = with_postgres, Random(seed)
         # User code has nothing of ours in its environment but where it was found: so that is a mark of all who belong to this run.

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Protocol
 
 import psutil
-from tests.ports import reserved
 
 from tests import postgres
 from tests.chaos.history import History
@@ -20,6 +19,7 @@ from tests.chaos.proxy import Proxy
 from tests.engine.object_storage import Proxy as HttpProxy
 from tests.engine.object_storage import moto_server
 from tests.system.serving import children
+from tuner.engine.ray_cluster.launch import free_ports
 
 RETRY_S = 0.1
 BUCKET = "chaos"
@@ -112,7 +112,7 @@ class Postgres:
             shutil.chown(folder / "pg", postgres.NOBODY)
         made = ["--username", "tuner", "--auth", "trust", "--no-sync", "--encoding", "UTF8", "--locale", "C"]
         self._run("initdb", "--pgdata", str(self._data), *made)
-        (self.port,) = reserved(1)
+        (self.port,) = free_ports(1)
         self.proxy = Proxy(self.port)
         self.kept = Kept("database", self._start, self._is_ready, history, calm)
         self.url = f"postgresql://tuner@127.0.0.1:{self.proxy.port}/postgres"
