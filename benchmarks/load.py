@@ -31,11 +31,12 @@ import psutil
 from sqlalchemy import func, select, text
 
 from benchmarks.open_loop import Answered, Client, planned
-from benchmarks.start import HOST, ended, free_ports, started
+from benchmarks.start import HOST, ended, started
 from tests import fakes, postgres
 from tests.copies import copy_job
 from tests.fakes import FakeService
 from tuner.domain.calendar import DAY_NS
+from tuner.engine.ray_cluster.launch import free_ports
 from tuner.store.database import Database
 from tuner.store.tables import entries, jobs, reports, trials
 

@@ -10,7 +10,6 @@ import http.client
 import math
 import os
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -18,6 +17,8 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+
+from tuner.engine.ray_cluster.launch import free_ports
 
 HOST = "127.0.0.1"
 PEER = """
@@ -66,17 +67,6 @@ def main() -> None:
     told("killed to ready, ours", ours)
     told("killed to ready, a bare FastAPI and SQLAlchemy", theirs)
     print(f"ratio of the medians: {statistics.median(ours) / statistics.median(theirs):.2f}")
-
-
-def free_ports(count: int) -> list[int]:
-    """Told by the system, all held until each is known."""
-    held = [socket.socket() for _ in range(count)]
-    for one in held:
-        one.bind((HOST, 0))
-    found = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
-    return found
 
 
 def started(

@@ -115,8 +115,8 @@ def ray_environment(
 
 
 def free_ports(count: int, within: range | None = None) -> tuple[int, ...]:
-    """Ports that nobody has now; somebody may before they are used. By default some that the system does not give away: whatever connects
-    to something meanwhile would be given one. Raises OSError where too few are free."""
+    """Ports of the loopback that nobody listens on now; somebody may before they are used. By default some that the system does not give
+    away: whatever connects to something meanwhile would be given one. Raises OSError where too few are free."""
     found = []
     with ExitStack() as open_sockets:
         for port in within or _FREE[Random().randrange(len(_FREE) - 1000) :]:
