@@ -149,7 +149,7 @@ def test_wall_clock_and_trials_end_a_job(served: Served) -> None:
     [
         "with_checkpoint",
         "Trainable",
-        *(pytest.param(e, marks=pytest.mark.soak) for e in ("objective", "returns")),
+        *(pytest.param(e, marks=pytest.mark.extended) for e in ("objective", "returns")),
     ],
 )
 def test_trainables_of_ray_tune_run_unchanged(served: Served, entry: str) -> None:
