@@ -95,6 +95,7 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.checks
 
 docs: install
 	$(BIN)/python -m tools.reference
