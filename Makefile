@@ -96,6 +96,7 @@ lint: install-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.checks
 
 docs: install-dev
 	$(BIN)/python -m tools.reference

@@ -63,18 +63,19 @@ WRONG: list[tuple[str, tuple[str | int, ...], Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "path", "value"), WRONG, ids=lambda one: str(one))
-def test_what_a_kind_does_not_take_is_found(kind: str, path: tuple[str | int, ...], value: Any) -> None:
-    wrong = copy.deepcopy(the(kind, "tuner", written()))
-    inner: Any = wrong
-    for step in path[:-1]:
-        inner = inner[step]
-    if value is None:
-        del inner[path[-1]]
-    else:
-        inner[path[-1]] = value
-    with pytest.raises((ValueError, kubernetes_validate.ValidationError), match=str(path[-1])):
-        check(wrong, VERSIONS[0])
+def test_each_error_in_a_manifest_is_found() -> None:
+    right = written()
+    for kind, path, value in WRONG:
+        wrong = copy.deepcopy(the(kind, "tuner", right))
+        inner: Any = wrong
+        for step in path[:-1]:
+            inner = inner[step]
+        if value is None:
+            del inner[path[-1]]
+        else:
+            inner[path[-1]] = value
+        with pytest.raises((ValueError, kubernetes_validate.ValidationError), match=str(path[-1])):
+            check(wrong, VERSIONS[0])
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
