@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 
 from tuner.store.database import Database
 
+pytest_plugins = ("tests.postgres",)
 TESTS = Path(__file__).parent
 # Each of these takes more than ten seconds.
 LONGEST = (
