@@ -16,7 +16,7 @@ from xdist.scheduler.loadfile import LoadFileScheduling
 from tools.programs import PROGRAMS
 from tuner.store.database import Database
 
-pytest_plugins = ["tests.clusters"]
+pytest_plugins = ["tests.clusters", "tests.postgres"]
 TESTS = Path(__file__).parent
 # Files that share a Ray cluster of tests/clusters.py, and so run on the same worker.
 GROUPS = {
