@@ -1,11 +1,13 @@
 """Shared by all tests: a clean environment and a fresh database."""
 
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 from tuner.store.database import Database
 
@@ -33,14 +35,13 @@ LONGEST = (
     "system/test_autoscaling.py",
     "failpoints/test_matrix.py",
     "api/test_openapi.py",
-    "api/test_openapi_half.py",
     "engine/test_object_storage.py",
     "engine/test_self_test.py",
     "service/test_prober.py",
     "service/test_restoring.py",
     "trainables/test_docs_blocks.py",
     "engine/test_supervisor.py",
-    "simulation/test_thousand_seeds.py",
+    "simulation/test_seeds.py",
     "upgrades/test_down_and_up.py",
     "simulation/test_simulated_jobs.py",
     "store/test_postgresql.py",
@@ -64,9 +65,45 @@ for name in [name for name in os.environ if name.startswith(("TUNER_", "RAY_", "
 os.environ["TUNER_CLOUD"] = "none"
 # Several tests run at once: a program that trains, with as many threads as there are processors, would wait for them more than it reckons.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# How long an example takes, or is looked for, does not either.
-settings.register_profile("without deadlines", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("without deadlines")
+# The gate runs the same examples every time; the full run draws other ones, and three times as many (`examples` in tests/strategies.py).
+for profile, derandomize, max_examples in (("gate", True, 100), ("full", False, 300)):
+    settings.register_profile(
+        profile,
+        max_examples=max_examples,
+        derandomize=derandomize,
+        database=None,
+        deadline=None,
+        print_blob=True,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    )
+# Hypothesis also draws constants that it finds in the modules imported so far. Examples would then change with any edit of any file
+# and with the order of the test files, in spite of `derandomize` and of a given seed.
+providers._get_local_constants = lambda: providers._local_constants
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--all",
+        action="store_true",
+        help="run the full tier: extended tests, all seeds and cases, and as many fresh ones",
+    )
+    parser.addoption("--seed", type=int, action="append", help="run only this seed of the seeded tests")
+    parser.addoption("--fresh-seed", type=int, help="take the fresh seeds of --all from this number on")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Load the tier's Hypothesis profile, and draw where fresh seeds begin. xdist hands the options on to its workers, so that all agree."""
+    settings.load_profile("full" if config.option.all else "gate")
+    if config.option.fresh_seed is None:
+        config.option.fresh_seed = 10**6 + secrets.randbelow(10**9)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Print where the fresh seeds begin. `-q` would hide a report header."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if session.config.option.all and reporter is not None:
+        number = session.config.option.fresh_seed
+        reporter.write_line(f"fresh seeds from {number}; to repeat: --fresh-seed {number}")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
