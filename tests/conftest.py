@@ -4,6 +4,7 @@
 """
 
 import os
+import secrets
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 from xdist.scheduler.loadfile import LoadFileScheduling
 
 from tools.programs import PROGRAMS
@@ -36,7 +38,22 @@ GROUPS = {
 }
 GROUP_OF = {file: group for group, files in GROUPS.items() for file in files}
 # Files that take longest. They start first, so that all workers end at about the same time.
-FIRST = (*GROUP_OF,)
+FIRST = (
+    *GROUP_OF,
+    "system/test_tutorial.py",
+    "system/test_whole_cluster.py",
+    "system/test_upgrade.py",
+    "system/test_autoscaling.py",
+    "system/test_joined_cluster.py",
+    "cluster/test_head.py",
+    "cluster/test_local_watch.py",
+    "chaos/test_short.py",
+    "failpoints/test_matrix.py",
+    "training/test_under_ray_tune.py",
+    "trainables/test_docs_blocks.py",
+    "api/test_openapi.py",
+    "simulation/test_seeds.py",
+)
 
 for name in [name for name in os.environ if name.startswith(("TUNER_", "RAY_", "AWS_"))]:
     del os.environ[name]
@@ -44,8 +61,23 @@ for name in [name for name in os.environ if name.startswith(("TUNER_", "RAY_", "
 os.environ["TUNER_CLOUD"] = "none"
 # Several tests run at once. With one thread per core, each training would wait for the others longer than it computes.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-settings.register_profile("without deadlines", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("without deadlines")
+# The gate runs the same examples every time. The full run draws other ones, and three times as many: `examples` in tests/strategies.py.
+for profile, derandomize, max_examples in (("gate", True, 100), ("full", False, 300)):
+    settings.register_profile(
+        profile,
+        max_examples=max_examples,
+        derandomize=derandomize,
+        database=None,
+        deadline=None,
+        print_blob=True,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    )
+# Hypothesis also draws constants that it finds in the modules imported so far. Examples would then change with any edit of any file
+# and with the order of the test files, in spite of `derandomize` and of a given seed.
+providers._get_local_constants = lambda: providers._local_constants
+
+
+# The two tiers
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -54,9 +86,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run everything: extended tests, all seeds and generated requests, and as many fresh ones",
     )
+    parser.addoption("--seed", type=int, action="append", help="run only this seed of the seeded tests")
+    parser.addoption("--fresh-seed", type=int, help="take the fresh seeds of --all from this number on")
 
 
-# The two tiers
+def pytest_configure(config: pytest.Config) -> None:
+    """Load the tier's Hypothesis profile, and draw where fresh seeds begin. xdist hands the options to its workers, so that all agree."""
+    settings.load_profile("full" if config.option.all else "gate")
+    if config.option.fresh_seed is None:
+        config.option.fresh_seed = 10**6 + secrets.randbelow(10**9)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Print where the fresh seeds begin. `-q` would hide a report header."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if session.config.option.all and reporter is not None:
+        number = session.config.option.fresh_seed
+        reporter.write_line(f"fresh seeds from {number}; to repeat: --fresh-seed {number}")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,8 +1,17 @@
-"""Hypothesis strategies for the domain's values."""
+"""Hypothesis settings of both tiers, and strategies for the domain's values."""
 
+from typing import Any
+
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from tuner.domain.space import Categorical, Float, Int, Parameter, Space
+
+
+def examples(count: int, **more: Any) -> settings:
+    """Return settings for `count` examples in the gate, and for as many times more in the full run as its profile has more."""
+    return settings(max_examples=count * settings().max_examples // 100, **more)
+
 
 names = st.text("abcdefghij_", min_size=1, max_size=6)
 

@@ -1,8 +1,7 @@
-"""Requests by the OpenAPI document, in the order in which answers lead to further calls, and answers held to it: by schemathesis."""
+"""Requests that schemathesis draws from the OpenAPI document, in the order in which answers lead to further calls."""
 
 import contextlib
 import gzip
-import itertools
 import shutil
 import sqlite3
 from collections import Counter
@@ -33,8 +32,8 @@ from tests.packages.making import plain
 
 
 @schemathesis.serializer("application/zip")
-def as_it_is(_: Any, value: Any) -> bytes:
-    """Archives as they are drawn: bytes, or text that stands for some."""
+def as_drawn(_: Any, value: Any) -> bytes:
+    """Send archives as they are drawn: bytes, or text that stands for bytes."""
     return value if isinstance(value, bytes) else str(getattr(value, "data", value)).encode(errors="replace")
 
 
@@ -46,14 +45,14 @@ CHECKS = [
     response_schema_conformance,
 ]
 STEPS = settings(
-    max_examples=20,
+    max_examples=5,
     stateful_step_count=40,
     deadline=None,
     database=None,
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-# Hardly anything that is drawn would be taken, and lead on.
+# Bodies that are accepted. Hardly any that is drawn is, so that nothing would lead on.
 PILOT = fakes.body(planning={"pilot": {"usd": 0.001}})
 RIGHT: dict[str, dict[str, Any]] = {
     "POST /v1/jobs": fakes.body(),
@@ -69,23 +68,24 @@ TAGGED = {"POST /v1/jobs", "POST /v1/pilots"}
 
 
 class Tried:
-    """What was sent, and how it was answered."""
+    """How many requests were sent, by call and by the status of the answer."""
 
     def __init__(self) -> None:
         self.by_status, self.by_call = Counter[int](), Counter[str]()
 
-    @property
-    def cases(self) -> int:
-        return self.by_status.total()
+    def add(self, other: "Tried") -> None:
+        self.by_status += other.by_status
+        self.by_call += other.by_call
 
     def __str__(self) -> str:
         statuses = ", ".join(f"{count} x {status}" for status, count in sorted(self.by_status.items()))
-        return f"{self.cases} cases of {len(self.by_call)} calls: {statuses}; 0 undocumented answers"
+        cases = self.by_status.total()
+        return f"{cases} cases of {len(self.by_call)} calls: {statuses}; 0 undocumented answers"
 
 
-class Anew:
-    """A service with a member and a job that has run, the same at the beginning of each scenario: what is drawn may depend on nothing
-    else."""
+class Workflows:
+    """Workflows of requests to a service with a member and a job that has run. The service is the same at the start of each example, so that
+    what is drawn depends on the seed alone."""
 
     def __init__(self, folder: Path) -> None:
         made = fakes.service_in(folder)
@@ -100,11 +100,20 @@ class Anew:
         shutil.copyfile(self._file, self._kept)
         self._at = self._service.now.at
         self.direct = Direct(fakes.SharedApp(self._service))
+        self.tried, self._machine = Tried(), _machine(self)
+
+    def run(self, number: int) -> Tried:
+        """Send the requests of one seed, and return their counts. Raises schemathesis' failure for an answer that the document does not
+        allow."""
+        self.tried = Tried()
+        seed(number)(self._machine).run(settings=STEPS)
+        return self.tried
 
     def begin(self) -> None:
+        """Restore the service."""
         self._service.database.dispose()
-        for beside in self._file.parent.glob("tuner.db-*"):
-            beside.unlink()
+        for other in self._file.parent.glob("tuner.db-*"):
+            other.unlink()
         shutil.copyfile(self._kept, self._file)
         self._service.now.at = self._at
 
@@ -114,29 +123,18 @@ class Anew:
 
 
 def documented() -> set[str]:
-    """Calls, by method and path."""
+    """Return all calls of the document, by method and path."""
     paths = fakes.shared_app().openapi()["paths"]
     return {f"{verb.upper()} {path}" for path, verbs in paths.items() for verb in verbs}
 
 
-def try_out(folder: Path, cases: int, *, first_seed: int) -> Tried:
-    """So many at least. Raises schemathesis' failure for an answer that is not as the document says."""
-    tried, seeds = Tried(), itertools.count(first_seed)
-    with contextlib.closing(Anew(folder)) as anew:
-        workflow = _machine(anew, tried)
-        while tried.cases < cases:
-            seed(next(seeds))(workflow)
-            workflow.run(settings=STEPS)
-    return tried
-
-
 async def at_once(work: Callable[..., Any], *args: Any, **_: Any) -> Any:
-    """In place of a thread, which costs a fifth of a request."""
+    """Run the work without a thread, which would cost a fifth of a request."""
     return work(*args)
 
 
 def _alone(document: Any) -> Any:
-    """Cases of calls that schemathesis leaves out of its scenarios, since no answer leads there or on."""
+    """Draw a case of a call that schemathesis leaves out of its scenarios because no answer leads to it or on from it."""
     operations = [found.ok() for found in document.get_all_operations()]
     known = collect_transitions(operations).operations
     return st.one_of(
@@ -149,14 +147,14 @@ def _alone(document: Any) -> Any:
     )
 
 
-def _machine(anew: Anew, tried: Tried) -> Any:
-    """One of schemathesis', whose requests go to the app and not by a network."""
+def _machine(workflows: Workflows) -> Any:
+    """Make schemathesis' state machine, with requests that go to the app directly and not over a network."""
     document = schemathesis.openapi.from_dict(fakes.shared_app().openapi())
     base = document.as_state_machine()
 
     class Workflow(base):  # type: ignore[misc, valid-type]
         def setup(self) -> None:
-            anew.begin()
+            workflows.begin()
             self.number = 0
 
         def before_call(self, case: Any) -> None:
@@ -180,9 +178,9 @@ def _machine(anew: Anew, tried: Tried) -> Any:
             key = {} if self.number % 20 == 19 else {"Authorization": f"Bearer {fakes.KEY}"}
             sent = requests.Request(**case.as_transport_kwargs("http://tuner", key)).prepare()
             given = sent.body if isinstance(sent.body, bytes) else (sent.body or "").encode()
-            answer = anew.direct.send(str(sent.method), sent.path_url, sent.headers.items(), given)
-            tried.by_status[answer.status] += 1
-            tried.by_call[case.operation.label] += 1
+            answer = workflows.direct.send(str(sent.method), sent.path_url, sent.headers.items(), given)
+            workflows.tried.by_status[answer.status] += 1
+            workflows.tried.by_call[case.operation.label] += 1
             headers: dict[str, list[str]] = {}
             for name, value in answer.headers:
                 headers.setdefault(name, []).append(value)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
@@ -13,6 +13,7 @@ from tests.api.conftest import Finished
 from tests.api.points import Point, points, put_report
 from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService
+from tests.strategies import examples
 from tuner.domain.money import MS_PER_HOUR, Cost, Money
 from tuner.domain.records import ReportRow
 from tuner.domain.time import NS, Instant
@@ -96,7 +97,7 @@ def check_best(many: Many, limits: dict[str, Any]) -> None:
     assert (shown and place(shown)) == (cheapest and (cheapest.trial, cheapest.step))
 
 
-@settings(deadline=None, max_examples=30, derandomize=True)
+@examples(30)
 @given(rows=ROWS, mode=st.sampled_from(["max", "min"]), limits=st.lists(LIMITS, min_size=1, max_size=5))
 def test_best_within_any_limits_is_the_best_of_all_reports_within_them(
     finished: Finished, rows: list[tuple[Any, ...]], mode: str, limits: list[dict[str, Any]]
@@ -118,7 +119,7 @@ def front(found: list[Point]) -> list[tuple[int, float]]:
     return sorted(kept)
 
 
-@settings(deadline=None, max_examples=30, derandomize=True)
+@examples(30)
 @given(rows=ROWS, mode=st.sampled_from(["max", "min"]))
 def test_the_front_has_each_point_that_no_other_beats(
     finished: Finished, rows: list[tuple[Any, ...]], mode: str

@@ -7,12 +7,13 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import fakes
 from tests.api.test_estimates import ask
 from tests.fakes import FakeService
+from tests.strategies import examples
 from tuner.planning.accelerators import ACCELERATORS, accelerator
 
 service, client = fakes.fixtures("module")
@@ -190,7 +191,7 @@ runs = st.fixed_dictionaries(
 
 
 @given(runs, st.data())
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_every_figure_follows_from_what_the_answer_says_it_was_given(
     run: dict[str, Any], data: st.DataObject
 ) -> None:

@@ -5,13 +5,14 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from tests import fakes
 from tests.api.conftest import Finished
 from tests.fakes import body
+from tests.strategies import examples
 
 KEYS = st.sampled_from(
     [
@@ -90,13 +91,13 @@ def check_refused(answer: Any) -> None:
         assert answer.json()["detail"]
 
 
-@settings(deadline=None, max_examples=40, derandomize=True)
+@examples(40)
 @given(sent=VALUES)
 def test_any_json_for_a_job_is_taken_or_refused(client: TestClient, sent: Any) -> None:
     check_refused(client.post("/v1/jobs", content=json.dumps(sent), headers=HEADERS))
 
 
-@settings(deadline=None, max_examples=40, derandomize=True)
+@examples(40)
 @given(key=st.sampled_from(sorted(body())), sent=VALUES)
 def test_a_job_with_one_field_of_any_kind_is_taken_or_refused(
     client: TestClient, key: str, sent: Any
@@ -104,7 +105,7 @@ def test_a_job_with_one_field_of_any_kind_is_taken_or_refused(
     check_refused(client.post("/v1/jobs", content=json.dumps(body(**{key: sent})), headers=HEADERS))
 
 
-@settings(deadline=None, max_examples=40, derandomize=True)
+@examples(40)
 @given(parameter=st.dictionaries(KEYS, LEAVES | st.lists(LEAVES) | st.dictionaries(KEYS, st.lists(LEAVES))))
 def test_any_parameter_is_taken_or_refused(client: TestClient, parameter: Any) -> None:
     for kind in ("float", "int", "categorical"):
@@ -112,13 +113,13 @@ def test_any_parameter_is_taken_or_refused(client: TestClient, parameter: Any) -
         check_refused(client.post("/v1/jobs", content=json.dumps(sent), headers=HEADERS))
 
 
-@settings(deadline=None, max_examples=40, derandomize=True)
+@examples(40)
 @given(sent=st.dictionaries(st.sampled_from(["budget", "tags", "priority", "x"]), VALUES) | VALUES)
 def test_any_change_is_taken_or_refused(client: TestClient, job: str, sent: Any) -> None:
     check_refused(client.patch(f"/v1/jobs/{job}", content=json.dumps(sent), headers=HEADERS))
 
 
-@settings(deadline=None, max_examples=40, derandomize=True)
+@examples(40)
 @given(sent=st.binary(max_size=60))
 def test_any_bytes_are_refused(client: TestClient, sent: bytes) -> None:
     answer = client.post("/v1/jobs", content=sent, headers=HEADERS)
@@ -146,14 +147,14 @@ QUERIES = st.dictionaries(
 PATHS = ("", "/JOB", "/JOB/trials", "/JOB/best", "/JOB/pareto", "/JOB/bill", "/JOB/ledger", "/JOB/trials/x")
 
 
-@settings(deadline=None, max_examples=40, derandomize=True)
+@examples(40)
 @given(path=st.sampled_from(PATHS), query=QUERIES)
 def test_any_query_is_answered_or_refused(finished: Finished, path: str, query: dict[str, str]) -> None:
     found = path.replace("JOB", finished.plain)
     check_refused(finished.client.get(f"/v1/jobs{found}", params=query))
 
 
-@settings(deadline=None, max_examples=40, derandomize=True)
+@examples(40)
 @given(job=st.text(min_size=1, max_size=20).filter(lambda text: text not in (".", "..")))
 def test_any_id_of_a_job_is_answered(client: TestClient, job: str) -> None:
     check_refused(client.get("/v1/jobs/" + "".join(f"%{byte:02x}" for byte in job.encode())))

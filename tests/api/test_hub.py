@@ -6,9 +6,10 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.strategies import examples
 from tuner.api import hub
 from tuner.api.hub import Hub, Look, Piece
 
@@ -88,7 +89,7 @@ STEPS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(steps=STEPS)
 def test_whoever_comes_and_goes_each_sees_what_is_behind_theirs_once_and_in_order(
     steps: list[tuple[str, int]],

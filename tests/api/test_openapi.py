@@ -1,24 +1,56 @@
-"""Whatever the OpenAPI document allows, and much that it does not, is answered as it says, and never with a server error. There are two
-halves, so that two workers can share them."""
+"""Requests that the OpenAPI document allows, and many that it does not: each is answered as documented, none with a server error."""
 
-from pathlib import Path
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import cache
 
 import pytest
 
-from tests.api.openapi_cases import at_once, documented, try_out
+from tests import seeds
+from tests.api.openapi_cases import Tried, Workflows, at_once, documented
 
-CASES = 5_000
 ANSWERS = {200, 201, 202, 204, 401, 404, 409, 422}
+SEEDS = range(41)  # 10,000 cases
+KEPT_SEEDS: tuple[int, ...] = ()  # Seeds that failed once. Add yours, with what it found.
+# The gate's share, 750 cases: of all three seeds of the first 26 that together see every documented call and every status of ANSWERS,
+# those that see the most pairs of a call and a status, 136 of 168.
+GATE_SEEDS = (0, 15, 18, *KEPT_SEEDS)
 
 
-def try_half(folder: Path, monkeypatch: pytest.MonkeyPatch, *, first_seed: int) -> None:
-    monkeypatch.setattr("anyio.to_thread.run_sync", at_once)
-    tried = try_out(folder, CASES, first_seed=first_seed)
-    print(f"\nfigures: {tried}")
-    assert tried.by_call.keys() == documented()
-    assert tried.by_status.keys() >= ANSWERS
-    assert max(tried.by_status) < 500
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    seeds.parametrize(metafunc, gate=GATE_SEEDS, every=[*SEEDS, *KEPT_SEEDS])
 
 
-def test_every_call_is_answered_as_the_document_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    try_half(tmp_path, monkeypatch, first_seed=0)
+@pytest.fixture(scope="module")
+def tried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], Tried]]:
+    """A function that sends the requests of one seed, once, and returns their counts."""
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.closing(Workflows(tmp_path_factory.mktemp("openapi"))) as workflows,
+    ):
+        patch.setattr("anyio.to_thread.run_sync", at_once)
+
+        @cache
+        def run(seed: int) -> Tried:
+            with seeds.reproducible("tests/api/test_openapi.py::test_answers_are_as_documented", seed):
+                counts = workflows.run(seed)
+                assert max(counts.by_status) < 500
+            return counts
+
+        yield run
+
+
+def test_answers_are_as_documented(tried: Callable[[int], Tried], seed: int) -> None:
+    assert tried(seed).by_call
+
+
+def test_every_call_and_every_status_is_seen(tried: Callable[[int], Tried]) -> None:
+    """A change of the document changes what is drawn. If the gate's share then misses a call or a status, further seeds are tried."""
+    seen = Tried()
+    for seed in dict.fromkeys((*GATE_SEEDS, *SEEDS)):
+        is_all_seen = seen.by_call.keys() == documented() and seen.by_status.keys() >= ANSWERS
+        if seed in GATE_SEEDS or not is_all_seen:
+            seen.add(tried(seed))
+    print(f"\nfigures: {seen}")
+    assert seen.by_call.keys() == documented()
+    assert seen.by_status.keys() >= ANSWERS

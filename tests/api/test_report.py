@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select
 from starlette.testclient import TestClient
@@ -14,6 +14,7 @@ from tests.api.points import points
 from tests.api.test_answers import ROWS, reported
 from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService
+from tests.strategies import examples
 from tuner.domain.money import Money
 from tuner.store.codec import decode
 from tuner.store.tables import events
@@ -57,7 +58,7 @@ def test_the_curve_has_each_report_that_was_better_than_all_before(finished: Fin
         assert job == finished.under_way or spends[-1] <= found["spent_usd"]
 
 
-@settings(deadline=None, max_examples=30, derandomize=True)
+@examples(30)
 @given(rows=ROWS, mode=st.sampled_from(["max", "min"]))
 def test_the_curve_of_any_reports_is_right(finished: Finished, rows: list[Any], mode: str) -> None:
     many = reported(finished, rows, mode)

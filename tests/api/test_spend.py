@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select
 from starlette.testclient import TestClient
@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 from tests import fakes
 from tests.api.conftest import Finished
 from tests.api.test_bad_bodies import check_problem
+from tests.strategies import examples
 from tuner.domain.calendar import day_name, local_day, offsets, zone
 from tuner.domain.time import NS, rfc3339
 from tuner.engine.simulated.world import Faults
@@ -106,7 +107,7 @@ def micro(usd: float) -> int:
     return round(usd * 1_000_000)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(data=st.data())
 def test_every_grouping_is_what_the_entries_of_that_time_add_up_to(books: Books, data: st.DataObject) -> None:
     groups = data.draw(st.lists(st.sampled_from(GROUPS), unique=True, max_size=4))

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ray.tune.schedulers import MedianStoppingRule, TrialScheduler
 
@@ -21,6 +21,7 @@ from benchmarks.search.report import report
 from benchmarks.search.runner import Result, Task, compete, read, run_all
 from benchmarks.search.tables import Array, Table, regrets_of
 from tests.simulation.made_tables import written
+from tests.strategies import examples
 from tuner.engine.simulated.tables import load_table
 
 IN_ARENA = [name for name, method in METHODS.items() if method.make and not method.peers]
@@ -57,7 +58,7 @@ class Anything:
 
 
 @given(st.integers(0, 1000), st.floats(0.1, 100), st.integers(1, 8), st.floats(0, 5))
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_every_second_of_every_worker_is_paid_and_no_more_than_the_budget(
     seed: int, budget: float, workers: int, startup: float
 ) -> None:

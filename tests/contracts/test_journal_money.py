@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.exc import NoResultFound
 
@@ -23,6 +23,7 @@ from tests.contracts.turns import (
     spend,
 )
 from tests.store.builders import budget, cost, hold
+from tests.strategies import examples
 from tuner.domain.cost import KINDS, CostKind
 from tuner.domain.errors import BudgetRefused, Conflict
 from tuner.domain.ledger import Account
@@ -185,7 +186,7 @@ def answer(journal: Journal, act: Act) -> object:
 
 
 @given(st.lists(acts, max_size=15))
-@settings(deadline=None, max_examples=30)
+@examples(30)
 def test_any_series_of_acts_is_answered_alike_in_memory_and_in_sql(series: list[Act]) -> None:
     database = fakes.database_in_memory()
     memory, sql = in_memory(budget(100, 100)), in_sql(database, budget(100, 100))

@@ -1,11 +1,12 @@
 """The money of an attempt whose machine turns out to cost something else, with both journals: recomputed from time and prices."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.contracts.turns import FIRST, in_memory, in_sql
 from tests.store.builders import JOB, budget
+from tests.strategies import examples
 from tuner.domain.cost import Meter, total
 from tuner.domain.money import Price, Rate
 from tuner.domain.time import NS, Instant
@@ -72,7 +73,7 @@ def story(journal: Journal, first: Price, series: list[tuple[str, object]]) -> l
 
 
 @given(prices, acts)
-@settings(deadline=None, max_examples=150)
+@examples(150)
 def test_any_change_of_machine_is_billed_from_the_last_post_and_never_over_what_is_held(
     first: Price, series: list[tuple[str, object]]
 ) -> None:

@@ -4,9 +4,10 @@ from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.strategies import examples
 from tuner.domain.calendar import DAY_NS, PERIODS, day_name, local_day, moment_of, offsets, period_of, zone
 from tuner.domain.time import NS, rfc3339
 
@@ -15,7 +16,7 @@ zones = st.sampled_from(ZONES).map(zone)
 moments = st.integers(1_300_000_000, 1_900_000_000).map(lambda s: s * NS)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(zones, moments, st.integers(0, 900), st.integers(0, 10**18))
 def test_the_local_day_is_that_of_the_zone(where: ZoneInfo, first: int, days: int, inside: int) -> None:
     last = first + days * DAY_NS
@@ -24,7 +25,7 @@ def test_the_local_day_is_that_of_the_zone(where: ZoneInfo, first: int, days: in
     assert found == datetime.fromtimestamp(at // NS, where).date().isoformat()
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(zones, moments, st.sampled_from(PERIODS))
 def test_periods_follow_one_another_without_gap_or_overlap(where: ZoneInfo, at: int, period: str) -> None:
     first, following = period_of(at, period, where)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from email.utils import format_datetime
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.domain.time import NS, Instant, parse_rfc3339
@@ -267,7 +267,6 @@ answers = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(answer=answers, reader=st.sampled_from(sorted(READERS)))
 def test_no_answer_raises_anything_else(answer: Answer, reader: str) -> None:
     complaint = ""
@@ -279,7 +278,6 @@ def test_no_answer_raises_anything_else(answer: Answer, reader: str) -> None:
     assert len(complaint) < 1000
 
 
-@settings(deadline=None)
 @given(seconds=st.integers(0, 7_000_000_000))
 def test_both_ways_to_write_a_time_say_the_same(seconds: int) -> None:
     at = datetime.fromtimestamp(seconds, UTC)
@@ -296,7 +294,6 @@ notices = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(looks=st.lists(st.lists(notices, unique_by=lambda notice: notice.id), max_size=8))
 def test_what_is_told_is_what_stands_and_no_repeat_is_told(looks: list[list[Notice]]) -> None:
     told: dict[str, Notice] = {}

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cluster.waiting import until
@@ -171,7 +171,6 @@ def test_a_watcher_that_never_started_closes_and_releases_nothing() -> None:
     assert watcher.state == {}
 
 
-@settings(deadline=None)
 @given(failures=st.integers(1, 10**6), seed=st.integers())
 def test_a_pause_after_failures_grows_up_to_its_limit(failures: int, seed: int) -> None:
     pause_s = backoff_s(failures, Random(seed), first_s=0.5, most_s=10)

@@ -9,10 +9,11 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine.looping import Job
+from tests.strategies import examples
 from tuner.domain.cost import Meter
 from tuner.domain.time import NS
 from tuner.domain.usage import COUNTS, MAX_FACTS, Usage
@@ -190,7 +191,7 @@ LOOKS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(LOOKS)
 def test_processor_time_never_falls_and_counts_from_the_first_look(looks: list[tuple[int, int, int]]) -> None:
     use, trained, cpu, before = Use(), 0, 1000, 0
@@ -207,7 +208,7 @@ def test_processor_time_never_falls_and_counts_from_the_first_look(looks: list[t
         assert found.cpu_ns == cpu - 1000 - looks[0][0]
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

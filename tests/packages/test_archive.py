@@ -9,11 +9,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.packages import making
 from tests.packages.making import archive, flagged, lying, named, of_kind, packed_how, plain
+from tests.strategies import examples
 from tuner.domain.errors import BadFile
 from tuner.engine.packages import archive as archives
 from tuner.engine.packages.archive import MAX_FILES, read
@@ -178,7 +179,7 @@ parts = st.one_of(
 names = st.lists(parts, min_size=1, max_size=4).map("/".join)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@examples(150)
 @given(st.lists(names, max_size=4), st.sampled_from([0, 0o120777, 0o100644, 0o040755, 0o020666]))
 def test_whatever_the_names_all_that_is_written_is_told_of_and_inside(
     tmp_path_factory: pytest.TempPathFactory, found: list[str], mode: int
@@ -206,7 +207,7 @@ def test_whatever_the_names_all_that_is_written_is_told_of_and_inside(
         assert written == {f"deep/er/into/{name}" for name in told.digests}
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.data())
 def test_whatever_is_done_to_its_bytes_it_is_read_or_refused(data: st.DataObject) -> None:
     raw = bytearray(making.archive(OK, ("a/data.json", b'{"a": 1}' * 20), ("a/x.py", b"x = 1\n")))

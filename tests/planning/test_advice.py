@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import scipy.stats
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.planning.advising import (
@@ -24,6 +24,7 @@ from tests.planning.advising import (
     spec,
     usd,
 )
+from tests.strategies import examples
 from tuner.domain.money import Money
 from tuner.domain.time import NS
 from tuner.domain.usage import Usage
@@ -49,7 +50,7 @@ from tuner.planning.advice.rules import (
 from tuner.planning.advice.rules.ranks import spearman
 from tuner.planning.catalogue import Catalogue
 
-quick = settings(deadline=None, max_examples=40)
+quick = examples(40)
 
 
 def found(answer: Finding | None) -> Finding:
@@ -339,7 +340,7 @@ CASES = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(CASES)
 def test_no_finding_saves_more_than_was_spent_nor_comes_without_evidence_and_words(case: Evidence) -> None:
     answers = findings(case)

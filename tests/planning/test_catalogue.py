@@ -7,9 +7,10 @@ from decimal import Decimal
 from importlib.resources import files
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.strategies import examples
 from tuner.domain.errors import BadFile
 from tuner.domain.listing import MARKETS, Market
 from tuner.domain.money import Price
@@ -76,7 +77,7 @@ def test_a_part_of_a_gpu_has_a_part_of_its_memory() -> None:
     assert found.gpu_memory_gib == 4.008
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(one=st.sampled_from(SHIPPED.listings), market=st.sampled_from([None, *MARKETS]), upper=st.booleans())
 def test_what_is_found_is_all_that_matches_the_cheapest_first(
     one, market: Market | None, upper: bool
@@ -193,7 +194,7 @@ def test_columns_that_are_missing_or_not_known(text: str, said: str) -> None:
         read_catalogue(text, "mine.csv")
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.text(max_size=80))
 def test_any_text_is_a_catalogue_or_refused(noise: str) -> None:
     for text in (

@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.strategies import examples
 from tuner.domain.budget import Budget
 from tuner.domain.fidelity import Fidelity
 from tuner.domain.job import JobSpec, Resources
@@ -30,7 +31,7 @@ def job(**changes: object) -> JobSpec:
     return replace(right, **changes)  # type: ignore[arg-type]
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(
     most=st.none() | st.integers(1, 100),
     steps=st.integers(1, 20),

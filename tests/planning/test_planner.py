@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from random import Random
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, given
 from hypothesis import strategies as st
 
+from tests.strategies import examples
 from tuner.domain.budget import Budget
 from tuner.domain.cost import CostKind
 from tuner.domain.fidelity import Fidelity
@@ -82,7 +83,7 @@ def made(**asked: object) -> Plan:
     return planner.plan(question(**asked), simulate)  # type: ignore[arg-type]
 
 
-@settings(max_examples=4, deadline=None, phases=[Phase.generate])
+@examples(4, phases=[Phase.generate])
 @given(
     usd=st.sampled_from(["0.2", "1", "40"]),
     trials=st.sampled_from([None, 3, 20]),

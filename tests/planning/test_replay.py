@@ -7,10 +7,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from ray.tune.schedulers import AsyncHyperBandScheduler, TrialScheduler
 
+from tests.strategies import examples
 from tuner.domain.fidelity import Fidelity
 from tuner.planning.paths import Path, Paths, Point, Seen
 from tuner.planning.replay import (
@@ -86,7 +87,7 @@ def test_estimates_are_within_what_their_orders_spent_and_repeatable(found: list
         assert (one.status == "unreached") == (one.usd is None)
 
 
-@settings(derandomize=True, max_examples=50)
+@examples(50)
 @given(st.integers(5, 60), st.integers(0, 3))
 def test_a_random_search_that_was_one_is_estimated_at_what_it_would_spend_on_average(
     count: int, seed: int
@@ -158,7 +159,6 @@ def rays_choice(found: list[Seen]) -> list[int]:
     return ended
 
 
-@settings(deadline=None)
 @given(trials(whole=True))
 def test_trials_are_stopped_where_ray_tune_stops_them(found: list[Seen]) -> None:
     expected = sum(trial.curve[step - 1].cost for trial, step in zip(found, rays_choice(found), strict=True))

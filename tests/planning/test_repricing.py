@@ -5,9 +5,10 @@ from fractions import Fraction
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.strategies import examples
 from tuner.domain.money import Price, Rate
 from tuner.planning.repricing import (
     SAME,
@@ -22,7 +23,7 @@ FACTORS = st.integers(1, 5_000_000).map(lambda parts: Fraction(parts, 1_000_000)
 NAMES = ("here", "there")
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(
     ns=st.lists(st.integers(0, 10**15), min_size=1, max_size=4),
     price=st.integers(0, 10**9),
@@ -51,7 +52,7 @@ def test_the_same_machine_costs_what_its_time_costs() -> None:
     assert found.cost.usd.micro_usd == found.low.usd.micro_usd == found.high.usd.micro_usd == 1_500_000
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(ratio=st.floats(0.05, 20), spread=st.floats(0.001, 0.5), seed=st.integers(0, 10**6))
 def test_a_measured_ratio_lies_within_its_own_interval(ratio: float, spread: float, seed: int) -> None:
     rng = Random(seed)

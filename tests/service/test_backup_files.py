@@ -10,7 +10,7 @@ from threading import Event, Thread
 import pytest
 from alembic import command
 from alembic.config import Config
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import make_url
 from starlette.testclient import TestClient
@@ -18,6 +18,7 @@ from starlette.testclient import TestClient
 from tests import fakes
 from tests.fakes import FakeService
 from tests.service.restoring import back_up, put_back
+from tests.strategies import examples
 from tuner.domain.errors import BadFile, Conflict, Fenced, TunerError, Unavailable
 from tuner.engine.checkpoints import CheckpointStore
 from tuner.service.leading import Leading
@@ -38,7 +39,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
     return folder / "b", (folder / "copy").read_bytes()
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(data=st.data())
 def test_an_altered_or_truncated_backup_is_refused_or_unharmed(
     made: tuple[Path, bytes], data: st.DataObject

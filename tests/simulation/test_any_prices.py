@@ -4,11 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulation.test_simulated_jobs import QuickCurves, check_books, spec
 from tests.simulation.watched import watched
+from tests.strategies import examples
 from tuner.domain.cost import total
 from tuner.domain.money import Money, Price, Rate
 from tuner.domain.offer import Offer
@@ -95,7 +96,7 @@ def check_purses(run: SimulatedRun) -> None:
         assert purse.meter.total_ns <= purse.lease_ns
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(60)
 @given(market=markets)
 def test_with_attempts_at_any_prices_no_limit_is_passed_by_a_micro_dollar(market: Market) -> None:
     dearest = max(market.places, key=lambda place: place.rate.price).rate

@@ -4,9 +4,10 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.strategies import examples
 from tuner.domain.budget import Budget
 from tuner.domain.cost import total
 from tuner.domain.fidelity import Fidelity
@@ -151,7 +152,7 @@ def test_trials_bind_and_the_leader_is_finished() -> None:
     assert state.trials[state.leader].status == "completed"
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(25)
 @given(
     seed=st.integers(0, 10**6),
     scheduler=st.sampled_from(["auto", "asha", "asha_stopping", "none"]),
@@ -178,7 +179,7 @@ def test_a_job_topped_up_ends_as_one_that_had_the_money_from_the_start(
     assert outcome(run) == outcome(whole)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(20)
 @given(seed=st.integers(0, 10**6), scheduler=st.sampled_from(["auto", "asha", "asha_stopping", "none"]))
 def test_restarted_drivers_and_lost_workers_change_no_decision(seed: int, scheduler: SchedulerName) -> None:
     calm = SimulatedRun(spec("1", scheduler=scheduler, seed=seed, trials=20), terms(1), Curves())

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulation.made_tables import SPACE, arrays, table, written
+from tests.strategies import examples
 from tests.tuning.test_samplers import build
 from tuner.domain.job import SamplerName
 from tuner.engine.simulated import table_file
@@ -155,11 +156,7 @@ def test_a_bad_table_is_refused_by_file_and_place(tmp_path: Path, name: str) -> 
     assert place in refused.value.detail
 
 
-@settings(
-    max_examples=150,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@examples(150)
 @given(at=st.integers(0, 10**9))
 def test_a_truncated_file_is_refused(tmp_path: Path, whole: bytes, at: int) -> None:
     path = tmp_path / "cut.npz"
@@ -168,11 +165,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path, whole: bytes, at: int) -> N
         load_table(path)
 
 
-@settings(
-    max_examples=150,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@examples(150)
 @given(at=st.integers(0, 10**9), byte=st.integers(0, 255))
 def test_a_damaged_file_is_refused_or_is_a_table(tmp_path: Path, whole: bytes, at: int, byte: int) -> None:
     path = tmp_path / "damaged.npz"

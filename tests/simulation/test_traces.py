@@ -4,7 +4,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.domain.time import NS
@@ -150,7 +150,6 @@ def test_what_is_no_text_is_refused(tmp_path: Path, content: bytes) -> None:
             load_traces(path)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(text=st.text(max_size=300))
 def test_no_text_breaks_the_reader(tmp_path: Path, text: str) -> None:
     path = tmp_path / "trace.csv"

@@ -4,10 +4,11 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulation.test_simulated_jobs import Curves, check_books, spec, terms
+from tests.strategies import examples
 from tuner.domain import events as ev
 from tuner.domain.cost import total
 from tuner.domain.money import FREE, Money
@@ -60,7 +61,7 @@ def test_a_job_runs_night_after_night_and_loses_a_first_step_at_most() -> None:
     check_books(nights.run)
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(seed=st.integers(0, 10**6), minutes=st.integers(1, 3), crashes=st.booleans())
 def test_no_hold_is_placed_outside_of_the_window_or_reaches_beyond_its_end(
     seed: int, minutes: int, crashes: bool

@@ -5,7 +5,6 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -13,6 +12,7 @@ from tests import fakes
 from tests.store import hammer
 from tests.store.builders import PROJECT, budget, cost, create, hold, new_job
 from tests.store.crowd import crowd
+from tests.strategies import examples
 from tuner.domain.above import AboveBudget
 from tuner.domain.calendar import DAY_NS
 from tuner.domain.cost import total
@@ -273,4 +273,4 @@ class Machine(RuleBasedStateMachine):
 
 
 TestAboveMachine = Machine.TestCase
-TestAboveMachine.settings = settings(max_examples=15, stateful_step_count=20, deadline=None)
+TestAboveMachine.settings = examples(15, stateful_step_count=20)

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.store import builders
-from tests.strategies import spaces
+from tests.strategies import examples, spaces
 from tuner.domain import budget as budgets
 from tuner.domain import commands, events, fidelity, job, money, objective, offer, space, window
 from tuner.domain.budget import Budget
@@ -104,7 +104,7 @@ def same(one: object, other: object) -> bool:
 @given(specs | limits | happenings | offers)
 @example(Reported(Instant(0), "trial_00000", 1, math.nan, Money(0)))
 @example(Reported(Instant(0), "trial_00000", 1, -math.inf, Money(0)))
-@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@examples(300)
 def test_what_is_written_is_read_again_as_the_same_value(value: object) -> None:
     assert same(decode(encode(value)), value)
 

@@ -7,12 +7,13 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import event, select
 
 from tests.fakes import database_in
 from tests.store.builders import PROJECT, budget, create, new_job, spec
+from tests.strategies import examples
 from tuner.domain.money import Cost, Money
 from tuner.domain.objective import Mode, Objective
 from tuner.domain.records import ReportRow
@@ -84,7 +85,7 @@ def place(found: Any) -> tuple[str, int] | None:
     return None if found is None else (found.trial, found.step)
 
 
-@settings(deadline=None, max_examples=60, derandomize=True)
+@examples(60)
 @given(found=REPORTS, mode=MODES)
 def test_every_answer_is_that_of_a_search_through_all_reports(
     database: Database, found: list[Given], mode: Mode
@@ -126,7 +127,7 @@ def beats(mode: str, b: Any, a: Any) -> bool:
     return mine != theirs and mine[0] <= theirs[0] and mine[1] <= theirs[1]
 
 
-@settings(deadline=None, max_examples=40, derandomize=True)
+@examples(40)
 @given(found=REPORTS, mode=MODES)
 def test_a_front_made_afterwards_is_the_one_that_reports_made_one_by_one(
     database: Database, found: list[Given], mode: Mode

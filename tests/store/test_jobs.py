@@ -6,12 +6,13 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import event
 
 from tests import fakes
 from tests.store.builders import JOB, OFFER, PROJECT, budget, cost, create, hold, new_job, spec
+from tests.strategies import examples
 from tuner.domain.budget import Budget
 from tuner.domain.errors import Conflict, IdempotencyConflict, NotFound
 from tuner.domain.job import FINAL, JOB_STATES, MOVES, JobState
@@ -162,7 +163,7 @@ def test_a_page_has_the_tags_of_each_job(database: Database) -> None:
 
 
 @given(st.lists(st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=4), max_size=4))
-@settings(deadline=None, max_examples=25)
+@examples(25)
 def test_tags_are_replaced_and_those_of_other_jobs_stay(written: list[dict[str, str]]) -> None:
     database = fakes.database_in_memory()
     create(database, new_job(tags=TAGS))

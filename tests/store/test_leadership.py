@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.exc import InternalError
 
 from tests.fakes import FakeClock, database_in
 from tests.store import hammer
 from tests.store.crowd import crowd, process
+from tests.strategies import examples
 from tuner.domain.errors import Fenced
 from tuner.domain.time import NS, Instant
 from tuner.service.leading import LEASE_NS, ROLE, Leading, Term
@@ -68,7 +69,7 @@ def sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     found.dispose()
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(steps=STEPS, wrong_by=st.tuples(*[st.integers(-10 * NS, 10 * NS) for _ in SERVICES]))
 def test_never_do_two_hold_a_term_and_never_does_an_earlier_one_write_after_a_later(
     sqlite: Database, steps: list[tuple[str, int, int]], wrong_by: tuple[int, ...]

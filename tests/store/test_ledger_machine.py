@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests import fakes
 from tests.store.builders import JOB, PROJECT, cost, create, hold, new_job
+from tests.strategies import examples
 from tuner.domain.budget import Budget
 from tuner.domain.cost import KINDS, CostKind, total
 from tuner.domain.errors import BudgetRefused, Conflict
@@ -185,4 +185,4 @@ def _something(sums: Mapping[CostKind, Cost]) -> Used:
 
 
 TestLedgerMachine = LedgerMachine.TestCase
-TestLedgerMachine.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestLedgerMachine.settings = examples(40, stateful_step_count=30)

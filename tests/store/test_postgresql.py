@@ -8,13 +8,14 @@ from contextlib import ExitStack, suppress
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from hypothesis import given, settings
+from hypothesis import given
 
 from tests.postgres import SharedServer
 from tests.store import hammer
 from tests.store import test_front as fronts
 from tests.store.builders import PROJECT, budget, create, hold, new_job
 from tests.store.crowd import crowd
+from tests.strategies import examples
 from tuner.domain.above import AboveBudget
 from tuner.domain.cost import CostKind
 from tuner.domain.errors import Conflict, Fenced, Unavailable
@@ -115,7 +116,7 @@ def test_services_that_start_at_once_on_an_empty_database_migrate_it_once(postgr
     fresh.dispose()
 
 
-@settings(deadline=None, max_examples=25, derandomize=True)
+@examples(25)
 @given(found=fronts.REPORTS, mode=fronts.MODES)
 def test_every_answer_is_that_of_a_search_through_all_reports(
     database: Database, found: list[fronts.Given], mode: Mode
@@ -123,7 +124,7 @@ def test_every_answer_is_that_of_a_search_through_all_reports(
     fronts.check_answers(database, found, mode)
 
 
-@settings(deadline=None, max_examples=15, derandomize=True)
+@examples(15)
 @given(found=fronts.REPORTS, mode=fronts.MODES)
 def test_a_front_made_afterwards_is_the_one_that_reports_made_one_by_one(
     database: Database, found: list[fronts.Given], mode: Mode

@@ -8,13 +8,14 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis.extra import numpy as arrays_of
 from torch import nn
 
+from tests.strategies import examples
 from tuner.training import CheckpointUnreadable, SpotSafe, checkpoint, plain
 
-steady = settings(deadline=None, derandomize=True, max_examples=60)
+steady = examples(60)
 Point = namedtuple("Point", "x y")
 
 

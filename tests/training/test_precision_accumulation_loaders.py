@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from tests import strategies
 from tuner.training import Batches, SpotSafe, accumulated_step, autocast, grad_scaler, measured
-
-steady = settings(deadline=None, derandomize=True)
 
 
 class Counted(torch.optim.SGD):
@@ -69,7 +68,7 @@ def test_a_loss_may_be_a_tensor_of_one_number() -> None:
     assert loss == pytest.approx(stepped(4, 1)[0])
 
 
-@settings(steady, max_examples=40)
+@strategies.examples(40)
 @given(size=st.integers(1, 40), parts=st.integers(1, 12))
 def test_a_step_in_parts_is_the_step_of_the_whole_batch(size: int, parts: int) -> None:
     whole_loss, whole, _ = stepped(size, 1)
@@ -178,7 +177,6 @@ def epochs(batches: Batches, count: int) -> list[list[list[int]]]:
 sizes = st.integers(1, 50)
 
 
-@steady
 @given(size=sizes, batch=st.integers(1, 60), seed=st.integers(0, 1000))
 def test_an_epoch_has_every_example_once_in_full_batches(size: int, batch: int, seed: int) -> None:
     batches = Batches(size, batch, seed=seed)
@@ -188,7 +186,6 @@ def test_an_epoch_has_every_example_once_in_full_batches(size: int, batch: int, 
     assert {len(rows) for rows in epoch[:-1]} <= {min(batch, size)}
 
 
-@steady
 @given(size=sizes, batch=st.integers(1, 20), seed=st.integers(0, 1000), cut=st.integers(0, 120))
 def test_batches_go_on_at_the_exact_position(size: int, batch: int, seed: int, cut: int) -> None:
     whole = Batches(size, batch, seed=seed)
@@ -211,7 +208,6 @@ def taken(batches: Batches, count: int) -> list[list[int]]:
     return found
 
 
-@steady
 @given(seed=st.integers(0, 1000))
 def test_the_order_is_the_seeds_whatever_else_draws(seed: int) -> None:
     one, two = Batches(20, 6, seed=seed), Batches(20, 6, seed=seed)

@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from tests.strategies import spaces
+from tests.strategies import examples, spaces
 from tuner.domain.records import PastTrial
 from tuner.domain.space import Categorical, Config, Float, Int, Space
 from tuner.tuning.samplers.curve_gp import CurveGP, Data
@@ -39,7 +39,7 @@ def taught(sampler: ModelSampler, trials: int) -> list[Config]:
     return configs
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(60)
 @given(space=spaces(), seed=st.integers(0, 2**32))
 def test_a_configuration_is_its_point_and_its_features_are_in_the_unit_cube(space: Space, seed: int) -> None:
     cube = UnitCube(space)
@@ -64,7 +64,7 @@ def test_what_an_inactive_parameter_would_be_changes_no_feature() -> None:
     assert not np.array_equal(*cube.features(active))
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(seed=st.integers(0, 2**32))
 def test_the_gradient_of_the_likelihood_is_that_of_finite_differences(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -244,7 +244,7 @@ def test_what_failed_in_an_earlier_job_is_not_copied_however_well_it_began() -> 
     assert curves.known(9).y.tolist() == [FLOOR]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(25)
 @given(data=st.data())
 def test_a_rebuilt_sampler_answers_as_the_one_that_lived(data: st.DataObject) -> None:
     """Whatever was reported and asked in between."""

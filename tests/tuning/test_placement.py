@@ -4,9 +4,10 @@ from dataclasses import dataclass, field, replace
 from itertools import cycle
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.strategies import examples
 from tuner.domain.job import Market
 from tuner.domain.money import Price
 from tuner.domain.offer import Offer
@@ -367,7 +368,7 @@ worlds = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(worlds, st.integers(0, 250))
 def test_the_deadline_is_met_wherever_going_on_demand_at_once_would_meet_it(world: World, spare: int) -> None:
     world.time = world.work + world.launch + spare

@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.strategies import spaces
+from tests.strategies import examples, spaces
 from tuner.domain.budget import Budget
 from tuner.domain.job import Algorithm, JobSpec, SamplerName
 from tuner.domain.money import Money
@@ -69,7 +69,7 @@ def test_a_rebuilt_sampler_goes_on_as_if_nothing_had_happened(name: SamplerName)
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n != "gp"])
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(15)
 @given(space=spaces(), seed=st.integers(-(2**63), 2**63 - 1))
 def test_suggestions_are_inside_any_space(name: SamplerName, space: Space, seed: int) -> None:
     sampler = build(name, space, seed)

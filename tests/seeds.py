@@ -1,0 +1,27 @@
+"""Seeds of the seeded tests: a fixed share in the gate; all of them, and as many fresh ones, with `--all`."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+
+def parametrize(metafunc: pytest.Metafunc, *, gate: Iterable[int], every: Sequence[int]) -> None:
+    """Run each test that takes a `seed` with every seed of this run: those of `--seed` if it is given, else those of the tier."""
+    if "seed" not in metafunc.fixturenames:
+        return
+    option = metafunc.config.option
+    seeds = option.seed or gate
+    if option.all and not option.seed:
+        seeds = [*every, *range(option.fresh_seed, option.fresh_seed + len(every))]
+    metafunc.parametrize("seed", list(dict.fromkeys(seeds)))
+
+
+@contextmanager
+def reproducible(test: str, seed: int) -> Iterator[None]:
+    """End the message of a failure with the command that runs `test`, a file or a node id, with this seed alone."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"reproduce: .venv/bin/python -m pytest {test} --seed {seed}")
+        raise

@@ -1,0 +1,152 @@
+"""Jobs under faults of every kind: none spends more than its budget, and no invariant breaks.
+
+Each seed draws its own chances, so that some runs see one kind of fault often and others see all of them rarely.
+"""
+
+from functools import cache
+from itertools import combinations, pairwise
+from random import Random
+
+import pytest
+
+from tests import seeds
+from tests.simulation.test_simulated_jobs import Curves, check_books, spec, terms
+from tests.simulation.watched import run_watched
+from tuner.domain.job import SamplerName, SchedulerName
+from tuner.domain.money import Cost
+from tuner.domain.time import NS
+from tuner.engine.simulated.traces import Trace
+from tuner.engine.simulated.training import Overheads
+from tuner.engine.simulated.world import Faults, SimulatedRun
+
+HERE = "tests/simulation/test_seeds.py"
+SCHEDULERS: tuple[SchedulerName, ...] = ("auto", "asha", "asha_stopping", "none")
+SEEDS = range(1000)
+MODEL_EVERY = 20  # jobs, as the model takes its time
+KEPT_SEEDS: tuple[int, ...] = ()  # Seeds that failed once. Add yours, with what it found.
+# The gate's share: every seventh seed, which meets each scheduler and sampler equally often, and the seeds that add what those do not
+# see of `features`. They were found by repeatedly adding the seed that saw most of what was missing.
+# `test_the_gate_sees_what_all_seeds_see` compares the share with all seeds in the full run.
+GATE_SEEDS = (*SEEDS[::7], 6, 81, 128, 209, 212, 379, 480, 604, 625, 845, 887, *KEPT_SEEDS)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    seeds.parametrize(metafunc, gate=GATE_SEEDS, every=[*SEEDS, *KEPT_SEEDS])
+
+
+def faults_of(rng: Random) -> Faults:
+    def chance(most: float) -> float:
+        return rng.choice((0, rng.uniform(0, most)))
+
+    return Faults(
+        crash=chance(0.05),
+        repeat=chance(0.5),
+        driver_restart=chance(0.05),
+        clock_jump=chance(0.1),
+        loss=chance(0.3),
+    )
+
+
+def trace_of(rng: Random) -> Trace:
+    """Draw a trace: up for 20 s on average, down for 5 s, sometimes a part of the fleet and sometimes all of it."""
+    segments, at = [], 0
+    for count in (rng.randint(0, 4) for _ in range(20)):
+        length = 1 + round(rng.expovariate(1 / (20 if count else 5)) * NS)
+        segments.append((at, at + length, count))
+        at += length
+    return Trace("drawn", (*segments, (at, at + 40 * NS, 4)))
+
+
+def job(seed: int, *, micro_usd: int | None = None) -> SimulatedRun:
+    rng = Random(f"thousand/{seed}")
+    workers = rng.randint(1, 5)
+    preempted = rng.random() < 0.5
+    up_times = trace_of(rng).up_times(workers, start_ns=rng.randrange(200 * NS)) if preempted else None
+    usd = f"{(micro_usd or rng.randint(300, 6000)) / 1e6:.6f}"
+    scheduler = SCHEDULERS[seed % len(SCHEDULERS)]
+    sampler: SamplerName = "auto" if seed % MODEL_EVERY == 0 else "random"
+    return SimulatedRun(
+        spec(usd, scheduler=scheduler, sampler=sampler, seed=seed),
+        terms(concurrency=workers),
+        Curves(),
+        overheads=Overheads(resumable=rng.random() < 0.75, save_every_ns=rng.choice((None, 2 * NS))),
+        faults=faults_of(rng),
+        seed=seed,
+        up_times=up_times,
+        notice_ns=rng.choice((None, 2 * NS, 10 * NS)),
+    )
+
+
+def check_spent(run: SimulatedRun) -> None:
+    check_books(run)
+    assert run.journal.tables.account.held == Cost()
+    assert run.loop.end is not None
+    assert run.loop.end.reason == "budget_usd"
+
+
+def features(run: SimulatedRun) -> set[tuple[object, ...]]:
+    """Return what was seen in a run: its algorithm, faults with it and in pairs, ends of attempts, and which event followed which."""
+    tables, algorithm = run.journal.tables, (run.spec.algorithm.scheduler, run.spec.algorithm.sampler)
+    # A worker that had its notice ends the attempt itself, so that nobody has to give a reason.
+    preempted = [bool(row.reason) for row in tables.attempts.values() if row.end == "preempted"]
+    counts = {
+        "crash": run.crashes,
+        "driver restart": run.restarts,
+        "lost message": run.resent,
+        "repeated message": run.repeated,
+        "clock jump": run.clock_jumps,
+        "preemption without notice": sum(preempted),
+        "preemption with notice": len(preempted) - sum(preempted),
+        "resumed trial": sum(attempt > 1 for _, attempt in tables.attempts),
+    }
+    faults = [fault for fault, count in counts.items() if count]
+    return {
+        algorithm,
+        *((*algorithm, fault) for fault in faults),
+        *((fault, run.overheads.resumable, run.overheads.save_every_ns) for fault in faults),
+        *((fault, "often") for fault in faults if counts[fault] >= 10),
+        *combinations(faults, 2),
+        *((row.end, bool(row.reason), algorithm) for row in tables.attempts.values()),
+        *((entry.entry, entry.kind) for entry in tables.entries.values()),
+        *pairwise(type(event).__name__ for event in tables.events),
+    }
+
+
+@cache
+def seen(seed: int) -> frozenset[tuple[object, ...]]:
+    """Run the job of a seed, check it, and return its features."""
+    with seeds.reproducible(f"{HERE}::test_no_job_overspends_under_faults", seed):
+        run = run_watched(job(seed))
+        check_spent(run)
+    return frozenset(features(run))
+
+
+def test_no_job_overspends_under_faults(seed: int) -> None:
+    assert seen(seed)
+
+
+def test_no_job_with_a_tiny_budget_overspends_under_faults(seed: int) -> None:
+    """At 1.5 thousandths of a dollar or less, most jobs end within their first attempts."""
+    with seeds.reproducible(f"{HERE}::test_no_job_with_a_tiny_budget_overspends_under_faults", seed):
+        rng = Random(f"tiny/{seed}")
+        check_spent(
+            run_watched(job(seed, micro_usd=rng.choice((1, rng.randint(1, 100), rng.randint(1, 1500)))))
+        )
+
+
+def test_the_gate_sees_every_fault_under_every_scheduler() -> None:
+    share = frozenset().union(*map(seen, GATE_SEEDS))
+    faults = ["crash", "driver restart", "lost message", "repeated message", "clock jump", "resumed trial"]
+    faults += ["preemption without notice", "preemption with notice"]
+    for scheduler, sampler in [(scheduler, "random") for scheduler in SCHEDULERS] + [("auto", "auto")]:
+        assert {(scheduler, sampler, fault) for fault in faults} <= share
+    assert {(fault, "often") for fault in faults} <= share
+
+
+@pytest.mark.extended
+def test_the_gate_sees_what_all_seeds_see() -> None:
+    """If it does not, add seeds that see what is missing to `GATE_SEEDS`."""
+    missing = {feature: seed for seed in SEEDS for feature in seen(seed)}
+    for seed in GATE_SEEDS:
+        missing = {feature: other for feature, other in missing.items() if feature not in seen(seed)}
+    assert missing == {}
