@@ -52,6 +52,7 @@ def test_no_two_panels_lie_on_each_other() -> None:
     assert len({panel["id"] for panel in SHIPPED["panels"]}) == len(SHIPPED["panels"])
 
 
+@pytest.mark.needs("prometheus")
 def test_prometheus_takes_every_query(tmp_path: Path) -> None:
     """As rules, since that is what promtool reads; Grafana's variables are labels' values, and stay as they are."""
     rules = [{"record": f"panel:{number}", "expr": expr} for number, expr in enumerate(EXPRESSIONS)]

@@ -25,12 +25,14 @@ WANTED = {
 }
 
 
+@pytest.mark.needs("prometheus")
 def test_the_configuration_and_the_rules_are_what_prometheus_takes() -> None:
     for name in ("prometheus.yml", "compose.yml"):
         assert "SUCCESS" in promtool("check", "config", name)
     assert "FAILED" not in promtool("check", "rules", *RULES)
 
 
+@pytest.mark.needs("prometheus")
 def test_each_alert_fires_when_it_should_and_not_when_it_should_not() -> None:
     assert "SUCCESS" in promtool("test", "rules", TESTS)
 
