@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.monitoring.prometheus import ROOT, promtool
@@ -34,6 +35,7 @@ def test_panels_do_not_overlap() -> None:
     assert len({panel["id"] for panel in SHIPPED["panels"]}) == len(SHIPPED["panels"])
 
 
+@pytest.mark.needs("prometheus")
 def test_prometheus_accepts_every_query(tmp_path: Path) -> None:
     """promtool reads rules only, so each query becomes one. Grafana's variables are values of labels, which it accepts."""
     rules = [{"record": f"panel:{number}", "expr": expr} for number, expr in enumerate(EXPRESSIONS)]

@@ -3,6 +3,7 @@
 `make lint` checks the texts of alerts and the runbook (tools/checks/monitoring.py).
 """
 
+import pytest
 import yaml
 
 from tests.monitoring.prometheus import PROMETHEUS, RULES, promtool
@@ -19,12 +20,14 @@ WANTED = {
 }
 
 
+@pytest.mark.needs("prometheus")
 def test_prometheus_accepts_the_configuration_and_the_rules() -> None:
     for name in ("prometheus.yml", "compose.yml"):
         assert "SUCCESS" in promtool("check", "config", name)
     assert "FAILED" not in promtool("check", "rules", *RULES)
 
 
+@pytest.mark.needs("prometheus")
 def test_alerts_fire_and_stay_quiet_as_their_tests_say() -> None:
     assert "SUCCESS" in promtool("test", "rules", TESTS)
 
