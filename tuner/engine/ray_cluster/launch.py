@@ -50,6 +50,8 @@ _ENVIRONMENT = {
     "RAY_health_check_failure_threshold": "4",
     # On SIGTERM nothing is left to drain for: the jobs were stopped before, or are to be taken up after.
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+    # Ray runs workers and drivers at nice 15. Whatever else runs on the machine would slow training that is paid by the second.
+    "RAY_worker_niceness": "0",
     "RAY_BACKEND_LOG_LEVEL": "warning",
     "RAY_ROTATION_MAX_BYTES": str(20 << 20),
     "RAY_ROTATION_BACKUP_COUNT": "1",
