@@ -78,7 +78,6 @@ def storage_of(service: Served) -> fsspec.AbstractFileSystem:
         endpoint_url=environment["AWS_ENDPOINT_URL"],
         key=environment["AWS_ACCESS_KEY_ID"],
         secret=environment["AWS_SECRET_ACCESS_KEY"],
-        client_kwargs={"region_name": environment["AWS_DEFAULT_REGION"]},
         skip_instance_cache=True,
         use_listings_cache=False,
     )

@@ -57,7 +57,14 @@ def test_two_services_that_start_at_once_share_one_head(home: Path) -> None:
     assert mine.alive()
 
 
-@pytest.mark.parametrize("part", ["gcs_server", "raylet", "dashboard", "ray start"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        "gcs_server",
+        "raylet",
+        *(pytest.param(p, marks=pytest.mark.extended) for p in ("dashboard", "ray start")),
+    ],
+)
 def test_a_killed_part_is_noticed_as_soon_as_it_is_dead_and_the_head_replaced(home: Path, part: str) -> None:
     keeper = LocalHead(home, cpus=1, gpus=0)
     head = keeper.find_or_start()

@@ -114,6 +114,7 @@ def cluster(tmp_path: Path, server: MetadataServer[Aws]) -> Iterator[LocalCluste
 
 
 @pytest.mark.system
+@pytest.mark.extended
 def test_of_the_nodes_of_a_machine_one_may_be_told_and_all_are_told_what_is_for_the_machine(
     cluster: LocalCluster,
     tmp_path: Path,

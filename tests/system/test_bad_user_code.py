@@ -63,7 +63,7 @@ def test_each_kind_of_misbehaviour_costs_that_trial_alone(served: Served, tmp_pa
     ("entry", "said"),
     [
         ("always_raises", "the data is not where it was"),
-        ("wrong_metric", "did not report the metric 'score'"),
+        pytest.param("wrong_metric", "did not report the metric 'score'", marks=pytest.mark.extended),
     ],
 )
 def test_a_job_whose_first_trials_fail_alike_stops_early_and_says_why(

@@ -65,6 +65,7 @@ def test_damaged_checkpoints_are_passed_over_for_the_newest_whole_one(breakable:
     assert by_kind["lost"] > 0, "what was done twice is lost"
 
 
+@pytest.mark.extended
 def test_a_model_of_another_shape_fails_its_trial_and_says_what_to_do(
     breakable: Served, tmp_path: Path
 ) -> None:

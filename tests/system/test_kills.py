@@ -11,7 +11,7 @@ from tests.system.serving import Served, until
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
 
-@pytest.mark.parametrize("count", [4, pytest.param(12, marks=pytest.mark.extended)])
+@pytest.mark.parametrize("count", [2, pytest.param(12, marks=pytest.mark.extended)])
 def test_tiny_budgets_with_a_kill_in_each_are_never_overspent(breakable: Served, count: int) -> None:
     """How much its workers take to begin is the machine's affair: so each job is given a little more than that when its time has
     come."""

@@ -25,6 +25,7 @@ def test_a_job_spends_its_budget_and_not_a_micro_dollar_more(served: Served) -> 
     assert 0.97 * 600 <= books.micro(ended.spend.usd) <= 600
     books.check(served.client, submitted.id)
     check_what_ray_shows(served, submitted.id)
+    assert gpus_seen(served, submitted.id) == {""}, "the job asked for no GPU, though the machine has some"
 
     best = served.client.best(submitted.id)
     points = [
@@ -141,22 +142,16 @@ def gpus_seen(served: Served, job_id: str) -> set[object]:
     return {point.metrics["gpus"] for trial in trials for point in trial.curve}
 
 
-def test_wall_clock_and_trials_end_a_job(served: Served) -> None:
-    by_trials = served.submit("steady:train", budget={"usd": 1, "trials": 4}, constants={"step_s": 0.01})
-    by_time = served.submit("steady:train", budget={"usd": 1, "wall_clock": "12s"}, constants={"step_s": 0.1})
-    ended = served.finished(by_trials.id)
-    assert gpus_seen(served, ended.id) == {""}  # which it did not ask for, though the machine has some
-    assert ended.stop_reason == "trials"
-    assert sum(ended.progress.trials.values()) == 4
-    assert served.finished(by_time.id).stop_reason == "wall_clock"
+def test_wall_clock_ends_a_job(served: Served) -> None:
+    job = served.submit("steady:train", budget={"usd": 1, "wall_clock": "12s"}, constants={"step_s": 0.1})
+    assert served.finished(job.id).stop_reason == "wall_clock"
 
 
 @pytest.mark.parametrize(
     "entry",
     [
         "with_checkpoint",
-        "Trainable",
-        *(pytest.param(e, marks=pytest.mark.extended) for e in ("objective", "returns")),
+        *(pytest.param(e, marks=pytest.mark.extended) for e in ("Trainable", "objective", "returns")),
     ],
 )
 def test_trainables_of_ray_tune_run_unchanged(served: Served, entry: str) -> None:

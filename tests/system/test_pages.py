@@ -1,4 +1,4 @@
-"""Every command and program that the pages mark as run, in each page's order, against one real service. tests/pages.py says what is marked."""
+"""Every command and program that the pages mark as run, in each page's order, against one real service. tools/checks/blocks.py says what is marked."""
 
 import os
 import subprocess
@@ -98,6 +98,7 @@ def test_the_commands_and_the_program_of_the_readme_do_what_it_says(served: Serv
     assert ran >= 9
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_shows_runs(
     page: Path, tried: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

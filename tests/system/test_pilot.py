@@ -12,7 +12,7 @@ from tests.system import books
 from tests.system.serving import Served, job
 from tuner.cli.main import app
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.extended, pytest.mark.timeout(900)]
 
 
 def pilots(served: Served) -> set[str]:

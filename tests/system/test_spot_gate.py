@@ -83,6 +83,7 @@ def test_a_test_that_is_killed_is_paid_for_and_made_again_and_one_that_nobody_wa
     books.check(on_spot.client, job)
 
 
+@pytest.mark.extended
 def test_the_wall_clock_ends_a_job_in_the_midst_of_its_test(on_spot: OnSpot) -> None:
     """Whose step takes ten times as long as the job may."""
     budget = {"usd": 0.1, "wall_clock": "6s"}
@@ -95,6 +96,7 @@ def test_the_wall_clock_ends_a_job_in_the_midst_of_its_test(on_spot: OnSpot) -> 
     books.check(on_spot.client, job)
 
 
+@pytest.mark.extended
 def test_where_others_have_what_is_not_spot_the_test_takes_what_there_is(on_spot: OnSpot) -> None:
     """A job on demand has the only such machine, for longer than the next one takes."""
     one = {"max_concurrent_trials": 1}

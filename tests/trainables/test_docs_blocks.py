@@ -19,7 +19,12 @@ BLOCKS = {
     for code in re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
 }
 PROGRAMS = [
-    pytest.param(name, marks=[pytest.mark.system, pytest.mark.timeout(900)] if "ray.init" in code else [])
+    pytest.param(
+        name,
+        marks=[pytest.mark.system, pytest.mark.extended, pytest.mark.timeout(900)]
+        if "ray.init" in code
+        else [],
+    )
     for name, code in BLOCKS.items()
     if "__main__" in code
 ]
