@@ -63,15 +63,11 @@ programs: install-dev
 bytecode: install-dev
 	@$(BIN)/python -m compileall -q tuner trainables
 
-# The workers that run system tests mostly wait for processes, so there are more workers than cores.
-WORKERS ?= 4
-PYTEST   = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-
 test: bytecode programs
-	$(PYTEST)
+	$(BIN)/python -m tools.gate
 
 test-all: bytecode programs
-	$(PYTEST) --all
+	$(BIN)/python -m tools.gate --all
 
 # The tests of what is listed in pyproject.toml as the core, and no more of them than it takes to go through all of its branches.
 CORE_TESTS := tests/domain tests/contracts \

@@ -105,6 +105,18 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         reporter.write_line(f"fresh seeds from {number}; to repeat: --fresh-seed {number}")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """When only system tests are run, do not import files that have none: importing all takes each worker 20 s."""
+    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    if (
+        is_test
+        and config.getoption("markexpr") == "system"
+        and "mark.system" not in collection_path.read_text()
+    ):
+        return True
+    return None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what the tier does not run, and put the files that take longest first."""
     if not config.getoption("--all"):

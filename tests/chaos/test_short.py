@@ -8,7 +8,7 @@ from tests.chaos.history import History
 from tests.chaos.plan import chosen
 from tests.chaos.supervisor import Run, run
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.extended, pytest.mark.timeout(900)]
 
 FAULTS = ("kill service", "kill driver", "kill worker", "stop driver", "disk full", "restart service")
 

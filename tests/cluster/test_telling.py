@@ -11,7 +11,7 @@ from tuner.cli.main import app
 from tuner.engine.notices.node_board import NodeBoard
 from tuner.engine.ray_cluster import LocalHead
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.extended]
 
 
 @pytest.fixture

@@ -59,11 +59,12 @@ def test_each_kind_of_misbehaviour_costs_that_trial_alone(served: Served, tmp_pa
     books.check(served.client, ended.id)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
         ("always_raises", "the data is not where it was"),
-        pytest.param("wrong_metric", "did not report the metric 'score'", marks=pytest.mark.extended),
+        ("wrong_metric", "did not report the metric 'score'"),
     ],
 )
 def test_a_job_whose_first_trials_fail_alike_stops_early_and_says_why(

@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 OFTEN = {"interval": 0.01, "keep": 3}
 
 
+@pytest.mark.extended
 def test_a_worker_that_is_killed_costs_what_was_trained_since_its_newest_checkpoint(
     breakable: Served, tmp_path: Path
 ) -> None:

@@ -49,6 +49,7 @@ def test_cancel_frees_the_worker_of_code_that_hangs(served: Served) -> None:
     books.check(served.client, job)
 
 
+@pytest.mark.extended
 def test_a_queued_job_can_be_cancelled_and_the_next_one_runs(served: Served) -> None:
     wide = {"max_concurrent_trials": 2}
     first = served.submit("steady:train", budget={"usd": 1}, resources=wide, constants={"step_s": 0.1}).id

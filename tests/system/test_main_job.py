@@ -77,6 +77,7 @@ def trained_as_printed(served: Served, job_id: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.extended
 def test_a_real_model_is_tuned(served: Served) -> None:
     space = {
         "learning_rate": {"type": "float", "low": 1e-3, "high": 1e-1, "log": True},
@@ -100,6 +101,7 @@ def test_a_real_model_is_tuned(served: Served) -> None:
     books.check(served.client, ended.id)
 
 
+@pytest.mark.extended
 def test_a_warm_started_job_begins_near_the_optimum_of_the_earlier_job(served: Served) -> None:
     """Without the warm start it would propose what the earlier job of the same seed proposed first. The best `x` is 1."""
     shared = {"constants": {"step_s": 0.01}, "algorithm": {"seed": 4}}

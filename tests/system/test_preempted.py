@@ -144,6 +144,7 @@ def test_a_node_is_taken_away_once_however_often_it_is_told(on_spot: OnSpot) -> 
     books.check(on_spot.client, job)
 
 
+@pytest.mark.extended
 def test_the_word_of_a_cloud_moves_a_trial_with_nothing_lost(on_spot: OnSpot) -> None:
     on_spot.cluster.alive("spot-1", "spot-2", "spot-3")
     noticed.a_trial_is_moved_by_the_word_of_one_cloud_and_then_of_another(on_spot)

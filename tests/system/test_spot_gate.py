@@ -7,7 +7,7 @@ from tests.system.serving import Served, until
 from tests.system.spot_cluster import OnSpot
 from tuner.client import ApiError
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.system, pytest.mark.extended, pytest.mark.timeout(1200)]
 
 
 def refused(served: Served, trainable: str, market: str) -> str:
@@ -53,7 +53,6 @@ def test_what_forgets_is_kept_from_spot_by_its_first_job_and_at_the_door_from_th
     assert on_spot.finished(fine).state == "succeeded"
 
 
-@pytest.mark.extended
 def test_code_that_raises_in_its_first_step_is_not_judged_for_good(on_spot: OnSpot) -> None:
     wanted = {"market": "spot", "max_concurrent_trials": 1}
     for _ in range(2):
@@ -83,7 +82,6 @@ def test_a_test_that_is_killed_is_paid_for_and_made_again_and_one_that_nobody_wa
     books.check(on_spot.client, job)
 
 
-@pytest.mark.extended
 def test_the_wall_clock_ends_a_job_in_the_midst_of_its_test(on_spot: OnSpot) -> None:
     """Whose step takes ten times as long as the job may."""
     budget = {"usd": 0.1, "wall_clock": "6s"}
@@ -96,7 +94,6 @@ def test_the_wall_clock_ends_a_job_in_the_midst_of_its_test(on_spot: OnSpot) -> 
     books.check(on_spot.client, job)
 
 
-@pytest.mark.extended
 def test_where_others_have_what_is_not_spot_the_test_takes_what_there_is(on_spot: OnSpot) -> None:
     """A job on demand has the only such machine, for longer than the next one takes."""
     one = {"max_concurrent_trials": 1}

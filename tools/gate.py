@@ -1,0 +1,70 @@
+"""Run the tests: those with a real Ray cluster, and next to them all others.
+
+    python -m tools.gate          the gate
+    python -m tools.gate --all    all tests
+
+System tests mostly wait for processes, so the others run at the same time, at a lower priority: they use the processor
+time that is left, and cannot make a system test late. Other options are passed on to pytest. The status is that of the
+first run that fails.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+LOWER_PRIORITY = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of pytest, with a number of workers that was measured to be fastest on two cores."""
+
+    name: str
+    marks: str
+    workers: int
+    niceness: int
+
+    def start(self, options: list[str], output: IO[bytes]) -> "subprocess.Popen[bytes]":
+        words = [sys.executable, "-m", "pytest", "-m", self.marks, "-n", str(self.workers), *options]
+        # Without cached bytecode, each worker would compile all tests again.
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        return subprocess.Popen(
+            ["nice", "-n", str(self.niceness), *words, "--dist", "loadfile", "--no-loadscope-reorder"],
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+
+
+RUNS = (Run("system tests", "system", 3, 0), Run("other tests", "not system", 2, LOWER_PRIORITY))
+
+
+def main(options: list[str]) -> int:
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="gate-") as folder:
+        outputs = [Path(folder) / f"{number}.log" for number in range(len(RUNS))]
+        files = [output.open("wb") for output in outputs]
+        processes = [run.start(options, file) for run, file in zip(RUNS, files, strict=True)]
+        statuses = []
+        try:
+            for run, process, output in zip(RUNS, processes, outputs, strict=True):
+                statuses.append(process.wait())
+                took = time.monotonic() - began
+                sys.stdout.write(f"== {run.name}, ended after {took:.0f} s\n{output.read_text()}\n")
+                sys.stdout.flush()
+        finally:
+            for process, file in zip(processes, files, strict=True):
+                if process.poll() is None:  # interrupted: let pytest end what it started
+                    process.terminate()
+                    process.wait()
+                file.close()
+    return max(statuses)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
