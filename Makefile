@@ -1,37 +1,53 @@
-# Each target sets up what it needs in .venv. Python 3.11 or newer is the only thing that has to be there.
+# Each target installs what it needs in .venv. Python 3.11 or newer is the only requirement.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve chromium prometheus systemd bytecode test test-fast test-system lint docs bench preemptions core mutants chaos soak audit sbom clean
+.PHONY: help install install-dev demo serve programs bytecode test test-all lint docs bench preemptions core mutants chaos soak audit sbom clean
 
 help:
-	@echo "make install   set up .venv"
-	@echo "make demo      tune a real model under a real budget, and show the best configuration and the bill"
-	@echo "make serve     start the service on http://127.0.0.1:8000"
-	@echo "make test      run all tests; make test-fast: those that need no cluster; test-system: those that do"
-	@echo "make core      the branches of the ledger and of the decisions that tests go through: all of them"
-	@echo "make mutants   mistakes planted in the ledger and the decisions, each of which a test has to notice"
-	@echo "make lint      ruff, mypy, import-linter"
-	@echo "make docs      docs/reference anew, from the code"
-	@echo "make bench     the benchmarks of benchmarks/README.md"
-	@echo "make preemptions  machines taken away from a running trial, twenty of each kind, how long it took to go on, and that it changed nothing"
-	@echo "make chaos     jobs under the faults of a seed, for ten minutes (again: make chaos CHAOS=\"--seed 7\"); make soak: an hour"
-	@echo "make audit     known vulnerabilities of what is pinned (asks the network); make sbom: its bill of materials, in sbom.json"
+	@echo "make install      install the service in .venv; make install-dev: with the tools for tests, lint and docs"
+	@echo "make demo         tune a real model under a real budget, and show the best configuration and the bill"
+	@echo "make serve        start the service on http://127.0.0.1:8000"
+	@echo "make test         run the gate: the tests that every change must pass (docs/testing.md)"
+	@echo "make test-all     run all tests: the gate, the long tests, all seeds and all generated requests"
+	@echo "make core         measure that the tests take every branch of the ledger and of the decisions"
+	@echo "make mutants      plant mistakes in the ledger and the decisions; a test has to notice each of them"
+	@echo "make lint         ruff, mypy, import-linter, and checks of the docs"
+	@echo "make docs         generate docs/reference from the code"
+	@echo "make bench        run the benchmarks of benchmarks/README.md"
+	@echo "make preemptions  preempt a running trial twenty times in each way, and measure how long it takes to continue"
+	@echo "make chaos        inject the faults of a seed for ten minutes (repeat: make chaos CHAOS=\"--seed 7\"); make soak: an hour"
+	@echo "make audit        look up known vulnerabilities of the pinned packages (needs a network); make sbom: write sbom.json"
 
-# The stamp is renewed when the pins or the project's metadata change.
+# Usage: $(call pip,WHAT). Prints how long an installation took and how large .venv is then.
+define pip
+	@began=$$(date +%s); \
+	  $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0" && \
+	  $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e "$(1)" && \
+	  echo "installed $(1) in $$(($$(date +%s) - began)) s; $(VENV) is $$(du -sh $(VENV) | cut -f1)"
+endef
+
+# The stamps are renewed when the pins or the project's metadata change.
 $(VENV)/.installed: constraints.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "Python 3.11 or newer is needed: install it (Debian, Ubuntu: apt install python3 python3-venv), or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
 	  echo "Python's venv module is missing: install it (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0"
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,s3]"
+	$(call pip,.)
 	@touch $@
 
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(call pip,.[dev$(comma)s3])
+	@touch $@
+
+comma := ,
+
 install: $(VENV)/.installed
+
+install-dev: $(VENV)/.installed-dev
 
 demo: install
 	@$(BIN)/tuner demo
@@ -39,38 +55,23 @@ demo: install
 serve: install
 	@$(BIN)/tuner serve
 
-WITHOUT_A_SERVICE := not system and not browser
+# Chromium, Prometheus, systemd-analyze and PostgreSQL: installed from Debian if this user may do that.
+programs: install-dev
+	@$(BIN)/python -m tools.programs
 
-# The page is tested in a real browser.
-chromium:
-	@command -v chromium chromium-browser google-chrome google-chrome-stable >/dev/null || { \
-	  echo "Chromium is missing, which the tests of the page need: install it (Debian: apt install chromium)" >&2; exit 1; }
-
-# The rules and the scraping of /metrics are tested with the real one.
-prometheus:
-	@command -v prometheus >/dev/null && command -v promtool >/dev/null || { \
-	  echo "Prometheus is missing, which the tests of its rules need: install it (Debian: apt install prometheus)" >&2; exit 1; }
-
-# Units are read by systemd's own program.
-systemd:
-	@command -v systemd-analyze >/dev/null || { \
-	  echo "systemd-analyze is missing, which the tests of deploy/systemd need: install it (Debian: apt install systemd)" >&2; exit 1; }
-
-# Where Python is told to write no bytecode, each process of a test would compile what it imports.
-bytecode: install
+# Compile once, as processes of tests that may not write bytecode would each compile what they import.
+bytecode: install-dev
 	@$(BIN)/python -m compileall -q tuner trainables
 
-# One after the other: side by side they end no sooner, and whichever is left what the other does not take runs into its limits.
-test: bytecode chromium prometheus systemd
-	@$(MAKE) --no-print-directory WORKERS=2 test-fast
-	@$(MAKE) --no-print-directory test-system
+# The workers that run system tests mostly wait for processes, so there are more workers than cores.
+WORKERS ?= 4
+PYTEST   = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-WORKERS ?= 3
-test-fast: bytecode prometheus systemd
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "$(WITHOUT_A_SERVICE)"
+test: bytecode programs
+	$(PYTEST)
 
-test-system: bytecode chromium prometheus
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "(system or browser) and not soak"
+test-all: bytecode programs
+	$(PYTEST) --all
 
 # The tests of what is listed in pyproject.toml as the core, and no more of them than it takes to go through all of its branches.
 CORE_TESTS := tests/domain tests/contracts \
@@ -83,38 +84,38 @@ CORE_TESTS := tests/domain tests/contracts \
 CORE_LEAVES := tests/store/test_above.py::TestAboveMachine \
 	$(addprefix tests/store/test_leadership.py::test_,on_postgresql_a_leader_that_is_stopped_in_the_middle_of_a_write_is_followed processes_that_stand_still_on_one_file_write_in_the_order_of_their_terms)
 
-core: install
+core: install-dev
 	$(BIN)/coverage run -m pytest --hypothesis-seed=0 $(CORE_TESTS) $(addprefix --deselect ,$(CORE_LEAVES))
 	$(BIN)/coverage report --skip-covered
 
-mutants: install
+mutants: install-dev
 	$(BIN)/python -m tools.mutants
 
-lint: install
+lint: install-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.checks
 
-docs: install
+docs: install-dev
 	$(BIN)/python -m tools.reference
 
-bench: install
+bench: install-dev
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.turnaround
 	$(BIN)/python -m benchmarks.long_job
 	$(BIN)/python -m benchmarks.decisions
 	$(BIN)/python -m benchmarks.checkpointing
 
-preemptions: install
+preemptions: install-dev
 	$(BIN)/python -m benchmarks.preemptions --count 20
-	$(BIN)/python -m pytest -m soak tests/system/test_preempted.py
+	$(BIN)/python -m pytest --all -k "twenty or once" tests/system/test_preempted.py
 
-chaos: install
-	$(BIN)/python -m pytest -m "soak" --deselect tests/system/test_preempted.py
+chaos: install-dev
 	$(BIN)/python -m tests.chaos --minutes 10 $(CHAOS)
 
-soak: install
+soak: install-dev
 	$(BIN)/python -m tests.chaos --minutes 60 $(CHAOS)
 
 # Apart from what they look at, of which they shall be no part.

@@ -1,71 +1,67 @@
-"""Shared by all tests: a clean environment and a fresh database."""
+"""What all tests share: a clean environment, the two tiers, the order of the files, and the external programs.
+
+`make test` runs the gate. `make test-all` adds `--all`: tests marked `extended`, all seeds, and all generated requests.
+"""
 
 import os
 import secrets
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
+from xdist.scheduler.loadfile import LoadFileScheduling
 
+from tools.programs import PROGRAMS
 from tuner.store.database import Database
 
+pytest_plugins = ["tests.clusters", "tests.postgres"]
 TESTS = Path(__file__).parent
-# Each of these takes more than ten seconds.
-LONGEST = (
-    "system/test_pages.py",
-    "system/test_main_job.py",
-    "system/test_kills.py",
-    "system/test_spot_gate.py",
-    "system/test_preempted.py",
+# Files that share a Ray cluster of tests/clusters.py, and so run on the same worker.
+GROUPS = {
+    "steady cluster": (
+        "system/test_main_job.py",
+        "system/test_bad_user_code.py",
+        "system/test_control.py",
+        "system/test_pages.py",
+        "system/test_pilot.py",
+        "system/test_bill.py",
+        "system/test_notebook.py",
+        "cluster/test_jobs.py",
+        "cluster/test_dashboard.py",
+    ),
+    "breakable cluster": ("system/test_kills.py", "system/test_checkpoints.py", "system/test_restore.py"),
+    "spot cluster": ("system/test_preempted.py", "system/test_spot_gate.py", "cluster/test_telling.py"),
+}
+GROUP_OF = {file: group for group, files in GROUPS.items() for file in files}
+# Files that take longest. They start first, so that all workers end at about the same time.
+FIRST = (
+    *GROUP_OF,
     "system/test_tutorial.py",
-    "system/test_control.py",
-    "system/test_checkpoints.py",
-    "system/test_restore.py",
-    "system/test_upgrade.py",
     "system/test_whole_cluster.py",
-    "training/test_under_ray_tune.py",
-    "system/test_bad_user_code.py",
-    "system/test_pilot.py",
-    "system/test_bill.py",
-    "chaos/test_short.py",
-    "system/test_notebook.py",
-    "system/test_joined_cluster.py",
+    "system/test_upgrade.py",
     "system/test_autoscaling.py",
+    "system/test_joined_cluster.py",
+    "cluster/test_head.py",
+    "cluster/test_local_watch.py",
+    "chaos/test_short.py",
     "failpoints/test_matrix.py",
-    "api/test_openapi.py",
-    "engine/test_object_storage.py",
-    "engine/test_self_test.py",
-    "service/test_prober.py",
-    "service/test_restoring.py",
+    "training/test_under_ray_tune.py",
     "trainables/test_docs_blocks.py",
-    "engine/test_supervisor.py",
+    "api/test_openapi.py",
     "simulation/test_seeds.py",
-    "upgrades/test_down_and_up.py",
-    "simulation/test_simulated_jobs.py",
-    "store/test_postgresql.py",
-    "engine/test_notices_failures.py",
-    "docs/test_blocks.py",
-    "api/test_authorization.py",
-    "packages/test_children.py",
-    "simulation/test_markets.py",
-    "store/test_ledger_races.py",
-    "store/test_leadership.py",
-    "engine/test_leaving.py",
-    "engine/test_pieces.py",
-    "api/test_fuzz.py",
-    "api/test_listing.py",
-    "contracts/test_journal_money.py",
 )
 
 for name in [name for name in os.environ if name.startswith(("TUNER_", "RAY_", "AWS_"))]:
     del os.environ[name]
-# Whatever cloud the tests run on does not decide them.
+# The cloud that the tests run on must not decide their outcome.
 os.environ["TUNER_CLOUD"] = "none"
-# Several tests run at once: a program that trains, with as many threads as there are processors, would wait for them more than it reckons.
+# Several tests run at once. With one thread per core, each training would wait for the others longer than it computes.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# The gate runs the same examples every time; the full run draws other ones, and three times as many (`examples` in tests/strategies.py).
+# The gate runs the same examples every time. The full run draws other ones, and three times as many: `examples` in tests/strategies.py.
 for profile, derandomize, max_examples in (("gate", True, 100), ("full", False, 300)):
     settings.register_profile(
         profile,
@@ -81,18 +77,21 @@ for profile, derandomize, max_examples in (("gate", True, 100), ("full", False, 
 providers._get_local_constants = lambda: providers._local_constants
 
 
+# The two tiers
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all",
         action="store_true",
-        help="run the full tier: extended tests, all seeds and cases, and as many fresh ones",
+        help="run everything: extended tests, all seeds and generated requests, and as many fresh ones",
     )
     parser.addoption("--seed", type=int, action="append", help="run only this seed of the seeded tests")
     parser.addoption("--fresh-seed", type=int, help="take the fresh seeds of --all from this number on")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Load the tier's Hypothesis profile, and draw where fresh seeds begin. xdist hands the options on to its workers, so that all agree."""
+    """Load the tier's Hypothesis profile, and draw where fresh seeds begin. xdist hands the options to its workers, so that all agree."""
     settings.load_profile("full" if config.option.all else "gate")
     if config.option.fresh_seed is None:
         config.option.fresh_seed = 10**6 + secrets.randbelow(10**9)
@@ -106,27 +105,62 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         reporter.write_line(f"fresh seeds from {number}; to repeat: --fresh-seed {number}")
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Marks select what has been imported: a run of what needs a service leaves out what has none of its marks before that, which
-    takes it a quarter of the time."""
-    if not (collection_path.name.startswith("test_") and collection_path.suffix == ".py"):
-        return None
-    if "system or browser" not in config.getoption("markexpr"):
-        return None
-    found = collection_path.read_text()
-    return None if "mark.system" in found or "mark.browser" in found else True
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what the tier does not run, and put the files that take longest first."""
+    if not config.getoption("--all"):
+        extended = [item for item in items if item.get_closest_marker("extended")]
+        if extended:
+            config.hook.pytest_deselected(items=extended)
+            items[:] = [item for item in items if not item.get_closest_marker("extended")]
+    position = {TESTS / name: number for number, name in enumerate(FIRST)}
+    items.sort(key=lambda item: position.get(item.path, len(FIRST)))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first, so that all workers end at about the same time."""
-    place = {TESTS / name: number for number, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: place.get(item.path, len(LONGEST)))
+class ByCluster(LoadFileScheduling):
+    """Give workers whole files, and all files that use the same Ray cluster to the same worker."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return GROUP_OF.get(file.removeprefix("tests/"), file)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByCluster:
+    return ByCluster(config, log)
+
+
+# External programs: @pytest.mark.needs("postgresql")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose program is missing. In CI it fails, as nobody would notice that it was skipped."""
+    for mark in item.iter_markers("needs"):
+        program = PROGRAMS[mark.args[0]]
+        if program.missing():
+            if os.environ.get("CI") == "true":
+                pytest.fail(f"{program.name} is missing: {program.install_command}", pytrace=False)
+            item.user_properties.append(("missing program", program.name))
+            pytest.skip(f"{program.name} is missing: {program.install_command}")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print which tests did not run because a program is missing, and how to install it."""
+    not_run = Counter(
+        value
+        for report in terminalreporter.stats.get("skipped", [])
+        for name, value in report.user_properties
+        if name == "missing program"
+    )
+    if not_run:
+        terminalreporter.section("tests that were not run")
+        terminalreporter.write_line(f"{'program':<18}{'tests':>6}  install it with")
+        for name, count in not_run.items():
+            terminalreporter.write_line(f"{name:<18}{count:>6}  {PROGRAMS[name].install_command}")
 
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
-    from tests import fakes  # not every test needs a service
+    from tests import fakes  # imports a service, which not every test needs
 
-    found = fakes.database_in(tmp_path)
-    yield found
-    found.dispose()
+    made = fakes.database_in(tmp_path)
+    yield made
+    made.dispose()

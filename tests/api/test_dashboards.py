@@ -93,7 +93,8 @@ def test_without_the_key_nothing_is_shown_and_it_is_said_how(shown: Shown, brows
         assert "/v1/session" in answer.json()["detail"]
     page = browser.get("/optuna/dashboard", headers={"Accept": "text/html"})
     assert page.status_code == 401
-    assert "the page" in page.text
+    assert "<h1>The key is missing</h1>" in page.text
+    assert '<a href="/">the page</a>' in page.text
     assert browser.post("/v1/session").status_code == 401
     assert browser.get("/optuna/api/studies", headers={"Authorization": "Bearer tk_wrong"}).status_code == 401
     assert browser.get("/optuna/api/studies", headers={"Authorization": f"Bearer {KEY}"}).status_code == 200

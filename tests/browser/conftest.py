@@ -16,7 +16,7 @@ from tests import fakes
 from tests.fakes import KEY, FakeService
 from tuner.api.app import create_app
 from tuner.engine.ray_cluster import Node
-from tuner.engine.simulated.world import Faults
+from tuner.engine.simulated.world import Faults, SimulatedRun
 from tuner.web import FOLDER
 
 AXE = Path(__file__).parent / "vendor" / "axe.min.js"
@@ -69,8 +69,16 @@ class Site:
         self.stop()
         self._place.close()
 
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
     def submit(self, **changes: Any) -> str:
         return fakes.submit(self.client, **changes)
+
+    def simulate(self, job: str, **options: Any) -> SimulatedRun:
+        """Run the job from the service's current time on."""
+        return fakes.simulate(self.service, job, at=self.service.now(), **options)
 
     def get(self, path: str, **params: Any) -> Any:
         answer = self.client.get(f"/v1{path}", params=params)
@@ -99,23 +107,37 @@ def until(condition: Callable[[], Any]) -> Any:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     found = next((path for name in NAMES if (path := shutil.which(name))), None)
-    if found is None:
-        pytest.fail(
-            "no Chromium is found: install it (Debian: apt install chromium), the tests of the page need it"
-        )
     with sync_playwright() as playwright:
         made = playwright.chromium.launch(executable_path=found, args=FLAGS, timeout=2 * WAIT_MS)
         yield made
         made.close()
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    service = fakes.service_in(tmp_path / "home")
-    made = Site(service)
+def _site_in(home: Path, kind: type[Site] = Site) -> Iterator[Any]:
+    service = fakes.service_in(home)
+    made = kind(service)
     yield made
     made.close()
     service.database.dispose()
+
+
+@pytest.fixture(scope="session")
+def _shared_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    yield from _site_in(tmp_path_factory.mktemp("shared"))
+
+
+@pytest.fixture
+def site(_shared_site: Site) -> Iterator[Site]:
+    """A running service, shared by the tests, with jobs of other tests."""
+    yield _shared_site
+    if not _shared_site.is_running:
+        _shared_site.start()
+
+
+@pytest.fixture
+def empty_site(tmp_path: Path) -> Iterator[Site]:
+    """A service without jobs."""
+    yield from _site_in(tmp_path / "home")
 
 
 class Finished(Site):
@@ -133,11 +155,7 @@ class Finished(Site):
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
-    service = fakes.service_in(tmp_path_factory.mktemp("finished"))
-    made = Finished(service)
-    yield made
-    made.close()
-    service.database.dispose()
+    yield from _site_in(tmp_path_factory.mktemp("finished"), Finished)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tests.browser.conftest import Site
 from tests.mirrors.following import mirror_all
 from tuner.mirrors.optuna import OptunaMirror
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.needs("chromium")]
 
 
 @pytest.fixture(scope="module")
@@ -65,10 +65,3 @@ def test_the_link_on_the_page_opens_rays_dashboard(
     method, path, headers = head.asked[0]
     assert (method, path, headers["authorization"]) == ("GET", "/", f"Bearer {head.token}")
     assert "cookie" not in headers
-
-
-def test_a_browser_without_the_key_is_told_where_to_get_in(page: Page, mirrored: Site) -> None:
-    page.goto(f"{mirrored.url}optuna/dashboard")
-    expect(page.get_by_role("heading", name="The key is missing")).to_be_visible()
-    page.get_by_role("link", name="the page").click()
-    expect(page.get_by_role("heading", name="Jobs")).to_be_visible()

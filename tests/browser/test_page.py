@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, Response, Route, expect
 
-from tests import fakes
 from tests.browser.conftest import (
     FIDELITY,
     Finished,
@@ -20,7 +19,7 @@ from tests.browser.conftest import (
 from tests.fakes import KEY
 from tuner.web import address
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.needs("chromium")]
 BYTES_MAX = 500_000
 
 
@@ -31,7 +30,8 @@ def rows(page: Page) -> dict[str, tuple[str, str]]:
     return {row[0].split("#")[-1].strip(): (row[1].split()[-1], row[4]) for row in found}
 
 
-def test_a_job_is_planned_submitted_once_and_shown(page: Page, site: Site) -> None:
+def test_the_form_submits_each_job_once(page: Page, site: Site) -> None:
+    before = len(site.get("/jobs", limit=500)["items"])
     page.goto(f"{site.url}#/new")
     plan = section(page, "Plan")
     expect(plan.get_by_role("region", name="Rungs")).to_be_visible()
@@ -41,12 +41,10 @@ def test_a_job_is_planned_submitted_once_and_shown(page: Page, site: Site) -> No
     expect(page.get_by_label("The whole job")).to_have_value(re.compile(r"name: mine[\s\S]*usd: 0.002"))
     click_twice(page, page.get_by_role("button", name="Submit"), "**/v1/jobs")
     expect(page.get_by_role("heading", level=1)).to_contain_text("mine")
-    [job] = site.get("/jobs")["items"]
+    job = site.get(f"/jobs/{page.url.rpartition('/')[2]}")
     assert (job["name"], job["budget"]["usd"]) == ("mine", 0.002)
-    assert page.url.endswith(f"#/jobs/{job['id']}")
+    assert len(site.get("/jobs", limit=500)["items"]) == before + 1
 
-
-def test_an_answer_that_was_lost_submits_no_second_job(page: Page, site: Site) -> None:
     lost: list[Any] = []
 
     def lose(route: Route) -> None:
@@ -57,15 +55,17 @@ def test_an_answer_that_was_lost_submits_no_second_job(page: Page, site: Site) -
     page.route("**/v1/jobs", lose)
     page.get_by_role("button", name="Submit").click()
     expect(page.get_by_role("alert")).to_contain_text("does not answer")
-    assert len(lost) == len(site.get("/jobs")["items"]) == 1
+    assert len(lost) == 1
+    assert len(site.get("/jobs", limit=500)["items"]) == before + 2
     page.unroute("**/v1/jobs")
     page.reload()
     page.get_by_role("button", name="Submit").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("digits")
-    assert len(site.get("/jobs")["items"]) == 1
+    assert len(site.get("/jobs", limit=500)["items"]) == before + 2
 
 
-def test_what_is_wrong_with_a_job_is_said_with_its_place(page: Page, site: Site) -> None:
+def test_the_form_shows_each_error_with_its_place(page: Page, site: Site) -> None:
+    before = site.get("/jobs", limit=500)["items"]
     page.goto(f"{site.url}#/new")
     source = page.get_by_label("The whole job")
     plan = section(page, "Plan")
@@ -75,7 +75,7 @@ def test_what_is_wrong_with_a_job_is_said_with_its_place(page: Page, site: Site)
     expect(plan).to_contain_text("/objective")
     page.get_by_role("button", name="Submit").click()
     expect(page.get_by_role("alert")).to_contain_text("/search_space")
-    assert site.get("/jobs")["items"] == []
+    assert site.get("/jobs", limit=500)["items"] == before
     source.fill(
         text := "name: x\ntrainable: trainables.digits_mlp:train\nobjective: {metric: acc, mode: max}\n"
         "search_space:\n  lr: {type: float, low: 3, high: 1}\nbudget: {usd: -1}\n"
@@ -90,13 +90,19 @@ def test_what_is_wrong_with_a_job_is_said_with_its_place(page: Page, site: Site)
     expect(page.get_by_label("Budget, in dollars")).not_to_have_attribute("aria-invalid", "true")
 
 
-def test_the_form_begins_with_what_this_service_can_tune(page: Page, site: Site) -> None:
+def test_pages_of_a_service_without_jobs(page: Page, empty_site: Site) -> None:
+    page.goto(empty_site.url)
+    expect(page.get_by_text("No job yet")).to_be_visible()
+    page.goto(f"{empty_site.url}#/spend")
+    expect(page.get_by_text("Nothing was spent in this time.")).to_be_visible()
+    expect(section(page, "Machines that no job used")).to_have_count(0)
+    # The form begins with the trainable that the service can tune.
     own = {"trainable": "own.work:fit", "error": None, "objective": {"metric": "mae", "mode": "min"}}
     space = {"depth": {"type": "int", "low": 1, "high": 9}}
     page.route(
         "**/v1/trainables", lambda route: route.fulfill(json={"items": [{**own, "search_space": space}]})
     )
-    page.goto(f"{site.url}#/new")
+    page.goto(f"{empty_site.url}#/new")
     expect(page.get_by_label("Name")).to_have_value("work")
     source = page.get_by_label("The whole job")
     expect(source).to_have_value(re.compile("trainable: own.work:fit"))
@@ -104,32 +110,27 @@ def test_the_form_begins_with_what_this_service_can_tune(page: Page, site: Site)
     expect(source).to_have_value(re.compile("depth:"))
 
 
-def test_an_address_of_a_job_opens_it_live(page: Page, site: Site) -> None:
-    job = site.submit()
-    page.goto(address(site.url.rstrip("/"), KEY, job))
-    expect(page.get_by_role("heading", name="Learning curves")).to_be_visible()
-    expect(page).to_have_url(f"{site.url}#/jobs/{job}")
-
-
-@pytest.mark.parametrize(("mode", "worst"), [("min", 9.0), ("max", -9.0)])
-def test_a_few_bad_curves_do_not_press_the_race_flat(page: Page, site: Site, mode: str, worst: float) -> None:
-    page.goto(site.url)
+def test_a_few_bad_curves_do_not_determine_the_scale_of_the_chart(page: Page, finished: Finished) -> None:
+    page.goto(finished.url)
     ask = """async ([mode, ys]) => (await import("/static/chart.js")).reach(
         {points: ys.length, trials: new Map([["a", {ys}]]), job: {objective: {mode}}}).off"""
     race = [0.5 + place / 100 for place in range(30)]
-    shown = page.evaluate(ask, [mode, [*race, None, worst]])
-    assert shown["low"] >= 0.5
-    assert shown["high"] < 0.8
-    assert (0.5 if mode == "min" else 0.79) in (shown["low"], shown["high"])  # the better end is whole
-    assert page.evaluate(ask, [mode, race]) is None
-    assert page.evaluate(ask, [mode, []]) is None
+    for mode, best, worst in (("min", 0.5, 9.0), ("max", 0.79, -9.0)):
+        shown = page.evaluate(ask, [mode, [*race, None, worst]])
+        assert shown["low"] >= 0.5
+        assert shown["high"] < 0.8
+        assert best in (shown["low"], shown["high"])
+        assert page.evaluate(ask, [mode, race]) is None
+        assert page.evaluate(ask, [mode, []]) is None
 
 
-def test_a_job_is_watched_as_it_goes(page: Page, site: Site) -> None:
+def test_the_address_of_a_job_shows_it_live(page: Page, site: Site) -> None:
     job = site.submit(fidelity=FIDELITY, budget={"usd": 0.002})
-    see(page, site, job)
+    page.goto(address(site.url.rstrip("/"), KEY, job))
+    expect(page.get_by_role("heading", name="Learning curves")).to_be_visible()
+    expect(page).to_have_url(f"{site.url}#/jobs/{job}")
     expect(page.get_by_text("● Live")).to_be_visible()
-    run = fakes.simulate(site.service, job, messages=120)
+    run = site.simulate(job, messages=120)
     expect_all_reports(page, site, job)
     run.run(turns_max=100_000)
     expect(page.get_by_text("○ The job has ended")).to_be_visible()
@@ -144,7 +145,7 @@ def test_a_job_is_watched_as_it_goes(page: Page, site: Site) -> None:
 
 def test_a_lost_connection_heals_without_a_gap(page: Page, site: Site) -> None:
     job = site.submit(fidelity=FIDELITY, budget={"usd": 0.002})
-    run = fakes.simulate(site.service, job, messages=120)
+    run = site.simulate(job, messages=120)
     see(page, site, job)
     expect_all_reports(page, site, job)
     before = site.get(f"/jobs/{job}")["progress"]["steps"]
@@ -184,11 +185,11 @@ def test_for_an_amount_the_page_answers_as_best_does(page: Page, finished: Finis
     expect(part).to_contain_text(f"Trial #{int(last['trial'][6:])} at step {last['step']},")
 
 
-def test_the_key_is_asked_for_once_or_taken_from_the_address(page: Page, site: Site) -> None:
+def test_the_page_asks_for_a_key_that_is_missing_or_refused(page: Page, finished: Finished) -> None:
     page.add_init_script(
         "if (location.protocol === 'http:' && !sessionStorage.getItem('was')) localStorage.setItem('tuner.key', '')"
     )
-    page.goto(site.url)
+    page.goto(finished.url)
     page.evaluate("sessionStorage.setItem('was', '1')")
     page.get_by_label("API key").fill("wrong")
     page.get_by_role("button", name="Go on").click()
@@ -196,15 +197,12 @@ def test_the_key_is_asked_for_once_or_taken_from_the_address(page: Page, site: S
     assert violations(page) == []
     page.get_by_label("API key").fill(KEY)
     page.get_by_role("button", name="Go on").click()
-    expect(page.get_by_text("No job yet")).to_be_visible()
+    expect(page.get_by_role("link", name="digits")).to_be_visible()
     page.get_by_role("button", name="Change key").click()
-    page.goto(f"{site.url}#key={KEY}")
-    expect(page.get_by_text("No job yet")).to_be_visible()
+    page.goto(f"{finished.url}#key={KEY}")
+    expect(page.get_by_role("link", name="digits")).to_be_visible()
     assert KEY not in page.url
-
-
-def test_a_key_that_is_refused_is_asked_for_in_front_of_everything(page: Page, finished: Finished) -> None:
-    page.goto(f"{finished.url}#/jobs/{finished.job}")
+    page.get_by_role("link", name="digits").click()
     page.get_by_role("button", name="Priority and tags…").click()
     expect(page.get_by_role("dialog")).to_be_visible()
     # Only what is sent from the dialog: what the page asks by itself meanwhile would close it.
@@ -222,15 +220,19 @@ def test_a_key_that_is_refused_is_asked_for_in_front_of_everything(page: Page, f
     expect(page.get_by_role("button", name="Priority and tags…")).to_be_visible()
 
 
-def test_spend_is_grouped_and_downloaded(page: Page, finished: Finished) -> None:
+def test_spend_is_grouped_and_downloaded_with_idle_machines_apart(page: Page, finished: Finished) -> None:
     page.goto(f"{finished.url}#/spend")
     table = page.get_by_role("region", name="Spend by project")
     expect(table).to_contain_text("vision")
+    machines = section(page, "Machines that no job used")
+    expect(machines.get_by_role("heading")).to_have_text("Machines that no job used: $0.0600")
+    expect(machines).to_contain_text("Nobody looked for 2.0 h")
+    expect(machines.get_by_role("table")).to_contain_text("tiny")
     page.get_by_label("By", exact=True).select_option("market")
     expect(page.get_by_role("region", name="Spend by market")).to_contain_text("on_demand")
     page.get_by_role("button", name="Last month").click()
     expect(page.get_by_text("Nothing was spent in this time.")).to_be_visible()
-    expect(section(page, "Machines that no job used")).to_contain_text("unknown")
+    expect(machines).to_contain_text("unknown")
     page.get_by_role("button", name="All time").click()
     page.get_by_label("and by").select_option("tag:project")
     expect(page.get_by_role("region", name="Spend by market and project")).to_contain_text("vision")
@@ -239,29 +241,10 @@ def test_spend_is_grouped_and_downloaded(page: Page, finished: Finished) -> None
     assert download.value.path().read_text().startswith("market,tag:project")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_what_idle_machines_cost_is_apart_from_what_jobs_spent(
-    page: Page, finished: Finished, scheme: Any
-) -> None:
-    page.emulate_media(color_scheme=scheme)
-    page.set_viewport_size({"width": 390, "height": 800})
-    page.goto(f"{finished.url}#/spend")
-    part = section(page, "Machines that no job used")
-    expect(part.get_by_role("heading")).to_have_text("Machines that no job used: $0.0600")
-    expect(part).to_contain_text("Nobody looked for 2.0 h")
-    expect(part.get_by_role("table")).to_contain_text("tiny")
-    assert violations(page) == []
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-
-
-def test_where_no_machine_was_ever_seen_the_page_has_no_word_of_it(page: Page, site: Site) -> None:
-    page.goto(f"{site.url}#/spend")
-    expect(page.get_by_text("Nothing was spent in this time.")).to_be_visible()
-    expect(section(page, "Machines that no job used")).to_have_count(0)
-
-
-def test_jobs_are_found_by_state_and_tag(page: Page, finished: Finished) -> None:
-    page.goto(finished.url)
+def test_jobs_are_filtered_by_state_and_tag(page: Page, finished: Finished) -> None:
+    page.goto(f"{finished.url}#/jobs/job_0000000000000000")
+    expect(page.get_by_role("alert")).to_contain_text("job_0000000000000000")
+    page.get_by_role("link", name="All jobs").click()
     expect(page.get_by_role("link", name="digits")).to_be_visible()
     page.get_by_label("State").select_option("running")
     expect(page.get_by_text("No job is like that.")).to_be_visible()
@@ -275,17 +258,12 @@ def test_jobs_are_found_by_state_and_tag(page: Page, finished: Finished) -> None
     assert violations(page) == []
 
 
-def test_what_is_not_there_is_said(page: Page, finished: Finished) -> None:
-    page.goto(f"{finished.url}#/jobs/job_0000000000000000")
-    expect(page.get_by_role("alert")).to_contain_text("job_0000000000000000")
-    page.get_by_role("link", name="All jobs").click()
-    expect(page.get_by_role("link", name="digits")).to_be_visible()
-
-
 @pytest.mark.parametrize(("scheme", "width"), [("dark", 1280), ("light", 360)])
-def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(
+def test_pages_are_accessible_fit_the_screen_and_are_small(
     page: Page, finished: Finished, scheme: Any, width: int
 ) -> None:
+    files: list[Response] = []
+    page.on("response", lambda one: None if "/v1/" in one.url else files.append(one))
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": width, "height": 800})
     job = finished.job
@@ -293,12 +271,13 @@ def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(
         ("", "succeeded"),
         (f"jobs/{job}", "of training"),
         ("new", "Nothing has run"),
-        ("spend", "Total"),
+        ("spend", "Nobody looked for"),
     ):
         page.goto(f"{finished.url}#/{path}")
         expect(page.get_by_role("main")).to_contain_text(sign)
         assert violations(page) == [], path
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+    assert 50_000 < sum(len(one.body()) for one in files) <= BYTES_MAX
     page.goto(f"{finished.url}#/jobs/{job}")
     dialog = page.get_by_role("dialog")
     for opener, sign in (
@@ -313,13 +292,3 @@ def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(
         expect(page.get_by_role("button", name=opener, exact=True)).to_be_focused()
     page.get_by_role("button", name="Change key").click()
     assert violations(page) == []
-
-
-def test_the_page_is_small(page: Page, finished: Finished) -> None:
-    job = finished.job
-    answers: list[Response] = []
-    page.on("response", lambda one: answers.append(one))
-    see(page, finished, job)
-    page.goto(f"{finished.url}#/new")
-    expect(page.get_by_role("main")).to_contain_text("Nothing has run")
-    assert 50_000 < sum(len(one.body()) for one in answers if "/v1/" not in one.url) <= BYTES_MAX

@@ -3,12 +3,11 @@
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests import fakes
 from tests.browser.conftest import FIDELITY, Finished, Site, expect_all_reports, see, violations
 from tuner.engine.attempt_logs import Printed, TrialLogs
 from tuner.engine.simulated.world import Faults
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.needs("chromium")]
 
 
 def test_a_trial_is_found_and_opened_by_keyboard(page: Page, finished: Finished) -> None:
@@ -35,7 +34,7 @@ def test_a_trial_is_found_and_opened_by_keyboard(page: Page, finished: Finished)
 
 def test_the_log_of_each_attempt_is_shown_as_it_grows(page: Page, site: Site) -> None:
     job = site.submit(fidelity=FIDELITY, budget={"usd": 0.03})
-    fakes.simulate(site.service, job, messages=1500, faults=Faults(crash=0.01), seed=1)
+    site.simulate(job, messages=1500, faults=Faults(crash=0.01), seed=1)
     running = site.get(f"/jobs/{job}/trials", limit=500)["items"]
     trial = next(one for one in running if one["state"] == "running" and one["attempts"] > 1)
     last = trial["attempts"]

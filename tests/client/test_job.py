@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx2
-import pandas as pd
 import pytest
 from starlette.testclient import TestClient
 
@@ -182,7 +181,7 @@ def test_trials_are_a_table_with_types(client: Both, done: str) -> None:
 
 
 def test_a_job_without_trials_is_a_table_without_rows(client: Both) -> None:
-    table: pd.DataFrame = client.submit(fakes.body()).trials_dataframe()
+    table = client.submit(fakes.body()).trials_dataframe()
     assert len(table) == 0
     assert str(table.dtypes["config.width"]) == "Int64"
 

@@ -5,11 +5,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from matplotlib.figure import Figure
 
 from tests import fakes
 from tests.client.both import Both
-from tuner.client import plots
 from tuner.schemas.answers import Bill
 from tuner.schemas.curves import Curves
 
@@ -17,6 +15,8 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def test_one_call_gives_four_pictures(client: Both, done: str) -> None:
+    from matplotlib.figure import Figure  # takes half a second
+
     picture = client.job(done).plot()
     assert isinstance(picture, Figure)
     titles = [axes.get_title() for axes in picture.axes]
@@ -93,6 +93,8 @@ REPORTS = st.lists(st.tuples(st.one_of(st.none(), NUMBER), st.one_of(st.none(), 
 
 @given(st.lists(REPORTS, max_size=5), st.sampled_from([1, -1]))
 def test_the_best_so_far_only_gets_better_and_ends_at_the_best(trials: list[Any], sign: int) -> None:
+    from tuner.client import plots  # imports matplotlib
+
     curves = Curves.model_construct(
         trials=[
             plots.TrialCurve.model_construct(metric=[m for m, _ in one], spent_usd=[s for _, s in one])
@@ -111,6 +113,8 @@ def test_the_best_so_far_only_gets_better_and_ends_at_the_best(trials: list[Any]
 
 @given(st.lists(st.integers(0, 1000), max_size=30))
 def test_bars_add_up_to_the_bill(costs: list[int]) -> None:
+    from tuner.client import plots  # imports matplotlib
+
     trials = [
         {
             "trial": f"trial_{n}",

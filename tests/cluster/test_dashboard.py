@@ -1,13 +1,20 @@
 """The door to a cluster's HTTP, and what is read through it."""
 
 import socket
+import stat
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
+from tests.cluster.waiting import is_dead, until
+from tests.clusters import GPUS
 from tuner.engine.ray_cluster import (
     Dashboard,
+    Head,
     LocalHead,
     Node,
     RayJobs,
@@ -17,6 +24,7 @@ from tuner.engine.ray_cluster import (
     fits,
     nodes,
 )
+from tuner.engine.ray_cluster.processes import mark_of, marked
 
 BIG = Node("a", cpus=8, gpus=1, memory_bytes=64 << 30)
 
@@ -24,10 +32,62 @@ BIG = Node("a", cpus=8, gpus=1, memory_bytes=64 << 30)
 @pytest.mark.system
 def test_a_node_has_what_the_head_was_given(local_head: LocalHead, dashboard: Dashboard) -> None:
     (node,) = nodes(dashboard)
-    assert (node.cpus, node.gpus, node.alive, node.is_head) == (2, 3, True, True)
+    assert (node.cpus, node.gpus, node.alive, node.is_head) == (2, GPUS, True, True)
     assert node.memory_bytes > 1 << 28
     assert node.labels["ray.io/node-id"] == node.id
     assert local_head.local_resources() == node
+
+
+@pytest.mark.system
+def test_a_head_listens_on_the_loopback_only(local_head: LocalHead) -> None:
+    session = local_head.find_or_start().session
+    until(lambda: len(listening(session)) >= 8)  # its agents begin after it answers
+    assert set(listening(session)) <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+
+
+def listening(session: str) -> list[str]:
+    found = [connection for process in marked(session) for connection in connections(process)]
+    return [connection.laddr.ip for connection in found if connection.status == psutil.CONN_LISTEN]
+
+
+def connections(process: psutil.Process) -> list[Any]:
+    """None of a process that ends meanwhile."""
+    with suppress(psutil.NoSuchProcess):
+        return process.net_connections("inet")
+    return []
+
+
+@pytest.mark.system
+def test_only_the_token_opens_a_head_and_only_its_owner_can_read_it(local_head: LocalHead) -> None:
+    head = local_head.find_or_start()
+    assert stat.S_IMODE(local_head.token_path.stat().st_mode) == 0o600
+    for token in (None, "guessed" * 8):
+        stranger = Dashboard(head.dashboard_url, token)
+        with pytest.raises(RayUnavailable, match="token"):
+            stranger.get("/api/v0/nodes")
+        stranger.close()
+
+
+@pytest.mark.system
+def test_every_process_of_a_head_carries_its_mark(local_head: LocalHead) -> None:
+    head = local_head.find_or_start()
+    until(lambda: bool(titled(head)))  # processes that Ray gives a title are those that could lose the mark
+    family = psutil.Process(head.pids[0]).children(recursive=True)
+    assert len(family) >= 5
+    assert {mark_of(process.pid) for process in family if process.is_running()} <= {head.session, None}
+    others = [process for process in titled(head) if mark_of(process.pid) != head.session]
+    assert not [process for process in others if not is_dead(process)]
+
+
+def titled(head: Head) -> list[psutil.Process]:
+    family = psutil.Process(head.pids[0]).children(recursive=True)
+    return [process for process in family if name_of(process).startswith("ray::")]
+
+
+def name_of(process: psutil.Process) -> str:
+    with suppress(psutil.NoSuchProcess):
+        return process.name()
+    return ""
 
 
 def test_a_cluster_that_is_not_there_is_unavailable() -> None:

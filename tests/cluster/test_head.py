@@ -2,20 +2,17 @@
 
 import json
 import os
-import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-from tests.cluster.waiting import until
+from tests.cluster.waiting import is_dead, until
 from tuner.engine.ray_cluster import Dashboard, Head, LocalHead, RayJobs, RayUnavailable
-from tuner.engine.ray_cluster.processes import mark_of, marked
+from tuner.engine.ray_cluster.processes import marked
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
@@ -36,62 +33,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def find_elsewhere(home: Path) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", FIND, str(home)], stdout=subprocess.PIPE, text=True)
-
-
-def test_a_head_listens_on_the_loopback_only(local_head: LocalHead) -> None:
-    session = local_head.find_or_start().session
-    until(lambda: len(listening(session)) >= 8)  # its agents begin after it answers
-    assert set(listening(session)) <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
-
-
-def listening(session: str) -> list[str]:
-    found = [connection for process in marked(session) for connection in connections(process)]
-    return [connection.laddr.ip for connection in found if connection.status == psutil.CONN_LISTEN]
-
-
-def connections(process: psutil.Process) -> list[Any]:
-    """None of a process that ends meanwhile."""
-    with suppress(psutil.NoSuchProcess):
-        return process.net_connections("inet")
-    return []
-
-
-def test_only_the_token_opens_a_head_and_only_its_owner_can_read_it(local_head: LocalHead) -> None:
-    head = local_head.find_or_start()
-    assert stat.S_IMODE(local_head.token_path.stat().st_mode) == 0o600
-    for token in (None, "guessed" * 8):
-        stranger = Dashboard(head.dashboard_url, token)
-        with pytest.raises(RayUnavailable, match="token"):
-            stranger.get("/api/v0/nodes")
-        stranger.close()
-
-
-def test_every_process_of_a_head_carries_its_mark(local_head: LocalHead) -> None:
-    head = local_head.find_or_start()
-    until(lambda: bool(titled(head)))  # processes that Ray gives a title are those that could lose the mark
-    family = psutil.Process(head.pids[0]).children(recursive=True)
-    assert len(family) >= 5
-    assert {mark_of(process.pid) for process in family if process.is_running()} <= {head.session, None}
-    others = [process for process in titled(head) if mark_of(process.pid) != head.session]
-    assert not [process for process in others if not is_dead(process)]
-
-
-def titled(head: Head) -> list[psutil.Process]:
-    family = psutil.Process(head.pids[0]).children(recursive=True)
-    return [process for process in family if name_of(process).startswith("ray::")]
-
-
-def name_of(process: psutil.Process) -> str:
-    with suppress(psutil.NoSuchProcess):
-        return process.name()
-    return ""
-
-
-def is_dead(process: psutil.Process) -> bool:
-    try:
-        return process.status() == psutil.STATUS_ZOMBIE or not process.is_running()
-    except psutil.NoSuchProcess:
-        return True
 
 
 def test_the_environment_of_a_head_has_no_setting_of_the_service(

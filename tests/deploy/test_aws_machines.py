@@ -5,12 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
-from moto import mock_aws
-from ray.autoscaler._private.aws.config import bootstrap_aws
-from ray.autoscaler._private.aws.node_provider import AWSNodeProvider
-from ray.autoscaler._private.util import prepare_config
 
 from tests.deploy.clouds import REGIONS, cluster
 
@@ -20,6 +15,9 @@ Machines = dict[str, dict[str, Any]]
 @pytest.fixture(scope="module")
 def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """With the roles that up.sh makes."""
+    import boto3  # these two take a second
+    from moto import mock_aws
+
     with pytest.MonkeyPatch.context() as patch, mock_aws():
         # Ray keeps its new SSH key there.
         home = tmp_path_factory.mktemp("home")
@@ -36,6 +34,10 @@ def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def machines(account: Any) -> Machines:
     """One of each kind, by its name."""
+    from ray.autoscaler._private.aws.config import bootstrap_aws  # takes half a second
+    from ray.autoscaler._private.aws.node_provider import AWSNodeProvider
+    from ray.autoscaler._private.util import prepare_config
+
     config = bootstrap_aws(prepare_config(copy.deepcopy(cluster("aws"))))
     provider = AWSNodeProvider(config["provider"], config["cluster_name"])
     for name, kind in config["available_node_types"].items():

@@ -35,6 +35,7 @@ def startable(path: Path, folder: Path) -> Path:
     return copy
 
 
+@pytest.mark.needs("systemd-analyze")
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
 def test_systemd_takes_the_unit(path: Path, tmp_path: Path) -> None:
     said = subprocess.run(
@@ -44,6 +45,7 @@ def test_systemd_takes_the_unit(path: Path, tmp_path: Path) -> None:
     assert path.name not in said.stderr
 
 
+@pytest.mark.needs("systemd-analyze")
 def test_systemd_says_of_a_word_that_it_does_not_know(tmp_path: Path) -> None:
     wrong = startable(FOLDER / "tuner.service", tmp_path)
     wrong.write_text(wrong.read_text().replace("ProtectHome=", "ProtectHouse="))
@@ -51,6 +53,7 @@ def test_systemd_says_of_a_word_that_it_does_not_know(tmp_path: Path) -> None:
     assert "ProtectHouse" in said.stderr
 
 
+@pytest.mark.needs("systemd-analyze")
 def test_the_service_is_shut_in(tmp_path: Path) -> None:
     words = ["systemd-analyze", "security", "--offline=true", "--json=short", "--no-pager"]
     found = startable(FOLDER / "tuner.service", tmp_path)

@@ -6,8 +6,7 @@ from typing import Any, Self
 from tuner.domain.job import Resources
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS
-from tuner.engine.ray_driver.seat import SeatLost
-from tuner.engine.worker.self_test import Verdict
+from tuner.engine.worker.self_test import SeatLost, Verdict
 
 
 @dataclass

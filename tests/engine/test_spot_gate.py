@@ -17,9 +17,8 @@ from tuner.domain.offer import Offer
 from tuner.domain.records import AttemptRow, OpenHold
 from tuner.domain.time import NS, Instant
 from tuner.engine.ray_driver.main import Post
-from tuner.engine.ray_driver.seat import SeatLost
 from tuner.engine.ray_driver.spot_gate import LEAST_NS, LOST_MAX, SHARE, STARTS_WITHIN_S, SpotGate
-from tuner.engine.worker.self_test import Verdict
+from tuner.engine.worker.self_test import SeatLost, Verdict
 from tuner.store import jobs, launches, ledger
 from tuner.store.database import Database
 from tuner.store.journal import SqlJournal

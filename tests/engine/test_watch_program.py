@@ -9,7 +9,7 @@ import pytest
 
 from tests.engine.metadata_clouds import Nowhere
 from tests.engine.metadata_server import MetadataServer, hangs
-from tuner.engine.ray_node.watch import NO_CLOUD
+from tuner.engine.ray_node.watch import NO_CLOUD, main
 
 ENDS = """
 import sys
@@ -53,3 +53,23 @@ def test_something_else_that_has_the_address_is_no_cloud(hanging: bool) -> None:
 
 def test_without_a_cloud_and_outside_a_pod_there_is_nothing_to_watch() -> None:
     assert "nothing to watch" in ends("--cloud", "none")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "--address"),
+        (["--address", "head:6379", "--cloud", "oracle"], "oracle"),
+        (["--address", "head:6379", "--grace", "soon"], "'soon' is no number of seconds above 0"),
+        (["--address", "head:6379", "--grace", "nan"], "'nan' is no number of seconds above 0"),
+        (["--address", "head:6379", "--gcp-lead", "-1"], "'-1' is no number of seconds above 0"),
+        (["--address", "head:6379", "--metadata-url", "169.254.169.254"], "http://"),
+    ],
+)
+def test_wrong_usage_is_refused_with_the_reason(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err

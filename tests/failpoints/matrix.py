@@ -1,10 +1,10 @@
-"""Ends a process at every commit, lets another one go on, and recomputes from outside what there is then.
+"""End a process at every commit, let the next process continue, and check the database from outside.
 
     python -m tests.failpoints.matrix sqlite FOLDER
-    python -m tests.failpoints.matrix URL FOLDER        of an empty PostgreSQL server
-    python -m tests.failpoints.matrix sqlite FOLDER job.submit driver.turn      at these commits only
+    python -m tests.failpoints.matrix URL FOLDER        with copies of this PostgreSQL database
+    python -m tests.failpoints.matrix sqlite FOLDER job.submit driver.turn      only at these commits
 
-One process has imported everything, and forks the others.
+One process imports everything and forks the others.
 """
 
 import gc
@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import psycopg
+
 from tests import fakes
 from tests.failpoints import outside
 from tests.failpoints.chapters import CHAPTERS, EMPTY
@@ -35,15 +37,15 @@ from tuner.store.failpoints import FAILPOINTS, SIDES, STATUS
 CORES = 2
 LATER_S = 6 * 3600
 LIMIT_S = 120
-# Of a driver's turns: the first, one in each part of a job's life, the last.
+# The turns of a driver to end at: the first, the last, and some in between at equal distances.
 TURNS = 6
-# They go through most of the code that all go through.
+# Chapters that run most of the code.
 WARMING = ("queue", "limits", "people", "restored")
 
 
 @dataclass
 class Told:
-    """What a process said until it ended."""
+    """The exit status of a process, and the messages it sent until it ended."""
 
     status: int
     words: list[list[Any]] = field(default_factory=list)
@@ -52,53 +54,48 @@ class Told:
         return [rest for name, *rest in self.words if name == kind]
 
 
-@dataclass
 class Databases:
-    """Migrated once, and copied."""
+    """Copies of one migrated database, each with a home directory.
 
-    url: str
-    folder: Path
+    Args:
+        url: "sqlite", or the URL of a PostgreSQL database to migrate and copy. Nothing else may be connected to it.
+        folder: Where the home directories are.
+    """
 
-    def __post_init__(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        template = self._sqlite(self.folder / "template.db") if self._is_sqlite else self._create("template")
-        database = Database(template)
-        database.migrate()
-        database.dispose()
-
-    @property
-    def _is_sqlite(self) -> bool:
-        return self.url == "sqlite"
+    def __init__(self, url: str, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        template = Database(f"sqlite:///{folder}/template.db" if url == "sqlite" else url)
+        template.migrate()
+        template.dispose()
+        self._template, self._is_sqlite = template.url, template.is_sqlite
 
     @contextmanager
     def fresh(self, *, empty: bool) -> Iterator[tuple[str, Path]]:
-        home = Path(tempfile.mkdtemp(prefix="home-", dir=self.folder))
-        if not self._is_sqlite:
-            yield self._create(home.name, of="template0" if empty else "template"), home
-            self._run(f'DROP DATABASE "{home.name}" WITH (FORCE)')
-        else:
+        home = Path(tempfile.mkdtemp(prefix="home-", dir=self._folder))
+        if self._is_sqlite:
             if not empty:
-                shutil.copyfile(self.folder / "template.db", home / "tuner.db")
-            yield self._sqlite(home / "tuner.db"), home
+                shutil.copyfile(str(self._template.database), home / "tuner.db")
+            yield f"sqlite:///{home}/tuner.db", home
+        else:
+            source = "template0" if empty else self._template.database
+            self._run(f'CREATE DATABASE "{home.name}" TEMPLATE "{source}"')
+            yield self._url(home.name), home
+            self._run(f'DROP DATABASE "{home.name}" WITH (FORCE)')
         shutil.rmtree(home)
 
-    def _sqlite(self, path: Path) -> str:
-        return f"sqlite:///{path}"
-
-    def _create(self, name: str, of: str = "template0") -> str:
-        self._run(f'CREATE DATABASE "{name}" TEMPLATE "{of}"')
-        url = Database(self.url).url.set(database=name)
+    def _url(self, name: str) -> str:
+        url = self._template.set(drivername="postgresql", database=name)
         return url.render_as_string(hide_password=False)
 
     def _run(self, statement: str) -> None:
-        server = Database(self.url)
-        with server.engine.execution_options(isolation_level="AUTOCOMMIT").connect() as db:
-            db.exec_driver_sql(statement)
-        server.engine.dispose()
+        """Run a statement outside of a transaction, connected to neither the template nor a copy of it."""
+        with psycopg.connect(self._url("postgres"), autocommit=True) as db:
+            db.execute(statement)
 
 
 def process(chapter: str, url: str, home: Path, failpoint: str, earlier: Earlier, late_s: int) -> Told:
-    """A process that does a chapter, and what it told."""
+    """Run a chapter in a forked process, and return what it sent."""
     reads, writes = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -138,7 +135,7 @@ def _child(
 
 
 def _warm(databases: Databases, chapter: str) -> None:
-    """What is made when it is first used, each process forked from this one would make anew."""
+    """Run a chapter in this process, so that forked processes inherit what is built at first use."""
 
     def tell(*_: Any) -> None:
         return
@@ -151,7 +148,7 @@ def _warm(databases: Databases, chapter: str) -> None:
 
 
 def story(databases: Databases, chapter: str, failpoint: str) -> tuple[list[Told], outside.Found]:
-    """A chapter whose first process ends at the failpoint, if one is named, and which the next one brings to its end."""
+    """Run a chapter. If a failpoint is given, the first process ends there and a second one completes the chapter."""
     with databases.fresh(empty=chapter in EMPTY) as (url, home):
         told = [process(chapter, url, home, failpoint, Earlier(), 0)]
         if failpoint:
@@ -165,7 +162,7 @@ def story(databases: Databases, chapter: str, failpoint: str) -> tuple[list[Told
 
 
 def at_once(databases: Databases, plots: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-    """What came of each story, by as many processes as there are cores."""
+    """Run each chapter with its failpoint, as many at once as there are cores."""
     with multiprocessing.get_context("fork").Pool(CORES) as pool:
         return pool.starmap(_told_story, [(databases, *plot) for plot in plots], chunksize=1)
 
@@ -182,7 +179,7 @@ def _told_story(databases: Databases, chapter: str, failpoint: str) -> dict[str,
 
 
 def points(passed: dict[str, Counter[str]]) -> Iterator[tuple[str, str]]:
-    """Chapter and failpoint, for each name in the first chapter that passes it."""
+    """Yield chapter and failpoint for each name, in the first chapter that passes it."""
     for name in FAILPOINTS:
         chapter = next((chapter for chapter in CHAPTERS if passed[chapter][name]), None)
         if chapter is None:
@@ -202,7 +199,7 @@ def main(url: str, folder: str, *only: str) -> None:
     databases = Databases(url, Path(folder))
     for chapter in WARMING:
         _warm(databases, chapter)
-    gc.disable()  # each process is there for a second
+    gc.disable()  # Each process lives for about a second.
     gc.freeze()
     calm = at_once(databases, [(chapter, "") for chapter in CHAPTERS])
     every = list(points({chapter: one["passed"] for chapter, one in zip(CHAPTERS, calm, strict=True)}))

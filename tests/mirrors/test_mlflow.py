@@ -15,11 +15,14 @@ from tuner.mirrors import mlflow_environment
 from tuner.service import mirroring
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow uses what SQLAlchemy wants to do without
-mlflow_environment.set_defaults()
 
-from mlflow.tracking import MlflowClient  # noqa: E402
 
-from tuner.mirrors.mlflow import MlflowMirror  # noqa: E402
+def mirror_to(uri: str, experiment: str) -> Any:
+    """Open a mirror. MLflow is imported here, because that takes seconds."""
+    mlflow_environment.set_defaults()
+    from tuner.mirrors.mlflow import MlflowMirror
+
+    return MlflowMirror(uri, experiment)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +30,10 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
 
 
-def check_equal(client: TestClient, job: str, held: MlflowClient, experiment: str) -> None:
+def check_equal(client: TestClient, job: str, uri: str, experiment: str) -> None:
+    from mlflow.tracking import MlflowClient
+
+    held = MlflowClient(uri)
     (found,) = held.search_experiments(filter_string=f"name = '{experiment}'")
     runs = held.search_runs([found.experiment_id], f"tags.`tuner.job` = '{job}'", max_results=500)
     (parent,) = [run for run in runs if "tuner.trial" not in run.data.tags]
@@ -78,9 +84,9 @@ def test_runs_have_what_is_recorded_wherever_it_broke_off(
     job = fakes.submit(client, tags={"owner": "alice"}, budget={"usd": 0.002})
     run = fakes.simulate(service, job, messages=20)
 
-    def opens(left: int) -> Callable[[], MlflowMirror]:
-        def made() -> MlflowMirror:
-            mirror = MlflowMirror(uri, "some")
+    def opens(left: int) -> Callable[[], Any]:
+        def made() -> Any:
+            mirror = mirror_to(uri, "some")
             mirror._client = Refusing(mirror._client, left)
             return mirror
 
@@ -95,11 +101,11 @@ def test_runs_have_what_is_recorded_wherever_it_broke_off(
         failed += one.is_failing
         one._let_go()
     assert failed > 3
-    mirror_all(service, lambda: MlflowMirror(uri, "some"))
-    check_equal(client, job, MlflowClient(uri), "some")
+    mirror_all(service, lambda: mirror_to(uri, "some"))
+    check_equal(client, job, uri, "some")
     run.run(turns_max=100_000)
-    mirror_all(service, lambda: MlflowMirror(uri, "some"))
-    check_equal(client, job, MlflowClient(uri), "some")
+    mirror_all(service, lambda: mirror_to(uri, "some"))
+    check_equal(client, job, uri, "some")
 
 
 def test_a_server_that_is_down_is_waited_for_and_nothing_lacks(
@@ -108,7 +114,7 @@ def test_a_server_that_is_down_is_waited_for_and_nothing_lacks(
     job = fakes.submit(client, tags={"owner": "alice"}, budget={"usd": 0.001})
     fakes.simulate(service, job)
     at = "http://127.0.0.1:9"  # nobody listens there
-    one = follower(service, lambda: MlflowMirror(at, "other"), "mlflow")
+    one = follower(service, lambda: mirror_to(at, "other"), "mlflow")
     for _ in range(3):
         one.one_pass()
         assert one.is_failing
@@ -118,4 +124,4 @@ def test_a_server_that_is_down_is_waited_for_and_nothing_lacks(
     one.one_pass()
     assert not one.is_failing
     one._let_go()
-    check_equal(client, job, MlflowClient(uri), "other")
+    check_equal(client, job, uri, "other")

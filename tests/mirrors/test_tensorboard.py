@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests import fakes
 from tests.fakes import FakeService
 from tests.mirrors.following import mirror_all
 from tests.mirrors.test_optuna import trials_of
-from tuner.mirrors.tensorboard import TensorBoardMirror
 from tuner.service import mirroring
 
 
 def check_equal(client: TestClient, job: str, folder: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # takes a second
+
     recorded = trials_of(client, job)
     assert len(recorded) > 3
     for trial in recorded:
@@ -30,6 +30,8 @@ def check_equal(client: TestClient, job: str, folder: Path) -> None:
 def test_runs_have_what_is_recorded_however_they_were_torn(
     service: FakeService, client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from tuner.mirrors.tensorboard import TensorBoardMirror  # imports torch, by way of tensorboardX
+
     monkeypatch.setattr(mirroring, "REPORTS_AT_ONCE", 5)
     job = fakes.submit(client)
     run = fakes.simulate(service, job, messages=60)

@@ -24,6 +24,8 @@ from tuner.api.app import create_app
 from tuner.service.audit import Audit
 from tuner.service.storage_watch import StorageWatch
 
+pytestmark = pytest.mark.needs("prometheus")
+
 TIMEOUT_S = 240.0
 LISTENS = re.compile(r'msg="Listening on" address=(\S+)')
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from ray.tune.schedulers import AsyncHyperBandScheduler, TrialScheduler
 
 from tests.strategies import examples
 from tuner.domain.fidelity import Fidelity
@@ -143,7 +142,9 @@ def test_the_cut_of_a_rung_is_that_of_numpy_to_the_last_bit(scores: list[float])
 
 
 def rays_choice(found: list[Seen]) -> list[int]:
-    """The step at which Ray Tune's own scheduler ends each trial, one after the other."""
+    """Return the step at which Ray Tune's own scheduler stops each trial, in the order of the trials."""
+    from ray.tune.schedulers import AsyncHyperBandScheduler, TrialScheduler  # takes a second
+
     scheduler = AsyncHyperBandScheduler(
         time_attr="step", metric="score", mode="max", max_t=LAST, grace_period=1, reduction_factor=3
     )

@@ -1,4 +1,4 @@
-"""A service whose database is lost and restored: with SQLite, and with a PostgreSQL server of its own."""
+"""A service whose database is lost and restored, on SQLite and on PostgreSQL."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from starlette.testclient import TestClient
 
-from tests import fakes, postgres
+from tests import fakes
 from tests.fakes import FakeService
 from tuner.service.backup import BackedUp, backup
 from tuner.service.restore import Restored, restore
@@ -18,18 +18,12 @@ ANSWERS = ("", "/bill", "/best", "/pareto", "/report", "/ledger", "/trials?limit
 
 
 @contextmanager
-def on_postgresql(home: Path, url: str, name: str) -> Iterator[FakeService]:
-    """In a database of its own of the server at `url`."""
-    server = Database(url)
-    with server.engine.execution_options(isolation_level="AUTOCOMMIT").connect() as db:
-        db.exec_driver_sql(f'CREATE DATABASE "{name}"')
-    mine = server.url.set(database=name).render_as_string(hide_password=False)
-    server.dispose()
+def on_postgresql(home: Path, url: str) -> Iterator[FakeService]:
+    """A service on the migrated database at `url`."""
     made = fakes.service_in(home)
     made.database.dispose()
-    database = Database(mine)
-    database.migrate()
-    yield replace(made, settings=replace(made.settings, database_url=mine), database=database)
+    database = Database(url)
+    yield replace(made, settings=replace(made.settings, database_url=url), database=database)
     database.dispose()
 
 
@@ -38,11 +32,6 @@ def on_sqlite(home: Path) -> Iterator[FakeService]:
     made = fakes.service_in(home)
     yield made
     made.database.dispose()
-
-
-def server() -> Iterator[str]:
-    with postgres.server() as url:
-        yield url
 
 
 def back_up(service: FakeService, file: Path) -> BackedUp:
@@ -54,7 +43,7 @@ def put_back(service: FakeService, file: Path, *, replace: bool = True) -> Resto
 
 
 def answers(client: TestClient, job: str) -> dict[str, bytes]:
-    """Byte for byte what REST tells of it."""
+    """The body of each of the job's answers, by path."""
     found = {path: client.get(f"/v1/jobs/{job}{path}") for path in ANSWERS}
     assert all(answer.status_code == 200 for answer in found.values())
     return {path: answer.content for path, answer in found.items()}

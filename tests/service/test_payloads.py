@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import yaml
 from typer import BadParameter
 
@@ -29,7 +28,6 @@ from tuner.engine.ray_cluster.node_types import read_node_types
 from tuner.engine.simulated.tables import TableError, load_table
 from tuner.planning.catalogue_file import read_listings
 from tuner.store.backup_file import ABOUT, About, digest, pack, unpack
-from tuner.training import plain
 
 REAL = [pickle.UnpicklingError, RuntimeError, ValueError, TypeError]
 
@@ -53,6 +51,8 @@ class LoadAgain(Touch):
     """By what PyTorch itself offers."""
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        import torch  # takes seconds, as in all functions here
+
         inner = self._marker.with_name("inner.pt")
         torch.save(Touch(self._marker), inner)
         return torch.load, (str(inner), None, None)
@@ -68,6 +68,8 @@ def _short(text: str) -> bytes:
 
 
 def as_torch(what: object, *, packed: bool = True) -> bytes:
+    import torch
+
     file = io.BytesIO()
     torch.save(what, file, _use_new_zipfile_serialization=packed)
     return file.getvalue()
@@ -85,7 +87,15 @@ def forged_torch(marker: Path) -> bytes:
 
 
 def in_a_state(what: object) -> dict[str, object]:
+    import torch
+
     return {"step": 1, "parts": {"model": {"weight": torch.zeros(1), "extra": what}}, "random": {}}
+
+
+def linear() -> object:
+    import torch
+
+    return torch.nn.Linear(1, 1)
 
 
 def as_table(**changed: Any) -> bytes:
@@ -124,7 +134,7 @@ STATES: dict[str, Callable[[Path], bytes]] = {
     "a pickle by hand": by_hand,
     "objects of NumPy": lambda marker: as_torch(in_a_state(np.array([Touch(marker)], dtype=object))),
     "a key": lambda marker: as_torch({Touch(marker): 1}),
-    "a class of a parameter": lambda marker: as_torch(torch.nn.Linear(1, 1)),
+    "a class of a parameter": lambda marker: as_torch(linear()),
 }
 TABLES: dict[str, Callable[[Path], bytes]] = {
     "a pickle": lambda marker: pickle.dumps(Touch(marker)),
@@ -210,6 +220,8 @@ def marker(tmp_path: Path) -> Any:
 
 def test_what_is_tried_would_work(tmp_path: Path) -> None:
     """In those who believe it."""
+    import torch
+
     for number, made in enumerate([pickle.dumps(Touch(tmp_path / "0")), by_hand(tmp_path / "1")]):
         pickle.loads(made)
         assert (tmp_path / str(number)).exists()
@@ -222,6 +234,8 @@ def test_what_is_tried_would_work(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol:UserWarning")
 @pytest.mark.parametrize("name", STATES)
 def test_a_checkpoint_runs_no_code(tmp_path: Path, marker: Path, name: str) -> None:
+    from tuner.training import plain
+
     (tmp_path / "state.pt").write_bytes(STATES[name](marker))
     with pytest.raises(tuple(REAL)):
         plain.read(tmp_path / "state.pt")

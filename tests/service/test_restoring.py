@@ -9,7 +9,7 @@ from threading import Thread
 import pytest
 from starlette.testclient import TestClient
 
-from tests import fakes, postgres
+from tests import fakes
 from tests.fakes import FakeService
 from tests.service import restoring
 from tests.service.restoring import answers, back_up, check_books, put_back
@@ -31,26 +31,13 @@ NO_LIMITS = {"gpu_hours": None, "wall_clock": None, "trials": None, "on_exhauste
 LONG = {"budget": {"usd": 0.004}, "tags": {"team": "vision"}}
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    yield from restoring.server()
-
-
-@pytest.fixture(
-    params=[
-        "sqlite",
-        pytest.param(
-            "postgresql", marks=pytest.mark.skipif(postgres.programs() is None, reason="no PostgreSQL")
-        ),
-    ]
-)
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.needs("postgresql"))])
 def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FakeService]:
     if request.param == "sqlite":
         with restoring.on_sqlite(tmp_path / "home") as made:
             yield made
     else:
-        url = request.getfixturevalue("server")
-        with restoring.on_postgresql(tmp_path / "home", url, tmp_path.name) as made:
+        with restoring.on_postgresql(tmp_path / "home", request.getfixturevalue("postgres_url")) as made:
             yield made
 
 
@@ -277,9 +264,9 @@ def test_the_time_between_backup_and_restore_is_no_running_time(
     assert (shown["state"], shown["stop_reason"]) == ("succeeded", "budget_usd")
 
 
-@pytest.mark.skipif(postgres.programs() is None, reason="no PostgreSQL")
+@pytest.mark.needs("postgresql")
 def test_a_newer_pg_restore_fills_an_older_server(
-    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of 17 begins its script with a setting that PostgreSQL 16 does not know."""
     newer = tmp_path / "bin/pg_restore"
@@ -287,17 +274,17 @@ def test_a_newer_pg_restore_fills_an_older_server(
     newer.write_text(NEWER.format(shutil.which("pg_restore")))
     newer.chmod(0o755)
     monkeypatch.setenv("PATH", str(newer.parent), prepend=os.pathsep)
-    with restoring.on_postgresql(tmp_path / "home", server, "newer") as service:
+    with restoring.on_postgresql(tmp_path / "home", postgres_url) as service:
         fakes.submit(fakes.client_of(service))
         back_up(service, tmp_path / "b")
         assert put_back(service, tmp_path / "b").jobs == 1
 
 
-@pytest.mark.skipif(postgres.programs() is None, reason="no PostgreSQL")
+@pytest.mark.needs("postgresql")
 def test_a_restore_that_was_interrupted_and_is_made_again_knows_that_it_knows_nothing(
-    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with restoring.on_postgresql(tmp_path / "home", server, "interrupted") as service:
+    with restoring.on_postgresql(tmp_path / "home", postgres_url) as service:
         client = fakes.client_of(service)
         job = fakes.submit(client, **LONG)
         fakes.simulate(service, job, messages=120)

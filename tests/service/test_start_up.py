@@ -10,7 +10,6 @@ from pathlib import Path
 from platform import python_version
 
 import pytest
-from s3fs import S3FileSystem
 from starlette.testclient import TestClient
 from typer.testing import CliRunner, Result
 
@@ -86,6 +85,8 @@ def head() -> Iterator[Head]:
 @pytest.fixture
 def keys_of_s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Clients are kept by the thread that made them, and the next thread may have the same number: it would ask another test's S3."""
+    from s3fs import S3FileSystem  # takes a third of a second
+
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     S3FileSystem.clear_instance_cache()

@@ -1,6 +1,7 @@
 """Each driver of a warm job hands its sampler the same history, whatever the jobs that it learns from do meanwhile."""
 
 from collections.abc import Sequence
+from types import ModuleType
 
 import pytest
 
@@ -8,7 +9,6 @@ from tests import fakes
 from tests.fakes import FakeService
 from tuner.domain.job import JobSpec
 from tuner.domain.records import PastTrial
-from tuner.engine.ray_driver import main
 from tuner.store import jobs, launches
 from tuner.tuning.samplers import Sampler, sampler_for
 
@@ -21,7 +21,16 @@ class Heard(list[Sequence[PastTrial]]):
         return sampler_for(spec, history)
 
 
-def start_driver(service: FakeService, job: str) -> None:
+@pytest.fixture
+def main(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Return the driver's program, on a cluster without nodes."""
+    from tuner.engine.ray_driver import main  # imports Ray
+
+    monkeypatch.setattr(main.ray, "nodes", list)
+    return main
+
+
+def start_driver(main: ModuleType, service: FakeService, job: str) -> None:
     """As `main` does, up to the first orders for Ray."""
     with service.database.write() as db:
         launch = launches.get(db, job)
@@ -34,27 +43,25 @@ def start_driver(service: FakeService, job: str) -> None:
 
 
 def test_every_driver_of_a_job_hands_on_the_same_history(
-    service: FakeService, monkeypatch: pytest.MonkeyPatch
+    service: FakeService, main: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard = Heard()
     monkeypatch.setattr(main, "sampler_for", heard)
-    monkeypatch.setattr(main.ray, "nodes", list)
     client = fakes.client_of(service)
     source = fakes.submit(client)
     run = fakes.simulate(service, source, messages=60)
     job = fakes.submit(client, warm_start={"jobs": [source]})
-    start_driver(service, job)
+    start_driver(main, service, job)
     run.run()
-    start_driver(service, job)
+    start_driver(main, service, job)
     assert len(heard) == 2
     assert heard[0] == heard[1] != []
 
 
 def test_a_job_that_names_no_other_hands_on_none(
-    service: FakeService, monkeypatch: pytest.MonkeyPatch
+    service: FakeService, main: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard = Heard()
     monkeypatch.setattr(main, "sampler_for", heard)
-    monkeypatch.setattr(main.ray, "nodes", list)
-    start_driver(service, fakes.submit(fakes.client_of(service)))
+    start_driver(main, service, fakes.submit(fakes.client_of(service)))
     assert heard == [[]]

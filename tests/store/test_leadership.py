@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.exc import InternalError
 
-from tests import postgres
 from tests.fakes import FakeClock, database_in
 from tests.store import hammer
 from tests.store.crowd import crowd, process
@@ -174,29 +173,28 @@ def test_processes_that_stand_still_on_one_file_write_in_the_order_of_their_term
     database.dispose()
 
 
-@pytest.mark.skipif(postgres.programs() is None, reason="this machine has no PostgreSQL")
-def test_on_postgresql_a_leader_that_is_stopped_in_the_middle_of_a_write_is_followed() -> None:
+@pytest.mark.needs("postgresql")
+def test_on_postgresql_a_leader_that_is_stopped_in_the_middle_of_a_write_is_followed(
+    postgres_url: str,
+) -> None:
     """It keeps no lock for longer than three seconds, and what it wrote and did not commit is undone."""
-    pytest.importorskip("psycopg")
-    with postgres.server() as url:
-        database = Database(url)
-        database.migrate()
-        make_room(database, "SERIAL PRIMARY KEY")
-        with crowd(hammer.lead, database, [(1, 6), (2, 6)]):
-            pass
-        check(database, terms_min=2)
-        with process(hammer.stop_in_a_write, database) as stopped:
-            before = len(rows(database))
-            began = time.monotonic()
-            after = follow(database)
-            took = time.monotonic() - began
-            with Leading(database, lambda: Instant(time.time_ns())).write(after) as db:
-                db.exec_driver_sql(f"INSERT INTO written (token, holder) VALUES ({after.token}, 'next')")
-            stopped.send_signal(hammer.CONTINUE)
-            assert stopped.wait(120) == hammer.REFUSED
-            assert rows(database)[before:] == [after.token]
-        print(f"followed after {took:.1f} s")
-        database.dispose()
+    database = Database(postgres_url)
+    make_room(database, "SERIAL PRIMARY KEY")
+    with crowd(hammer.lead, database, [(1, 6), (2, 6)]):
+        pass
+    check(database, terms_min=2)
+    with process(hammer.stop_in_a_write, database) as stopped:
+        before = len(rows(database))
+        began = time.monotonic()
+        after = follow(database)
+        took = time.monotonic() - began
+        with Leading(database, lambda: Instant(time.time_ns())).write(after) as db:
+            db.exec_driver_sql(f"INSERT INTO written (token, holder) VALUES ({after.token}, 'next')")
+        stopped.send_signal(hammer.CONTINUE)
+        assert stopped.wait(120) == hammer.REFUSED
+        assert rows(database)[before:] == [after.token]
+    print(f"followed after {took:.1f} s")
+    database.dispose()
 
 
 def follow(database: Database) -> Term:

@@ -10,7 +10,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from hypothesis import given
 
-from tests import postgres
+from tests.postgres import SharedServer
 from tests.store import hammer
 from tests.store import test_front as fronts
 from tests.store.builders import PROJECT, budget, create, hold, new_job
@@ -30,17 +30,14 @@ from tuner.store.journal import SqlJournal
 from tuner.store.leadership import Term
 from tuner.store.spend import Span
 
-pytestmark = pytest.mark.skipif(postgres.programs() is None, reason="this machine has no PostgreSQL")
+pytestmark = pytest.mark.needs("postgresql")
 
 
 @pytest.fixture(scope="module")
-def database() -> Iterator[Database]:
-    pytest.importorskip("psycopg")
-    with postgres.server() as url:
-        found = Database(url)
-        found.migrate()
-        yield found
-        found.dispose()
+def database(postgres_module_url: str) -> Iterator[Database]:
+    found = Database(postgres_module_url)
+    yield found
+    found.dispose()
 
 
 def test_alembic_finds_nothing_to_change_in_the_migrated_schema(database: Database) -> None:
@@ -54,17 +51,17 @@ def test_migrating_again_changes_nothing(database: Database) -> None:
 
 
 def test_what_a_database_refuses_or_has_no_connection_for_is_said(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    database: Database, postgres_server: SharedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a standby, to a user without rights, and where all connections are in use."""
-    with database.write() as db:
-        db.exec_driver_sql("CREATE ROLE guest LOGIN")
+    postgres_server.run("CREATE ROLE guest LOGIN")
     read_only = database.url.update_query_dict({"options": "-c default_transaction_read_only=on"})
     for url, said in ((read_only, "read-only"), (database.url.set(username="guest"), "permission denied")):
         other = Database(url.render_as_string(hide_password=False))
         with pytest.raises(Unavailable, match=f"refuses: .*{said}"), other.write() as db:
             db.exec_driver_sql("DELETE FROM leases")
         other.dispose()
+    postgres_server.run("DROP ROLE guest")  # a role belongs to the server, which other tests use, too
     monkeypatch.setattr(database.engine.pool, "_timeout", 0.01)
     with ExitStack() as stack:
         for _ in range(15):
@@ -73,14 +70,14 @@ def test_what_a_database_refuses_or_has_no_connection_for_is_said(
             stack.enter_context(database.read())
 
 
-def test_a_database_that_is_away_for_a_while_is_waited_for_by_who_has_patience(database: Database) -> None:
-    admin = database.engine.execution_options(isolation_level="AUTOCOMMIT")
-    with admin.connect() as db:
-        db.exec_driver_sql("CREATE DATABASE away ALLOW_CONNECTIONS false")
-    url = database.url.set(database="away").render_as_string(hide_password=False)
-    with pytest.raises(Unavailable, match="not currently accepting"), Database(url).read():
+def test_a_database_that_is_away_for_a_while_is_waited_for_by_who_has_patience(
+    postgres_server: SharedServer, postgres_empty_url: str
+) -> None:
+    patient, answers = Database(postgres_empty_url, patience_s=60), list[int]()
+    allow = f"ALTER DATABASE {patient.url.database} ALLOW_CONNECTIONS"
+    postgres_server.run(f"{allow} false")
+    with pytest.raises(Unavailable, match="not currently accepting"), Database(postgres_empty_url).read():
         pass
-    patient, answers = Database(url, patience_s=60), list[int]()
 
     def ask() -> None:
         with patient.write() as db:
@@ -92,8 +89,7 @@ def test_a_database_that_is_away_for_a_while_is_waited_for_by_who_has_patience(d
         asking.join(0.5)
         assert asking.is_alive()
     finally:
-        with admin.connect() as db:
-            db.exec_driver_sql("ALTER DATABASE away ALLOW_CONNECTIONS true")
+        postgres_server.run(f"{allow} true")
         asking.join(60)
     assert answers == [1]
     patient.dispose()
@@ -112,10 +108,8 @@ def test_a_server_that_falls_silent_is_given_up_in_time_unless_the_url_says_othe
     own.dispose()
 
 
-def test_services_that_start_at_once_on_an_empty_database_migrate_it_once(database: Database) -> None:
-    with database.engine.execution_options(isolation_level="AUTOCOMMIT").connect() as db:
-        db.exec_driver_sql("CREATE DATABASE fresh")
-    fresh = Database(database.url.set(database="fresh").render_as_string(hide_password=False))
+def test_services_that_start_at_once_on_an_empty_database_migrate_it_once(postgres_empty_url: str) -> None:
+    fresh = Database(postgres_empty_url)
     with crowd(hammer.migrate, fresh, [()] * 3):
         pass
     assert fresh.revision() == newest_revision()

@@ -20,7 +20,7 @@ from tests.system.serving import Served, kill, until
 from tuner.engine.ray_cluster import Dashboard, Node, RayUnavailable, nodes
 from tuner.engine.ray_cluster.launch import free_ports
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.extended, pytest.mark.timeout(900)]
 
 HEAD_ID = "fffffffffffffffffffffffffffffffffffffffffffffffffff00000"
 IDLE_MINUTES = 0.1

@@ -7,6 +7,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.cluster.waiting import is_dead
 from tests.system import books
 from tests.system.serving import Served, children, line, until
 from tuner.schemas.job import Job
@@ -37,7 +38,7 @@ def test_cancel_frees_the_worker_of_code_that_hangs(served: Served) -> None:
     child = until("the child burns its CPU", lambda: _busy_children(served))[0]
     began = time.monotonic()
     served.client.cancel(job)
-    until("the child is gone", lambda: _is_gone(child))
+    until("the child is gone", lambda: is_dead(child))
     freed_s = time.monotonic() - began
     ended = until("the job is cancelled", lambda: _in(served, job, "cancelled"))
     print(
@@ -106,13 +107,6 @@ def _busy_children(served: Served) -> list[psutil.Process]:
     """User code that burns CPU: the children of the actors' fork servers."""
     servers = [p for worker in served.workers() for p in children(worker) if "fork_server" in line(p)]
     return [p for server in servers for p in children(server) if _cpu_s(p) > 0.5]
-
-
-def _is_gone(process: psutil.Process) -> bool:
-    try:
-        return process.status() == psutil.STATUS_ZOMBIE or not process.is_running()
-    except psutil.Error:
-        return True
 
 
 def _cpu_s(process: psutil.Process) -> float:

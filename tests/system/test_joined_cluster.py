@@ -10,7 +10,7 @@ from tests.system import books
 from tests.system.serving import Served, until
 from tuner.engine.ray_cluster import LocalHead
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.extended, pytest.mark.timeout(900)]
 
 
 @pytest.fixture

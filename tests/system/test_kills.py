@@ -1,6 +1,5 @@
 """kill -9 of every process, at any time: nothing acknowledged is lost, nothing doubled, not a micro-dollar overspent."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -12,40 +11,33 @@ from tests.system.serving import Served, until
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
 
-@pytest.fixture(scope="module")
-def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Four trials at once at $0.05 an hour each."""
-    home = tmp_path_factory.mktemp("fragile")
-    found = Served(home, prices="local=0.20", TUNER_LOCAL_CPUS="4").start()
-    yield found
-    found.stop()
-
-
-@pytest.mark.parametrize("count", [4, pytest.param(12, marks=pytest.mark.soak)])
-def test_tiny_budgets_with_a_kill_in_each_are_never_overspent(fragile: Served, count: int) -> None:
+@pytest.mark.parametrize("count", [4, pytest.param(12, marks=pytest.mark.extended)])
+def test_tiny_budgets_with_a_kill_in_each_are_never_overspent(breakable: Served, count: int) -> None:
     """How much its workers take to begin is the machine's affair: so each job is given a little more than that when its time has
     come."""
     rng, budgets = Random(0), dict[str, float]()
     jobs = [
-        fragile.submit("steady:train", name=f"tiny {n}", budget={"usd": 0.01}, constants={"step_s": 0.1}).id
+        breakable.submit("steady:train", name=f"tiny {n}", budget={"usd": 0.01}, constants={"step_s": 0.1}).id
         for n in range(count)
     ]
     after = {job: rng.randrange(1, 8) for job in jobs}
-    kills = {job: (fragile.kill_driver, fragile.kill_worker)[n % 2] for n, job in enumerate(jobs)}
+    kills = {job: (breakable.kill_driver, breakable.kill_worker)[n % 2] for n, job in enumerate(jobs)}
     for _ in jobs:
         ripe = until(
-            "a job to kill in", lambda: [job for job in kills if fragile.has_reported(job, after[job])]
+            "a job to kill in", lambda: [job for job in kills if breakable.has_reported(job, after[job])]
         )
-        budgets[ripe[0]] = tightened(fragile, ripe[0])
+        budgets[ripe[0]] = tightened(breakable, ripe[0])
         kills.pop(ripe[0])(ripe[0])
     for job, usd in budgets.items():
-        ended = fragile.finished(job)
+        ended = breakable.finished(job)
         assert (ended.state, ended.stop_reason) == ("succeeded", "budget_usd"), ended.detail
         assert 0.97 * usd <= ended.spend.usd <= usd == ended.budget["usd"]
-        books.check(fragile.client, job)
-        no_report_is_lost_or_doubled(fragile, job)
+        books.check(breakable.client, job)
+        no_report_is_lost_or_doubled(breakable, job)
         ends = [
-            a.end for t in fragile.client.trials(job) for a in fragile.client.trial(job, t.id).attempt_list
+            a.end
+            for t in breakable.client.trials(job)
+            for a in breakable.client.trial(job, t.id).attempt_list
         ]
         assert "lost" in ends
     print(f"{len(jobs)} jobs, a driver or a worker killed in each: overspend 0")
@@ -59,39 +51,39 @@ def tightened(served: Served, job: str) -> float:
     return usd
 
 
-def test_a_job_survives_the_end_of_each_process(fragile: Served, tmp_path: Path) -> None:
+def test_a_job_survives_the_end_of_each_process(breakable: Served, tmp_path: Path) -> None:
     """API, driver, worker, head, and all of it at once, one after another in one job. Its steps are long enough for it to last until
     the machine is back, however slow that is, and short after that."""
     budget, constants = {"usd": 0.02, "trials": 10}, {"step_s": 2.0, "hurry": str(tmp_path / "hurry")}
-    job = fragile.submit("steady:train", budget=budget, constants=constants).id
+    job = breakable.submit("steady:train", budget=budget, constants=constants).id
     seen = 2
 
     def goes_on(after: str) -> None:
         nonlocal seen
-        seen = until(f"a new report after {after}", lambda: _steps_beyond(fragile, job, seen))
+        seen = until(f"a new report after {after}", lambda: _steps_beyond(breakable, job, seen))
 
     goes_on("the start")
-    fragile.kill_api()
-    fragile.start()
+    breakable.kill_api()
+    breakable.start()
     goes_on("the API was killed")
-    fragile.kill_driver(job)
+    breakable.kill_driver(job)
     goes_on("the driver was killed")
-    fragile.kill_worker(job)
+    breakable.kill_worker(job)
     goes_on("a worker was killed")
-    fragile.kill_head()
+    breakable.kill_head()
     goes_on("the head was killed")
-    fragile.kill_api()
-    fragile.kill_head()
-    fragile.start()
+    breakable.kill_api()
+    breakable.kill_head()
+    breakable.start()
     goes_on("the machine was restarted")
     (tmp_path / "hurry").touch()
-    undisturbed = fragile.submit("steady:train", budget=budget, constants={"step_s": 0.01}).id
-    ended = fragile.finished(job)
+    undisturbed = breakable.submit("steady:train", budget=budget, constants={"step_s": 0.01}).id
+    ended = breakable.finished(job)
     assert (ended.state, ended.stop_reason) == ("succeeded", "trials"), ended.detail
-    books.check(fragile.client, job)
-    no_report_is_lost_or_doubled(fragile, job)
-    fragile.finished(undisturbed)
-    assert decisions(fragile, job) == decisions(fragile, undisturbed)
+    books.check(breakable.client, job)
+    no_report_is_lost_or_doubled(breakable, job)
+    breakable.finished(undisturbed)
+    assert decisions(breakable, job) == decisions(breakable, undisturbed)
 
 
 def _steps_beyond(served: Served, job: str, seen: int) -> int:
@@ -110,24 +102,24 @@ def decisions(served: Served, job: str) -> dict[str, object]:
     return {t.id: (t.config, t.state, t.steps, t.metric) for t in served.client.trials(job)}
 
 
-def test_events_are_followed_through_a_restart_without_a_gap(fragile: Served) -> None:
-    job = fragile.submit("steady:train", budget={"usd": 0.01, "trials": 4}, constants={"step_s": 0.2}).id
+def test_events_are_followed_through_a_restart_without_a_gap(breakable: Served) -> None:
+    job = breakable.submit("steady:train", budget={"usd": 0.01, "trials": 4}, constants={"step_s": 0.2}).id
     found: list[tuple[str, int]] = []
     after = None
-    for event in fragile.client.events(job):
+    for event in breakable.client.events(job):
         after = event.id if event.id is not None else after
         if event.type == "report":
             found.append((event.data["trial"], event.data["step"]))
         if len(found) == 3:
             break
-    fragile.kill_api()
-    fragile.start()
-    rest = [event.data for event in fragile.client.events(job, after=after) if event.type == "report"]
+    breakable.kill_api()
+    breakable.start()
+    rest = [event.data for event in breakable.client.events(job, after=after) if event.type == "report"]
     found += [(data["trial"], data["step"]) for data in rest]
     reports = {
         (trial.id, point.step)
-        for trial in fragile.client.trials(job)
-        for point in fragile.client.trial(job, trial.id).curve
+        for trial in breakable.client.trials(job)
+        for point in breakable.client.trial(job, trial.id).curve
     }
     assert set(found) == reports
     assert len(found) == len(reports)

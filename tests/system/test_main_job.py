@@ -99,12 +99,19 @@ def test_a_real_model_is_tuned(served: Served) -> None:
     books.check(served.client, ended.id)
 
 
-def test_a_job_learns_from_another_and_tells_what_its_money_bought(served: Served) -> None:
-    limits = {"usd": 0.01, "trials": 6}
-    first = served.finished(served.submit("steady:train", budget=limits, constants={"step_s": 0.01}).id)
-    again = job("steady:train", budget=limits, constants={"step_s": 0.01}, warm_start={"jobs": [first.id]})
-    ended = served.finished(served.client.submit(again).id)
+def test_a_warm_started_job_begins_near_the_optimum_of_the_earlier_job(served: Served) -> None:
+    """Without the warm start it would propose what the earlier job of the same seed proposed first. The best `x` is 1."""
+    shared = {"constants": {"step_s": 0.01}, "algorithm": {"seed": 4}}
+    earlier = served.submit("steady:train", budget={"usd": 0.01, "trials": 12}, **shared)
+    served.finished(earlier.id)
+    warm = {"budget": {"usd": 0.01, "trials": 4}, "warm_start": {"jobs": [earlier.id]}}
+    ended = served.finished(served.submit("steady:train", **shared, **warm).id)
     assert (ended.state, ended.stop_reason) == ("succeeded", "trials"), ended.detail
+    first = [trial.config["x"] for trial in served.client.trials(earlier.id)][:4]
+    learned = [trial.config["x"] for trial in served.client.trials(ended.id)]
+    assert len(learned) == 4
+    assert sum(first) / 4 < 0.6
+    assert min(learned) > 0.9
     report = served.client.report(ended.id)
     assert report.best == ended.best_so_far
     assert 0 < (report.best_spent_usd or 0) <= report.spent_usd == ended.spend.usd
@@ -149,7 +156,7 @@ def test_wall_clock_and_trials_end_a_job(served: Served) -> None:
     [
         "with_checkpoint",
         "Trainable",
-        *(pytest.param(e, marks=pytest.mark.soak) for e in ("objective", "returns")),
+        *(pytest.param(e, marks=pytest.mark.extended) for e in ("objective", "returns")),
     ],
 )
 def test_trainables_of_ray_tune_run_unchanged(served: Served, entry: str) -> None:

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from tests.pages import CONSOLE, ROOT, Block, blocks, commands, pages
 from tests.system.serving import Served
+from tools.checks.blocks import CONSOLE, ROOT, Block, blocks, commands, pages
 from tuner.cli.job_yaml import JobYaml
 from tuner.cli.main import app
 

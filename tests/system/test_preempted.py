@@ -1,6 +1,5 @@
 """Machines taken away from running jobs, on a real cluster of several raylets: the same trials, decisions and best as if none had been."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 
 from tests.system import books, noticed
 from tests.system.serving import TIMEOUT_S, until
-from tests.system.spot_cluster import OnSpot, SpotCluster, left_of, now
+from tests.system.spot_cluster import OnSpot, now
 from tuner.engine.ray_cluster import LocalHead
 from tuner.schemas.answers import Attempt
 
@@ -16,21 +15,6 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]
 # A pod's notice, none and nobody told, a short one; none as in a power cut; and then again and again.
 WAYS = ("15s", "silent", "5s")
 TWENTY = (*WAYS, "0s", *["5s"] * 16)
-
-
-@pytest.fixture(scope="module")
-def on_spot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnSpot]:
-    """Three spot nodes, so that there is always one to go on at while another comes back."""
-    cluster = SpotCluster(tmp_path_factory.mktemp("spot"), spot=3, replace_after="1s")
-    found = OnSpot(cluster)
-    try:
-        cluster.wait()
-        yield found.start()
-    finally:
-        if hasattr(found, "process"):
-            found.stop()
-        cluster.stop()
-    assert left_of(cluster.home) == []
 
 
 def submit(served: OnSpot, market: str, *, step_s: float, trials: int) -> str:
@@ -77,7 +61,7 @@ def take_away(served: OnSpot, node: str, way: str) -> None:
 
 @pytest.mark.parametrize(
     ("ways", "trials"),
-    [(WAYS, 12), pytest.param(TWENTY, 60, marks=pytest.mark.soak)],
+    [(WAYS, 12), pytest.param(TWENTY, 60, marks=pytest.mark.extended)],
     ids=["three", "twenty"],
 )
 def test_a_job_that_is_preempted_again_and_again_ends_as_one_that_was_not(
@@ -137,7 +121,7 @@ def test_nothing_is_left_held(on_spot: OnSpot) -> None:
         until(f"{job.name} holds nothing", lambda job=job: on_spot.client.job(job.id).spend.held_usd == 0)
 
 
-@pytest.mark.soak
+@pytest.mark.extended
 def test_a_node_is_taken_away_once_however_often_it_is_told(on_spot: OnSpot) -> None:
     """And it comes back under the address that it had, to be trained on again."""
     hurry(on_spot, "spot").unlink(missing_ok=True)

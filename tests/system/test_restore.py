@@ -1,4 +1,4 @@
-"""Backups are made while a job trains on a real Ray, and what they are of is lost: the database, and then the whole machine."""
+"""Backups are made while a job trains on a real Ray, and what they are of is lost: the database, and then the whole breakable."""
 
 import sqlite3
 import time
@@ -17,42 +17,35 @@ USD = 1.0
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Served]:
-    found = Served(tmp_path / "machine").start()
-    yield found
-    if found.process.poll() is None:
-        found.stop()
-
-
-@pytest.fixture
-def elsewhere(machine: Served, tmp_path: Path) -> Iterator[Served]:
-    """Another machine, which reaches the same storage."""
-    found = Served(tmp_path / "elsewhere", TUNER_STORAGE=machine.storage)
-    yield found
-    if hasattr(found, "process"):
-        found.stop()
+def elsewhere(breakable: Served, tmp_path: Path) -> Iterator[Served]:
+    """A service on another machine, which reaches the same storage."""
+    shared = {name: value for name, value in breakable.environment.items() if name.startswith("AWS_")}
+    service = Served(tmp_path / "elsewhere", TUNER_STORAGE=breakable.storage, **shared)
+    yield service
+    if hasattr(service, "process"):
+        service.stop()
 
 
 def test_a_job_goes_on_after_each_restore_and_never_passes_its_budget(
-    machine: Served, elsewhere: Served, tmp_path: Path
+    breakable: Served, elsewhere: Served, tmp_path: Path
 ) -> None:
     hurry = tmp_path / "hurry"
     slow = {"step_s": 2.0, "hurry": str(hurry)}
-    job = machine.submit("steady:train", budget={"usd": USD, "trials": 12}, constants=slow).id
-    before = backed_up(machine, job, tmp_path / "first")
-    machine.kill_api()
-    assert machine.drivers(job), "its driver goes on"
-    until("nobody leads any more", lambda: restored(machine, job, tmp_path / "first", "--replace"))
-    until("the driver of before ends", lambda: not machine.drivers(job) and not machine.workers())
-    machine.start()
-    shown = paused(machine, job)
+    job = breakable.submit("steady:train", budget={"usd": USD, "trials": 12}, constants=slow).id
+    before = backed_up(breakable, job, tmp_path / "first")
+    breakable.kill_api()
+    assert breakable.drivers(job), "its driver goes on"
+    until("nobody leads any more", lambda: restored(breakable, job, tmp_path / "first", "--replace"))
+    until("the driver of before ends", lambda: not breakable.drivers(job) and not breakable.workers())
+    breakable.start()
+    shown = paused(breakable, job)
     assert shown.spend.usd >= before.spend.usd, "what was spent after the backup is not forgotten"
-    assert machine.client.bill(job).restored_usd > 0
+    assert breakable.client.bill(job).restored_usd > 0
 
-    machine.client.resume(job)
-    backed_up(machine, job, tmp_path / "second")
-    machine.stop()
-    paid = spent_until(time.time_ns(), machine.home / "tuner.db", job)
+    breakable.client.resume(job)
+    backed_up(breakable, job, tmp_path / "second")
+    breakable.stop()
+    paid = spent_until(time.time_ns(), breakable.home / "tuner.db", job)
     assert restored(elsewhere, job, tmp_path / "second")
     elsewhere.start()
     shown = paused(elsewhere, job)

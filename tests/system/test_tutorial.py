@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import CONSOLE, ROOT, Block, blocks, commands
+from tools.checks.blocks import CONSOLE, ROOT, Block, blocks, commands
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 PAGE = blocks(ROOT / "docs/tutorial.md")

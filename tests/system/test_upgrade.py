@@ -14,7 +14,7 @@ from tests.system import books
 from tests.system.serving import TIMEOUT_S, Served, until
 from tests.upgrades import made_up
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.system, pytest.mark.extended, pytest.mark.timeout(1200)]
 NEWER = Path(made_up.__file__).with_name("serve_newer.py")
 
 

@@ -26,7 +26,7 @@ from tuner.engine.ray_cluster.launch import free_ports
 from tuner.engine.ray_cluster.processes import MARK
 from tuner.schemas.answers import Attempt
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.system, pytest.mark.extended, pytest.mark.timeout(1500)]
 LIMIT_S = 400.0
 # Its keeper gives up before, and tells which part was late.
 UP_LIMIT_S = UP_WITHIN_S + 100

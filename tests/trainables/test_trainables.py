@@ -4,6 +4,7 @@ import json
 import math
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from random import Random
 from types import ModuleType
@@ -11,12 +12,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from tests.training.simulated_gpu import simulated_gpu
 from trainables import char_lm, digits_cnn, digits_mlp
 from tuner.api.translate import spec_of
 from tuner.domain.space import Space
 from tuner.schemas.job import JobRequest
-from tuner.training import SpotSafe
+from tuner.training import SpotSafe, measured
 
 Reports = list[dict[str, float]]
 Run = Callable[..., Reports]
@@ -106,6 +109,39 @@ def test_it_learns_in_mixed_precision(run: Run, module: ModuleType, precision: s
     reports = run(module, 3, precision=precision)
     assert reports[-1]["train_loss"] < reports[0]["train_loss"]
     assert reports != run(module, 3)
+
+
+NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")
+
+
+@shipped
+@pytest.mark.parametrize(
+    ("gpu", "tolerance"),
+    [(simulated_gpu, 1e-9), pytest.param(nullcontext, 0.02, marks=NO_GPU)],
+    ids=["simulated GPU", "real GPU"],
+)
+def test_training_on_a_gpu_learns_what_training_on_the_cpu_learns(
+    run: Run, module: ModuleType, gpu: Any, tolerance: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Every optimized parameter and gradient is on the GPU, before and after a restart from a checkpoint."""
+    with monkeypatch.context() as without_gpu:
+        without_gpu.setattr(torch.cuda, "is_available", lambda: False)
+        on_cpu = run(module, 2, accumulate=2)
+    devices: set[str] = set()
+
+    def note_devices(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        tensors = (p for group in optimizer.param_groups for p in group["params"])
+        devices.update(tensor.device.type for p in tensors for tensor in (p, p.grad))
+
+    hook = register_optimizer_step_pre_hook(note_devices)
+    measured.forget()
+    with gpu():
+        on_gpu = run(module, 1, tmp_path, accumulate=2) + run(module, 2, tmp_path, accumulate=2)
+    hook.remove()
+    assert devices == {"cuda"}
+    assert measured.taken()["facts"]["device"] == "cuda"
+    for found, expected in zip(on_gpu, on_cpu, strict=True):
+        assert found == pytest.approx(expected, rel=tolerance)
 
 
 @shipped

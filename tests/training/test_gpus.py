@@ -1,8 +1,9 @@
-"""What our helpers do where there is a GPU, on machines without one: PyTorch's own functions are asked, or others stand in for them."""
+"""Which functions of `torch.cuda` and `torch.amp` the helpers call, and when. These tests use no GPU.
 
-from collections.abc import Iterator
+`tests/trainables/test_trainables.py` trains on a simulated GPU, and on a real one if the machine has one.
+"""
+
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,13 +12,12 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.training.counting import Count
-from trainables import char_lm, digits_cnn, digits_mlp
 from tuner.training import SpotSafe, accumulated_step, autocast, checkpoint, grad_scaler, measured
 
 
 @pytest.fixture
-def on_gpu(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
-    """A PyTorch that has initialized CUDA; the contexts for mixed precision that were entered, with what each was asked for."""
+def contexts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
+    """Make CUDA look initialized, and return the device and the dtype of each entered `torch.autocast`, which is the CPU's."""
     entered: list[tuple[str, Any]] = []
 
     class Context(torch.autocast):
@@ -35,58 +35,58 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("fp32", None), ("bf16", torch.bfloat16)])
-def test_a_precision_holds_on_gpus_too_where_they_are_used(
-    on_gpu: list[tuple[str, Any]], precision: str, dtype: Any
+def test_autocast_enters_contexts_for_cpu_and_cuda_if_cuda_is_initialized(
+    contexts: list[tuple[str, Any]], precision: str, dtype: Any
 ) -> None:
     with autocast(precision):
         pass
-    assert on_gpu == [("cpu", dtype), ("cuda", dtype)]
+    assert contexts == [("cpu", dtype), ("cuda", dtype)]
     assert measured.taken()["facts"]["device"] == "cuda"
-    on_gpu.clear()
+    contexts.clear()
     with autocast(precision, "cpu"):
         pass
-    assert on_gpu == [("cpu", dtype)]
+    assert contexts == [("cpu", dtype)]
     measured.forget()
 
 
-def test_a_context_that_is_made_once_holds_each_time_and_on_gpus_that_are_used_later(
-    on_gpu: list[tuple[str, Any]], monkeypatch: pytest.MonkeyPatch
+def test_each_entry_of_one_autocast_checks_whether_cuda_is_initialized(
+    contexts: list[tuple[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as before:
         before.setattr(torch.cuda, "is_initialized", lambda: False)
         mixed = autocast("bf16")
         with mixed:
             pass
-    assert on_gpu == [("cpu", torch.bfloat16)]
+    assert contexts == [("cpu", torch.bfloat16)]
     for _ in range(2):
-        on_gpu.clear()
+        contexts.clear()
         with mixed, mixed:
             assert torch.is_autocast_enabled("cpu")
-        assert on_gpu == [("cpu", torch.bfloat16), ("cuda", torch.bfloat16)] * 2
+        assert contexts == [("cpu", torch.bfloat16), ("cuda", torch.bfloat16)] * 2
     assert not torch.is_autocast_enabled("cpu")
     measured.forget()
 
 
-def test_a_training_on_the_cpu_asks_for_no_context_of_a_gpu() -> None:
+def test_autocast_enters_no_cuda_context_if_cuda_is_not_initialized() -> None:
     with autocast("bf16"):
         assert not torch.is_autocast_enabled("cuda")
     measured.forget()
 
 
-@pytest.mark.parametrize(("there", "device"), [(True, "cuda"), (False, "cpu")])
-def test_losses_are_scaled_for_the_gpu_where_there_is_one(
-    monkeypatch: pytest.MonkeyPatch, there: bool, device: str
+@pytest.mark.parametrize(("is_available", "device"), [(True, "cuda"), (False, "cpu")])
+def test_grad_scaler_is_made_for_cuda_if_it_is_available(
+    monkeypatch: pytest.MonkeyPatch, is_available: bool, device: str
 ) -> None:
-    asked = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
-    monkeypatch.setattr(torch.amp, "GradScaler", lambda found, enabled: asked.append((found, enabled)))
+    made = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: is_available)
+    monkeypatch.setattr(torch.amp, "GradScaler", lambda device, enabled: made.append((device, enabled)))
     grad_scaler("fp16")
     grad_scaler("fp16", "xpu")
-    assert asked == [(device, True), ("xpu", True)]
+    assert made == [(device, True), ("xpu", True)]
 
 
 class Reads(TorchDispatchMode):
-    """Counts how often a number is read from a tensor, for which a GPU would be waited for."""
+    """Counts how often a number is read from a tensor. On a GPU, each read waits for the computation."""
 
     count = 0
 
@@ -95,7 +95,7 @@ class Reads(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def test_micro_batches_follow_each_other_without_waiting_for_the_gpu() -> None:
+def test_number_of_reads_does_not_depend_on_the_number_of_micro_batches() -> None:
     network = nn.Linear(4, 1)
     optimizer, x = torch.optim.SGD(network.parameters(), 0.1), torch.randn(12, 4)
     read = []
@@ -111,31 +111,33 @@ def test_micro_batches_follow_each_other_without_waiting_for_the_gpu() -> None:
 # Random generators
 
 
-def test_a_training_on_the_cpu_asks_no_gpu_for_its_generator(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshot_does_not_read_cuda_generators_if_cuda_is_not_initialized(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: pytest.fail("this initializes every GPU"))
     assert checkpoint.snapshot({}, step=1)["random"]["cuda"] == []
 
 
-def test_generators_of_gpus_are_set_after_their_seeds_and_as_many_as_there_are(
+def test_restore_initializes_cuda_and_then_sets_as_many_generators_as_there_are_devices(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    states, done = [torch.tensor([n], dtype=torch.uint8) for n in range(3)], list[Any]()
+    states, calls = [torch.tensor([n], dtype=torch.uint8) for n in range(3)], list[Any]()
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: states)
     checkpoint.write(checkpoint.snapshot({}, step=4), tmp_path / "saved")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "init", lambda: done.append("initialized"))
-    monkeypatch.setattr(torch.cuda, "set_rng_state_all", done.append)
+    monkeypatch.setattr(torch.cuda, "init", lambda: calls.append("initialized"))
+    monkeypatch.setattr(torch.cuda, "set_rng_state_all", calls.append)
     assert checkpoint.restore({}, [tmp_path / "saved"]) == 4
-    assert done == ["initialized", states[:2]]
+    assert calls == ["initialized", states[:2]]
 
 
 # Saving
 
 
-def test_what_the_gpu_still_computes_is_training_not_saving(
+def test_cuda_is_synchronized_before_the_checkpoint_phase_begins(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     order = []
@@ -147,53 +149,3 @@ def test_what_the_gpu_still_computes_is_training_not_saving(
         for _ in run.steps():
             run.report(loss=1.0)
     assert order[:3] == ["train", "synchronized", "checkpoint"]
-
-
-# The shipped trainables
-
-
-@pytest.fixture
-def on_meta(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.device]]:
-    """What is put on CUDA goes to the device `meta` instead, which computes shapes alone, and as CUDA does refuses tensors of the CPU;
-    the devices of all losses."""
-    losses: list[torch.device] = []
-    tensor_to, module_to = torch.Tensor.to, nn.Module.to
-
-    def moved(original: Any) -> Any:
-        def to(self: Any, *where: Any, **how: Any) -> Any:
-            return original(self, *("meta" if one == "cuda" else one for one in where), **how)
-
-        return to
-
-    def step(batch: Any, parts: int, loss_of: Any, *, optimizer: Any, scaler: Any) -> float:
-        loss = loss_of(batch)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.device)
-        return 0.0
-
-    class Once(SpotSafe):
-        def __init__(self, **parts: Any) -> None:
-            super().__init__(steps=1)
-
-        def report(self, **metrics: Any) -> None:
-            self._step, self._reported = 1, True
-
-    monkeypatch.setattr(torch.Tensor, "to", moved(tensor_to))
-    monkeypatch.setattr(nn.Module, "to", moved(module_to))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    for module in (digits_mlp, digits_cnn, char_lm):
-        monkeypatch.setattr(module, "SpotSafe", Once)
-        monkeypatch.setattr(module, "accumulated_step", step)
-    yield losses
-    measured.forget()
-
-
-@pytest.mark.parametrize("module", [digits_mlp, digits_cnn, char_lm])
-def test_a_shipped_trainable_trains_on_the_gpu_where_there_is_one(
-    on_meta: list[torch.device], module: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if module is char_lm:  # it reads its validation loss itself
-        monkeypatch.setattr(torch.Tensor, "__float__", lambda loss: 0.0 if loss.is_meta else loss.item())
-    module.train({"width": 16, "depth": 1, "batch_size": 512, "dropout": 0.1})
-    assert {device.type for device in on_meta} == {"meta"}

@@ -5,7 +5,6 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import minimize_scalar
 
 from tuner.domain.time import NS
 from tuner.tuning.checkpointing import (
@@ -44,6 +43,8 @@ def test_the_interval_is_the_one_that_daly_published(mean_min: int, published_mi
 
 @pytest.mark.parametrize("part", [1e-6, 1e-4, 1e-3, 0.01, 0.1, 0.5, 1, 1.9])
 def test_no_interval_makes_a_training_noticeably_shorter_than_dalys(part: float) -> None:
+    from scipy.optimize import minimize_scalar  # takes half a second
+
     mean = HOUR_NS
     cost = round(part * mean)
     best = minimize_scalar(run_time, bounds=(1e-5 * mean, 2 * mean), args=(cost, mean), options={"xatol": 1})

@@ -6,8 +6,6 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.integrate import quad
-from scipy.stats import t as student
 
 from tuner.tuning.continuing import FEWEST, Outlook, outlooks
 
@@ -61,6 +59,9 @@ def test_an_expected_gain_is_no_less_than_that_of_the_mean_and_falls_with_the_be
 @pytest.mark.parametrize("best", [-2.0, 0.0, 1.0, 4.0])
 @pytest.mark.parametrize("degrees", [2, 3, 30])
 def test_an_expected_gain_is_the_mean_of_what_is_above_the_best(best: float, degrees: int) -> None:
+    from scipy.integrate import quad  # both take half a second
+    from scipy.stats import t as student
+
     outlook = Outlook(0.5, 0.7, degrees)
     wanted, _ = quad(lambda x: (0.5 + 0.7 * x - best) * student.pdf(x, degrees), (best - 0.5) / 0.7, math.inf)
     assert outlook.gain(best) == pytest.approx(wanted, rel=1e-5)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import norm
 
 from tests.strategies import examples, spaces
 from tuner.domain.records import PastTrial
@@ -110,6 +109,8 @@ def test_a_trial_that_is_better_than_its_neighbours_is_foretold_to_stay_so() -> 
 
 @given(st.floats(-30, 10))
 def test_the_logarithm_of_expected_improvement_is_right_where_it_can_be_told(u: float) -> None:
+    from scipy.stats import norm  # takes half a second
+
     found = float(log_expected_improvement(np.array([u]))[0])
     if u > -5:
         assert found == pytest.approx(math.log(u * norm.cdf(u) + norm.pdf(u)), rel=1e-6, abs=1e-6)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import fakes, postgres
+from tests import fakes
 from tests.fakes import FakeService
 from tests.service.passes import launch_of
 from tests.store import hammer
@@ -19,22 +19,15 @@ from tuner.service.keeper import Keeper
 from tuner.store import jobs, ledger
 from tuner.store.database import Database, newest_revision
 
-with_postgresql = pytest.mark.skipif(postgres.programs() is None, reason="this machine has no PostgreSQL")
 
-
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=with_postgresql)])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.needs("postgresql"))])
 def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FakeService]:
     made = fakes.service_in(tmp_path / "home")
-    if request.param == "sqlite":
-        yield made
+    if request.param == "postgresql":
         made.database.dispose()
-        return
+        made = FakeService(made.settings, Database(request.getfixturevalue("postgres_url")))
+    yield made
     made.database.dispose()
-    with postgres.server() as url:
-        database = Database(url)
-        database.migrate()
-        yield FakeService(made.settings, database)
-        database.dispose()
 
 
 def upgrade(service: FakeService, folder: Path) -> None:
@@ -95,20 +88,18 @@ def test_a_service_that_runs_goes_on_and_one_that_starts_says_why_it_does_not(
         Database(service.database.url.render_as_string(hide_password=False)).migrate()
 
 
-@with_postgresql
-def test_a_migration_waits_its_turn_among_drivers_at_work(tmp_path: Path) -> None:
+@pytest.mark.needs("postgresql")
+def test_a_migration_waits_its_turn_among_drivers_at_work(postgres_url: str, tmp_path: Path) -> None:
     """It locks tables that a driver's transaction locks in another order: it gives way, and tries again."""
     names = [f"job_{number:016}" for number in range(70, 72)]
-    with postgres.server() as url:
-        database = Database(url)
-        database.migrate()
-        create(database, new_job(JOB))
-        for name in names:
-            create(database, new_job(name, limits=budget(10**6, 10**6)))
-        with crowd(hammer.renew_for, database, [(number, 30) for number in range(70, 72)]):
-            made_up.migrate(url, tmp_path)
-        assert database.revision() == made_up.REVISION
-        with database.read() as db:
-            assert [ledger.faults(db, name) for name in names] == [[]] * 2
-            assert all(ledger.account(db, name).posted.usd.micro_usd > 0 for name in names)
-        database.dispose()
+    database = Database(postgres_url)
+    create(database, new_job(JOB))
+    for name in names:
+        create(database, new_job(name, limits=budget(10**6, 10**6)))
+    with crowd(hammer.renew_for, database, [(number, 30) for number in range(70, 72)]):
+        made_up.migrate(postgres_url, tmp_path)
+    assert database.revision() == made_up.REVISION
+    with database.read() as db:
+        assert [ledger.faults(db, name) for name in names] == [[]] * 2
+        assert all(ledger.account(db, name).posted.usd.micro_usd > 0 for name in names)
+    database.dispose()

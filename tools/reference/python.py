@@ -121,7 +121,7 @@ def _answer(annotation: Any) -> Any:
         return annotation
     steps, _, returned = get_args(annotation)
     items = [get_args(one)[0] for one in get_args(steps) if get_origin(one) is Item]
-    return Iterator[items[0]] if items else returned
+    return Iterator[items[0]] if items else returned  # type: ignore[valid-type]
 
 
 def _code(text: str) -> str:

@@ -109,7 +109,8 @@ def _type(schema: dict[str, Any]) -> str:
         return f"list of {_type(schema.get('items', {}))}"
     if schema.get("type") == "object" and isinstance(schema.get("additionalProperties"), dict):
         return f"name → {_type(schema['additionalProperties'])}"
-    return {"object": "mapping", "string": "text"}.get(schema.get("type", ""), schema.get("type", "any"))
+    kind: str = schema.get("type", "any")
+    return {"object": "mapping", "string": "text"}.get(kind, kind)
 
 
 def _shape(name: str, shape: dict[str, Any]) -> str:

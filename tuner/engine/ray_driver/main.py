@@ -32,6 +32,7 @@ from tuner.engine.ray_driver.actuator import Actuator
 from tuner.engine.ray_driver.inheritance import HEIRS_MAX, Copier, heirs_of
 from tuner.engine.ray_driver.machines import Machines
 from tuner.engine.ray_driver.orders import MemoryLimit, Orders, package_of
+from tuner.engine.ray_driver.seat import Seat
 from tuner.engine.ray_driver.spot_gate import SpotGate
 from tuner.engine.ray_driver.tuning_run import run_tune
 from tuner.engine.recovery import recover
@@ -292,6 +293,7 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
         settings.spot_wait_s,
         args.code,
         storage=settings.storage,
+        seat=Seat,
         is_there=is_there,
     )
     if (why := gate.refusal(died_at=died_at)) is not None:

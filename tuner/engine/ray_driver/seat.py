@@ -10,11 +10,7 @@ from tuner.domain.job import Resources
 from tuner.domain.offer import Offer
 from tuner.engine.ray_node.gpus import hide_those_of_others
 from tuner.engine.worker import BORN_NS
-from tuner.engine.worker.self_test import Verdict, self_test
-
-
-class SeatLost(Exception):
-    """Its machine or its process is gone, and what was tested there with it."""
+from tuner.engine.worker.self_test import SeatLost, Verdict, self_test
 
 
 class Tester:

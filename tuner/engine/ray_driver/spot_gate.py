@@ -8,10 +8,10 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count, cycle
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tuner.domain.cost import CostKind
 from tuner.domain.errors import Unavailable
@@ -23,14 +23,16 @@ from tuner.domain.records import OpenHold
 from tuner.domain.time import NS, Instant
 from tuner.engine.code_digest import code_of
 from tuner.engine.ray_driver.orders import package_of
-from tuner.engine.ray_driver.seat import Seat, SeatLost
 from tuner.engine.recovery import lost_of
-from tuner.engine.worker.self_test import Verdict
+from tuner.engine.worker.self_test import SeatLost, Verdict
 from tuner.store import above, jobs, launches, ledger, self_tests
 from tuner.store.database import Connection, Database
 from tuner.store.jobs import JobRow
 from tuner.store.journal import end_open
 from tuner.store.self_tests import SelfTest, refusal
+
+if TYPE_CHECKING:  # it imports Ray, which takes a second
+    from tuner.engine.ray_driver.seat import Seat
 
 # The test may take this part of the money that is left, and ten minutes in any case; where machines are free, a day.
 SHARE = 10
@@ -58,7 +60,7 @@ class SpotGate:
     wait_s: float
     seen: str | None = None
     storage: str = ""
-    seat: Callable[[Offer, Resources], Seat] = Seat
+    seat: Callable[[Offer, Resources], "Seat"] = field(kw_only=True)
     is_there: Callable[[Offer], bool] = lambda offer: True
 
     def refusal(self, *, died_at: Instant | None) -> str | None:
@@ -161,7 +163,7 @@ class SpotGate:
         rate = offer.rate(cpus=size.cpus, gpus=size.gpus)
         return comes, offer.market == "spot" and not comes, rate.price.micro_usd_per_hour
 
-    def _paid(self, seat: Seat, offer: Offer, number: int) -> Verdict | None:
+    def _paid(self, seat: "Seat", offer: Offer, number: int) -> Verdict | None:
         size, name = self.row.spec.resources, hold_id(self.row.id, SELF_TEST, self.epoch, number)
         rate = offer.rate(cpus=size.cpus, gpus=size.gpus)
         with self.database.write("gate.hold") as db:
@@ -180,7 +182,7 @@ class SpotGate:
             with self.database.write("gate.settle") as db:
                 ledger.settle(db, self.row.project, self.row.id, name, used, _now())
 
-    def _answer(self, seat: Seat, limit_ns: int) -> Verdict | None:
+    def _answer(self, seat: "Seat", limit_ns: int) -> Verdict | None:
         seat.begin(self._order(limit_ns))
         if self._awaited(seat.answered, limit_ns / NS):
             return seat.verdict()

@@ -33,6 +33,10 @@ class Verdict:
     lasting: bool = True
 
 
+class SeatLost(Exception):
+    """The machine or the process that runs the self-test is gone."""
+
+
 class _Failed(Exception):
     """With the verdict."""
 

@@ -1,0 +1,99 @@
+"""The three Ray clusters that the tests of a run share.
+
+Each is started by the first test that uses it. `GROUPS` in tests/conftest.py sends all files that use one of them to the same
+pytest worker, which runs them one after the other.
+"""
+
+from collections.abc import Iterator
+
+import fsspec
+import pytest
+
+from tests.engine.object_storage import Proxy, moto_server
+from tests.system.serving import Served
+from tests.system.spot_cluster import OnSpot, SpotCluster, left_of
+from tuner.engine.ray_cluster import Dashboard, LocalHead
+
+GPUS = 3
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A service and its Ray with logical GPUs. Tests leave both running and undamaged."""
+    service = Served(tmp_path_factory.mktemp("home"), gpus=GPUS).start()
+    yield service
+    service.stop()
+
+
+@pytest.fixture(scope="session")
+def local_head(served: Served) -> LocalHead:
+    """The Ray head of `served`."""
+    return LocalHead(served.home)
+
+
+@pytest.fixture(scope="session")
+def dashboard(local_head: LocalHead) -> Iterator[Dashboard]:
+    found = Dashboard(local_head.find_or_start().dashboard_url, local_head.token, timeout_s=60)
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="session")
+def broken_before(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The service of `breakable`, in whatever state the last test left it."""
+    with moto_server() as port:
+        proxy = Proxy(port)
+        service = Served(
+            tmp_path_factory.mktemp("breakable"),
+            prices="local=0.20",
+            TUNER_LOCAL_CPUS="4",
+            TUNER_STORAGE="s3://checkpoints/of/jobs",
+            AWS_ENDPOINT_URL=proxy.url,
+            AWS_ACCESS_KEY_ID="key",
+            AWS_SECRET_ACCESS_KEY="secret",
+            AWS_DEFAULT_REGION="us-east-1",
+        )
+        storage_of(service).mkdir("checkpoints")
+        service.start()
+        yield service
+        service.stop()
+        assert any(call.startswith("PUT /checkpoints/of/jobs/default/job_") for call in proxy.asked)
+        proxy.close()
+
+
+@pytest.fixture
+def breakable(broken_before: Served) -> Served:
+    """A service whose processes tests may kill. It runs four trials at once, at $0.05 an hour each, and stores checkpoints in
+    S3 over HTTP."""
+    if broken_before.process.poll() is not None:
+        broken_before.start()
+    return broken_before
+
+
+def storage_of(service: Served) -> fsspec.AbstractFileSystem:
+    """Return the storage of `breakable`, seen by a client of its own that caches nothing."""
+    environment = service.environment
+    return fsspec.filesystem(
+        "s3",
+        endpoint_url=environment["AWS_ENDPOINT_URL"],
+        key=environment["AWS_ACCESS_KEY_ID"],
+        secret=environment["AWS_SECRET_ACCESS_KEY"],
+        client_kwargs={"region_name": environment["AWS_DEFAULT_REGION"]},
+        skip_instance_cache=True,
+        use_listings_cache=False,
+    )
+
+
+@pytest.fixture(scope="session")
+def on_spot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnSpot]:
+    """A service on one on-demand node and three spot nodes, which tests may preempt: one trains, one comes back, one is free."""
+    cluster = SpotCluster(tmp_path_factory.mktemp("spot"), spot=3, replace_after="1s")
+    service = OnSpot(cluster, TUNER_SPOT_WAIT="8")
+    try:
+        cluster.wait()
+        yield service.start()
+    finally:
+        if hasattr(service, "process"):
+            service.stop()
+        cluster.stop()
+    assert left_of(cluster.home) == []

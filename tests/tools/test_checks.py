@@ -1,0 +1,309 @@
+"""Each check of `make lint` reports a planted error with its file and line."""
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+import typer
+
+from tools.checks import ROOT, Problem, core, docs, examples, monitoring, mutants
+from tools.checks import __main__ as program
+from tools.checks.blocks import InvalidBlock, blocks, commands, words_of
+from tools.mutants import planted
+from tools.planted import Mutant
+
+PAGE = """# A page
+<!-- test: page run -->
+
+```console
+$ tuner plan job.yaml \\
+    --json
+# a comment
+X=1 tuner spend --csv > file.csv
+```
+
+<!-- test: file job.yaml -->
+```yaml
+name: a
+```
+
+- in a list
+
+  ~~~python
+  if True:
+      print(1)
+  ~~~
+
+<!-- test: parse needs a cloud -->
+```console
+tuner watch JOB
+```
+"""
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def said(problems: Iterable[Problem], root: Path) -> list[str]:
+    return [f"{one.path.relative_to(root)}:{one.line}: {one.message}" for one in problems]
+
+
+def test_blocks_have_their_language_mark_and_text(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    found = blocks(page)
+    assert [(one.line, one.language, one.mark, one.detail) for one in found] == [
+        (4, "console", "run", ""),
+        (12, "yaml", "file", "job.yaml"),
+        (18, "python", "run", ""),
+        (24, "console", "parse", "needs a cloud"),
+    ]
+    assert found[2].text == "if True:\n    print(1)\n"
+    assert commands(found[0]) == ["tuner plan job.yaml --json", "X=1 tuner spend --csv > file.csv"]
+    assert words_of(commands(found[0])[1]) == ["tuner", "spend", "--csv"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("\n```console\nmake\n", ":2: the block has no end"),
+        ("```console\nmake\n\n```python\n```\n", ":4: the block that begins on line 1 is still open"),
+        ("<!-- test: later -->\n```console\nmake\n```\n", ":1: unknown mark `later`"),
+        ("<!-- test: page later -->\n", ":1: unknown mark `later`"),
+    ],
+)
+def test_invalid_blocks_are_refused(text: str, message: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    with pytest.raises(InvalidBlock, match=message):
+        blocks(page)
+
+
+# A block, the line of it that is wrong, and the message.
+EXAMPLES = [
+    ("<!-- test: elsewhere tests/gone.py -->\n```toml\n```", 2, "there is no test tests/gone.py"),
+    ("```toml\na = 1\n```", 1, "`toml` does not fit the mark"),
+    ("<!-- test: run -->\n```yaml\npriority: 1\n```", 2, "`yaml` does not fit the mark"),
+    ("<!-- test: file -->\n```text\n```", 2, "name the file after `file`"),
+    ("```console\n# nothing\n```", 1, "the block has no command"),
+    ("```console\ntuner bills JOB\n```", 1, "`tuner bills JOB`: there is no command `tuner bills`"),
+    ("```console\ntuner bill JOB --euro\n```", 1, "`tuner bill JOB --euro`: No such option: --euro"),
+    ("```console\ntuner topup JOB --usd much\n```", 1, "`tuner topup JOB --usd much`: Invalid value"),
+    ("```console\nmake all X=1\n```", 1, "`make all X=1`: the Makefile has no target all"),
+    ("```console\nray start --heads\n```", 1, "`ray start --heads`: No such option"),
+    ("```console\npython -m tuner.gone\n```", 1, "`python -m tuner.gone`: there is no module tuner.gone"),
+    (
+        "```console\npython -m pytest tests/gone.py\n```",
+        1,
+        "`python -m pytest tests/gone.py`: there is no test",
+    ),
+    ("```console\nhelm install\n```", 1, "`helm install` is a command of another program: mark the block"),
+    ("```python\nx = 1\nif x\n```", 3, "not Python: expected ':'"),
+    ("```python\nimport os\n```", 2, "F401 `os` imported but unused"),
+    ("```python\n\nprint(missing)\n```", 3, "F821 Undefined name `missing`"),
+    ("<!-- test: program shown.py -->\n```python\nx = 1\n```", 2, "the block differs from shown.py"),
+    ("```yaml\nbudget: {euro: 1}\n```", 1, "not a job file: /budget/euro: Extra inputs"),
+    ("```yaml\npriority: high\n```", 1, "not a job file: /priority: Input should be a valid"),
+    ("```json\n{\n  a: 1}\n```", 3, "not JSON: Expecting property name"),
+    ("Then type `tuner bills JOB`.", 1, "`tuner bills JOB`: there is no command `tuner bills`"),
+    ("Use\n`tuner bill --euro`.", 2, "`tuner bill --euro`: there is no option --euro"),
+]
+
+
+def test_wrong_examples_are_reported(tmp_path: Path) -> None:
+    text, expected = "", []
+    for block, line, message in EXAMPLES:
+        expected.append((text.count("\n") + line, message))
+        text += f"{block}\n\n"
+    write(tmp_path, {"docs/page.md": text, "Makefile": "test:\n\ttrue\n", "shown.py": "x = 2\n"})
+    found = sorted((one.line, one.message) for one in examples.check(tmp_path))
+    assert [line for line, _ in found] == [line for line, _ in sorted(expected)]
+    for (_, message), (_, start) in zip(found, sorted(expected), strict=True):
+        assert message.startswith(start)
+
+
+def test_valid_examples_pass_unless_a_page_to_follow_has_an_untested_command(tmp_path: Path) -> None:
+    page = (
+        "Type `tuner bill JOB --json`, `tuner pause|resume JOB`.\n\n"
+        "<!-- test: run -->\n```console\ntuner best JOB --json | jq .\nmake test\npython -m pytest\n```\n\n"
+        "<!-- test: fragment -->\n```python\nprint(missing)\n```\n\n```yaml\nbudget: {usd: 1}\n```\n\n"
+        "```console\ntuner jobs\n```\n"
+    )
+    write(tmp_path, {"README.md": page, "Makefile": "test:\n\ttrue\n"})
+    (found,) = examples.check(tmp_path)
+    assert (found.line, found.message) == (
+        19,
+        "all commands on this page must run in a test: mark the block `run` or `start`",
+    )
+
+
+def test_links_that_lead_nowhere_are_reported(tmp_path: Path) -> None:
+    page = (
+        "[1](other.md), [2](other.md#a-code-and-a-link), [3](https://example.com/x#y), [4](other.md)\n"
+        "```text\n[5](in-a-block.md)\n```\n"
+        "[6](gone.md) and [7](other.md#no-heading)\n# Here\n[8](#here), [9](#there)\n"
+    )
+    other = "# A `code` and [a link](README.md)\n```text\n# no heading\n```\n"
+    write(tmp_path, {"README.md": page, "other.md": other})
+    assert said(docs.links(tmp_path), tmp_path) == [
+        "README.md:5: the link leads nowhere: gone.md",
+        "README.md:5: other.md has no heading for #no-heading",
+        "README.md:7: README.md has no heading for #there",
+    ]
+
+
+def test_tables_that_differ_from_the_code_are_reported(tmp_path: Path) -> None:
+    listed = "| name |\n| --- |\n| `TUNER_OLD` |\n| `TUNER_HOME` |\n"
+    read = 'get("TUNER_HOME")\nget("TUNER_NEW")\n'
+    write(tmp_path, {"docs/settings.md": listed, "tuner/settings.py": read})
+    assert said(docs.settings(tmp_path), tmp_path) == [
+        "docs/settings.md:3: no setting is called TUNER_OLD",
+        "tuner/settings.py:2: TUNER_NEW is not listed in docs/settings.md",
+    ]
+    lines = (ROOT / "docs/metrics.md").read_text().splitlines()
+    row = next(number for number, line in enumerate(lines, 1) if "tuner_keeper_failures_total" in line)
+    del lines[row - 1]
+    (tmp_path / "docs/metrics.md").write_text("\n".join(lines))
+    (found,) = said(docs.metrics(tmp_path), tmp_path)
+    assert found.startswith(f"docs/metrics.md:{row}: the table differs from the code")
+
+
+def test_stale_reference_pages_are_reported(tmp_path: Path) -> None:
+    write(tmp_path, {"docs/reference/cli.md": "a\nb\n", "docs/reference/rest.md": "a\nb\n"})
+    generated = {"cli.md": "a\nb\n", "rest.md": "a\nc\n", "python.md": "a\n"}
+    message = "the page differs from the code: run `make docs` and commit it"
+    assert said(docs.reference(tmp_path, generated), tmp_path) == [
+        f"docs/reference/rest.md:2: {message}",
+        f"docs/reference/python.md:1: {message}",
+    ]
+
+
+def test_commands_without_help_are_reported() -> None:
+    program, group = typer.Typer(), typer.Typer()
+    program.add_typer(group, name="group")
+
+    @program.command()
+    def explained() -> None:
+        """Do something."""
+
+    @group.command()
+    def unexplained() -> None:
+        raise AssertionError
+
+    line = unexplained.__code__.co_firstlineno
+    (found,) = docs.helps(program)
+    assert (found.path, found.line) == (Path(__file__), line)
+    assert found.message == "the command unexplained has no help text"
+
+
+def broken_core(root: Path) -> None:
+    write(
+        root,
+        {
+            "pyproject.toml": "[tool.coverage.run]\n"
+            'include = [\n    "tuner/money.py",\n    "tuner/gone.py",\n]\n',
+            "tuner/money.py": "a = 1\nif a:  # pragma: no cover\n    pass\n",
+            "tests/test_money.py": "def test_a() -> None: ...\nTestB = Machine.TestCase\n",
+            "Makefile": "CORE_TESTS := tests tests/test_money.py::TestB \\\n"
+            "\t$(addprefix tests/test_,money.py gone.py) \\\n"
+            "\ttests/test_money.py::test_b\n"
+            "CORE_LEAVES := $(addprefix tests/test_money.py::test_,a c)\n"
+            "OTHER := tests/nothing.py\n",
+        },
+    )
+
+
+CORE = [
+    "tuner/money.py:2: the core must be covered without `pragma: no`",
+    "pyproject.toml:4: no file matches tuner/gone.py",
+    "Makefile:2: there is no test tests/test_gone.py",
+    "Makefile:3: there is no test tests/test_money.py::test_b",
+    "Makefile:4: there is no test tests/test_money.py::test_c",
+]
+
+
+def test_missing_parts_of_the_core_are_reported(tmp_path: Path) -> None:
+    broken_core(tmp_path)
+    assert said(core.check(tmp_path), tmp_path) == CORE
+
+
+def test_the_program_prints_problems_and_exits_with_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken_core(tmp_path)
+    monkeypatch.setattr(program, "ROOT", tmp_path)
+    assert program.main(["core"]) == 1
+    assert capsys.readouterr().out.splitlines() == [f"{tmp_path}/{line}" for line in CORE]
+    assert program.main(["cores"]) == 2
+    assert "unknown check cores: use core, docs" in capsys.readouterr().err
+
+
+def test_mutants_that_cannot_be_planted_are_reported(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            "tools/planted.py": '"twice",\n"same",\n"broken",\n"untested",\n"gone",\n',
+            "f.py": "a = 1\nb = 2\nb = 2\n",
+            "t.py": "def test_a() -> None: ...\n",
+        },
+    )
+    found = mutants.check(
+        tmp_path,
+        [
+            Mutant("twice", "f.py", "b = 2", "b = 3", "", ("t.py::test_a",)),
+            Mutant("same", "f.py", "a = 1", "a  =  1", "", ("t.py::test_a",)),
+            Mutant("broken", "f.py", "a = 1", "a =", "", ("t.py::test_b",)),
+            Mutant("untested", "f.py", "a = 1", "a = 2", "", ()),
+            Mutant("gone", "g.py", "a = 1", "a = 2", "", ("t.py::test_a",)),
+            Mutant("gone", "f.py", "a = 1", "a = 2", "", ("t.py::test_a",)),
+        ],
+    )
+    assert said(found, tmp_path) == [
+        "tools/planted.py:1: twice: 'b = 2' occurs 2 times in f.py, not once",
+        "tools/planted.py:2: same: it does not change what f.py does",
+        "tools/planted.py:3: broken: f.py does not compile with the mutant: invalid syntax",
+        "tools/planted.py:3: broken: there is no test t.py::test_b",
+        "tools/planted.py:4: untested: it names no test",
+        "tools/planted.py:5: gone: there is no file g.py",
+        "tools/planted.py:5: there are two mutants gone",
+    ]
+
+
+def test_a_mutant_replaces_its_text_only_if_it_occurs_once() -> None:
+    mutant = Mutant("m", "f.py", "a = 1", "a = 2", "", ())
+    assert planted(mutant, "b = 1") is None
+    assert planted(mutant, "a = 1\na = 1") is None
+    assert planted(mutant, "a = 1") == "a = 2"
+
+
+def test_monitoring_that_names_missing_things_is_reported(tmp_path: Path) -> None:
+    for name in ("deploy/prometheus/rules", "deploy/grafana"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    changes = {
+        "docs/runbook.md": ("## TunerDown\n", "## TunerUp\n`tuner_up`\n"),
+        "deploy/prometheus/rules/alerts.yml": ("tuner_database_up", "tuner_database_on"),
+        "deploy/grafana/dashboards/tuner.json": ("currencyUSD", "currencyEUR"),
+    }
+    write(tmp_path, {name: (ROOT / name).read_text().replace(*change, 1) for name, change in changes.items()})
+    found = [one.partition(": ") for one in said(monitoring.check(tmp_path), tmp_path)]
+    assert [(place.partition(":")[0], message) for place, _, message in found] == [
+        ("deploy/prometheus/rules/alerts.yml", "there is no metric tuner_database_on"),
+        ("docs/runbook.md", "there is no section on the alert TunerDown"),
+        ("docs/runbook.md", "there is no alert TunerUp"),
+        ("docs/runbook.md", "there is no metric tuner_up"),
+        (
+            "deploy/grafana/dashboards/tuner.json",
+            "the dashboard differs from what deploy/grafana/dashboard.py writes",
+        ),
+        ("deploy/grafana/dashboards/tuner.json", "Spent: Grafana has no such unit"),
+    ]
+    text = (tmp_path / "docs/runbook.md").read_text().splitlines()
+    assert [text[int(place.partition(":")[2]) - 1] for place, _, _ in found[2:4]] == [
+        "## TunerUp",
+        "`tuner_up`",
+    ]

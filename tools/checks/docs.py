@@ -1,0 +1,106 @@
+"""Links lead somewhere, and the pages that list what the code has agree with it: settings, metrics, commands, docs/reference."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from typer import Typer
+from typer.main import get_command
+
+from tools.checks import Problem, line_of
+from tools.checks.blocks import pages, prose
+from tools.reference.pages import made
+from tuner.api.families import table
+from tuner.cli.main import app
+
+
+def check(root: Path) -> Iterator[Problem]:
+    yield from links(root)
+    yield from settings(root)
+    yield from metrics(root)
+    yield from reference(root, made())
+    yield from helps(app)
+
+
+def links(root: Path) -> Iterator[Problem]:
+    """Check each link to a file or a heading of the repository; addresses on the web are not asked for."""
+    for page in sorted({*pages(root), *root.glob("*.md"), *(root / "benchmarks").glob("*.md")}):
+        text = prose(page.read_text())
+        for found in re.finditer(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", text):
+            file, heading = found[1], found[2]
+            if "://" in file or file.startswith("mailto:"):
+                continue
+            target, line = page.parent / file if file else page, text.count("\n", 0, found.start()) + 1
+            if not target.exists():
+                yield Problem(page, line, f"the link leads nowhere: {file}")
+            elif heading and target.suffix == ".md" and heading not in headings(target.read_text()):
+                yield Problem(page, line, f"{target.name} has no heading for #{heading}")
+
+
+def headings(text: str) -> set[str]:
+    """Return the anchors that GitHub makes of the headings of a page."""
+    found = re.findall(r"^#+ (.*)$", prose(text), re.MULTILINE)
+    plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", one).replace("`", "").replace("*", "") for one in found]
+    return {re.sub(r"[^\w\- ]", "", one.strip().lower()).replace(" ", "-") for one in plain}
+
+
+def settings(root: Path) -> Iterator[Problem]:
+    """Check that the table in docs/settings.md lists exactly the variables that the settings read."""
+    page, code = root / "docs/settings.md", root / "tuner/settings.py"
+    text, source = page.read_text(), code.read_text()
+    listed = set(re.findall(r"^\| `(TUNER_\w+)`", text, re.MULTILINE))
+    read = set(re.findall(r'"(TUNER_[A-Z_]+)"', source)) - {"TUNER_"}
+    for name in sorted(listed - read):
+        yield Problem(page, line_of(text, f"| `{name}`"), f"no setting is called {name}")
+    for name in sorted(read - listed):
+        yield Problem(code, line_of(source, f'"{name}"'), f"{name} is not listed in docs/settings.md")
+
+
+def metrics(root: Path) -> Iterator[Problem]:
+    """Check the table in docs/metrics.md, which `python -m tuner.api.families` prints."""
+    page = root / "docs/metrics.md"
+    text, expected = page.read_text(), table()
+    first = line_of(text, expected.partition("\n")[0])
+    rest = "\n".join(text.splitlines()[first - 1 :])
+    if not rest.startswith(expected.rstrip("\n")):
+        yield Problem(
+            page,
+            first - 1 + _difference(rest, expected),
+            "the table differs from the code: copy it from `python -m tuner.api.families`",
+        )
+
+
+def reference(root: Path, generated: dict[str, str]) -> Iterator[Problem]:
+    """Check that docs/reference has the pages that `make docs` generates, given by name."""
+    for name, expected in generated.items():
+        page = root / "docs/reference" / name
+        text = page.read_text() if page.is_file() else ""
+        if text != expected:
+            yield Problem(
+                page,
+                _difference(text, expected),
+                "the page differs from the code: run `make docs` and commit it",
+            )
+
+
+def _difference(text: str, expected: str) -> int:
+    """Return the first line that differs."""
+    pairs = enumerate(zip_longest(text.splitlines(), expected.splitlines()), 1)
+    return next((number for number, (one, other) in pairs if one != other), 1)
+
+
+def helps(program: Typer) -> Iterator[Problem]:
+    """Check that each command has a help text."""
+    pending: list[Any] = [get_command(program)]
+    while pending:
+        found = pending.pop()
+        if hasattr(found, "commands"):
+            pending += found.commands.values()
+        elif not found.help:
+            code = inspect.unwrap(found.callback).__code__
+            yield Problem(
+                Path(code.co_filename), code.co_firstlineno, f"the command {found.name} has no help text"
+            )

@@ -1,0 +1,131 @@
+"""External programs that the tests need: which are missing, and how to install them.
+
+    python -m tools.programs    installs the missing ones from Debian, if this user may use apt-get
+
+Programs are installed without starting the services that their packages contain. A program that cannot be installed is
+reported, and its tests are skipped; with `CI=true` its tests fail.
+"""
+
+import glob
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# Asked by Debian's packages before they start a service. Status 101 forbids it: `man invoke-rc.d`.
+POLICY = Path("/usr/sbin/policy-rc.d")
+FORBID_STARTS = "#!/bin/sh\nexit 101\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program as the tests name it."""
+
+    name: str  #: As in `@pytest.mark.needs("…")`.
+    package: str  #: Debian's package that contains it.
+    commands: tuple[
+        tuple[str, ...], ...
+    ]  #: All of these are needed; each by one of its names or path patterns.
+    services: tuple[str, ...] = field(default=())  #: systemd units that the package would start at boot.
+
+    def missing(self) -> bool:
+        return not all(any(map(find, names)) for names in self.commands)
+
+    @property
+    def install_command(self) -> str:
+        return f"apt-get install {self.package}"
+
+
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+PROGRAMS = {
+    program.name: program
+    for program in (
+        Program("chromium", "chromium", (CHROMIUM,)),
+        Program("prometheus", "prometheus", (("prometheus",), ("promtool",)), ("prometheus.service",)),
+        Program("systemd-analyze", "systemd", (("systemd-analyze",),)),
+        Program(
+            "postgresql",
+            "postgresql",
+            tuple((f"/usr/lib/postgresql/*/bin/{name}", name) for name in ("initdb", "postgres", "pg_ctl")),
+            ("postgresql.service",),
+        ),
+    )
+}
+
+
+def find(name: str) -> str | None:
+    """Return the path of a program, by its name or a pattern of its path; the newest version if several match."""
+    if "/" in name:
+        return max(glob.glob(name), default=None)
+    return shutil.which(name)
+
+
+def missing() -> list[Program]:
+    return [program for program in PROGRAMS.values() if program.missing()]
+
+
+def root_prefix() -> list[str] | None:
+    """Return what to put before a command that needs root, or None if this user cannot become root without a password."""
+    if shutil.which("apt-get") is None:
+        return None
+    if os.geteuid() == 0:
+        return []
+    if shutil.which("sudo") and subprocess.run(["sudo", "-n", "true"], capture_output=True).returncode == 0:
+        return ["sudo", "-n"]
+    return None
+
+
+def install(programs: Sequence[Program], prefix: list[str]) -> bool:
+    """Install Debian's packages and return whether that succeeded. Nothing that they contain is started."""
+    packages = [program.package for program in programs]
+    apt_get = [*prefix, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"]
+    with services_not_started(prefix):
+        for words in (["update"], ["install", "-y", "--no-install-recommends", *packages]):
+            # The output of a successful installation is hundreds of lines that nobody needs.
+            done = subprocess.run([*apt_get, *words], capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                print(f"apt-get {' '.join(words)} failed:\n{done.stdout}{done.stderr}", file=sys.stderr)
+                return False
+    if Path("/run/systemd/system").is_dir():
+        units = [unit for program in programs for unit in program.services]
+        if units:  # or they would start when the machine boots
+            subprocess.run([*prefix, "systemctl", "disable", "--quiet", *units], check=False)
+    return True
+
+
+@contextmanager
+def services_not_started(prefix: list[str]) -> Iterator[None]:
+    """Forbid packages to start services. A policy that this machine already has is left unchanged."""
+    if POLICY.exists():
+        yield
+        return
+    write = f"umask 022; printf '%s' '{FORBID_STARTS}' > {POLICY}; chmod 755 {POLICY}"
+    subprocess.run([*prefix, "sh", "-c", write], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run([*prefix, "rm", "-f", str(POLICY)], check=True)
+
+
+def main() -> None:
+    absent = missing()
+    if not absent:
+        return
+    names = ", ".join(program.name for program in absent)
+    prefix = root_prefix()
+    if prefix is None:
+        print(f"missing, and this user cannot install it: {names}. The tests that need it are skipped.")
+        return
+    print(f"installing {names} from Debian, without starting any service")
+    if not install(absent, prefix):
+        sys.exit(1)
+    if absent := missing():
+        print(f"still missing after the installation: {', '.join(one.name for one in absent)}")
+
+
+if __name__ == "__main__":
+    main()
