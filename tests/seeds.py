@@ -17,6 +17,12 @@ def parametrize(metafunc: pytest.Metafunc, *, gate: Iterable[int], every: Sequen
     metafunc.parametrize("seed", list(dict.fromkeys(seeds)))
 
 
+def first(gate: int, every: int) -> list[object]:
+    """Return the seeds below `every`, of which the gate runs those below `gate`."""
+    extended = [pytest.param(seed, marks=pytest.mark.extended) for seed in range(gate, every)]
+    return [*range(gate), *extended]
+
+
 @contextmanager
 def reproducible(test: str, seed: int) -> Iterator[None]:
     """End the message of a failure with the command that runs `test`, a file or a node id, with this seed alone."""

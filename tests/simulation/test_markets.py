@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from tests import seeds
 from tests.simulation.test_simulated_jobs import QuickCurves, check_books, outcome, spec
 from tests.simulation.watched import watched
 from tuner.domain.money import Price, Rate
@@ -72,7 +73,7 @@ def restless(run: SimulatedRun) -> list[str]:
     return moved
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds.first(6, 20))
 def test_whatever_the_markets_do_the_budget_and_all_invariants_hold(seed: int) -> None:
     run = run_of(seed, crash=0.02, repeat=0.02, driver_restart=0.01, loss=0.02)
     invariants = watched(run)
@@ -120,7 +121,7 @@ def test_the_same_money_buys_more_on_spot() -> None:
     assert steps[SPOT] > 2.5 * steps[DEMAND]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds.first(1, 3))
 def test_a_job_at_less_than_its_dearest_price_decides_as_one_that_has_no_dearer(seed: int) -> None:
     """What `auto` keeps back is counted at what was paid, not at the dearest price that a machine of the job may have."""
     told = []

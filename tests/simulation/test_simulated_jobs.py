@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests import seeds
 from tests.strategies import examples
 from tuner.domain.budget import Budget
 from tuner.domain.cost import total
@@ -92,7 +93,7 @@ def outcome(run: SimulatedRun) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds.first(2, 4))
 def test_a_slow_sampler_suggests_the_same_outside_of_a_transaction(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,7 +153,7 @@ def test_trials_bind_and_the_leader_is_finished() -> None:
     assert state.trials[state.leader].status == "completed"
 
 
-@examples(25)
+@examples(15)
 @given(
     seed=st.integers(0, 10**6),
     scheduler=st.sampled_from(["auto", "asha", "asha_stopping", "none"]),
@@ -182,11 +183,11 @@ def test_a_job_topped_up_ends_as_one_that_had_the_money_from_the_start(
 @examples(20)
 @given(seed=st.integers(0, 10**6), scheduler=st.sampled_from(["auto", "asha", "asha_stopping", "none"]))
 def test_restarted_drivers_and_lost_workers_change_no_decision(seed: int, scheduler: SchedulerName) -> None:
-    calm = SimulatedRun(spec("1", scheduler=scheduler, seed=seed, trials=20), terms(1), Curves())
+    calm = SimulatedRun(spec("1", scheduler=scheduler, seed=seed, trials=12), terms(1), Curves())
     calm.run()
     faults = Faults(crash=0.03, repeat=0.2, driver_restart=0.03, clock_jump=0.1, loss=0.1)
     rough = SimulatedRun(
-        spec("1", scheduler=scheduler, seed=seed, trials=20), terms(1), Curves(), faults=faults, seed=seed
+        spec("1", scheduler=scheduler, seed=seed, trials=12), terms(1), Curves(), faults=faults, seed=seed
     )
     rough.run()
     assert outcome(rough) == outcome(calm)
@@ -197,7 +198,7 @@ def learning(usd: str, seed: int, **budget: object) -> JobSpec:
     return replace(spec(usd, **budget), algorithm=Algorithm(scheduler="auto", sampler="auto", seed=seed))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds.first(2, 4))
 def test_restarts_change_no_decision_of_the_model_either(seed: int) -> None:
     calm = SimulatedRun(learning("1", seed, trials=40), terms(1), Curves())
     calm.run()
@@ -208,17 +209,17 @@ def test_restarts_change_no_decision_of_the_model_either(seed: int) -> None:
     assert outcome(rough) == outcome(calm)
 
 
-def test_the_best_trial_reaches_its_last_step_within_the_budget() -> None:
-    """In at least 95 % of runs, of which none spends more than it has."""
+def test_the_best_trial_reaches_its_last_step_within_the_budget(pytestconfig: pytest.Config) -> None:
+    """It does in all of the first 5 runs, and in at least 95 % of 20 in the full run. No run spends more than its budget."""
     finished = []
-    for seed in range(20):
+    for seed in range(20 if pytestconfig.option.all else 5):
         run = SimulatedRun(learning("0.01", seed), terms(2), Curves(), seed=seed)
         run.run()
         check_books(run)
         state = run.loop.state
         assert state.leader is not None
         finished.append(state.trials[state.leader].steps == 27)
-    assert sum(finished) >= 19
+    assert sum(finished) >= 0.95 * len(finished)
 
 
 def test_money_for_a_finish_is_no_excuse_to_spend_nothing() -> None:

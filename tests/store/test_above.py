@@ -205,6 +205,8 @@ class Machine(RuleBasedStateMachine):
     def begin(self) -> None:
         make(self.database, usd=300, gpu_ms=300)
         put(self.database, ORG, A)
+        for job in JOBS:
+            self.place(job=job, usd=15, gpu_ms=5)
 
     @rule(hours=st.integers(1, 30))
     def time_passes(self, hours: int) -> None:
@@ -273,4 +275,4 @@ class Machine(RuleBasedStateMachine):
 
 
 TestAboveMachine = Machine.TestCase
-TestAboveMachine.settings = examples(15, stateful_step_count=20)
+TestAboveMachine.settings = examples(20, stateful_step_count=20)

@@ -93,6 +93,9 @@ class LedgerMachine(RuleBasedStateMachine):
         self.settled.append(held.id)
         self._count(used)
         self._settle(held.id, used)
+        before = self._written()
+        self._settle(held.id, used)
+        assert self._written() == before
 
     @precondition(lambda self: self.settled)
     @rule(data=st.data(), used=st.dictionaries(kinds, costs, max_size=3))
