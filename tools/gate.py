@@ -9,6 +9,7 @@ first run that fails.
 """
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -30,7 +31,17 @@ class Run:
     niceness: int
 
     def start(self, options: list[str], output: IO[bytes]) -> "subprocess.Popen[bytes]":
-        words = [sys.executable, "-m", "pytest", "-m", self.marks, "-n", str(self.workers), *options]
+        words = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-m",
+            self.marks,
+            "-n",
+            str(self.workers),
+            "--durations=50",
+            *options,
+        ]
         # Without cached bytecode, each worker would compile all tests again.
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         return subprocess.Popen(
@@ -45,6 +56,9 @@ RUNS = (Run("system tests", "system", 3, 0), Run("other tests", "not system", 2,
 
 
 def main(options: list[str]) -> int:
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
+    )  # so that `finally` ends the runs
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gate-") as folder:
         outputs = [Path(folder) / f"{number}.log" for number in range(len(RUNS))]
