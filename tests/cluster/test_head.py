@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,6 +79,20 @@ def test_a_killed_part_is_noticed_as_soon_as_it_is_dead_and_the_head_replaced(ho
     assert not list(marked(head.session))
     assert keeper.alive()
     assert keeper.local_resources().cpus == 1
+
+
+def test_a_head_that_is_too_busy_to_answer_is_not_replaced(home: Path) -> None:
+    """Its dashboard stands still for longer than a request waits."""
+    keeper = LocalHead(home, cpus=1, gpus=0)
+    head = keeper.find_or_start()
+    dashboard = psutil.Process(pid_of(head, "dashboard"))
+    dashboard.suspend()
+    wakes = threading.Timer(12.0, dashboard.resume)
+    wakes.start()
+    try:
+        assert LocalHead(home).find_or_start().session == head.session
+    finally:
+        wakes.join()
 
 
 def test_a_half_started_head_is_cleared_away(home: Path) -> None:

@@ -55,8 +55,10 @@ def _lives(process: psutil.Process) -> bool:
 
 def began(served: Served) -> float:
     """When Ray began to run the last worker that there was, in Unix seconds."""
-    head = LocalHead(served.home)
-    dashboard = head.dashboard(head.find_or_start())
+    local = LocalHead(served.home)
+    head = local.found()
+    assert head is not None
+    dashboard = local.dashboard(head)
     answer = dashboard.json(dashboard.call("GET", f"/api/v0/tasks?{urlencode(WORKERS)}"))
     dashboard.close()
     tasks = answer["data"]["result"]["result"]

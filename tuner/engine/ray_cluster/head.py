@@ -30,6 +30,7 @@ from tuner.engine.ray_cluster.nodes import Node, nodes
 from tuner.engine.ray_cluster.processes import kill_marked, mark_of
 
 START_TIMEOUT_S = 90.0
+BUSY_S = 60.0  # for which a head that lives may leave requests unanswered
 STOP_TIMEOUT_S = 20.0
 # The processes without which a head is none: its control service, its scheduler, its HTTP.
 _PARTS = ("gcs_server", "raylet", "dashboard.py")
@@ -133,8 +134,15 @@ class LocalHead:
             return next(node for node in nodes(dashboard) if node.is_head)
 
     def _answers(self, head: Head) -> bool:
+        """Return whether a head answers. One whose processes all live is asked for up to `BUSY_S`: on a busy machine an answer
+        takes longer than a request may, and replacing the head would kill every job on it."""
+        deadline = time.monotonic() + BUSY_S
         with contextlib.closing(self.dashboard(head)) as dashboard:
-            return _ready(dashboard)
+            while not _ready(dashboard):
+                if time.monotonic() > deadline or not head.lives():
+                    return False
+                time.sleep(0.5)
+        return True
 
     def _start(self, deadline: float) -> Head:
         self._clear()
