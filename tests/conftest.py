@@ -106,15 +106,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """When only system tests are run, do not import files that have none: importing all takes each worker 20 s."""
+    """When only system and browser tests are run, do not import files that have none: importing all takes each worker 20 s."""
     is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
-    if (
-        is_test
-        and config.getoption("markexpr") == "system"
-        and "mark.system" not in collection_path.read_text()
-    ):
-        return True
-    return None
+    if not is_test or config.getoption("markexpr") != "system or browser":
+        return None
+    text = collection_path.read_text()
+    return None if "mark.system" in text or "mark.browser" in text else True
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
