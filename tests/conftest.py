@@ -48,7 +48,6 @@ FIRST = (
     "cluster/test_head.py",
     "cluster/test_local_watch.py",
     "chaos/test_short.py",
-    "failpoints/test_matrix.py",
     "training/test_under_ray_tune.py",
     "trainables/test_docs_blocks.py",
     "api/test_openapi.py",
