@@ -81,7 +81,8 @@ def main(options: list[str]) -> int:
                     process.terminate()
                     process.wait()
                 file.close()
-    return max(statuses)
+    # A run that a signal ended has a negative status.
+    return next((status for status in statuses if status), 0)
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ def test_a_killed_part_is_noticed_as_soon_as_it_is_dead_and_the_head_replaced(ho
 
 
 def test_a_head_that_is_too_busy_to_answer_is_not_replaced(home: Path) -> None:
-    """Its dashboard stands still for longer than a request waits."""
+    """The dashboard is suspended for longer than a request waits for its answer."""
     keeper = LocalHead(home, cpus=1, gpus=0)
     head = keeper.find_or_start()
     dashboard = psutil.Process(pid_of(head, "dashboard"))

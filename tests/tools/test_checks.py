@@ -294,7 +294,7 @@ def test_monitoring_that_names_missing_things_is_reported(tmp_path: Path) -> Non
     assert [(place.partition(":")[0], message) for place, _, message in found] == [
         ("deploy/prometheus/rules/alerts.yml", "there is no metric tuner_database_on"),
         ("docs/runbook.md", "there is no section on the alert TunerDown"),
-        ("docs/runbook.md", "there is no alert TunerUp"),
+        ("docs/runbook.md", "no alert is called TunerUp"),
         ("docs/runbook.md", "there is no metric tuner_up"),
         (
             "deploy/grafana/dashboards/tuner.json",

@@ -83,7 +83,7 @@ def _runbook(page: Path, alerts: list[str]) -> Iterator[Problem]:
     for name, section in sections.items():
         line = line_of(text, f"## {name}\n")
         if name not in alerts:
-            yield Problem(page, line, f"there is no alert {name}")
+            yield Problem(page, line, f"no alert is called {name}")
         if re.findall(r"^\*\*(\w+)\*\*: \S", section, re.MULTILINE) != PARTS:
             yield Problem(page, line, f"the section must have the paragraphs {', '.join(PARTS)}")
         look = re.search(r"\*\*Look\*\*.*?(?=^\*\*|\Z)", section, re.MULTILINE | re.DOTALL)
