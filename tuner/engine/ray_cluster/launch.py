@@ -52,6 +52,9 @@ _ENVIRONMENT = {
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
     # Ray runs workers and drivers at nice 15. Whatever else runs on the machine would slow training that is paid by the second.
     "RAY_worker_niceness": "0",
+    # Ray starts idle workers ahead of need. Ours have an environment of their own, so no idle worker is ever used.
+    "RAY_enable_worker_prestart": "0",
+    "RAY_prestart_worker_first_driver": "0",
     "RAY_BACKEND_LOG_LEVEL": "warning",
     "RAY_ROTATION_MAX_BYTES": str(20 << 20),
     "RAY_ROTATION_BACKUP_COUNT": "1",
