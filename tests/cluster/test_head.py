@@ -114,6 +114,7 @@ def test_a_head_that_cannot_start_says_why(tmp_path: Path) -> None:
 def test_stop_leaves_no_process_and_no_directory(home: Path) -> None:
     keeper = LocalHead(home, cpus=1, gpus=0)
     head = keeper.find_or_start()
+    assert keeper.temp_dir.parent.stat().st_mode & 0o777 == 0o700, "other users reach no log or socket of Ray"
     dashboard = Dashboard(head.dashboard_url, keeper.token, timeout_s=60)
     jobs = RayJobs(dashboard)
     jobs.submit("sleeper", "trap '' INT TERM; sleep 1000 & echo started; wait", env={})
@@ -122,13 +123,13 @@ def test_stop_leaves_no_process_and_no_directory(home: Path) -> None:
     LocalHead(home).stop()
     assert not keeper.alive()
     assert not list(marked(head.session))
-    assert not keeper.temp_dir.exists()
+    assert not keeper.temp_dir.parent.exists()
     assert not (home / "ray.json").exists()
 
 
 def test_a_directory_that_somebody_else_could_write_is_refused(tmp_path: Path) -> None:
     keeper = LocalHead(tmp_path)
-    planted = keeper.temp_dir
+    planted = keeper.temp_dir.parent
     os.symlink(tmp_path, planted)
     try:
         with pytest.raises((RayUnavailable, FileExistsError)):

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import os
 import socket
 import sys
 
@@ -14,7 +15,7 @@ from tuner.cli.leaving import LeavingServer
 from tuner.domain.errors import Unavailable
 from tuner.service.cluster import RayCluster
 from tuner.service.controller import Controller
-from tuner.service.doctor import refuse_unfit
+from tuner.service.doctor import refuse_unfit, refuse_without_key, warn_of_open_home
 from tuner.service.figures import has_live_jobs
 from tuner.service.keeper import Keeper
 from tuner.service.leading import Renewing
@@ -33,9 +34,12 @@ def run() -> None:
     )
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    os.umask(0o077)  # whatever the service, and the local Ray that it starts, write is for their user alone
     settings = Settings.from_env()
+    refuse_without_key(settings)  # before one is created
     listening = listen(settings)
     service = build(settings)
+    warn_of_open_home(settings)
     refuse_unfit(settings)
     leading, controller, keeper = Renewing(service.leading), Controller(service), Keeper(service)
     mirrors, storage = Mirrors(service), StorageWatch(service)

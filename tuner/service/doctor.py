@@ -64,6 +64,7 @@ def examine(settings: Settings) -> Findings:
     """Everything that can be told without a job. Changes nothing but a file in the storage, which it removes."""
     parts = [
         of_key,
+        of_home,
         of_database,
         of_replicas,
         of_keys,
@@ -79,6 +80,13 @@ def refuse_unfit(settings: Settings) -> None:
     """For a service that starts, whose database was brought up to date. Raises Unavailable, with what to do."""
     parts = (of_key, of_token, _of_storage_soon, of_node_types)
     for one in (found for part in parts for found in part(settings)):
+        if not one.ok:
+            raise Unavailable(f"{one.part}: {one.seen}; {one.mend}")
+
+
+def refuse_without_key(settings: Settings) -> None:
+    """Raise Unavailable if other machines reach the service and no key was given: a generated key would differ between services."""
+    for one in of_key(settings):
         if not one.ok:
             raise Unavailable(f"{one.part}: {one.seen}; {one.mend}")
 
@@ -122,6 +130,22 @@ def of_key(settings: Settings) -> Iterator[Finding]:
     )
 
 
+def of_home(settings: Settings) -> Iterator[Finding]:
+    """Return whether other users of this machine can read the home directory, which holds the database and the key."""
+    if not settings.home.is_dir():
+        return
+    mode = settings.home.stat().st_mode & 0o777
+    mend = "" if not mode & 0o077 else f"other users of this machine can read it: chmod 700 {settings.home}"
+    yield Finding("home", not mode & 0o077, f"{settings.home} has mode {mode:04o}", mend)
+
+
+def warn_of_open_home(settings: Settings) -> None:
+    """Log a warning if other users of this machine can read the home directory."""
+    for one in of_home(settings):
+        if not one.ok:
+            log.warning("%s; %s", one.seen, one.mend)
+
+
 def _of_given_key(settings: Settings, key: str) -> Finding:
     if is_loopback(settings.host) or len(key) >= SHORTEST_KEY:
         return Finding("key", True, "given as TUNER_API_KEY")
@@ -133,7 +157,7 @@ def _of_given_key(settings: Settings, key: str) -> Finding:
 def _of_key_to_be(settings: Settings) -> Finding:
     """Whoever has others reach a service gives it a key; of services that share a database, each would make one of its own."""
     if is_loopback(settings.host):
-        return Finding("key", True, f"{settings.api_key_path} is made on the first start")
+        return Finding("key", True, f"{settings.api_key_path} is created on the first start")
     seen = f"TUNER_API_KEY is empty, and TUNER_HOST={settings.host} is reached by others than this machine"
     mend = (
         "set TUNER_API_KEY, the same for every service of this database, such as to the output of `openssl rand -hex 32`, "

@@ -63,9 +63,11 @@ class LocalHead:
         self._state_path = self._home / "ray.json"
         self._log_path = self._home / "ray.log"
         self.token_path = self._home / "ray_token"
-        # Short, because Ray puts sockets below it, whose paths may have 107 bytes.
         self.tag = hashlib.sha256(f"{os.getuid()}:{self._home}".encode()).hexdigest()[:8]
-        self.temp_dir = Path(f"/tmp/tuner-{self.tag}")
+        # Ray makes its temporary directory open to everybody, so it lies in one that is not. Both names are short, because Ray
+        # puts sockets below them, whose paths may have 107 bytes.
+        self._private_dir = Path(f"/tmp/tuner-{self.tag}")
+        self.temp_dir = self._private_dir / "ray"
         self._head: Head | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -200,14 +202,23 @@ class LocalHead:
             shutil.rmtree(kept, ignore_errors=True)
             with contextlib.suppress(OSError, shutil.Error):
                 shutil.copytree(self.temp_dir / "session_latest" / "logs", kept, symlinks=True)
-        shutil.rmtree(self.temp_dir, ignore_errors=True)
+        shutil.rmtree(self._private_dir, ignore_errors=True)
 
     def _make_temp_dir(self) -> None:
-        """Its name can be guessed and /tmp is everybody's: what is there already must be a directory of ours alone."""
-        self.temp_dir.mkdir(mode=0o700, exist_ok=True)
-        facts = self.temp_dir.lstat()
-        if self.temp_dir.is_symlink() or facts.st_uid != os.getuid() or facts.st_mode & 0o077:
-            raise RayUnavailable(f"{self.temp_dir} belongs to somebody else: remove it")
+        """Create the directory for Ray's temporary directory with mode 0700.
+
+        Its name can be guessed and /tmp is open to everybody, so an existing one must belong to this user alone.
+
+        Raises:
+            RayUnavailable: It belongs to another user, is a link, or others may read it.
+        """
+        self._private_dir.mkdir(mode=0o700, exist_ok=True)
+        facts = self._private_dir.lstat()
+        if self._private_dir.is_symlink() or facts.st_uid != os.getuid() or facts.st_mode & 0o077:
+            raise RayUnavailable(
+                f"{self._private_dir} belongs to another user or is open to others: remove it"
+            )
+        self.temp_dir.mkdir(exist_ok=True)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
