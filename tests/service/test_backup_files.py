@@ -1,8 +1,10 @@
 """What a backup is as a file, and what `tuner restore` refuses before anything has changed."""
 
 import json
+import sqlite3
 import struct
 import zipfile
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
@@ -20,10 +22,11 @@ from tests.fakes import FakeService
 from tests.service.restoring import back_up, put_back
 from tests.strategies import examples
 from tuner.domain.errors import BadFile, Conflict, Fenced, TunerError, Unavailable
+from tuner.domain.time import Instant
 from tuner.engine.checkpoints import CheckpointStore
 from tuner.service.leading import Leading
 from tuner.store import ledger, postgres_programs
-from tuner.store.backup_file import pack, unpack
+from tuner.store.backup_file import digest, pack, unpack
 from tuner.store.database import MIGRATIONS, Database, newest_revision
 from tuner.store.journal import SqlJournal
 
@@ -257,3 +260,51 @@ def test_postgresql_without_its_programs_says_what_to_install(
         with pytest.raises(Unavailable, match="postgresql-client") as refused:
             call()
         assert "secret" not in str(refused.value)
+
+
+ALTERATIONS = {
+    "a trigger": (
+        "CREATE TRIGGER sneaks AFTER INSERT ON jobs BEGIN DELETE FROM accounts; END",
+        "trigger 'sneaks'",
+    ),
+    "a view": ("CREATE VIEW sneaks AS SELECT * FROM jobs", "view 'sneaks'"),
+    "an append-only table opened": (
+        "DROP TRIGGER entries_no_update; CREATE TRIGGER entries_no_update BEFORE UPDATE ON entries BEGIN SELECT 1; END",
+        "trigger 'entries_no_update'",
+    ),
+    "a negative balance": (
+        "PRAGMA ignore_check_constraints=ON; UPDATE accounts SET posted_usd = -1",
+        "a negative amount",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", ALTERATIONS)
+def test_a_resealed_backup_with_foreign_code_or_amounts_is_refused(
+    service: FakeService, client: TestClient, tmp_path: Path, what: str
+) -> None:
+    fakes.submit(client)
+    back_up(service, tmp_path / "b")
+    about = unpack(tmp_path / "b", tmp_path / "copy")
+    statement, words = ALTERATIONS[what]
+    with closing(sqlite3.connect(tmp_path / "copy")) as db:
+        db.executescript(statement)
+    copy = tmp_path / "copy"
+    pack(copy, replace(about, size_bytes=copy.stat().st_size, sha256=digest(copy)), tmp_path / "resealed")
+    with pytest.raises(BadFile, match=words):
+        put_back(service, tmp_path / "resealed")
+    assert client.get("/v1/jobs").json()["items"], "nothing changed"
+
+
+def test_a_backup_with_another_member_or_from_the_future_is_refused(
+    service: FakeService, tmp_path: Path
+) -> None:
+    back_up(service, tmp_path / "b")
+    about = unpack(tmp_path / "b", tmp_path / "copy")
+    pack(tmp_path / "copy", replace(about, taken_at=Instant(about.taken_at + 10**18)), tmp_path / "later")
+    with pytest.raises(BadFile, match="which is in the future"):
+        put_back(service, tmp_path / "later")
+    with zipfile.ZipFile(tmp_path / "b", "a") as file:
+        file.writestr("../../etc/passwd", "x")
+    with pytest.raises(BadFile, match=r"a member '\.\./\.\./etc/passwd'"):
+        put_back(service, tmp_path / "b")

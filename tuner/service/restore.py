@@ -6,20 +6,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.domain.errors import Conflict
+from tuner.domain.errors import BadFile, Conflict
 from tuner.domain.ledger import Account
-from tuner.domain.time import Instant, rfc3339
+from tuner.domain.time import NS, Instant, rfc3339
 from tuner.engine.checkpoints import CheckpointStore, Found
 from tuner.engine.storage_words import explained
 from tuner.service.leading import ROLE
 from tuner.service.wiring import system_now
 from tuner.settings import Settings
-from tuner.store import copies, restored
+from tuner.store import copies, restored, sqlite_copies
 from tuner.store.backup_file import About, unpack
 from tuner.store.database import Database, knows_revision, newest_revision
 from tuner.store.restored import Books, Checkpoint, Paused
 
 AT_ONCE = 16  # requests to the storage
+FUTURE_NS = 5 * 60 * NS  # by which the clock of the machine that made a backup may be ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ def restore(
             copy = Path(name) / "copy"
             about = unpack(file.expanduser(), copy)
             _refuse_unfit(about, database)
+            _refuse_future(about, now())
             before = copies.there(database, now())
             if before.led_by is not None:
                 raise Conflict(
@@ -110,6 +112,28 @@ def _refuse_unfit(about: About, database: Database) -> None:
         )
 
 
+def _refuse_future(about: About, now: Instant) -> None:
+    if about.taken_at > now + FUTURE_NS:
+        raise BadFile(
+            f"it says that it was made at {rfc3339(about.taken_at)}, which is in the future: set this machine's clock right, or take "
+            "another backup"
+        )
+
+
+def _refuse_altered(copy: Path) -> None:
+    """Raise BadFile if a SQLite copy has code or balances that tuner cannot have written. The seal does not protect against whoever
+    makes a new one."""
+    with tempfile.TemporaryDirectory(prefix="tuner-restore-") as name:
+        fresh = Path(name) / "fresh"
+        database = Database(f"sqlite:///{fresh}")
+        try:
+            database.migrate()
+        finally:
+            database.dispose()
+        sqlite_copies.refuse_foreign_code(copy, sqlite_copies.triggers_and_views(fresh))
+    sqlite_copies.refuse_negative_balances(copy)
+
+
 def _put(
     database: Database,
     copy: Path,
@@ -123,6 +147,7 @@ def _put(
     if about.kind == "postgresql":
         copies.put(database, copy, at=now)
         return _made_right(database, about, known, now), None
+    _refuse_altered(copy)
     staged = Database(f"sqlite:///{copy}", failpoint=failpoint)
     try:
         books = _made_right(staged, about, known, now)

@@ -57,6 +57,12 @@ def unpack(file: Path, to: Path) -> About:
         with zipfile.ZipFile(file) as packed:
             with packed.open(ABOUT) as said:
                 about = _about(said.read(ABOUT_BYTES))
+            members = sorted(packed.namelist())
+            if members != sorted((ABOUT, NAMES[about.kind])):
+                other = next((name for name in members if name not in (ABOUT, NAMES[about.kind])), members[0])
+                raise BadFile(
+                    f"{file} was altered: it has a member {other[:100]!r} that no backup has, or one twice"
+                )
             with packed.open(NAMES[about.kind]) as inside, _private(to) as target:
                 found = _copied(inside, target, about.size_bytes)
     except OSError as error:

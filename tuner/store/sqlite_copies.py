@@ -4,7 +4,7 @@ import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing
 from pathlib import Path
 
@@ -57,6 +57,47 @@ def check(path: Path) -> None:
         said = [str(error)]
     if said != ["ok"]:
         raise BadFile(f"{path} is damaged: {'; '.join(one for one in said[:3] if one != 'ok')}")
+
+
+def refuse_foreign_code(path: Path, known: Collection[tuple[str, str, str]]) -> None:
+    """Raise BadFile if the database has a trigger or view that is not among `known`: such code would run on every later write.
+
+    Args:
+        known: Type, name and SQL text of each trigger and view of a database of this version.
+    """
+    for found in triggers_and_views(path):
+        if found not in known:
+            raise BadFile(
+                f"the backup has a {found[0]} {found[1][:100]!r} that tuner did not make: it was altered"
+            )
+
+
+def refuse_negative_balances(path: Path) -> None:
+    """Raise BadFile if an account has a negative limit, or a negative amount posted or held."""
+    try:
+        with closing(_open(path)) as db:
+            names = [row[1] for row in db.execute("PRAGMA table_info(accounts)")]
+            amounts = [name for name in names if name.startswith(("posted_", "held_", "limit_"))]
+            below = " OR ".join(f'"{name}" < 0' for name in amounts)
+            found = (
+                db.execute(f"SELECT job FROM accounts WHERE {below} LIMIT 1").fetchone() if below else None
+            )
+    except sqlite3.DatabaseError as error:
+        raise BadFile(f"{path} is damaged: {error}") from error
+    if found is not None:
+        raise BadFile(
+            f"the backup's account of job {str(found[0])[:100]} has a negative amount: it was altered"
+        )
+
+
+def triggers_and_views(path: Path) -> frozenset[tuple[str, str, str]]:
+    """Return type, name and SQL text of each trigger and view. Raises BadFile if the database cannot be read."""
+    query = "SELECT type, name, sql FROM sqlite_master WHERE type IN ('trigger', 'view')"
+    try:
+        with closing(_open(path)) as db:
+            return frozenset((row[0], row[1], row[2] or "") for row in db.execute(query))
+    except sqlite3.DatabaseError as error:
+        raise BadFile(f"{path} is damaged: {error}") from error
 
 
 def _copy(source: Path, to: Path) -> None:
