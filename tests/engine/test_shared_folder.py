@@ -367,3 +367,22 @@ def test_the_one_that_is_known_comes_before_others_of_its_step(
         found = store.newest_valid(TRIAL, tmp_path / "here", at_most=2, expected=expected)
         assert found is not None
         assert (found[1] / "state.pt").read_text() == text
+
+
+@pytest.mark.parametrize("path", [1, None, ["x"], {"a": 1}, "a folder"], ids=str)
+def test_a_tampered_manifest_is_skipped_for_the_checkpoint_before(
+    store: CheckpointStore, folder: Path, tmp_path: Path, path: object
+) -> None:
+    publish(store, tmp_path, 1, 2)
+    manifest = folder / Found(2, 1).name / MANIFEST
+    if path == "a folder":
+        manifest.unlink()
+        manifest.mkdir()
+    else:
+        written = json.loads(manifest.read_text())
+        written["files"][0]["path"] = path
+        manifest.write_text(json.dumps(written))
+    assert newest(store, tmp_path) == 1
+    found = store.newest_valid(TRIAL, tmp_path / "again", at_most=9, last_try=True)
+    assert found is not None
+    assert found[0] == 1

@@ -9,6 +9,7 @@ import json
 import logging
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,13 +148,15 @@ class CheckpointStore:
             raise CheckpointMissing(
                 f"{self._storage.path(*self._where(trial, found))} is not there"
             ) from error
+        except (IsADirectoryError, NotADirectoryError) as error:
+            raise CheckpointDamaged(f"{found.name}: its manifest is not a file") from error
         try:
             manifest: dict[str, Any] = json.loads(data)
             version, place = (
                 manifest["version"],
                 [manifest[word] for word in ("job", "trial", "step", "attempt")],
             )
-            names = [Path(str(file["path"])) for file in manifest["files"]]
+            names = [_path_of(file) for file in manifest["files"]]
             in_pieces = [pieces_of(file) for file in manifest["files"]]
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise CheckpointDamaged(f"{found.name}: its manifest cannot be read: {error!r}") from error
@@ -235,6 +238,14 @@ class CheckpointStore:
             return bool(self._manifest(trial, found))
         except (CheckpointDamaged, CheckpointMissing):
             return False
+
+
+def _path_of(file: Mapping[str, Any]) -> Path:
+    """Return the path of a manifest's file. Raises TypeError if it is not a text."""
+    path = file["path"]
+    if not isinstance(path, str):
+        raise TypeError(f"a path is a {type(path).__name__}")
+    return Path(path)
 
 
 def _is_within(name: Path) -> bool:
