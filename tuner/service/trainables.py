@@ -1,5 +1,6 @@
 """What can be tuned here: trainables looked at in a process of their own, since importing one runs somebody's code."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -8,6 +9,7 @@ import sys
 from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import BoundedSemaphore, Lock
 from typing import Any, Protocol
@@ -33,8 +35,15 @@ class Described:
 
 
 class Prober(Protocol):
-    def describe(self, entry: str, package: Path | None = None) -> Described:
-        """Never raises for what is wrong with the trainable. `package`: the folder of the package that it comes from."""
+    def describe(self, entry: str, package: Path | None = None, *, fresh: bool = True) -> Described:
+        """Describe a trainable. What is wrong with it is in the answer, and never raised.
+
+        Args:
+            entry: `module:attribute`.
+            package: Folder of the package that it comes from.
+            fresh: Import it again if the last import failed. With False, a failure is remembered until a file that may have caused it
+                changes.
+        """
 
 
 @dataclass
@@ -43,14 +52,18 @@ class SubprocessProber:
     what is being looked at waits for that. Used by many threads."""
 
     limits: Limits = field(default_factory=Limits)
+    _failures: dict[tuple[Hashable, ...], Described] = field(default_factory=dict)
     _looks: dict[Hashable, "Future[Described]"] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
     _room: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(AT_ONCE))
 
-    def describe(self, entry: str, package: Path | None = None) -> Described:
+    def describe(self, entry: str, package: Path | None = None, *, fresh: bool = True) -> Described:
         at = _place(entry, package)
         key, mine = (entry, package, at), Future[Described]()
+        around = (entry, package, _surroundings(entry))
         with self._lock:
+            if not fresh and around in self._failures:
+                return self._failures[around]
             look = self._looks.setdefault(key, mine)
         if look is not mine:
             return look.result()
@@ -62,6 +75,12 @@ class SubprocessProber:
         if at is None or mine.exception() or mine.result().error:
             with self._lock:
                 del self._looks[key]
+                if mine.exception() is None and mine.result().error:
+                    self._failures = {
+                        old: one for old, one in self._failures.items() if old[:2] != (entry, package)
+                    }
+                    # The import may have written bytecode next to the module, so what is around it is looked at again.
+                    self._failures[entry, package, _surroundings(entry)] = mine.result()
         return mine.result()
 
 
@@ -74,6 +93,18 @@ def _place(entry: str, package: Path | None) -> Hashable | None:
         return None
     facts = file.stat()
     return (file, facts.st_mtime_ns, facts.st_size)
+
+
+def _surroundings(entry: str) -> Hashable:
+    """Return what changes if a failing import may have been repaired: the Python files next to the module, and the folders on the import
+    path, whose modification time changes when something is installed into them."""
+    file, found = source_of(entry.partition(":")[0]), list[Hashable]()
+    near = sorted(file.parent.glob("*.py")) if file is not None else []
+    for path in [*near, *map(Path, import_path()), *map(Path, sys.path)]:
+        with contextlib.suppress(OSError):  # it may be gone, or not a folder of this machine
+            facts = path.stat()
+            found.append((path, facts.st_mtime_ns, facts.st_size))
+    return tuple(found)
 
 
 def _probe(entry: str, limits: Limits, package: Path | None) -> Described:
@@ -132,7 +163,7 @@ def listed(prober: Prober, allowed: Sequence[str]) -> list[Described]:
     with ThreadPoolExecutor(2) as pool:
         return [
             found
-            for found in pool.map(prober.describe, entries)
+            for found in pool.map(partial(prober.describe, fresh=False), entries)
             if "has no attribute" not in (found.error or "")
         ]
 
