@@ -177,3 +177,23 @@ def test_a_bad_change_is_pointed_at_and_changes_nothing(
     before = client.get(f"/v1/jobs/{job}").json()
     assert pointer in pointers(client.patch(f"/v1/jobs/{job}", json=change))
     assert client.get(f"/v1/jobs/{job}").json() == before
+
+
+def test_a_body_of_too_many_names_is_refused_with_one_fault(client: TestClient) -> None:
+    answer = client.post("/v1/jobs", json=fakes.body(**{f"unknown_{n}": 1 for n in range(20_000)}))
+    assert answer.status_code == 422
+    assert answer.json()["errors"] == [{"pointer": "", "detail": "has more than 10000 names; send less"}]
+
+
+def test_only_the_first_faults_are_listed(client: TestClient) -> None:
+    answer = client.post("/v1/jobs", json=fakes.body(**{f"unknown_{n}": 1 for n in range(5000)}))
+    assert answer.status_code == 422
+    assert len(answer.json()["errors"]) == 101
+    assert answer.json()["errors"][-1]["detail"] == "has 4900 more faults"
+
+
+def test_a_body_that_repeats_one_of_many_names_is_read_quickly(client: TestClient) -> None:
+    names = ", ".join(f'"name_{n % 9999}": 1' for n in range(10_000))
+    answer = client.post("/v1/jobs", content=f"{{{names}}}", headers={"Content-Type": "application/json"})
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["pointer"] == "/name_0"

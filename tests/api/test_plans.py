@@ -237,3 +237,12 @@ def test_a_plan_that_has_no_pilot_to_go_by_says_so(client: TestClient) -> None:
     asked = {"pilot": {"usd": 0.01}}
     assert any("no pilot has told anything" in said for said in plan(client, asked)["warnings"])
     assert not any("no pilot" in said for said in plan(client, {"step_seconds": 1})["warnings"])
+
+
+def test_a_training_of_too_many_steps_is_refused_at_once(client: TestClient) -> None:
+    size = {"fidelity": {"min": 1, "max": 1_000_000}, "budget": {"usd": 1e6, "trials": 1_000_000}}
+    faults = refused(
+        client, {"step_seconds": 1}, algorithm={"scheduler": "asha", "sampler": "random"}, **size
+    )
+    assert "too large to plan; set fidelity.min to 500 or more" in faults["/fidelity/max"]
+    plan(client, {"step_seconds": 1}, algorithm={"scheduler": "auto", "sampler": "random"}, **size)

@@ -1,6 +1,7 @@
 """Bodies that say one thing."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,8 @@ from fastapi import Request
 from tuner.domain.errors import Fault, Invalid
 
 TWICE = "is there twice: two readers of this body could take two values for it; send it once"
+# A job of the largest size that is accepted has some hundreds. Each unknown name costs a fault, made on the event loop.
+MAX_NAMES = 10_000
 
 
 class _Object(dict[str, Any]):
@@ -18,8 +21,14 @@ class _Object(dict[str, Any]):
 
 
 async def unambiguous(request: Request) -> None:
-    """Raises Invalid for JSON in which an object has a name twice: a proxy or an audit may have read another budget than is taken here.
-    What is no JSON at all is for those who read it to refuse."""
+    """Refuse a body that has too many names, or one name twice in an object.
+
+    A proxy or an audit may have read another value of the repeated name than the service takes. Text that is not JSON is left to
+    those who read it.
+
+    Raises:
+        Invalid: The body is refused. Faults name the repeated names.
+    """
     if request.method in ("GET", "HEAD", "DELETE"):
         return
     faults = [Fault(pointer, TWICE) for pointer in repeated(await request.body())]
@@ -28,14 +37,19 @@ async def unambiguous(request: Request) -> None:
 
 
 def repeated(text: bytes) -> list[str]:
-    """JSON pointers to names that are there twice."""
+    """Return JSON pointers to names that an object has twice. Raises Invalid if there are more than MAX_NAMES names in all."""
     found: list[_Object] = []
+    count = 0
 
     def read(pairs: list[tuple[str, Any]]) -> _Object:
+        nonlocal count
+        count += len(pairs)
+        if count > MAX_NAMES:
+            raise Invalid(Fault("", f"has more than {MAX_NAMES} names; send less"))
         made = _Object(pairs)
         if len(made) < len(pairs):
-            names = [name for name, _ in pairs]
-            made.twice = frozenset(name for name in made if names.count(name) > 1)
+            counts = Counter(name for name, _ in pairs)
+            made.twice = frozenset(name for name, times in counts.items() if times > 1)
             found.append(made)
         return made
 

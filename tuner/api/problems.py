@@ -12,6 +12,8 @@ from starlette.exceptions import HTTPException
 from tuner.domain import errors
 from tuner.schemas.problem import FieldProblem, Problem
 
+MAX_FAULTS = 100  # that one answer lists
+
 STATUS: dict[type[errors.TunerError], int] = {
     errors.Invalid: 422,
     errors.Unauthorized: 401,
@@ -50,7 +52,10 @@ def _on_ours(_request: Request, error: Exception) -> JSONResponse:
 
 def _on_shape(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    fields = [_field(found, error.body) for found in error.errors()]
+    found = error.errors()
+    fields = [_field(one, error.body) for one in found[:MAX_FAULTS]]
+    if len(found) > MAX_FAULTS:
+        fields.append(FieldProblem(pointer="", detail=f"has {len(found) - MAX_FAULTS} more faults"))
     detail = "; ".join(f"{field.pointer or 'body'}: {field.detail}" for field in fields)
     return answer(422, errors.Invalid.title(), detail, kind="invalid", fields=fields)
 

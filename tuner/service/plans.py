@@ -18,6 +18,7 @@ from tuner.planning.plan import Plan as Plan
 from tuner.planning.plan import PlannedRung as PlannedRung
 from tuner.planning.plan import Spread as Spread
 from tuner.planning.scenario import SpotLife
+from tuner.planning.simulations import coarsened
 from tuner.service.plan_candidates import Described as Described
 from tuner.service.plan_candidates import Listed as Listed
 from tuner.service.plan_candidates import Machines as Machines
@@ -30,6 +31,7 @@ from tuner.tuning.checkpointing import Hazard
 
 MAX_CANDIDATES = 50
 MAX_STEPS_FROM = 20
+MAX_PARTS = 2000  # of one training; ten simulations of it take some seconds
 MAX_NS = 366 * 86400 * NS
 NO_PILOT = (
     "no pilot has told anything of this job yet: run one by POST /v1/pilots or tuner pilot, and plan again"
@@ -106,6 +108,7 @@ def plan(service: Service, spec: JobSpec, given: Given) -> Plan:
         raise Invalid(*faults)
     deadline_ns = _deadline_ns(given, service.now())
     evidence = _evidence(service, spec, given)
+    _refuse_too_large(spec, evidence)
     if given.pilot and evidence.source != "pilot":
         evidence = replace(evidence, notes=(*evidence.notes, NO_PILOT))
     candidates = candidates_of(service, spec, evidence, given.machines)
@@ -134,6 +137,23 @@ def plan(service: Service, spec: JobSpec, given: Given) -> Plan:
     from tuner.service.plan_runs import simulate  # the whole simulator, which a start does without
 
     return planner.plan(question, simulate)
+
+
+def _refuse_too_large(spec: JobSpec, evidence: Evidence) -> None:
+    """Raise Invalid if one training has too many steps to simulate.
+
+    The simulator joins steps between rungs into one, but no two rungs: with the scheduler `asha` the first rung is at `fidelity.min`,
+    so that a training of a million times as many steps is simulated in a million parts.
+    """
+    last = spec.fidelity.max or evidence.steps or 1
+    planned = replace(spec, fidelity=replace(spec.fidelity, max=last))
+    parts = coarsened(planned)[1].max or 1
+    if parts > MAX_PARTS:
+        detail = (
+            f"a training of {last} steps whose first rung is at step {spec.fidelity.min} is too large to plan; set fidelity.min to "
+            f"{-(-last // MAX_PARTS)} or more, or algorithm.scheduler to auto"
+        )
+        raise Invalid(Fault("/fidelity/max", detail))
 
 
 def _none_will_do(candidates: Sequence[Candidate], would_do: Sequence[str]) -> str:
