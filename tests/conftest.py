@@ -25,6 +25,7 @@ GROUPS = {
     "steady cluster": (
         "system/test_main_job.py",
         "system/test_bad_user_code.py",
+        "hostile/test_service.py",
         "system/test_control.py",
         "system/test_pages.py",
         "system/test_pilot.py",

@@ -21,7 +21,7 @@ SPOT_SOURCE = "AWS us-east-1 spot, m7i.large a vCPU, 2025-07-28, and g6.xlarge a
 # Whose metadata service says that this machine is to be taken away; the first finds out.
 CLOUDS = ("detect", "aws", "gcp", "azure", "none")
 # Of fsspec's file systems, those that checkpoints can be kept in; none of those that fetch from whatever host a URL names.
-STORAGES = ("file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "hdfs", "memory")
+STORAGES = ("file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "hdfs")
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Settings:
             import_memory_gib=_int(environ, "TUNER_IMPORT_MEMORY_GIB", 8, 1, 10_000) or 0,
             node_prices=_prices(environ.get("TUNER_NODE_PRICES", "")),
             node_types=_path_or_text(environ.get("TUNER_NODE_TYPES", "")),
-            prices=_path(environ.get("TUNER_PRICES", "")),
+            prices=_file(environ, "TUNER_PRICES"),
             egress_usd_per_gb=_usd(environ, "TUNER_EGRESS_USD_PER_GB"),
             storage_usd_per_gb_month=_usd(environ, "TUNER_STORAGE_USD_PER_GB_MONTH"),
             local_cpus=_int(environ, "TUNER_LOCAL_CPUS", None, 1, 10_000),
@@ -186,6 +186,14 @@ def _path(text: str) -> str:
     return str(Path(text).expanduser().absolute()) if text else ""
 
 
+def _file(environ: Mapping[str, str], name: str) -> str:
+    """Return the absolute path of a regular file, or "" if the variable is empty. Raises ValueError for anything else."""
+    path = _path(environ.get(name, ""))
+    if path and not Path(path).is_file():
+        raise ValueError(f"{name}: {path} is not a file; name a file on this machine")
+    return path
+
+
 def _path_or_text(text: str) -> str:
     """Drivers are given what was in the service's file."""
     return text if text.startswith("{") else _path(text)
@@ -204,7 +212,7 @@ def _storage(url: str) -> str:
     if not is_url:
         return str(Path(url).expanduser().absolute())
     if scheme not in STORAGES:
-        known = ", ".join(f"{one}://" for one in STORAGES[:-1])
+        known = ", ".join(f"{one}://" for one in STORAGES)
         raise ValueError(f"TUNER_STORAGE: {scheme}:// is no storage; give a directory, or a URL of {known}")
     if ":" in rest.partition("/")[0].rpartition("@")[0]:
         raise ValueError(

@@ -12,6 +12,7 @@ from tuner.domain.money import Money
 from tuner.domain.time import NS, Instant
 from tuner.domain.window import Window
 from tuner.engine.hours import Hours
+from tuner.engine.loop import SILENT_NS
 from tuner.engine.messages import Progress
 from tuner.engine.simulated.clock import SimulatedClock
 
@@ -111,3 +112,26 @@ def test_a_window_closes_and_says_when_it_opens_next() -> None:
     after(clock, EVENING.left_ns(clock.now()))
     assert windowed.over(clock.now()) == ev.WindowClosed(clock.now())
     assert hours(clock).next_opening(clock.now()) is None
+
+
+def test_a_worker_is_overdue_some_seconds_after_its_lease_or_at_once_after_a_stop() -> None:
+    job = Job()
+    clock = job.loop._clock
+    assert isinstance(clock, SimulatedClock)
+    assert job.loop.overdue() == [], "it has no machine"
+    job.loop.landed(job.trial, 2)
+    job.loop.progress(Progress(job.trial, 2, "running", Meter({"restore": NS})))
+    lease_ns = job.loop.purses[job.trial].lease_ns
+    after(clock, lease_ns - NS + SILENT_NS)
+    assert job.loop.overdue() == []
+    after(clock, 1)
+    assert job.loop.overdue() == [(job.trial, 2)]
+    job.loop.progress(Progress(job.trial, 2, "running", Meter({"restore": 2 * NS})))
+    assert job.loop.overdue() == []
+    job.loop.happened(ev.Asked(clock.now(), "cancel"))
+    assert job.world.stopped == [job.trial]
+    after(clock, SILENT_NS + 1)
+    assert job.loop.overdue() == [(job.trial, 2)]
+    job.loop.lost(job.trial, 2, "it was killed")
+    assert job.loop.end is not None
+    assert job.loop.end.state == "cancelled"

@@ -12,7 +12,7 @@ from ray.air._internal import usage
 from ray.exceptions import RayActorError
 
 from tuner.domain.time import NS
-from tuner.engine.ray_driver import deaths
+from tuner.engine.ray_driver import deaths, tune_hooks
 from tuner.engine.ray_driver.actuator import Actuator
 from tuner.engine.ray_driver.attached import Attached
 from tuner.engine.ray_driver.tune_hooks import ASKED_AT_ONCE, FORGET_AT, STARTS_WITHIN_S, Assigner, Messenger
@@ -27,6 +27,10 @@ class Loop:
         self.end = None
         self.elsewhere: set[str] = set()
         self.told: list[Any] = []
+        self.late: list[tuple[str, int]] = []  # attempts whose worker must have ended
+
+    def overdue(self) -> list[tuple[str, int]]:
+        return self.late
 
     def relocate(self, trial: str, attempt: int) -> bool:
         moves = trial in self.elsewhere
@@ -39,6 +43,7 @@ class Loop:
         return True
 
     def lost(self, trial: str, attempt: int, reason: str, **more: Any) -> None:
+        self.late = [one for one in self.late if one != (trial, attempt)]
         self.told.append((trial, attempt, more))
 
     def progress(self, progress: Any) -> None:
@@ -58,6 +63,13 @@ class Tune:
         self.cached_max = 0
         self._tune_controller = self._actor_manager = self
         self.placed: set[Any] = set()
+        self.futures: set[str] = set()
+        self._tracked_actors_to_task_futures: dict[Any, set[str]] = {}
+        self._actor_task_events = self
+
+    def get_futures(self) -> set[str]:
+        """Of calls of workers that are not answered, or whose answer is not delivered."""
+        return self.futures
 
     def is_actor_started(self, actor: Any) -> bool:
         """What Ray says as soon as it has a machine for the actor, whose process then starts."""
@@ -262,3 +274,62 @@ def test_ray_tune_counts_callbacks_where_a_driver_keeps_it_from_that() -> None:
     """Its own way of counting imports MLflow and others, seconds at the start of each job."""
     assert "air_usage.tag_callbacks(callbacks)" in inspect.getsource(importlib.import_module("ray.tune.tune"))
     assert callable(usage.tag_callbacks)
+
+
+def silent_driver(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[Any]]:
+    """Have one attempt run whose worker is overdue; return Tune's trial, and the actors that are killed from here on."""
+    killed: list[Any] = []
+    monkeypatch.setattr(tune_hooks, "kill_worker", killed.append)
+    driver.actuator.begin(assignment("a"))
+    trial = driver.tune_asks()
+    trial.temporary_state.ray_actor = "worker"
+    driver.actuator.started("a", lambda message: None, NS)
+    driver.loop.late = [("a", 1)]
+    return trial, killed
+
+
+def listen(driver: Driver, seconds: float) -> None:
+    """Have Tune turn four times a second for so long."""
+    for _ in range(round(4 * seconds)):
+        driver.now += 0.25
+        driver.messenger.choose_trial_to_run(driver.tune)
+
+
+def test_an_overdue_worker_is_killed_once_and_given_up_if_ray_reports_nothing(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial, killed = silent_driver(driver, monkeypatch)
+    listen(driver, 4)
+    assert killed == [], "the driver has not listened for long enough"
+    listen(driver, 2)
+    assert killed == ["worker"]
+    assert driver.loop.told == []
+    listen(driver, tune_hooks.GONE_AFTER_S)
+    assert killed == ["worker"]
+    assert driver.loop.told == [("a", 1, {"node": ""})]
+    assert trial not in driver.tune.live
+
+
+def test_a_driver_that_was_stopped_itself_kills_nobody_at_once(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, killed = silent_driver(driver, monkeypatch)
+    driver.now += 3600
+    listen(driver, 4)
+    assert killed == []
+    driver.loop.late = []  # its messages arrived
+    listen(driver, 10)
+    assert killed == []
+
+
+def test_a_worker_whose_message_has_arrived_is_not_killed(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial, killed = silent_driver(driver, monkeypatch)
+    driver.tune.futures = {"answered"}
+    driver.tune._tracked_actors_to_task_futures = {
+        driver.tune._trial_to_actor[trial]: {"answered", "delivered"}
+    }
+    monkeypatch.setattr(tune_hooks.ray, "wait", lambda futures, **_: (futures, []))
+    listen(driver, 20)
+    assert killed == []

@@ -36,6 +36,8 @@ from tuner.tuning.state import PUBLIC, State
 
 # A sampler that took longer for its last suggestion makes the next one outside of a transaction.
 SLOW_SUGGESTION_NS = 50_000_000
+# A worker that is silent for so long after it must have ended is killed.
+SILENT_NS = 5_000_000_000
 
 
 class Loop:
@@ -153,6 +155,20 @@ class Loop:
             purse.node = purse.node or node
             self.stalled.pop(trial, None)
             self._end(turn, purse, "preempted" if preempted or purse.leaving else "lost", reason)
+
+    def overdue(self) -> list[tuple[str, int]]:
+        """Return the attempts, by trial and number, whose worker must have ended by now or have sent something.
+
+        A worker sends a heartbeat every second, but is silent while it stores its last checkpoint, which its lease pays for. So a
+        worker is overdue when its lease ended some seconds ago, or at once when it was told to stop.
+        """
+        now, found = self._clock.elapsed_ns(), []
+        for purse in self.purses.values():
+            stops = self.state.trial(purse.trial).status == "stopping" or purse.trial in self.stalled
+            unused = 0 if stops or purse.misplaced else max(0, purse.lease_ns - purse.meter.total_ns)
+            if not purse.waits and now - purse.heard_ns > unused + SILENT_NS:
+                found.append((purse.trial, purse.attempt))
+        return found
 
     def runs(self, trial: str, attempt: int) -> bool:
         return self._purse(trial, attempt) is not None

@@ -16,7 +16,8 @@ from typing import Any, Literal
 
 from tuner.training import measured
 
-Kind = Literal["setup", "restore", "train", "checkpoint", "idle"]
+Kind = Literal["setup", "restore", "train", "checkpoint"]  # what a child can say that it does
+FailureKind = Literal["raised", "import", "metrics", "memory"]
 Metric = float | int | str | bool | None
 MAX_MESSAGE_BYTES = 1 << 20
 STATE_FILE = "state.pt"  # in which `SpotSafe` saves
@@ -88,8 +89,8 @@ class Channel:
     def ended(self) -> None:
         self._send({"type": "ended"})
 
-    def failed(self, error: str, message: str, traceback: str, *, kind: str = "raised") -> None:
-        text = {"error": error, "message": message[:8000], "traceback": traceback[-8000:]}
+    def failed(self, error: str, message: str, traceback: str, *, kind: FailureKind = "raised") -> None:
+        text = {"error": error[:8000], "message": message[:8000], "traceback": traceback[-8000:]}
         self._send({"type": "failed", "kind": kind, **text})
 
     def _send(self, message: dict[str, Any]) -> None:

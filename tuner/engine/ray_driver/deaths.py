@@ -40,6 +40,12 @@ def node_of(error: Exception | None, actor: Any = None) -> str:
     return str(found.get("Address", {}).get("NodeID", ""))
 
 
+def kill_worker(actor: Any) -> None:
+    """Kill a worker's process, also one that is stopped (SIGSTOP)."""
+    with contextlib.suppress(Exception):
+        ray.kill(actor)
+
+
 def _answers(node: Mapping[str, Any]) -> bool:
     """Ray takes seconds to notice that a node is gone, and a driver hears of its worker's end before. A worker that dies alone leaves
     its node behind, which still takes calls."""

@@ -5,6 +5,7 @@ trial; here it means that memory and record may differ, so it ends the driver.
 """
 
 import functools
+import logging
 import os
 import sys
 import time
@@ -12,17 +13,18 @@ import traceback
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
+import ray
 from ray import cloudpickle
 from ray.tune import Callback
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
-from tuner.engine.loop import Loop
+from tuner.engine.loop import SILENT_NS, Loop
 from tuner.engine.messages import ENDED, Progress
 from tuner.engine.ray_driver.actuator import Actuator, actor_sender
 from tuner.engine.ray_driver.attached import Attached
-from tuner.engine.ray_driver.deaths import node_of, went_with_its_machine
+from tuner.engine.ray_driver.deaths import kill_worker, node_of, went_with_its_machine
 from tuner.engine.worker.actor import TOLD
 from tuner.engine.world import Assignment
 
@@ -34,6 +36,13 @@ STARTS_WITHIN_S = 120.0
 # Of how many that wait it is asked in one turn whether they should be elsewhere, for which all that the job has is looked through.
 ASKED_AT_ONCE = 20
 
+# A driver that was not called for so long was busy or stopped.
+INATTENTIVE_S = 2.0
+# How long Ray may take to report that a worker that was killed is dead.
+GONE_AFTER_S = 3.0
+SILENT = "the worker sent nothing after it should have ended, and was killed"
+
+log = logging.getLogger("tuner.driver")
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -113,6 +122,8 @@ class Messenger(Unrecorded, TrialScheduler):
         self._nodes: dict[str, str] = {}  # by Tune's trials, which are our attempts
         self._added: dict[tuple[str, int], Trial] = {}
         self._found_at: dict[tuple[str, int], float] = {}
+        self._killed: dict[tuple[str, int], float] = {}  # silent workers, with the time of the kill
+        self._turned_at = self._attentive_since = clock()
         self._next = 0
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
@@ -151,7 +162,8 @@ class Messenger(Unrecorded, TrialScheduler):
         if self._loop.runs(name, attempt):
             node = node or node_of(error, trial.temporary_state.ray_actor)
             taken = went_with_its_machine(error, node)
-            self._loop.lost(name, attempt, _why(error), preempted=taken, node=node)
+            why = SILENT if self._killed.pop((name, attempt), None) is not None else _why(error)
+            self._loop.lost(name, attempt, why, preempted=taken, node=node)
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         self._nodes.pop(trial.trial_id, None)
@@ -164,6 +176,7 @@ class Messenger(Unrecorded, TrialScheduler):
         """Called at every turn of Tune's loop, ten times a second at least. Pending trials start by themselves; the answer is the one
         that has waited longest, as Tune would give a worker that becomes free to the newest."""
         self._each_turn()
+        self._kill_silent_workers(tune_controller._tune_controller)
         forget_ended(tune_controller._tune_controller)
         for progress in self._actuator.withdraw_queued():
             self._loop.progress(progress)
@@ -180,6 +193,38 @@ class Messenger(Unrecorded, TrialScheduler):
         self._added = {name: trial for name, trial in self._added.items() if name in looking}
         self._found_at = {name: at for name, at in self._found_at.items() if name in looking}
         return next(iter(self._added.values()), None)
+
+    def _kill_silent_workers(self, tune: Any) -> None:
+        """Kill workers that must have ended or sent something by now: user code can stop its worker, and storage can hang it.
+
+        A driver that was busy or stopped itself has messages that it has not read. So it only kills after it has listened for some
+        seconds, and never a worker whose next message has arrived.
+        """
+        now = self._clock()
+        if now - self._turned_at > INATTENTIVE_S:
+            self._attentive_since = now
+        self._turned_at = now
+        if now - self._attentive_since < SILENT_NS / 1e9:
+            return
+        for name, attempt in self._loop.overdue():
+            trial = _live_trial(tune, name, attempt)
+            killed_at = self._killed.get((name, attempt))
+            if killed_at is not None and now - killed_at > GONE_AFTER_S:
+                self._forget_silent(tune, trial, name, attempt)
+            elif trial is not None and killed_at is None and not _has_message(tune, trial):
+                log.warning("%s, attempt %d: %s", name, attempt, SILENT)
+                self._killed[name, attempt] = now
+                kill_worker(trial.temporary_state.ray_actor)
+
+    def _forget_silent(self, tune: Any, trial: Trial | None, name: str, attempt: int) -> None:
+        """Stop waiting for Ray to report the death of a worker that was killed."""
+        del self._killed[name, attempt]
+        self._actuator.ended(name, attempt)
+        self._attached.gone(name, attempt)
+        if trial is not None:
+            tune.stop_trial(trial)
+            _unstage(tune, trial)
+        self._loop.lost(name, attempt, SILENT, node=self._nodes.pop(trial.trial_id, "") if trial else "")
 
     def _asked_now(self) -> list[Assignment]:
         """Those that wait, each in its turn: a thousand may, for as long as machines take to come."""
@@ -201,10 +246,10 @@ class Messenger(Unrecorded, TrialScheduler):
     def _give_up(self, tune_controller: Any, name: str, attempt: int) -> None:
         """Tune need not look for a worker for this attempt any more."""
         tune = tune_controller._tune_controller
-        for trial in list(tune.get_live_trials()):
-            if trial.config["trial"] == name and trial.config["attempt"] == attempt:
-                tune.stop_trial(trial)
-                _unstage(tune, trial)
+        trial = _live_trial(tune, name, attempt)
+        if trial is not None:
+            tune.stop_trial(trial)
+            _unstage(tune, trial)
 
     def debug_string(self) -> str:
         return "decided by the tuning service"
@@ -221,6 +266,24 @@ class Greeter(Unrecorded, Callback):
         name, attempt, actor = trial.config["trial"], trial.config["attempt"], trial.temporary_state.ray_actor
         lease_ns = self._loop.landed(name, attempt, self._attached.landed(name, attempt, actor))
         self._actuator.started(name, actor_sender(actor), lease_ns)
+
+
+def _live_trial(tune: Any, name: str, attempt: int) -> Trial | None:
+    """Return Tune's trial for this attempt, if Tune still has it."""
+    for trial in tune.get_live_trials():
+        if trial.config["trial"] == name and trial.config["attempt"] == attempt:
+            return trial
+    return None
+
+
+def _has_message(tune: Any, trial: Trial) -> bool:
+    """Return True if the worker answered, and Tune has not delivered the answer yet."""
+    manager, actor = tune._actor_manager, tune._trial_to_actor.get(trial)
+    # Tune keeps the futures that it has delivered with the others, and knows by the events which are still to come.
+    futures = list(
+        manager._tracked_actors_to_task_futures.get(actor, set()) & manager._actor_task_events.get_futures()
+    )
+    return bool(futures) and bool(ray.wait(futures, num_returns=1, timeout=0)[0])
 
 
 def forget_ended(tune: Any) -> None:

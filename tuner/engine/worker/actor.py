@@ -26,6 +26,7 @@ class Worker(tune.Trainable):
             package=Stored.parse(config.get("package")),
             born_ns=BORN_NS,
             notice=lambda: self._board.standing(self._node),
+            owns_process=True,
         )
         self._first = config
 

@@ -12,6 +12,15 @@ from typing import Any, Literal
 from tuner.engine.notices import Notice
 from tuner.engine.parting import in_time
 from tuner.engine.worker import endings
+from tuner.engine.worker.child_messages import (
+    MAX_BETWEEN_REPORTS,
+    InvalidMessage,
+    PhaseMessage,
+    ReportMessage,
+    SavedMessage,
+    check_saved_step,
+    check_step,
+)
 from tuner.engine.worker.meter import Stopwatch
 from tuner.engine.worker.saves import Saves
 from tuner.engine.worker.using import Use
@@ -19,6 +28,10 @@ from tuner.training.channel import Begin
 
 Wanted = Literal["go", "pause", "finish"]
 MARGIN_NS = 20_000_000
+# A driver records all reports of a message in one transaction. A child with very short steps waits until they were sent.
+MAX_UNSENT_REPORTS = 100
+# Each save is asked for after the one before was stored. Only user code that ignores this announces several.
+MAX_UNPUBLISHED = 4
 
 
 @dataclass
@@ -61,6 +74,8 @@ class Attempt:
     spared: frozenset[int] = frozenset()
     best: tuple[float, int] | None = None
     use: Use = field(default_factory=Use)
+    messages_since_report: int = 0
+    unpublished: int = 0  # checkpoints that the child announced and the publisher has not finished
     staging: Path | None = None  # where the child may leave checkpoints
 
     def __post_init__(self) -> None:
@@ -105,29 +120,43 @@ class Attempt:
     def left_ns(self) -> int:
         return self.lease_ns - self.watch.total_ns()
 
-    def phase(self, kind: str, at: int) -> None:
-        """What the child does from `at` on."""
-        self.watch.switch(kind, at)
-        self.saves.phase(kind, at)
-        if kind == "train" and not self.stepped_at:
-            self.stepped_at = at
+    def count_message(self) -> None:
+        """Count a message of the child. Raise InvalidMessage if it sends far more between two reports than a step needs."""
+        self.messages_since_report += 1
+        if self.messages_since_report > MAX_BETWEEN_REPORTS:
+            raise InvalidMessage(f"sent more than {MAX_BETWEEN_REPORTS} messages without a report")
 
-    def reported(self, message: dict[str, Any]) -> None:
-        """Notes a report; the child waits from here on."""
-        at, step = int(message["t"]), int(message["step"])
-        self.use.told(message.get("usage"), trained_ns=self.watch.of("train"))
+    def phase(self, message: PhaseMessage) -> None:
+        """Note what the child does from now on."""
+        self.watch.switch(message.kind, message.at)
+        self.saves.phase(message.kind, message.at)
+        if message.kind == "train" and not self.stepped_at:
+            self.stepped_at = message.at
+
+    def reported(self, message: ReportMessage) -> None:
+        """Note a report. The child must not train until it has the reply.
+
+        Raises:
+            InvalidMessage: The step is not the next one, or the report before has no reply yet.
+        """
+        at, step = message.at, message.step
+        if self.held is not None:
+            raise InvalidMessage(f"sent another report before it had the reply to that of step {self.held}")
+        check_step(step, last_step=self.step, max_step=self.max_step)
+        self.messages_since_report = 0
+        self.use.told(message.usage, trained_ns=self.watch.of("train"))
         if self.stepped_at:
-            self.step_ns.append(self.saves.stepped(at - self.stepped_at))
+            self.step_ns.append(self.saves.stepped(max(0, at - self.stepped_at)))
         self.watch.switch("idle", at)
-        self.step, self.held, self.resumable = step, step, bool(message["resumable"])
-        value = message["metrics"].get(self.order.get("metric"))
+        self.step, self.held, self.resumable = step, step, message.resumable
+        value = message.metrics.get(self.order.get("metric", ""))
         if isinstance(value, int | float):
             self.scores[step] = value if self.order.get("mode") == "max" else -value
         reading = self.watch.reading(self.lease_ns, at)
         self.reports.append(
             {
                 "step": step,
-                "metrics": message["metrics"],
+                "metrics": message.metrics,
                 "resumable": self.resumable,
                 "meter": reading,
                 "at_ns": time.time_ns(),
@@ -165,21 +194,41 @@ class Attempt:
         """Whether the checkpoint of `step` is the one that the attempt is to end with."""
         return self.closing and step >= self.step
 
+    def saved(self, message: SavedMessage) -> None:
+        """Note that the child wrote a checkpoint, which is to be published.
+
+        Raises:
+            InvalidMessage: The child cannot have that checkpoint, or announces checkpoints faster than they are stored.
+        """
+        check_saved_step(message.step, last_step=self.step)
+        if self.unpublished >= MAX_UNPUBLISHED:
+            raise InvalidMessage(
+                f"announced a checkpoint while {self.unpublished} earlier ones were being stored"
+            )
+        self.saved_step = message.step
+        self.unpublished += 1
+
     def answer(self) -> dict[str, bool] | None:
-        """What to reply to the held report now; None: it waits for the driver."""
+        """Return the reply to the held report, or None if the child has to wait for it."""
         if self.held is None:
             return None
         if self.wanted != "go" or self.notice is not None:
             return {"stop": True, "save": self.resumable and self.held > self.durable}
-        if self.at_stop() or self.need_ns():
+        if self.waits_for_driver() or len(self.reports) >= MAX_UNSENT_REPORTS:
             return None
         return {"stop": False, "save": self._save_is_due()}
+
+    def waits_for_driver(self) -> bool:
+        """Return True if the child may only continue when the driver says so."""
+        ends = self.wanted != "go" or self.notice is not None
+        return self.held is not None and not ends and (self.at_stop() or self.need_ns() > 0)
 
     def _save_is_due(self) -> bool:
         ready = self.resumable and not self.saving and bool(self.step_ns)
         return ready and self.saves.due(max(self.step_ns), time.monotonic_ns())
 
     def answered(self, reply: dict[str, bool]) -> None:
+        """Note that the reply to the held report was sent."""
         self.held, self.told_waiting = None, False
         self.stepped_at = time.monotonic_ns()
         self.saves.answered(self.stepped_at, save=reply["save"])

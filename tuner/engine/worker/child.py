@@ -128,7 +128,7 @@ def train(target: Callable[..., Any], channel: Channel) -> None:
     session.take_output(target(dict(channel.begin.config)))
 
 
-def _fail(channel: Channel, error: BaseException, *, kind: str) -> None:
+def _fail(channel: Channel, error: BaseException, *, kind: words.FailureKind) -> None:
     traceback.print_exc()
     text, message = "".join(traceback.format_exception(error)), str(error)
     if type(error).__name__ == OUT_OF_GPU_MEMORY:

@@ -5,10 +5,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
-from multiprocessing.connection import Connection
+from collections.abc import Callable
 
 from tuner.domain.errors import BadFile
+from tuner.engine.worker.child_messages import FailedMessage
 from tuner.engine.worker.limits import Limits, excess
 from tuner.engine.worker.server_handle import ForkServer
 
@@ -17,20 +17,41 @@ STATUS_S, LAST_WORDS_S = 10.0, 1.0
 Trouble = dict[str, str]
 
 
-def exited(code: int, log: str) -> Trouble:
-    """The child ended without a word: by an exit of its own, or by a signal."""
+def exited(code: int | None, server_code: int | None, log: str) -> Trouble:
+    """Describe the end of a child that sent nothing about it.
+
+    Args:
+        code: Exit status of the child, negative for a signal. None if the fork server could not report it.
+        server_code: Exit status of the fork server, or None if it lives.
+        log: End of what the child printed.
+    """
     tail = f"the end of what it printed:\n{log}" if log else "it printed nothing"
+    if code is None and server_code is not None:
+        how = _signal_name(server_code) if server_code < 0 else f"exit status {server_code}"
+        message = f"the fork server of the trial's process ended ({how}), and the process with it{_memory(server_code)}"
+        return {"kind": "killed", "type": "", "message": message, "traceback": tail}
+    if code is None:
+        message = "user code's process closed its channel to its supervisor; let the training function return instead"
+        return {"kind": "exited", "type": "", "message": message, "traceback": tail}
     if code >= 0:
         message = f"user code ended its process with exit status {code}; return from the function instead"
         return {"kind": "exited", "type": "", "message": message, "traceback": tail}
-    name = signal.Signals(-code).name if -code in signal.valid_signals() else f"signal {-code}"
-    hint = ", perhaps by the kernel because memory ran out" if -code == signal.SIGKILL else ""
-    return {
-        "kind": "killed",
-        "type": "",
-        "message": f"user code's process was killed by {name}{hint}",
-        "traceback": tail,
-    }
+    message = f"user code's process was killed by {_signal_name(code)}{_memory(code)}"
+    return {"kind": "killed", "type": "", "message": message, "traceback": tail}
+
+
+def _signal_name(code: int) -> str:
+    return signal.Signals(-code).name if -code in signal.valid_signals() else f"signal {-code}"
+
+
+def _memory(code: int) -> str:
+    return ", perhaps by the kernel because memory ran out" if code == -signal.SIGKILL else ""
+
+
+def protocol_broken(what: str) -> Trouble:
+    """Describe a child that was killed for what it sent. `what` completes "the trial's process ..."."""
+    message = f"the trial's process {what}; report with tuner.training or ray.tune.report, from one thread"
+    return {"kind": "protocol", "type": "InvalidMessage", "message": message, "traceback": ""}
 
 
 def lease_ended() -> Trouble:
@@ -66,22 +87,15 @@ def not_begun(error: Exception) -> Trouble:
     return {"kind": kind, "type": "StartFailed", "message": message, "traceback": ""}
 
 
-def told(message: Mapping[str, str]) -> Trouble:
-    """By the child itself."""
-    text = {"type": message["error"], "message": message["message"], "traceback": message["traceback"]}
-    return {"kind": message["kind"], **text}
+def told(message: FailedMessage) -> Trouble:
+    """Describe the exception that the child reported."""
+    text = {"type": message.error, "message": message.message, "traceback": message.traceback}
+    return {"kind": message.kind, **text}
 
 
 def not_written(detail: str) -> Trouble:
     """By user code's own process, on its own machine."""
     return {"kind": "saving", "type": "SaveFailed", "message": detail, "traceback": ""}
-
-
-def unread(connection: Connection | None) -> bool:
-    """Whether a child said something that was not read yet, or closed its channel."""
-    with contextlib.suppress(OSError):
-        return connection is not None and connection.poll(0)
-    return False
 
 
 def wait_status(changed: threading.Condition, told: Callable[[], object], server: ForkServer) -> None:

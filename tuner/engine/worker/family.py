@@ -1,13 +1,22 @@
 """A process and all that it started, as /proc has them."""
 
 import contextlib
+import ctypes
 import os
+import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+PR_SET_CHILD_SUBREAPER = 36
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def become_subreaper() -> None:
+    """Adopt whatever this process's descendants leave behind, so that it can be found."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +61,42 @@ def descendants(pid: int, *, most: int | None = None) -> list[int]:
                         return [child.pid for child in psutil.Process(pid).children(recursive=True)]
         found.append(parent)
     return found[1:]
+
+
+def kill_descendants(pid: int, *, within_s: float = 2.0) -> bool:
+    """Kill all descendants of a process, until none is left or the time is over. Return True if none is left.
+
+    A process that forks while it is killed leaves another one, so this looks again. Zombies count as gone: their parent, which
+    may be stopped, has not waited for them.
+    """
+    until = time.monotonic() + within_s
+    while True:
+        found = list[int]()
+        with contextlib.suppress(OSError, psutil.Error):  # a process may end while its children are listed
+            found = [one for one in descendants(pid) if not _is_zombie(one)]
+        for one in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(one, signal.SIGKILL)
+        if not found or time.monotonic() > until:
+            return not found
+        time.sleep(0.01)
+
+
+def reap_children(*, without: int) -> None:
+    """Collect the exit status of every dead child of this process but `without`, whose status somebody else waits for."""
+    with contextlib.suppress(OSError, psutil.Error):
+        _reap([child for child in descendants(os.getpid()) if child != without])
+
+
+def _reap(children: list[int]) -> None:
+    for child in children:
+        if _is_zombie(child):
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(child, os.WNOHANG)
+
+
+def _is_zombie(pid: int) -> bool:
+    """Return True also for a process that is gone."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"Z", b"X")
+    return True

@@ -26,9 +26,10 @@ from pathlib import Path
 import psutil
 
 from tuner.engine.worker.child import come_from, run_child
+from tuner.engine.worker.family import become_subreaper
 from tuner.engine.worker.limits import give_up_privileges
 
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PDEATHSIG = 1
 # The first optimizer of a process imports torch._dynamo, as some others of PyTorch's functions do: two seconds of a processor, spent
 # once for all attempts, and not at all for code in which nothing does.
 NEEDS_DYNAMO = re.compile(r"optim|\bcompile|utils[. ].*checkpoint|flex_attention")
@@ -43,6 +44,7 @@ KILL_S = 8.0  # less than a supervisor waits for the answer
 def main(fd: int, entry: str, package: str) -> None:
     control = socket.socket(fileno=fd)
     become_subreaper()
+    resume_at_parents_death()
     give_up_privileges()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     come_from(package)
@@ -63,9 +65,11 @@ def main(fd: int, entry: str, package: str) -> None:
     kill_descendants()
 
 
-def become_subreaper() -> None:
-    """Whatever its descendants leave behind becomes its child, and can be found."""
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+def resume_at_parents_death() -> None:
+    """Have the kernel resume this process when the worker dies. If user code stopped it, it would not see its socket close, and what
+    user code started would go on unpaid. The kernel sends the signal when the *thread* that started this process ends, so it may come
+    earlier; it changes nothing then."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
 
 
 def _nonblocking(fd: int) -> int:

@@ -25,8 +25,10 @@ class Stopwatch:
         self._kind, self._since = kind, at
 
     def reading(self, lease_ns: int, at_ns: int | None = None) -> dict[str, int]:
-        """Nanoseconds by kind; what passes the lease is not counted."""
-        at = max(self._since, self._shown_at, time.monotonic_ns() if at_ns is None else at_ns)
+        """Return nanoseconds by kind until `at_ns`, or until now if that is None or in the future. Time beyond the lease is not
+        counted."""
+        now = time.monotonic_ns()
+        at = max(self._since, self._shown_at, now if at_ns is None else min(at_ns, now))
         shown = dict(self._ns)
         shown[self._kind] = shown.get(self._kind, 0) + at - self._since
         over = sum(shown.values()) - lease_ns

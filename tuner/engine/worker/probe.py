@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from tuner.engine.worker.child import PR_SET_PDEATHSIG, come_from, load
-from tuner.engine.worker.fork_server import KILL_S, become_subreaper, kill_descendants
+from tuner.engine.worker.family import become_subreaper
+from tuner.engine.worker.fork_server import KILL_S, kill_descendants
 from tuner.engine.worker.limits import GIB, Question, excess, give_up_privileges
 
 MAX_TEXT = 4000

@@ -14,9 +14,11 @@ from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from tuner.engine.worker.family import kill_descendants
 from tuner.engine.worker.limits import Limits
 
 READY_TIMEOUT_S = 120.0
+CLEAN_TIMEOUT_S = 10.0
 
 
 class ForkServer:
@@ -57,6 +59,11 @@ class ForkServer:
         return self._process.poll() is None
 
     @property
+    def exit_code(self) -> int | None:
+        """Exit status, negative for a signal. None while the server lives."""
+        return self._process.poll()
+
+    @property
     def ready(self) -> bool:
         """Whether it has imported what it preloads."""
         with self._answered:
@@ -90,20 +97,32 @@ class ForkServer:
             os.killpg(self.pid, signal.SIGKILL)
 
     def clean(self) -> None:
-        """Kills everything that attempts left behind. Before it is ready there is nothing."""
-        if not self.ready:
+        """Kill everything that attempts left behind. Before the server is ready there is nothing.
+
+        User code can stop or jam the server, which runs as the same user. A server that does not answer is killed, after what it
+        started.
+        """
+        if not self.ready or not self.alive:
             return
-        with contextlib.suppress(OSError):
-            self._control.send(json.dumps({"clean": True}).encode())
-            self._wait_for("clean", timeout_s=10)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGCONT)
+        try:
+            self._control.send(json.dumps({"clean": True}).encode(), socket.MSG_DONTWAIT)
+            self._wait_for("clean", timeout_s=CLEAN_TIMEOUT_S)
+        except OSError:
+            kill_descendants(self.pid)
+            self.kill()
 
     def close(self) -> None:
         """Ends the server, which kills its descendants first."""
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGCONT)  # user code may have stopped it
         try:
             self._process.wait(timeout=3)
         except subprocess.TimeoutExpired:
+            kill_descendants(self.pid)
             self._process.kill()
             self._process.wait()
         self._control.close()

@@ -1,15 +1,13 @@
-"""The supervisor of one worker: gives a child its work and its answers, measures it, and ends it when its lease does.
+"""The supervisor of one worker: gives a child its work and its replies, measures it, and ends it when its lease ends.
 
-Plain Python, without Ray. `order` and `step` are called by the actor's thread; a reader, a watchdog and a publisher have
-threads of their own, and one lock guards what they share.
+Plain Python, without Ray. `order` and `step` are called by the actor's thread. A reader, the watchdog's threads and a
+publisher run next to it, and one lock guards what they share. Nothing that a child can delay happens under the lock: a
+reply is sent only if the child's channel has room for it.
 """
 
-import contextlib
-import json
 import os
 import threading
 import time
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,19 @@ from tuner.engine.packages.stored import Stored
 from tuner.engine.scratch import Scratch, anew, wipe
 from tuner.engine.worker import endings
 from tuner.engine.worker.attempt import Attempt
+from tuner.engine.worker.channel_end import ChannelEnd
+from tuner.engine.worker.child_messages import (
+    ChildMessage,
+    EndedMessage,
+    FailedMessage,
+    InvalidMessage,
+    PhaseMessage,
+    ReportMessage,
+    SavedMessage,
+    SaveFailedMessage,
+    parse,
+)
+from tuner.engine.worker.family import become_subreaper, kill_descendants, reap_children
 from tuner.engine.worker.limits import Limits
 from tuner.engine.worker.logs import LogPump
 from tuner.engine.worker.meter import Stopwatch
@@ -26,11 +37,13 @@ from tuner.engine.worker.sampling import Sampler, look
 from tuner.engine.worker.server_handle import ForkServer
 from tuner.engine.worker.serving import Servers
 from tuner.engine.worker.watchdog import NoticeSource, Watchdog
-from tuner.training.channel import MAX_MESSAGE_BYTES, begin_message, reply_message
+from tuner.training.channel import begin_message, reply_message
 
 HEARTBEAT_S = 1.0
 FLUSH_S = 0.2
 EXIT_GRACE_S = 1.0
+# A child waits for its reply, so it reads one at once unless another of its threads keeps Python's lock meanwhile.
+REPLY_UNREAD_S = 30.0
 SAVE_GRACE_S = 30.0
 # Beyond these, a worker that waited is nobody's.
 MAX_GAP_NS = 1_000_000_000
@@ -45,9 +58,21 @@ class Supervisor:
         package: Stored | None = None,
         born_ns: int | None = None,
         notice: NoticeSource = lambda: None,
+        owns_process: bool = False,
     ) -> None:
-        """`package`: that `entry` comes from. `born_ns`: since when this worker costs money, on the monotonic clock; None: now. `notice`
-        is asked every 50 ms by what this machine goes; what it answers has a deadline, and it must not raise."""
+        """Start the fork server of a trainable.
+
+        Args:
+            entry: The trainable, `module:attribute`.
+            package: The package that `entry` comes from.
+            born_ns: Since when this worker costs money, on the monotonic clock. None means now.
+            notice: Called every 50 ms. Returns the notice by which this machine goes, with a deadline, and must not raise.
+            owns_process: Whether this process has no other children, so that all of them may be killed after an attempt. The process
+                then adopts what user code leaves behind when it kills its fork server.
+        """
+        self._owns_process = owns_process
+        if owns_process:
+            become_subreaper()
         now = time.monotonic_ns()
         self._last_end_ns = now if born_ns is None else max(born_ns, now - MAX_START_NS)
         self._changed = threading.Condition()
@@ -60,7 +85,7 @@ class Supervisor:
         self._servers = Servers(entry, package, self._on_exit, self._limits, self._home / "tmp")
         self._attempt: Attempt | None = None
         self._store: CheckpointStore | None = None
-        self._connection: Connection | None = None
+        self._channel: ChannelEnd | None = None
         self._pump: LogPump | None = None
         self._publisher = Publisher()
         self._starter: threading.Thread | None = None
@@ -158,61 +183,95 @@ class Supervisor:
             pump.close()
             raise
         pump.started()
+        channel = ChannelEnd(connection)
         with self._changed:
             if attempt.state is not None:  # it was stopped, or its lease ended, while it began
                 endings.kill_group(pid)
-                connection.close()
+                channel.close()
                 pump.close()
                 return
             attempt.forked()
-            self._pid, self._connection, self._pump = pid, connection, pump
-            connection.send_bytes(begin_message(attempt.begin(staging, checkpoint)))
-        background("reader", self._read, attempt, connection)
+            self._pid, self._channel, self._pump = pid, channel, pump
+            begin = begin_message(attempt.begin(staging, checkpoint))
+        background("reader", self._read, attempt, channel)
+        channel.send_waiting(
+            begin
+        )  # without the lock: a child that does not read may block it until the lease ends
 
     # What the child says
 
-    def _read(self, attempt: Attempt, connection: Connection) -> None:
+    def _read(self, attempt: Attempt, channel: ChannelEnd) -> None:
         try:
             while True:
-                message = json.loads(connection.recv_bytes(MAX_MESSAGE_BYTES))
+                data = channel.receive()
                 with self._changed:
-                    self._hear(attempt, message)
+                    if attempt.state is None:
+                        attempt.count_message()
+                        self._hear(attempt, parse(data, now_ns=time.monotonic_ns()))
                     self._changed.notify_all()
-        except (EOFError, OSError, ValueError):
+        except InvalidMessage as invalid:
+            with self._changed:
+                attempt.end("failed", endings.protocol_broken(str(invalid)))
+                self.kill()
+                self._changed.notify_all()
+        except (EOFError, OSError):
             self._on_silence(attempt)
 
-    def _hear(self, attempt: Attempt, message: dict[str, Any]) -> None:
-        match message["type"]:
-            case "phase":
-                attempt.phase(message["kind"], message["t"])
+    def _hear(self, attempt: Attempt, message: ChildMessage) -> None:
+        match message:
+            case PhaseMessage():
+                attempt.phase(message)
                 look(attempt, self._pid)
-            case "report":
+            case ReportMessage():
+                if self._channel is not None and self._channel.unread:
+                    raise InvalidMessage("sent a report without reading the reply to the one before")
                 look(attempt, self._pid)
                 attempt.reported(message)
                 self.reply_if_due(attempt)
-            case "saved":
-                attempt.saved_step = message["step"]
-                self._publisher.submit(self._publish, attempt, message["step"], Path(message["path"]))
-            case "save_failed":
+            case SavedMessage(step, path):
+                attempt.saved(message)
+                self._publisher.submit(self._publish, attempt, step, Path(path))
+            case SaveFailedMessage(step, detail):
                 attempt.saving = False
-                if attempt.closed_by(message["step"]):
-                    attempt.end("failed", endings.not_written(message["detail"]))
-            case "ended":
+                if attempt.closed_by(step):
+                    attempt.end("failed", endings.not_written(detail))
+            case EndedMessage():
                 attempt.end("ended")
-            case "failed":
+            case FailedMessage():
                 attempt.end("failed", endings.told(message))
-            case _:
-                pass  # a word of a newer child
 
     def reply_if_due(self, attempt: Attempt) -> None:
-        reply = attempt.answer()
-        if reply is None or self._connection is None:
+        """Send the reply to the held report if it is due. Called under the lock, so it never waits for the child."""
+        reply, channel = attempt.answer(), self._channel
+        if reply is None or channel is None:
             return
         attempt.answered(reply)
-        with contextlib.suppress(OSError):
-            self._connection.send_bytes(reply_message(**reply))
-        if reply["stop"] and not reply["save"]:
+        if not channel.send(reply_message(**reply)):
+            self._fail_unread(attempt)
+        elif reply["stop"] and not reply["save"]:
             attempt.close()
+
+    def end_if_reply_unread(self, attempt: Attempt) -> None:
+        """Fail the attempt if its child left a reply unread for too long. Called under the lock."""
+        if self._channel is not None and self._channel.unread_s() > REPLY_UNREAD_S:
+            self._fail_unread(attempt)
+
+    def end_if_server_died(self, attempt: Attempt) -> None:
+        """Fail the attempt if its fork server is dead. Called under the lock.
+
+        The kernel kills the child with its server. Something else that user code started may hold the channel open, so its end may
+        never be seen.
+        """
+        if self._pid and self.server.exit_code is not None and not attempt.closed_by(attempt.saved_step):
+            log = self._pump.last() if self._pump else ""
+            attempt.end("failed", endings.exited(self._exits.get(self._pid), self.server.exit_code, log))
+            self.kill()
+            self._changed.notify_all()
+
+    def _fail_unread(self, attempt: Attempt) -> None:
+        attempt.end("failed", endings.protocol_broken("does not read the replies to its reports"))
+        self.kill()
+        self._changed.notify_all()
 
     def _on_exit(self, pid: int, code: int) -> None:
         with self._changed:
@@ -227,12 +286,12 @@ class Supervisor:
         with self._changed:
             for _ in range(last_words):
                 over = self._changed.wait_for(lambda: attempt.state is not None, EXIT_GRACE_S)
-                if over or not endings.unread(self._connection):
+                if over or self._channel is None or not self._channel.has_data:
                     break
             endings.wait_status(self._changed, lambda: attempt.state or self._pid in self._exits, self.server)
             if not attempt.closed_by(attempt.saved_step):  # else its last checkpoint is on its way
-                code = self._exits.get(self._pid, 0)
-                attempt.end("failed", endings.exited(code, self._pump.last() if self._pump else ""))
+                log = self._pump.last() if self._pump else ""
+                attempt.end("failed", endings.exited(self._exits.get(self._pid), self.server.exit_code, log))
             self._changed.notify_all()
 
     # Saving
@@ -249,6 +308,7 @@ class Supervisor:
 
     def _published(self, attempt: Attempt, step: int, published: Published | None, problem: str) -> None:
         attempt.saving = False
+        attempt.unpublished -= 1
         if published is not None:
             attempt.made_durable(step)
             size, seconds = published.size_bytes, published.seconds
@@ -276,8 +336,22 @@ class Supervisor:
         return self._attempt
 
     def kill(self) -> None:
+        """Kill the child's process group. Never waits, and needs no lock."""
         if self._pid and self._pid not in self._exits:
             endings.kill_group(self._pid)
+
+    def kill_all(self) -> None:
+        """Kill the child and everything that it started in whatever session. Needs no lock and no living fork server."""
+        self.kill()
+        if self._pid:
+            kill_descendants(self.server.pid)
+            self._kill_orphans()
+
+    def _kill_orphans(self) -> None:
+        """Kill what user code left behind when it ended the fork server."""
+        if self._owns_process and not self.server.alive:
+            kill_descendants(os.getpid())
+            reap_children(without=self.server.pid)
 
     # Answers to the driver
 
@@ -291,13 +365,15 @@ class Supervisor:
             if attempt.state is None and attempt.reports:
                 pause = FLUSH_S - (time.monotonic() - self._told_at)
                 self._changed.wait_for(
-                    lambda: attempt.state is not None or attempt.held is not None, max(0, pause)
+                    lambda: attempt.state is not None or attempt.held is not None,
+                    max(0, pause),
                 )
             self._told_at = time.monotonic()
             if attempt.state is None:
-                waiting = attempt.held is not None
-                attempt.told_waiting = waiting
-                return attempt.result("waiting" if waiting else "running")
+                attempt.told_waiting = attempt.waits_for_driver()
+                result = attempt.result("waiting" if attempt.told_waiting else "running")
+                self.reply_if_due(attempt)  # it waits where too many reports were unsent
+                return result
         self._clear(attempt)
         with self._changed:
             result = attempt.result(str(attempt.state))
@@ -309,7 +385,7 @@ class Supervisor:
             attempt.state is not None
             or bool(attempt.reports)
             or bool(attempt.checkpoints)
-            or (attempt.held is not None and not attempt.told_waiting)
+            or (attempt.waits_for_driver() and not attempt.told_waiting)
             or attempt.told_leaving != (attempt.notice is not None)
         )
 
@@ -323,16 +399,17 @@ class Supervisor:
                 self._changed.wait_for(lambda: self._pid in self._exits or not self._pid, EXIT_GRACE_S)
             self.kill()
         self.server.clean()
+        self._kill_orphans()
         paid_s = 0.0 if attempt.state == "stopped" else attempt.left_ns() / 1e9
         self._publisher.settle(max(EXIT_GRACE_S, min(paid_s, SAVE_GRACE_S)))
         for folder in (self._restore_dir(attempt), self._home / "cwd"):
             wipe(folder)
         with self._changed:
-            connection, pump = self._connection, self._pump
-            self._connection, self._pump, self._pid = None, None, 0
+            channel, pump = self._channel, self._pump
+            self._channel, self._pump, self._pid = None, None, 0
             self._exits.clear()
-        if connection is not None:
-            connection.close()
+        if channel is not None:
+            channel.close()
         if pump is not None:
             pump.close()
 

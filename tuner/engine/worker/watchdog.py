@@ -1,4 +1,8 @@
-"""What ends an attempt from outside: its lease, what it takes, its machine. One thread for each attempt, which no user code can hold up."""
+"""What ends an attempt from outside: its lease, the limits on what it takes, and the end of its machine.
+
+Each attempt has two threads. The lease's thread does nothing but wait for the lease's end and kill: no file, no message and
+no lock can delay it. The other one reads the machine's notices and what the child takes, both of which are files.
+"""
 
 import threading
 import time
@@ -12,19 +16,27 @@ from tuner.engine.worker.limits import Limits
 from tuner.engine.worker.server_handle import ForkServer
 
 WATCH_S = 0.05
+LOCK_S = 0.5  # how long the end of a lease waits for the supervisor's lock
 LIMITS_EVERY = 5  # looks at memory and processes at every fifth look at the lease
 NoticeSource = Callable[[], Notice | None]
 
 
 class Watched(Protocol):
-    """Both are called under the lock. `server` forks its children."""
+    """A supervisor. `server` forks its children. Its methods are called under the lock, except for `kill_all`."""
 
     @property
     def server(self) -> ForkServer: ...
 
     def reply_if_due(self, attempt: Attempt) -> None: ...
 
+    def end_if_reply_unread(self, attempt: Attempt) -> None: ...
+
+    def end_if_server_died(self, attempt: Attempt) -> None: ...
+
     def kill(self) -> None: ...
+
+    def kill_all(self) -> None:
+        """Also what the child started in other sessions. Needs no lock."""
 
     @property
     def pid(self) -> int:
@@ -47,25 +59,39 @@ class Watchdog:
             if attempt.notice is not None:
                 attempt.leave("paused" if kept else "preempted")
                 return
-        threading.Thread(target=self._watch, args=(attempt,), name="watchdog", daemon=True).start()
+        for name, watch in (("lease", self._watch_lease), ("watchdog", self._watch)):
+            threading.Thread(target=watch, args=(attempt,), name=name, daemon=True).start()
 
-    def _watch(self, attempt: Attempt) -> None:
-        looks = 0
+    def _watch_lease(self, attempt: Attempt) -> None:
         while attempt.state is None:
             left_s = attempt.left_ns() / 1e9
             if left_s <= 0:
                 self._end_lease(attempt)
-                continue
+            else:
+                time.sleep(min(WATCH_S, left_s))
+
+    def _end_lease(self, attempt: Attempt) -> None:
+        # Without the lock if another thread keeps it: nothing may run that is not paid for.
+        if self._changed.acquire(timeout=LOCK_S):
+            try:
+                if attempt.left_ns() > 0:  # it was renewed meanwhile
+                    return
+                self._end(attempt, "paused", endings.lease_ended())
+            finally:
+                self._changed.release()
+        self._watched.kill_all()
+        server = self._watched.server
+        if not server.ready:  # user code may be running in it, as it is imported
+            server.kill()
+
+    def _watch(self, attempt: Attempt) -> None:
+        looks = 0
+        while attempt.state is None:
             self._heed(attempt, self._notice())
             looks += 1
             if looks % LIMITS_EVERY == 0:
                 self._hold_to_limits(attempt)
-            time.sleep(min(WATCH_S, left_s))
-
-    def _end_lease(self, attempt: Attempt) -> None:
-        with self._changed:
-            if attempt.left_ns() <= 0:  # else it was raised meanwhile
-                self._end(attempt, "paused", endings.lease_ended())
+            time.sleep(WATCH_S)
 
     def _hold_to_limits(self, attempt: Attempt) -> None:
         """Before there is a child, user code that the fork server imports is held to them."""
@@ -80,9 +106,13 @@ class Watchdog:
 
     def _heed(self, attempt: Attempt, notice: Notice | None) -> None:
         with self._changed:
+            if attempt.state is not None:
+                return
             attempt.notice = notice
             self._watched.reply_if_due(attempt)
-            if attempt.cannot_gain():
+            self._watched.end_if_reply_unread(attempt)
+            self._watched.end_if_server_died(attempt)
+            if attempt.state is None and attempt.cannot_gain():
                 attempt.leave()
                 self._watched.kill()
             self._changed.notify_all()

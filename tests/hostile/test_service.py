@@ -1,0 +1,132 @@
+"""Attacks of user code on a real service: each costs its own trial, and a job next to them does not notice."""
+
+import itertools
+import time
+from datetime import datetime
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.system import books
+from tests.system.serving import Served, children, line, until
+from tests.system.serving import job as request
+from tests.system.user_code.hostile import ATTACKS, ON_THE_WORKER
+from tuner.schemas.job import Job
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+
+WALL_CLOCK_S = 60
+LATE_S = 10
+STOPPED = ("stops_its_supervisor", "stops_everything_above")
+#: In the gate. The others run there against a supervisor without a cluster, and here with --all.
+WORST = (
+    "jams_the_channel",
+    "floods_with_reports",
+    "invents_a_phase",
+    "reports_a_huge_step",
+    "kills_the_fork_server",
+)
+
+
+def attacking(served: Served, *attacks: str, **changed: Any) -> Job:
+    """Submit a job with one trial for each attack."""
+    asked = request(
+        "hostile:train",
+        search_space={"attack": {"type": "categorical", "choices": list(attacks)}},
+        algorithm={"sampler": "grid", "scheduler": "none"},
+        fidelity={"min": 1, "max": 3},
+        **{"budget": {"usd": 0.05, "wall_clock": f"{WALL_CLOCK_S}s"}, **changed},
+    )
+    return served.client.submit(asked)
+
+
+def ended(served: Served, job: Job) -> Job:
+    found = served.finished(job.id)
+    books.check(served.client, job.id)
+    return found
+
+
+def ran_s(found: Job) -> float:
+    """Return for how long an ended job ran."""
+    assert found.started_at is not None
+    assert found.ended_at is not None
+    return (datetime.fromisoformat(found.ended_at) - datetime.fromisoformat(found.started_at)).total_seconds()
+
+
+def check_nothing_runs(served: Served) -> None:
+    """No child of a fork server is left; the fork servers of workers are."""
+
+    def running() -> list[psutil.Process]:
+        servers = [process for process in psutil.process_iter() if "hostile:train" in line(process)]
+        return [child for server in servers for child in children(server, recursive=True)]
+
+    until("nothing of an attack runs", lambda: not running(), timeout_s=30)
+
+
+def test_attacks_cost_their_own_trials_and_a_good_trial_of_the_job_completes(served: Served) -> None:
+    job = attacking(served, *WORST, "well")
+    found = ended(served, job)
+    assert (found.state, found.stop_reason) == ("succeeded", "space_exhausted"), found.detail
+    states = {str(trial.config["attack"]): trial.state for trial in served.client.trials(job.id)}
+    assert states == {**dict.fromkeys(WORST, "failed"), "well": "completed"}
+    assert ran_s(found) <= WALL_CLOCK_S + LATE_S
+    check_nothing_runs(served)
+
+
+@pytest.mark.parametrize("attack", STOPPED)
+def test_a_job_whose_worker_is_stopped_can_be_cancelled_within_ten_seconds(
+    served: Served, attack: str
+) -> None:
+    job = attacking(served, attack)
+    worker = until("the worker is stopped", lambda: _stopped_worker(served))
+    asked_at = time.monotonic()
+    served.client.cancel(job.id)
+    found = ended(served, job)
+    assert time.monotonic() - asked_at <= LATE_S
+    assert found.state == "cancelled"
+    until("the stopped worker is gone", lambda: not worker.is_running(), timeout_s=30)
+    check_nothing_runs(served)
+
+
+def _stopped_worker(served: Served) -> psutil.Process | None:
+    return next((worker for worker in served.workers() if worker.status() == psutil.STATUS_STOPPED), None)
+
+
+def test_a_job_whose_worker_is_stopped_ends_at_its_wall_clock(served: Served) -> None:
+    job = attacking(served, "stops_its_supervisor", budget={"usd": 0.05, "wall_clock": "30s"})
+    found = ended(served, job)
+    assert ran_s(found) <= 30 + LATE_S
+    attempts = served.client.trial(job.id, "trial_00000").attempt_list
+    assert any("was killed" in attempt.reason for attempt in attempts), [one.reason for one in attempts]
+    check_nothing_runs(served)
+
+
+@pytest.mark.extended
+def test_every_attack_ends_and_a_job_next_to_it_is_not_delayed(served: Served) -> None:
+    neighbour = served.submit(
+        "hostile:ticks", fidelity={"min": 1, "max": 100_000}, budget={"usd": 1, "trials": 1}
+    )
+    served.reports_at_least(neighbour.id, 5)
+    began = time.time()
+    job = attacking(
+        served,
+        *ATTACKS,
+        budget={"usd": 1, "wall_clock": "900s"},
+        resources={"cpus": 0.5, "max_concurrent_trials": 1},
+    )
+    found = ended(served, job)
+    over = time.time()
+    served.client.cancel(neighbour.id)
+    states = {str(trial.config["attack"]): trial.state for trial in served.client.trials(job.id)}
+    assert set(states) == set(ATTACKS), (found.detail, set(ATTACKS) - set(states))
+    assert {states[name] for name in ON_THE_WORKER} <= {"failed", "stopped", "paused"}
+    ticked = [point.metrics["at"] for point in served.client.trial(neighbour.id, "trial_00000").curve]
+    during = sorted(at for at in ticked if began <= at <= over)
+    longest_s = max(later - earlier for earlier, later in itertools.pairwise(during))
+    print(
+        f"{len(ATTACKS)} attacks in {over - began:.0f} s, the longest step next to them took {longest_s:.2f} s"
+    )
+    assert longest_s <= 0.2 + 1.0
+    ended(served, neighbour)
+    check_nothing_runs(served)

@@ -1,0 +1,89 @@
+"""The supervisor's end of a child's channel.
+
+Its methods that are called under the supervisor's lock never wait for the child. Linux only: the number of bytes that the
+child has not read yet comes from the SIOCOUTQ request (unix(7), "Ioctls").
+"""
+
+import contextlib
+import fcntl
+import select
+import struct
+import termios
+import threading
+import time
+from multiprocessing.connection import Connection
+
+from tuner.engine.worker.child_messages import InvalidMessage
+from tuner.training.channel import MAX_MESSAGE_BYTES
+
+
+class ChannelEnd:
+    """Wrap a connection over a stream socket of the Unix family. One thread receives, any thread sends."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._sending = threading.Lock()  # only `send_waiting` holds it for long
+        self._sent_at = 0.0
+        self._room = select.poll()
+        self._room.register(connection.fileno(), select.POLLOUT)
+
+    def receive(self) -> bytes:
+        """Return the next message. Wait for it.
+
+        Raises:
+            InvalidMessage: The child announced a message that is too large.
+            EOFError, OSError: The child closed its end.
+        """
+        try:
+            return self._connection.recv_bytes(MAX_MESSAGE_BYTES)
+        except OSError as error:
+            # `recv_bytes` closes nothing and sets no errno if the announced length is beyond the limit.
+            if error.errno is None and not isinstance(error, EOFError):
+                raise InvalidMessage(f"sent a message of more than {MAX_MESSAGE_BYTES} bytes") from None
+            raise
+
+    def send(self, data: bytes) -> bool:
+        """Send a short message without waiting. Return False if the child has left too much unread.
+
+        A closed channel counts as sent: the reader notices the end.
+        """
+        if not self._sending.acquire(blocking=False):
+            return False
+        try:
+            with contextlib.suppress(OSError, ValueError):
+                # POLLOUT means that at least three quarters of the buffer are free, far more than a reply takes.
+                if not self._room.poll(0):
+                    return False
+                self._connection.send_bytes(data)
+        finally:
+            self._sending.release()
+        self._sent_at = time.monotonic()
+        return True
+
+    def send_waiting(self, data: bytes) -> None:
+        """Send a message of any length. Wait until the child takes it. Raises OSError if the child is gone."""
+        with self._sending:
+            self._connection.send_bytes(data)
+        self._sent_at = time.monotonic()
+
+    @property
+    def unread(self) -> bool:
+        """Whether the child left something of what was sent unread."""
+        with contextlib.suppress(OSError, ValueError):
+            answer = fcntl.ioctl(self._connection.fileno(), termios.TIOCOUTQ, struct.pack("i", 0))
+            return int(struct.unpack("i", answer)[0]) > 0
+        return False
+
+    def unread_s(self) -> float:
+        """Return for how many seconds what was sent last has been unread, or 0 if the child read it."""
+        return time.monotonic() - self._sent_at if self._sent_at and self.unread else 0.0
+
+    @property
+    def has_data(self) -> bool:
+        """Whether the child sent something that was not received yet, or closed its end."""
+        with contextlib.suppress(OSError, ValueError):
+            return self._connection.poll(0)
+        return False
+
+    def close(self) -> None:
+        self._connection.close()
