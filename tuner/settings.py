@@ -94,7 +94,7 @@ class Settings:
             import_memory_gib=_int(environ, "TUNER_IMPORT_MEMORY_GIB", 8, 1, 10_000) or 0,
             node_prices=_prices(environ.get("TUNER_NODE_PRICES", "")),
             node_types=_path_or_text(environ.get("TUNER_NODE_TYPES", "")),
-            prices=_file(environ, "TUNER_PRICES"),
+            prices=_path(environ.get("TUNER_PRICES", "")),
             egress_usd_per_gb=_usd(environ, "TUNER_EGRESS_USD_PER_GB"),
             storage_usd_per_gb_month=_usd(environ, "TUNER_STORAGE_USD_PER_GB_MONTH"),
             local_cpus=_int(environ, "TUNER_LOCAL_CPUS", None, 1, 10_000),
@@ -184,14 +184,6 @@ def _unless_off(text: str) -> str:
 def _path(text: str) -> str:
     """Absolute, so that it is the same for every process; empty stays empty."""
     return str(Path(text).expanduser().absolute()) if text else ""
-
-
-def _file(environ: Mapping[str, str], name: str) -> str:
-    """Return the absolute path of a regular file, or "" if the variable is empty. Raises ValueError for anything else."""
-    path = _path(environ.get(name, ""))
-    if path and not Path(path).is_file():
-        raise ValueError(f"{name}: {path} is not a file; name a file on this machine")
-    return path
 
 
 def _path_or_text(text: str) -> str:

@@ -46,6 +46,8 @@ def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_or_is_no_text_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match=r"TUNER_PRICES: .*nowhere.csv cannot be read: No such file"):
         catalogue(settings(tmp_path, str(tmp_path / "nowhere.csv")))
+    with pytest.raises(BadFile, match="/dev/zero is not a file"):
+        catalogue(settings(tmp_path, "/dev/zero"))
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(BadFile, match=r"no text in UTF-8"):
         catalogue(settings(tmp_path, str(tmp_path / "binary.csv")))

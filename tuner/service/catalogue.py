@@ -7,6 +7,7 @@ from datetime import date
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
+from stat import S_ISREG
 
 from tuner.domain.errors import BadFile, Fault, Invalid
 from tuner.domain.listing import Listing
@@ -42,6 +43,8 @@ def fault_of_prices(settings: Settings) -> str | None:
 def _of_file(path: Path, said_by: str = "") -> Catalogue:
     try:
         stat = path.stat()
+        if not S_ISREG(stat.st_mode):
+            raise BadFile(f"{said_by}{path} is not a file")
         return _read(path, f"{said_by}{path}", stat.st_mtime_ns, stat.st_size)
     except OSError as error:
         raise BadFile(f"{said_by}{path} cannot be read: {error.strerror}") from error

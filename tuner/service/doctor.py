@@ -131,12 +131,15 @@ def of_key(settings: Settings) -> Iterator[Finding]:
 
 
 def of_home(settings: Settings) -> Iterator[Finding]:
-    """Return whether other users of this machine can read the home directory, which holds the database and the key."""
+    """Return whether any user of this machine can read the home directory, which holds the database and the key.
+
+    Access by a group is left to the operator: a volume of Kubernetes has it.
+    """
     if not settings.home.is_dir():
         return
     mode = settings.home.stat().st_mode & 0o777
-    mend = "" if not mode & 0o077 else f"other users of this machine can read it: chmod 700 {settings.home}"
-    yield Finding("home", not mode & 0o077, f"{settings.home} has mode {mode:04o}", mend)
+    mend = "" if not mode & 0o007 else f"other users of this machine can read it: chmod 700 {settings.home}"
+    yield Finding("home", not mode & 0o007, f"{settings.home} has mode {mode:04o}", mend)
 
 
 def warn_of_open_home(settings: Settings) -> None:
