@@ -126,3 +126,14 @@ def test_so_many_were_tried() -> None:
     tried = len(BAD) + len(ODD) + values + len(QUERIED) + 2 * len(TEXTS) + len(TWICE)
     print(f"\nfigures: {tried} bad inputs by hand, 0 taken, 0 rows written")
     assert tried >= 300
+
+
+def test_an_unknown_query_parameter_is_refused_with_the_nearest_name(client: TestClient) -> None:
+    job = fakes.submit(client)
+    answer = client.get(f"/v1/jobs/{job}/best?max_cost=5&zzz=1")
+    assert answer.status_code == 422
+    said = {one["pointer"]: one["detail"] for one in answer.json()["errors"]}
+    assert said["max_cost"] == "is not a parameter of this path; did you mean max_cost_usd?"
+    assert said["zzz"].startswith("is not a parameter of this path; known are ")
+    assert client.post(f"/v1/jobs/{job}/pause?force=1").status_code == 422
+    assert client.get("/v1/whoami?x=1").json()["errors"][0]["detail"].endswith("known are none")

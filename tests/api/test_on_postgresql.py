@@ -13,7 +13,10 @@ from tuner.store.database import Database
 # The event stream does not end, and there is no log without a worker.
 SKIPPED = ("/events", "/logs", "/log")
 #: Query parameters that a route requires.
-QUERIES = {"/v1/spend": "?by=day&by=market&by=tag:owner", "/v1/best": f"?trainable={fakes.ENTRY}&metric=acc"}
+QUERIES = {
+    "/v1/spend": "?group_by=day&group_by=market&group_by=tag:owner",
+    "/v1/best": f"?trainable={fakes.ENTRY}&metric=acc",
+}
 
 
 @pytest.mark.needs("postgresql")

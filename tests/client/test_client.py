@@ -319,3 +319,18 @@ def test_the_key_is_read_where_the_service_keeps_it(monkeypatch: pytest.MonkeyPa
 def test_whether_the_service_is_ready_is_told_without_an_error(answer: int | None, ready: bool) -> None:
     server = Server(SILENCE if answer is None else httpx2.Response(answer, json={}))
     assert server.client().is_ready() is ready
+
+
+@pytest.mark.parametrize(
+    ("method", "words", "mend"),
+    [
+        ("best", {"max_cost": 5}, "did you mean 'max_cost_usd'"),
+        ("pareto", {"max_cost_usd": 5}, "known are instance_type, market, region"),
+        ("patch", {"tag": {}}, "did you mean 'tags'"),
+    ],
+)
+def test_an_unknown_keyword_argument_is_a_type_error(method: str, words: dict[str, Any], mend: str) -> None:
+    server = Server(httpx2.Response(500))
+    with pytest.raises(TypeError, match=mend):
+        getattr(server.client(), method)("job_1", **words)
+    assert server.requests == []

@@ -1,17 +1,23 @@
-"""Bodies that say one thing."""
+"""Queries and bodies that say one thing, and nothing that the service would ignore."""
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from difflib import get_close_matches
 from typing import Any
 
 from fastapi import Request
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
 
 from tuner.domain.errors import Fault, Invalid
 
 TWICE = "is there twice: two readers of this body could take two values for it; send it once"
 # A job of the largest size that is accepted has some hundreds. Each unknown name costs a fault, made on the event loop.
 MAX_NAMES = 10_000
+
+
+_known: dict[str, frozenset[str]] = {}  # parameters by route
 
 
 class _Object(dict[str, Any]):
@@ -21,19 +27,49 @@ class _Object(dict[str, Any]):
 
 
 async def unambiguous(request: Request) -> None:
-    """Refuse a body that has too many names, or one name twice in an object.
+    """Refuse a query with an unknown parameter, and a body that has too many names, or one name twice in an object.
 
     A proxy or an audit may have read another value of the repeated name than the service takes. Text that is not JSON is left to
     those who read it.
 
     Raises:
-        Invalid: The body is refused. Faults name the repeated names.
+        Invalid: The request is refused. Faults name the parameters, or the repeated names.
     """
+    refuse_unknown_query(request)
     if request.method in ("GET", "HEAD", "DELETE"):
         return
     faults = [Fault(pointer, TWICE) for pointer in repeated(await request.body())]
     if faults:
         raise Invalid(*faults)
+
+
+def refuse_unknown_query(request: Request) -> None:
+    """Raise Invalid for parameters that the route does not have, with the nearest name.
+
+    `best?max_cost=5` would be answered with the best of all otherwise, whatever it cost.
+    """
+    if not request.scope["query_string"]:
+        return
+    route: APIRoute = request.scope["route"]
+    known = _known.get(route.unique_id)
+    if known is None:
+        known = _known[route.unique_id] = frozenset(_names(route.dependant))
+    unknown = [name for name in dict.fromkeys(request.query_params.keys()) if name not in known]
+    if unknown:
+        raise Invalid(*(Fault(name[:100], _unknown(name, known)) for name in unknown[:10]))
+
+
+def _names(dependant: Dependant) -> Iterator[str]:
+    yield from (field.alias for field in dependant.query_params)
+    for inner in dependant.dependencies:
+        yield from _names(inner)
+
+
+def _unknown(name: str, known: Collection[str]) -> str:
+    near = get_close_matches(name[:100], known, n=1)
+    if near:
+        return f"is not a parameter of this path; did you mean {near[0]}?"
+    return f"is not a parameter of this path; known are {', '.join(sorted(known)) or 'none'}"
 
 
 def repeated(text: bytes) -> list[str]:

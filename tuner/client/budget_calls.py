@@ -2,8 +2,10 @@
 
 from typing import TYPE_CHECKING, Any
 
+from tuner.client import queries
 from tuner.client.http import ask, exchange, quoted, request
 from tuner.client.methods import call
+from tuner.client.queries import refuse_unknown
 from tuner.client.steps import Steps
 
 if TYPE_CHECKING:  # each is loaded when it is asked for
@@ -33,6 +35,7 @@ class BudgetCalls:
         `alerts=[{"at": 0.8, "url": ...}]`, `new_secret=True`. The answer alone has the webhooks' secret, where that is new."""
         from tuner.schemas.budgets import BudgetAbove
 
+        refuse_unknown(budget, queries.BUDGET)
         return ask(self.url, BudgetAbove, "PUT", f"/v1/budgets/{quoted(name)}", body=budget)
 
     @call
@@ -52,4 +55,5 @@ class BudgetCalls:
         given is not limited."""
         from tuner.schemas.quota import Quota
 
+        refuse_unknown(quota, queries.QUOTA)
         return ask(self.url, Quota, "PUT", "/v1/quota", body=quota)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import httpx2
 
-from tuner.client import follow
+from tuner.client import follow, queries
 from tuner.client.access_calls import AccessCalls
 from tuner.client.audit_calls import AuditCalls
 from tuner.client.budget_calls import BudgetCalls
@@ -16,7 +16,7 @@ from tuner.client.http import TRIES, A, ask, exchange, quoted, request
 from tuner.client.methods import call, job_call, job_series, series
 from tuner.client.paging import pages
 from tuner.client.progress import progress_of
-from tuner.client.queries import BestQuery, Elsewhere
+from tuner.client.queries import BestQuery, Elsewhere, refuse_unknown
 from tuner.client.steps import Series, Steps
 from tuner.client.uploads import Uploads
 from tuner.schemas import answers as show
@@ -74,6 +74,7 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
     def patch(self, /, job: AnyJob, *, if_match: str | None = None, **change: Any) -> Steps[JobFacts]:
         """`budget={...}`, `tags={...}`, `priority=1`. `if_match`: the `revision` of the job that the change was made for; where it has
         another by now, ApiError with status 412, unless what is asked for is done: by an earlier try, whose answer was lost."""
+        refuse_unknown(change, queries.CHANGE)
         headers = {} if if_match is None else {"If-Match": f'"{if_match}"'}
         sent = self._ask_job("PATCH", path_of(job), body=change, headers=headers, repeat=True)
         return sent if if_match is None else once(sent, lambda: self._ask_job("GET", path_of(job)), change)
@@ -137,6 +138,7 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
         self, job: AnyJob, *, forecast: bool = True, **limits: Unpack[BestQuery]
     ) -> Steps[choices.BestAnswer]:
         """The best configuration that may be trained within the limits. ApiError 404 where none is affordable."""
+        refuse_unknown(limits, queries.BEST)
         query = {**limits, "forecast": None if forecast else "false"}
         return self._ask(choices.BestAnswer, "GET", path_of(job, "/best"), query=query)
 
@@ -145,12 +147,14 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
         self, trainable: str, metric: str, **limits: Unpack[BestQuery]
     ) -> Steps[choices.BestOfAll]:
         """Over all jobs that tuned it for this metric."""
+        refuse_unknown(limits, queries.BEST)
         query = {"trainable": trainable, "metric": metric, **limits}
         return self._ask(choices.BestOfAll, "GET", "/v1/best", query=query)
 
     @call
     def pareto(self, job: AnyJob, **elsewhere: Unpack[Elsewhere]) -> Steps[choices.Pareto]:
         """The front of metric against cost that `best` answers from."""
+        refuse_unknown(elsewhere, queries.ELSEWHERE)
         return self._ask(choices.Pareto, "GET", path_of(job, "/pareto"), query=elsewhere)
 
     @call
@@ -226,6 +230,7 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
     @call
     def spend_csv(self, /, group_by: Sequence[str] = ("tag:project",), **query: Any) -> Steps[str]:
         """The same as a table."""
+        refuse_unknown(query, queries.SPEND)
         asked = {"group_by": list(group_by), **query}
         send = request("GET", "/v1/spend", query=asked, headers={"Accept": "text/csv"})
         answer = yield from exchange(self.url, send, tries=TRIES)
@@ -241,6 +246,7 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
         """`cloud`, `region`, `zone`, `instance_type`, `accelerator`, `market`; the cheapest first."""
         from tuner.schemas.prices import Prices
 
+        refuse_unknown(filters, queries.PRICES)
         return self._ask(Prices, "GET", "/v1/prices", query={**filters, "limit": limit})
 
     @call
@@ -248,6 +254,7 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
         """`run={...}`, `choices`, `scaling`, `compute_optimal`, `recurring`, `ownership`: any of them."""
         from tuner.schemas.estimate_answers import Estimate
 
+        refuse_unknown(parts, queries.ESTIMATE)
         return self._ask(Estimate, "POST", "/v1/estimates", body=parts, repeat=True)
 
     @call

@@ -1,5 +1,7 @@
-"""What questions of the best configuration may say."""
+"""Keyword arguments of questions, and the check that no unknown one is sent."""
 
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from typing import TypedDict
 
 
@@ -17,3 +19,22 @@ class BestQuery(Elsewhere, total=False):
     max_cost_usd: float | None
     max_gpu_hours: float | None
     max_duration: str | float | None
+
+
+BEST = frozenset(BestQuery.__annotations__)
+ELSEWHERE = frozenset(Elsewhere.__annotations__)
+PRICES = frozenset({"cloud", "region", "zone", "instance_type", "accelerator", "market"})
+SPEND = frozenset({"since", "until", "timezone"})
+ESTIMATE = frozenset({"run", "choices", "scaling", "compute_optimal", "recurring", "ownership"})
+CHANGE = frozenset({"budget", "tags", "priority"})
+BUDGET = frozenset({"usd", "gpu_hours", "match", "period", "timezone", "parent", "alerts", "new_secret"})
+QUOTA = frozenset({"usd", "gpu_hours", "period", "timezone", "concurrent_jobs", "concurrent_trials"})
+
+
+def refuse_unknown(given: Mapping[str, object], known: Collection[str]) -> None:
+    """Raise TypeError, with the nearest known name, if a keyword argument is not known: the service would answer another question."""
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            mend = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(known))}"
+            raise TypeError(f"unexpected keyword argument {name!r}{mend}")
