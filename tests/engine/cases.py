@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -75,6 +76,10 @@ def kills_itself(config: dict[str, Any]) -> None:
 
 def raises(config: dict[str, Any]) -> None:
     raise ValueError("the data is not there")
+
+
+def opens_a_relative_file(config: dict[str, Any]) -> None:
+    Path("data/train.npy").read_bytes()
 
 
 def fills_the_gpu(config: dict[str, Any]) -> None:

@@ -95,6 +95,7 @@ def test_a_child_waits_for_a_lease_that_its_next_step_needs(drive: Any, tmp_path
 
 FAILURES = [
     ("raises", "raised", "the data is not there"),
+    ("opens_a_relative_file", "raised", "data/train.npy'. Each trial starts in an empty directory"),
     ("fills_the_gpu", "memory", "the GPU's memory ran out; use a smaller batch"),
     ("exits", "exited", "exit status 3"),
     ("exits_politely", "exited", "exit status 4"),

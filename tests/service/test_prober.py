@@ -41,6 +41,22 @@ def test_what_is_wrong_with_a_module_is_told(modules: Path) -> None:
     assert "status 0" in str(prober.describe("probed_strange:train").error)
 
 
+def test_a_function_that_takes_no_configuration_is_refused(modules: Path) -> None:
+    (modules / "probed_shapes.py").write_text(
+        "def none(): ...\ndef two(config, data): ...\ndef good(config, data=None): ...\ndef any_(*args): ...\n"
+        "def named(*, config): ...\nclass Class: ...\n"
+    )
+    prober = SubprocessProber()
+    errors = {
+        name: prober.describe(f"probed_shapes:{name}").error
+        for name in ("none", "two", "good", "any_", "named", "Class")
+    }
+    assert errors["none"] == "none() cannot be called with one configuration; write it as def none(config)"
+    assert "two(config, data) cannot be called" in str(errors["two"])
+    assert "named(*, config) cannot be called" in str(errors["named"])
+    assert (errors["good"], errors["any_"], errors["Class"]) == (None, None, None)
+
+
 def test_a_module_may_print_whatever_it_likes_whenever_it_likes(modules: Path) -> None:
     (modules / "probed_loud.py").write_text(
         "import atexit, os\natexit.register(print, 'bye')\nos.write(1, b'\\xff\\xfe')\ndef train(config): ...\n"

@@ -129,7 +129,7 @@ def test_what_the_job_did_not_allow_is_stopped_at_once_and_costs_next_to_nothing
 def test_a_dearer_machine_that_the_budget_cannot_pay_for_ends_the_job_for_want_of_money() -> None:
     run = run_of({"only": offer("99999")}, usd="0.003", concurrency=1)
     run.run()
-    assert run.journal.tables.job[:2] == ("succeeded", "budget_usd")
+    assert run.journal.tables.job[:2] == ("failed", "budget_usd")
     assert not run.journal.tables.reports
     check_books(run)
 

@@ -125,6 +125,18 @@ def test_what_a_cold_worker_took_to_begin_does_not_keep_the_rest_of_the_money_fr
     assert run.journal.tables.account.posted.usd.micro_usd >= 0.97 * 500
 
 
+def test_a_job_whose_money_went_into_setup_fails_and_says_how_much_a_trial_needs() -> None:
+    slow = Overheads(setup_ns=60 * 10**9)
+    run = SimulatedRun(spec("0.0005"), terms(1), QuickCurves(), overheads=slow)
+    run.run()
+    state, reason, detail = run.journal.tables.job
+    assert (state, reason) == ("failed", "budget_usd")
+    assert detail.startswith("no trial reported the metric 'acc' before the job ended; 100.0 % of $0.0005")
+    assert "was setup. Starting a trial took" in detail
+    assert "submit the job again with at least $0.00" in detail
+    check_books(run)
+
+
 def test_gpu_hours_bind_as_money_does() -> None:
     job = spec("1", gpu_ms=600_000)
     run = SimulatedRun(job, terms(2, milli_gpus=500), Curves())

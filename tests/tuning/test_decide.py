@@ -246,9 +246,17 @@ def test_a_job_paused_by_its_budget_goes_on_with_what_was_refused() -> None:
 
 def test_time_does_not_come_back_so_its_end_is_the_jobs() -> None:
     story = Story(concurrency=2)
+    story.state.trials[0].value = 0.5
     assert story.tell(ev.WallClockEnded(AT)) == [do.Park("trial_00000"), do.Park("trial_00001")]
     story.parked(0, 0)
     assert story.parked(1, 0) == [do.EndJob("succeeded", "wall_clock")]
+
+
+def test_a_job_that_ends_without_any_metric_has_failed() -> None:
+    story = Story(concurrency=1)
+    story.tell(ev.WallClockEnded(AT))
+    why = "no trial reported the metric 'acc' before the job ended"
+    assert story.parked(0, 0) == [do.EndJob("failed", "wall_clock", why)]
 
 
 def test_more_time_that_comes_while_a_job_winds_down_calls_its_end_off() -> None:

@@ -56,13 +56,34 @@ def test_a_trial_that_ends_without_its_metric_fails() -> None:
     story = Story(scheduler="none", trials=1)
     ended = story.tell(ev.Completed(AT, FIRST))
     assert endings(ended) == [("failed", "error")]
-    assert "did not report the metric 'acc'" in story.state.trials[0].reason
+    assert (
+        "did not report the metric 'acc' up to step 0; it ended without a report"
+        in story.state.trials[0].reason
+    )
 
 
 def test_a_last_step_without_its_metric_fails_the_trial() -> None:
     story = Story(scheduler="none")
     (stop,) = story.report(0, 9, None)
     assert stop == do.Stop(FIRST, "did not report the metric 'acc' up to step 9")
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (("acc_val", "loss"), "; it reported 'acc_val', 'loss'; did you mean 'acc_val'?"),
+        (("loss",), "; it reported 'loss'"),
+        (("_metric",), "; it returned a bare number: return a dictionary such as {'acc': value}"),
+        (("acc", "loss"), "; what it reported as 'acc' is not a number"),
+        (None, ""),
+    ],
+)
+def test_a_missing_metric_is_explained_by_what_was_reported(
+    names: tuple[str, ...] | None, words: str
+) -> None:
+    story = Story(scheduler="none")
+    (stop,) = story.tell(ev.Reported(AT, FIRST, 9, None, Money(0), names=names))
+    assert stop == do.Stop(FIRST, f"did not report the metric 'acc' up to step 9{words}")
 
 
 def test_ten_failures_of_any_kind_at_the_start_end_the_job() -> None:

@@ -63,7 +63,8 @@ class Advised:
 @dataclass(frozen=True, slots=True)
 class Reported:
     """A trial finished a step. `value` None: the metric is missing; `spent` is the job's spend so far, held slices' use included;
-    `train_ns` what was trained since the report before; `price` that of the machine, None: the job's own."""
+    `train_ns` what was trained since the report before; `price` that of the machine, None: the job's own. `names` are those of the
+    metrics that were reported instead, and None if the metric is there."""
 
     at: Instant
     trial: str
@@ -73,6 +74,7 @@ class Reported:
     resumable: bool = True
     train_ns: int = 0
     price: Price | None = None
+    names: tuple[str, ...] | None = field(default=None, metadata={"new": True})
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,17 +5,17 @@ their journal, world and clock. One thread uses it. An exception out of a turn m
 the process must end and be rebuilt from the record (`tuner.engine.recovery`).
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from tuner.domain import commands as do
 from tuner.domain import events as ev
 from tuner.domain.budget import Budget
-from tuner.domain.cost import Meter
+from tuner.domain.cost import CostKind, Meter
 from tuner.domain.job import JobSpec
 from tuner.domain.money import FREE, Rate
-from tuner.domain.time import Instant
+from tuner.domain.time import NS, Instant
 from tuner.domain.trial import AttemptEnd
 from tuner.engine.ends import DONE_AGAIN, end_of, event_of
 from tuner.engine.heirs import NO_HEIRS, Heirs
@@ -34,6 +34,8 @@ from tuner.tuning.decide import decide
 from tuner.tuning.samplers import Sampler
 from tuner.tuning.state import PUBLIC, State
 
+# Limits of a budget, by which a job ends that may have reported nothing.
+LIMITS = ("budget_usd", "budget_gpu_hours", "wall_clock")
 # A sampler that took longer for its last suggestion makes the next one outside of a transaction.
 SLOW_SUGGESTION_NS = 50_000_000
 # A worker that is silent for so long after it must have ended is killed.
@@ -227,11 +229,36 @@ class Loop:
                 turn.orders.append(lambda: self._world.finish(trial))
             case do.Stop(trial):
                 turn.orders.append(lambda: self._world.stop(trial))
-            case do.EndJob(state, reason, detail, waits_for=waits):
-                again_at = self._hours.next_opening(turn.at) if order.reopens else None
-                turn.tx.put_job(state, reason, at=turn.at, detail=detail, again_at=again_at, waits_for=waits)
-                self.end = order
+            case do.EndJob():
+                self._end_job(turn, order)
         return []
+
+    def _end_job(self, turn: Turn, order: do.EndJob) -> None:
+        again_at = self._hours.next_opening(turn.at) if order.reopens else None
+        detail = order.detail
+        if order.state == "failed" and order.reason in LIMITS:
+            detail += self._where_the_money_went(turn.tx)
+        turn.tx.put_job(
+            order.state, order.reason, at=turn.at, detail=detail, again_at=again_at, waits_for=order.waits_for
+        )
+        self.end = order
+
+    def _where_the_money_went(self, tx: JournalTx) -> str:
+        """Describe what a job that reported nothing paid for, and how much a first step takes at least."""
+        spent: Counter[CostKind] = Counter()
+        for trial, attempts in self.attempts.items():
+            for attempt in range(1, attempts + 1):
+                spent.update({kind: cost.usd.micro_usd for kind, cost in tx.posted(trial, attempt).items()})
+        total = sum(spent.values())
+        if not total:
+            return ""
+        kind, most = spent.most_common(1)[0]
+        start_ns = self.pace.longest_overhead_ns
+        enough = self.state.rate.cost(2 * start_ns).usd
+        return (
+            f"; {100 * most / total:.1f} % of ${total / 1e6:.6f} was {kind}. Starting a trial took {start_ns / NS:.1f} s or more: submit "
+            f"the job again with at least ${enough.micro_usd / 1e6:.6f} for each trial"
+        )
 
     def _begin(self, turn: Turn, order: do.Begin, places: Sequence[Place] = ()) -> list[ev.Event]:
         trial, attempt = order.trial, self.attempts.get(order.trial, 0) + 1
@@ -280,7 +307,8 @@ class Loop:
         turn.tx.put_report(purse.row_of(report, value))
         spent = self.treasury.spent(turn.tx, self.purses.values())
         price = purse.rate.price if purse.rate.price != self.state.rate.price else None
-        told = (report.at, purse.trial, report.step, value, spent, report.resumable, train_ns, price)
+        names = report.names() if value is None else None
+        told = (report.at, purse.trial, report.step, value, spent, report.resumable, train_ns, price, names)
         self._tell(turn, ev.Reported(*told))
 
     def _on_end(self, turn: Turn, purse: Purse, progress: Progress) -> None:

@@ -12,6 +12,7 @@ from tuner.domain.usage import Usage
 T = TypeVar("T")
 WorkerState = Literal["running", "waiting", "paused", "finished", "stopped", "ended", "failed", "preempted"]
 ENDED: frozenset[WorkerState] = frozenset({"paused", "finished", "stopped", "ended", "failed", "preempted"})
+NAMES_KEPT, NAME_CHARS = 30, 60  # of metrics that were reported instead of the objective
 TROUBLE = ("kind", "type", "message", "traceback")
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -37,6 +38,10 @@ class StepReport:
             return float(found)
         except OverflowError:  # an integer beyond what a float holds
             return math.inf if found > 0 else -math.inf
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the first metrics, cut to a length that fits an error message."""
+        return tuple(name[:NAME_CHARS] for name in sorted(self.metrics)[:NAMES_KEPT])
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ The state handed in is used up. The same events in the same order give the same 
 and when a job is rebuilt from its record.
 """
 
+from dataclasses import replace
 from typing import assert_never
 
 from tuner.domain import commands as do
@@ -34,9 +35,17 @@ def decide(state: State, event: Event) -> tuple[State, list[Command]]:
     idle = not state.active and not state.suggesting and not isinstance(event, ev.Launched)
     if state.ending and not state.ended and idle:
         state.ended, state.going = True, False
-        end = state.ending
+        end = state.ending = _unless_nothing_was_learned(state, state.ending)
         orders.append(do.EndJob(end.state, end.reason, end.detail, end.reopens, end.waits_for))
     return state, orders
+
+
+def _unless_nothing_was_learned(state: State, ending: Ending) -> Ending:
+    """Turn success into failure if no trial ever reported the objective's metric: the money bought nothing."""
+    if ending.state != "succeeded" or any(trial.value is not None for trial in state.trials):
+        return ending
+    detail = f"no trial reported the metric {state.spec.objective.metric!r} before the job ended"
+    return replace(ending, state="failed", detail=detail)
 
 
 def _note(state: State, event: Event) -> list[Command]:
@@ -118,6 +127,7 @@ def _on_reported(state: State, event: ev.Reported) -> list[Command]:
     if trial.status not in ("running", "parking"):
         return []
     trial.resumable, trial.replayed = event.resumable, event.step
+    trial.other_metrics = event.names or trial.other_metrics
     if event.step <= trial.steps:
         return at_step(state, trial, event.step)
     trial.losses = 0
@@ -156,7 +166,7 @@ def _on_attempt_end(state: State, event: AttemptEnd) -> list[Command]:
         case ev.Parked():
             return _interrupt(state, trial, event.step)
         case ev.Completed() if trial.value is None:
-            return _ended_for_good(state, trial, "failed", no_metric(state, trial.steps))
+            return _ended_for_good(state, trial, "failed", no_metric(state, trial, trial.steps))
         case ev.Completed():
             return _ended_for_good(state, trial, "completed", "")
         case ev.Stopped():

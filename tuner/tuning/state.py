@@ -59,6 +59,7 @@ class TrialRecord:
     unkept: bool = False
     trained_ns: int = 0
     pace_ns: int = 0
+    other_metrics: tuple[str, ...] = ()  # names that it reported instead of the objective's metric
 
     @property
     def id(self) -> str:

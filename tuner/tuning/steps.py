@@ -1,11 +1,16 @@
 """What follows from a step of a running trial: it goes on, waits, is parked, stopped or finished."""
 
+from difflib import get_close_matches
+
 from tuner.domain import commands as do
 from tuner.domain.commands import Command
 from tuner.tuning.reserve import Reserve
 from tuner.tuning.schedulers import scheduler_for
 from tuner.tuning.schedulers.base import send_on
 from tuner.tuning.state import State, Status, TrialRecord
+
+NAMES_SHOWN = 10
+BARE_NUMBER = "_metric"  # Ray Tune's name for a number that a function returns
 
 
 def record_rungs(state: State, trial: TrialRecord) -> None:
@@ -23,14 +28,14 @@ def at_step(state: State, trial: TrialRecord, step: int) -> list[Command]:
         return []
     if state.max_step is not None and step >= state.max_step:
         if trial.value is None:
-            return drop(state, trial, "failed", no_metric(state, step))
+            return drop(state, trial, "failed", no_metric(state, trial, step))
         trial.unkept = False
         state.set(trial, "finishing")
         return [do.Finish(trial.id)]
     if trial.until is None or step < trial.until:
         return []
     if trial.value is None:
-        return drop(state, trial, "failed", no_metric(state, step))
+        return drop(state, trial, "failed", no_metric(state, trial, step))
     return _at_rung(state, trial)
 
 
@@ -80,5 +85,19 @@ def drop(state: State, trial: TrialRecord, ends_as: Status, reason: str) -> list
     return [do.Stop(trial.id, reason)]
 
 
-def no_metric(state: State, step: int) -> str:
-    return f"did not report the metric {state.spec.objective.metric!r} up to step {step}"
+def no_metric(state: State, trial: TrialRecord, step: int) -> str:
+    """Describe a trial that did not report the objective's metric, with what it reported instead and what to do."""
+    metric = state.spec.objective.metric
+    text = f"did not report the metric {metric!r} up to step {step}"
+    names = trial.other_metrics
+    if not step:
+        return f"{text}; it ended without a report: return a dictionary such as {{{metric!r}: value}}, or call report"
+    if names == (BARE_NUMBER,):
+        return f"{text}; it returned a bare number: return a dictionary such as {{{metric!r}: value}}"
+    if metric in names:
+        return f"{text}; what it reported as {metric!r} is not a number"
+    if not names:
+        return text
+    near = get_close_matches(metric, names, n=1, cutoff=0.4)
+    mend = f"; did you mean {near[0]!r}?" if near else ""
+    return f"{text}; it reported {', '.join(map(repr, names[:NAMES_SHOWN]))}{mend}"

@@ -133,6 +133,12 @@ def _fail(channel: Channel, error: BaseException, *, kind: words.FailureKind) ->
     text, message = "".join(traceback.format_exception(error)), str(error)
     if type(error).__name__ == OUT_OF_GPU_MEMORY:
         kind, message = "memory", f"{MEND_GPU_MEMORY}. {message}"
+    missing = getattr(error, "filename", None) if isinstance(error, FileNotFoundError) else None
+    if isinstance(missing, str) and not os.path.isabs(missing):
+        message = (
+            f"{message}. Each trial starts in an empty directory of its own: use an absolute path, for example one that the job passes "
+            "in `constants`"
+        )
     if TOO_MANY_FILES in message:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         message = (

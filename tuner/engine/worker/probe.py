@@ -36,11 +36,27 @@ def describe(entry: str, package: str = "") -> dict[str, Any]:
         return {"error": f"{type(error).__name__}: {error}"[:MAX_TEXT]}
     module = importlib.import_module(entry.partition(":")[0])
     return {
-        "error": None,
+        "error": _takes_no_config(entry, found),
         "doc": (inspect.getdoc(found) or inspect.getdoc(module) or "")[:MAX_TEXT],
         "search_space": _plain(getattr(module, "SEARCH_SPACE", None)),
         "objective": _plain(getattr(module, "OBJECTIVE", None)),
     }
+
+
+def _takes_no_config(entry: str, found: Any) -> str | None:
+    """Return what is wrong with a function that cannot be called with a configuration, or None."""
+    if inspect.isclass(found):
+        return None
+    try:
+        signature = inspect.signature(found)
+    except (TypeError, ValueError):  # of some built-in functions
+        return None
+    try:
+        signature.bind({})
+    except TypeError:
+        name = entry.partition(":")[2]
+        return f"{name}{signature} cannot be called with one configuration; write it as def {name}(config)"
+    return None
 
 
 def _plain(value: Any) -> Any:
