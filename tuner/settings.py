@@ -141,8 +141,20 @@ class Settings:
         return self.api_key_path.read_text().strip()
 
     def make_home(self) -> None:
-        """Its owner's alone; one that is there already stays as it is."""
-        self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        """Create the home directory with mode 0700. An existing directory is left unchanged.
+
+        Raises:
+            ValueError: It cannot be created, or this user cannot write to it.
+        """
+        mend = "set TUNER_HOME to a directory that this user can create or write to"
+        try:
+            self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise ValueError(
+                f"TUNER_HOME: {self.home} cannot be created: {error.strerror}; {mend}"
+            ) from error
+        if not os.access(self.home, os.R_OK | os.W_OK | os.X_OK):
+            raise ValueError(f"TUNER_HOME: this user cannot write to {self.home}; {mend}")
 
     def node_price(self, instance_type: str, market: str) -> float | None:
         """Dollars an hour for a whole node, as TUNER_NODE_PRICES has it."""

@@ -1,7 +1,9 @@
 """What the command line refuses, it says: what is wrong, where, and what to do."""
 
 from pathlib import Path
+from threading import Event
 
+import httpx2
 import pytest
 import yaml
 from starlette.testclient import TestClient
@@ -10,6 +12,7 @@ from typer.testing import CliRunner
 from tests import fakes
 from tests.cli.conftest import Tuner
 from tests.cli.test_commands import ASKING
+from tuner.cli import frame
 from tuner.cli.main import app
 from tuner.client import Client
 
@@ -184,3 +187,47 @@ def test_a_top_up_of_nothing_is_wrong_usage(tuner: Tuner, waiting: str, words: l
     result = tuner("topup", waiting, *words)
     assert result.exit_code == 2
     assert "must be more than 0" in one_line(result.stderr)
+
+
+def test_a_service_that_does_not_answer_is_reported_while_the_command_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, reported = Event(), Event()
+
+    def slow(request: httpx2.Request) -> httpx2.Response:
+        asked.set()
+        assert reported.wait(60)
+        return httpx2.Response(200, json={"items": [], "next_cursor": None})
+
+    monkeypatch.setattr(frame, "SILENT_S", 0.01)
+    say = frame.Waiting._say
+
+    def tell(waiting: frame.Waiting) -> None:
+        say(waiting)
+        reported.set()
+
+    monkeypatch.setattr(frame.Waiting, "_say", tell)
+    monkeypatch.setattr(
+        "tuner.client.Client", lambda: Client("http://tuner", "key", transport=httpx2.MockTransport(slow))
+    )
+    result = CliRunner().invoke(app, ["jobs"])
+    assert result.exit_code == 0
+    assert asked.is_set()
+    assert "http://tuner has not answered for 0.01 s; it may be stopped or overloaded" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "search_space: {lr: tune.loguniform(1e-4, 1e-1)}",
+        "search_space:\n  lr: ray.tune.loguniform(1e-4, 1e-1)",
+        "search_space:\n  lr: loguniform(1e-4, 1e-1)",
+    ],
+)
+def test_a_function_of_ray_tune_in_a_file_says_what_to_write(tuner: Tuner, tmp_path: Path, text: str) -> None:
+    (tmp_path / "job.yaml").write_text(text)
+    result = tuner("submit", str(tmp_path / "job.yaml"))
+    assert result.exit_code == 2
+    said = " ".join(result.stderr.replace("│", " ").split())
+    assert "search_space.lr is a call of Python" in said
+    assert "{type: float, low: LOW, high: HIGH, log: true}" in said

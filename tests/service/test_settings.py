@@ -63,3 +63,11 @@ def test_database_url_is_read_from_a_file(tmp_path: Path) -> None:
 def test_missing_database_url_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"TUNER_DATABASE_URL_FILE: .*nowhere cannot be read"):
         Settings.from_env({"TUNER_DATABASE_URL_FILE": str(tmp_path / "nowhere")})
+
+
+@pytest.mark.parametrize("home", ["/proc/nowhere", "/etc/hostname", "/etc/hostname/inside"])
+def test_a_home_that_cannot_be_used_is_named_with_what_to_do(home: str) -> None:
+    with pytest.raises(
+        ValueError, match=f"^TUNER_HOME: {home} cannot be created: .*; set TUNER_HOME to a directory"
+    ):
+        Settings.from_env({"TUNER_HOME": home}).make_home()

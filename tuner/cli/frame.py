@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -29,6 +30,7 @@ R = TypeVar("R")
 A = TypeVar("A", bound="Answer | DataclassInstance")
 
 
+SILENT_S = 4.0
 PROJECT: ContextVar[str | None] = ContextVar("project", default=None)
 """What `--project` says; None: nothing."""
 
@@ -38,7 +40,34 @@ def connect() -> Client:
     from tuner.client import Client
 
     project = PROJECT.get()
-    return Client(project=project) if project else Client()
+    client = Client(project=project) if project else Client()
+    waiting = Waiting(client.url)
+    client.on_request(waiting.begin, waiting.end)
+    return client
+
+
+class Waiting:
+    """Says on standard error that a service does not answer, once a request has waited for `SILENT_S`."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._timer: threading.Timer | None = None
+
+    def begin(self) -> None:
+        """A request is sent. The one before failed, if it was not answered."""
+        self.end()
+        self._timer = threading.Timer(SILENT_S, self._say)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def end(self) -> None:
+        """The headers of the answer are there."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _say(self) -> None:
+        text = f"{self._url} has not answered for {SILENT_S:g} s; it may be stopped or overloaded. Still waiting; Ctrl-C ends this"
+        typer.echo(harmless(text), err=True)
 
 
 class Frame:

@@ -57,14 +57,39 @@ class JobYaml(yaml.SafeLoader):
 
 JobYaml.add_implicit_resolver(
     "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+"),
+    re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+\Z"),
     list("-+0123456789."),
 )
 
 
 def read_job(file: Path) -> dict[str, Any]:
     """A job as it is written down; - reads standard input. Raises BadParameter for what is none."""
-    return read_mapping(file, "job: a mapping with name, trainable, objective, search_space, budget")
+    found = read_mapping(file, "job: a mapping with name, trainable, objective, search_space, budget")
+    _refuse_python(file, found.get("search_space"))
+    return found
+
+
+# What to write instead of Ray Tune's functions. Its `randint` leaves out the upper end.
+INSTEAD = {
+    "uniform": "{type: float, low: LOW, high: HIGH}",
+    "quniform": "{type: float, low: LOW, high: HIGH}",
+    "loguniform": "{type: float, low: LOW, high: HIGH, log: true}",
+    "randint": "{type: int, low: LOW, high: HIGH - 1}",
+    "lograndint": "{type: int, low: LOW, high: HIGH - 1, log: true}",
+    "choice": "{type: categorical, choices: [A, B, C]}",
+    "grid_search": "{type: categorical, choices: [A, B, C]} and algorithm: {sampler: grid}",
+}
+PYTHON = re.compile(rf"(?:ray\.)?(?:tune\.)?({'|'.join(INSTEAD)})\(")
+
+
+def _refuse_python(file: Path, space: object) -> None:
+    """Raise BadParameter for a parameter that is written as a call of Ray Tune, with what to write instead."""
+    for name, value in space.items() if isinstance(space, dict) else ():
+        call = PYTHON.match(value) if isinstance(value, str) else None
+        if call is not None:
+            raise typer.BadParameter(
+                f"{file}: search_space.{name} is a call of Python, which a file cannot hold; write {INSTEAD[call[1]]}"
+            )
 
 
 def read_mapping(file: Path, what: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from tuner import web
 from tuner.api.app import create_app
 from tuner.cli.beside import Beside
 from tuner.cli.leaving import LeavingServer
-from tuner.domain.errors import Unavailable
+from tuner.domain.errors import Conflict
 from tuner.service.cluster import RayCluster
 from tuner.service.controller import Controller
 from tuner.service.doctor import refuse_unfit, refuse_without_key, warn_of_open_home
@@ -97,7 +97,7 @@ def listen(settings: Settings) -> socket.socket:
         listening.bind((settings.host, settings.port))
     except OSError as error:
         listening.close()
-        raise Unavailable(
+        raise Conflict(
             f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; set TUNER_PORT to another port"
         ) from error
     return listening

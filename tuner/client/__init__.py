@@ -8,6 +8,7 @@ job.wait()
 print(job.best(max_cost_usd=0.01))
 """
 
+from collections.abc import Callable
 from typing import Self
 
 import httpx2
@@ -45,6 +46,10 @@ class Client(Calls, Blocking):
             )
         except httpx2.InvalidURL as error:
             raise silent(there.url, error) from error
+
+    def on_request(self, begin: Callable[[], None], end: Callable[[], None]) -> None:
+        """Call `begin` when a request is sent, and `end` when the headers of its answer are there."""
+        self._http.event_hooks = {"request": [lambda _: begin()], "response": [lambda _: end()]}
 
     def close(self) -> None:
         self._http.close()

@@ -1,4 +1,4 @@
-"""Shared storage by URL, through fsspec: a folder, `s3://…`, `gs://…`, `memory://…`."""
+"""Shared storage by URL, through fsspec: a folder, `s3://…`, `gs://…`."""
 
 import errno
 import os
