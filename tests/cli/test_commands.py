@@ -318,3 +318,16 @@ def test_a_job_that_waits_is_given_another_priority(
     assert found == get(rest, f"/v1/jobs/{waiting}")
     assert found["priority"] == value
     assert f"place {found['queue_position']}" in tuner("priority", waiting, str(value)).stdout
+
+
+def test_a_bill_lists_the_most_expensive_trials_and_all_with_an_option(
+    tuner: Tuner, done: str, rest: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials = sorted(rest.get(f"/v1/jobs/{done}/bill").json()["trials"], key=lambda one: -one["total_usd"])
+    assert len(trials) > 3
+    monkeypatch.setattr("tuner.cli.main.SHOWN", 2)
+    shown = tuner("bill", done).stdout
+    assert [one["trial"] for one in trials if one["trial"] in shown] == [one["trial"] for one in trials[:2]]
+    assert f"and {len(trials) - 2} cheaper trials" in shown
+    everything = tuner("bill", done, "--all").stdout
+    assert all(one["trial"] in everything for one in trials)

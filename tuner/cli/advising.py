@@ -22,7 +22,7 @@ def advice(
     job: JobId,
     as_json: Json = False,
 ) -> None:
-    """What would have made a job cheaper, with its evidence, and how to verify that quality does not regress."""
+    """Show what would have made a job cheaper, with the evidence and a way to check that quality does not regress."""
     Frame(as_json).show(connect().advice(job), _shown)
 
 

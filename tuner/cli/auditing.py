@@ -30,7 +30,7 @@ def audit(
     style: Format = Style.TABLE,
     as_json: Json = False,
 ) -> None:
-    """Who changed what in the project, the newest first."""
+    """List who changed what in the project, newest first."""
     chosen = {"user": user, "action": action, "target": target, "since": since, "until": until}
     Frame(as_json, style).show_all(list(connect().audit(**chosen, limit=limit)), _table)
 

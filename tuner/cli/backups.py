@@ -23,7 +23,7 @@ def backup(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to; it must not be there yet.")],
     as_json: Json = False,
 ) -> None:
-    """Write the database into one file, while jobs run. Checkpoints are in the storage, and not in it."""
+    """Back up the database into one file while jobs run. Checkpoints stay in the storage."""
     from tuner.service import backup as its  # the parts of a service, which other commands need not wait for
 
     Frame(as_json).show(its.backup(Settings.from_env(), file), _backed_up)
@@ -37,7 +37,7 @@ def restore(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Make a backup the database again, with no service running. Jobs that were not over are paused."""
+    """Restore the database from a backup while no service runs. Unfinished jobs are paused."""
     from tuner.service import restore as its
 
     Frame(as_json).show(its.restore(Settings.from_env(), file, replace=replace), _restored)

@@ -48,7 +48,7 @@ def best(
     region: Region = None,
     as_json: Json = False,
 ) -> None:
-    """The best configuration within limits on what it costs to train, and what the next dollar would buy."""
+    """Show the best configuration within limits on its training cost, and what more money would buy."""
     client = connect()
     found = client.best(
         job,
@@ -74,7 +74,7 @@ def best_of_all(
     region: Region = None,
     as_json: Json = False,
 ) -> None:
-    """The best configuration within limits that any job found."""
+    """Show the best configuration of all jobs within limits on its training cost."""
     client = connect()
     found = client.best_of_all(
         trainable,
@@ -98,7 +98,7 @@ def pareto(
     style: Format = Style.TABLE,
     as_json: Json = False,
 ) -> None:
-    """Metric against cost: every configuration that no other beats on both."""
+    """List the Pareto front of metric against cost."""
     found = connect().pareto(job, market=market, instance_type=instance_type, region=region)
     Frame(as_json, style).show(found, render_best.pareto)
 

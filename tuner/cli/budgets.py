@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tuner.schemas.budgets import BudgetAbove
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The budget's name.", show_default=False)]
-budgets = typer.Typer(no_args_is_help=True, help="What all jobs with certain tags may spend together.")
+budgets = typer.Typer(no_args_is_help=True, help="Manage shared budgets over all jobs with certain tags.")
 
 
 @budgets.command("list")

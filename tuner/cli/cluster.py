@@ -32,7 +32,7 @@ def cluster(
         bool, typer.Option("--json", help="All nodes as one line of JSON, at each change.")
     ] = False,
 ) -> None:
-    """Keep a Ray cluster of several nodes on this machine until Ctrl-C, for the service of the same home to run jobs on."""
+    """Run a local Ray cluster of several nodes until Ctrl-C, for the service of the same home."""
     from tuner.service import local_cluster  # the parts of a service, which other commands need not wait for
 
     if not spot + on_demand:
@@ -52,8 +52,8 @@ def preempt(
     ],
     notice: Annotated[str, typer.Option(help="How long before it is told: 15s, 2m; 0s: not at all.")] = "15s",
 ) -> None:
-    """Take a node of the local cluster away, as a cloud takes a spot machine; tell one of the cluster of TUNER_RAY_ADDRESS that
-    you will."""
+    """Preempt a node of the local cluster as a cloud does with a spot machine, or send a notice to a node of the cluster of
+    TUNER_RAY_ADDRESS."""
     from tuner.service import joined_cluster, local_cluster
 
     notice_ns, settings = duration_ns(notice, "--notice"), Settings.from_env()

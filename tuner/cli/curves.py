@@ -25,7 +25,7 @@ def curves(
     job: JobId,
     as_json: Json = False,
 ) -> None:
-    """The learning curves of all trials, with promotions and preemptions."""
+    """Plot the learning curves of all trials, with promotions and preemptions."""
     Frame(as_json).show(connect().curves(job), _shown)
 
 

@@ -35,7 +35,7 @@ def estimate(
     limit: Annotated[int | None, typer.Option(min=1, max=5000, help="At most so many candidates.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what REST answers, as JSON.")] = False,
 ) -> None:
-    """What a training would take and cost on each machine of the catalogue. Nothing runs."""
+    """Estimate time and cost of a training on each machine of the catalogue. Nothing runs."""
     given = {
         "samples": samples,
         "tokens": tokens,

@@ -38,7 +38,7 @@ def logs(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """What a trial's own code printed."""
+    """Print the output of a trial's own code."""
     client, size = connect(), _bytes(tail)
     if follow:
         _follow(client, job, trial, attempt, size, as_json=as_json)

@@ -1,6 +1,7 @@
 """`tuner`: one function a command."""
 
 import gc
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -34,6 +35,57 @@ from tuner.cli.style import Format, Style
 from tuner.cli.topup import topup
 from tuner.cli.training import train
 
+SHOWN = 10  # trials of a bill
+#: Headings of `tuner --help`, in its order.
+GROUPS = {
+    "Run": (
+        "demo",
+        "submit",
+        "pause",
+        "resume",
+        "cancel",
+        "topup",
+        "priority",
+        "pilot",
+        "train",
+        "trainables",
+        "packages",
+    ),
+    "Watch": (
+        "jobs",
+        "job",
+        "watch",
+        "trials",
+        "trial",
+        "logs",
+        "curves",
+        "best",
+        "best-of-all",
+        "pareto",
+        "report",
+    ),
+    "Money": ("bill", "ledger", "spend", "budgets", "quota", "advice"),
+    "Plan": ("plan", "estimate", "prices", "simulate"),
+    "Operate": ("serve", "stop", "cluster", "preempt", "doctor", "migrate", "backup", "restore"),
+    "Access": ("whoami", "projects", "users", "members", "keys", "audit"),
+}
+
+
+def group_commands(app: typer.Typer) -> None:
+    """Put each command under its heading of `GROUPS`, in the order that stands there. Raises KeyError for one without a heading."""
+    panels = {name: panel for panel, names in GROUPS.items() for name in names}
+    order = list(panels)
+
+    def name_of(command: typer.models.CommandInfo) -> str:
+        return command.name or command.callback.__name__.replace("_", "-")  # type: ignore[union-attr]
+
+    for command in app.registered_commands:
+        command.rich_help_panel = panels[name_of(command)]
+    for group in app.registered_groups:
+        group.rich_help_panel = panels[str(group.name)]
+    app.registered_commands.sort(key=lambda command: order.index(name_of(command)))
+
+
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -54,7 +106,7 @@ def tuner(
 @app.command()
 @with_problems
 def serve() -> None:
-    """Start the service: REST and the controller, on a local Ray cluster unless TUNER_RAY_ADDRESS names one."""
+    """Start the service with REST, page and controller, on a local Ray cluster unless TUNER_RAY_ADDRESS names one."""
     gc.disable()  # until all is imported: a fifth of a start's time
     from tuner.cli.server import run
 
@@ -64,7 +116,7 @@ def serve() -> None:
 @app.command()
 @with_problems
 def stop() -> None:
-    """End the local Ray cluster of this home. Jobs that ran go on with the next `tuner serve`."""
+    """Stop this home's local Ray cluster. Running jobs continue with the next `tuner serve`."""
     from tuner.cli.server import stop_cluster
 
     stop_cluster()
@@ -76,7 +128,7 @@ def demo(
     usd: Annotated[float, typer.Option(help="The budget, in dollars.")] = 0.003,
     trainable: Annotated[str, typer.Option(help="What to tune.")] = "trainables.digits_cnn:train",
 ) -> None:
-    """Start a service of its own, tune a real model under a real budget, and show the best configuration and the bill."""
+    """Start a temporary service, tune a real model under a real budget, and print the best configuration and the bill."""
     from tuner.cli.demo import run
 
     run(usd, trainable)
@@ -89,7 +141,7 @@ def submit(
     wait: Annotated[bool, typer.Option("--wait", help="Show progress until the job ends.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Submit a tuning job. What it says of planning is left out."""
+    """Submit a tuning job. The file's `planning` section is ignored."""
     client, asked = connect(), read_job(file)
     asked.pop("planning", None)
     job = client.submit(asked)
@@ -131,7 +183,7 @@ def job(job: JobId, as_json: Json = False) -> None:
 @app.command()
 @with_problems
 def watch(job: JobId, as_json: Json = False) -> None:
-    """Follow a job until it ends. With --json, one event a line."""
+    """Follow a job until it ends. With --json, print one event per line."""
     follow = watching.print_events if as_json else watching.watch
     with watching.may_leave(job):
         state = follow(connect(), job)
@@ -166,43 +218,51 @@ def trial(job: JobId, trial: TrialId, as_json: Json = False) -> None:
 
 @app.command()
 @with_problems
-def bill(job: JobId, style: Format = Style.TABLE, as_json: Json = False) -> None:
-    """What a job cost, by kind and trial."""
-    Frame(as_json, style).show(connect().bill(job), render.bill)
+def bill(
+    job: JobId,
+    all_trials: Annotated[
+        bool, typer.Option("--all", help=f"List all trials, not only the {SHOWN} most expensive ones.")
+    ] = False,
+    style: Format = Style.TABLE,
+    as_json: Json = False,
+) -> None:
+    """Show what a job cost, by kind and trial."""
+    shown = None if all_trials or style is not Style.TABLE else SHOWN
+    Frame(as_json, style).show(connect().bill(job), partial(render.bill, dearest=shown))
 
 
 @app.command()
 @with_problems
 def report(job: JobId, as_json: Json = False) -> None:
-    """What the money bought, and what other ways to search would have spent for it."""
+    """Show what the money bought, and estimates of what other search methods would have spent."""
     Frame(as_json).show(connect().report(job), sketch.report)
 
 
 @app.command()
 @with_problems
 def ledger(job: JobId, style: Format = Style.TABLE, as_json: Json = False) -> None:
-    """Every entry of a job's ledger."""
+    """List every entry of a job's ledger."""
     Frame(as_json, style).show(connect().ledger(job), render.ledger)
 
 
 @app.command()
 @with_problems
 def pause(job: JobId, as_json: Json = False) -> None:
-    """Checkpoint and park every trial."""
+    """Pause a job: save a checkpoint of every trial and stop it."""
     Frame(as_json).show(connect().pause(job), render.job)
 
 
 @app.command()
 @with_problems
 def resume(job: JobId, as_json: Json = False) -> None:
-    """Go on with a paused job, or with one that ended with its budget, after a top-up."""
+    """Resume a paused job, or one that its budget ended, after a top-up."""
     Frame(as_json).show(connect().resume(job), render.job)
 
 
 @app.command()
 @with_problems
 def cancel(job: JobId, as_json: Json = False) -> None:
-    """Stop a job at once and for good."""
+    """Cancel a job immediately. A cancelled job cannot be resumed."""
     Frame(as_json).show(connect().cancel(job), render.job)
 
 
@@ -213,14 +273,14 @@ def priority(
     value: Annotated[int, typer.Argument(help="From -1000 to 1000; higher ones are launched first.")],
     as_json: Json = False,
 ) -> None:
-    """Change a job's place in the line of those that wait."""
+    """Change a waiting job's place in the queue."""
     Frame(as_json).show(connect().patch(job, priority=value), render.job)
 
 
 @app.command()
 @with_problems
 def trainables(as_json: Json = False) -> None:
-    """What can be tuned here."""
+    """List the trainables that can be tuned."""
     Frame(as_json).show(connect().trainables(), render.trainables)
 
 
@@ -253,6 +313,7 @@ app.add_typer(projects, name="projects")
 app.add_typer(users, name="users")
 app.add_typer(members, name="members")
 app.add_typer(keys, name="keys")
+group_commands(app)
 add_examples(app)
 
 

@@ -21,7 +21,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
 
 @with_problems
 def migrate(to: To = None, as_json: Json = False) -> None:
-    """Bring the database up to date, and end: for where services are started by something that wants this done before."""
+    """Upgrade the database schema and exit, for deployments that do so before services start."""
     from tuner.service import upkeep  # the parts of a service, which other commands need not wait for
 
     settings = Settings.from_env()
@@ -31,7 +31,7 @@ def migrate(to: To = None, as_json: Json = False) -> None:
 
 @with_problems
 def doctor(as_json: Json = False) -> None:
-    """Look whether key, database, storage and Ray are fit for jobs, and say what to do; exit status 1 where something is wrong."""
+    """Check key, home, database, storage and Ray, and say how to fix what is wrong. The exit status is 1 if something is."""
     from tuner.service.doctor import examine
 
     found = examine(Settings.from_env())

@@ -17,7 +17,9 @@ from tuner.cli.frame import Frame, connect, with_problems
 if TYPE_CHECKING:
     from tuner.schemas.packages import Package
 
-packages = typer.Typer(no_args_is_help=True, help="Packages with trainables, where they are switched on.")
+packages = typer.Typer(
+    no_args_is_help=True, help="Manage uploaded packages of trainables, if the operator allows them."
+)
 
 
 @packages.command("push")

@@ -20,15 +20,17 @@ User_ = Annotated[str, typer.Argument(metavar="USER", help="The user's name.", s
 KeyId = Annotated[
     str, typer.Argument(metavar="KEY", help="What the key begins with: tnr_….", show_default=False)
 ]
-projects = typer.Typer(no_args_is_help=True, help="Projects, each with jobs, budgets and people of its own.")
-users = typer.Typer(no_args_is_help=True, help="All users, for the operator.")
-members = typer.Typer(no_args_is_help=True, help="Who has which role in the project.")
-keys = typer.Typer(no_args_is_help=True, help="Keys of the project's members.")
+projects = typer.Typer(
+    no_args_is_help=True, help="Manage projects, each with its own jobs, budgets and members."
+)
+users = typer.Typer(no_args_is_help=True, help="List and disable users, as the operator.")
+members = typer.Typer(no_args_is_help=True, help="Manage the project's members and their roles.")
+keys = typer.Typer(no_args_is_help=True, help="Manage API keys of the project's members.")
 
 
 @with_problems
 def whoami(as_json: Json = False) -> None:
-    """Whose key this is, in which project, with which role."""
+    """Show the user, project and role of the current key."""
     Frame(as_json).show(connect().whoami(), _whoami)
 
 

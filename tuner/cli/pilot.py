@@ -23,7 +23,7 @@ def pilot(
     wait: Annotated[bool, typer.Option("--wait", help="Show progress until the pilot ends.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Train a few steps of a few configurations of a job, so that plans for it know how long steps take."""
+    """Train a few steps of a few configurations, so that plans for the job know how long a step takes."""
     client, job = connect(), read_job(file)
     found = run(client, job, usd, quiet=as_json) if wait else client.pilot(job, usd=usd)
     Frame(as_json).show(found, render.job)

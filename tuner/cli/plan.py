@@ -42,7 +42,7 @@ def plan(
     style: Format = Style.TABLE,
     as_json: Json = False,
 ) -> None:
-    """Plan a job: expected trials, dollars and time at each rung, what to choose, and what else it could cost."""
+    """Plan a job: expected trials, dollars and time at each rung, choices, and other prices."""
     job = read_job(file)
     words: dict[str, Any] = {
         "step_seconds": step_seconds,

@@ -36,7 +36,7 @@ def prices(
     style: Format = Style.TABLE,
     as_json: Json = False,
 ) -> None:
-    """What machines cost, the cheapest first, with dates; or bring newer prices."""
+    """List machine prices with their dates, cheapest first, or update the catalogue."""
     words = {
         "cloud": cloud,
         "region": region,

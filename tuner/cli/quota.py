@@ -14,7 +14,7 @@ from tuner.cli.frame import Frame, connect, with_problems
 if TYPE_CHECKING:
     from tuner.schemas.quota import Quota
 
-quota = typer.Typer(no_args_is_help=True, help="What the project may spend and have at once.")
+quota = typer.Typer(no_args_is_help=True, help="Show or set what the project may spend, and run at once.")
 
 
 @quota.command("show")

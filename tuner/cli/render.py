@@ -37,7 +37,12 @@ def jobs(found: Sequence[Job]) -> RenderableType:
 
 
 def waits(one: Job) -> str:
-    """What a job without a driver waits for."""
+    """Return what a job without a driver waits for, or "" if it does not wait.
+
+    A job that was resumed is `running` before it has a driver again, and waits for no other job to end.
+    """
+    if one.state == "running":
+        return ""
     if one.next_opening is not None:
         return f"until {one.next_opening[:16]}Z"
     return "" if one.queue_position is None else f"place {one.queue_position}"

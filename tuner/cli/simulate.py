@@ -57,7 +57,7 @@ def simulate(
     trace: option.Trace = None,
     as_json: option.AsJson = False,
 ) -> None:
-    """Try scheduler, sampler, budget and market on recorded learning curves, by the very code of a real job."""
+    """Simulate scheduler, sampler, budget and market on recorded learning curves, with the code of a real job."""
     from tuner.service.simulation_request import Request
 
     request = Request(

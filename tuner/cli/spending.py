@@ -32,7 +32,7 @@ def spend(
     style: Format = Style.TABLE,
     as_json: Json = False,
 ) -> None:
-    """Who spent what: by project tag, unless --by says otherwise."""
+    """Show spend by project tag, or by what --by names."""
     groups, client = by or ["tag:project"], connect()
     if as_csv or (style is Style.CSV and not as_json):
         typer.echo(client.spend_csv(groups, since=since, until=until, timezone=timezone), nl=False)

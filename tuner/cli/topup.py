@@ -21,7 +21,7 @@ def topup(
     gpu_hours: Annotated[float | None, typer.Option(help="GPU-hours to add.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Add to a job's budget, and let it go on if it had stopped for want of it."""
+    """Add to a job's budget, and resume the job if the budget had ended it."""
     if usd is None and gpu_hours is None:
         raise typer.BadParameter("give --usd or --gpu-hours")
     for option, more in (("--usd", usd), ("--gpu-hours", gpu_hours)):

@@ -58,8 +58,8 @@ def train(
         ),
     ] = False,
 ) -> None:
-    """Train one configuration here, from its beginning: the same code, constants and steps, without budget, ledger or Ray. With
-    MODULE:FUNCTION it needs no service either."""
+    """Train one configuration on this machine, with the job's code, constants and steps, but no budget, ledger or Ray.
+    MODULE:FUNCTION needs no service."""
     if ":" in what:
         if trial is not None:
             raise typer.BadParameter(
