@@ -6,12 +6,17 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from starlette.testclient import TestClient
 
 from tests import fakes
 from tests.api.conftest import Finished
-from tests.api.points import points
+from tests.api.points import points, put_report
 from tests.api.test_bad_bodies import check_problem
-from tuner.domain.money import NS_PER_HOUR
+from tests.fakes import FakeService
+from tuner.domain.money import NS_PER_HOUR, Cost, Money
+from tuner.domain.records import ReportRow
+from tuner.domain.time import NS
+from tuner.store.journal import SqlJournal
 
 T4 = {"instance_type": "g4dn.xlarge"}
 NODE_USD = 0.2  # of the fakes' node, of which a trial takes one of two CPUs
@@ -98,24 +103,36 @@ def test_the_next_point_is_the_next_better_one_at_its_extra_cost(finished: Finis
         assert point["gain"] == pytest.approx(after["metric"] - one["metric"])
 
 
-@pytest.mark.parametrize("job", ["plain", "lowest"])
-def test_a_forecast_is_of_trials_that_were_cut_short(finished: Finished, job: str) -> None:
-    name = getattr(finished, job)
-    found = ask(finished, f"jobs/{name}/best")
-    forecast, sign = found["next_dollar"]["forecast"], -1 if job == "lowest" else 1
-    trials = {one["id"]: one for one in ask(finished, f"jobs/{name}/trials", limit=500)["items"]}
-    assert forecast["items"]
-    for one in forecast["items"]:
-        trial = trials[one["trial"]]
-        assert one["from_step"] <= trial["steps"] < one["to_step"] == 9
-        assert one["extra_usd"] > 0
-        assert one["low_metric"] <= one["expected_metric"] <= one["high_metric"]
-        assert 0 <= one["low_gain"] <= one["high_gain"]
-        best = sign * found["metric"]
-        ends = sorted((sign * one["low_metric"], sign * one["high_metric"]))
-        assert one["high_gain"] == pytest.approx(max(0, ends[1] - best), abs=1e-9)
-        assert one["expected_gain"] >= max(0, sign * one["expected_metric"] - best) - 1e-9
-    assert found == ask(finished, f"jobs/{name}/best")
+@pytest.mark.parametrize("mode", ["max", "min"])
+def test_a_forecast_is_of_trials_that_were_cut_short_and_should_beat_the_best(
+    client: TestClient, service: FakeService, mode: str
+) -> None:
+    """Five trials rise by 0.1 a rung; one that is ahead of them at step 3 was cut short there, one is behind at step 1."""
+    job = fakes.submit(client, objective={"metric": "acc", "mode": mode}, fidelity={"min": 1, "max": 9})
+    fakes.begin(service, job)
+    curves = [{1: 0.1 * n, 3: 0.1 * n + 0.1, 9: 0.1 * n + 0.2 + 0.01 * (n % 2)} for n in range(1, 6)]
+    curves += [{1: 0.7, 3: 0.95}, {1: 0.05}]
+    journal = SqlJournal(service.database, job, service.project, 1, service.now())
+    with journal.transaction() as tx:
+        for number, curve in enumerate(curves):
+            name = f"trial_{number:05d}"
+            tx.put_trial(name, "paused", at=service.now(), config={"lr": 0.1})
+            for step, score in curve.items():
+                value = score if mode == "max" else 1 - score
+                put_report(
+                    tx, ReportRow(name, 1, step, service.now(), value, {}, Cost(Money(10 * step)), step * NS)
+                )
+    found = client.get(f"/v1/jobs/{job}/best").json()
+    (one,) = found["next_dollar"]["forecast"]["items"]
+    sign = 1 if mode == "max" else -1
+    assert (one["trial"], one["from_step"], one["to_step"]) == ("trial_00005", 0, 9)
+    assert one["low_metric"] <= one["expected_metric"] <= one["high_metric"]
+    assert one["low_metric"] >= 0, "every metric of the job is a share"
+    assert one["high_metric"] <= 1, "every metric of the job is a share"
+    assert one["expected_gain"] == pytest.approx(sign * (one["expected_metric"] - found["metric"]))
+    assert 0 < one["expected_gain"] <= one["high_gain"]
+    assert one["low_gain"] <= one["expected_gain"]
+    assert found == client.get(f"/v1/jobs/{job}/best").json()
 
 
 def test_a_forecast_that_cannot_be_made_says_why(finished: Finished) -> None:
@@ -124,6 +141,9 @@ def test_a_forecast_that_cannot_be_made_says_why(finished: Finished) -> None:
     forecast = ask(finished, f"jobs/{job}/best")["next_dollar"]["forecast"]
     assert forecast["items"] == []
     assert forecast["reason"]
+    none_better = ask(finished, f"jobs/{finished.plain}/best")["next_dollar"]["forecast"]
+    assert none_better["items"] == []
+    assert "no trial is expected to beat the best" in none_better["reason"]
     too_few = ask(finished, f"jobs/{finished.troubled}/best")["next_dollar"]["forecast"]
     assert "fewer than three" in too_few["reason"]
 

@@ -1,15 +1,10 @@
-"""What training on would bring: intervals that hold as often as they say, and the expected improvement."""
+"""Forecasts of trials that were cut short: intervals that hold as often as they say."""
 
-import math
 from random import Random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tuner.tuning.continuing import FEWEST, Outlook, outlooks
-
-OUTLOOKS = st.builds(Outlook, st.floats(-10, 10), st.floats(1e-3, 10), st.integers(2, 50))
+from tuner.tuning.continuing import FEWEST, outlooks
 
 
 def searched(rng: Random, trials: int) -> tuple[dict[int, list[float]], dict[int, float]]:
@@ -43,30 +38,3 @@ def test_what_nobody_went_on_from_is_not_foretold() -> None:
     found = outlooks(2, {**curves, **went_on}, [0])
     assert found[0].mean == pytest.approx(0.2, abs=0.5)
     assert outlooks(3, {**curves, **went_on}, [0]) == {}
-
-
-@given(outlook=OUTLOOKS, best=st.floats(-10, 10))
-def test_an_expected_gain_is_no_less_than_that_of_the_mean_and_falls_with_the_best(
-    outlook: Outlook, best: float
-) -> None:
-    gain = outlook.gain(best)
-    low, high = outlook.gain_between(best)
-    assert gain >= max(0.0, outlook.mean - best) - 1e-9
-    assert outlook.gain(best + 1) <= gain + 1e-12
-    assert 0 <= low <= high
-
-
-@pytest.mark.parametrize("best", [-2.0, 0.0, 1.0, 4.0])
-@pytest.mark.parametrize("degrees", [2, 3, 30])
-def test_an_expected_gain_is_the_mean_of_what_is_above_the_best(best: float, degrees: int) -> None:
-    from scipy.integrate import quad  # both take half a second
-    from scipy.stats import t as student
-
-    outlook = Outlook(0.5, 0.7, degrees)
-    wanted, _ = quad(lambda x: (0.5 + 0.7 * x - best) * student.pdf(x, degrees), (best - 0.5) / 0.7, math.inf)
-    assert outlook.gain(best) == pytest.approx(wanted, rel=1e-5)
-
-
-def test_what_is_certain_gains_what_it_gains() -> None:
-    assert Outlook(1.0, 0.0, 5).gain(0.25) == 0.75
-    assert Outlook(1.0, 0.0, 5).gain(2.0) == 0

@@ -13,6 +13,10 @@ class Scale:
 
     ends: tuple[float, float] | None = None
 
+    def clip(self, score: float) -> float:
+        """Return the nearest score that the scale has."""
+        return score if self.ends is None else min(self.ends[1], max(self.ends[0], score))
+
     def place(self, score: float) -> float:
         if self.ends is None:
             return score

@@ -53,7 +53,8 @@ class Continuation(Answer):
     """A trial that was cut short, trained on to the last step: from its newest checkpoint, or from the beginning (`from_step` 0).
 
     `extra_usd` is at the pace and price of its steps so far. `expected_metric` is by the trials that went on from the same rung; the
-    interval is the middle 80 %. Gains are over the job's best; nothing is lost where it ends below."""
+    interval is the middle 80 %. `expected_gain` is `expected_metric` less the job's best, and always above 0. `low_gain` and
+    `high_gain` are those of the interval, and 0 where it ends below the best."""
 
     trial: str
     from_step: int

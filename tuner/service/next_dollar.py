@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 from tuner.domain.job import JobState
 from tuner.domain.money import Money
 from tuner.domain.objective import Objective
+from tuner.planning.scale import Scale, scale_of
 from tuner.service.wiring import Service
 from tuner.store import best, standings
 from tuner.store.database import Database
@@ -25,6 +26,7 @@ KEPT = 200  # jobs whose forecasts are remembered
 TOO_FEW = (
     "too early to tell: fewer than three trials have gone on past the step where the best of the others wait"
 )
+NONE_BETTER = "no trial is expected to beat the best if it is trained to its last step"
 NO_END = "there is no fidelity.max: trials end as they like, and there is no last step to foretell"
 
 
@@ -119,7 +121,14 @@ def made_anew(database: Database, row: JobRow) -> Forecast:
     if not found:
         return Forecast((), TOO_FEW, as_of)
     top = objective.score(leader.value)
-    made = [_continuation(one, last, found[one.number], top, objective) for one in cut if one.number in found]
+    scale = scale_of([score for curve in curves.values() for score in curve])
+    made = [
+        _continuation(one, last, found[one.number], top, objective, scale)
+        for one in cut
+        if one.number in found and scale.clip(found[one.number].mean) > top
+    ]
+    if not made:
+        return Forecast((), NONE_BETTER, as_of)
     made.sort(key=lambda one: (-(one.gain_per_usd or 0.0), one.trial))
     return Forecast(tuple(made[:SHOWN]), "", as_of)
 
@@ -129,21 +138,22 @@ def _scores(one: Standing, levels: Sequence[int], objective: Objective) -> list[
 
 
 def _continuation(
-    one: Standing, last: int, outlook: Outlook, best_score: float, objective: Objective
+    one: Standing, last: int, outlook: Outlook, best_score: float, objective: Objective, scale: Scale
 ) -> Continuation:
-    low_gain, high_gain = outlook.gain_between(best_score)
-    ends = sorted(objective.score(score) for score in outlook.between())
+    """Describe a trial that is expected to end above the best, within the bounds that its metric is known to have."""
+    mean, (low, high) = scale.clip(outlook.mean), map(scale.clip, outlook.between())
+    ends = sorted((objective.score(low), objective.score(high)))
     return Continuation(
         trial=one.trial,
         from_step=one.saved,
         to_step=last,
         extra=_extra(one, last),
-        metric=objective.score(outlook.mean),
+        metric=objective.score(mean),
         low_metric=ends[0],
         high_metric=ends[1],
-        gain=outlook.gain(best_score),
-        low_gain=low_gain,
-        high_gain=high_gain,
+        gain=mean - best_score,
+        low_gain=max(0.0, low - best_score),
+        high_gain=max(0.0, high - best_score),
     )
 
 

@@ -13,7 +13,6 @@ from statistics import fmean
 FEWEST = 3  # trials that went on: two fit any line
 SLOPE_WEIGHT = 3  # pairs of scores that the slope 1 is worth
 SLOPES = (0.3, 3.0)
-LEAST_DEGREES = 2  # with one, the expected gain would be infinite
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +29,6 @@ class Outlook:
 
         half = float(stdtrit(self.degrees, 0.9)) * self.spread
         return self.mean - half, self.mean + half
-
-    def gain_between(self, best: float) -> tuple[float, float]:
-        """What is won over `best` at those ends; nothing is lost where the score is lower."""
-        low, high = self.between()
-        return max(0.0, low - best), max(0.0, high - best)
-
-    def gain(self, best: float) -> float:
-        """The expected improvement over `best`."""
-        if self.spread <= 0:
-            return max(0.0, self.mean - best)
-        from scipy.special import stdtr
-
-        degrees, u = max(LEAST_DEGREES, self.degrees), (self.mean - best) / self.spread
-        scale = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2) - 0.5 * math.log(degrees * math.pi)
-        density = math.exp(scale - (degrees + 1) / 2 * math.log1p(u * u / degrees))
-        tail = (degrees + u * u) / (degrees - 1) * density
-        return max(0.0, self.spread * (u * float(stdtr(degrees, u)) + tail))
 
 
 def outlooks(levels: int, curves: Mapping[int, Sequence[float]], asked: Sequence[int]) -> dict[int, Outlook]:
