@@ -1,0 +1,70 @@
+"""A worker of its own for attacks: `python -m tests.hostile.worker_program FOLDER`.
+
+It reads an attack and its lease in seconds from each line, and prints what became of each as a line of JSON. It is a process of its own because a
+supervisor that owns its process kills all other children of it.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.engine.driving import SECOND, Driver
+from tuner.engine.messages import ENDED
+from tuner.engine.worker.supervisor import Supervisor
+
+ENTRY = "tests.system.user_code.hostile:train"
+LEASE_S = 3.0
+#: How much later than the lease's end the result may arrive, and the last process be gone. On a quiet machine it takes 0.02 s.
+LATE_S = 5.0
+
+
+def run(driver: Driver, attack: str, lease_s: float) -> dict[str, Any]:
+    """Run an attack with a lease of so many seconds. The answer has the seconds that the attempt existed, seen from outside, and what is left of it."""
+    before = len(driver.reports)
+    began = time.monotonic()
+    driver.begin(config={"attack": attack}, until=None, lease_s=lease_s)
+    while True:
+        result = driver.supervisor.step()
+        driver.reports += result["reports"]
+        if result["state"] in ENDED:
+            break
+    lived_s, gone_by = time.monotonic() - began, time.monotonic() + LATE_S
+    while (left := left_over(driver)) and time.monotonic() < gone_by:
+        time.sleep(0.02)
+    return {
+        "state": result["state"],
+        "message": (result["error"] or {}).get("message", ""),
+        "lived_s": lived_s,
+        "billed_s": sum(result["meter"].values()) / SECOND,
+        "steps": [report["step"] for report in driver.reports[before:]],
+        "left": [str(process) for process in left],
+    }
+
+
+def left_over(driver: Driver) -> list[psutil.Process]:
+    """Return living descendants of this process but the fork server. This process adopts orphans."""
+    return [
+        process
+        for process in psutil.Process().children(recursive=True)
+        if process.pid != driver.supervisor.server.pid and process.status() != psutil.STATUS_ZOMBIE
+    ]
+
+
+def main(folder: Path) -> None:
+    supervisor = Supervisor(ENTRY, owns_process=True)
+    driver = Driver(folder / "storage", ENTRY, supervisor)
+    try:
+        for line in sys.stdin:
+            attack, lease_s = line.split()
+            sys.stdout.write(json.dumps(run(driver, attack, float(lease_s))) + "\n")
+            sys.stdout.flush()
+    finally:
+        supervisor.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
