@@ -12,7 +12,7 @@ from tests.system import books
 from tests.system.serving import Served, children, line, until
 from tests.system.serving import job as request
 from tests.system.user_code.hostile import ATTACKS, ON_THE_WORKER
-from tuner.schemas.job import Job
+from tuner.schemas.job import JobFacts
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
@@ -29,7 +29,7 @@ WORST = (
 )
 
 
-def attacking(served: Served, *attacks: str, **changed: Any) -> Job:
+def attacking(served: Served, *attacks: str, **changed: Any) -> JobFacts:
     """Submit a job with one trial for each attack."""
     asked = request(
         "hostile:train",
@@ -41,13 +41,13 @@ def attacking(served: Served, *attacks: str, **changed: Any) -> Job:
     return served.client.submit(asked)
 
 
-def ended(served: Served, job: Job) -> Job:
-    found = served.finished(job.id)
+def ended(served: Served, job: JobFacts) -> JobFacts:
+    found = served.client.wait(job.id, timeout_s=800)
     books.check(served.client, job.id)
     return found
 
 
-def ran_s(found: Job) -> float:
+def ran_s(found: JobFacts) -> float:
     """Return for how long an ended job ran."""
     assert found.started_at is not None
     assert found.ended_at is not None
@@ -112,8 +112,8 @@ def test_every_attack_ends_and_a_job_next_to_it_is_not_delayed(served: Served) -
     job = attacking(
         served,
         *ATTACKS,
-        budget={"usd": 1, "wall_clock": "900s"},
-        resources={"cpus": 0.5, "max_concurrent_trials": 1},
+        budget={"usd": 1, "wall_clock": "600s"},
+        resources={"cpus": 0.25, "max_concurrent_trials": 4},
     )
     found = ended(served, job)
     over = time.time()
