@@ -112,7 +112,7 @@ def test_every_attack_ends_and_a_job_next_to_it_is_not_delayed(served: Served) -
     job = attacking(
         served,
         *ATTACKS,
-        budget={"usd": 1, "wall_clock": "600s"},
+        budget={"usd": 0.01, "wall_clock": "600s"},
         resources={"cpus": 0.25, "max_concurrent_trials": 4},
     )
     found = ended(served, job)
