@@ -70,7 +70,8 @@ ENDS = {
     "exits_with_a_huge_status": ("failed", "exit"),
     "raises_an_unprintable_error": ("failed", ""),
     "raises_an_error_with_surrogates": ("failed", ""),
-    "swallows_the_stop": ("failed", ""),
+    "restarts_its_training_loop": ("failed", "reported step 1 after step 3"),
+    "dies_in_the_middle_of_a_message": ("failed", "was killed by SIGKILL"),
 }
 COMPUTE_A_SECOND = ("runs_its_clock_ahead", "stops_its_clock")
 ALONE = [name for name in ATTACKS if name not in ON_THE_WORKER]

@@ -46,7 +46,7 @@ async def unambiguous(request: Request) -> None:
 def refuse_unknown_query(request: Request) -> None:
     """Raise Invalid for parameters that the route does not have, with the nearest name.
 
-    `best?max_cost=5` would be answered with the best of all otherwise, whatever it cost.
+    Otherwise `best?max_cost=5` would be answered with the best configuration at any cost.
     """
     if not request.scope["query_string"]:
         return

@@ -34,7 +34,7 @@ def run() -> None:
     )
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    os.umask(0o077)  # whatever the service, and the local Ray that it starts, write is for their user alone
+    os.umask(0o077)  # only this user may read files of the service and of the local Ray that it starts
     settings = Settings.from_env()
     refuse_without_key(settings)  # before one is created
     listening = listen(settings)

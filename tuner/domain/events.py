@@ -62,18 +62,17 @@ class Advised:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """A trial finished a step. `value` None: the metric is missing; `spent` is the job's spend so far, held slices' use included;
-    `train_ns` what was trained since the report before; `price` that of the machine, None: the job's own. `names` are those of the
-    metrics that were reported instead, and None if the metric is there."""
+    """A trial finished a step."""
 
     at: Instant
     trial: str
     step: int
-    value: float | None
-    spent: Money
-    resumable: bool = True
-    train_ns: int = 0
-    price: Price | None = None
+    value: float | None  #: The objective's metric. None if it was not reported, or is not a number.
+    spent: Money  #: Spend of the job so far, including what running attempts have used of their holds.
+    resumable: bool = True  #: Whether a checkpoint of this step can be saved.
+    train_ns: int = 0  #: Training time since the last report.
+    price: Price | None = None  #: Price of the attempt's machine. None if it is the job's own price.
+    #: Names of the metrics that were reported instead of the objective's. None if `value` is there.
     names: tuple[str, ...] | None = field(default=None, metadata={"new": True})
 
 

@@ -121,8 +121,10 @@ def _refuse_future(about: About, now: Instant) -> None:
 
 
 def _refuse_altered(copy: Path) -> None:
-    """Raise BadFile if a SQLite copy has code or balances that tuner cannot have written. The seal does not protect against whoever
-    makes a new one."""
+    """Raise BadFile if a SQLite copy has code or balances that tuner cannot have written.
+
+    The seal does not show this: anybody who alters a backup can compute a new one.
+    """
     with tempfile.TemporaryDirectory(prefix="tuner-restore-") as name:
         fresh = Path(name) / "fresh"
         database = Database(f"sqlite:///{fresh}")

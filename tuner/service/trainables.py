@@ -60,10 +60,10 @@ class SubprocessProber:
     def describe(self, entry: str, package: Path | None = None, *, fresh: bool = True) -> Described:
         at = _place(entry, package)
         key, mine = (entry, package, at), Future[Described]()
-        around = (entry, package, _surroundings(entry))
+        known = None if fresh else self._failures.get((entry, package, _surroundings(entry)))
+        if known is not None:
+            return known
         with self._lock:
-            if not fresh and around in self._failures:
-                return self._failures[around]
             look = self._looks.setdefault(key, mine)
         if look is not mine:
             return look.result()

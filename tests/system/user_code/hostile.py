@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,56 @@ def supervisor_pid() -> int:
     return int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+# Attacks that send one thing and compute on
+
+SENT: dict[str, Callable[[], object]] = {
+    "leaves_a_reply_unread": lambda: report(1),
+    "reports_beyond_the_last_step": lambda: report((own().begin.max_step or 0) + 1),
+    "skips_steps": lambda: report(3),
+    "reports_a_huge_step": lambda: report(10**20),
+    "reports_a_step_of_a_thousand_digits": lambda: report(10**1000),
+    "reports_a_negative_step": lambda: report(-1),
+    "reports_a_step_that_is_text": lambda: report("1"),
+    "reports_a_step_that_is_true": lambda: report(True),
+    "invents_a_phase": lambda: say(type="phase", kind="nothing"),
+    "says_that_it_is_idle": lambda: say(type="phase", kind="idle"),
+    "sends_a_phase_that_is_a_list": lambda: say(type="phase", kind=["train"]),
+    "invents_a_message": lambda: say(type="promote"),
+    "replays_a_reply": lambda: raw(channel.reply_message(stop=False, save=False)),
+    "sends_no_type": lambda: say(kind="train"),
+    "sends_no_json": lambda: raw(b"\xff\xfe{"),
+    "sends_a_list": lambda: raw(b"[1, 2]"),
+    "sends_deeply_nested_json": lambda: raw(b"[" * 400_000 + b"]" * 400_000),
+    "reports_a_bare_nan": lambda: raw(
+        b'{"type": "report", "t": 1, "step": 1, "resumable": false, "metrics": {"score": NaN}}'
+    ),
+    "reports_nested_metrics": lambda: report(1, metrics={"score": {"score": 1}}),
+    "reports_a_list_of_metrics": lambda: report(1, metrics=[1]),
+    # A failure of the storage would not count as one of the trial.
+    "fails_with_an_invented_kind": lambda: say(
+        type="failed", kind="storage", error="", message="", traceback=""
+    ),
+    "fails_with_too_much_text": lambda: say(
+        type="failed", kind="raised", error="E", message="m" * 900_000, traceback=""
+    ),
+    "sends_an_empty_frame": lambda: raw(b""),
+    "sends_part_of_a_frame": lambda: os.write(fd(), struct.pack("!i", 1000) + b"{"),
+    "announces_a_gigabyte": lambda: os.write(fd(), struct.pack("!i", 1 << 30) + b"{" * 1000),
+    "announces_a_negative_length": lambda: os.write(fd(), struct.pack("!i", -7) + b"{" * 1000),
+    "announces_an_exabyte": lambda: os.write(fd(), struct.pack("!iQ", -1, 1 << 60) + b"{" * 1000),
+    "sends_a_clock_that_is_text": lambda: report(1, t="now"),
+    "announces_a_checkpoint_of_no_step": lambda: say(type="saved", step=7, path=str(staging()), seconds=0),
+}
+
+
+def _send_and_compute(name: str) -> None:
+    SENT[name]()
+    compute()
+
+
+ATTACKS.update({name: partial(_send_and_compute, name) for name in SENT})
+
+
 # The order and number of reports
 
 
@@ -120,12 +171,6 @@ def jams_the_channel() -> None:
     while True:
         step += 1
         report(step)
-
-
-@attack
-def leaves_a_reply_unread() -> None:
-    report(1)
-    compute()
 
 
 @attack
@@ -151,51 +196,9 @@ def floods_with_reports_from_threads() -> None:
 
 
 @attack
-def reports_beyond_the_last_step() -> None:
-    report((own().begin.max_step or 0) + 1)
-    compute()
-
-
-@attack
-def skips_steps() -> None:
-    report(3)
-    compute()
-
-
-@attack
 def reports_a_step_twice() -> None:
     reported_once()
     report(1)
-    compute()
-
-
-@attack
-def reports_a_huge_step() -> None:
-    report(10**20)
-    compute()
-
-
-@attack
-def reports_a_step_of_a_thousand_digits() -> None:
-    report(10**1000)
-    compute()
-
-
-@attack
-def reports_a_negative_step() -> None:
-    report(-1)
-    compute()
-
-
-@attack
-def reports_a_step_that_is_text() -> None:
-    report("1")
-    compute()
-
-
-@attack
-def reports_a_step_that_is_true() -> None:
-    report(True)
     compute()
 
 
@@ -203,94 +206,9 @@ def reports_a_step_that_is_true() -> None:
 
 
 @attack
-def invents_a_phase() -> None:
-    say(type="phase", kind="nothing")
-    compute()
-
-
-@attack
-def says_that_it_is_idle() -> None:
-    say(type="phase", kind="idle")
-    compute()
-
-
-@attack
-def sends_a_phase_that_is_a_list() -> None:
-    say(type="phase", kind=["train"])
-    compute()
-
-
-@attack
 def floods_with_phases() -> None:
     while True:
         own().phase("train")
-
-
-@attack
-def invents_a_message() -> None:
-    say(type="promote")
-    compute()
-
-
-@attack
-def replays_a_reply() -> None:
-    raw(channel.reply_message(stop=False, save=False))
-    compute()
-
-
-@attack
-def sends_no_type() -> None:
-    say(kind="train")
-    compute()
-
-
-@attack
-def sends_no_json() -> None:
-    raw(b"\xff\xfe{")
-    compute()
-
-
-@attack
-def sends_a_list() -> None:
-    raw(b"[1, 2]")
-    compute()
-
-
-@attack
-def sends_deeply_nested_json() -> None:
-    raw(b"[" * 400_000 + b"]" * 400_000)
-    compute()
-
-
-@attack
-def reports_a_bare_nan() -> None:
-    raw(b'{"type": "report", "t": 1, "step": 1, "resumable": false, "metrics": {"score": NaN}}')
-    compute()
-
-
-@attack
-def reports_nested_metrics() -> None:
-    report(1, metrics={"score": {"score": 1}})
-    compute()
-
-
-@attack
-def reports_a_list_of_metrics() -> None:
-    report(1, metrics=[1])
-    compute()
-
-
-@attack
-def fails_with_an_invented_kind() -> None:
-    """A failure of the storage would not count as one of the trial."""
-    say(type="failed", kind="storage", error="", message="", traceback="")
-    compute()
-
-
-@attack
-def fails_with_too_much_text() -> None:
-    say(type="failed", kind="raised", error="E", message="m" * 900_000, traceback="")
-    compute()
 
 
 @attack
@@ -304,33 +222,9 @@ def says_that_it_ended_and_goes_on() -> None:
 
 
 @attack
-def sends_an_empty_frame() -> None:
-    raw(b"")
-    compute()
-
-
-@attack
-def sends_part_of_a_frame() -> None:
+def dies_in_the_middle_of_a_message() -> None:
     os.write(fd(), struct.pack("!i", 1000) + b"{")
-    compute()
-
-
-@attack
-def announces_a_gigabyte() -> None:
-    os.write(fd(), struct.pack("!i", 1 << 30) + b"{" * 1000)
-    compute()
-
-
-@attack
-def announces_a_negative_length() -> None:
-    os.write(fd(), struct.pack("!i", -7) + b"{" * 1000)
-    compute()
-
-
-@attack
-def announces_an_exabyte() -> None:
-    os.write(fd(), struct.pack("!iQ", -1, 1 << 60) + b"{" * 1000)
-    compute()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @attack
@@ -383,12 +277,6 @@ def stops_its_clock() -> None:
     compute(1.0)
 
 
-@attack
-def sends_a_clock_that_is_text() -> None:
-    report(1, t="now")
-    compute()
-
-
 # Checkpoints
 
 
@@ -401,12 +289,6 @@ def announces_many_checkpoints() -> None:
 
 
 @attack
-def announces_a_checkpoint_of_no_step() -> None:
-    say(type="saved", step=7, path=str(staging()), seconds=0)
-    compute()
-
-
-@attack
 def announces_a_checkpoint_elsewhere() -> None:
     """It is left out, and the trial goes on."""
     reported_once()
@@ -415,7 +297,7 @@ def announces_a_checkpoint_elsewhere() -> None:
 
 @attack
 def announces_a_checkpoint_of_pipes() -> None:
-    """Whoever opens such a file to copy it waits for ever."""
+    """Opening such a file to copy it waits indefinitely."""
     reported_once()
     folder = staging() / "step_00000001"
     folder.mkdir(parents=True)
@@ -547,12 +429,9 @@ def prints_without_end() -> None:
 
 
 @attack
-def swallows_the_stop() -> None:
+def restarts_its_training_loop() -> None:
     while True:
-        try:
-            behave()
-        except BaseException:
-            continue
+        behave()
 
 
 @attack

@@ -36,9 +36,9 @@ class ChannelEnd:
         """
         try:
             return self._connection.recv_bytes(MAX_MESSAGE_BYTES)
-        except OSError as error:
-            # `recv_bytes` closes nothing and sets no errno if the announced length is beyond the limit.
-            if error.errno is None and not isinstance(error, EOFError):
+        except OSError:
+            # A connection that announced more than the limit stays open, but is not readable any more. Other errors mean its end.
+            if not self._connection.closed and not self._connection.readable:
                 raise InvalidMessage(f"sent a message of more than {MAX_MESSAGE_BYTES} bytes") from None
             raise
 

@@ -87,7 +87,7 @@ def not_begun(error: Exception) -> Trouble:
     return {"kind": kind, "type": "StartFailed", "message": message, "traceback": ""}
 
 
-def told(message: FailedMessage) -> Trouble:
+def raised(message: FailedMessage) -> Trouble:
     """Describe the exception that the child reported."""
     text = {"type": message.error, "message": message.message, "traceback": message.traceback}
     return {"kind": message.kind, **text}

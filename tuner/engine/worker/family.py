@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 PR_SET_CHILD_SUBREAPER = 36
+KILL_S = 8.0  # less than a supervisor waits until its fork server has cleaned up
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -82,17 +83,17 @@ def kill_descendants(pid: int, *, within_s: float = 2.0) -> bool:
         time.sleep(0.01)
 
 
-def reap_children(*, without: int) -> None:
-    """Collect the exit status of every dead child of this process but `without`, whose status somebody else waits for."""
+def kill_own_descendants(*, without: int = 0) -> None:
+    """Kill all descendants of this process and collect their exit status, but not that of `without`, which somebody else waits for.
+
+    A process that holds a GPU's memory stays until the driver has taken it back, so that the next attempt finds the GPU free.
+    """
+    kill_descendants(os.getpid(), within_s=KILL_S)
     with contextlib.suppress(OSError, psutil.Error):
-        _reap([child for child in descendants(os.getpid()) if child != without])
-
-
-def _reap(children: list[int]) -> None:
-    for child in children:
-        if _is_zombie(child):
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(child, os.WNOHANG)
+        for child in descendants(os.getpid()):
+            if child != without and _is_zombie(child):
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(child, os.WNOHANG)
 
 
 def _is_zombie(pid: int) -> bool:

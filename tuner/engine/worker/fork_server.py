@@ -19,14 +19,11 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import psutil
-
 from tuner.engine.worker.child import come_from, run_child
-from tuner.engine.worker.family import become_subreaper
+from tuner.engine.worker.family import become_subreaper, kill_own_descendants
 from tuner.engine.worker.limits import give_up_privileges
 
 PR_SET_PDEATHSIG = 1
@@ -38,7 +35,6 @@ OF_EVERYBODY = ("torch.", "tuner.training", "numpy.", "ray.", "pandas.", "pyarro
 # Trainables of Ray Tune import it, often within the function; half a second that each attempt need not take.
 IMPORTS_RAY = re.compile(r"^\s*(from|import)\s+ray\b", re.MULTILINE)
 MAX_REQUEST = 1 << 16
-KILL_S = 8.0  # less than a supervisor waits for the answer
 
 
 def main(fd: int, entry: str, package: str) -> None:
@@ -62,7 +58,7 @@ def main(fd: int, entry: str, package: str) -> None:
             _reap(control)
         if control.fileno() in ready and not _serve(control, (wake, waker), package):
             break
-    kill_descendants()
+    kill_own_descendants()
 
 
 def resume_at_parents_death() -> None:
@@ -161,7 +157,7 @@ def _serve(control: socket.socket, own: tuple[int, ...], package: str) -> bool:
             os.close(descriptor)
         _send(control, {"pid": pid})
     else:
-        kill_descendants()
+        kill_own_descendants()
         _reap(control)
         _send(control, {"clean": True})
     return True
@@ -176,23 +172,6 @@ def _reap(control: socket.socket) -> None:
         if pid == 0:
             return
         _send(control, {"exited": pid, "code": os.waitstatus_to_exitcode(status)})
-
-
-def kill_descendants() -> None:
-    """Until none is left: one that is forking while it is killed leaves another, and one that has a GPU's memory is there until the
-    driver has taken it back, so that the next attempt finds the GPU free."""
-    until = time.monotonic() + KILL_S
-    while time.monotonic() < until:
-        found = psutil.Process().children(recursive=True)
-        if not found:
-            return
-        for process in found:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        psutil.wait_procs(found, timeout=0.02)
 
 
 def _send(control: socket.socket, message: dict[str, object]) -> None:

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from tuner.engine.worker.child import PR_SET_PDEATHSIG, come_from, load
-from tuner.engine.worker.family import become_subreaper
-from tuner.engine.worker.fork_server import KILL_S, kill_descendants
+from tuner.engine.worker.family import KILL_S, become_subreaper, kill_own_descendants
 from tuner.engine.worker.limits import GIB, Question, excess, give_up_privileges
 
 MAX_TEXT = 4000
@@ -99,7 +98,7 @@ class Watch:
             self._hear(answer, output)
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
-                kill_descendants()  # or they would hold the pipes open
+                kill_own_descendants()  # or they would hold the pipes open
                 while len(self.closed) < 2 and time.monotonic() < until + KILL_S:
                     self._hear(answer, output)
                 return os.waitstatus_to_exitcode(status)
@@ -152,7 +151,7 @@ def answered(question: Question) -> dict[str, Any]:
     os.close(outputs)
     watch = Watch()
     status = watch.follow(pid, question, answer, output)
-    kill_descendants()
+    kill_own_descendants()
     if watch.trouble is not None:
         return {"error": watch.trouble}
     try:

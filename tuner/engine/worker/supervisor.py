@@ -28,7 +28,7 @@ from tuner.engine.worker.child_messages import (
     SaveFailedMessage,
     parse,
 )
-from tuner.engine.worker.family import become_subreaper, kill_descendants, reap_children
+from tuner.engine.worker.family import become_subreaper, kill_descendants, kill_own_descendants
 from tuner.engine.worker.limits import Limits
 from tuner.engine.worker.logs import LogPump
 from tuner.engine.worker.meter import Stopwatch
@@ -44,6 +44,7 @@ FLUSH_S = 0.2
 EXIT_GRACE_S = 1.0
 # A child waits for its reply, so it reads one at once unless another of its threads keeps Python's lock meanwhile.
 REPLY_UNREAD_S = 30.0
+REPLY_UNREAD = "does not read the replies to its reports"
 SAVE_GRACE_S = 30.0
 # Beyond these, a worker that waited is nobody's.
 MAX_GAP_NS = 1_000_000_000
@@ -194,9 +195,8 @@ class Supervisor:
             self._pid, self._channel, self._pump = pid, channel, pump
             begin = begin_message(attempt.begin(staging, checkpoint))
         background("reader", self._read, attempt, channel)
-        channel.send_waiting(
-            begin
-        )  # without the lock: a child that does not read may block it until the lease ends
+        # Without the lock: a child that does not read blocks it until the lease ends.
+        channel.send_waiting(begin)
 
     # What the child says
 
@@ -211,9 +211,7 @@ class Supervisor:
                     self._changed.notify_all()
         except InvalidMessage as invalid:
             with self._changed:
-                attempt.end("failed", endings.protocol_broken(str(invalid)))
-                self.kill()
-                self._changed.notify_all()
+                self._fail(attempt, endings.protocol_broken(str(invalid)))
         except (EOFError, OSError):
             self._on_silence(attempt)
 
@@ -238,7 +236,7 @@ class Supervisor:
             case EndedMessage():
                 attempt.end("ended")
             case FailedMessage():
-                attempt.end("failed", endings.told(message))
+                attempt.end("failed", endings.raised(message))
 
     def reply_if_due(self, attempt: Attempt) -> None:
         """Send the reply to the held report if it is due. Called under the lock, so it never waits for the child."""
@@ -247,14 +245,14 @@ class Supervisor:
             return
         attempt.answered(reply)
         if not channel.send(reply_message(**reply)):
-            self._fail_unread(attempt)
+            self._fail(attempt, endings.protocol_broken(REPLY_UNREAD))
         elif reply["stop"] and not reply["save"]:
             attempt.close()
 
     def end_if_reply_unread(self, attempt: Attempt) -> None:
         """Fail the attempt if its child left a reply unread for too long. Called under the lock."""
         if self._channel is not None and self._channel.unread_s() > REPLY_UNREAD_S:
-            self._fail_unread(attempt)
+            self._fail(attempt, endings.protocol_broken(REPLY_UNREAD))
 
     def end_if_server_died(self, attempt: Attempt) -> None:
         """Fail the attempt if its fork server is dead. Called under the lock.
@@ -264,14 +262,14 @@ class Supervisor:
         """
         if self._pid and self.server.exit_code is not None and not attempt.closed_by(attempt.saved_step):
             log = self._pump.last() if self._pump else ""
-            attempt.end("failed", endings.exited(self._exits.get(self._pid), self.server.exit_code, log))
+            self._fail(attempt, endings.exited(self._exits.get(self._pid), self.server.exit_code, log))
+
+    def _fail(self, attempt: Attempt, trouble: endings.Trouble) -> None:
+        """Fail the attempt and kill its child. Called under the lock. If the attempt is over, the child is one of a later attempt."""
+        if attempt.state is None:
+            attempt.end("failed", trouble)
             self.kill()
             self._changed.notify_all()
-
-    def _fail_unread(self, attempt: Attempt) -> None:
-        attempt.end("failed", endings.protocol_broken("does not read the replies to its reports"))
-        self.kill()
-        self._changed.notify_all()
 
     def _on_exit(self, pid: int, code: int) -> None:
         with self._changed:
@@ -341,7 +339,7 @@ class Supervisor:
             endings.kill_group(self._pid)
 
     def kill_all(self) -> None:
-        """Kill the child and everything that it started in whatever session. Needs no lock and no living fork server."""
+        """Kill the child and everything that it started, in any session. Works without the lock and without a fork server."""
         self.kill()
         if self._pid:
             kill_descendants(self.server.pid)
@@ -350,8 +348,7 @@ class Supervisor:
     def _kill_orphans(self) -> None:
         """Kill what user code left behind when it ended the fork server."""
         if self._owns_process and not self.server.alive:
-            kill_descendants(os.getpid())
-            reap_children(without=self.server.pid)
+            kill_own_descendants(without=self.server.pid)
 
     # Answers to the driver
 
@@ -372,7 +369,7 @@ class Supervisor:
             if attempt.state is None:
                 attempt.told_waiting = attempt.waits_for_driver()
                 result = attempt.result("waiting" if attempt.told_waiting else "running")
-                self.reply_if_due(attempt)  # it waits where too many reports were unsent
+                self.reply_if_due(attempt)  # the child waits if too many reports were unsent
                 return result
         self._clear(attempt)
         with self._changed:

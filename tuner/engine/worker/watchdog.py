@@ -71,18 +71,20 @@ class Watchdog:
                 time.sleep(min(WATCH_S, left_s))
 
     def _end_lease(self, attempt: Attempt) -> None:
-        # Without the lock if another thread keeps it: nothing may run that is not paid for.
-        if self._changed.acquire(timeout=LOCK_S):
-            try:
-                if attempt.left_ns() > 0:  # it was renewed meanwhile
-                    return
+        # Kill without the lock if another thread keeps it: nothing may run that is not paid for. With the lock no later attempt can
+        # begin meanwhile, whose child would be killed instead.
+        locked = self._changed.acquire(timeout=LOCK_S)
+        try:
+            if attempt.state is not None or attempt.left_ns() > 0:  # it ended, or was renewed
+                return
+            self._watched.kill_all()
+            if not self._watched.server.ready:  # user code may be running in it, as it is imported
+                self._watched.server.kill()
+            if locked:
                 self._end(attempt, "paused", endings.lease_ended())
-            finally:
+        finally:
+            if locked:
                 self._changed.release()
-        self._watched.kill_all()
-        server = self._watched.server
-        if not server.ready:  # user code may be running in it, as it is imported
-            server.kill()
 
     def _watch(self, attempt: Attempt) -> None:
         looks = 0
