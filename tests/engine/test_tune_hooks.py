@@ -306,7 +306,7 @@ def test_an_overdue_worker_is_killed_once_and_given_up_if_ray_reports_nothing(
     assert driver.loop.told == []
     listen(driver, tune_hooks.GONE_AFTER_S)
     assert killed == ["worker"]
-    assert driver.loop.told == [("a", 1, {"node": ""})]
+    assert driver.loop.told == [("a", 1, {"preempted": False, "node": ""})]
     assert trial not in driver.tune.live
 
 

@@ -6,7 +6,7 @@ import logging
 import os
 import secrets
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,15 +78,17 @@ def examine(settings: Settings) -> Findings:
 
 def refuse_unfit(settings: Settings) -> None:
     """For a service that starts, whose database was brought up to date. Raises Unavailable, with what to do."""
-    parts = (of_key, of_token, _of_storage_soon, of_node_types)
-    for one in (found for part in parts for found in part(settings)):
-        if not one.ok:
-            raise Unavailable(f"{one.part}: {one.seen}; {one.mend}")
+    _refuse(settings, of_key, of_token, _of_storage_soon, of_node_types)
 
 
 def refuse_without_key(settings: Settings) -> None:
     """Raise Unavailable if other machines reach the service and no key was given: a generated key would differ between services."""
-    for one in of_key(settings):
+    _refuse(settings, of_key)
+
+
+def _refuse(settings: Settings, *parts: Callable[[Settings], Iterable[Finding]]) -> None:
+    """Raise Unavailable for the first finding of these parts that is not fit, with what to do."""
+    for one in (found for part in parts for found in part(settings)):
         if not one.ok:
             raise Unavailable(f"{one.part}: {one.seen}; {one.mend}")
 

@@ -224,7 +224,9 @@ class Messenger(Unrecorded, TrialScheduler):
         if trial is not None:
             tune.stop_trial(trial)
             _unstage(tune, trial)
-        self._loop.lost(name, attempt, SILENT, node=self._nodes.pop(trial.trial_id, "") if trial else "")
+        node = self._nodes.pop(trial.trial_id, "") if trial is not None else ""
+        taken = bool(node) and went_with_its_machine(None, node)
+        self._loop.lost(name, attempt, SILENT, preempted=taken, node=node)
 
     def _asked_now(self) -> list[Assignment]:
         """Those that wait, each in its turn: a thousand may, for as long as machines take to come."""
