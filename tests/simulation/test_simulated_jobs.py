@@ -133,7 +133,7 @@ def test_a_job_whose_money_went_into_setup_fails_and_says_how_much_a_trial_needs
     assert (state, reason) == ("failed", "budget_usd")
     assert detail.startswith("no trial reported the metric 'acc' before the job ended; 100.0 % of $0.0005")
     assert "was setup. Starting a trial took" in detail
-    assert "submit the job again with at least $0.00" in detail
+    assert detail.endswith("submit the job again with at least $0.001000"), "twice what was not enough"
     check_books(run)
 
 

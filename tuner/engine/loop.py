@@ -244,7 +244,7 @@ class Loop:
         self.end = order
 
     def _where_the_money_went(self, tx: JournalTx) -> str:
-        """Describe what a job that reported nothing paid for, and how much a first step takes at least."""
+        """Describe what a job that reported nothing paid for, and suggest more than was not enough."""
         spent: Counter[CostKind] = Counter()
         for trial, attempts in self.attempts.items():
             for attempt in range(1, attempts + 1):
@@ -254,10 +254,10 @@ class Loop:
             return ""
         kind, most = spent.most_common(1)[0]
         start_ns = self.pace.longest_overhead_ns
-        enough = self.state.rate.cost(2 * start_ns).usd
+        enough = 2 * max(total, self.state.rate.cost(start_ns).usd.micro_usd)
         return (
             f"; {100 * most / total:.1f} % of ${total / 1e6:.6f} was {kind}. Starting a trial took {start_ns / NS:.1f} s or more: submit "
-            f"the job again with at least ${enough.micro_usd / 1e6:.6f} for each trial"
+            f"the job again with at least ${enough / 1e6:.6f}"
         )
 
     def _begin(self, turn: Turn, order: do.Begin, places: Sequence[Place] = ()) -> list[ev.Event]:
