@@ -20,7 +20,7 @@ ENTRY = "tests.system.user_code.hostile:train"
 LEASE_S = 3.0
 WARM_S = 300.0  # for an attempt that waits for the fork server to import torch
 #: How much later than the lease's end the result may arrive, and the last process be gone. On a quiet machine it takes 0.02 s.
-LATE_S = 5.0
+LATE_S = 2.0
 
 
 def run(driver: Driver, attack: str, lease_s: float) -> dict[str, Any]:
