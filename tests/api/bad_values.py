@@ -200,6 +200,7 @@ QUERIES: dict[str, dict[str, list[str]]] = {
         "market": ["futures", "x" * 101],
     },
     "/v1/jobs/JOB/events": {"after": ["-1", "1.5", "x", "9" * 30]},
+    "/v1/jobs/JOB/trials/trial_00000/checkpoint": {"step": ["0", "-1", "x", "1.5", "9" * 20]},
     "/v1/jobs/JOB/trials/trial_00000/logs": {"attempt": ["0", "-1", "x", "9" * 20], "tail": ["0", "-1", "1e9"], "after": ["-1", "x"]},
     "/v1/spend": {
         "group_by": ["", "nobody", "tag:", "day;drop table jobs", "__class__"],

@@ -3,12 +3,14 @@
 import json
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.client.both import Both, both
 from tests.listening import listening
+from tuner.engine.checkpoints import CheckpointStore, Found
 
 EVENTS = [
     ("report", {"n": 1}, 3),
@@ -27,6 +29,8 @@ class Handler(BaseHTTPRequestHandler):
         before, self.server.asked = self.server.asked, self.server.asked + 1
         if self.path.endswith("/events"):
             self._tell()
+        elif self.path.endswith("/checkpoint"):
+            self._send_checkpoint()
         elif before % 2 == 0:
             self._answer(503, {"title": "busy", "status": 503, "detail": "come later"}, ("Retry-After", "0"))
         else:
@@ -45,6 +49,19 @@ class Handler(BaseHTTPRequestHandler):
             self._chunk(b"")
         else:
             self._chunk(frame(*left[1])[:9])
+        self.close_connection = True
+
+    def _send_checkpoint(self) -> None:
+        """Send the tar file from where the client asks, and break after a third of it."""
+        tar, asked = self.server.tar, self.headers.get("Range")
+        self.server.told.append(asked)
+        start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked else 0
+        assert asked is None or self.headers["If-Range"] == '"tag"'
+        self.send_response(206 if asked else 200)
+        for name, value in (("Content-Length", len(tar) - start), ("ETag", '"tag"'), ("Tuner-Step", 3)):
+            self.send_header(name, str(value))
+        self.end_headers()
+        self.wfile.write(tar[start : start + len(tar) // 3 + 1])
         self.close_connection = True
 
     def _chunk(self, data: bytes) -> None:
@@ -68,6 +85,7 @@ class Service(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.asked, self.told = 0, list[str | None]()
+        self.tar = b""
 
 
 def frame(kind: str, data: dict[str, Any], number: int | None) -> bytes:
@@ -96,3 +114,19 @@ def test_a_stream_that_breaks_in_a_frame_goes_on_without_a_gap(client: Both, ser
 def test_who_is_asked_to_come_later_does(client: Both, service: Service) -> None:
     assert client.trainables().items == []
     assert service.asked == 2
+
+
+def test_a_download_that_breaks_continues_where_it_broke(
+    client: Both, service: Service, tmp_path: Path
+) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "state.pt").write_bytes(b"weights" * 10_000)
+    store = CheckpointStore(str(tmp_path / "storage"), "default", "job_1")
+    store.publish("trial_00000", 1, 3, tmp_path / "work")
+    archive = store.archive("trial_00000", Found(3, 1))
+    service.tar = b"".join(archive.read(0, archive.size))
+    found = client.download_checkpoint("job_1", "trial_00000", to=tmp_path / "model")
+    assert (tmp_path / "model" / "state.pt").read_bytes() == b"weights" * 10_000
+    assert (found.step, found.size_bytes) == (3, 70_000)
+    third = len(service.tar) // 3 + 1
+    assert service.told == [None, f"bytes={third}-", f"bytes={2 * third}-"]

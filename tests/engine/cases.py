@@ -229,3 +229,12 @@ def tells_what_is_imported(config: dict[str, Any]) -> None:
     with SpotSafe() as run:
         for step in run.steps():
             run.report(acc=step, dynamo=int("torch._dynamo" in sys.modules))
+
+
+def follows_scores(config: dict[str, Any]) -> None:
+    """Reports the configured scores, one a step."""
+    counter = Counter()
+    with SpotSafe(counter=counter) as run:
+        for step in run.steps():
+            counter.count += 1
+            run.report(acc=config["scores"][step])

@@ -25,7 +25,7 @@ class World:
     def begin(self, assignment: Assignment) -> None:
         self.begun[assignment.trial] = assignment
 
-    def go(self, trial: str, until: int | None, lease_ns: int) -> None:
+    def go(self, trial: str, until: int | None, lease_ns: int, job_best: float | None) -> None:
         pass
 
     def park(self, trial: str) -> None:
@@ -34,7 +34,7 @@ class World:
     def finish(self, trial: str) -> None:
         pass
 
-    def stop(self, trial: str) -> None:
+    def stop(self, trial: str, *, keep_best: bool) -> None:
         self.stopped.append(trial)
 
 

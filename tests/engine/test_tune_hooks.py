@@ -201,7 +201,7 @@ def test_of_a_thousand_that_wait_a_turn_asks_for_some_and_the_turns_for_all(
 def test_what_is_called_off_while_it_waits_has_ended(driver: Driver) -> None:
     driver.actuator.begin(assignment("a"))
     driver.tune_asks()
-    driver.actuator.stop("a")
+    driver.actuator.stop("a", keep_best=False)
     assert driver.messenger.choose_trial_to_run(driver.tune) is None
     assert [(one.trial, one.state) for one in driver.loop.told] == [("a", "stopped")]
     assert not driver.tune.live

@@ -35,3 +35,11 @@ def tune_checkpoints(config: dict[str, Any]) -> None:
                 {"acc": step + 1, "nested": {"a": 1}, "confusion": numpy.eye(2), "labels": ["cat", "dog"]},
                 checkpoint=tune.Checkpoint.from_directory(directory),
             )
+
+
+def follows_scores(config: dict[str, Any]) -> None:
+    """Reports the configured scores, one a step, each with a checkpoint."""
+    for step, score in enumerate(config["scores"], start=1):
+        with tempfile.TemporaryDirectory() as directory:
+            (Path(directory) / "step.txt").write_text(str(step))
+            tune.report({"acc": score}, checkpoint=tune.Checkpoint.from_directory(directory))

@@ -94,7 +94,7 @@ def test_metrics_are_json_whatever_a_trainable_reports(journal: SqlJournal, data
     json.loads(only(database, reports).metrics, parse_constant=refuse)
 
 
-@pytest.mark.parametrize(("mode", "best"), [("max", (0.9, 4)), ("min", (0.1, 1))])
+@pytest.mark.parametrize(("mode", "best"), [("max", (0.9, 2)), ("min", (0.1, 1))])
 def test_the_best_checkpoint_is_that_of_the_best_reported_step_that_was_saved(
     journal: SqlJournal, mode: Mode, best: tuple[float, int]
 ) -> None:

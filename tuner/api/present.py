@@ -192,6 +192,16 @@ def trial_detail_of(view: TrialView) -> show.TrialDetail:
         curve=curve,
         bill=_kinds(view.bill),
         attempt_list=attempts,
+        checkpoints=[
+            show.StoredCheckpoint(
+                step=stored.step,
+                metric=stored.value,
+                size_bytes=stored.size_bytes,
+                uri=stored.uri,
+                at=rfc3339(stored.at),
+            )
+            for stored in view.checkpoints
+        ],
     )
 
 

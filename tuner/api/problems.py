@@ -67,6 +67,7 @@ def _on_http(_request: Request, error: Exception) -> JSONResponse:
         405: "This method is not allowed here",
         408: "The body came too slowly",
         413: "The body is too large",
+        416: "The range of bytes does not exist",
         422: "The request is not valid",
     }
     detail, fields = str(error.detail), list[FieldProblem]()

@@ -30,6 +30,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "best-of-all": ("tuner best-of-all trainables.digits_mlp:train val_accuracy --max-cost-usd 5",),
     "pareto": ("tuner pareto JOB", "tuner pareto JOB --format markdown"),
+    "checkpoint": ("tuner checkpoint get JOB --to model",),
+    "checkpoint get": (
+        "tuner checkpoint get JOB --to model",
+        "tuner checkpoint get JOB --trial trial_00012 --step 9 --to model",
+    ),
     "train": (
         "tuner train JOB --save trained",
         "tuner train JOB --trial trial_00012 --steps 9",

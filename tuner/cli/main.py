@@ -15,6 +15,7 @@ from tuner.cli.auditing import audit
 from tuner.cli.backups import backup, restore
 from tuner.cli.best import best, best_of_all, pareto
 from tuner.cli.budgets import budgets
+from tuner.cli.checkpoints import checkpoint
 from tuner.cli.cluster import cluster, preempt
 from tuner.cli.curves import curves
 from tuner.cli.estimate import estimate
@@ -62,6 +63,7 @@ GROUPS = {
         "best",
         "best-of-all",
         "pareto",
+        "checkpoint",
         "report",
     ),
     "Money": ("bill", "ledger", "spend", "budgets", "quota", "advice"),
@@ -308,6 +310,7 @@ app.command()(preempt)
 app.command()(spend)
 app.add_typer(budgets, name="budgets")
 app.add_typer(packages, name="packages")
+app.add_typer(checkpoint, name="checkpoint")
 app.add_typer(quota, name="quota")
 app.add_typer(projects, name="projects")
 app.add_typer(users, name="users")

@@ -3,6 +3,7 @@
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import httpx2
@@ -25,6 +26,7 @@ from tuner.schemas.job import Job, JobFacts, JobPage
 from tuner.schemas.logs import TrialLog
 
 if TYPE_CHECKING:  # each is loaded when it is asked for
+    from tuner.client.downloads import Downloaded
     from tuner.schemas.advice import Advice
     from tuner.schemas.curves import Curves
     from tuner.schemas.estimate_answers import Estimate
@@ -206,6 +208,31 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
         printed anything, where none is named. ApiError 404 where nothing was printed."""
         query = {"attempt": attempt, "tail": tail, "after": after}
         return self._ask(TrialLog, "GET", path_of(job, f"/trials/{quoted(trial)}/logs"), query=query)
+
+    @call
+    def download_checkpoint(
+        self, job: AnyJob, trial: str | None = None, *, to: str | Path, step: int | None = None
+    ) -> Steps["Downloaded"]:
+        """Download a trial's checkpoint, and check its files.
+
+        Args:
+            job: A job or its id.
+            trial: The trial's id. None means the job's best trial, at its best step.
+            to: A directory that is empty or does not exist yet.
+            step: The step of the checkpoint. None means the one with the best metric.
+
+        Raises:
+            ApiError: With status 404 if there is no such checkpoint, with 422 if the directory has files.
+        """
+        from tuner.client.downloads import download
+
+        if trial is None:
+            best = yield from self._ask(
+                choices.BestAnswer, "GET", path_of(job, "/best"), query={"forecast": "false"}
+            )
+            trial, step = best.trial, step or best.step
+        path = path_of(job, f"/trials/{quoted(trial)}/checkpoint")
+        return (yield from download(self.url, path, trial, Path(to), step))
 
     @call
     def ledger(self, job: AnyJob) -> Steps[show.LedgerPage]:

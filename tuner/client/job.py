@@ -3,6 +3,7 @@
 import html
 from collections.abc import Callable
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from pydantic import ConfigDict, Field, PrivateAttr
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
+    from tuner.client.downloads import Downloaded
     from tuner.schemas.advice import Advice
     from tuner.schemas.curves import Curves
 
@@ -145,6 +147,13 @@ class Acting(JobFacts):
         """What the trial's own code printed: the last `tail` bytes, of those behind the first `after`; of the newest attempt that
         printed anything, where none is named. ApiError 404 where nothing was printed."""
         return Calls.logs.steps(self._client, self.id, trial, attempt=attempt, tail=tail, after=after)
+
+    @call
+    def download_checkpoint(
+        self, trial: str | None = None, *, to: str | Path, step: int | None = None
+    ) -> Steps["Downloaded"]:
+        """Download the checkpoint of the best trial, or of the one that is named, into an empty or new directory, and check its files."""
+        return Calls.download_checkpoint.steps(self._client, self.id, trial, to=to, step=step)
 
     # Tables and pictures
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import httpx2
 
@@ -51,6 +51,25 @@ class ReadLine:
     """Answered by the next line of the stream, or by None at its end."""
 
 
+class Sink(Protocol):
+    """Takes the body of a successful answer."""
+
+    def begin(self, answer: httpx2.Response) -> None:
+        """The headers have arrived."""
+
+    def write(self, chunk: bytes) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Answered by the response. The body of a success goes to the sink, chunk by chunk."""
+
+    path: str
+    query: dict[str, Any]
+    headers: dict[str, str]
+    sink: Sink
+
+
 @dataclass(frozen=True, slots=True)
 class Item(Generic[T]):
     """For whoever iterates."""
@@ -58,7 +77,7 @@ class Item(Generic[T]):
     value: T
 
 
-Effect: TypeAlias = Send | Sleep | Connect | ReadLine
+Effect: TypeAlias = Send | Sleep | Connect | ReadLine | Fetch
 Steps: TypeAlias = Generator[Effect, Any, R]
 Series: TypeAlias = Generator[Effect | Item[T], Any, None]
 
@@ -119,6 +138,15 @@ class _Line:
                 return self._connected(effect)
             case ReadLine():
                 return next(self._lines, None)
+            case Fetch(path, query, headers, sink):
+                with self._http.stream("GET", path, params=query, headers=headers) as answer:
+                    if not answer.is_success:
+                        answer.read()
+                        return answer
+                    sink.begin(answer)
+                    for chunk in answer.iter_bytes():
+                        sink.write(chunk)
+                    return answer
 
     def _connected(self, effect: Connect) -> httpx2.Response:
         self._open.close()
@@ -157,6 +185,15 @@ class _AsyncLine:
                 return await self._connected(effect)
             case ReadLine():
                 return await anext(self._lines, None)
+            case Fetch(path, query, headers, sink):
+                async with self._http.stream("GET", path, params=query, headers=headers) as answer:
+                    if not answer.is_success:
+                        await answer.aread()
+                        return answer
+                    sink.begin(answer)
+                    async for chunk in answer.aiter_bytes():
+                        sink.write(chunk)
+                    return answer
 
     async def _connected(self, effect: Connect) -> httpx2.Response:
         await self._open.aclose()

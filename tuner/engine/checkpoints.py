@@ -8,18 +8,21 @@ import hashlib
 import json
 import logging
 import re
+import tarfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tuner.engine.pieces import Pieces, pieces_of, put_together
+from tuner.engine.pieces import PIECE_BYTES, Pieces, pieces_of, put_together
 from tuner.engine.storage import PARTIAL, Storage, is_corrupt
 
 MANIFEST = "MANIFEST.json"
 VERSION = 2  # of the manifest; 1 knew no pieces
 READ = (1, 2)
+CHUNK_BYTES = 1 << 20  # of a download
+Read = Callable[[int, int], bytes]
 log = logging.getLogger("tuner.checkpoints")
 _NAME = re.compile(r"step_(\d{8})-a(\d+)")
 _PARTIAL = re.compile(re.escape(PARTIAL) + r"step_\d{8}-a(\d+)\.")
@@ -124,6 +127,26 @@ class CheckpointStore:
             if self._storage.is_local:
                 raise
         return self._fetch_files(trial, found, manifest, into)  # a byte may have turned over on its way here
+
+    def archive(self, trial: str, found: Found) -> "CheckpointArchive":
+        """Return a checkpoint as one tar file.
+
+        Raises:
+            CheckpointMissing: There is no manifest.
+            CheckpointDamaged: The manifest cannot be believed, or a file is missing or has another size.
+        """
+        manifest, place = self._manifest(trial, found), self._where(trial, found)
+        for file in manifest["files"]:
+            if pieces_of(file):
+                continue  # a piece is named by its content
+            try:
+                size = self._storage.size(*place, str(file["path"]))
+            except (FileNotFoundError, NotADirectoryError) as error:
+                raise CheckpointDamaged(f"{found.name}: {file['path']} is missing") from error
+            if size != file["bytes"]:
+                raise CheckpointDamaged(f"{found.name}: {file['path']} has {size} bytes, not {file['bytes']}")
+        data = self._storage.read(*place, MANIFEST)
+        return CheckpointArchive(self._storage, place, manifest, data)
 
     def _fetch_files(self, trial: str, found: Found, manifest: dict[str, Any], into: Path) -> Path:
         try:
@@ -238,6 +261,84 @@ class CheckpointStore:
             return bool(self._manifest(trial, found))
         except (CheckpointDamaged, CheckpointMissing):
             return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """Consecutive bytes of the tar file. `read(start, stop)` counts from the segment's beginning."""
+
+    size: int
+    read: Read
+
+
+class CheckpointArchive:
+    """A stored checkpoint as one tar file, of which any range of bytes can be read without reading the rest.
+
+    The members are the checkpoint's files in the order of its manifest, then the manifest. All times and owners are zero, so the same
+    checkpoint is the same tar file each time, and an interrupted download can continue.
+    """
+
+    def __init__(
+        self, storage: Storage, place: tuple[str, ...], manifest: Mapping[str, Any], data: bytes
+    ) -> None:
+        """Lay out the tar file of the checkpoint in the directory `place`. `data` is the manifest as it is stored."""
+        self._storage, self._place = storage, place
+        self._segments: list[_Segment] = []
+        for file in manifest["files"]:
+            self._add_header(str(file["path"]), int(file["bytes"]))
+            self._add(int(file["bytes"]), self._reader(file))
+            self._pad(int(file["bytes"]))
+        self._add_header(MANIFEST, len(data))
+        self._add_bytes(data)
+        self._pad(len(data))
+        self._add_bytes(bytes(2 * tarfile.BLOCKSIZE))
+        self.digest = hashlib.sha256(data).hexdigest()  #: Identifies the content.
+        self.size = sum(segment.size for segment in self._segments)  #: Bytes of the tar file.
+
+    def read(self, start: int, stop: int) -> Iterator[bytes]:
+        """Yield the bytes from `start` up to `stop`, in chunks of at most one MiB.
+
+        Raises:
+            CheckpointDamaged: A file is shorter than its manifest says.
+        """
+        offset = 0
+        for segment in self._segments:
+            first, last = max(start - offset, 0), min(stop - offset, segment.size)
+            while first < last:
+                chunk = segment.read(first, min(last, first + CHUNK_BYTES))
+                if not chunk:
+                    raise CheckpointDamaged(
+                        f"{'/'.join(self._place)}: a file is shorter than its manifest says"
+                    )
+                yield chunk
+                first += len(chunk)
+            offset += segment.size
+
+    def _add(self, size: int, read: Read) -> None:
+        if size:
+            self._segments.append(_Segment(size, read))
+
+    def _add_bytes(self, data: bytes) -> None:
+        self._add(len(data), lambda start, stop: data[start:stop])
+
+    def _add_header(self, name: str, size: int) -> None:
+        header = tarfile.TarInfo(name)
+        header.size = size
+        self._add_bytes(header.tobuf(tarfile.PAX_FORMAT))
+
+    def _pad(self, size: int) -> None:
+        self._add_bytes(bytes(-size % tarfile.BLOCKSIZE))
+
+    def _reader(self, file: Mapping[str, Any]) -> Read:
+        if pieces := pieces_of(file):
+
+            def read_pieces(start: int, stop: int) -> bytes:
+                number, first = divmod(start, PIECE_BYTES)
+                last = min(stop - number * PIECE_BYTES, PIECE_BYTES)
+                return self._storage.read_range(first, last, *self._place[:-1], *pieces[number])
+
+            return read_pieces
+        return lambda start, stop: self._storage.read_range(start, stop, *self._place, str(file["path"]))
 
 
 def _path_of(file: Mapping[str, Any]) -> Path:

@@ -228,7 +228,8 @@ class Loop:
             case do.Finish(trial):
                 turn.orders.append(lambda: self._world.finish(trial))
             case do.Stop(trial):
-                turn.orders.append(lambda: self._world.stop(trial))
+                keep_best = self.state.ending is None  # a job that is cancelled ends at once
+                turn.orders.append(lambda: self._world.stop(trial, keep_best=keep_best))
             case do.EndJob():
                 self._end_job(turn, order)
         return []
@@ -276,7 +277,7 @@ class Loop:
         turn.tx.put_attempt(purse.row)
         not_before_ns = now_ns + pause_ns(self.state.trial(trial).in_vain)
         work = (order.config, order.until, lease, step or None)
-        assignment = Assignment(trial, attempt, *work, not_before_ns, place.offer)
+        assignment = Assignment(trial, attempt, *work, not_before_ns, place.offer, self._job_best())
         turn.orders.append(lambda: self._world.begin(assignment))
         return []
 
@@ -288,7 +289,7 @@ class Loop:
             refused = self._refused(turn, purse.trial, self._wanted(turn, 0), purse.rate, running=True)
             self._tell(turn, refused)
         elif found == "misplaced":
-            turn.orders.append(lambda: self._world.stop(purse.trial))
+            turn.orders.append(lambda: self._world.stop(purse.trial, keep_best=False))
 
     # What a worker tells
 
@@ -339,7 +340,7 @@ class Loop:
         )
         if progress.state == "running" and hangs:
             self.stalled[trial] = hangs
-            turn.orders.append(lambda: self._world.stop(trial))
+            turn.orders.append(lambda: self._world.stop(trial, keep_best=False))
             return
         waits = (
             status == "running" and progress.state == "waiting" and (trial in turn.go or purse.earned_more)
@@ -353,7 +354,8 @@ class Loop:
         wanted = self._wanted(turn, need)
         extended = self.treasury.extend(turn.tx, purse, wanted)
         if extended or (waits and not progress.need_ns):
-            turn.orders.append(lambda: self._world.go(trial, purse.until, purse.lease_ns))
+            best = self._job_best()
+            turn.orders.append(lambda: self._world.go(trial, purse.until, purse.lease_ns, best))
         elif waits:
             self._tell(turn, self._refused(turn, trial, wanted, purse.rate, running=True))
 
@@ -388,6 +390,10 @@ class Loop:
     def _refused(self, turn: Turn, trial: str, wanted: Wanted, rate: Rate, *, running: bool) -> ev.Event:
         limit, above = self.treasury.limit(turn.tx, rate, wanted, gpus=self.state.budget.gpu_ms is not None)
         return ev.Refused(turn.at, trial, self._hours.which(limit), running, above)
+
+    def _job_best(self) -> float | None:
+        """Return the best score that any trial reported, or None before the first."""
+        return self.state.leader_score if self.state.leader is not None else None
 
     def _standing(self, trial: str) -> Standing:
         now, left_ns = Instant(self._clock.elapsed_ns()), self._hours.wall_clock_ns()

@@ -57,6 +57,16 @@ class Storage:
         self._check_inside(*parts)
         return bytes(self._fs.cat_file(self.path(*parts)))
 
+    def read_range(self, start: int, stop: int, *parts: str) -> bytes:
+        """Return the bytes of a file from `start` up to `stop`; fewer if the file ends before. Raises FileNotFoundError."""
+        self._check_inside(*parts)
+        return bytes(self._fs.cat_file(self.path(*parts), start=start, end=stop))
+
+    def size(self, *parts: str) -> int:
+        """Return the size of a file in bytes. Raises FileNotFoundError."""
+        self._check_inside(*parts)
+        return int(self._fs.info(self.path(*parts))["size"])
+
     def _check_inside(self, *parts: str) -> None:
         """User code writes to a folder as the service does, and could leave links there to what others may read. The first two parts,
         which it does not choose, may be links to another disk. Raises FileNotFoundError."""

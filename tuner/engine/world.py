@@ -22,6 +22,9 @@ class Assignment:
     restore_step: int | None
     not_before_ns: int = 0
     offer: Offer | None = None
+    job_best: float | None = (
+        None  #: The job's best score so far. A worker always saves a step that is better.
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +43,15 @@ class World(Protocol):
 
     def begin(self, assignment: Assignment) -> None: ...
 
-    def go(self, trial: str, until: int | None, lease_ns: int) -> None:
-        """The lease is that of the whole attempt."""
+    def go(self, trial: str, until: int | None, lease_ns: int, job_best: float | None) -> None:
+        """Let an attempt train up to a step. The lease is that of the whole attempt; `job_best` is as in an assignment."""
 
     def park(self, trial: str) -> None: ...
 
     def finish(self, trial: str) -> None: ...
 
-    def stop(self, trial: str) -> None: ...
+    def stop(self, trial: str, *, keep_best: bool) -> None:
+        """Stop an attempt at once. With `keep_best` its worker may first save a step that is the job's best."""
 
 
 class Clock(Protocol):

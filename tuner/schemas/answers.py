@@ -97,11 +97,22 @@ class Inherited(Answer):
     gpu_hours: float
 
 
+class StoredCheckpoint(Answer):
+    """A checkpoint that `GET /v1/jobs/{id}/trials/{trial}/checkpoint?step=` downloads. `metric` is the objective's at its step."""
+
+    step: int
+    metric: float | None
+    size_bytes: int
+    uri: str
+    at: str
+
+
 class TrialDetail(Trial):
     inherited: Inherited | None
     curve: list[CurvePoint]
     bill: dict[str, float]
     attempt_list: list[Attempt]
+    checkpoints: list[StoredCheckpoint]
 
 
 class TrialBill(Answer):

@@ -20,6 +20,7 @@ from tuner.store import answers, curves, evidence, jobs, ledger
 from tuner.store.answers import After as After
 from tuner.store.answers import Reached as Reached
 from tuner.store.answers import Sort as Sort
+from tuner.store.answers import StoredCheckpoint as StoredCheckpoint
 from tuner.store.answers import Told as Told
 from tuner.store.answers import TrialRow as TrialRow
 from tuner.store.database import Connection
@@ -45,6 +46,7 @@ class TrialView:
     bill: Mapping[CostKind, Cost]
     attempts: list[tuple[AttemptRow, Usage | None]]
     inherited: Inherited | None
+    checkpoints: list[StoredCheckpoint]
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,8 @@ def trial(service: Service, job: str, name: str) -> TrialView:
             for r in answers.curve(db, job, name)
         ]
         paid, attempts = ledger.posted_by_kind(db, job, name), list(evidence.attempts_of(db, job, [name]))
-        return TrialView(row, curve, paid, attempts, inherited(db, job, name))
+        stored = answers.checkpoints_of(db, job, name)
+        return TrialView(row, curve, paid, attempts, inherited(db, job, name), stored)
 
 
 def bill(service: Service, job: str) -> BillView:

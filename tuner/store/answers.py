@@ -13,7 +13,7 @@ from tuner.domain.money import FREE, Cost, Money, Price
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
 from tuner.domain.trial import TrialState
-from tuner.store.tables import attempts, entries, events, reports, trials
+from tuner.store.tables import attempts, checkpoints, entries, events, reports, trials
 
 Sort = Literal["number", "metric", "cost_usd", "steps"]
 _JOBS: Any = bindparam("jobs", expanding=True)
@@ -59,6 +59,18 @@ class TrialRow:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredCheckpoint:
+    """A durable checkpoint of a trial."""
+
+    step: int
+    attempt: int
+    uri: str
+    size_bytes: int
+    at: Instant
+    value: float | None  #: The objective's metric at this step. None if the step reported none.
+
+
+@dataclass(frozen=True, slots=True)
 class After:
     """The place in a listing of trials behind which a page begins."""
 
@@ -81,6 +93,18 @@ def curve(db: Connection, job: str, trial: str) -> list[Row[Any]]:
     """All reports of a trial by step, those without a metric too."""
     r = reports.c
     return list(db.execute(select(reports).where(r.job == job, r.trial == trial).order_by(r.step)))
+
+
+def checkpoints_of(db: Connection, job: str, trial: str) -> list[StoredCheckpoint]:
+    """Return the trial's durable checkpoints by step, each with the objective's value there."""
+    c, r = checkpoints.c, reports.c
+    query = (
+        select(c.step, c.attempt, c.uri, c.size_bytes, c.at, r.value)
+        .outerjoin(reports, (c.job == r.job) & (c.trial == r.trial) & (c.step == r.step))
+        .where(c.job == job, c.trial == trial)
+        .order_by(c.step)
+    )
+    return [StoredCheckpoint(**row._mapping) for row in db.execute(query)]
 
 
 def page_of_trials(

@@ -107,13 +107,13 @@ class SqlJournal:
 
 
 def _best_checkpoint(db: Connection, job: str, trial: str, mode: Mode) -> tuple[float, int] | None:
-    """Of equal ones the newest."""
+    """Return value and step of the trial's checkpoint with the best metric. Of equal ones the first, as in the job's answers."""
     c, r = checkpoints.c, reports.c
     query = (
         select(r.value, c.step)
         .join(checkpoints, (c.job == r.job) & (c.trial == r.trial) & (c.step == r.step))
         .where(r.job == job, r.trial == trial, r.value.is_not(None))
-        .order_by(r.value.desc() if mode == "max" else r.value, c.step.desc())
+        .order_by(r.value.desc() if mode == "max" else r.value, c.step)
     )
     row = db.execute(query.limit(1)).first()
     return None if row is None else (row.value, row.step)

@@ -50,10 +50,14 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """`stop` with `save`: write a checkpoint of this step first."""
+    """What a child does after a report, in this order: flush, keep, save, stop."""
 
-    stop: bool
-    save: bool
+    stop: bool  #: The attempt is over.
+    save: bool  #: Write a checkpoint of this step.
+    keep: bool = (
+        False  #: Keep a copy of this step's state in place of the one kept before, and write nothing yet.
+    )
+    flush: bool = False  #: Write a checkpoint of the copy that was kept.
 
 
 class Channel:
@@ -69,13 +73,20 @@ class Channel:
         self._send({"type": "phase", "kind": kind})
 
     def report(self, step: int, metrics: Mapping[str, Any], *, resumable: bool) -> Reply:
-        """Blocks for the answer. Raises StopTraining where nothing is left to be done, MetricsRefused for what is no metric."""
+        """Send a report and wait for the reply.
+
+        Raises:
+            StopTraining: The attempt is over, and nothing is left to write.
+            MetricsRefused: A metric cannot be recorded.
+        """
         shown = {name: _word(value) for name, value in plain_metrics(metrics).items()}
         told = {"step": step, "metrics": shown, "resumable": resumable, "usage": measured.taken()}
         self._send({"type": "report", **told})
         answer = json.loads(self._connection.recv_bytes())
-        reply = Reply(answer["type"] == "stop", bool(answer.get("save")))
-        if reply.stop and not reply.save:
+        reply = Reply(
+            answer["type"] == "stop", *(bool(answer.get(name)) for name in ("save", "keep", "flush"))
+        )
+        if reply.stop and not reply.save and not reply.flush:
             raise StopTraining(0)
         return reply
 
@@ -127,8 +138,9 @@ def begin_message(begin: Begin) -> bytes:
     return json.dumps({"type": "begin", **asdict(begin)}).encode()
 
 
-def reply_message(*, stop: bool, save: bool) -> bytes:
-    return json.dumps({"type": "stop" if stop else "go", "save": save}).encode()
+def reply_message(*, stop: bool, save: bool, keep: bool = False, flush: bool = False) -> bytes:
+    """Return the supervisor's reply to a report."""
+    return json.dumps({"type": "stop" if stop else "go", "save": save, "keep": keep, "flush": flush}).encode()
 
 
 def plain_metrics(metrics: Mapping[str, Any]) -> dict[str, Metric]:

@@ -37,7 +37,8 @@ class SpotSafe:
             if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
                 raise TypeError(f"{name} cannot be checkpointed: it has no state_dict and load_state_dict")
         self._home = find_home(steps, checkpoint_dir)
-        self._copies = checkpoint.Copies()
+        self._copies, self._kept_copies = checkpoint.Copies(), checkpoint.Copies()
+        self._kept: tuple[dict[str, Any], int] | None = None  # state and step of the job's best so far
         self._step = self._home.first_step
         self._open = self._reported = self._saved = False
         self._writing: threading.Thread | None = None
@@ -114,6 +115,10 @@ class SpotSafe:
         self._step += 1
         reply = self._home.report(self._step, metrics)
         self._saved = reply.save
+        if reply.flush:
+            self._flush(now=reply.stop)
+        if reply.keep:
+            self._keep()
         if reply.save:
             self._save(now=reply.stop or isinstance(self._home, PlainTune))
         if reply.stop:
@@ -124,7 +129,27 @@ class SpotSafe:
         checkpoint.settle()
         self._home.phase("checkpoint")
         self._wait()
-        state, step = checkpoint.snapshot(self._parts, step=self._step, copies=self._copies), self._step
+        state = checkpoint.snapshot(self._parts, step=self._step, copies=self._copies)
+        self._write_state(state, self._step, now=now)
+
+    def _keep(self) -> None:
+        """Copy the state of this step into memory of its own. The copy that was kept before is gone."""
+        checkpoint.settle()
+        self._home.phase("checkpoint")
+        self._wait()  # the copy kept before may be on its way to the disk
+        self._kept = checkpoint.snapshot(self._parts, step=self._step, copies=self._kept_copies), self._step
+        self._home.phase("train")
+
+    def _flush(self, *, now: bool) -> None:
+        """Write the copy that was kept, in the background unless the attempt ends here."""
+        if self._kept is None:
+            return
+        (state, step), self._kept = self._kept, None
+        self._home.phase("checkpoint")
+        self._wait()
+        self._write_state(state, step, now=now)
+
+    def _write_state(self, state: dict[str, Any], step: int, *, now: bool) -> None:
         if now:
             self._write(state, step)
             self._wait()

@@ -35,8 +35,8 @@ class Actuator:
     def begin(self, assignment: Assignment) -> None:
         self._queue.append(assignment)
 
-    def go(self, trial: str, until: int | None, lease_ns: int) -> None:
-        self._send(trial, {"order": "go", "until": until, "lease_ns": lease_ns})
+    def go(self, trial: str, until: int | None, lease_ns: int, job_best: float | None) -> None:
+        self._send(trial, {"order": "go", "until": until, "lease_ns": lease_ns, "job_best": job_best})
 
     def park(self, trial: str) -> None:
         if not self._send(trial, {"order": "pause"}):
@@ -45,8 +45,8 @@ class Actuator:
     def finish(self, trial: str) -> None:
         self._send(trial, {"order": "finish"})
 
-    def stop(self, trial: str) -> None:
-        if not self._send(trial, {"order": "stop"}):
+    def stop(self, trial: str, *, keep_best: bool) -> None:
+        if not self._send(trial, {"order": "stop", "keep_best": keep_best}):
             self._call_off(trial, "stopped")
 
     def _call_off(self, trial: str, how: Literal["paused", "stopped"]) -> None:

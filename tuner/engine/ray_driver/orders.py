@@ -55,6 +55,7 @@ class Orders:
             "metric": spec.objective.metric,
             "mode": spec.objective.mode,
             "best": best,
+            "job_best": assignment.job_best,
             "checkpoint_interval_ns": spec.checkpoint.interval_ns,
             "exposure": exposure(market, self.losses(market)),
             "memory_limit_bytes": self.memory_limit(),

@@ -60,7 +60,7 @@ class SimulatedWorld:
         self._run.fleet.begin(assignment)
         self._run.look_later()
 
-    def go(self, trial: str, until: int | None, lease_ns: int) -> None:
+    def go(self, trial: str, until: int | None, lease_ns: int, job_best: float | None) -> None:
         self._send(trial, lambda attempt: attempt.go(until, lease_ns))
 
     def park(self, trial: str) -> None:
@@ -73,7 +73,7 @@ class SimulatedWorld:
     def finish(self, trial: str) -> None:
         self._send(trial, lambda attempt: attempt.finish())
 
-    def stop(self, trial: str) -> None:
+    def stop(self, trial: str, *, keep_best: bool) -> None:
         called_off = self._run.fleet.call_off(trial, "stopped")
         if called_off is None:
             self._send(trial, lambda attempt: attempt.stop())

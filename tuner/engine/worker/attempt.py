@@ -3,6 +3,7 @@
 Everything here is guarded by the supervisor's lock and does no I/O.
 """
 
+import math
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -24,9 +25,9 @@ from tuner.engine.worker.child_messages import (
 from tuner.engine.worker.meter import Stopwatch
 from tuner.engine.worker.saves import Saves
 from tuner.engine.worker.using import Use
-from tuner.training.channel import Begin
+from tuner.training.channel import Begin, Reply
 
-Wanted = Literal["go", "pause", "finish"]
+Wanted = Literal["go", "pause", "finish", "stop"]
 MARGIN_NS = 20_000_000
 # A driver records all reports of a message in one transaction. A child with very short steps waits until they were sent.
 MAX_UNSENT_REPORTS = 100
@@ -38,6 +39,7 @@ MAX_UNPUBLISHED = 4
 class Attempt:
     """`held` is the step whose report waits for an answer; `saved_step` the newest that the child wrote a checkpoint of,
     `durable` the newest whose checkpoint is in shared storage, and `recorded` the newest of those that the driver recorded.
+    `job_best` is the job's best score when the driver last sent one, and `own_best` the best of this attempt.
     `from_step`: that with which its child began; `notice`: by which the machine goes; `outage_ns`: what the child waited for
     a storage that failed."""
 
@@ -58,7 +60,15 @@ class Attempt:
     resumable: bool = False
     saving: bool = False
     saved_step: int = 0
+    ordered_step: int = 0  # the newest step of which the child was asked for a checkpoint at once
+    kept_step: int | None = (
+        None  # the step whose state the child keeps in memory, because it is the job's best
+    )
+    improved: bool = False  # whether the held report is the job's best
+    job_best: float = -math.inf
+    own_best: float = -math.inf
     closing: bool = False
+    closes_with: int = 0  # the step of the checkpoint with which the attempt ends; 0 if it ends without one
     state: str | None = None
     error: dict[str, str] | None = None
     step: int = 0
@@ -82,6 +92,7 @@ class Attempt:
         """`best` is the score and step of the best checkpoint that earlier attempts left."""
         found = self.order.get("best")
         self.best = (found[0], found[1]) if found else None
+        self.learn_job_best(self.order.get("job_best"))
         self.saves = Saves.of(self.order, time.monotonic_ns())
 
     @property
@@ -151,7 +162,7 @@ class Attempt:
         self.step, self.held, self.resumable = step, step, message.resumable
         value = message.metrics.get(self.order.get("metric", ""))
         if isinstance(value, int | float):
-            self.scores[step] = value if self.order.get("mode") == "max" else -value
+            self._scored(step, value if self.order.get("mode") == "max" else -value)
         reading = self.watch.reading(self.lease_ns, at)
         self.reports.append(
             {
@@ -163,13 +174,29 @@ class Attempt:
             }
         )
 
+    def _scored(self, step: int, score: float) -> None:
+        """Note whether the report is the job's best. A score that equals the job's best counts, as it may be of the same step of
+        an attempt that was lost before its checkpoint was stored."""
+        self.scores[step] = score
+        self.improved = self.resumable and score >= self.job_best and score > self.own_best
+        self.own_best = max(self.own_best, score)
+
+    def learn_job_best(self, score: float | None) -> None:
+        """Note the job's best score. If it is better than this attempt's, no state of the attempt needs to be kept."""
+        if score is not None:
+            self.job_best = max(self.job_best, score)
+            if self.job_best > self.own_best:
+                self.kept_step, self.improved = None, False
+
     def protected(self, step: int) -> frozenset[int]:
-        """Steps whose checkpoints stay, however old: the best one, with that of `step` considered, and the one from which the
-        trial would go on if its driver died now."""
+        """Return the steps whose checkpoints stay, however old: the best one, with that of `step` considered, and the one from
+        which the trial would go on if its driver died now. Of equal ones the first is the best, as in the job's answers."""
         score = self.scores.get(step)
-        if score is not None and (self.best is None or score >= self.best[0]):
+        if score is not None and (
+            self.best is None or score > self.best[0] or (score == self.best[0] and step < self.best[1])
+        ):
             self.best = (score, step)
-        self.scores = {s: value for s, value in self.scores.items() if s > step}
+        self.scores = {s: value for s, value in self.scores.items() if s > step or value == self.own_best}
         return self.spared | {self.recorded, *(() if self.best is None else (self.best[1],))}
 
     def went_on_from(self, step: int, older: frozenset[int]) -> None:
@@ -191,8 +218,8 @@ class Attempt:
         return self.held is not None and any(self.held >= stop for stop in stops)
 
     def closed_by(self, step: int) -> bool:
-        """Whether the checkpoint of `step` is the one that the attempt is to end with."""
-        return self.closing and step >= self.step
+        """Return whether the checkpoint of `step` is the one that the attempt is to end with."""
+        return self.closing and step >= self.closes_with
 
     def saved(self, message: SavedMessage) -> None:
         """Note that the child wrote a checkpoint, which is to be published.
@@ -208,15 +235,26 @@ class Attempt:
         self.saved_step = message.step
         self.unpublished += 1
 
-    def answer(self) -> dict[str, bool] | None:
-        """Return the reply to the held report, or None if the child has to wait for it."""
+    def answer(self) -> Reply | None:
+        """Return the reply to the held report, or None if the child has to wait for it.
+
+        The checkpoint of the job's best step is always stored. If saving each step is cheap, the best is saved at once. Otherwise the
+        child keeps a copy in memory, and writes it when a later step is not better.
+        """
         if self.held is None:
             return None
+        flush = self.kept_step is not None and not self.improved
+        if self.wanted == "stop":
+            return Reply(stop=True, save=self.improved, flush=flush)
         if self.wanted != "go" or self.notice is not None:
-            return {"stop": True, "save": self.resumable and self.held > self.durable}
+            # The time of a notice belongs to the newest checkpoint.
+            save = self.resumable and self.held > self.durable
+            return Reply(stop=True, save=save, flush=flush and self.notice is None)
         if self.waits_for_driver() or len(self.reports) >= MAX_UNSENT_REPORTS:
             return None
-        return {"stop": False, "save": self._save_is_due()}
+        if self._save_is_due():
+            return Reply(stop=False, save=True, keep=False, flush=False)
+        return Reply(stop=False, save=False, keep=self.improved, flush=flush and not self.saving)
 
     def waits_for_driver(self) -> bool:
         """Return True if the child may only continue when the driver says so."""
@@ -225,20 +263,41 @@ class Attempt:
 
     def _save_is_due(self) -> bool:
         ready = self.resumable and not self.saving and bool(self.step_ns)
-        return ready and self.saves.due(max(self.step_ns), time.monotonic_ns())
+        if not ready:
+            return False
+        longest = max(self.step_ns)
+        return self.saves.due(longest, time.monotonic_ns()) or (self.improved and self.saves.cheap(longest))
 
-    def answered(self, reply: dict[str, bool]) -> None:
+    def has_unsaved_best(self) -> bool:
+        """Return whether the child waits for a reply, and the job's best has no checkpoint yet."""
+        return self.held is not None and (self.improved or self.kept_step is not None)
+
+    def answered(self, reply: Reply) -> None:
         """Note that the reply to the held report was sent."""
-        self.held, self.told_waiting = None, False
+        assert self.held is not None
+        step, self.held, self.told_waiting = self.held, None, False
         self.stepped_at = time.monotonic_ns()
-        self.saves.answered(self.stepped_at, save=reply["save"])
-        self.saving = self.saving or reply["save"]
-        self.watch.switch("checkpoint" if reply["stop"] and reply["save"] else "train")
-        self.closing = reply["stop"]
+        self.saves.answered(self.stepped_at, save=reply.save)
+        writes = reply.save or reply.flush
+        self.saving = self.saving or writes
+        self.watch.switch("checkpoint" if reply.stop and writes else "train")
+        self.closing = reply.stop
+        if reply.stop:
+            self.closes_with = step if reply.save else self.kept_step or 0
+            self.saved_step = 0  # what the child announced before this reply is not what it ends with
+        if reply.save:
+            self.ordered_step = step
+        if reply.keep:
+            self.kept_step = step
+        elif reply.flush or (reply.save and self.improved):
+            self.kept_step = None
+        self.improved = False
 
     def made_durable(self, step: int) -> None:
+        """Note that the checkpoint of `step` is stored."""
         self.durable = max(step, self.durable)
-        self.saves.made_durable(time.monotonic_ns())
+        if step >= self.ordered_step:
+            self.saves.made_durable(time.monotonic_ns())
 
     def close(self) -> None:
         """It was told to stop, and is saved."""
@@ -247,6 +306,8 @@ class Attempt:
                 self.end("finished")
             case "pause":
                 self.end("paused")
+            case "stop":
+                self.end("stopped")
             case "go":
                 self.leave()
 

@@ -91,7 +91,8 @@ def publish(
         return None, astray
 
     def newest() -> bool:
-        return attempt.saved_step <= step
+        best = attempt.best is not None and attempt.best[1] == step
+        return best or attempt.saved_step <= step
 
     try:
         published = tried(
@@ -102,7 +103,8 @@ def publish(
         return None, explained(error)
     with contextlib.suppress(Exception):  # what is not removed now is with the next one
         keep = attempt.order["keep"]
-        store.prune(attempt.trial, attempt.number, newest=step, keep=keep, protect=protect)
+        newest_step = max(step, attempt.durable)
+        store.prune(attempt.trial, attempt.number, newest=newest_step, keep=keep, protect=protect)
     return published, ""
 
 

@@ -61,6 +61,11 @@ class Saves:
         steps = steps_between(step_ns=step_ns, saving=saving, exposure=self.exposure)
         return self._trained_ns >= max(STALL_PART * stall_ns, steps * step_ns - step_ns // 2)
 
+    def cheap(self, step_ns: int) -> bool:
+        """Return whether saving at every step costs little: a stall takes at most a twentieth of a step, and a save is stored
+        before the next one."""
+        return max(STALL_PART * max(LEAST_NS, (self.saving or GUESS).stall_ns), self.durable_ns) <= step_ns
+
     def answered(self, at: int, *, save: bool) -> None:
         """The next step begins; with `save`, once the child has copied what there is to save."""
         self._stalled_ns = 0

@@ -8,6 +8,7 @@ reply is sent only if the child's channel has room for it.
 import os
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -108,9 +109,12 @@ class Supervisor:
             match message["order"]:
                 case "go":
                     attempt.until, attempt.told_waiting = message["until"], False
+                    attempt.learn_job_best(message.get("job_best"))
                     attempt.lease_ns = max(attempt.lease_ns, message["lease_ns"])
                 case "pause" | "finish":
                     attempt.wanted = message["order"]
+                case "stop" if message.get("keep_best") and attempt.has_unsaved_best():
+                    attempt.wanted = "stop"
                 case "stop":
                     attempt.end("stopped")
                     self.kill()
@@ -232,7 +236,7 @@ class Supervisor:
             case SaveFailedMessage(step, detail):
                 attempt.saving = False
                 if attempt.closed_by(step):
-                    attempt.end("failed", endings.not_written(detail))
+                    self._close_unsaved(attempt, endings.not_written(detail))
             case EndedMessage():
                 attempt.end("ended")
             case FailedMessage():
@@ -244,9 +248,9 @@ class Supervisor:
         if reply is None or channel is None:
             return
         attempt.answered(reply)
-        if not channel.send(reply_message(**reply)):
+        if not channel.send(reply_message(**asdict(reply))):
             self._fail(attempt, endings.protocol_broken(REPLY_UNREAD))
-        elif reply["stop"] and not reply["save"]:
+        elif reply.stop and not reply.save and not reply.flush:
             attempt.close()
 
     def end_if_reply_unread(self, attempt: Attempt) -> None:
@@ -317,9 +321,16 @@ class Supervisor:
         if attempt.state is not None or not attempt.closed_by(step):
             return
         if published is None:
-            attempt.end("failed", endings.not_stored(step, problem))
+            self._close_unsaved(attempt, endings.not_stored(step, problem))
         else:
             attempt.close()
+
+    def _close_unsaved(self, attempt: Attempt, trouble: endings.Trouble) -> None:
+        """End an attempt whose last checkpoint could not be stored. A trial that was stopped does not need one."""
+        if attempt.wanted == "stop":
+            attempt.close()
+        else:
+            attempt.end("failed", trouble)
 
     @property
     def server(self) -> ForkServer:

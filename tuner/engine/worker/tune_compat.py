@@ -40,6 +40,7 @@ class Session:
         self.experiment_name = self.run_id = begin.trial
         self.trial_dir = os.getcwd()
         self._resources = dict(begin.resources)
+        self._kept = KeptCheckpoint(channel)
 
     @property
     def trial_resources(self) -> Any:
@@ -60,9 +61,11 @@ class Session:
     def report(self, metrics: Mapping[str, Any], checkpoint: Any = None) -> None:
         self._step += 1
         reply = self._channel.report(self._step, scalars(metrics), resumable=checkpoint is not None)
-        if reply.save and checkpoint is not None:
+        if reply.flush:
+            self._kept.flush()
+        if (reply.save or reply.keep) and checkpoint is not None:
             with checkpoint.as_directory() as directory:
-                hand_over(self._channel, self._step, Path(directory), reply)
+                self._kept.take(self._step, Path(directory), reply)
         if reply.stop:
             raise StopTraining(0)
 
@@ -88,19 +91,43 @@ def scalars(metrics: Mapping[str, Any]) -> dict[str, Metric]:
 
 
 def hand_over(channel: Channel, step: int, source: Path, reply: Reply) -> None:
-    """Copies a checkpoint that user code wrote into the staging directory, and says so."""
-    began = time.monotonic()
-    channel.phase("checkpoint")
-    target = Path(channel.begin.staging) / f"step_{step:08d}"
-    shutil.rmtree(target, ignore_errors=True)
-    try:
-        shutil.copytree(source, target)
-    except OSError as error:
-        channel.save_failed(step, f"{type(error).__name__}: {error}")
-    else:
-        channel.saved(step, str(target), time.monotonic() - began)
-    if not reply.stop:
-        channel.phase("train")
+    """Copy a checkpoint that user code wrote into the staging directory, and announce it."""
+    KeptCheckpoint(channel).take(step, source, reply)
+
+
+class KeptCheckpoint:
+    """The copy of the job's best checkpoint so far that was not announced yet. It lies in the staging directory."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._kept: tuple[int, Path, float] | None = None
+
+    def take(self, step: int, source: Path, reply: Reply) -> None:
+        """Copy a checkpoint that user code wrote. Announce it if the reply asks for a save, otherwise keep it."""
+        channel, began = self._channel, time.monotonic()
+        channel.phase("checkpoint")
+        target = Path(channel.begin.staging) / f"step_{step:08d}"
+        shutil.rmtree(target, ignore_errors=True)
+        try:
+            shutil.copytree(source, target)
+        except OSError as error:
+            channel.save_failed(step, f"{type(error).__name__}: {error}")
+        else:
+            took_s = time.monotonic() - began
+            if reply.save:
+                channel.saved(step, str(target), took_s)
+            else:
+                if self._kept is not None:
+                    shutil.rmtree(self._kept[1], ignore_errors=True)
+                self._kept = step, target, took_s
+        if not reply.stop:
+            channel.phase("train")
+
+    def flush(self) -> None:
+        """Announce the copy that was kept."""
+        if self._kept is not None:
+            (step, path, took_s), self._kept = self._kept, None
+            self._channel.saved(step, str(path), took_s)
 
 
 def install(channel: Channel) -> Session:
@@ -163,15 +190,19 @@ def run_class(target: type, channel: Channel) -> None:
         trainable.load_checkpoint(plain.read(state, device=None) if state.exists() else begin.restore)
         trainable._iteration = begin.first_step
         if begin.echo:
-            _save_class(trainable, channel, begin.first_step, Reply(stop=False, save=True))
+            echo = Reply(stop=False, save=True)
+            _save_class(trainable, KeptCheckpoint(channel), channel, begin.first_step, echo)
     resumable = target.save_checkpoint is not _module().Trainable.save_checkpoint  # type: ignore[attr-defined]
+    kept = KeptCheckpoint(channel)
     channel.phase("train")
     try:
         for step in itertools.count(begin.first_step + 1):
             result = trainable.train()
             reply = channel.report(step, scalars(_without_config(result)), resumable=resumable)
-            if reply.save and resumable:
-                _save_class(trainable, channel, step, reply)
+            if reply.flush:
+                kept.flush()
+            if (reply.save or reply.keep) and resumable:
+                _save_class(trainable, kept, channel, step, reply)
             if reply.stop:
                 raise StopTraining(0)
             if result.get("done"):
@@ -188,15 +219,15 @@ def _module() -> Any:
     return sys.modules["ray.tune.trainable.trainable"]
 
 
-def _save_class(trainable: Any, channel: Channel, step: int, reply: Reply) -> None:
-    """Raises TypeError where the dictionary that it gives could not be read again."""
+def _save_class(trainable: Any, kept: KeptCheckpoint, channel: Channel, step: int, reply: Reply) -> None:
+    """Save or keep a checkpoint of a class trainable. Raise TypeError if its dictionary could not be read again."""
     folder = Path(os.getcwd()) / f"class_step_{step}"
     folder.mkdir(parents=True, exist_ok=True)
     found = trainable.save_checkpoint(str(folder))
     try:
         if isinstance(found, dict):
             plain.write(found, folder / "dict_checkpoint.pt", name="save_checkpoint(...)")
-        hand_over(channel, step, folder, reply)
+        kept.take(step, folder, reply)
     except (OSError, RuntimeError) as error:  # PyTorch raises the latter where the disk is full
         channel.save_failed(step, f"{type(error).__name__}: {error}")
     finally:

@@ -1,0 +1,128 @@
+"""Download of checkpoints over REST, by the client and by the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+from typer.testing import CliRunner
+
+from tests import fakes
+from tests.api.test_bad_bodies import check_problem
+from tests.fakes import FakeService
+from tuner.cli.main import app
+from tuner.client import ApiError, Client
+from tuner.engine.checkpoints import CheckpointStore
+from tuner.store import answers
+
+CONTENT = b"weights" * 500
+
+
+class Stored:
+    """A finished job, and the files of the checkpoints of the trial that has most of them."""
+
+    def __init__(self, service: FakeService, client: TestClient, folder: Path) -> None:
+        self.service, self.client = service, client
+        self.job = fakes.submit(client, algorithm={"scheduler": "asha", "sampler": "random"})
+        fakes.simulate(service, self.job)
+        with service.database.read() as db:
+            trials = [row.trial for row in answers.all_trials(db, self.job)]
+            rows = {trial: answers.checkpoints_of(db, self.job, trial) for trial in trials}
+        self.trial = max(rows, key=lambda trial: len(rows[trial]))
+        self.rows = rows[self.trial]
+        assert len(self.rows) > 1
+        store = CheckpointStore(service.settings.storage, "default", self.job)
+        for row in self.rows:
+            work = folder / f"work-{row.step}"
+            work.mkdir()
+            (work / "state.pt").write_bytes(CONTENT + str(row.step).encode())
+            store.publish(self.trial, row.attempt, row.step, work)
+        self.best = max(self.rows, key=lambda row: (row.value or 0.0, -row.step))
+        self.path = f"/v1/jobs/{self.job}/trials/{self.trial}/checkpoint"
+
+
+@pytest.fixture
+def stored(service: FakeService, client: TestClient, tmp_path: Path) -> Stored:
+    return Stored(service, client, tmp_path)
+
+
+def test_the_best_checkpoint_is_sent_unless_another_step_is_named(stored: Stored) -> None:
+    best = stored.client.get(stored.path)
+    assert best.headers["content-type"] == "application/x-tar"
+    assert int(best.headers["tuner-step"]) == stored.best.step
+    assert len(best.content) == int(best.headers["content-length"])
+    for row in stored.rows:
+        named = stored.client.get(stored.path, params={"step": row.step})
+        assert CONTENT + str(row.step).encode() in named.content
+    detail = stored.client.get(stored.path.removesuffix("/checkpoint")).json()
+    assert [one["step"] for one in detail["checkpoints"]] == [row.step for row in stored.rows]
+
+
+def test_a_range_continues_a_download(stored: Stored) -> None:
+    whole = stored.client.get(stored.path)
+    size, etag = len(whole.content), whole.headers["etag"]
+
+    def part(wanted: str, **headers: str) -> tuple[int, bytes, str]:
+        answer = stored.client.get(stored.path, headers={"Range": wanted, **headers})
+        return answer.status_code, answer.content, answer.headers.get("content-range", "")
+
+    assert part("bytes=100-") == (206, whole.content[100:], f"bytes 100-{size - 1}/{size}")
+    assert part("bytes=0-9") == (206, whole.content[:10], f"bytes 0-9/{size}")
+    assert part("bytes=-10") == (206, whole.content[-10:], f"bytes {size - 10}-{size - 1}/{size}")
+    assert part("bytes=100-", **{"If-Range": etag})[0] == 206
+    for ignored in ("bytes=9-5", "bytes=0-1,5-9", "lines=1-", "bytes=-"):
+        assert part(ignored) == (200, whole.content, "")
+    assert part("bytes=100-", **{"If-Range": '"another"'}) == (200, whole.content, "")
+    beyond = stored.client.get(stored.path, headers={"Range": f"bytes={size}-"})
+    check_problem(beyond, 416)
+    assert beyond.headers["content-range"] == f"bytes */{size}"
+
+
+def test_what_cannot_be_downloaded_is_explained(stored: Stored) -> None:
+    def why(path: str) -> str:
+        detail: str = check_problem(stored.client.get(path), 404)["detail"]
+        return detail
+
+    assert "no trial 'trial_99999'" in why(f"/v1/jobs/{stored.job}/trials/trial_99999/checkpoint")
+    assert "it has those of" in why(f"{stored.path}?step=99999")
+    row = stored.rows[0]
+    file = Path(stored.service.settings.storage) / "default" / stored.job / stored.trial
+    (file / f"step_{row.step:08d}-a{row.attempt}" / "state.pt").write_bytes(b"")
+    assert "state.pt has 0 bytes" in why(f"{stored.path}?step={row.step}")
+    waiting = fakes.submit(stored.client)
+    fakes.simulate(stored.service, waiting, messages=8)
+    assert "has no checkpoint" in why(f"/v1/jobs/{waiting}/trials/trial_00000/checkpoint")
+
+
+def test_the_command_downloads_and_checks(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(
+        "tuner.cli.checkpoints.connect",
+        lambda: Client("http://tuner", fakes.KEY, transport=stored.client._transport),
+    )
+    to = tmp_path / "model"
+    arguments = ["checkpoint", "get", stored.job, "--trial", stored.trial, "--to", str(to)]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert f"{stored.trial} at step {stored.best.step}: " in done.output
+    assert (to / "state.pt").read_bytes() == CONTENT + str(stored.best.step).encode()
+    assert sorted(path.name for path in tmp_path.glob("*model*")) == ["model"]
+    again = CliRunner().invoke(app, [*arguments, "--json"])
+    assert again.exit_code == 1
+    assert "exists; name an empty or a new directory" in again.stderr
+    to2 = tmp_path / "json"
+    as_json = CliRunner().invoke(app, [*arguments[:-1], str(to2), "--json"])
+    assert json.loads(as_json.stdout)["step"] == stored.best.step
+
+
+def test_files_that_the_manifest_contradicts_are_not_kept(stored: Stored, tmp_path: Path) -> None:
+    row = stored.best
+    folder = Path(stored.service.settings.storage) / "default" / stored.job / stored.trial
+    (folder / f"step_{row.step:08d}-a{row.attempt}" / "state.pt").write_bytes(
+        b"x" * len(CONTENT + str(row.step).encode())
+    )
+    client = Client("http://tuner", fakes.KEY, transport=stored.client._transport)
+    with pytest.raises(ApiError, match=r"state\.pt: damaged"):
+        client.download_checkpoint(stored.job, stored.trial, to=tmp_path / "model")
+    assert not list(tmp_path.glob("*model*"))

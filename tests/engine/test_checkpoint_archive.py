@@ -1,0 +1,82 @@
+"""A checkpoint as one tar file: any range of it, from a folder and from object storage."""
+
+import hashlib
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.engine.object_storage import Bucket
+from tuner.engine.checkpoints import CheckpointArchive, CheckpointDamaged, CheckpointStore, Found
+from tuner.engine.pieces import PIECE_BYTES
+
+FILES = {"state.pt": b"abc" * 1000, "empty": b"", "folder/größe.bin": bytes(range(256)) * 2}
+PLACE = Found(7, 2)
+
+
+def published(storage: str, work: Path, files: dict[str, bytes]) -> CheckpointStore:
+    for name, data in files.items():
+        (work / name).parent.mkdir(parents=True, exist_ok=True)
+        (work / name).write_bytes(data)
+    store = CheckpointStore(storage, "default", "job_1")
+    store.publish("trial_00000", PLACE.attempt, PLACE.step, work)
+    return store
+
+
+def whole(archive: CheckpointArchive) -> bytes:
+    return b"".join(archive.read(0, archive.size))
+
+
+def contents(data: bytes) -> dict[str, bytes]:
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        return {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> CheckpointArchive:
+    folder = tmp_path_factory.mktemp("archive")
+    store = published(str(folder / "storage"), folder / "work", FILES)
+    return store.archive("trial_00000", PLACE)
+
+
+def test_the_tar_file_has_all_files_and_the_manifest(archive: CheckpointArchive) -> None:
+    found = contents(whole(archive))
+    manifest = json.loads(found.pop("MANIFEST.json"))
+    assert found == FILES
+    assert {file["path"]: file["sha256"] for file in manifest["files"]} == {
+        name: hashlib.sha256(data).hexdigest() for name, data in FILES.items()
+    }
+
+
+@given(st.data())
+def test_any_range_is_that_part_of_the_whole(archive: CheckpointArchive, data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, archive.size))
+    stop = data.draw(st.integers(start, archive.size))
+    assert b"".join(archive.read(start, stop)) == whole(archive)[start:stop]
+
+
+def test_a_file_in_pieces_is_put_together(bucket: Bucket, tmp_path: Path) -> None:
+    large = b"".join(bytes([number]) * (1 << 20) for number in range(20)) + b"the end"
+    store = published(bucket.url, tmp_path / "work", {"large": large, "small": b"x"})
+    archive = store.archive("trial_00000", PLACE)
+    assert contents(whole(archive))["large"] == large
+    start = 512 + PIECE_BYTES - 3
+    assert b"".join(archive.read(start, start + 6)) == large[PIECE_BYTES - 3 : PIECE_BYTES + 3]
+
+
+@pytest.mark.parametrize(("data", "reason"), [(b"short", "has 5 bytes, not 3000"), (None, "is missing")])
+def test_a_damaged_checkpoint_is_refused_before_anything_is_sent(
+    tmp_path: Path, data: bytes | None, reason: str
+) -> None:
+    store = published(str(tmp_path / "storage"), tmp_path / "work", FILES)
+    file = tmp_path / "storage/default/job_1/trial_00000" / PLACE.name / "state.pt"
+    if data is None:
+        file.unlink()
+    else:
+        file.write_bytes(data)
+    with pytest.raises(CheckpointDamaged, match=reason):
+        store.archive("trial_00000", PLACE)

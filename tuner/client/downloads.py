@@ -1,0 +1,142 @@
+"""Download of checkpoints: streamed, continued after an interruption, and checked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+
+import httpx2
+
+from tuner.client.http import TRIES, ApiError, problem_of, silent
+from tuner.client.steps import Fetch, Sleep, Steps
+from tuner.schemas.problem import Problem
+
+MANIFEST = "MANIFEST.json"
+CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Downloaded:
+    """A checkpoint on this machine."""
+
+    directory: str
+    trial: str
+    step: int
+    size_bytes: int
+
+
+def download(url: str, path: str, trial: str, to: Path, step: int | None) -> Steps[Downloaded]:
+    """Download a checkpoint into the directory `to`, which must not exist or be empty. Nothing is left there if it fails.
+
+    Raises:
+        ApiError: The service refused, does not answer, or sent files that its manifest contradicts (status 422 if `to` has files).
+    """
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise _refused(422, "The directory is not empty", f"{to} exists; name an empty or a new directory")
+    try:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{to.name}-", dir=to.parent))
+    except OSError as error:
+        raise _refused(422, "The directory cannot be written", str(error)) from error
+    try:
+        reached = yield from _fetch(url, path, partial / "tar", step)
+        try:
+            size = _unpack(partial / "tar", partial / "files")
+            if to.exists():
+                to.rmdir()
+            os.replace(partial / "files", to)
+        except (OSError, ValueError, KeyError, TypeError, tarfile.TarError) as error:
+            raise _refused(0, "The download is not a valid checkpoint", str(error)) from error
+        return Downloaded(str(to), trial, reached, size)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _fetch(url: str, path: str, target: Path, step: int | None) -> Steps[int]:
+    """Write the tar file, and return the checkpoint's step. A broken connection continues where it broke."""
+    query = {} if step is None else {"step": step}
+    with target.open("wb") as file:
+        tar = _TarFile(file)
+        for attempt in range(TRIES):
+            try:
+                answer: httpx2.Response = yield Fetch(path, query, tar.headers(), tar)
+            except httpx2.HTTPError as error:
+                if attempt == TRIES - 1:
+                    raise silent(url, error) from error
+                yield Sleep(0.25 * 2**attempt)
+                continue
+            if not answer.is_success:
+                if answer.status_code in (429, 503) and attempt < TRIES - 1:
+                    yield Sleep(0.25 * 2**attempt)
+                    continue
+                raise ApiError(problem_of(answer))
+            return int(answer.headers["Tuner-Step"])
+    raise AssertionError("the last try answers or raises")
+
+
+class _TarFile:
+    """The tar file as far as it has arrived."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._etag = file, ""
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers that ask for the rest, if the checkpoint is still the same."""
+        arrived = self._file.tell()
+        return {"Range": f"bytes={arrived}-", "If-Range": self._etag} if arrived else {}
+
+    def begin(self, answer: httpx2.Response) -> None:
+        """Start from the beginning unless the answer is the rest."""
+        self._etag = answer.headers.get("ETag", "")
+        if answer.status_code != httpx2.codes.PARTIAL_CONTENT:
+            self._file.seek(0)
+            self._file.truncate()
+
+    def write(self, chunk: bytes) -> None:
+        self._file.write(chunk)
+
+
+def _unpack(tar: Path, into: Path) -> int:
+    """Write the files of a downloaded tar file, and return their size in bytes. Raises ValueError if one is not what the manifest
+    says."""
+    into.mkdir()
+    digests: dict[str, str] = {}
+    total, manifest = 0, dict[str, Any]()
+    with tarfile.open(tar) as archive:
+        for member in archive:
+            source = archive.extractfile(member) if member.isfile() else None
+            name = PurePosixPath(member.name)
+            if source is None or name.is_absolute() or ".." in name.parts:
+                raise ValueError(f"{member.name} is not a file of a checkpoint")
+            if member.name == MANIFEST:
+                manifest = json.load(source)
+                continue
+            target = into / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            digest = hashlib.sha256()
+            with target.open("wb") as file:
+                while chunk := source.read(CHUNK_BYTES):
+                    digest.update(chunk)
+                    file.write(chunk)
+            digests[member.name], total = digest.hexdigest(), total + member.size
+    _check(digests, manifest)
+    return total
+
+
+def _check(digests: Mapping[str, str], manifest: Mapping[str, Any]) -> None:
+    expected = {file["path"]: file["sha256"] for file in manifest["files"]}
+    if digests != expected:
+        wrong = sorted(name for name in {*digests, *expected} if digests.get(name) != expected.get(name))
+        raise ValueError(f"{', '.join(wrong)}: damaged in the storage or on the way; download it again")
+
+
+def _refused(status: int, title: str, detail: str) -> ApiError:
+    return ApiError(Problem(title=title, status=status, detail=detail))

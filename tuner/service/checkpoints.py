@@ -1,0 +1,60 @@
+"""Download of a trial's stored checkpoints."""
+
+from tuner.domain.errors import NotFound, Unavailable
+from tuner.domain.ids import TRIAL_ID
+from tuner.engine.checkpoints import (
+    CheckpointArchive,
+    CheckpointDamaged,
+    CheckpointMissing,
+    CheckpointStore,
+    Found,
+)
+from tuner.engine.storage_words import explained
+from tuner.service.wiring import Service
+from tuner.store import answers, jobs
+from tuner.store.answers import StoredCheckpoint
+
+
+def open_checkpoint(
+    service: Service, job: str, trial: str, step: int | None
+) -> tuple[StoredCheckpoint, CheckpointArchive]:
+    """Return a trial's checkpoint and its files as one tar file.
+
+    Args:
+        service: The service.
+        job: The job's id.
+        trial: The trial's id.
+        step: The step of the checkpoint. None means the one with the best metric, of equal ones the first.
+
+    Raises:
+        NotFound: The job, the trial or the checkpoint does not exist, or its files are gone or damaged.
+        Unavailable: The storage does not answer.
+    """
+    chosen = _choose(service, job, trial, step)
+    store = CheckpointStore(service.settings.storage, service.project, job)
+    try:
+        return chosen, store.archive(trial, Found(chosen.step, chosen.attempt))
+    except (CheckpointDamaged, CheckpointMissing) as error:
+        raise NotFound(f"the checkpoint of step {chosen.step} of {trial} cannot be read: {error}") from error
+    except Exception as error:  # each kind of storage has errors of its own
+        raise Unavailable(f"the checkpoint cannot be read: {explained(error)}") from error
+
+
+def _choose(service: Service, job: str, trial: str, step: int | None) -> StoredCheckpoint:
+    with service.database.read() as db:
+        spec = jobs.get(db, job, service.project).spec
+        if not TRIAL_ID.fullmatch(trial) or answers.trial(db, job, trial) is None:
+            raise NotFound(f"{job} has no trial {trial!r}")
+        stored = answers.checkpoints_of(db, job, trial)
+    if not stored:
+        raise NotFound(
+            f"{trial} has no checkpoint: it stored none yet, or {spec.trainable} does not save checkpoints"
+        )
+    if step is not None:
+        chosen = next((one for one in stored if one.step == step), None)
+        if chosen is None:
+            steps = ", ".join(str(one.step) for one in stored)
+            raise NotFound(f"{trial} has no checkpoint of step {step}; it has those of {steps}")
+        return chosen
+    scored = [(spec.objective.score(one.value), -one.step, one) for one in stored if one.value is not None]
+    return max(scored)[2] if scored else stored[-1]
