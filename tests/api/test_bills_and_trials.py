@@ -220,3 +220,16 @@ def test_trainables_are_listed_with_a_space_to_begin_with(client: TestClient) ->
     items = client.get("/v1/trainables").json()["items"]
     assert fakes.ENTRY in [item["trainable"] for item in items]
     assert all(item["search_space"] and item["error"] is None for item in items)
+
+
+def test_trials_that_an_ended_job_left_behind_say_why(finished: Finished) -> None:
+    reasons = {
+        trial["reason"]
+        for job in finished.ended
+        for trial in finished.client.get(f"/v1/jobs/{job}/trials?limit=500").json()["items"]
+        if trial["state"] in ("pending", "paused")
+    }
+    assert reasons
+    assert all(reason.startswith("the job ended (") for reason in reasons), reasons
+    going = finished.client.get(f"/v1/jobs/{finished.under_way}/trials?limit=500").json()["items"]
+    assert {trial["reason"] for trial in going if trial["state"] == "paused"} <= {""}

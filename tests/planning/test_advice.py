@@ -186,6 +186,12 @@ def test_setting_up_again_and_again() -> None:
     assert setup.finding(evidence(*[piece(n, setup="0.10", train="1.00") for n in range(10)])) is None
 
 
+def test_a_budget_that_bought_little_but_setup() -> None:
+    one = found(setup.finding(evidence(piece(0, setup="0.30"), piece(1, setup="0.20"), concurrency=2)))
+    assert (one.change.setting, one.change.then, one.saves) == ("budget.usd", "6", None)
+    assert "100% of the money" in one.title
+
+
 def test_machines_that_wait() -> None:
     assert found(idle.finding(evidence(piece(idle="1.00", train="4.00")))).saves == usd("1.00")
     assert idle.finding(evidence(piece(idle="0.40", train="4.00"))) is None

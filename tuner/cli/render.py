@@ -81,11 +81,17 @@ def best_line(found: Best, metric: str = "metric") -> str:
 
 def trials(found: Sequence[show.Trial]) -> RenderableType:
     table = tables.plain("trial", "state", "steps", "metric", "cost", "attempts", "configuration")
+    waiting = dict[str, str]()  # reasons that many trials share are printed once, below the table
     for one in found:
-        shown = config(one.config) if not one.reason else f"{config(one.config)}\n{one.reason}"
+        if one.state in ("pending", "paused") and one.reason:
+            waiting[one.state] = one.reason
+            shown = config(one.config)
+        else:
+            shown = config(one.config) if not one.reason else f"{config(one.config)}\n{one.reason}"
         numbers = (str(one.steps), number(one.metric), usd(one.cost_usd), str(one.attempts))
         table.add_row(one.id, one.state, *numbers, Text(shown))
-    return table if found else Text("no trials")
+    notes = [Text(f"{state}: {reason}") for state, reason in waiting.items()]
+    return Group(table, *notes) if found else Text("no trials")
 
 
 def trial(one: show.TrialDetail) -> RenderableType:

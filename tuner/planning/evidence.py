@@ -89,8 +89,10 @@ class Evidence:
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
 
-def of_nothing() -> Evidence:
-    return Evidence("none", DEFAULT_STEP_NS, DOUBT["none"], SPREAD["none"])
+def of_nothing(*, warming_ns: int = 0) -> Evidence:
+    """Return what is assumed if nothing is known but how long the trainable's import takes."""
+    delays = Delays(warming_ns=warming_ns)
+    return Evidence("none", DEFAULT_STEP_NS, DOUBT["none"], SPREAD["none"], delays)
 
 
 def of_given(

@@ -28,6 +28,8 @@ from tuner.store.heirs import inherited
 from tuner.store.jobs import JobRow
 from tuner.store.ledger import EntryRow as EntryRow
 
+ENDED: tuple[JobState, ...] = ("succeeded", "cancelled", "failed")
+
 
 @dataclass(frozen=True)
 class CurveView:
@@ -110,14 +112,26 @@ def page_of_jobs(
 def page_of_trials(
     service: Service, job: str, *, sort: Sort, descending: bool, after: After | None, limit: int
 ) -> list[TrialRow]:
+    """Return a page of the job's trials. Raises NotFound."""
     with service.database.read() as db:
-        jobs.get(db, job, service.project)
-        return answers.page_of_trials(db, job, sort=sort, descending=descending, after=after, limit=limit)
+        found = jobs.get(db, job, service.project)
+        rows = answers.page_of_trials(db, job, sort=sort, descending=descending, after=after, limit=limit)
+    return [with_reason(row, found) for row in rows]
+
+
+def with_reason(row: TrialRow, job: JobRow) -> TrialRow:
+    """Return the trial with the reason why it is pending or paused although its job has ended."""
+    if row.reason or row.state not in ("pending", "paused") or job.state not in ENDED:
+        return row
+    cause = f" ({job.stop_reason})" if job.stop_reason else ""
+    began = "before it started" if row.state == "pending" else "while it was paused"
+    again = "; with a larger budget the job can continue" if job.state == "succeeded" else ""
+    return replace(row, reason=f"the job ended{cause} {began}{again}")
 
 
 def trial(service: Service, job: str, name: str) -> TrialView:
     with service.database.read() as db:
-        jobs.get(db, job, service.project)
+        found = jobs.get(db, job, service.project)
         row = answers.trial(db, job, name) if TRIAL_ID.fullmatch(name) else None
         if row is None:
             raise NotFound(f"{job} has no trial {name!r}")
@@ -127,7 +141,7 @@ def trial(service: Service, job: str, name: str) -> TrialView:
         ]
         paid, attempts = ledger.posted_by_kind(db, job, name), list(evidence.attempts_of(db, job, [name]))
         stored = answers.checkpoints_of(db, job, name)
-        return TrialView(row, curve, paid, attempts, inherited(db, job, name), stored)
+        return TrialView(with_reason(row, found), curve, paid, attempts, inherited(db, job, name), stored)
 
 
 def bill(service: Service, job: str) -> BillView:

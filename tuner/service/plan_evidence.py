@@ -1,6 +1,7 @@
 """What earlier jobs say of how long a new one takes: the paces and curves of their trials, and the time around them."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 from tuner.domain.cost import CostKind
@@ -19,6 +20,7 @@ from tuner.store.seen import Paced
 
 LOOKED_AT = 20  # jobs of the trainable, the newest
 USED = 5
+FIRST_STEP_JOBS = 2
 COARSE = 10  # micro-dollars: with fewer, rounding would be told as pace
 Point = tuple[int, float | None, int]
 POINTER = "/planning/steps_from"
@@ -28,7 +30,7 @@ def evidence_for(service: Service, spec: JobSpec, named: Sequence[str] = ()) -> 
     """Of the jobs named, or of the job's pilot and the newest of the same trainable that ran on one kind of machine; of nothing, where
     there are none. Raises Invalid for a named job that says nothing."""
     rows = _named(service, spec, named) if named else _alike(service, spec)
-    return of_jobs(service, spec, rows) or of_nothing()
+    return of_jobs(service, spec, rows) or of_nothing(warming_ns=_import_ns(service, spec))
 
 
 def of_jobs(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> Evidence | None:
@@ -60,6 +62,42 @@ def of_jobs(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> Evidence
         notes=notes,
         space=spec.space,
     )
+
+
+@dataclass(frozen=True)
+class FirstStep:
+    """The least time that a trial on a new worker is known to take for its setup and its first step, and where that is known from."""
+
+    setup_ns: int
+    step_ns: int
+    source: str
+
+    @property
+    def total_ns(self) -> int:
+        return self.setup_ns + self.step_ns
+
+
+def first_step_of(service: Service, spec: JobSpec) -> FirstStep:
+    """Return what a first step takes at least: from earlier jobs of the trainable, otherwise from importing it."""
+    for row in _alike(service, spec)[:FIRST_STEP_JOBS]:
+        with service.database.read() as db:
+            ran = seen.attempts_of(db, row.id)
+            found = list(seen.paced(db, row.id))
+        fresh = _on_new_workers(ran)
+        setups = [
+            ns_of(one, "setup") or 0
+            for one in ran
+            if (one.trial, one.attempt) in fresh and not one.from_step and ns_of(one, "train")
+        ]
+        steps = [trial.step_ns for trial in _seen(found, ran, row.spec.objective, like=spec.objective)]
+        if setups and steps:
+            return FirstStep(min(setups), min(steps), f"the least in {row.id}")
+    return FirstStep(_import_ns(service, spec), 0, "importing it alone")
+
+
+def _import_ns(service: Service, spec: JobSpec) -> int:
+    """Return how long the import of the trainable took, or 0 if it was not measured here, as of a package."""
+    return service.prober.describe(spec.trainable).import_ns if spec.package is None else 0
 
 
 def _alike(service: Service, spec: JobSpec) -> list[JobRow]:

@@ -120,7 +120,7 @@ def plan(service: Service, spec: JobSpec, given: Given) -> Plan:
         would_do = that_would_do(service, spec, given.machines)
         raise Invalid.at("/planning/candidates", _none_will_do(candidates, would_do))
     evidence = _noted(evidence, as_fast_by_assumption(candidates, evidence, given.machines))
-    check_affords(spec, min(able, key=lambda one: one.price(spec.resources)).offers[0])
+    check_affords(service, spec, min(able, key=lambda one: one.price(spec.resources)).offers[0])
     question = planner.Question(
         spec,
         evidence,

@@ -17,6 +17,7 @@ from tuner.service import audit_log, packages
 from tuner.service.above import refuse_without_room
 from tuner.service.cluster import import_path
 from tuner.service.offers import offers_of, priced_nodes, with_those_to_come
+from tuner.service.plan_evidence import first_step_of
 from tuner.service.tags import tag_faults
 from tuner.service.trainables import is_allowed
 from tuner.service.views import JobView, job_view
@@ -27,6 +28,7 @@ from tuner.store.self_tests import at_the_door, refusal
 from tuner.tuning.guard import UNKNOWN_NEED_NS
 
 MAX_CONCURRENCY = 10_000
+AMPLE_NS = 3600 * NS_PER_SECOND  # a budget that buys as much is not compared with what was measured
 MARKETS = {"spot": "spot", "on_demand": "on demand"}
 
 
@@ -95,7 +97,7 @@ def admit(service: Service, spec: JobSpec) -> tuple[list[Offer], int]:
     wanted = spec.resources
     nodes = with_those_to_come(service.settings, service.cluster.nodes())
     offers = offers_of(service.settings, nodes, wanted)
-    check_affords(spec, offers[0])
+    check_affords(service, spec, offers[0])
     room = min(
         MAX_CONCURRENCY, sum(_fit(node, wanted) for node, *_ in priced_nodes(service.settings, nodes, wanted))
     )
@@ -113,22 +115,30 @@ def _waits_for(nodes: Iterable[Node], offers: Iterable[Offer]) -> str:
     return f"no machine that it may have is up yet: the autoscaler will be asked for {kinds}"
 
 
-def check_affords(spec: JobSpec, offer: Offer) -> None:
-    """Raises Invalid where the budget does not buy as much as a step may take."""
+def check_affords(service: Service, spec: JobSpec, offer: Offer) -> None:
+    """Raise Invalid if the budget does not buy the setup and the first step of one trial."""
     rate = offer.rate(cpus=spec.resources.cpus, gpus=spec.resources.gpus)
     affords = rate.affords_ns(spec.budget.limit)
-    if affords < UNKNOWN_NEED_NS:
-        pointer = (
-            "/budget/usd"
-            if rate.price.affords_ns(spec.budget.limit.usd) < UNKNOWN_NEED_NS
-            else "/budget/gpu_hours"
+    if affords >= AMPLE_NS:
+        return
+    first = first_step_of(service, spec)
+    need = max(UNKNOWN_NEED_NS, first.total_ns)
+    if affords >= need:
+        return
+    by_usd = rate.price.affords_ns(spec.budget.limit.usd) < need
+    least = rate.cost(need)
+    why = "less than a step can take"
+    if need > UNKNOWN_NEED_NS:
+        step = f" and {first.step_ns / NS_PER_SECOND:.3f} s for a step" if first.step_ns else ""
+        why = (
+            f"but a trial takes {first.setup_ns / NS_PER_SECOND:.3f} s for setup{step} before its first report "
+            f"({first.source})"
         )
-        least = rate.cost(UNKNOWN_NEED_NS)
-        detail = (
-            f"buys {affords / NS_PER_SECOND:.3f} s of a trial at ${rate.price.usd_per_hour:g} an hour, less than a step can "
-            f"take; give at least {least.usd} and {least.gpu_hours:.6f} GPU-hours"
-        )
-        raise Invalid(Fault(pointer, detail))
+    detail = (
+        f"buys {affords / NS_PER_SECOND:.3f} s of a trial at ${rate.price.usd_per_hour:g} an hour, {why}; give at least "
+        f"{least.usd if by_usd else f'{least.gpu_hours:.6f} GPU-hours'}"
+    )
+    raise Invalid(Fault("/budget/usd" if by_usd else "/budget/gpu_hours", detail))
 
 
 def _check_restores(service: Service, spec: JobSpec) -> None:

@@ -25,13 +25,15 @@ AT_ONCE = 4  # each is a process that may import PyTorch
 
 @dataclass(frozen=True)
 class Described:
-    """`error` says why it cannot be tuned; None: it can. Space and objective are its author's suggestions."""
+    """`error` says why it cannot be tuned, and is None if it can. Space and objective are its author's suggestions. `import_ns` is
+    the processor time that importing it took, 0 if that is not known."""
 
     trainable: str
     doc: str = ""
     search_space: Mapping[str, Any] | None = None
     objective: Mapping[str, Any] | None = None
     error: str | None = None
+    import_ns: int = 0
 
 
 class Prober(Protocol):

@@ -28,7 +28,11 @@ LOOK_S = 0.1
 
 
 def describe(entry: str, package: str = "") -> dict[str, Any]:
-    """Never raises: what is wrong is told as `error`."""
+    """Return what the trainable is, or what is wrong with it as `error`. Never raises.
+
+    `import_ns` is the processor time of the import. A trial on a new worker takes at least as long before its first step.
+    """
+    began = time.process_time_ns()
     try:
         found = load(entry, package)
     except BaseException as error:
@@ -36,6 +40,7 @@ def describe(entry: str, package: str = "") -> dict[str, Any]:
     module = importlib.import_module(entry.partition(":")[0])
     return {
         "error": _takes_no_config(entry, found),
+        "import_ns": time.process_time_ns() - began,
         "doc": (inspect.getdoc(found) or inspect.getdoc(module) or "")[:MAX_TEXT],
         "search_space": _plain(getattr(module, "SEARCH_SPACE", None)),
         "objective": _plain(getattr(module, "OBJECTIVE", None)),

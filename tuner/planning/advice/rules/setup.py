@@ -1,5 +1,6 @@
 """Money that goes into setting trials up, again and again."""
 
+from collections.abc import Sequence
 from fractions import Fraction
 
 from tuner.domain.money import ZERO, Money
@@ -8,12 +9,17 @@ from tuner.planning.advice.finding import Change, Finding
 
 DEAR_ABOVE = Fraction(3, 20)
 LEAST_ATTEMPTS = 5
+MOSTLY = Fraction(1, 2)
+ENOUGH = 10  # setups that a budget should pay for, so that most of it can buy training
 
 
 def finding(evidence: Evidence) -> Finding | None:
+    """Find money that was spent on setup: on many setups, or on so few that the budget bought little else."""
     setups = [piece.of("setup") for piece in evidence.pieces]
     spent = total(setups)
     part = share(spent.micro_usd, evidence.spent.micro_usd)
+    if part > MOSTLY and len(setups) < LEAST_ATTEMPTS:
+        return _too_small(evidence, setups, part)
     if len(setups) < LEAST_ATTEMPTS or part <= DEAR_ABOVE:
         return None
     dearest, fidelity = max(setups), evidence.spec.fidelity
@@ -47,4 +53,40 @@ def finding(evidence: Evidence) -> Finding | None:
         saves_note=f"all setups but the dearest one for each of {evidence.concurrency} workers; at most this",
         verify="the metric at each step of one configuration with the same seed must be as before; compare `setup` in the bills",
         confidence="medium",
+    )
+
+
+def _too_small(evidence: Evidence, setups: Sequence[Money], part: Fraction) -> Finding:
+    """The budget was spent before the job could train: the setups cost as much as they did, and only more money helps."""
+    dearest = max(setups)
+    enough = Money(ENOUGH * max(1, evidence.concurrency) * max(1, dearest.micro_usd))
+    limit = evidence.spec.budget.usd
+    return Finding(
+        kind="setup_dear",
+        title=f"{float(part):.0%} of the money went into setting trials up, which left little to train with",
+        evidence={
+            "setup_usd": total(setups),
+            "setup_share": part,
+            "attempts": len(setups),
+            "dearest_setup_usd": dearest,
+            "workers": evidence.concurrency,
+        },
+        change=Change(
+            "budget.usd",
+            None if limit is None else str(limit).removeprefix("$"),
+            str(enough).removeprefix("$"),
+            f"pays for {ENOUGH} setups on each of {evidence.concurrency} workers",
+        ),
+        alternatives=(
+            Change(
+                "resources.max_concurrent_trials",
+                str(evidence.concurrency),
+                "1",
+                "each worker imports the trainable's module once",
+            ),
+        ),
+        saves=None,
+        saves_note="the setup has to be paid for in any case; a larger budget spends a smaller share on it",
+        verify="compare `setup` and `train` in the bills",
+        confidence="high",
     )
