@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.engine.seats import Seats
-from tests.store.builders import JOB, PROJECT, create, new_job
+from tests.store.builders import JOB, PROJECT, create, hold, new_job
 from tuner.domain.budget import Budget
 from tuner.domain.errors import Unavailable
 from tuner.domain.ids import SELF_TEST
@@ -149,6 +149,17 @@ def test_a_small_budget_has_ten_minutes_for_it_or_all_that_it_buys(database: Dat
     seats = Seats([DEMAND], [Verdict(True)])
     assert refusal(gate(database, seats, usd=900_000)) is None
     assert seats.orders[0]["limit_s"] == LEAST_NS / NS - 10
+
+
+def test_a_test_that_the_budget_cannot_pay_for_is_not_run(database: Database) -> None:
+    seats = Seats([SPOT], [Verdict(True)])
+    poor = gate(database, seats, offers=(SPOT,))
+    with database.write() as db:
+        ledger.place(db, PROJECT, JOB, hold(1, Cost(Money(36_000_000), 0)))
+    assert "the budget does not pay for it" in str(refusal(poor))
+    assert not seats.orders
+    with database.read() as db:
+        assert {line.trial for line in ledger.lines(db, JOB)} == {"trial_00000"}
 
 
 def test_what_says_nothing_of_the_code_lets_the_job_run_on_demand_and_no_driver_after_that_one_on_spot(

@@ -162,3 +162,23 @@ def test_a_job_without_a_package_can_be_read_by_releases_that_know_of_none() -> 
     assert decode(encode(spec)) == spec
     other = dataclasses.replace(spec, package=f"pkg_{'a' * 64}")
     assert decode(encode(other)) == other
+
+
+@given(constants)
+def test_text_that_encode_did_not_write_is_refused_or_read(value: Any) -> None:
+    """Never with another exception than ValueError: callers handle only that."""
+    for wrapped in (value, {"v": VERSION, "value": value}, {"v": VERSION, "value": {"$": value}}):
+        try:
+            decode(json.dumps(wrapped))
+        except ValueError:
+            pass
+        except TypeError as error:
+            pytest.fail(f"{wrapped!r}: {error!r}")
+
+
+@pytest.mark.parametrize(
+    "value", [{"$": "NoSuchType"}, {"$": "Budget", "unknown": 1}, {"$float": "huge"}, {"$map": 3}, {"$": []}]
+)
+def test_unknown_types_and_fields_are_named(value: Any) -> None:
+    with pytest.raises(ValueError, match="cannot be read"):
+        decode(json.dumps({"v": VERSION, "value": value}))

@@ -347,3 +347,31 @@ def test_of_two_that_take_a_lease_at_once_one_has_it(database: Database) -> None
         later.join(0.3)
     later.join(120)
     assert taken == [False]
+
+
+def test_a_budget_is_not_lowered_between_reading_the_account_and_placing_the_hold(
+    database: Database,
+) -> None:
+    """A driver whose hold is refused after it had posted the hold before would die, and lose its attempts."""
+    job = create(database, new_job("job_0000000000000098"))
+    journal, answers = SqlJournal(database, job, PROJECT, 1, Instant(1)), list[str]()
+
+    def lower() -> None:
+        try:
+            with database.write() as db:
+                jobs.set_budget(db, job, budget(1))
+            answers.append("lowered")
+        except Conflict:
+            answers.append("refused")
+
+    other = threading.Thread(target=lower)
+    with journal.transaction() as tx:
+        left = Cost(tx.allowance(Instant(1)).left.usd, 0)
+        other.start()
+        other.join(0.5)
+        assert not answers, "the account changed while a transaction was deciding on it"
+        assert tx.hold(hold(1, left, job=job))
+    other.join()
+    assert answers == ["refused"]
+    with database.read() as db:
+        assert ledger.account(db, job).held == left

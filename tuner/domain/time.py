@@ -41,8 +41,9 @@ def rfc3339(at: int) -> str:
 
 
 def parse_rfc3339(text: str) -> Instant:
-    """Raises ValueError for what is no time with an offset."""
+    """Return the instant of a text such as 2026-01-31T12:00:00Z. Raise ValueError if it is not a time with an offset."""
     moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
     if moment.tzinfo is None:
         raise ValueError("give the time with its offset, such as 2026-01-31T12:00:00Z")
-    return Instant(int(moment.timestamp()) * NS + moment.microsecond * 1000)
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return Instant((since.days * 86_400 + since.seconds) * NS + since.microseconds * 1000)

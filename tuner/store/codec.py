@@ -38,13 +38,22 @@ def encode(value: object) -> str:
 
 
 def decode(text: str) -> Any:
-    """Raises ValueError for a version that this code does not know."""
+    """Return the value that `encode` wrote.
+
+    Raises:
+        ValueError: The text is not what `encode` writes, names a type or a field that this code does not know, or is of another
+            version.
+    """
     wrapped = json.loads(text)
-    if wrapped["v"] != VERSION:
-        raise ValueError(
-            f"a row of version {wrapped['v']} was written by a newer release; this one knows {VERSION}"
-        )
-    return _from_json(wrapped["value"])
+    try:
+        version, value = wrapped["v"], wrapped["value"]
+        if version != VERSION:
+            raise ValueError(
+                f"a row of version {version} was written by a newer release; this one knows {VERSION}"
+            )
+        return _from_json(value)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"a row cannot be read: {error!r} in {text[:200]}") from error
 
 
 def _to_json(value: object) -> object:

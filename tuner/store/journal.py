@@ -158,7 +158,7 @@ class SqlTx:
         return ledger.account(self._db, self._job)
 
     def allowance(self, at: Instant, *, freeing: str = "", freed: Cost = FREE) -> Allowance:
-        own = self.account().left + freed
+        own = ledger.lock_account(self._db, self._project, self._job).left + freed
         return above.allowance(self._db, self._project, self._job, at, own, freeing=freeing, freed=freed)
 
     def put_trial(

@@ -64,6 +64,16 @@ def account(db: Connection, job: str) -> Account:
     return account_of(db.execute(select(accounts).where(a.job == job)).one())
 
 
+def lock_account(db: Connection, project: str, job: str) -> Account:
+    """Return the job's account. Until the transaction ends nobody else changes it, so a hold that fits it is not refused.
+
+    Shared budgets are locked before the account, in the order in which a hold is placed, so that two transactions never wait for each
+    other. SQLite runs one writing transaction at a time.
+    """
+    above.guarded(db, project)
+    return account_of(db.execute(select(accounts).where(accounts.c.job == job).with_for_update()).one())
+
+
 def place(db: Connection, project: str, job: str, hold: OpenHold) -> bool:
     """False, and nothing changed, where the hold does not fit into the job's budget or one above it. A hold that exists is not
     placed again."""

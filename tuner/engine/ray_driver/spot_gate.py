@@ -43,6 +43,7 @@ LOST_MAX = 5
 LOOK_S = 0.2
 STARTS_WITHIN_S = 120.0
 CONFIGS = 3
+NO_MONEY = "the budget does not pay for it: it was lowered, or a shared budget is used up"
 log = logging.getLogger("tuner.driver")
 
 
@@ -169,11 +170,12 @@ class SpotGate:
         with self.database.write("gate.hold") as db:
             launches.check(db, self.row.id, self.epoch)
             now, where = _now(), (name, SELF_TEST, self.epoch, number)
-            own = ledger.account(db, self.row.id).left
+            own = ledger.lock_account(db, self.row.project, self.row.id).left
             affords = rate.affords_ns(above.allowance(db, self.row.project, self.row.id, now, own).left)
             limit_ns = min(affords, max(LEAST_NS, min(affords // SHARE, MOST_NS)))
             hold = OpenHold(*where, rate.cost(limit_ns), now, Instant(now + limit_ns))
-            ledger.place(db, self.row.project, self.row.id, hold)
+            if limit_ns <= 0 or not ledger.place(db, self.row.project, self.row.id, hold):
+                return Verdict(False, NO_MONEY, lasting=False)
         try:
             return self._answer(seat, limit_ns)
         finally:

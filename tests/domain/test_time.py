@@ -1,0 +1,25 @@
+"""Instants as text."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuner.domain.time import Instant, parse_rfc3339, rfc3339
+
+MICROSECOND = 1000
+YEAR_NS = 366 * 86_400 * 10**9
+
+
+@given(st.integers(-100 * YEAR_NS // MICROSECOND, 200 * YEAR_NS // MICROSECOND))
+def test_an_instant_before_or_after_1970_is_read_as_it_was_written(microseconds: int) -> None:
+    at = Instant(microseconds * MICROSECOND)
+    assert parse_rfc3339(rfc3339(at)) == at
+
+
+def test_half_a_second_before_1970() -> None:
+    assert parse_rfc3339("1969-12-31T23:59:59.500000Z") == -500_000_000
+
+
+def test_a_time_without_an_offset_is_refused() -> None:
+    with pytest.raises(ValueError, match="with its offset"):
+        parse_rfc3339("2026-01-31T12:00:00")
