@@ -1,5 +1,6 @@
 """The controller over a cluster of no substance: what is launched, and in which order."""
 
+from dataclasses import replace
 from threading import Barrier, Thread
 from typing import Any
 
@@ -77,6 +78,66 @@ def test_a_job_that_does_not_fit_is_not_overtaken(service: FakeService, client: 
     one_pass(service)
     assert launched(service) == [first]
     assert launch_of(service, large).state == "wanted"
+
+
+def two_markets(service: FakeService, *, spot: int, on_demand: int) -> None:
+    """Give the cluster nodes of two CPUs on both markets."""
+    labels = {"ray.io/market-type": "spot", "usd-per-hour": "0.02"}
+    service.cluster.found = [
+        *(replace(fakes.SMALL, id=f"s{number}", labels=labels) for number in range(spot)),
+        *(replace(fakes.SMALL, id=f"d{number}") for number in range(on_demand)),
+    ]
+
+
+def on(service: FakeService, client: TestClient, market: str, trials: int = 2) -> str:
+    """Submit a job for this market. The clock goes on by a second."""
+    service.now.pass_s(1)
+    return fakes.submit(client, resources={"market": market, "max_concurrent_trials": trials})
+
+
+def test_a_job_without_room_holds_back_only_jobs_that_may_take_the_same_nodes(
+    service: FakeService, client: TestClient
+) -> None:
+    two_markets(service, spot=1, on_demand=1)
+    running = on(service, client, "spot")
+    one_pass(service)
+    waiting = on(service, client, "spot")
+    either = on(service, client, "spot_with_fallback")  # behind a job that waits for one of its nodes
+    demand = on(service, client, "on_demand")
+    one_pass(service)
+    assert launched(service) == [running]
+    assert client.post(f"/v1/jobs/{either}/cancel").status_code == 202
+    one_pass(service)
+    assert launched(service) == [running, demand]
+    assert launch_of(service, waiting).state == "wanted"
+
+
+def test_spot_machines_that_are_gone_hold_back_no_job_on_demand(
+    service: FakeService, client: TestClient
+) -> None:
+    two_markets(service, spot=1, on_demand=1)
+    running, waiting, demand = (
+        on(service, client, "spot"),
+        on(service, client, "spot"),
+        on(service, client, "on_demand"),
+    )
+    del service.cluster.found[0]
+    one_pass(service)
+    assert launched(service) == [running, demand]
+    assert launch_of(service, waiting).state == "wanted"
+
+
+def test_a_job_with_fallback_is_not_counted_against_spot_nodes_alone(
+    service: FakeService, client: TestClient
+) -> None:
+    two_markets(service, spot=1, on_demand=2)
+    either = on(
+        service, client, "spot_with_fallback", 4
+    )  # four of the six CPUs, which the two nodes on demand have
+    spot, demand = on(service, client, "spot"), on(service, client, "on_demand")
+    one_pass(service)
+    assert launched(service) == [either, spot]
+    assert launch_of(service, demand).state == "wanted"
 
 
 def test_a_new_priority_counts_for_a_job_that_waits(service: FakeService, client: TestClient) -> None:

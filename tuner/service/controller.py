@@ -8,7 +8,7 @@ goes on after another has taken over, does nothing twice. It may be killed at an
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from tuner.domain.errors import Fenced, TunerError
 from tuner.domain.line import Waiting
@@ -41,6 +41,7 @@ WATCHED_NS = 10 * NS
 ASK_EVERY_S = 0.5
 # Ray's dashboard takes some milliseconds for each, and hundreds may run.
 ASK_AT_ONCE = 16
+EITHER = "spot_with_fallback"
 QUICK_DEATHS_MAX = 5
 # A driver that lived for so long died of something else, though it had nothing to report: it may have waited for a machine.
 QUICK_NS = 3600 * NS
@@ -56,6 +57,7 @@ class Controller(threading.Thread):
         self._asked_at: dict[str, float] = {}
         self._silent: dict[str, tuple[Launch, Instant]] = {}
         self._rows: dict[str, JobRow] = {}
+        self._waiting: dict[str, JobRow] = {}  # jobs that had no room, whose needs do not change
         self._windows: dict[str, Window | None] = {}
         self._trouble = ""
         self.ready = threading.Event()
@@ -101,8 +103,8 @@ class Controller(threading.Thread):
 
     def _launch_wanted(self, term: Term, live: list[Launch], begun: set[str]) -> None:
         """Jobs that lost their drivers keep their room, and go on whatever the hour: a driver closes what the one before left
-        open, and pauses where the window is closed. The others are launched in their turn. Jobs are read where that is due, since
-        thousands may wait."""
+        open, and pauses where the window is closed. The others are launched in their turn. A job without room holds back only the jobs
+        behind it that may take the same nodes. Jobs are read where that is due, since thousands may wait."""
         now = self._service.now()
         due = {launch.job: launch for launch in live if launch.is_due(now)}
         for name, launch in due.items():
@@ -112,18 +114,24 @@ class Controller(threading.Thread):
         if not turns:
             return
         under_way = self._under_way(one.job for one in live if one.state != "wanted" or one.job in begun)
-        allowed, full = self._quotas(), set[str]()
+        allowed, full, awaited = self._quotas(), set[str](), frozenset[int]()
+        nodes = with_those_to_come(self._service.settings, self._service.cluster.nodes())
+        self._waiting = {name: row for name, row in self._waiting.items() if name in due}
         for turn in turns:
+            if len(awaited) == len(nodes) and nodes:
+                return
             if turn.project in full:  # whose next job goes first, however small the one behind it is
                 continue
-            row = self._row(turn.job)
+            row = self._waiting.get(turn.job) or self._row(turn.job)
             if is_full(allowed.get(row.project), under_way, row):
                 full.add(row.project)
                 continue
-            nodes = with_those_to_come(self._service.settings, self._service.cluster.nodes())
-            if not has_room(nodes, under_way, row):
-                return
-            self._submit(term, due[turn.job], row)
+            wanted = eligible(nodes, row)
+            if wanted & awaited or not has_room(nodes, under_way, row):
+                awaited |= wanted  # a job behind this one may not take them first
+                self._waiting[turn.job] = row
+                continue
+            self._submit(term, due[turn.job], self._row(turn.job))
             under_way.append(row)
 
     def _quotas(self) -> dict[str, Quota]:
@@ -255,23 +263,62 @@ class Controller(threading.Thread):
         self._trouble = trouble
 
 
-def has_room(nodes: Iterable[Node], under_way: Iterable[JobRow], row: JobRow) -> bool:
-    """Whether the trials of one more job fit beside those that are under way and may take the same nodes. The first job always
-    does."""
-    wants, either = row.spec.resources, "spot_with_fallback"
-    meet = [
-        other
-        for other in under_way
-        if either in (wants.market, other.spec.resources.market)
-        or wants.market == other.spec.resources.market
-    ]
-    took = [(other.concurrency, other.spec.resources) for other in meet]
-    if not took:
+def eligible(nodes: Sequence[Node], row: JobRow) -> frozenset[int]:
+    """Return the indexes of the nodes that the job's trials may run on."""
+    wants = row.spec.resources
+    return frozenset(
+        number
+        for number, node in enumerate(nodes)
+        if node.cpus >= wants.cpus
+        and node.gpus >= wants.gpus
+        and wants.instance_type in (None, node.instance_type)
+        and wants.region in (None, node.region)
+        and wants.market in (EITHER, node.market)
+    )
+
+
+def has_room(nodes: Sequence[Node], under_way: Iterable[JobRow], row: JobRow) -> bool:
+    """Return whether the trials of one more job fit next to those that are under way and may take the same nodes.
+
+    A job of one market takes its own nodes first. A job that may use both takes what is left, so it reduces the room of either market
+    only by what does not fit on the other one. If no other job wants the same nodes, a job always has room.
+    """
+    wants, mine = row.spec.resources, eligible(nodes, row)
+    others = [(other, eligible(nodes, other)) for other in under_way]
+    if not mine:  # its machines are gone, or have yet to come
+        return not any(
+            EITHER in (wants.market, one.spec.resources.market) or one.spec.resources.market == wants.market
+            for one, _ in others
+        )
+    if not any(mine & theirs for _, theirs in others):
         return True
-    found = [node for node in nodes if wants.market in (either, node.market)]
-    cpus = sum(node.cpus for node in found) - sum(count * r.cpus for count, r in took)
-    gpus = sum(node.gpus for node in found) - sum(count * r.gpus for count, r in took)
-    return cpus >= row.concurrency * wants.cpus and gpus >= row.concurrency * wants.gpus
+    pool = mine.union(
+        *(theirs for other, theirs in others if other.spec.resources.market == EITHER and mine & theirs)
+    )
+    sharing = [other for other, theirs in others if pool & theirs]
+    return all(
+        _left([nodes[number] for number in pool], sharing, wants.market, unit)
+        >= row.concurrency * getattr(wants, unit)
+        for unit in ("cpus", "gpus")
+    )
+
+
+def _left(nodes: Iterable[Node], others: Iterable[JobRow], market: str, unit: str) -> float:
+    """Return how much of a resource is left for a job of this market."""
+    free, flexible = {"spot": 0.0, "on_demand": 0.0}, 0.0
+    for node in nodes:
+        free[node.market] += getattr(node, unit)
+    for other in others:
+        size = other.spec.resources
+        takes = other.concurrency * getattr(size, unit)
+        if size.market == EITHER:
+            flexible += takes
+        else:
+            free[size.market] -= takes
+    if market == EITHER:
+        return sum(max(0.0, left) for left in free.values()) - flexible
+    elsewhere = sum(max(0.0, left) for name, left in free.items() if name != market)
+    return free[market] - max(0.0, flexible - elsewhere)
 
 
 def is_full(quota: Quota | None, under_way: Iterable[JobRow], row: JobRow) -> bool:
