@@ -16,13 +16,14 @@ import pytest
 
 from tests import fakes
 from tests.api.budgeting import get, put, spend
+from tests.cluster.waiting import until
 from tests.fakes import FakeService
 from tests.listening import listening
 from tuner.domain.calendar import DAY_NS
-from tuner.domain.errors import Fenced
 from tuner.domain.time import NS
 from tuner.service import outgoing
-from tuner.service.keeper import GIVE_UP_NS, Keeper
+from tuner.service.keeper import Keeper
+from tuner.service.webhook_sender import AT_ONCE_PER_PROJECT, GIVE_UP_NS
 from tuner.store import deliveries
 
 service, client = fakes.fixtures("function")
@@ -67,6 +68,12 @@ def open_service(service: FakeService) -> FakeService:
     return replace(service, settings=replace(service.settings, webhook_private=True))
 
 
+def one_pass(keeper: Keeper) -> None:
+    """One pass of the keeper, and the end of all requests that it started."""
+    keeper.one_pass()
+    assert keeper.webhooks.settle(240)
+
+
 def test_each_share_is_told_of_once_signed_and_again_until_it_is_taken(
     open_service: FakeService, receiver: Receiver
 ) -> None:
@@ -74,17 +81,17 @@ def test_each_share_is_told_of_once_signed_and_again_until_it_is_taken(
     alerts = [{"at": share, "url": receiver.url} for share in (0.5, 0.8, 1)]
     secret = put(client, usd=0.002, period="month", alerts=alerts)["webhook_secret"]
     keeper = Keeper(open_service)
-    keeper.one_pass()
+    one_pass(keeper)
     assert receiver.heard == []
     spend(open_service, client, 0.0012)
     receiver.statuses = [500, 302]
     for _ in range(3):
-        keeper.one_pass()
+        one_pass(keeper)
     assert len(receiver.heard) == 1
     assert get(client)["deliveries"][0]["answer"] == "HTTP 500"
     for wait_s in (10, 20, 40, 80):
         open_service.now.pass_s(wait_s)
-        keeper.one_pass()
+        one_pass(keeper)
     assert len(receiver.heard) == 3
     assert len({headers["Tuner-Delivery"] for headers, _ in receiver.heard}) == 1
     shown = get(client)["deliveries"]
@@ -101,7 +108,7 @@ def test_each_share_is_told_of_once_signed_and_again_until_it_is_taken(
     assert mac == wanted
 
     open_service.now.at += 40 * DAY_NS
-    keeper.one_pass()
+    one_pass(keeper)
     assert len(receiver.heard) == 3
 
 
@@ -119,15 +126,14 @@ def test_a_leader_that_stood_still_while_it_sent_leaves_the_rest_to_the_next_one
         return send(*args, **kwargs)
 
     monkeypatch.setattr(outgoing, "send", standing_still)
-    with pytest.raises(Fenced):
-        Keeper(open_service).one_pass()
+    one_pass(Keeper(open_service))
     monkeypatch.setattr(outgoing, "send", send)
     assert get(client)["deliveries"][0]["state"] == "pending"
     open_service.now.pass_s(2)
-    Keeper(open_service).one_pass()
+    one_pass(Keeper(open_service))
     assert get(client)["deliveries"][0]["tries"] == 1, "who does not lead sends nothing"
     open_service.now.pass_s(20)
-    Keeper(other).one_pass()
+    one_pass(Keeper(other))
     assert get(client)["deliveries"][0]["state"] == "delivered"
     assert len({headers["Tuner-Delivery"] for headers, _ in receiver.heard}) == 1
 
@@ -140,7 +146,7 @@ def test_the_shares_of_another_limit_are_told_of_anew(open_service: FakeService,
     keeper = Keeper(open_service)
     for usd, messages in ((0.002, 1), (0.004, 1), (0.0021, 2), (0.0021, 2)):
         put(client, usd=usd, period="month", alerts=alerts)
-        keeper.one_pass()
+        one_pass(keeper)
         assert len(receiver.heard) == messages, usd
 
 
@@ -151,7 +157,7 @@ def test_a_share_that_was_passed_while_nobody_looked_is_told_of_still(
     put(client, usd=0.002, period="day", alerts=[{"at": 0.5, "url": receiver.url}])
     spend(open_service, client, 0.0012)
     open_service.now.at += 2 * DAY_NS
-    Keeper(open_service).one_pass()
+    one_pass(Keeper(open_service))
     assert len(receiver.heard) == 1
 
 
@@ -167,7 +173,7 @@ def test_what_nobody_takes_is_given_up_after_a_day_and_says_so(
         [],
         [one for one in get(client)["deliveries"] if one["state"] == "pending"],
     ):
-        keeper.one_pass()
+        one_pass(keeper)
         open_service.now.pass_s(1800)
     shown = get(client)["deliveries"][0]
     assert (shown["state"], shown["next_try_at"], shown["answer"]) == ("given_up", None, "HTTP 503")
@@ -181,10 +187,47 @@ def test_two_keepers_do_not_send_the_same_message_at_once(
     client = fakes.client_of(open_service)
     put(client, usd=0.002, alerts=[{"at": 0.5, "url": receiver.url}])
     spend(open_service, client, 0.0012)
-    Keeper(open_service).one_pass()
+    one_pass(Keeper(open_service))
     with open_service.database.write() as db:
         one = deliveries.of_budget(db, open_service.project, "vision", limit=1)[0]
         assert not deliveries.claim(db, one, next_at=one.next_at)
+
+
+def test_a_url_that_hangs_delays_no_other_project(
+    open_service: FakeService, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keeper does not wait for it either."""
+    hanging, may_end, send = threading.Semaphore(0), threading.Event(), outgoing.send
+
+    def hang(url: str, *args: Any, **kwargs: Any) -> outgoing.Outcome:
+        if "hangs" in url:
+            hanging.release()
+            may_end.wait(240)
+            return outgoing.Outcome(False, "hung")
+        return send(url, *args, **kwargs)
+
+    monkeypatch.setattr(outgoing, "send", hang)
+    client = fakes.client_of(open_service)
+    alerts = [{"at": share, "url": f"{receiver.url}&hangs={share}"} for share in (0.1, 0.2, 0.3, 0.5)]
+    put(client, usd=0.002, alerts=alerts)
+    spend(open_service, client, 0.0012)
+    keeper = Keeper(open_service)
+    for _ in range(3):
+        keeper.one_pass()
+    for _ in range(AT_ONCE_PER_PROJECT):
+        assert hanging.acquire(timeout=240)
+    assert not hanging.acquire(blocking=False), "more requests of one project than are allowed at once"
+    with open_service.database.write() as db:
+        waiting = deliveries.of_budget(db, open_service.project, "vision", limit=9)
+        other = replace(
+            waiting[0], id="dlv_other", project="other", url=receiver.url, tries=0, state="pending"
+        )
+        deliveries.add(db, replace(other, next_at=open_service.now()))
+    keeper.one_pass()
+    until(lambda: bool(receiver.heard))
+    assert not may_end.is_set()
+    may_end.set()
+    assert keeper.webhooks.settle(240)
 
 
 PRIVATE = [

@@ -13,26 +13,23 @@ from typing import Any
 
 from tuner.domain.above import PPM, AboveBudget, Alert
 from tuner.domain.errors import Fenced, TunerError
-from tuner.domain.time import NS, Instant, rfc3339
-from tuner.service import outgoing
+from tuner.domain.time import Instant, rfc3339
 from tuner.service.above import without_room
 from tuner.service.audit import Audit
 from tuner.service.cluster_meter import ClusterMeter
 from tuner.service.control import go_on
 from tuner.service.leading import Term
+from tuner.service.webhook_sender import WebhookSender
 from tuner.service.wiring import Service
 from tuner.store import above, budget_waits, deliveries, jobs, launches
 from tuner.store.above import Kept, Standing
 from tuner.store.database import Connection
-from tuner.store.deliveries import Delivery, DeliveryState
+from tuner.store.deliveries import Delivery
 
 log = logging.getLogger("tuner.keeper")
 
 PASS_S = 1.0
-AT_ONCE = 10
-FIRST_RETRY_NS = 10 * NS
-LONGEST_RETRY_NS = 3600 * NS
-GIVE_UP_NS = 24 * 3600 * NS
+SENDS_S = 10.0  # how long requests under way are waited for at the end
 
 
 class Keeper(threading.Thread):
@@ -44,6 +41,7 @@ class Keeper(threading.Thread):
         self._over = threading.Event()
         self._audit = Audit(service)
         self._meter = ClusterMeter(service)
+        self.webhooks = WebhookSender(service)
 
     def run(self) -> None:
         while not self._over.wait(PASS_S):
@@ -61,13 +59,14 @@ class Keeper(threading.Thread):
     def stop(self, timeout_s: float = 15.0) -> None:
         self._over.set()
         self.join(timeout_s)
+        self.webhooks.settle(SENDS_S)
 
     def one_pass(self) -> None:
         """Raises Unavailable where the database does not answer, Fenced where another service leads meanwhile."""
         if (term := self._service.leading.term()) is not None:
             self._let_go_on(term)
             self._note_alerts(term)
-            self._deliver(term)
+            self.webhooks.send_due(term)
             self._meter.look()
             self._service.vitals.keeper_at = self._service.now()
         self._audit.some()
@@ -112,45 +111,6 @@ class Keeper(threading.Thread):
             with service.leading.write(term, "keeper.alerts") as db:
                 for one in fresh:
                     deliveries.add(db, one)
-
-    def _deliver(self, term: Term) -> None:
-        service = self._service
-        with service.database.read() as db:
-            due = deliveries.due(db, service.now(), limit=AT_ONCE)
-            secrets = {
-                (project, one.budget.name): one.secret
-                for project in {one.project for one in due}
-                for one in above.kept(db, project)
-            }
-        for one in due:
-            if self._over.is_set():
-                return
-            now = service.now()
-            wait_ns = min(LONGEST_RETRY_NS, FIRST_RETRY_NS * 2 ** min(one.tries, 20))
-            with service.leading.write(term, "webhook.claim") as db:
-                mine = deliveries.claim(db, one, next_at=Instant(now + wait_ns))
-            if mine:
-                last = now + wait_ns - one.created_at > GIVE_UP_NS
-                self._send(term, one, secrets.get((one.project, one.name), ""), now, last=last)
-
-    def _send(self, term: Term, one: Delivery, secret: str, now: Instant, *, last: bool) -> None:
-        body = one.body.encode()
-        headers = {
-            "Content-Type": "application/json",
-            "User-Agent": "tuner",
-            "Tuner-Delivery": one.id,
-            "Tuner-Signature": outgoing.signature(secret, now // NS, body),
-        }
-        private = outgoing.may_be_private(self._service.settings, one.url)
-        outcome = outgoing.send(one.url, body, headers, private=private)
-        self._service.vitals.count("webhooks_taken" if outcome.taken else "webhooks_refused")
-        with self._service.leading.write(term, "webhook.sent") as db:
-            state: DeliveryState = "delivered" if outcome.taken else "given_up" if last else "pending"
-            deliveries.end(db, one.id, state, outcome.said)
-        if state == "given_up":
-            log.error(
-                "the webhook %s of budget %r was given up after a day: %s", one.id, one.name, outcome.said
-            )
 
 
 def _rests(db: Connection, job: str) -> bool:

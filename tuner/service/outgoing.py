@@ -112,8 +112,27 @@ def _checked(parts: SplitResult, *, private: bool, resolve: Resolve) -> list[str
 
 
 def _resolve(host: str, port: int) -> list[str]:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(one[4][0]) for one in found))
+    """Return the addresses of a name. Raise OSError if there are none, or if they are not known in time.
+
+    The system's resolver has no time limit of its own, so it runs in a thread that is not waited for any longer.
+    """
+    answer: list[list[str] | OSError] = []
+
+    def look() -> None:
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            answer.append(list(dict.fromkeys(str(one[4][0]) for one in found)))
+        except OSError as error:
+            answer.append(error)
+
+    looking = threading.Thread(target=look, name=f"resolve-{host}", daemon=True)
+    looking.start()
+    looking.join(TIMEOUT_S)
+    if not answer:
+        raise TimeoutError(f"{host} could not be resolved within {TIMEOUT_S:g} s")
+    if isinstance(answer[0], OSError):
+        raise answer[0]
+    return answer[0]
 
 
 def _port(parts: SplitResult) -> int:

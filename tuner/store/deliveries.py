@@ -40,9 +40,17 @@ def exists(db: Connection, delivery: str) -> bool:
     return db.execute(select(deliveries.c.id).where(deliveries.c.id == delivery)).first() is not None
 
 
-def due(db: Connection, at: Instant, *, limit: int) -> list[Delivery]:
+def projects_due(db: Connection, at: Instant) -> list[str]:
+    """Return the projects with deliveries that are due."""
     d = deliveries.c
-    query = select(deliveries).where(d.state == "pending", d.next_at <= at)
+    query = select(d.project).where(d.state == "pending", d.next_at <= at).distinct()
+    return list(db.execute(query.order_by(d.project)).scalars())
+
+
+def due(db: Connection, project: str, at: Instant, *, limit: int) -> list[Delivery]:
+    """Return a project's deliveries that are due, the longest due first."""
+    d = deliveries.c
+    query = select(deliveries).where(d.project == project, d.state == "pending", d.next_at <= at)
     return [_delivery(row) for row in db.execute(query.order_by(d.next_at, d.id).limit(limit))]
 
 
