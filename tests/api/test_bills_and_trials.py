@@ -17,6 +17,7 @@ from tests.fakes import FakeService
 from tuner.domain.money import Cost, Money
 from tuner.domain.records import ReportRow
 from tuner.domain.time import NS
+from tuner.service import answers
 from tuner.store.journal import SqlJournal
 
 KINDS = {"setup", "restore", "train", "checkpoint", "lost", "idle"}
@@ -233,3 +234,18 @@ def test_trials_that_an_ended_job_left_behind_say_why(finished: Finished) -> Non
     assert all(reason.startswith("the job ended (") for reason in reasons), reasons
     going = finished.client.get(f"/v1/jobs/{finished.under_way}/trials?limit=500").json()["items"]
     assert {trial["reason"] for trial in going if trial["state"] == "paused"} <= {""}
+
+
+def test_a_spot_job_is_compared_with_the_price_on_demand_at_its_admission(
+    service: FakeService, client: TestClient
+) -> None:
+    labels = {"ray.io/market-type": "spot", "usd-per-hour": "0.05"}
+    service.cluster.found = [replace(fakes.SMALL, labels=labels)]
+    job = fakes.submit(client, resources={"market": "spot"})
+    fakes.simulate(service, job)
+    with service.database.write() as db:
+        db.exec_driver_sql(f"UPDATE attempts SET market = 'spot' WHERE job = '{job}'")
+    before = answers.bill(service, job).on_demand
+    assert before is not None
+    later = replace(service, settings=replace(service.settings, node_prices={"local": 99.0}))
+    assert answers.bill(later, job).on_demand == before

@@ -1,7 +1,7 @@
 """What a node costs, as it was admitted; an attempt pays for the machine that it is found on. See docs/money.md."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tuner.domain.money import Price, Rate, trial_rate
 
@@ -19,6 +19,8 @@ class Offer:
     region: str | None = None
     source: str = ""
     labels: tuple[tuple[str, str], ...] = ()
+    #: The price of the whole node on demand when the job was admitted, for offers on spot. None if it was not known.
+    on_demand_price: Price | None = field(default=None, compare=False, metadata={"new": True})
 
     def rate(self, *, cpus: float, gpus: float) -> Rate:
         return trial_rate(

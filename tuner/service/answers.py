@@ -233,11 +233,15 @@ def _on_demand(service: Service, db: Connection, row: JobRow) -> Money | None:
 
 
 def _price_on_demand(service: Service, row: JobRow) -> Price | None:
-    """For one trial: the least that the job could have had a machine on demand for, or where there was none, the price of its kind."""
+    """Return the price of one trial on demand when the job was admitted: the lowest that it could have had, or if it could have none,
+    that of its kind of machine."""
     size = row.spec.resources
     offered = [o.rate(cpus=size.cpus, gpus=size.gpus).price for o in row.offers if o.market == "on_demand"]
     if offered:
         return min(offered)
+    recorded = row.offer.on_demand_price
+    if recorded is not None:
+        return replace(row.offer, price=recorded).rate(cpus=size.cpus, gpus=size.gpus).price
     listed = priced_kind(service.settings, row.offer, "on_demand").price
     return (
         None

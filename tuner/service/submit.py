@@ -4,6 +4,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tuner.domain.errors import Fault, Invalid
@@ -16,6 +17,7 @@ from tuner.engine.ray_cluster import Node
 from tuner.service import audit_log, packages
 from tuner.service.above import refuse_without_room
 from tuner.service.cluster import import_path
+from tuner.service.node_prices import priced_kind
 from tuner.service.offers import offers_of, priced_nodes, with_those_to_come
 from tuner.service.plan_evidence import first_step_of
 from tuner.service.tags import tag_faults
@@ -101,9 +103,17 @@ def admit(service: Service, spec: JobSpec) -> tuple[list[Offer], int]:
     room = min(
         MAX_CONCURRENCY, sum(_fit(node, wanted) for node, *_ in priced_nodes(service.settings, nodes, wanted))
     )
+    offers = [_with_on_demand_price(service, offer) for offer in offers]
     with service.database.read() as db:
         allowed = quotas.get(db, service.project)
     return offers, allowed.width(min(room, wanted.max_concurrent_trials or room))
+
+
+def _with_on_demand_price(service: Service, offer: Offer) -> Offer:
+    """Record what the machine costs on demand now, with which the bill compares what spot cost."""
+    if offer.market != "spot":
+        return offer
+    return replace(offer, on_demand_price=priced_kind(service.settings, offer, "on_demand").price)
 
 
 def _waits_for(nodes: Iterable[Node], offers: Iterable[Offer]) -> str:
