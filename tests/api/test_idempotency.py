@@ -3,11 +3,14 @@
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
 from starlette.testclient import TestClient
 
 from tests import fakes
+from tests.api.budgeting import put
 from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService, body
+from tuner.schemas.job import JobRequest
 
 
 def post(client: TestClient, key: str | None, **changes: Any) -> Any:
@@ -84,3 +87,30 @@ def test_the_same_request_many_times_at_once_makes_one_job(service: FakeService)
     assert {answer.status_code for answer in answers} == {201}
     assert len({answer.json()["id"] for answer in answers}) == 1
     assert len(clients[0].get("/v1/jobs").json()["items"]) == 1
+
+
+def test_a_repeat_is_answered_although_the_shared_budget_is_used_up_meanwhile(
+    service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the first look at the key and the transaction the first request makes the job, and the budget is lowered."""
+    put(client)
+    first: list[str] = []
+
+    def meanwhile() -> None:
+        monkeypatch.undo()
+        first.append(post(client, "k").json()["id"])
+        put(client, usd=0.000001)
+
+    monkeypatch.setattr(service.cluster, "check_fit", meanwhile)
+    second = post(client, "k")
+    assert second.status_code == 201, second.text
+    assert [second.json()["id"]] == first
+
+
+def test_a_new_optional_field_changes_no_request(client: TestClient) -> None:
+    class Later(JobRequest):
+        new_option: str | None = None
+
+    before, after = JobRequest(**body()), Later(**body(constants={}))
+    assert before.without_defaults() == after.without_defaults()
+    assert Later(**body(), new_option="x").without_defaults() != before.without_defaults()

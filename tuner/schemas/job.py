@@ -141,6 +141,10 @@ class JobRequest(Body):
     priority: Priority = 0
     tags: dict[str, str] = Field(default_factory=dict)
 
+    def without_defaults(self) -> dict[str, Any]:
+        """Return what differs from the default values, so that a field that is added later does not change it."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
 
 class JobPatch(Body):
     budget: BudgetChange | None = None

@@ -42,11 +42,25 @@ def submit(
     priority: int = 0,
     idempotency_key: str | None = None,
 ) -> tuple[JobView, bool]:
-    """The job, and whether it is new. Raises Invalid, IdempotencyConflict, BudgetRefused where a budget above it is used up,
-    or Unavailable where the cluster does not answer, or is of another version."""
-    # A request without a package is the one that it was before there were any.
-    asked = {name: value for name, value in body.items() if name != "package" or value is not None}
-    digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+    """Make a job of a request.
+
+    Args:
+        service: The service, in the project of the request.
+        spec: The job.
+        body: The request without its default values, by which a repeat with the same Idempotency-Key is recognized.
+        priority: The job's place in the queue; higher goes first.
+        idempotency_key: The request's key, if it has one.
+
+    Returns:
+        The job, and whether it is new.
+
+    Raises:
+        Invalid: The request is wrong.
+        IdempotencyConflict: The key was used for another request.
+        BudgetRefused: A shared budget is used up.
+        Unavailable: The cluster does not answer, or is of another version.
+    """
+    digest = hashlib.sha256(json.dumps(dict(body), sort_keys=True).encode()).hexdigest()
     if idempotency_key is not None:
         with service.database.read() as db:
             known = jobs.made_by(db, service.project, idempotency_key, digest, at=service.now())
@@ -72,8 +86,10 @@ def submit(
     )
     rate = offer.rate(cpus=spec.resources.cpus, gpus=spec.resources.gpus)
     with service.database.write("job.submit") as db:
-        refuse_without_room(db, service, spec.tags, rate)
-        job = jobs.create(db, new)
+        job = jobs.made_before(db, new)  # a repeat is answered although the budget is used up by now
+        if job is None:
+            refuse_without_room(db, service, spec.tags, rate)
+            job = jobs.create(db, new)
         if job == new.id:
             facts = {"name": spec.name, "trainable": spec.trainable, **audit_log.of_job(jobs.get(db, job))}
             audit_log.note(db, service, "job.submit", job, after=facts)

@@ -91,7 +91,7 @@ class Control:
 
 def create(db: Connection, new: NewJob) -> str:
     """The job, its account, how far the jobs that it learns from count, and the order to launch it. Answers the id of the job that this Idempotency-Key made before, if any."""
-    if new.key is not None and (known := _claim(db, new, new.key)) is not None:
+    if (known := made_before(db, new)) is not None:
         return known
     db.execute(
         insert(jobs),
@@ -133,12 +133,19 @@ def made_by(db: Connection, project: str, key: str, body_sha256: str, *, at: Ins
     return str(row.job)
 
 
-def _claim(db: Connection, new: NewJob, key: str) -> str | None:
-    """As `made_by`; where there is none, the key is for the new job. Whoever else sends it waits until the transaction ends."""
-    _lock(db, f"{new.project} {key}")
-    if (known := made_by(db, new.project, key, new.body_sha256, at=new.at)) is None:
+def made_before(db: Connection, new: NewJob) -> str | None:
+    """Return the job that an earlier request with the same Idempotency-Key made, or None. Other requests with the key wait until the
+    transaction ends.
+
+    Raises:
+        IdempotencyConflict: The earlier request had another body.
+    """
+    if new.key is None:
+        return None
+    _lock(db, f"{new.project} {new.key}")
+    if (known := made_by(db, new.project, new.key, new.body_sha256, at=new.at)) is None:
         i = idempotency.c
-        db.execute(delete(idempotency).where(i.project == new.project, i.key == key))
+        db.execute(delete(idempotency).where(i.project == new.project, i.key == new.key))
     return known
 
 

@@ -26,7 +26,7 @@ Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_le
 @router.post("/jobs", status_code=201)
 def create_job(body: JobRequest, response: Response, service: Svc, key: Key = None) -> Job:
     """Submits a job. With an `Idempotency-Key`, a repeat within a day answers with the same job."""
-    asked = body.model_dump(mode="json")
+    asked = body.without_defaults()
     spec = translate.spec_of(body)
     view, _new = submit(service, spec, body=asked, priority=body.priority, idempotency_key=key)
     response.headers["Location"] = f"/v1/jobs/{view.row.id}"

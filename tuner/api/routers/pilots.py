@@ -16,7 +16,7 @@ router = APIRouter(tags=["plans"])
 def create_pilot(body: PilotRequest, response: Response, service: Svc, key: Key = None) -> Job:
     """Runs a few steps of a few configurations of this job, under a budget of their own, for plans to learn from. Answers 200 with
     the one that there is where the code, the space and the resources have had their pilot."""
-    asked = body.model_dump(mode="json")
+    asked = body.without_defaults()
     limits = translate.pilot_limits_of(body.planning.pilot)
     view, new = pilots.start(service, translate.spec_of(body), limits, body=asked, idempotency_key=key)
     response.status_code = 201 if new else 200
