@@ -74,6 +74,7 @@ QUERIES = {
         "region",
         "forecast",
     },
+    "/v1/jobs/{job}/curves": {"metric"},
     "/v1/jobs/{job}/pareto": {"market", "instance_type", "region"},
     "/v1/best": {
         "trainable",
@@ -111,7 +112,7 @@ COMMANDS = {
     "trials": {"--json"},
     "logs": {"--attempt", "--tail", "--follow", "--json"},
     "bill": {"--json"},
-    "curves": {"--json"},
+    "curves": {"--metric", "--json"},
     "report": {"--json"},
     "advice": {"--json"},
     "spend": {"--by", "--since", "--until", "--timezone", "--csv", "--json"},

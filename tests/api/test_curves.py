@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import select, update
 from starlette.testclient import TestClient
 
 from tests import fakes
@@ -18,6 +19,7 @@ from tests.fakes import FakeService
 from tuner.api import present_curves
 from tuner.api.present_curves import Writer
 from tuner.cli.curves import spark
+from tuner.store.tables import reports
 
 
 def get(client: TestClient, job: str) -> dict[str, Any]:
@@ -153,3 +155,27 @@ def test_rounding_is_no_coarser_than_it_says(
 def test_the_command_draws_them() -> None:
     assert spark([0.0, 1.0] * 100, 0, 1).strip("▁█") == ""
     assert len(spark([0.0] * 500, 0, 0)) == 30
+
+
+def test_any_reported_metric_can_be_charted(client: TestClient, service: FakeService) -> None:
+    job = fakes.submit(client)
+    fakes.simulate(service, job)
+    with service.database.write() as db:
+        for row in db.execute(select(reports).where(reports.c.job == job, reports.c.step != 1)).all():
+            extra = {**json.loads(row.metrics), "val loss": row.step / 8, "note": "text", "is_new": True}
+            place = (reports.c.job == job) & (reports.c.trial == row.trial) & (reports.c.step == row.step)
+            db.execute(update(reports).where(place).values(metrics=json.dumps(extra)))
+    path = f"/v1/jobs/{job}/curves"
+    plain, found = get(client, job), client.get(path, params={"metric": "val loss"}).json()
+    assert (plain["metric"], plain["objective"], plain["metrics"]) == ("acc", "acc", ["acc", "val loss"])
+    assert (found["metric"], found["objective"], found["metrics"]) == ("val loss", "acc", plain["metrics"])
+    assert client.get(path, params={"metric": "acc"}).json() == plain
+    for one, same in zip(found["trials"], plain["trials"], strict=True):
+        assert one["metric"] == [None if step == 1 else step / 8 for step in one["steps"]]
+        assert {**one, "metric": []} == {**same, "metric": []}
+    assert max(len(one["steps"]) for one in found["trials"]) > 1
+    for name in ("vall_loss", "note"):
+        refused = check_problem(client.get(path, params={"metric": name}), 422)
+        assert "choose one of acc, val loss" in refused["errors"][0]["detail"]
+    waiting = fakes.submit(client)
+    assert client.get(f"/v1/jobs/{waiting}/curves", params={"metric": "val loss"}).json()["trials"] == []

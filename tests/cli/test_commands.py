@@ -93,6 +93,7 @@ ASKING: dict[str, tuple[list[str], str, dict[str, Any]]] = {
     "report": (["report", "JOB"], "/v1/jobs/JOB/report", {}),
     "advice": (["advice", "JOB"], "/v1/jobs/JOB/advice", {}),
     "curves": (["curves", "JOB"], "/v1/jobs/JOB/curves", {}),
+    "curves of a metric": (["curves", "JOB", "--metric", "acc"], "/v1/jobs/JOB/curves", {"metric": "acc"}),
     "ledger": (["ledger", "JOB"], "/v1/jobs/JOB/ledger", {}),
     "trainables": (["trainables"], "/v1/trainables", {}),
 }

@@ -46,14 +46,16 @@ def curves_json(view: CurvesView) -> bytes:
     """In the shape of `tuner.schemas.curves.Curves`."""
     rounded = view.points > EXACT_POINTS
     courses = view.courses.values()
-    value = _writer(_range(list(chain.from_iterable(one.values for one in courses))), METRIC_PARTS, rounded)
+    value = _writer(_range(list(chain.from_iterable(view.values.values()))), METRIC_PARTS, rounded)
     usd = _writer(max((one.usd[-1] for one in courses), default=0) / MICRO, USD_PARTS, rounded)
     spent = _writer(max((one.spent[-1] or 0 for one in courses), default=0) / MICRO, USD_PARTS, rounded)
     objective = view.job.spec.objective
     top = {
         "job": view.job.id,
         "seq": view.seq,
-        "metric": objective.metric,
+        "metric": view.metric,
+        "metrics": list(view.metrics),
+        "objective": objective.metric,
         "mode": objective.mode,
         "rounded": rounded,
     }
@@ -85,7 +87,7 @@ def _trial(
     }
     arrays = {
         "steps": map(str, course.steps),
-        "metric": value.all(course.values),
+        "metric": value.all(view.values.get(row.trial, [])),
         "cost_usd": usd.all([one / MICRO for one in course.usd]),
         "spent_usd": spent.all([None if one is None else one / MICRO for one in course.spent]),
     }

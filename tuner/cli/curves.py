@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from rich.console import RenderableType
+import typer
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tuner.cli import tables
@@ -23,16 +24,20 @@ BARS = "▁▂▃▄▅▆▇█"
 @with_problems
 def curves(
     job: JobId,
+    metric: Annotated[
+        str | None, typer.Option(help="Any reported metric, instead of the objective's.", show_default=False)
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Plot the learning curves of all trials, with promotions and preemptions."""
-    Frame(as_json).show(connect().curves(job), _shown)
+    Frame(as_json).show(connect().curves(job, metric=metric), _shown)
 
 
 def _shown(found: Curves) -> RenderableType:
     values = [one for trial in found.trials for one in trial.metric if one is not None]
     low, high = min(values, default=0.0), max(values, default=0.0)
-    table = tables.plain("trial", "state", "steps", "best", "cost", "promoted at", "preempted at", "curve")
+    curve = f"curve of {found.metric}"
+    table = tables.plain("trial", "state", "steps", "best", "cost", "promoted at", "preempted at", curve)
     for one in found.trials:
         table.add_row(
             one.id,
@@ -44,7 +49,9 @@ def _shown(found: Curves) -> RenderableType:
             _steps(one.preemptions_at),
             spark(one.metric, low, high),
         )
-    return table if found.trials else Text("no trials")
+    if not found.trials:
+        return Text("no trials")
+    return Group(table, Text(f"Reported metrics: {', '.join(found.metrics)}"))
 
 
 def spark(values: Sequence[float | None], low: float, high: float) -> str:

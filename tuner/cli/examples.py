@@ -21,7 +21,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "watch": ("tuner watch JOB", "tuner watch JOB --json"),
     "trials": ("tuner trials JOB --sort -metric --limit 10", "tuner trials JOB --format csv"),
     "trial": ("tuner trial JOB trial_00012",),
-    "curves": ("tuner curves JOB",),
+    "curves": ("tuner curves JOB", "tuner curves JOB --metric train_loss"),
     "logs": ("tuner logs JOB trial_00012", "tuner logs JOB trial_00012 --follow"),
     "best": (
         "tuner best JOB",

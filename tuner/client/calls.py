@@ -188,11 +188,12 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
         return self._ask(show.TrialDetail, "GET", path_of(job, f"/trials/{quoted(trial)}"))
 
     @call
-    def curves(self, job: AnyJob) -> Steps["Curves"]:
-        """The learning curves of all trials at once, up to the event `seq`, from which `events(after=seq)` goes on."""
+    def curves(self, job: AnyJob, *, metric: str | None = None) -> Steps["Curves"]:
+        """Return the learning curves of all trials, up to the event `seq`, from which `events(after=seq)` continues. `metric` names any
+        reported metric; without it, the objective's is returned."""
         from tuner.schemas.curves import Curves
 
-        return self._ask(Curves, "GET", path_of(job, "/curves"))
+        return self._ask(Curves, "GET", path_of(job, "/curves"), query={"metric": metric})
 
     @call
     def logs(

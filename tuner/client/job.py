@@ -136,9 +136,10 @@ class Acting(JobFacts):
         return Calls.trial.steps(self._client, self.id, trial)
 
     @call
-    def curves(self) -> Steps["Curves"]:
-        """The learning curves of all trials at once, up to the event `seq`, from which `events(after=seq)` goes on."""
-        return Calls.curves.steps(self._client, self.id)
+    def curves(self, *, metric: str | None = None) -> Steps["Curves"]:
+        """Return the learning curves of all trials, up to the event `seq`, from which `events(after=seq)` continues. `metric` names any
+        reported metric; without it, the objective's is returned."""
+        return Calls.curves.steps(self._client, self.id, metric=metric)
 
     @call
     def logs(
@@ -166,11 +167,12 @@ class Acting(JobFacts):
         return table
 
     @call
-    def curves_dataframe(self) -> Steps["pandas.DataFrame"]:
-        """One row a report: `trial`, `step`, `metric`, `cost_usd` to train that far, `spent_usd` by the job until then. Rounded where
-        there are very many; `trial()` has them whole."""
+    def curves_dataframe(self, *, metric: str | None = None) -> Steps["pandas.DataFrame"]:
+        """Return one row per report: `trial`, `step`, `metric`, `cost_usd` to train that far, `spent_usd` by the job until then. The column
+        `metric` has any metric that you name, or the objective's. Numbers are rounded if there are very many reports; `trial()` has
+        them exactly."""
         frames = load("tuner.client.frames", "curves_dataframe()")
-        found = yield from Calls.curves.steps(self._client, self.id)
+        found = yield from Calls.curves.steps(self._client, self.id, metric=metric)
         table: pandas.DataFrame = frames.curves(found)
         return table
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tuner.domain.errors import Invalid
 from tuner.service.views import rungs_of
 from tuner.service.wiring import Service
 from tuner.store import answers, curves, jobs
@@ -15,13 +16,16 @@ EMPTY = Course([], [], [], [])
 
 @dataclass(frozen=True, slots=True)
 class CurvesView:
-    """`losses`: the steps at which a trial's machine was taken away."""
+    """The reports of all trials up to an event, with one metric of them to be charted."""
 
     job: JobRow
-    seq: int
+    seq: int  #: The newest event that is included.
     trials: Sequence[TrialRow]
-    courses: Mapping[str, Course]
-    losses: Mapping[str, list[int]]
+    courses: Mapping[str, Course]  #: By trial, with the values of the objective.
+    losses: Mapping[str, list[int]]  #: By trial, the steps at which its machine was taken away.
+    metric: str  #: The charted metric: the objective's, or the one that was asked for.
+    metrics: Sequence[str]  #: The metrics that can be asked for.
+    values: Mapping[str, Sequence[float | None]]  #: By trial, the charted metric at each step.
 
     @property
     def points(self) -> int:
@@ -36,11 +40,30 @@ class CurvesView:
         return [rung for rung in rungs_of(self.job) if rung < course.steps[-1] and at.get(rung) is not None]
 
 
-def job_curves(service: Service, job: str) -> CurvesView:
-    """Raises NotFound."""
+def job_curves(service: Service, job: str, metric: str | None = None) -> CurvesView:
+    """Return the curves of all trials.
+
+    Args:
+        metric: Any metric that the job reports. None for its objective's.
+
+    Raises:
+        NotFound: There is no such job.
+        Invalid: The job has reports, and none of them has this metric as a number.
+    """
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
+        objective = row.spec.objective.metric
         seq = curves.newest(db, job)  # first: what comes meanwhile is told by the stream
-        return CurvesView(
-            row, seq, answers.all_trials(db, job), curves.courses(db, job, seq), curves.losses(db, job)
+        names = sorted({objective, *curves.metric_names(db, job)})
+        trials, courses, losses = (
+            answers.all_trials(db, job),
+            curves.courses(db, job, seq),
+            curves.losses(db, job),
         )
+        values: Mapping[str, Sequence[float | None]] = {name: one.values for name, one in courses.items()}
+        if metric is not None and metric != objective:
+            values = curves.metric_values(db, job, seq, metric)
+            if courses and not any(one is not None for found in values.values() for one in found):
+                detail = f"no trial has reported {metric!r}; choose one of {', '.join(names)}"
+                raise Invalid.at("metric", detail)
+        return CurvesView(row, seq, trials, courses, losses, metric or objective, names, values)

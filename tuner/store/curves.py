@@ -1,5 +1,6 @@
 """How a job's best rose with its spend, and how far each of its trials came for how much."""
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from tuner.store.database import Database
 from tuner.store.tables import accounts, attempts, entries, events, jobs, reports, trials
 
 TRIALS_PAGE = 200
+NAMES_SAMPLE = 20
 # In the text of a `Reported`: to decode a hundred thousand of them whole would take a second.
 _SPENT = re.compile(r'"spent":\{"\$":"Money","micro_usd":(\d+)\}')
 
@@ -196,3 +198,32 @@ def losses(db: Connection, job: str) -> dict[str, list[int]]:
     for trial, step in db.execute(query):
         found.setdefault(trial, []).append(step)
     return found
+
+
+def metric_names(db: Connection, job: str) -> list[str]:
+    """Return the names of the numbers that the job reports, sorted, from its first and newest reports.
+
+    Only these are read, because the names hardly ever differ between reports, of which there may be a million.
+    """
+    r = reports.c
+    names: set[str] = set()
+    for order in (r.seq, r.seq.desc()):
+        query = select(r.metrics).where(r.job == job).order_by(order).limit(NAMES_SAMPLE)
+        for (text,) in db.execute(query):
+            names.update(name for name, value in json.loads(text).items() if _number(value) is not None)
+    return sorted(names)
+
+
+def metric_values(db: Connection, job: str, until: int, name: str) -> dict[str, list[float | None]]:
+    """Return one metric of all reports up to event `until`, by trial, in the order of `courses`. None where a report lacks it."""
+    r = reports.c
+    query = select(r.trial, r.metrics).where(r.job == job, r.seq <= until).order_by(r.trial, r.step)
+    found: dict[str, list[float | None]] = {}
+    for trial, text in db.execute(query):
+        found.setdefault(trial, []).append(_number(json.loads(text).get(name)))
+    return found
+
+
+def _number(value: Any) -> float | None:
+    """Return a reported value if it is a number that a chart can show."""
+    return None if isinstance(value, bool) or not isinstance(value, int | float) else float(value)

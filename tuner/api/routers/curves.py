@@ -4,7 +4,7 @@ import gzip
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 
 from tuner.api.deps import Svc
 from tuner.api.present_curves import curves_json
@@ -36,16 +36,18 @@ def get_curves(
     job: str,
     request: Request,
     service: Svc,
+    metric: Annotated[str | None, Query(min_length=1, max_length=200)] = None,
     accept_encoding: Annotated[str, Header()] = "",
     if_none_match: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """The learning curves of all trials in one compact answer, with promotions and preemptions. It holds up to event `seq`, from which
-    `events?after=` goes on without a gap; its `ETag` changes with that, and `If-None-Match` answers 304. Compressed where the reader
-    takes gzip."""
+    """Return the learning curves of all trials in one compact answer, with promotions and preemptions. The answer has all reports up to
+    event `seq`; `events?after=` continues from there without a gap. `metric` names any reported metric, and is the objective's if it is
+    left out; 422 if no trial has reported it. The `ETag` changes with every event, and `If-None-Match` answers 304. Compressed if the
+    client accepts gzip."""
     version = answers.version(service, job)
-    key = (service.database, service.project, job, version.state)
+    key = (service.database, service.project, job, version.state, metric)
     kept: Shared[Drawn] = request.app.state.curves
-    found = kept.get(key, version, lambda: _drawn(service, job))
+    found = kept.get(key, version, lambda: _drawn(service, job, metric))
     headers = {"ETag": found.tag, "Vary": "Accept-Encoding", "Cache-Control": "private, no-cache"}
     if if_none_match is not None and found.tag in [one.strip() for one in if_none_match.split(",")]:
         return Response(status_code=304, headers=headers)
@@ -56,7 +58,7 @@ def get_curves(
     )
 
 
-def _drawn(service: Service, job: str) -> Drawn:
-    view = job_curves(service, job)
+def _drawn(service: Service, job: str, metric: str | None) -> Drawn:
+    view = job_curves(service, job, metric)
     text = curves_json(view)
     return Drawn(f'W/"{view.seq}-{view.job.state}"', text, gzip.compress(text, GZIP_LEVEL))
