@@ -40,6 +40,7 @@ ENDPOINTS = {
     ("put", "/v1/quota"),
     ("get", "/v1/prices"),
     ("get", "/v1/trainables"),
+    ("get", "/v1/trainables/{trainable}"),
     ("post", "/v1/packages"),
     ("get", "/v1/packages"),
     ("get", "/v1/packages/{package}"),

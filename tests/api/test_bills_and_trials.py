@@ -217,10 +217,20 @@ def test_events_of_metrics_that_are_no_numbers_are_json(client: TestClient, odd:
             strict_json(line.removeprefix("data:"))
 
 
-def test_trainables_are_listed_with_a_space_to_begin_with(client: TestClient) -> None:
+def test_trainables_are_listed_and_one_is_checked(client: TestClient, service: FakeService) -> None:
     items = client.get("/v1/trainables").json()["items"]
     assert fakes.ENTRY in [item["trainable"] for item in items]
     assert all(item["search_space"] and item["error"] is None for item in items)
+    assert service.prober.asked == []
+    path = f"/v1/trainables/{fakes.ENTRY}"
+    assert client.get(path).json()["error"] is None
+    service.prober.errors[fakes.ENTRY] = "ImportError: torch"
+    assert client.get(path).json()["error"] == "ImportError: torch"
+    for name, words in (("os:system", "TUNER_ALLOWED_MODULES"), ("train", "module:function")):
+        refused = client.get(f"/v1/trainables/{name}")
+        assert refused.status_code == 422
+        assert words in refused.json()["errors"][0]["detail"]
+    assert service.prober.asked == [fakes.ENTRY] * 2
 
 
 def test_trials_that_an_ended_job_left_behind_say_why(finished: Finished) -> None:

@@ -30,6 +30,7 @@ ROUTES = [
     ("POST", "/v1/jobs/{}/cancel"),
     ("GET", "/v1/jobs/JOB/trials/{}"),
     ("GET", "/v1/jobs/JOB/trials/{}/logs"),
+    ("GET", "/v1/trainables/{}"),
     ("GET", "/v1/budgets/{}"),
     ("PUT", "/v1/budgets/{}"),
     ("DELETE", "/v1/budgets/{}"),

@@ -96,6 +96,7 @@ ASKING: dict[str, tuple[list[str], str, dict[str, Any]]] = {
     "curves of a metric": (["curves", "JOB", "--metric", "acc"], "/v1/jobs/JOB/curves", {"metric": "acc"}),
     "ledger": (["ledger", "JOB"], "/v1/jobs/JOB/ledger", {}),
     "trainables": (["trainables"], "/v1/trainables", {}),
+    "a trainable": (["trainables", fakes.ENTRY], f"/v1/trainables/{fakes.ENTRY}", {}),
 }
 
 

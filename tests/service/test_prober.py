@@ -7,10 +7,9 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from tests.fakes import FakeProber
 from tuner.engine.worker.limits import Limits
 from tuner.service import trainables
-from tuner.service.trainables import SubprocessProber, is_allowed, listed
+from tuner.service.trainables import SubprocessProber, is_allowed
 
 
 @pytest.fixture(autouse=True)
@@ -130,17 +129,6 @@ def _none_left(*_: object, **__: object) -> None:
 )
 def test_modules_are_allowed_by_whole_names(entry: str, allowed: tuple[str, ...], verdict: bool) -> None:
     assert is_allowed(entry, allowed) is verdict
-
-
-def test_all_modules_that_are_allowed_are_listed_and_those_without_train_are_not(modules: Path) -> None:
-    package = modules / "probed_many"
-    package.mkdir()
-    for name in ("__init__", "_hidden", "one", "two", "three"):
-        (package / f"{name}.py").write_text("")
-    missing = {"probed_many.two:train": "AttributeError: module has no attribute 'train'"}
-    prober = FakeProber({**missing, "probed_many.three:train": "ImportError: torch"})
-    found = {one.trainable: one.error for one in listed(prober, ["probed_many"])}
-    assert found == {"probed_many.one:train": None, "probed_many.three:train": "ImportError: torch"}
 
 
 GREEDY = {

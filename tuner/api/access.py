@@ -36,6 +36,7 @@ RULES: Mapping[tuple[str, str], Role] = {
     ("GET", "/v1/jobs/{job}/pareto"): "viewer",
     ("GET", "/v1/best"): "viewer",
     ("GET", "/v1/trainables"): "viewer",
+    ("GET", "/v1/trainables/{trainable}"): "submitter",
     ("GET", "/v1/prices"): "viewer",
     ("POST", "/v1/estimates"): "submitter",
     ("POST", "/v1/plans"): "submitter",

@@ -50,7 +50,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "cancel": ("tuner cancel JOB",),
     "topup": ("tuner topup JOB --usd 10",),
     "priority": ("tuner priority JOB 5", "tuner priority JOB -5"),
-    "trainables": ("tuner trainables",),
+    "trainables": ("tuner trainables", "tuner trainables my_module:train"),
     "prices": ("tuner prices --accelerator L4 --market spot", "tuner prices --update prices.csv"),
     "estimate": (
         "tuner estimate run.yaml",

@@ -281,9 +281,18 @@ def priority(
 
 @app.command()
 @with_problems
-def trainables(as_json: Json = False) -> None:
-    """List the trainables that can be tuned."""
-    Frame(as_json).show(connect().trainables(), render.trainables)
+def trainables(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Import this one, such as my_module:train, and describe it.", show_default=False),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the trainables that may be tuned, or check one."""
+    if name is None:
+        Frame(as_json).show(connect().trainables(), render.trainables)
+    else:
+        Frame(as_json).show(connect().trainable(name), render.trainable)
 
 
 app.command()(topup)

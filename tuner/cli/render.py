@@ -184,6 +184,19 @@ def ledger(found: show.LedgerPage) -> RenderableType:
 def trainables(found: show.Trainables) -> RenderableType:
     table = tables.plain("trainable", "parameters", "what it is")
     for one in found.items:
-        names = ", ".join(one.search_space or {})
-        table.add_row(one.trainable, names, Text(one.error or one.doc))
-    return table
+        table.add_row(one.trainable, ", ".join(one.search_space or {}), Text(one.doc))
+    if not found.items:
+        return Text(
+            "No module defines a trainable. Start the service in their folder, and set TUNER_ALLOWED_MODULES."
+        )
+    return (
+        Group(table, Text("There are more files than were read; some are missing."))
+        if found.truncated
+        else table
+    )
+
+
+def trainable(found: show.Trainable) -> RenderableType:
+    table = tables.plain("trainable", "parameters", "what it is")
+    table.add_row(found.trainable, ", ".join(found.search_space or {}), Text(found.doc))
+    return Group(table, Text(f"It cannot be tuned: {found.error}" if found.error else "It can be tuned."))

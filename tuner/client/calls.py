@@ -266,8 +266,13 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
 
     @call
     def trainables(self) -> Steps[show.Trainables]:
-        """What can be tuned here."""
+        """List what may be tuned here, as the source files say, without importing them."""
         return self._ask(show.Trainables, "GET", "/v1/trainables")
+
+    @call
+    def trainable(self, name: str) -> Steps[show.Trainable]:
+        """Have the service import a trainable, such as `my_module:train`, and describe it. `error` says why it cannot be tuned."""
+        return self._ask(show.Trainable, "GET", f"/v1/trainables/{quoted(name)}")
 
     @call
     def prices(self, /, *, limit: int = 100, **filters: str | None) -> Steps["Prices"]:

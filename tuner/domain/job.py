@@ -119,7 +119,7 @@ class JobSpec:
 
     def faults(self) -> list[Fault]:
         """Everything wrong with the request that can be known from the request alone."""
-        found = [*_name_faults(self.name), *_entry_faults(self.trainable), *_package_faults(self.package)]
+        found = [*_name_faults(self.name), *entry_faults(self.trainable), *_package_faults(self.package)]
         for part in (self.objective, self.space, self.fidelity, self.budget, self.resources):
             found += part.faults()
         found += self.window.faults() if self.window is not None else []
@@ -152,7 +152,7 @@ def _name_faults(name: str) -> list[Fault]:
     ]
 
 
-def _entry_faults(entry: str) -> list[Fault]:
+def entry_faults(entry: str) -> list[Fault]:
     module, colon, attribute = entry.partition(":")
     if colon and len(entry) <= 300 and all(part.isidentifier() for part in [*module.split("."), attribute]):
         return []

@@ -221,7 +221,8 @@ class JobReport(Answer):
 
 
 class Trainable(Answer):
-    """`search_space` and `objective` are suggestions of its author."""
+    """`search_space` and `objective` are suggestions of its author. `error` says why it cannot be tuned, and is null as long as it has not
+    been imported."""
 
     trainable: str
     doc: str
@@ -231,4 +232,7 @@ class Trainable(Answer):
 
 
 class Trainables(Answer):
+    """`truncated`: there are more source files than were read, so some trainables may be missing. Their names can be used all the same."""
+
     items: list[Trainable]
+    truncated: bool = False

@@ -21,7 +21,7 @@ from tuner.service.node_prices import priced_kind
 from tuner.service.offers import offers_of, priced_nodes, with_those_to_come
 from tuner.service.plan_evidence import first_step_of
 from tuner.service.tags import tag_faults
-from tuner.service.trainables import is_allowed
+from tuner.service.trainables import module_faults
 from tuner.service.views import JobView, job_view
 from tuner.service.warm_start import warm_start_faults
 from tuner.service.wiring import Service
@@ -185,10 +185,8 @@ def _fit(node: Node, wanted: Resources) -> int:
 def _trainable_faults(service: Service, spec: JobSpec) -> list[Fault]:
     if spec.package is not None:
         return packages.faults(service, spec)
-    allowed = service.settings.allowed_modules
-    if not is_allowed(spec.trainable, allowed):
-        detail = f"modules from {', '.join(allowed)} may be tuned here; TUNER_ALLOWED_MODULES of the service adds others"
-        return [Fault("/trainable", detail)]
+    if faults := module_faults(spec.trainable, service.settings.allowed_modules):
+        return faults
     error = service.prober.describe(spec.trainable).error
     return [Fault("/trainable", f"cannot be trained: {error}")] if error else []
 

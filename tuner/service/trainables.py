@@ -1,19 +1,19 @@
-"""What can be tuned here: trainables looked at in a process of their own, since importing one runs somebody's code."""
+"""Describe a trainable by importing it, in a process of its own, because an import runs somebody's code."""
 
 import contextlib
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Hashable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from threading import BoundedSemaphore, Lock
 from typing import Any, Protocol
 
+from tuner.domain.errors import Fault, Invalid
+from tuner.domain.job import entry_faults
 from tuner.engine.scratch import Scratch
 from tuner.engine.worker.limits import Limits, Question
 from tuner.service.cluster import import_path
@@ -156,28 +156,20 @@ def is_allowed(entry: str, allowed: Sequence[str]) -> bool:
     return any(prefix == "*" or module == prefix or module.startswith(f"{prefix}.") for prefix in allowed)
 
 
-def listed(prober: Prober, allowed: Sequence[str]) -> list[Described]:
-    """Every `train` of the modules that are allowed by name."""
-    modules = [module for prefix in allowed if prefix != "*" for module in _modules(prefix)]
-    if "*" in allowed:
-        modules += [module for module in _modules("trainables") if module not in modules]
-    entries = [f"{module}:train" for module in modules]
-    with ThreadPoolExecutor(2) as pool:
-        return [
-            found
-            for found in pool.map(partial(prober.describe, fresh=False), entries)
-            if "has no attribute" not in (found.error or "")
-        ]
-
-
-def _modules(prefix: str) -> list[str]:
-    file = source_of(prefix)
-    if file is None:
-        spec = importlib.util.find_spec(prefix) if "." not in prefix else None
-        file = Path(spec.origin) if spec is not None and spec.origin else None
-    if file is None:
+def module_faults(entry: str, allowed: Sequence[str]) -> list[Fault]:
+    """Return what is wrong if a trainable's module is not allowed here."""
+    if is_allowed(entry, allowed):
         return []
-    if file.name != "__init__.py":
-        return [prefix]
-    names = sorted(path.stem for path in file.parent.glob("*.py"))
-    return [f"{prefix}.{name}" for name in names if not name.startswith("_")]
+    detail = f"modules from {', '.join(allowed)} may be tuned here; TUNER_ALLOWED_MODULES of the service adds others"
+    return [Fault("/trainable", detail)]
+
+
+def described(prober: Prober, entry: str, allowed: Sequence[str]) -> Described:
+    """Import a trainable, and describe it.
+
+    Raises:
+        Invalid: It is not written as `module:function`, or its module is not allowed here.
+    """
+    if faults := entry_faults(entry) or module_faults(entry, allowed):
+        raise Invalid(*faults)
+    return prober.describe(entry, fresh=False)

@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 from tuner.api import present, shared
 from tuner.api.deps import Limit, Svc, cursor_of, read_cursor
 from tuner.schemas import answers as show
-from tuner.service import answers, trainables
+from tuner.service import answers, listing, trainables
 from tuner.service.answers import After, Sort
 from tuner.service.report import report
 from tuner.service.wiring import Service
@@ -104,12 +104,19 @@ def get_ledger(
 
 @router.get("/trainables")
 def list_trainables(service: Svc) -> show.Trainables:
-    """What can be tuned here, with documentation and a search space to begin with."""
-    return show.Trainables(items=[present.trainable_of(found) for found in _listed(service)])
+    """List what may be tuned here, with documentation and a search space to begin with, as the source files say. Nothing is imported, so
+    `error` is null. `truncated`: there are more files than are read."""
+    found = listing.listed(service.settings.allowed_modules)
+    return show.Trainables(
+        items=[present.trainable_of(one) for one in found.items], truncated=found.truncated
+    )
 
 
-def _listed(service: Service) -> list[trainables.Described]:
-    return trainables.listed(service.prober, service.settings.allowed_modules)
+@router.get("/trainables/{trainable}")
+def get_trainable(trainable: str, service: Svc) -> show.Trainable:
+    """Import a trainable, and describe it. `error` says why it cannot be tuned. 422 if its module is not allowed here."""
+    found = trainables.described(service.prober, trainable, service.settings.allowed_modules)
+    return present.trainable_of(found)
 
 
 def _sort(text: SortBy) -> tuple[Sort, bool]:

@@ -1,0 +1,133 @@
+"""Trainables are found by reading source files: nothing is imported, and the work is bounded."""
+
+from pathlib import Path
+
+import pytest
+
+from tuner.service import listing
+from tuner.service.listing import listed
+
+TRAIN = "def train(config): ...\n"
+# A module that cannot be imported, so that a test fails if something imports it.
+OWN = '''"""About the module."""
+raise SystemExit("imported")
+SEARCH_SPACE: dict = {"lr": {"type": "float", "low": 1e-3, "high": 1.0}}
+OBJECTIVE = {"metric": "loss", "mode": "min"}
+
+def train(config):
+    """Train it."""
+
+def fit(settings, *, data=None):
+    for loss in range(3):
+        tune.report({"loss": loss})
+
+class Old(tune.Trainable): ...
+
+def _private(config): ...
+def load(config): ...
+def train_one_epoch(model, loader): ...
+'''
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The service's working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    return tmp_path
+
+
+def names(*allowed: str) -> list[str]:
+    """The trainables of one's own."""
+    return [one.trainable for one in listed(allowed).items if not one.trainable.startswith("trainables.")]
+
+
+def test_own_modules_are_listed_without_importing_them(folder: Path) -> None:
+    (folder / "own.py").write_text(OWN)
+    found = {one.trainable: one for one in listed(("*",)).items}
+    assert {name for name in found if name.startswith("own")} == {"own:train", "own:fit", "own:Old"}
+    train = found["own:train"]
+    assert (train.doc, found["own:fit"].doc, train.error) == ("Train it.", "About the module.", None)
+    assert train.search_space == {"lr": {"type": "float", "low": 0.001, "high": 1.0}}
+    assert train.objective == {"metric": "loss", "mode": "min"}
+    assert "trainables.digits_mlp:train" in found, "the shipped ones, after one's own"
+    assert found["trainables.digits_mlp:train"].search_space
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("def run(cfg): ...\ndef build(model, cfg): ...\n", ["run"]),
+        ("def run(a, b=1): report(a)\n", ["run"]),
+        ("def run(a, *, config): report(a)\n", []),
+        ("def run(*args): report(args)\n", ["run"]),
+        ("def run(x):\n    return x  # a report of the config\n", []),
+        ("from functools import partial\ntrain = partial(print)\n", ["train"]),
+        ("from elsewhere import train\n", ["train"]),
+        ("from elsewhere import train as test\n", []),
+        ("SEARCH_SPACE = make()\ndef train(config): ...\n", ["train"]),
+        ("SEARCH_SPACE = [1]\ndef train(config): ...\n", ["train"]),
+        ("def train(config: ...\n", []),
+        ("def train(config): return '\\d'\n", ["train"]),
+        ("\0def train(config): ...\n", []),
+        ("def train(config): return " + "(" * 5000 + ")" * 5000 + "\n", []),
+        ("def train(config): ...\n#" + "x" * listing.FILE_BYTES_MAX, []),
+    ],
+)
+def test_what_counts_as_a_trainable(folder: Path, source: str, found: list[str]) -> None:
+    (folder / "own.py").write_text(source)
+    assert names("*") == [f"own:{name}" for name in found]
+    assert all(one.search_space is None for one in listed(("own",)).items)
+
+
+def test_folders_that_hold_no_own_code_are_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (
+        "a/b/one",
+        "a/two",
+        "tests/three",
+        "venv2/four",
+        "with-dash/five",
+        ".hidden/six",
+        "tuner/seven",
+    ):
+        path = folder / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(TRAIN)
+    for name in ("test_eight", "conftest", "torch", "_nine"):
+        (folder / f"{name}.py").write_text(TRAIN)
+    (folder / "venv2" / "pyvenv.cfg").touch()
+    (folder / "a" / "loop").symlink_to(folder)
+    assert names("*") == ["a.two:train", "a.b.one:train"]
+    assert names("a.b", "trainables") == ["a.b.one:train"]
+    assert names("nowhere", "trainables") == []
+    elsewhere = folder / ".hidden"
+    monkeypatch.setenv("PYTHONPATH", str(elsewhere))
+    assert names("six") == ["six:train"]
+    assert names("*") == ["six:train", "a.two:train", "a.b.one:train"]
+
+
+def test_a_file_that_changes_is_read_again(folder: Path) -> None:
+    (folder / "own.py").write_text(TRAIN)
+    assert names("*") == ["own:train"]
+    (folder / "own.py").write_text("def report_all(config): ...\n")
+    assert names("*") == ["own:report_all"]
+    (folder / "own.py").unlink()
+    assert names("*") == []
+
+
+@pytest.mark.parametrize(("bound", "most"), [("FILES_MAX", 2), ("FOLDERS_MAX", 2), ("DEPTH_MAX", 2)])
+def test_a_listing_is_bounded_and_says_so(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, bound: str, most: int
+) -> None:
+    for name in ("a/b/c/four", "a/b/three", "a/two", "one"):
+        path = folder / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(TRAIN)
+    assert names("*") == ["one:train", "a.two:train", "a.b.three:train", "a.b.c.four:train"]
+    assert not listed(("*",)).truncated
+    monkeypatch.setattr(listing, bound, most)
+    assert names("*") == ["one:train", "a.two:train"]
+    assert listed(("*",)).truncated
+    monkeypatch.undo()
+    monkeypatch.chdir(folder)
+    assert listed(("*",), read_s=-1) == listing.Listing([], truncated=True)

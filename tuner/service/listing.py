@@ -1,0 +1,261 @@
+"""List the trainables that may be tuned here, by reading source files.
+
+Nothing is imported: that takes seconds per module, and runs code that nobody asked to run. So the list is what the source says. Whether a
+trainable can be imported is known once it is described (`Prober.describe`), which the page does when one is chosen.
+
+The work is bounded, because the service may be started in any folder: by the number of files and folders, their size, and by time. Files near
+the root are read first, so that what is left off lies deep.
+"""
+
+import ast
+import importlib.util
+import json
+import os
+import re
+import sys
+import time
+import warnings
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from tuner.engine.packages.names import OURS
+from tuner.service.cluster import import_path
+from tuner.service.trainables import Described, is_allowed, source_of
+
+FILES_MAX, FOLDERS_MAX, DEPTH_MAX = 2_000, 1_000, 5
+FILE_BYTES_MAX = 256 << 10
+SUGGESTED_BYTES_MAX = 256 << 10
+DOC_CHARS_MAX = 4_000
+READ_S = 1.5
+SHIPPED = "trainables"
+NOT_CODE = frozenset({"tests", "test", "docs", "build", "dist", "node_modules", "venv", "env", "site"})
+CONFIGS = frozenset({"config", "cfg", "conf", "params", "hparams", "hyperparameters", "hyperparams"})
+# Most files of a folder train nothing: those without one of these words are not parsed.
+HINT = re.compile(rb"\btrain\b|\breport\b|Trainable\b|\b(?:" + "|".join(sorted(CONFIGS)).encode() + rb")\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The trainables that were found."""
+
+    items: list[Described]
+    truncated: bool  #: Whether there are more files than were read.
+
+
+def listed(allowed: Sequence[str], read_s: float = READ_S) -> Listing:
+    """List the trainables of the modules that `TUNER_ALLOWED_MODULES` allows.
+
+    For `*`, these are the modules on PYTHONPATH and in the service's working directory, and the shipped ones. Modules that are installed may
+    be tuned too, but are not listed: there are thousands.
+
+    Args:
+        read_s: After that many seconds, no further file is read.
+    """
+    walk, items = _Walk(time.monotonic() + read_s), dict[str, Described]()
+    for module, file in walk.modules(allowed):
+        for found in _read(module, str(file), *_facts(file)):
+            items.setdefault(found.trainable, found)
+    return Listing(list(items.values()), walk.truncated)
+
+
+class _Walk:
+    """One search for modules, with what is left of its bounds."""
+
+    def __init__(self, until: float) -> None:
+        self.truncated = False
+        self._until, self._files, self._folders = until, FILES_MAX, FOLDERS_MAX
+
+    def modules(self, allowed: Sequence[str]) -> Iterator[tuple[str, Path]]:
+        """Yield each module that is allowed once, with its file."""
+        seen = set[str]()
+        for name, file in self._candidates(allowed):
+            if name not in seen and is_allowed(name, allowed):
+                seen.add(name)
+                if self._files == 0 or time.monotonic() > self._until:
+                    self.truncated = True
+                    return
+                self._files -= 1
+                yield name, file
+
+    def _candidates(self, allowed: Sequence[str]) -> Iterator[tuple[str, Path]]:
+        for prefix in allowed:
+            if prefix == "*":
+                for root in import_path():
+                    yield from self._below(Path(root), "")
+                yield from self._of(SHIPPED)
+            else:
+                yield from self._of(prefix)
+
+    def _of(self, module: str) -> Iterator[tuple[str, Path]]:
+        """Yield a module, and those of its package."""
+        place = _place(module)
+        if place is None:
+            return
+        if place.is_file():
+            yield module, place
+        else:
+            yield from self._below(place, module)
+
+    def _below(self, root: Path, package: str) -> Iterator[tuple[str, Path]]:
+        """Yield the modules in a folder, those of its subfolders after its own."""
+        folders = deque([(root, package)])
+        while folders:
+            folder, package = folders.popleft()
+            if self._folders == 0:
+                self.truncated = True
+                return
+            self._folders -= 1
+            for entry in self._entries(folder):
+                name = entry.name.removesuffix(".py")
+                path = f"{package}.{name}" if package else name
+                if not name.isidentifier() or name.startswith("_"):
+                    continue
+                if entry.name.endswith(".py"):
+                    if not _is_test(name) and (package or name not in OURS) and entry.is_file():
+                        yield path, Path(entry.path)
+                elif entry.is_dir(follow_symlinks=False) and _has_code(entry, path):
+                    if path.count(".") + 1 < DEPTH_MAX:
+                        folders.append((Path(entry.path), path))
+                    else:
+                        self.truncated = True
+
+    def _entries(self, folder: Path) -> list[os.DirEntry[str]]:
+        try:
+            with os.scandir(folder) as found:
+                entries = []
+                for entry in found:
+                    if time.monotonic() > self._until:
+                        self.truncated = True
+                        break
+                    entries.append(entry)
+        except OSError:  # it may be gone, or not readable
+            return []
+        return sorted(entries, key=lambda entry: entry.name)
+
+
+def _is_test(name: str) -> bool:
+    return name.startswith("test_") or name.endswith("_test") or name in ("conftest", "setup")
+
+
+def _has_code(entry: os.DirEntry[str], path: str) -> bool:
+    """Return whether a folder may hold somebody's modules. A folder of this service or of a virtual environment does not."""
+    is_ours = "." not in path and path in OURS
+    return (
+        not is_ours
+        and entry.name not in NOT_CODE
+        and not os.path.exists(os.path.join(entry.path, "pyvenv.cfg"))
+    )
+
+
+def _place(module: str) -> Path | None:
+    """Return the file of a module or the folder of a package, found without importing it."""
+    file = source_of(module)
+    if (
+        file is None and "." not in module
+    ):  # only Python's own finders know a package that is installed from a checkout
+        spec = importlib.util.find_spec(module)
+        file = Path(spec.origin) if spec is not None and spec.origin else None
+    if file is not None:
+        return file.parent if file.name == "__init__.py" else file
+    folders = (Path(root or ".", *module.split(".")) for root in [*import_path(), *sys.path])
+    return next((folder for folder in folders if folder.is_dir()), None)
+
+
+def _facts(file: Path) -> tuple[int, int]:
+    try:
+        facts = file.stat()
+    except OSError:
+        return (0, 0)
+    return facts.st_mtime_ns, facts.st_size
+
+
+# Parsing 278 files of Python's library, 22 kB each, takes 3.1 s. Looking whether they have changed takes 3 ms.
+@lru_cache(FILES_MAX)
+def _read(module: str, file: str, _modified_ns: int, size: int) -> tuple[Described, ...]:
+    """Return the trainables that a file defines, as far as its source says. A file that is no Python, or too large, has none."""
+    if size > FILE_BYTES_MAX:
+        return ()
+    try:
+        source = Path(file).read_bytes()
+        if HINT.search(source) is None:
+            return ()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of somebody's code, such as invalid escape sequences
+            tree = ast.parse(source)
+        return tuple(_described(module, tree))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return ()
+
+
+def _described(module: str, tree: ast.Module) -> Iterator[Described]:
+    """Describe the trainables of a module: `train`, what reports, and Ray Tune's classes; if there are none, the functions that take a
+    configuration."""
+    defined = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    public = [node for node in defined if not node.name.startswith("_")]
+    found = [node for node in public if _trains(node)] or [node for node in public if _takes_config(node)]
+    names = {node.name: ast.get_docstring(node) for node in found}
+    if "train" not in {node.name for node in defined} and "train" in _bound(tree):
+        names["train"] = None
+    suggested = {name: _literal(tree, name) for name in ("SEARCH_SPACE", "OBJECTIVE")}
+    for name, doc in names.items():
+        about = (doc or ast.get_docstring(tree) or "")[:DOC_CHARS_MAX]
+        yield Described(f"{module}:{name}", about, suggested["SEARCH_SPACE"], suggested["OBJECTIVE"])
+
+
+def _trains(node: ast.FunctionDef | ast.ClassDef) -> bool:
+    if isinstance(node, ast.ClassDef):
+        return any(_last_name(base) == "Trainable" for base in node.bases)
+    return _takes_one(node) and (node.name == "train" or any(_reports(part) for part in ast.walk(node)))
+
+
+def _reports(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and _last_name(node.func) == "report"
+
+
+def _takes_config(node: ast.FunctionDef | ast.ClassDef) -> bool:
+    if isinstance(node, ast.ClassDef) or not _takes_one(node):
+        return False
+    given = [*node.args.posonlyargs, *node.args.args]
+    return bool(given) and given[0].arg.lower() in CONFIGS
+
+
+def _takes_one(node: ast.FunctionDef) -> bool:
+    """Return whether a function can be called with one positional argument."""
+    args = node.args
+    count, required = len(args.posonlyargs) + len(args.args), None in args.kw_defaults
+    return count - len(args.defaults) <= 1 and (count >= 1 or args.vararg is not None) and not required
+
+
+def _bound(tree: ast.Module) -> set[str]:
+    """Return the names that a module imports from others, or assigns."""
+    names = set[str]()
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom):
+            names.update(alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, ast.Assign):
+            names.update(target.id for target in node.targets if isinstance(target, ast.Name))
+    return names
+
+
+def _literal(tree: ast.Module, name: str) -> Mapping[str, Any] | None:
+    """Return a dictionary that a module assigns to a name, or None if it is computed, or no JSON."""
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        value = getattr(node, "value", None)
+        if value is None or not any(isinstance(one, ast.Name) and one.id == name for one in targets):
+            continue
+        try:
+            text = json.dumps(ast.literal_eval(value), allow_nan=False)
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+            return None
+        found = json.loads(text) if len(text) <= SUGGESTED_BYTES_MAX else None
+        return found if isinstance(found, dict) else None
+    return None
+
+
+def _last_name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
