@@ -107,7 +107,7 @@ class World:
 
     def request(self, client: TestClient, method: str, path: str, ids: dict[str, str]) -> Any:
         """With the least that the route takes, so that what decides is who asks."""
-        filled = path.format(**{"trial": "trial_00000", **ids})
+        filled = path.format(**{"trial": "trial_00000", "trainable": fakes.ENTRY, **ids})
         headers = {"Idempotency-Key": ids["idempotency"]} if path == "/v1/jobs" and method == "POST" else {}
         body = self._body(method, path, ids)
         sent: dict[str, Any] = {} if body is None else {"json": body}

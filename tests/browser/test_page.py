@@ -24,10 +24,11 @@ BYTES_MAX = 500_000
 
 
 def rows(page: Page) -> dict[str, tuple[str, str]]:
-    """State and steps by trial, as the leaders' table has them."""
-    body = page.get_by_role("region", name="Trials, the best first").locator("tbody tr")
-    found = [row.split("\t") for row in body.all_inner_texts()]
-    return {row[0].split("#")[-1].strip(): (row[1].split()[-1], row[4]) for row in found}
+    """State and steps by trial, as the table of trials has them."""
+    body = page.get_by_role("region", name="Table of trials").locator("tbody tr")
+    texts, states = body.all_inner_texts(), body.evaluate_all("(rows) => rows.map((row) => row.className)")
+    found = [text.split("\t") for text in texts]
+    return {row[0].split("#")[-1].strip(): (state, row[4]) for row, state in zip(found, states, strict=True)}
 
 
 def test_the_form_submits_each_job_once(page: Page, site: Site) -> None:
@@ -113,7 +114,7 @@ def test_pages_of_a_service_without_jobs(page: Page, empty_site: Site) -> None:
 def test_a_few_bad_curves_do_not_determine_the_scale_of_the_chart(page: Page, finished: Finished) -> None:
     page.goto(finished.url)
     ask = """async ([mode, ys]) => (await import("/static/chart.js")).reach(
-        {points: ys.length, trials: new Map([["a", {ys}]]), job: {objective: {mode}}}).off"""
+        [ys], ys.length, mode).off"""
     race = [0.5 + place / 100 for place in range(30)]
     for mode, best, worst in (("min", 0.5, 9.0), ("max", 0.79, -9.0)):
         shown = page.evaluate(ask, [mode, [*race, None, worst]])

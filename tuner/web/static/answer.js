@@ -2,7 +2,7 @@
 
 import { call } from "./api.js";
 import { chart, colour, span } from "./chart.js";
-import { atMost, fill, h, problem, table } from "./dom.js";
+import { atMost, fill, h, loading, problem, table } from "./dom.js";
 import { dollars, duration, figure, short, usd } from "./format.js";
 
 const STEPS = 500;
@@ -16,7 +16,7 @@ export class Answer {
     this.place = h("div", { class: "chart", role: "img", "aria-label": "The front of metric against cost: no point of it is beaten on both." });
     this.slider = h("input", { type: "range", id: "amount", min: 0, max: STEPS, value: STEPS, oninput: () => this.choose(this.slider.value / STEPS * this.most()) });
     this.number = h("input", { type: "number", id: "amount-exact", min: 0, step: "any", inputmode: "decimal", oninput: () => this.choose(Number(this.number.value), true) });
-    this.found = h("div", { class: "answer", "aria-live": "polite" });
+    this.found = h("div", { class: "answer", "aria-live": "polite" }, loading());
     this.rows = h("div");
     this.look = atMost(150, () => this.ask());
     this.node = h("div", {}, this.place,
@@ -57,6 +57,10 @@ export class Answer {
       items.map((point) => [usd(point.cost_usd), figure(point.metric), short(point.trial), point.step]), { numeric: [0, 1, 3] }));
     if (this.amount === null) this.choose(this.most());
     else { this.place_slider(); this.look(); }
+  }
+
+  fail(error) {
+    fill(this.found, problem(error));
   }
 
   choose(amount, typed = false) {

@@ -52,12 +52,13 @@ export function span(low, high) {
 
 const SAMPLED = 4000, NINE_TENTHS = 0.9;
 
-/** From where to where the metrics of all trials go, and `off` where few bad ones would press the race flat: the part with the better
- * nine tenths of the reports, if that is less than half of the whole. */
-export function reach(model) {
-  const every = Math.max(1, Math.ceil(model.points / SAMPLED)), some = [];
+/** The range of all curves, and `off`, the part to show instead if few outliers would press the others flat: that with nine tenths of the
+ * values, if it is less than half of the whole. Outliers are the worst values; where `mode` is null, nobody knows which these are, and
+ * a twentieth is left out on each side. `points` says how many values there are, of which a sample is sorted. */
+export function reach(curves, points, mode) {
+  const every = Math.max(1, Math.ceil(points / SAMPLED)), some = [];
   let low = Infinity, high = -Infinity, count = 0;
-  for (const { ys } of model.trials.values()) {
+  for (const ys of curves) {
     for (const value of ys) {
       if (value === null) continue;
       if (value < low) low = value;
@@ -66,7 +67,8 @@ export function reach(model) {
     }
   }
   some.sort((a, b) => a - b);
-  const share = model.job.objective.mode === "min" ? NINE_TENTHS : 1 - NINE_TENTHS, bound = some[Math.round((some.length - 1) * share)];
-  const off = share === NINE_TENTHS ? { low, high: bound } : { low: bound, high };
+  const at = (share) => some[Math.round((some.length - 1) * share)];
+  const off = mode === "min" ? { low, high: at(NINE_TENTHS) } : mode === "max" ? { low: at(1 - NINE_TENTHS), high }
+    : { low: at((1 - NINE_TENTHS) / 2), high: at((1 + NINE_TENTHS) / 2) };
   return { low, high, off: off.high > off.low && (off.high - off.low) * 2 < high - low ? off : null };
 }

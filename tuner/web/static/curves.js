@@ -3,11 +3,12 @@
 // uPlot draws the frame. The curves are drawn into it once a change; what hovering shows lies on a canvas above, so that
 // moving over thousands of curves draws one.
 
+import { call } from "./api.js";
 import { chart, colour, reach, span } from "./chart.js";
-import { h, text } from "./dom.js";
+import { fill, h, problem, text } from "./dom.js";
 import { figure, short, state } from "./format.js";
 
-const NEAR_PX = 40;
+const NEAR_PX = 40, AGAIN_MS = 1000;
 const FEW = 200; // more curves are drawn as hairlines, which takes a fraction of the time
 
 export class Curves {
@@ -23,8 +24,11 @@ export class Curves {
     this.told = h("p", { class: "readout", "aria-live": "polite" }, "Hover, or use the arrow keys, to read a trial.");
     const sign = (name, words) => h("li", {}, h("span", { class: `sign ${name}`, "aria-hidden": "true" }), words);
     this.whole = h("input", { type: "checkbox", onchange: () => this.update() });
-    this.off = h("p", { hidden: true }, h("label", {}, this.whole, " Show the far ends of the worst curves, too"));
-    this.node = h("div", {}, h("p", { id: "curves-keys", class: "unseen" }, "Up and down go through the trials from the best on, Enter shows one."), this.place, this.told, this.off, h("ul", { class: "legend" },
+    this.off = h("p", { hidden: true }, h("label", {}, this.whole, " Show outliers, too"));
+    this.picker = h("select", { id: "charted", onchange: () => this.choose(this.picker.value) });
+    this.choice = h("p", { class: "charted", hidden: true }, h("label", { for: "charted" }, "Metric"), this.picker);
+    this.failed = h("div");
+    this.node = h("div", {}, this.choice, this.failed, h("p", { id: "curves-keys", class: "unseen" }, "Up and down go through the trials from the best on, Enter shows one."), this.place, this.told, this.off, h("ul", { class: "legend" },
       sign("best", "best"), sign("running", "running"), sign("resting", "paused or stopped"), sign("rung", "rung"),
       sign("promoted", "promoted"), sign("preempted", "preempted")));
     this.place.addEventListener("keydown", (event) => this.pressed(event));
@@ -32,9 +36,9 @@ export class Curves {
 
   /** Once the place has its width. */
   begin() {
-    const { objective, fidelity } = this.model.job;
+    const { fidelity } = this.model.job;
     this.chart = chart(this.place, {
-      x: fidelity.unit, y: objective.metric, formatX: figure, formatY: figure, height: 340, whole: true,
+      x: fidelity.unit, y: this.model.charted, formatX: figure, formatY: figure, height: 340, whole: true,
       series: [{ stroke: "transparent", points: { show: false } }],
       scales: {
         x: { range: () => [0, this.right()] },
@@ -54,6 +58,42 @@ export class Curves {
     this.chart?.end();
   }
 
+  /** Charts another metric, once its curves are there. A stale answer of the service, which lacks reports that came before, is asked for again. */
+  async choose(name) {
+    const { model } = this, since = model.seq;
+    model.chart(name);
+    this.chart.end();
+    this.begin();
+    this.pick(null);
+    fill(this.failed);
+    if (model.isObjective) return;
+    text(this.told, "Loading…");
+    try {
+      for (;;) {
+        const found = await call(`/jobs/${model.job.id}/curves?${new URLSearchParams({ metric: name })}`);
+        if (model.charted !== name) return;
+        model.fillCharted(found);
+        if (found.seq >= since || !this.place.isConnected) break;
+        await new Promise((done) => { setTimeout(done, AGAIN_MS); });
+      }
+      this.pick(null);
+    } catch (error) {
+      if (model.charted !== name) return;
+      text(this.told, "");
+      fill(this.failed, problem(error));
+    }
+    this.update();
+  }
+
+  /** Offers what is reported. */
+  offer() {
+    const { job, metrics, charted } = this.model, names = [...metrics].sort();
+    this.choice.hidden = names.length < 2;
+    if (this.picker.childElementCount !== names.length)
+      fill(this.picker, names.map((name) => h("option", { value: name }, name === job.objective.metric ? `${name} (objective)` : name)));
+    this.picker.value = charted;
+  }
+
   right() {
     let most = 1;
     for (const trial of this.model.trials.values()) most = Math.max(most, trial.xs[trial.xs.length - 1] ?? 0);
@@ -61,13 +101,16 @@ export class Curves {
   }
 
   update() {
-    const { low, high, off } = reach(this.model);
+    const { model } = this;
+    this.offer();
+    const values = [...model.trials.values()].map((trial) => model.curveOf(trial).ys);
+    const { low, high, off } = reach(values, model.points, model.isObjective ? model.job.objective.mode : null);
     this.off.hidden = off === null;
     const near = off !== null && !this.whole.checked;
     this.heights = near ? span(off.low, off.high) : span(low, high);
     this.ranked = this.model.leaders();
     this.chart.set([[0, this.right()], this.heights]);
-    this.place.setAttribute("aria-label", `Learning curves of ${this.ranked.length} trials, ${this.model.points} reports`);
+    this.place.setAttribute("aria-label", `Learning curves of ${this.ranked.length} trials, ${model.points} reports${model.isObjective ? "" : `: ${model.charted}`}`);
   }
 
   draw(plot) {
@@ -117,7 +160,7 @@ export class Curves {
   }
 
   trace(ctx, trial, X, Y, px) {
-    const { xs, ys } = trial;
+    const { xs, ys } = this.model.curveOf(trial);
     let open = false;
     for (let at = 0; at < xs.length; at += 1) {
       if (ys[at] === null) { open = false; continue; }
@@ -130,10 +173,10 @@ export class Curves {
 
   /** Who leads, written at the end of its curve. */
   name(ctx, trial, X, Y, px, right) {
-    const last = trial.xs.length - 1, words = short(trial.id);
-    if (last < 0 || trial.ys[last] === null) return;
+    const { xs, ys } = this.model.curveOf(trial), last = xs.length - 1, words = short(trial.id);
+    if (last < 0 || ys[last] === null) return;
     ctx.font = `bold ${12 * px}px system-ui, sans-serif`;
-    const x = Math.min(X(trial.xs[last]) + 5 * px, right - ctx.measureText(words).width - 2 * px), y = Y(trial.ys[last]) - 6 * px;
+    const x = Math.min(X(xs[last]) + 5 * px, right - ctx.measureText(words).width - 2 * px), y = Y(ys[last]) - 6 * px;
     ctx.strokeStyle = colour("ground");
     ctx.lineWidth = 4 * px;
     ctx.strokeText(words, x, y);
@@ -186,7 +229,7 @@ export class Curves {
     const step = plot.posToVal(left, "x");
     let found = null, nearest = NEAR_PX;
     for (const trial of this.ranked) {
-      const value = at(trial, step);
+      const value = at(this.model.curveOf(trial), step);
       if (value === null) continue;
       const away = Math.abs(plot.valToPos(value, "y") - top);
       if (away < nearest) { nearest = away; found = trial; }
@@ -196,9 +239,14 @@ export class Curves {
 
   pick(trial) {
     this.picked = trial;
-    text(this.told, trial === null ? "Hover, or use the arrow keys, to read a trial."
-      : `Trial ${short(trial.id)}: ${figure(trial.metric)} at step ${trial.steps}, best ${figure(trial.best)}, ${state(trial.state)}. Click or Enter shows it.`);
+    text(this.told, trial === null ? "Hover, or use the arrow keys, to read a trial." : this.words(trial));
     this.lift(this.chart.plot);
+  }
+
+  words(trial) {
+    const { model } = this, { objective } = model.job, { ys } = model.curveOf(trial);
+    const now = model.isObjective ? figure(trial.metric) : `${model.charted} ${figure(ys[ys.length - 1])}`;
+    return `Trial ${short(trial.id)}: ${now} at step ${trial.steps}, best ${model.isObjective ? "" : `${objective.metric} `}${figure(trial.best)}, ${state(trial.state)}. Click or Enter shows it.`;
   }
 
   /** The picked curve on the canvas above. */

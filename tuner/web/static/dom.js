@@ -69,6 +69,11 @@ export function announce(words) {
   text(document.getElementById("heard"), words);
 }
 
+/** A sign that something is on its way. */
+export function loading(words = "Loading…") {
+  return h("p", { class: "loading soft", role: "status" }, words);
+}
+
 /** A problem as it was answered, with what to do. */
 export function problem(error) {
   return h("div", { class: "problem", role: "alert" },

@@ -53,8 +53,8 @@ export function short(trial) {
   return trial.replace(/^trial_0*(?=\d)/, "#");
 }
 
-/** A state with a sign, so that colour is not all that tells. */
-export function state(name, reason) {
+/** A state with a sign, so that colour is not all that tells; `words` are shown instead of its name. */
+export function state(name, reason, words = name) {
   const signs = { queued: "◷", pending: "◷", running: "▶", paused: "‖", succeeded: "✓", completed: "✓", cancelled: "■", stopped: "■", failed: "✗" };
-  return `${signs[name] ?? ""} ${name}${reason ? ` (${reason.replaceAll("_", " ")})` : ""}`;
+  return `${signs[name] ?? ""} ${words}${reason ? ` (${reason.replaceAll("_", " ")})` : ""}`;
 }

@@ -4,7 +4,9 @@ import { call, onChanged } from "./api.js";
 import { Actions } from "./actions.js";
 import { Answer } from "./answer.js";
 import { Curves } from "./curves.js";
-import { announce, atMost, fill, h, text } from "./dom.js";
+import { announce, atMost, fill, h, loading, problem, text } from "./dom.js";
+import { Failure, showAdvice } from "./failure.js";
+import { stateWord } from "./filter.js";
 import { duration, figure, short, state } from "./format.js";
 import { Meter } from "./meter.js";
 import { Model } from "./model.js";
@@ -24,10 +26,11 @@ const LIVE = {
   refused: "The service refuses to tell more; load the page again",
 };
 
-/** Shows a job in `main` until what is returned is called. Raises Problem. */
-export async function jobPage(main, id) {
+/** Shows a job in `main` until what is returned is called; `view` has the sort and the filter of its trials, as the address had them. Raises
+ * Problem. */
+export async function jobPage(main, id, view) {
   const [job, curves] = await Promise.all([call(`/jobs/${id}`), call(`/jobs/${id}/curves`)]);
-  const page = new JobPage(job, curves);
+  const page = new JobPage(job, curves, view);
   fill(main, page.node);
   document.title = `${page.model.job.name} · tuner`;
   page.begin();
@@ -35,17 +38,20 @@ export async function jobPage(main, id) {
 }
 
 class JobPage {
-  constructor(job, curves) {
+  constructor(job, curves, view) {
     this.model = new Model(job);
     this.model.fill(curves);
     this.after = curves.seq;
+    this.loaded = new Set(); // parts of the page
     const open = (trial) => show(this.model, trial.id);
     this.curves = new Curves(this.model, open);
     this.best = new BestCurve(this.model);
     this.answer = new Answer(this.model);
-    this.trials = new Trials(this.model);
+    this.trials = new Trials(this.model, { sort: view.get("sort"), filter: view.get("filter") }, (now) => keepInAddress(job.id, now));
+    this.failure = new Failure(this.model);
+    this.advice = h("div");
     this.actions = new Actions(this.model, (job) => this.acted(job));
-    this.bill = h("div", {}, h("p", { class: "soft" }, "Loading…"));
+    this.bill = h("div", {}, loading());
     this.live = h("p", { class: "live" }, LIVE.connecting);
     this.state = h("span", { class: "state" });
     this.detail = h("p", { class: "soft" });
@@ -58,10 +64,10 @@ class JobPage {
         h("div", {}, h("h1", { tabindex: "-1" }, job.name, " ", this.state),
           h("p", { class: "soft" }, h("code", {}, job.id), " · ", job.trainable, this.links), this.detail, this.live),
         this.actions.node),
-      this.meter.node, this.facts,
-      part("Learning curves", this.curves.node),
-      h("div", { class: "two" }, part("Best against dollars", this.best.node), part("What can I get for my money?", this.answer.node)),
-      part("The bill", this.bill), part("Trials", this.trials.node));
+      this.failure.node, this.meter.node, this.facts,
+      this.charts = h("div", {}, part("Learning curves", this.curves.node),
+        h("div", { class: "two" }, part("Best against dollars", this.best.node), part("What can I get for my money?", this.answer.node))),
+      part("Trials", this.trials.node), part("The bill", this.bill), this.advised = part("Advice", this.advice));
   }
 
   begin() {
@@ -170,10 +176,16 @@ class JobPage {
 
   standing() {
     const { job } = this.model, { progress } = job;
+    const hasEnded = FINAL.includes(job.state), hasFailed = job.state === "failed";
     text(this.state, state(job.state, job.stop_reason));
     this.state.className = `state ${job.state}`;
-    text(this.detail, job.detail ?? "");
-    const counts = Object.entries(progress.trials).filter(([, count]) => count > 0).map(([name, count]) => `${count} ${name}`);
+    text(this.detail, hasFailed ? "" : job.detail ?? "");
+    this.failure.update();
+    this.charts.hidden = hasFailed && job.best === null;
+    this.advised.hidden = !hasEnded || hasFailed;
+    if (!this.advised.hidden && !this.isAdvised) showAdvice(this.advice, job.id);
+    this.isAdvised = !this.advised.hidden;
+    const counts = Object.entries(progress.trials).filter(([, count]) => count > 0).map(([name, count]) => `${count} ${stateWord({ state: name }, hasEnded)}`);
     const facts = [
       ["Running for", duration(progress.running_seconds)],
       [job.fidelity.unit === "step" ? "Steps" : `Steps (${job.fidelity.unit}s)`, progress.steps.toLocaleString("en-US")],
@@ -197,10 +209,15 @@ class JobPage {
   async fetch(names) {
     const put = { pareto: (found) => this.answer.show(found), bill: (found) => this.showBill(found),
       report: (found) => { this.best.show(found); this.meter.showReport(found); } };
+    const failed = { pareto: (error) => this.answer.fail(error), bill: (error) => fill(this.bill, problem(error)), report: (error) => this.best.fail(error) };
     for (const name of names) {
       try {
         put[name](await call(`/jobs/${this.model.job.id}/${name}`));
-      } catch { /* asked again with the next event, and the stream says that the connection is lost */ }
+        this.loaded.add(name);
+      } catch (error) {
+        // What is shown stays, and is asked for again with the next event; the stream says that the connection is lost.
+        if (!this.loaded.has(name)) failed[name](error);
+      }
     }
   }
 
@@ -217,6 +234,12 @@ class JobPage {
     fill(this.bill, bill(found));
     if (open) this.bill.querySelector("details").open = true;
   }
+}
+
+/** The address shows the same trials again, also when it is loaded or sent to somebody. */
+function keepInAddress(job, { sort, filter }) {
+  const words = new URLSearchParams(Object.entries({ sort, filter }).filter(([, value]) => value !== "")).toString();
+  history.replaceState(null, "", `#/jobs/${job}${words && `?${words}`}`);
 }
 
 /** Draws in the next frame, and where drawing takes long, no more than a third of the time. */

@@ -1,7 +1,7 @@
 // All jobs.
 
 import { call, onChanged } from "./api.js";
-import { fill, h, keyed, problem, text } from "./dom.js";
+import { fill, h, keyed, loading, problem, text } from "./dom.js";
 import { figure, state, usd, when } from "./format.js";
 
 const EVERY_MS = 2000, PAGE = 50;
@@ -12,16 +12,16 @@ export async function jobsPage(main) {
   document.title = "Jobs · tuner";
   let count = PAGE, ended = false, turn = 0;
   const body = h("tbody"), empty = h("p", { hidden: true }, "No job yet. ", h("a", { href: "#/new" }, "Submit the first one"), ".");
-  const none = h("p", { hidden: true }, "No job is like that."), failed = h("div");
+  const none = h("p", { hidden: true }, "No job is like that."), failed = h("div"), waiting = loading();
   const states = h("select", { id: "state", onchange: () => look() }, h("option", { value: "" }, "any"), STATES.map((one) => h("option", { value: one }, one)));
   const tag = h("input", { id: "tag", size: 18, placeholder: "project:vision", onchange: () => look() });
-  const filters = h("div", { class: "fields" }, h("p", {}, h("label", { for: "state" }, "State"), states), h("p", {}, h("label", { for: "tag" }, "Tag"), tag));
+  const filters = h("div", { class: "fields", hidden: true }, h("p", {}, h("label", { for: "state" }, "State"), states), h("p", {}, h("label", { for: "tag" }, "Tag"), tag));
   const more = h("button", { type: "button", class: "quiet", hidden: true, onclick: () => { count = Math.min(500, count + PAGE); look(); } }, "Show older");
   const head = (words) => h("th", { scope: "col" }, words);
-  const wide = h("div", { class: "wide ground", role: "region", tabindex: "0", "aria-label": "Jobs, newest first" },
+  const wide = h("div", { class: "wide ground", role: "region", hidden: true, tabindex: "0", "aria-label": "Jobs, newest first" },
     h("table", { class: "jobs" }, h("caption", { class: "unseen" }, "Jobs, newest first"),
       h("thead", {}, h("tr", {}, head("Job"), head("State"), head("Spent of its budget"), head("Best"), head("Trials"), head("Submitted"))), body));
-  fill(main, h("h1", { tabindex: "-1" }, "Jobs"), filters, failed, empty, none, wide, more);
+  fill(main, h("h1", { tabindex: "-1" }, "Jobs"), filters, failed, waiting, empty, none, wide, more);
 
   async function look() {
     try {
@@ -31,6 +31,7 @@ export async function jobsPage(main) {
       const mine = (turn += 1), found = await call(`/jobs?${words}`);
       if (ended || mine !== turn) return;
       fill(failed);
+      waiting.remove();
       const any = found.items.length > 0, asked = states.value !== "" || tag.value.trim() !== "";
       empty.hidden = any || asked;
       none.hidden = any || !asked;
@@ -39,7 +40,9 @@ export async function jobsPage(main) {
       more.hidden = found.next_cursor === null || count >= 500;
       keyed(body, found.items, (job) => job.id, row, update);
     } catch (error) {
-      if (!ended) fill(failed, problem(error));
+      if (ended) return;
+      waiting.remove();
+      fill(failed, problem(error));
     }
   }
 

@@ -2,7 +2,7 @@
 
 import { call, key, setKey, takeKey } from "./api.js";
 import "./dashboards.js";
-import { fill, h, problem } from "./dom.js";
+import { fill, h, loading, problem } from "./dom.js";
 import { jobPage } from "./job.js";
 import { jobsPage } from "./jobs.js";
 import { newPage } from "./new.js";
@@ -19,12 +19,12 @@ async function route() {
   mark(path);
   if (key() === "") { askKey(); return; }
   learnRole();
-  const job = /^jobs\/([A-Za-z0-9_-]+)$/.exec(path);
-  const place = h("div");
+  const job = /^jobs\/([A-Za-z0-9_-]+)(?:\?(.*))?$/.exec(path);
+  const place = h("div", {}, loading());
   try {
     fill(main, place);
     let left;
-    if (job) left = await jobPage(place, job[1]);
+    if (job) left = await jobPage(place, job[1], new URLSearchParams(job[2] ?? ""));
     else if (path === "new") left = await newPage(place);
     else if (path === "spend") left = await spendPage(place);
     else left = await jobsPage(place);

@@ -5,7 +5,7 @@ import { h, text } from "./dom.js";
 import { duration, figure, metered, share, short, usd } from "./format.js";
 
 const WINDOW_S = 60, ENOUGH_S = 10;
-const RUNNING = ["running", "queued"];
+const RUNNING = ["running", "queued"], FINAL = ["succeeded", "cancelled", "failed"];
 
 export class Meter {
   constructor(model) {
@@ -23,16 +23,20 @@ export class Meter {
     this.why = h("p", { class: "soft" });
     this.stop = h("p", { class: "soft" });
     const card = (title, ...content) => h("section", { "aria-label": title }, h("h2", {}, title), content);
+    this.lead = card("Best so far", this.best, this.leader, this.since);
     this.node = h("div", { class: "board" },
-      card("In the lead", this.best, this.leader, this.since), card("The meter", this.spent, this.bar, this.left, this.pace),
+      this.lead, card("The meter", this.spent, this.bar, this.left, this.pace),
       card("The next dollar", this.next, this.why, this.stop));
   }
 
   update() {
     const { job } = this.model, { spend, budget, progress } = job, leader = this.model.leader();
     const metric = job.objective.metric;
+    const title = FINAL.includes(job.state) ? "Best" : "Best so far";
+    text(this.lead.firstChild, title);
+    this.lead.setAttribute("aria-label", title);
     text(this.best, leader ? `${figure(leader.metric)}` : "–");
-    text(this.leader, leader ? `${metric}, by trial ${short(leader.trial)} at step ${leader.step}` : `${metric}: nothing was reported yet`);
+    text(this.leader, leader ? `${metric}, by trial ${short(leader.trial)} at step ${leader.step}` : `${metric}: nothing was reported${FINAL.includes(job.state) ? "" : " yet"}`);
     this.sample(progress.running_seconds, spend.usd);
     const scale = budget.usd ?? Math.max(spend.usd, 0.01);
     text(this.spent, `${metered(spend.usd, scale)}`);
@@ -79,8 +83,8 @@ export class Meter {
 
   /** How long nothing better came, from a report of the job. */
   showReport(report) {
-    const idle = report.best_spent_usd === null || !report.spent_usd ? null : report.spent_usd - report.best_spent_usd;
-    text(this.since, idle === null ? "" : `Found when ${usd(report.best_spent_usd)} were spent; the ${usd(idle)} since (${share(Math.max(0, idle) / report.spent_usd)}) found nothing better.`);
+    const idle = report.best_spent_usd === null || !report.spent_usd ? null : Math.max(0, report.spent_usd - report.best_spent_usd);
+    text(this.since, idle === null ? "" : `Found when ${usd(report.best_spent_usd)} were spent; the ${usd(idle)} since (${share(idle / report.spent_usd)}) found nothing better.`);
   }
 
   /** What training on would buy, from what `best` answers. */

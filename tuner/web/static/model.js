@@ -1,4 +1,6 @@
-// What is known of a job, kept up by its events. Telling it anything twice changes nothing.
+// What is known of a job, kept up to date by its events. Applying an event twice changes nothing.
+
+const NO_CURVE = { xs: [], ys: [] };
 
 export class Model {
   constructor(job) {
@@ -6,10 +8,16 @@ export class Model {
     this.trials = new Map();
     this.points = 0;
     this.lost = new Map(); // trial: the steps at which a machine was taken away
+    this.metrics = new Set([job.objective.metric]); // that can be charted
+    this.charted = job.objective.metric;
+    this.others = new Map(); // trial: its curve of the charted metric, if that is not the objective's
+    this.seq = 0; // of the newest report
   }
 
   /** All curves up to an event, as `/curves` has them. */
-  fill({ trials }) {
+  fill({ trials, metrics = [], seq = 0 }) {
+    for (const name of metrics) this.metrics.add(name);
+    this.seq = seq;
     for (const one of trials) {
       const trial = this.of(one.id), last = one.metric.length - 1;
       Object.assign(trial, { state: one.state, reason: one.reason, config: one.config, attempts: one.attempts, preemptions: one.preemptions,
@@ -19,7 +27,32 @@ export class Model {
     }
   }
 
-  /** The best as the service has it, told with the same events. */
+  /** Charts another metric from here on: reports add to its curves at once, `fillCharted` adds what was reported before. */
+  chart(name) {
+    this.charted = name;
+    this.others = new Map();
+  }
+
+  /** The curves of the charted metric, as `/curves?metric=` has them. What was reported meanwhile stays. */
+  fillCharted({ metric, trials }) {
+    if (metric !== this.charted || this.isObjective) return;
+    for (const { id, steps, metric: values } of trials) {
+      const later = this.others.get(id) ?? NO_CURVE, curve = { xs: steps, ys: values };
+      later.xs.forEach((step, index) => put(curve, step, later.ys[index]));
+      this.others.set(id, curve);
+    }
+  }
+
+  get isObjective() {
+    return this.charted === this.job.objective.metric;
+  }
+
+  /** A trial's curve of the charted metric: `xs` are its steps, `ys` the values, null where a report lacks it. */
+  curveOf(trial) {
+    return this.isObjective ? trial : this.others.get(trial.id) ?? NO_CURVE;
+  }
+
+  /** The best as the service has it, sent with the same events. */
   leader() {
     return this.job.best;
   }
@@ -57,15 +90,18 @@ export class Model {
     Object.assign(trial, data, { steps: Math.max(trial.steps, data.steps) });
   }
 
-  report({ trial: id, step, metric, cost_usd }) {
-    const trial = this.of(id), xs = trial.xs, ys = trial.ys;
-    let at = xs.length;
-    while (at > 0 && xs[at - 1] >= step) at -= 1;
-    if (xs[at] === step) ys[at] = metric;
-    else { xs.splice(at, 0, step); ys.splice(at, 0, metric); this.points += 1; }
+  report({ trial: id, step, metric, cost_usd, metrics = {}, seq = 0 }) {
+    const trial = this.of(id);
+    this.seq = Math.max(this.seq, seq);
+    if (put(trial, step, metric)) this.points += 1;
     if (step >= trial.steps) { trial.steps = step; trial.metric = metric; }
     trial.cost_usd = Math.max(trial.cost_usd, cost_usd);
     if (this.better(metric, trial.best)) trial.best = metric;
+    for (const [name, value] of Object.entries(metrics)) if (typeof value === "number") this.metrics.add(name);
+    if (this.isObjective) return;
+    const value = metrics[this.charted];
+    if (!this.others.has(id)) this.others.set(id, { xs: [], ys: [] });
+    put(this.others.get(id), step, typeof value === "number" ? value : null);
   }
 
   /** The trials that reached most first; those without a metric last, by number. */
@@ -76,28 +112,41 @@ export class Model {
         : sign * (a.best - b.best) || a.number - b.number);
   }
 
-  /** Every point at which a trial was compared and went on. */
+  /** Every point of the charted metric at which a trial was compared and went on. */
   *promotions() {
     const rungs = this.job.rungs;
     for (const trial of this.trials.values()) {
+      const curve = this.curveOf(trial);
       for (const rung of rungs) {
         const last = trial.xs[trial.xs.length - 1];
         if (last === undefined || last <= rung) break;
         const at = trial.xs.indexOf(rung);
-        if (at >= 0 && trial.ys[at] !== null) yield [trial, rung, trial.ys[at]];
+        if (at < 0 || trial.ys[at] === null) continue;
+        const place = curve.xs.indexOf(rung);
+        if (place >= 0 && curve.ys[place] !== null) yield [trial, rung, curve.ys[place]];
       }
     }
   }
 
-  /** Every point after which a machine was taken away: the last that was reached before. */
+  /** Every point of the charted metric after which a machine was taken away: the last that was reached before. */
   *preemptions() {
     for (const [id, steps] of this.lost) {
-      const trial = this.of(id);
+      const trial = this.of(id), { xs, ys } = this.curveOf(trial);
       for (const step of steps) {
-        let at = trial.xs.length - 1;
-        while (at > 0 && trial.xs[at] > step) at -= 1;
-        if (at >= 0 && trial.ys[at] !== null) yield [trial, trial.xs[at], trial.ys[at]];
+        let at = xs.length - 1;
+        while (at > 0 && xs[at] > step) at -= 1;
+        if (at >= 0 && ys[at] !== null) yield [trial, xs[at], ys[at]];
       }
     }
   }
+}
+
+/** Adds a point to a curve, or replaces the one of its step. Returns whether it is new. */
+function put({ xs, ys }, step, value) {
+  let at = xs.length;
+  while (at > 0 && xs[at - 1] >= step) at -= 1;
+  if (xs[at] === step) { ys[at] = value; return false; }
+  xs.splice(at, 0, step);
+  ys.splice(at, 0, value);
+  return true;
 }

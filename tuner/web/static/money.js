@@ -1,7 +1,7 @@
 // What the money bought: best against dollars, and the bill by kinds.
 
 import { chart, colour, span } from "./chart.js";
-import { fill, h, table } from "./dom.js";
+import { fill, h, loading, problem, table } from "./dom.js";
 import { dollars, figure, share, short, usd } from "./format.js";
 
 export const KINDS = ["setup", "restore", "train", "checkpoint", "lost", "idle"];
@@ -13,7 +13,8 @@ export class BestCurve {
     this.model = model;
     this.place = h("div", { class: "chart", role: "img" });
     this.rows = h("div");
-    this.node = h("div", {}, this.place, h("details", {}, h("summary", {}, "As a table"), this.rows));
+    this.note = h("div", {}, loading());
+    this.node = h("div", {}, this.place, this.note, h("details", {}, h("summary", {}, "As a table"), this.rows));
   }
 
   begin() {
@@ -28,8 +29,13 @@ export class BestCurve {
     this.chart?.end();
   }
 
+  fail(error) {
+    fill(this.note, problem(error));
+  }
+
   show(report) {
     this.curve = report.best_curve;
+    fill(this.note, this.curve.length === 0 ? h("p", { class: "soft" }, "Nothing was reported yet.") : null);
     this.extend();
     const rows = this.curve.map((point) => [usd(point.spent_usd), figure(point.value), short(point.trial), point.step]);
     fill(this.rows, table("Best against dollars", ["Spent", "Best", "Trial", "Step"], rows, { numeric: [0, 1, 3] }));

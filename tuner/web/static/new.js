@@ -1,11 +1,11 @@
 // A form that submits a job, with its plan beside it.
 
 import { call, changed, newKey } from "./api.js";
-import { fill, h, problem, say } from "./dom.js";
+import { fill, h, loading, problem, say } from "./dom.js";
 import { located, mark } from "./fields.js";
 import { plan } from "./plan.js";
 
-const PLAN_AFTER_MS = 500, KEPT = "tuner.submission";
+const PLAN_AFTER_MS = 500, KEPT = "tuner.submission", OTHER = "";
 const EXAMPLE = `name: digits
 trainable: trainables.digits_mlp:train
 objective: {metric: val_accuracy, mode: max}
@@ -33,9 +33,15 @@ export async function newPage(main) {
   const reader = await yaml();
   const form = new Form(reader);
   fill(main, h("h1", { tabindex: "-1" }, "New job"), form.node);
+  form.list();
   form.suggest();
   form.edited();
   return () => form.end();
+}
+
+/** A job with the objective and the search space that a trainable suggests, as far as it does. */
+function suggested(job, found) {
+  return { ...job, ...(found?.objective ? { objective: found.objective } : {}), ...(found?.search_space ? { search_space: found.search_space } : {}) };
 }
 
 class Form {
@@ -44,20 +50,25 @@ class Form {
     this.busy = false;
     const field = (id, label, input) => h("p", {}, h("label", { for: id }, label), input);
     this.trainable = h("select", { id: "trainable", onchange: () => this.chose() });
+    this.listing = h("div", { class: "small" }, loading("Looking for trainables…"));
+    this.other = h("input", { id: "other", placeholder: "my_module:train", spellcheck: "false", oninput: () => this.set(["trainable"], this.other.value.trim()) });
+    this.named = h("p", { hidden: true }, h("label", { for: "other" }, "As module:function"), this.other);
     this.name = h("input", { id: "name", oninput: () => this.set(["name"], this.name.value) });
     this.usd = h("input", { id: "usd", type: "number", min: 0, step: "any", inputmode: "decimal", oninput: () => this.set(["budget", "usd"], this.usd.value === "" ? null : Number(this.usd.value)) });
     this.market = h("select", { id: "market", onchange: () => this.set(["resources", "market"], this.market.value) },
       [["on_demand", "on demand"], ["spot", "spot"], ["spot_with_fallback", "spot, on demand where there is none"]].map(([value, words]) => h("option", { value }, words)));
     this.source = h("textarea", { id: "source", rows: 18, spellcheck: "false", "aria-describedby": "source-help", oninput: () => this.edited() }, EXAMPLE);
     this.button = h("button", {}, "Submit");
+    this.planning = loading("Making the plan…");
     this.planned = h("div", { class: "plan", "aria-live": "polite" });
     this.failed = h("div");
     this.node = h("form", { class: "new", onsubmit: (event) => { event.preventDefault(); this.submit(); } },
       h("div", {},
-        h("div", { class: "fields" }, field("trainable", "Trainable", this.trainable), field("name", "Name", this.name), field("usd", "Budget, in dollars", this.usd), field("market", "Machines", this.market)),
+        h("div", { class: "fields" }, field("trainable", "Trainable", this.trainable), this.named, field("name", "Name", this.name), field("usd", "Budget, in dollars", this.usd), field("market", "Machines", this.market)),
+        this.listing,
         h("p", {}, h("label", { for: "source" }, "The whole job"), this.source),
         h("p", { id: "source-help", class: "soft small" }, "YAML or JSON, as tuner submit takes it. What is chosen above is written here.")),
-      h("section", { "aria-label": "Plan" }, h("h2", {}, "Plan"), this.planned, this.failed, h("div", { class: "actions" }, this.button)));
+      h("section", { "aria-label": "Plan" }, h("h2", {}, "Plan"), this.planning, this.planned, this.failed, h("div", { class: "actions" }, this.button)));
   }
 
   end() {
@@ -65,12 +76,16 @@ class Form {
     this.asking?.abort();
   }
 
-  /** What can be tuned here. */
+  /** Lists what can be tuned here. What is typed goes before what the list would suggest. */
   async suggest() {
+    fill(this.listing, loading("Looking for trainables…"));
     try {
-      this.known = (await call("/trainables")).items;
-    } catch {
+      const { items, truncated } = await call("/trainables");
+      this.known = items;
+      fill(this.listing, truncated ? h("p", { class: "soft" }, "There are more files than were read. A trainable that is missing can be named with Other….") : null);
+    } catch (error) {
       this.known = [];
+      fill(this.listing, problem(error), h("button", { type: "button", class: "quiet small", onclick: () => this.suggest() }, "Try again"));
     }
     if (this.source.value === EXAMPLE && this.known.length && !this.known.some((one) => one.trainable === this.read().job.trainable)) await this.own();
     this.list();
@@ -90,14 +105,15 @@ class Form {
     if (usable.some((one) => one.trainable === last?.trainable))
       return this.write(Object.fromEntries(["name", "trainable", "objective", "search_space", "fidelity", "budget", "tags"].map((part) => [part, said(last[part])])));
     const [first] = usable;
-    this.write({ ...job, name: first.trainable.split(/[.:]/).at(-2), trainable: first.trainable,
-      objective: first.objective ?? job.objective, search_space: first.search_space ?? job.search_space });
+    this.write(suggested({ ...job, name: first.trainable.split(/[.:]/).at(-2), trainable: first.trainable }, first));
   }
 
   list() {
     const now = this.read().job?.trainable ?? "", names = (this.known ?? []).filter((one) => !one.error).map((one) => one.trainable);
-    if (now && !names.includes(now)) names.unshift(now);
-    fill(this.trainable, names.map((name) => h("option", { value: name, selected: name === now }, name)));
+    if (typeof now === "string" && now && !names.includes(now)) names.unshift(now);
+    const isNamed = !this.named.hidden;
+    fill(this.trainable, names.map((name) => h("option", { value: name, selected: name === now && !isNamed }, name)),
+      h("option", { value: OTHER, selected: isNamed }, "Other…"));
   }
 
   /** What is written, as a job; or why it cannot be read. */
@@ -127,12 +143,29 @@ class Form {
 
   /** Another trainable brings the objective and the space that its author suggests. */
   chose() {
-    const found = this.known.find((one) => one.trainable === this.trainable.value), { job } = this.read();
+    const name = this.trainable.value;
+    this.named.hidden = name !== OTHER;
+    if (name === OTHER) { this.other.focus(); return; }
+    const found = this.known?.find((one) => one.trainable === name), { job } = this.read();
     if (job === undefined) return;
-    job.trainable = this.trainable.value;
-    if (found?.objective) job.objective = found.objective;
-    if (found?.search_space) job.search_space = found.search_space;
-    this.write(job);
+    this.write(suggested({ ...job, trainable: name }, found));
+    if (found && !(found.search_space && found.objective)) this.ask(name);
+  }
+
+  /** What the source does not say as it stands, importing it may: a space that is computed. */
+  async ask(name) {
+    const before = this.source.value;
+    fill(this.listing, loading(`Importing ${name}…`));
+    let found;
+    try {
+      found = await call(`/trainables/${encodeURIComponent(name)}`);
+    } catch (error) {
+      if (this.trainable.value === name) fill(this.listing, problem(error));
+      return;
+    }
+    if (this.trainable.value !== name) return;
+    fill(this.listing, found.error ? h("p", { class: "fault" }, `${name} cannot be tuned: ${found.error}`) : null);
+    if (this.source.value === before) this.write(suggested(this.read().job, found));
   }
 
   edited() {
@@ -140,16 +173,17 @@ class Form {
     if (job !== undefined) {
       for (const [input, value] of [[this.name, job.name], [this.usd, job.budget?.usd], [this.market, job.resources?.market ?? "on_demand"]])
         if (document.activeElement !== input) input.value = value ?? "";
-      if (this.known && this.trainable.value !== job.trainable) this.list();
+      if (this.known && this.named.hidden && this.trainable.value !== job.trainable) this.list();
     }
     clearTimeout(this.timer);
     this.asking?.abort();
     this.planned.setAttribute("aria-busy", "true");
+    this.planning.hidden = false;
     this.timer = setTimeout(() => this.plan(), PLAN_AFTER_MS);
   }
 
   fields() {
-    return { "/name": this.name, "/trainable": this.trainable, "/budget/usd": this.usd, "/resources/market": this.market };
+    return { "/name": this.name, "/trainable": this.named.hidden ? this.trainable : this.other, "/budget/usd": this.usd, "/resources/market": this.market };
   }
 
   /** A problem: what is wrong with a field at the field, all else with its line. */
@@ -178,6 +212,7 @@ class Form {
     shown.removeAttribute("role");
     fill(this.planned, shown);
     this.planned.removeAttribute("aria-busy");
+    this.planning.hidden = true;
   }
 
   /** The same text, sent again after no answer came, or from the page loaded again, is the same job. */

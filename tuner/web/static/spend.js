@@ -1,7 +1,7 @@
 // Who spent what.
 
 import { ask, call } from "./api.js";
-import { fill, h, problem, table } from "./dom.js";
+import { fill, h, loading, problem, table } from "./dom.js";
 import { duration, figure, usd, when } from "./format.js";
 
 const GROUPS = { "tag:project": "project", owner: "owner", trainable: "trainable", market: "market", day: "day", job: "job", "tag:": "a tag…" };
@@ -10,7 +10,7 @@ const DAY_MS = 86_400_000;
 /** Shows the spend in `main` until what is returned is called. */
 export async function spendPage(main) {
   document.title = "Spend · tuner";
-  const shown = h("div", { "aria-live": "polite" });
+  const shown = h("div", { "aria-live": "polite" }, loading());
   const by = h("select", { id: "by" }, Object.entries(GROUPS).map(([value, words]) => h("option", { value }, words)));
   const tag = h("input", { id: "tag", size: 12, placeholder: "team" }), tagged = h("p", { hidden: true }, h("label", { for: "tag" }, "Tag"), tag);
   const also = h("select", { id: "also" }, h("option", { value: "" }, "nothing else"), Object.entries(GROUPS).filter(([value]) => value !== "tag:").map(([value, words]) => h("option", { value }, words)));

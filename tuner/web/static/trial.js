@@ -3,7 +3,7 @@
 import { call } from "./api.js";
 import { config } from "./answer.js";
 import { openDialog } from "./dialog.js";
-import { fill, h, problem, table, text } from "./dom.js";
+import { fill, h, loading, problem, table, text } from "./dom.js";
 import { duration, figure, short, state, usd, when } from "./format.js";
 import { Logs } from "./logs.js";
 import { KINDS, kinds } from "./money.js";
@@ -12,7 +12,7 @@ const EVERY_MS = 5000;
 
 /** Shows it until it is closed; what changes is looked at again while it runs. */
 export async function show(model, id) {
-  const job = model.job.id, head = h("p", {}, "Loading…"), body = h("div"), logs = new Logs(job, id);
+  const job = model.job.id, head = h("p"), body = h("div", {}, loading()), logs = new Logs(job, id);
   const dialog = openDialog(`Trial ${short(id)}`, [head, body, h("h3", {}, "Log"), logs.node], { close: "Close", wide: true });
   let timer = null, before = "";
   dialog.addEventListener("close", () => { clearTimeout(timer); logs.end(); });

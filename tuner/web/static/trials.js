@@ -1,41 +1,124 @@
-// The leaders' table.
+// The table of trials: a column for each hyperparameter, sorted by any column, and filtered. All of them are known here, but only a part
+// becomes rows, so that thousands can be sorted with every event.
 
-import { h, keyed, text } from "./dom.js";
-import { figure, short, state, usd } from "./format.js";
+import { announce, atMost, h, keyed, text } from "./dom.js";
+import { columnsOf, order, parse } from "./filter.js";
+import { short, state } from "./format.js";
 import { show } from "./trial.js";
 
-const PAGE = 25;
+const PAGE = 25, TYPED_MS = 250;
+const FINAL = ["succeeded", "cancelled", "failed"];
 
 export class Trials {
-  constructor(model) {
+  /** `view` is `{sort, filter}` as the address had them; `changed(view)` is called when the user changes them. */
+  constructor(model, view = {}, changed = () => {}) {
     this.model = model;
+    this.changed = changed;
     this.count = PAGE;
+    this.columns = columnsOf(model.job, () => FINAL.includes(model.job.state));
+    this.best = this.columns.find((column) => column.id === "best");
+    this.sort = this.columns.find((column) => column.id === view.sort?.replace(/^-/, "")) ?? this.best;
+    this.descending = this.sort.id === view.sort?.replace(/^-/, "") ? view.sort.startsWith("-") : this.best.falls;
+    this.match = () => true;
+
+    this.typed = atMost(TYPED_MS, () => this.filterTyped());
+    this.input = h("input", { id: "filter", type: "search", spellcheck: "false", autocomplete: "off", autocapitalize: "none", placeholder: this.example(),
+      value: view.filter ?? null, "aria-describedby": "filter-help filter-fault", oninput: this.typed });
+    this.fault = h("p", { id: "filter-fault", class: "fault", role: "status", hidden: true });
+    this.counted = h("p", { class: "soft small" });
     this.body = h("tbody");
     this.more = h("button", { type: "button", class: "quiet", onclick: () => { this.count += 4 * PAGE; this.update(); } }, "Show more");
-    const head = (words, number) => h("th", { scope: "col", class: number ? "number" : null }, words);
-    this.empty = h("p", { class: "soft" }, "No trial has begun yet.");
-    this.node = h("div", {}, this.empty,
-      h("div", { class: "wide", role: "region", tabindex: "0", "aria-label": "Trials, the best first" },
-        h("table", { class: "trials" }, h("caption", { class: "unseen" }, "Trials, the best first"),
-          h("thead", {}, h("tr", {}, head("Trial"), head("State"), head("Best", true), head("Newest", true), head("Steps", true), head("Cost", true), head("Attempts", true), head("Preempted", true))),
-          this.body)),
-      this.more);
+    this.caption = h("caption", { class: "unseen" });
+    this.heads = this.columns.map((column) => this.head(column));
+    this.table = h("div", { class: "wide", role: "region", tabindex: "0", "aria-label": "Table of trials" },
+      h("table", { class: "trials" }, this.caption, h("thead", {}, h("tr", {}, this.heads)), this.body));
+    this.node = h("div", {},
+      h("div", { class: "filter" }, h("p", {}, h("label", { for: "filter" }, "Filter"), this.input), this.counted),
+      h("p", { id: "filter-help", class: "soft small" }, "Numbers with > >= < <= =, name:text for states and choices; any other word may be in any column."),
+      this.fault, this.table, this.more);
+    this.filter();
+  }
+
+  /** A filter of this job's columns, to show how one is written. */
+  example() {
+    const own = this.columns.filter((column) => column.id.startsWith("config."));
+    const number = own.find((column) => column.isNumber), choice = own.find((column) => !column.isNumber);
+    const space = this.model.job.search_space;
+    return [number && `${number.name}>${space[number.name].low ?? 0}`, choice && `${choice.name}:${space[choice.name].choices[0]}`, "state:completed"]
+      .filter(Boolean).slice(0, 2).join(" ");
+  }
+
+  head(column) {
+    const sign = h("span", { class: "sort", "aria-hidden": "true" });
+    return h("th", { scope: "col", class: classOf(column) },
+      h("button", { type: "button", class: "link", onclick: () => this.sortBy(column) }, column.title, sign));
+  }
+
+  sortBy(column) {
+    this.descending = column === this.sort ? !this.descending : Boolean(column.falls);
+    this.sort = column;
+    this.count = PAGE;
+    this.update();
+    announce(`${this.caption.textContent}.`);
+    this.tell();
+  }
+
+  filterTyped() {
+    this.count = PAGE;
+    if (!this.filter()) return;
+    this.update();
+    announce(this.counted.textContent);
+    this.tell();
+  }
+
+  /** Takes the filter that is written, or says what is wrong with it; then the last good one goes on. */
+  filter() {
+    const { match, error } = parse(this.input.value, this.columns, this.model.job.objective.metric);
+    text(this.fault, error ? `This filter cannot be read: ${error}.` : "");
+    this.fault.hidden = !error;
+    if (error) this.input.setAttribute("aria-invalid", "true");
+    else this.input.removeAttribute("aria-invalid");
+    if (match) this.match = match;
+    return match !== undefined;
+  }
+
+  tell() {
+    const isPlain = this.sort === this.best && this.descending === Boolean(this.best.falls);
+    this.changed({ sort: isPlain ? "" : `${this.descending ? "-" : ""}${this.sort.id}`, filter: this.input.value.trim() });
   }
 
   update() {
-    const all = this.model.leaders();
-    keyed(this.body, all.slice(0, this.count), (trial) => trial.id, (trial) => this.row(trial), (node, trial) => {
-      const cells = [state(trial.state), figure(trial.best), figure(trial.metric), String(trial.steps), usd(trial.cost_usd), String(trial.attempts), String(trial.preemptions)];
-      cells.forEach((value, index) => text(node.children[index + 1], value));
+    const all = [...this.model.trials.values()], found = all.filter(this.match).sort(order(this.sort, this.descending));
+    keyed(this.body, found.slice(0, this.count), (trial) => trial.id, (trial) => this.row(trial), (node, trial) => {
+      this.columns.forEach((column, index) => { if (index > 0) text(node.children[index], shown(column, trial)); });
       node.className = trial.state;
+      node.children[1].title = trial.reason ?? "";
     });
-    this.more.hidden = all.length <= this.count;
-    this.empty.hidden = all.length > 0;
+    this.columns.forEach((column, index) => {
+      const way = column !== this.sort ? "none" : this.descending ? "descending" : "ascending";
+      if (this.heads[index].getAttribute("aria-sort") !== way) this.heads[index].setAttribute("aria-sort", way);
+      text(this.heads[index].querySelector(".sort"), way === "none" ? "" : this.descending ? " ▼" : " ▲");
+    });
+    text(this.caption, `Trials by ${this.sort.title}, ${this.descending ? "descending" : "ascending"}`);
+    text(this.counted, all.length === 0 ? "No trial has begun yet."
+      : found.length === all.length ? `${all.length} trials` : `${found.length} of ${all.length} trials`);
+    this.more.hidden = found.length <= this.count;
+    this.table.hidden = found.length === 0;
   }
 
   row(trial) {
     return h("tr", {},
       h("th", { scope: "row" }, h("button", { type: "button", class: "link", onclick: () => show(this.model, trial.id) }, h("span", { class: "unseen" }, "Trial "), short(trial.id))),
-      h("td"), Array.from({ length: 6 }, () => h("td", { class: "number" })));
+      this.columns.slice(1).map((column) => h("td", { class: classOf(column) })));
   }
+}
+
+function classOf(column) {
+  const classes = [column.isNumber && column.id !== "trial" ? "number" : "", column.isWide ? "roomy" : ""].filter(Boolean);
+  return classes.length ? classes.join(" ") : null;
+}
+
+function shown(column, trial) {
+  const value = column.of(trial);
+  return column.id === "state" ? state(trial.state, null, value) : column.show(value);
 }

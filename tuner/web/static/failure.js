@@ -1,0 +1,101 @@
+// Why a job failed: the reason, the traceback of a trial that says it, and what would help.
+
+import { call } from "./api.js";
+import { fill, h, loading, problem, text } from "./dom.js";
+import { short, usd } from "./format.js";
+import { show } from "./trial.js";
+
+const FRAMES = 3;
+// Python's own files, installed packages, and what this service has around the user's code.
+const NOT_THEIRS = /site-packages\/|dist-packages\/|\/lib\/python\d[\d.]*\/|\/tuner\/(engine|training)\/|^</;
+
+export class Failure {
+  constructor(model) {
+    this.model = model;
+    this.reason = h("p", { class: "big" });
+    this.trace = h("div");
+    this.advice = h("div");
+    this.node = h("section", { class: "failure", "aria-label": "Why it failed", hidden: true },
+      h("h2", {}, "Why it failed"), this.reason, this.trace, this.advice);
+  }
+
+  /** Shows it as long as the job is failed. */
+  update() {
+    const { job } = this.model, isShown = !this.node.hidden;
+    this.node.hidden = job.state !== "failed";
+    if (this.node.hidden) return;
+    text(this.reason, sentence(job.detail || "no reason was recorded; the service's log may have one"));
+    if (isShown) return;
+    this.findTrace();
+    showAdvice(this.advice, job.id, "h3");
+  }
+
+  async findTrace() {
+    const trial = culprit(this.model);
+    if (trial === undefined) return;
+    fill(this.trace, loading("Loading the traceback…"));
+    try {
+      const found = await call(`/jobs/${this.model.job.id}/trials/${trial.id}`);
+      const attempt = found.attempt_list.filter((one) => one.detail || one.reason).pop();
+      const opener = h("button", { type: "button", class: "link", onclick: () => show(this.model, trial.id) }, `Trial ${short(trial.id)}`);
+      fill(this.trace, h("p", {}, opener, ` failed with this${attempt ? `, in attempt ${attempt.attempt}, after step ${attempt.to_step}` : ""}.`),
+        attempt?.detail ? traceback(attempt.detail) : null);
+    } catch (error) {
+      fill(this.trace, problem(error));
+    }
+  }
+}
+
+/** The first trial that failed for what the job says, else the first that failed. */
+function culprit(model) {
+  const failed = [...model.trials.values()].filter((trial) => trial.state === "failed").sort((a, b) => a.number - b.number);
+  return failed.find((trial) => trial.reason && model.job.detail?.includes(trial.reason)) ?? failed[0];
+}
+
+function traceback(words) {
+  const { frames, error } = lastFrames(words);
+  const whole = h("pre", { class: "log wraps", tabindex: "0", role: "region", "aria-label": "The whole traceback" }, words);
+  if (frames.length === 0) return whole;
+  return [
+    h("pre", { class: "log wraps frames", tabindex: "0", role: "region", "aria-label": "Where it failed" }, [...frames, error].join("\n")),
+    h("details", {}, h("summary", {}, "The whole traceback"), whole),
+  ];
+}
+
+/** The last frames of the user's own code, and the error, of a traceback as Python writes it. If no frame is of their code, the last ones. */
+export function lastFrames(words) {
+  const lines = words.slice(Math.max(0, words.lastIndexOf("Traceback (most recent call last):"))).trimEnd().split("\n");
+  const frames = [], error = [];
+  for (const line of lines) {
+    const file = /^ {2}File "([^"]*)", line \d+/.exec(line);
+    if (file) frames.push({ file: file[1], lines: [line] });
+    else if (frames.length > 0 && error.length === 0 && line.startsWith("    ")) frames[frames.length - 1].lines.push(line);
+    else if (frames.length > 0) error.push(line);
+  }
+  const own = frames.filter((frame) => !NOT_THEIRS.test(frame.file));
+  return { frames: (own.length > 0 ? own : frames).slice(-FRAMES).map((frame) => frame.lines.join("\n")), error: error.join("\n") };
+}
+
+/** Puts what would have made a job cheaper into `place`, under a heading of that level. */
+export async function showAdvice(place, job, heading = null) {
+  const head = heading === null ? null : h(heading, {}, "Advice");
+  fill(place, head, loading("Loading the advice…"));
+  try {
+    const { findings } = await call(`/jobs/${job}/advice`);
+    fill(place, head, findings.length === 0 ? h("p", { class: "soft" }, "Nothing was found that would have made this job cheaper.")
+      : h("ul", { class: "advice" }, findings.map(finding)));
+  } catch (error) {
+    fill(place, head, problem(error));
+  }
+}
+
+function sentence(words) {
+  return words.charAt(0).toUpperCase() + words.slice(1);
+}
+
+function finding(found) {
+  const { change } = found, now = change.now === null ? "" : ` (now ${change.now})`;
+  return h("li", {}, h("strong", {}, found.title),
+    h("p", {}, h("code", {}, change.setting), `${now}: ${change.then}${change.how && `. ${sentence(change.how)}`}.`),
+    found.saves_usd === null ? null : h("p", { class: "soft small" }, `It would have saved ${usd(found.saves_usd)}; confidence: ${found.confidence}.`));
+}

@@ -1,0 +1,113 @@
+// The columns of the trials table, and the language that filters and sorts them. No element of the page is touched here.
+
+import { figure, usd } from "./format.js";
+
+const ENDED = { paused: "not continued", pending: "not started" };
+const TERM = /\s*(?:("[^"]*"|[^\s"<>=:]+)\s*(>=|<=|==|>|<|=|:)\s*("[^"]*"|[^\s"<>=:]\S*|)|("[^"]*"|\S+))/y;
+
+/** A trial's state in words. In a job that has ended nothing is paused or pending any more. */
+export function stateWord(trial, hasEnded) {
+  return (hasEnded && ENDED[trial.state]) || trial.state;
+}
+
+/** The columns of a job's trials: `id` names one in the address, `name` in a filter, `of` returns a trial's value (null if it has none),
+ * `show` its text. `falls`: sorted from the largest on at first. `isWide`: left out on a narrow screen. */
+export function columnsOf(job, hasEnded = () => false) {
+  const best = job.objective.mode === "max", number = { isNumber: true, show: figure };
+  const fixed = (id, title, of, more) => ({ id, name: id, title, of, ...number, ...more });
+  const space = Object.entries(job.search_space ?? {});
+  return [
+    fixed("trial", "Trial", (trial) => trial.number, { show: (number) => `#${number}` }),
+    fixed("state", "State", (trial) => stateWord(trial, hasEnded()), { isNumber: false, also: (trial) => `${trial.state} ${trial.reason ?? ""}` }),
+    fixed("best", "Best", (trial) => trial.best, { falls: best }),
+    fixed("newest", "Newest", (trial) => trial.metric, { falls: best, isWide: true }),
+    fixed("steps", "Steps", (trial) => trial.steps, { falls: true }),
+    fixed("cost", "Cost", (trial) => trial.cost_usd, { falls: true, show: usd }),
+    ...space.map(([name, parameter]) => ({
+      id: `config.${name}`, name, title: name, of: (trial) => trial.config?.[name] ?? null,
+      isNumber: isNumeric(parameter), show: parameter.type === "float" ? figure : exactly,
+    })),
+    fixed("attempts", "Attempts", (trial) => trial.attempts, { falls: true, isWide: true }),
+    fixed("preempted", "Preempted", (trial) => trial.preemptions, { falls: true, isWide: true }),
+  ];
+}
+
+function isNumeric(parameter) {
+  return parameter.type !== "categorical" || parameter.choices.every((choice) => typeof choice === "number");
+}
+
+function exactly(value) {
+  return value === null ? figure(null) : typeof value === "object" ? JSON.stringify(value) : String(value);
+}
+
+/** Reads a filter: `{match}`, a function of a trial, or `{error}`, which says what is wrong. */
+export function parse(text, columns, metric = "") {
+  const tests = [];
+  if (text.split('"').length % 2 === 0) return { error: 'a " is not closed' };
+  TERM.lastIndex = 0;
+  while (text.slice(TERM.lastIndex).trim() !== "") {
+    const found = TERM.exec(text);
+    const test = found[4] === undefined ? compare(bare(found[1]), found[2], bare(found[3]), columns, metric) : word(bare(found[4]), columns);
+    if (test.error) return test;
+    tests.push(test);
+  }
+  return { match: (trial) => tests.every((test) => test(trial)) };
+}
+
+function bare(text) {
+  return text.replace(/^"([^"]*)"$/, "$1");
+}
+
+/** Any column whose text has the word in it. */
+function word(text, columns) {
+  const wanted = text.toLowerCase();
+  return (trial) => trial.id.includes(wanted) || columns.some((column) => textOf(column, trial).includes(wanted));
+}
+
+function compare(name, sign, value, columns, metric) {
+  const column = named(name, columns, metric);
+  if (column === undefined) return { error: `there is no column ${name}; the columns are ${columns.map((one) => one.name).join(", ")}` };
+  if (value === "") return { error: `write a ${column.isNumber ? "number" : "text"} after ${name}${sign}` };
+  if (!column.isNumber) {
+    const wanted = value.toLowerCase();
+    if (sign === ":") return (trial) => textOf(column, trial).includes(wanted);
+    if (sign === "=" || sign === "==") return (trial) => textOf(column, trial).split(" ").includes(wanted) || column.show(column.of(trial)).toLowerCase() === wanted;
+    return { error: `${name} is text: write ${name}:${value}` };
+  }
+  const wanted = Number(column.id === "trial" ? value.replace(/^(#|trial_)/, "") : value);
+  if (!Number.isFinite(wanted)) return { error: `${value} is not a number; write ${name}>0.01, for example` };
+  const tests = {
+    ">": (have) => have > wanted, ">=": (have) => have >= wanted, "<": (have) => have < wanted, "<=": (have) => have <= wanted,
+    // What the table shows of a fraction is rounded.
+    "=": (have) => have === wanted || (!Number.isInteger(have) && figure(have) === figure(wanted)),
+  };
+  const test = tests[sign] ?? tests["="];
+  return (trial) => {
+    const have = column.of(trial);
+    return typeof have === "number" && test(have);
+  };
+}
+
+/** A hyperparameter comes before a column of the table by the same name. */
+function named(name, columns, metric) {
+  const wanted = name.toLowerCase(), own = (column) => column.id.startsWith("config.");
+  const by = (test) => columns.find((column) => own(column) && test(column)) ?? columns.find(test);
+  return by((column) => column.name === name) ?? by((column) => column.id.toLowerCase() === wanted || column.name.toLowerCase() === wanted)
+    ?? (name === metric ? columns.find((column) => column.id === "best") : undefined);
+}
+
+function textOf(column, trial) {
+  const value = column.of(trial);
+  return `${value === null ? "" : column.show(value)} ${column.also?.(trial) ?? ""}`.toLowerCase();
+}
+
+/** The order of trials by a column. Those without a value come last, whichever way; equal ones by number. */
+export function order(column, descending) {
+  const sign = descending ? -1 : 1, missing = (value) => value === null || value === undefined;
+  return (a, b) => {
+    const one = column.of(a), other = column.of(b);
+    if (missing(one) || missing(other)) return missing(one) - missing(other) || a.number - b.number;
+    const by = column.isNumber ? one - other : String(one).localeCompare(String(other), "en", { numeric: true });
+    return sign * by || a.number - b.number;
+  };
+}
