@@ -136,7 +136,8 @@ export class Curves {
       ctx.fillText(String(rung), X(rung) + 3 * px, top + 11 * px);
     }
     ctx.setLineDash([]);
-    const best = this.ranked[0]?.best === null ? null : this.ranked[0];
+    const first = this.ranked[0]?.best === null ? null : this.ranked[0];
+    const best = model.trials.get(model.leader()?.trial) ?? first; // of equal ones, the same as the service names
     const layer = (trials, name, alpha, thick) => {
       ctx.globalAlpha = alpha;
       ctx.strokeStyle = ctx.fillStyle = colour(name);
