@@ -155,7 +155,7 @@ export class Curves {
     if (best) layer([best], "best", 1, 3);
     ctx.globalAlpha = 1;
     this.marks(ctx, X, Y, px);
-    if (best) this.name(ctx, best, X, Y, px, left + width);
+    if (best) this.name(ctx, best, X, Y, px, left + width, top);
     ctx.restore();
     this.lift(plot);
   }
@@ -173,11 +173,11 @@ export class Curves {
   }
 
   /** Who leads, written at the end of its curve. */
-  name(ctx, trial, X, Y, px, right) {
+  name(ctx, trial, X, Y, px, right, top) {
     const { xs, ys } = this.model.curveOf(trial), last = xs.length - 1, words = short(trial.id);
     if (last < 0 || ys[last] === null) return;
     ctx.font = `bold ${12 * px}px system-ui, sans-serif`;
-    const x = Math.min(X(xs[last]) + 5 * px, right - ctx.measureText(words).width - 2 * px), y = Y(ys[last]) - 6 * px;
+    const x = Math.min(X(xs[last]) + 5 * px, right - ctx.measureText(words).width - 2 * px), y = Math.max(top + 12 * px, Y(ys[last]) - 6 * px);
     ctx.strokeStyle = colour("ground");
     ctx.lineWidth = 4 * px;
     ctx.strokeText(words, x, y);
