@@ -53,6 +53,26 @@ def test_attempts_of_code_without_an_optimizer_do_not_pay_for_one(drive: Any) ->
     assert driver.reports[0]["metrics"]["dynamo"] == 0
 
 
+@pytest.mark.parametrize(
+    ("source", "torch"),
+    [("", 0), ("def later():\n    from tuner.training import SpotSafe\n", 1)],
+    ids=["without", "with"],
+)
+def test_torch_is_imported_once_for_all_attempts_if_the_code_may_need_it(
+    source: str, torch: int, drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = f"imports_little_{tmp_path.name}"
+    (tmp_path / f"{module}.py").write_text(
+        "import sys\ndef train(config):\n"
+        "    return {'acc': 1, 'imported': int('tor' + 'ch' in sys.modules)}\n" + source
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    driver = drive("train", module)
+    driver.begin(until=1)
+    driver.until_state("waiting")
+    assert driver.reports[0]["metrics"]["imported"] == torch
+
+
 def test_attempts_of_code_with_one_find_it_imported(drive: Any) -> None:
     driver = drive("tells_first", "tests.engine.optimising")
     driver.begin(until=1)

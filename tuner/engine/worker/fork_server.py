@@ -1,4 +1,4 @@
-"""A warm process that forks children: torch is imported once, and each attempt begins in milliseconds.
+"""A warm process that forks children: what the trainable needs is imported once, and each attempt begins in milliseconds.
 
 `python -m tuner.engine.worker.fork_server FD ENTRY PACKAGE` with one end of a SOCK_SEQPACKET socket as file descriptor FD; PACKAGE is
 the folder that ENTRY comes from, or empty. It is asked for children (`{"fork": …}`, with the child's channel and its output pipe as descriptors), tells how they exited,
@@ -30,8 +30,11 @@ PR_SET_PDEATHSIG = 1
 # The first optimizer of a process imports torch._dynamo, as some others of PyTorch's functions do: two seconds of a processor, spent
 # once for all attempts, and not at all for code in which nothing does.
 NEEDS_DYNAMO = re.compile(r"optim|\bcompile|utils[. ].*checkpoint|flex_attention")
-# Those of everybody, in which only code that knows of optimizers can reach one.
-OF_EVERYBODY = ("torch.", "tuner.training", "numpy.", "ray.", "pandas.", "pyarrow.")
+# Packages in which only code that knows of optimizers can reach one.
+OF_EVERYBODY = ("torch", "torchgen", "numpy", "ray", "pandas", "pyarrow")
+# Code in which a function may import torch: by itself, by a helper of ours, or by the dictionary that `save_checkpoint` of a class
+# returns. Two seconds of a processor, once for all attempts, and not at all for code that does without.
+USES_TORCH = re.compile(r"torch|tuner\.training|save_checkpoint")
 # Trainables of Ray Tune import it, often within the function; half a second that each attempt need not take.
 IMPORTS_RAY = re.compile(r"^\s*(from|import)\s+ray\b", re.MULTILINE)
 MAX_REQUEST = 1 << 16
@@ -74,15 +77,17 @@ def _nonblocking(fd: int) -> int:
 
 
 def _preload(entry: str) -> None:
-    """Imports what attempts will need. User code that cannot be imported, or would not survive a fork, is left to the child."""
-    _import("numpy", "torch")
+    """Import what attempts will need. User code that cannot be imported, or would not survive a fork, is left to the child."""
     module, before = entry.partition(":")[0], set(sys.modules)
     if module:
         with contextlib.suppress(BaseException), _unheard():
             found = importlib.import_module(module)
             if IMPORTS_RAY.search(inspect.getsource(found)):
                 importlib.import_module("ray.tune")
-    if module not in sys.modules or needs_dynamo(sys.modules.keys() - before):
+    brought = sys.modules.keys() - before
+    if module not in sys.modules or _may_import_torch(brought):
+        _import("numpy", "torch")
+    if module not in sys.modules or needs_dynamo(brought):
         _import("torch._dynamo")
     if not module:
         return
@@ -126,16 +131,29 @@ def _import(*names: str) -> None:
 
 
 def needs_dynamo(modules: Iterable[str]) -> bool:
-    """Whether any of these modules, which user code brought with it, may call what imports torch._dynamo."""
+    """Return whether any of these modules, which user code brought with it, may call what imports torch._dynamo."""
+    return any("torch" in source and NEEDS_DYNAMO.search(source) for _, source in _sources(modules))
+
+
+def _may_import_torch(modules: Iterable[str]) -> bool:
+    """Return whether a function of user code may import torch. Installed packages are passed over: many support torch among others,
+    and those that need it have imported it."""
+    if "torch" in sys.modules:
+        return False
+    return any(
+        "site-packages" not in path.parts and USES_TORCH.search(source) for path, source in _sources(modules)
+    )
+
+
+def _sources(modules: Iterable[str]) -> Iterator[tuple[Path, str]]:
+    """Yield the files of modules written in Python, with their source."""
     for name in modules:
-        if name.startswith(OF_EVERYBODY):
+        if name.partition(".")[0] in OF_EVERYBODY or name.startswith("tuner.training"):
             continue
         with contextlib.suppress(Exception):  # what stands for a module may be anything, and answer anything
-            file = str(getattr(sys.modules[name], "__file__", None) or "")
-            source = Path(file).read_text(errors="replace") if file.endswith(".py") else ""
-            if "torch" in source and NEEDS_DYNAMO.search(source):
-                return True
-    return False
+            path = Path(str(getattr(sys.modules[name], "__file__", None) or ""))
+            if path.suffix == ".py":
+                yield path, path.read_text(errors="replace")
 
 
 def _serve(control: socket.socket, own: tuple[int, ...], package: str) -> bool:

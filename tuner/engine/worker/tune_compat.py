@@ -19,7 +19,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tuner.training import plain
 from tuner.training.channel import Channel, Metric, MetricsRefused, Reply, StopTraining, plain_metrics
 
 SESSION_MODULE = "ray.train._internal.session"
@@ -186,6 +185,8 @@ def run_class(target: type, channel: Channel) -> None:
     trainable = target(config=dict(begin.config))
     if begin.restore:
         channel.phase("restore")
+        from tuner.training import plain  # imports torch, which others need not wait for
+
         state = Path(begin.restore) / "dict_checkpoint.pt"
         trainable.load_checkpoint(plain.read(state, device=None) if state.exists() else begin.restore)
         trainable._iteration = begin.first_step
@@ -226,6 +227,8 @@ def _save_class(trainable: Any, kept: KeptCheckpoint, channel: Channel, step: in
     found = trainable.save_checkpoint(str(folder))
     try:
         if isinstance(found, dict):
+            from tuner.training import plain
+
             plain.write(found, folder / "dict_checkpoint.pt", name="save_checkpoint(...)")
         kept.take(step, folder, reply)
     except (OSError, RuntimeError) as error:  # PyTorch raises the latter where the disk is full

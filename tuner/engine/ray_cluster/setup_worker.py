@@ -1,0 +1,46 @@
+"""Start a worker of Ray with the variables of its runtime environment, without importing Ray for that.
+
+The raylet runs this program in place of Ray's own `setup_worker.py`, which imports all of Ray, half a second of a processor, before it
+runs the worker, which imports it again. A job starts two workers. `start_hook` passes the path of this file as `setup_worker_path`; the
+raylet recognizes such a program by the name of its file. A runtime environment that needs more than variables is left to Ray's program.
+"""
+
+import importlib.util
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+CONTEXT = "--serialized-runtime-env-context="
+LANGUAGE = "--language="
+#: The fields of Ray's `RuntimeEnvContext` that this program applies.
+APPLIED = ("env_vars", "py_executable")
+
+
+def main(arguments: list[str]) -> None:
+    """Become the worker. `arguments` are its program and options, and among them this program's own two."""
+    context: dict[str, Any] = next(
+        (json.loads(a[len(CONTEXT) :]) for a in arguments if a.startswith(CONTEXT)), {}
+    )
+    needs_more = any(value for name, value in context.items() if name not in APPLIED)
+    if needs_more or f"{LANGUAGE}PYTHON" not in arguments:
+        program = _program_of_ray()
+        os.execv(sys.executable, [sys.executable, program, *arguments])
+    for name, value in (context.get("env_vars") or {}).items():
+        # As Ray does it: `${NAME}` is replaced, by nothing if there is no such variable.
+        os.environ[name] = re.sub(r"\$\{[A-Z0-9_]+\}", "", os.path.expandvars(value))
+    python = context.get("py_executable") or sys.executable
+    os.execvp(python, [python, *(a for a in arguments if not a.startswith((CONTEXT, LANGUAGE)))])
+
+
+def _program_of_ray() -> str:
+    found = importlib.util.find_spec("ray")  # imports nothing
+    assert found is not None
+    assert found.origin is not None
+    return str(Path(found.origin).parent / "_private" / "workers" / "setup_worker.py")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
