@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tests.strategies import examples, spaces
 from tuner.domain.records import PastTrial
 from tuner.domain.space import Categorical, Config, Float, Int, Space
-from tuner.tuning.samplers.curve_gp import CurveGP, Data
-from tuner.tuning.samplers.curves import FLOOR, Curves
+from tuner.tuning.samplers.curve_gp import CurveGP, log_expected_improvement
+from tuner.tuning.samplers.curves import FLOOR, Curves, Data
 from tuner.tuning.samplers.encoding import UnitCube
-from tuner.tuning.samplers.model import FIRST_RANDOM, ModelSampler, log_expected_improvement
+from tuner.tuning.samplers.model import FIRST_RANDOM, ModelSampler
 from tuner.tuning.samplers.simple import RandomSampler
 
 PLANE = Space({"lr": Float(1e-4, 1, log=True), "width": Int(8, 64, log=True)})

@@ -6,6 +6,7 @@ it started ends with it.
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import inspect
 import json
@@ -82,6 +83,7 @@ def _import(question: Question, answer: int, output: int) -> NoReturn:
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # where memory runs out, this process goes before the service
     come_from(question.package)
+    gc.disable()  # while modules are imported: a tenth of the processor time
     with os.fdopen(answer, "wb") as file:
         file.write(json.dumps(describe(question.entry, question.package)).encode())
     os._exit(0)

@@ -5,14 +5,18 @@ scale for each dimension of x: what is common to all steps of a configuration, w
 or worse than its neighbours a trial is and stays. Such products are the kernels of freeze-thaw Bayesian optimisation (Swersky,
 Snoek & Adams, arXiv:1406.3896) and of FABOLAS (Klein et al., 2017).
 Hyperparameters maximise the marginal likelihood with log-normal priors (Rasmussen & Williams, 2006, chapter 5).
-"""
 
-from dataclasses import dataclass
+SciPy takes 0.6 s of a processor to import. `model` imports this module when it first needs a fit, so that a driver starts without it.
+"""
 
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import cho_solve, solve_triangular
 from scipy.optimize import minimize
+from scipy.special import log_ndtr
+from threadpoolctl import ThreadpoolController
+
+from tuner.tuning.samplers.curves import Data
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -23,16 +27,8 @@ BOUNDS = [(-3.0, 1.1), (-3.0, 1.1), (-2.3, 2.3), (-5.0, 0.5), (-5.8, -0.7)]
 BOUNDS_LENGTH = (-3.0, 3.0)
 JITTER = 1e-8
 ITERATIONS = 15
-
-
-@dataclass(frozen=True, slots=True)
-class Data:
-    """`x` (n, d) in the unit cube, `t` (n,) logarithms of steps, `y` (n,) of unit scale, `trial` (n,) whose score each is."""
-
-    x: Floats
-    t: Floats
-    y: Floats
-    trial: Ints
+# More threads make small matrices slower, and the last digit depend on their number. Made after SciPy has loaded its BLAS.
+THREADS = ThreadpoolController()
 
 
 class CurveGP:
@@ -111,6 +107,15 @@ class CurveGP:
         gradient[d + 4] = np.trace(w) * noise
         off = theta - self._prior
         return float(value + 0.5 * off @ off), gradient + off
+
+
+def log_expected_improvement(u: Floats) -> Floats:
+    """log(u·Φ(u) + φ(u)), also far below zero, where the two cancel (Ament et al., NeurIPS 2023, arXiv:2310.20708)."""
+    log_density = -0.5 * u * u - 0.5 * np.log(2 * np.pi)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        near = np.log(u * np.exp(log_ndtr(u)) + np.exp(log_density))
+        far = log_density - 2 * np.log(np.abs(u))
+    return np.asarray(np.where(u > -10, near, far), dtype=np.float64)
 
 
 def _distances(x: Floats, y: Floats) -> Floats:

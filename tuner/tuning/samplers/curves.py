@@ -10,15 +10,25 @@ import numpy.typing as npt
 from tuner.domain.records import PastTrial
 from tuner.domain.space import Config
 from tuner.domain.time import NS
-from tuner.tuning.samplers.curve_gp import Data
 from tuner.tuning.samplers.encoding import UnitCube
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 FLOOR = -1.0  # on a scale where the median is 0 and the best 1: how bad a bad trial is teaches nothing
 Lifts = list[tuple[float, float]]  # slope and offset by level
 SLOPE_WEIGHT = 3  # pairs of scores that the slope 1 is worth
 SLOPES = (0.3, 3.0)
 SHRINKS = 0.6  # an unknown gain of the mean curve against the one before it
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """`x` (n, d) in the unit cube, `t` (n,) logarithms of steps, `y` (n,) of unit scale, `trial` (n,) whose score each is."""
+
+    x: Floats
+    t: Floats
+    y: Floats
+    trial: Ints
 
 
 @dataclass(slots=True)

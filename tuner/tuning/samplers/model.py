@@ -8,19 +8,20 @@ is left; a share of the proposals is drawn at random, as no model is right about
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import log_ndtr
-from threadpoolctl import ThreadpoolController
 
 from tuner.domain.records import PastTrial
 from tuner.domain.space import Config, Space
 from tuner.tuning.samplers.base import Forecast, number_rng
-from tuner.tuning.samplers.curve_gp import CurveGP, Data
-from tuner.tuning.samplers.curves import Curves
+from tuner.tuning.samplers.curves import Curves, Data
 from tuner.tuning.samplers.encoding import UnitCube
 from tuner.tuning.samplers.simple import RandomSampler
+
+if TYPE_CHECKING:
+    from tuner.tuning.samplers.curve_gp import CurveGP
 
 Floats = npt.NDArray[np.float64]
 NOBODY = np.iinfo(np.int64).min  # the number of no trial
@@ -35,16 +36,13 @@ FIT_POINTS = 120
 REFIT_AT = 1.3  # times the rungs told at the last fit
 FORECASTS = 400  # trials that are foretold at once, the best first
 
-# A few threads more make small matrices slower, and the last digit depend on their number.
-_THREADS = ThreadpoolController()
-
 
 @dataclass(slots=True)
 class _Model:
     """As of so many tellings."""
 
     told: int
-    gp: CurveGP
+    gp: "CurveGP"
     cost_weights: Floats
     forecast: dict[int, Forecast] = field(default_factory=dict)
 
@@ -59,7 +57,7 @@ class ModelSampler:
         self._cube = UnitCube(space)
         self._random = RandomSampler(space, seed)
         self._curves = Curves(self._cube, steps, history)
-        self._gp = CurveGP(self._cube.dimensions)
+        self._gp: CurveGP | None = None
         self._fits: list[Data] = []
         self._fitted_at = 0
         self._model: _Model | None = None
@@ -70,7 +68,9 @@ class ModelSampler:
         at_random = rng.random() < RANDOM_SHARE
         config = None
         if self._knows_enough:
-            with _THREADS.limit(limits=1):
+            from tuner.tuning.samplers.curve_gp import THREADS
+
+            with THREADS.limit(limits=1):
                 config = self._candidate(np.random.default_rng(rng.randrange(2**63)), step_s, at_random)
         if config is None or not self._random.is_new(config):
             config = self._random.suggest(number)
@@ -95,7 +95,9 @@ class ModelSampler:
     def forecast(self) -> Mapping[int, Forecast] | None:
         if not self._knows_enough:
             return None
-        with _THREADS.limit(limits=1):
+        from tuner.tuning.samplers.curve_gp import THREADS
+
+        with THREADS.limit(limits=1):
             return self._fresh().forecast
 
     @property
@@ -112,14 +114,19 @@ class ModelSampler:
     def _fresh(self) -> _Model:
         if self._model is not None and self._model.told == self._curves.told:
             return self._model
+        if self._gp is None:
+            from tuner.tuning.samplers.curve_gp import CurveGP
+
+            self._gp = CurveGP(self._cube.dimensions)
+        gp = self._gp
         for data in self._fits:
-            self._gp.fit(data)
+            gp.fit(data)
         self._fits.clear()
-        self._gp.condition(self._curves.known(POINTS))
-        self._model = _Model(self._curves.told, self._gp, self._cost_weights())
+        gp.condition(self._curves.known(POINTS))
+        self._model = _Model(self._curves.told, gp, self._cost_weights())
         numbers = self._curves.best_numbers(FORECASTS)
         features = self._curves.features(numbers)
-        mean, deviation = self._gp.predict(features, self._curves.last_t, np.array(numbers, dtype=np.int64))
+        mean, deviation = gp.predict(features, self._curves.last_t, np.array(numbers, dtype=np.int64))
         pairs = zip(numbers, mean.tolist(), deviation.tolist(), strict=True)
         self._model.forecast = {number: (m, s) for number, m, s in pairs}
         return self._model
@@ -137,6 +144,8 @@ class ModelSampler:
 
     def _candidate(self, rng: np.random.Generator, step_s: float, at_random: bool) -> Config:
         """The best of those whose steps are foretold to take no longer than `step_s`; of the cheapest, where hardly any does."""
+        from tuner.tuning.samplers.curve_gp import log_expected_improvement
+
         model = self._fresh()
         points = self._candidates(rng)
         features = self._cube.features(points)
@@ -155,12 +164,3 @@ class ModelSampler:
         anywhere = rng.random((CANDIDATES, self._cube.parameters))
         past = self._curves.best_past(PAST_CANDIDATES)
         return np.vstack([anywhere, self._curves.points(past)]) if past else anywhere
-
-
-def log_expected_improvement(u: Floats) -> Floats:
-    """log(u·Φ(u) + φ(u)), also far below zero, where the two cancel (Ament et al., NeurIPS 2023, arXiv:2310.20708)."""
-    log_density = -0.5 * u * u - 0.5 * np.log(2 * np.pi)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        near = np.log(u * np.exp(log_ndtr(u)) + np.exp(log_density))
-        far = log_density - 2 * np.log(np.abs(u))
-    return np.asarray(np.where(u > -10, near, far), dtype=np.float64)
