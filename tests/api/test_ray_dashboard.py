@@ -14,6 +14,7 @@ from tests import fakes
 from tests.fakes import KEY, FakeService
 from tests.listening import listening
 from tuner.service.cluster import Door
+from tuner.store import launches
 
 service, client = fakes.fixtures("module")
 TOKEN = "ray_token_that_nobody_is_shown"
@@ -114,7 +115,7 @@ def test_it_is_asked_with_rays_token_and_nothing_of_who_asks(client: TestClient,
     assert KEY not in str(asked)
 
 
-def test_nothing_that_comes_back_has_rays_token(client: TestClient, head: Head) -> None:
+def test_nothing_that_comes_back_has_rays_token(service: FakeService, client: TestClient, head: Head) -> None:
     for path in (
         "",
         "api/jobs/",
@@ -126,8 +127,13 @@ def test_nothing_that_comes_back_has_rays_token(client: TestClient, head: Head) 
         answer = client.get(f"/ray/{path}")
         assert TOKEN not in f"{answer.headers} {answer.text}"
         assert not {"set-cookie", "x-inside", "keep-alive", "server"} & set(answer.headers)
-    link = client.get("/v1/jobs/" + fakes.submit(client)).json()["links"]["ray_dashboard"]
-    assert link == "/ray/"
+    job = fakes.submit(client)
+    link = client.get(f"/v1/jobs/{job}").json()["links"]["ray_dashboard"]
+    assert link == "/ray/#/jobs", "it was not launched yet"
+    with service.database.write("test") as db:
+        launches.submitted(db, job, 1, service.now())
+    link = client.get(f"/v1/jobs/{job}").json()["links"]["ray_dashboard"]
+    assert link == f"/ray/#/jobs/{job}-1", "the route of a job in Ray's dashboard"
     assert TOKEN not in repr(Door(head.url, TOKEN))
 
 

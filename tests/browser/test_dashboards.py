@@ -9,7 +9,9 @@ from playwright.sync_api import BrowserContext, Page, expect
 from tests import fakes
 from tests.api.test_ray_dashboard import Head, serving
 from tests.browser.conftest import Site
+from tests.fakes import KEY
 from tests.mirrors.following import mirror_all
+from tuner import web
 from tuner.mirrors.optuna import OptunaMirror
 
 pytestmark = [pytest.mark.browser, pytest.mark.needs("chromium")]
@@ -60,8 +62,20 @@ def test_the_link_on_the_page_opens_rays_dashboard(
     with context.expect_page() as opened:
         page.get_by_role("link", name="Ray dashboard").click()
     shown = opened.value
-    expect(shown).to_have_url(f"{mirrored.url}ray/")
+    expect(shown).to_have_url(f"{mirrored.url}ray/#/jobs/{mirrored.job}-1")  # type: ignore[attr-defined]
     expect(shown.get_by_text('{"path": "/"}')).to_be_visible()
     method, path, headers = head.asked[0]
     assert (method, path, headers["authorization"]) == ("GET", "/", f"Bearer {head.token}")
     assert "cookie" not in headers
+
+
+def test_an_address_with_a_key_leads_to_rays_dashboard(
+    context: BrowserContext, mirrored: Site, head: Head
+) -> None:
+    page = context.new_page()
+    page.goto(web.ray_address(mirrored.url.rstrip("/"), KEY, mirrored.job))  # type: ignore[attr-defined]
+    expect(page).to_have_url(f"{mirrored.url}ray/#/jobs/{mirrored.job}-1")  # type: ignore[attr-defined]
+    expect(page.get_by_text('{"path": "/"}')).to_be_visible()
+    page.goto("about:blank")
+    page.goto(web.ray_address(mirrored.url.rstrip("/"), "", ""))
+    expect(page).to_have_url(f"{mirrored.url}ray/")

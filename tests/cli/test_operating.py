@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.cli.conftest import Tuner
 from tuner.cli.main import app
 from tuner.store.database import Database, newest_revision
 
@@ -108,3 +109,25 @@ def test_a_service_with_storage_that_it_cannot_write_to_does_not_start(
     said = CliRunner().invoke(app, ["serve"])
     assert said.exit_code == 1
     assert "TUNER_STORAGE names it" in said.stderr
+
+
+def test_dashboard_opens_rays_page_of_a_job_without_the_key(
+    tuner: Tuner, done: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) is None)
+    monkeypatch.setenv("DISPLAY", ":0")
+    found = tuner("dashboard", done)
+    assert (found.exit_code, found.stderr) == (0, "")
+    assert [found.stdout.strip()] == opened == [f"http://tuner/#/ray/{done}"]
+
+
+def test_dashboard_prints_the_address_if_no_browser_can_be_opened(
+    tuner: Tuner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    found = tuner("dashboard")
+    assert (found.exit_code, found.stdout) == (0, "http://tuner/#/ray/\n")
+    assert "Open the address above" in found.stderr
+    assert tuner("dashboard", "job_none").exit_code == 1

@@ -30,7 +30,7 @@ def test_the_cluster_is_told_whose_job_it_is_and_what_it_may_spend(
     one_pass(service)
     told = service.cluster.told_about[f"{job}-1"]
     shown = client.get(f"/v1/jobs/{job}").json()
-    assert told["name"] == shown["name"]
+    assert told["job_name"] == shown["name"]
     assert float(told["budget_usd"]) == shown["budget"]["usd"]
     assert "owner" not in told
 

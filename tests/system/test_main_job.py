@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.system import books
-from tests.system.serving import Served, job
+from tests.system.serving import Served, job, until
 from tuner.engine.ray_cluster import Dashboard, LocalHead
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
@@ -20,6 +21,7 @@ def test_a_job_spends_its_budget_and_not_a_micro_dollar_more(served: Served) -> 
     asked = job("steady:train", budget={"usd": 0.0006}, constants={"step_s": 0.1}, tags={"owner": "alice"})
     submitted = served.client.submit(asked, idempotency_key="once")
     assert served.client.submit(asked, idempotency_key="once").id == submitted.id
+    until("Ray's dashboard shows what the worker does", lambda: shows_work(served))
     ended = served.finished(submitted.id)
     assert (ended.state, ended.stop_reason) == ("succeeded", "budget_usd"), ended.detail
     assert 0.97 * 600 <= books.micro(ended.spend.usd) <= 600
@@ -41,13 +43,28 @@ def test_a_job_spends_its_budget_and_not_a_micro_dollar_more(served: Served) -> 
     )
 
 
+def shows_work(served: Served) -> bool:
+    """Whether an actor of the job shows its trial, step and cost. Ray forgets them when the actor dies."""
+    local = LocalHead(served.home)
+    ray = Dashboard(local.find_or_start().dashboard_url, local.token, timeout_s=60)
+    actors = ray.get("/logical/actors")["data"]["actors"].values()
+    ray.close()
+    texts = [one["reprName"] for one in actors if one["actorClass"] == "Worker of test"]
+    work = r"test: trial_\d{5}, attempt \d+, step \d+, \$0\.\d{6}"
+    return any(re.fullmatch(work, text) for text in texts)
+
+
 def check_what_ray_shows(served: Served, job_id: str) -> None:
-    """Ray's dashboard names the job, whose it is and its budget; its actor, and each attempt that the actor was given."""
+    """Ray's dashboard shows the job's name, owner, budget and spend, its workers, and each attempt that a worker was given."""
     local = LocalHead(served.home)
     ray = Dashboard(local.find_or_start().dashboard_url, local.token, timeout_s=60)
     (told,) = [one for one in ray.get("/api/jobs/") if one["submission_id"] == f"{job_id}-1"]
     assert told["metadata"]["tuning_job"] == job_id
     assert (told["metadata"]["owner"], told["metadata"]["budget_usd"]) == ("alice", "0.0006")
+    assert told["metadata"]["job_name"] == "test"
+    spent = served.client.job(job_id).spend.usd
+    until("the spend is final", lambda: float(metadata(ray, job_id)["spent_usd"]) == spent)
+    assert served.client.job(job_id).links.ray_dashboard == f"/ray/#/jobs/{job_id}-1"
     assert f"tuner.service.driver --job {job_id} " in told["entrypoint"]
     of_job = (
         f"filter_keys=job_id&filter_predicates=%3D&filter_values={told['job_id']}&detail=true&limit=10000"
@@ -60,6 +77,11 @@ def check_what_ray_shows(served: Served, job_id: str) -> None:
     attempts = sum(trial.attempts for trial in served.client.trials(job_id))
     assert attempts >= len(begun) > len(named)
     ray.close()
+
+
+def metadata(ray: Dashboard, job_id: str) -> dict[str, str]:
+    found: dict[str, str] = ray.get(f"/api/jobs/{job_id}-1")["metadata"]
+    return found
 
 
 def trained_as_printed(served: Served, job_id: str) -> Any:

@@ -11,6 +11,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "demo": ("tuner demo", "tuner demo --usd 0.01 --trainable trainables.digits_mlp:train"),
     "migrate": ("tuner migrate", "tuner migrate --to 0021"),
     "doctor": ("tuner doctor",),
+    "dashboard": ("tuner dashboard", "tuner dashboard JOB --no-open"),
     "backup": ("tuner backup tuner-2026-01-31.backup",),
     "restore": ("tuner restore tuner-2026-01-31.backup", "tuner restore tuner-2026-01-31.backup --replace"),
     "submit": ("tuner submit digits.yaml --wait", "tuner submit - --json"),

@@ -23,7 +23,7 @@ from tuner.cli.examples import add_examples
 from tuner.cli.frame import PROJECT, Frame, connect, with_problems
 from tuner.cli.job_yaml import read_job
 from tuner.cli.logs import logs
-from tuner.cli.operating import doctor, migrate
+from tuner.cli.operating import dashboard, doctor, migrate
 from tuner.cli.packages import packages
 from tuner.cli.people import keys, members, projects, users, whoami
 from tuner.cli.pilot import pilot
@@ -68,7 +68,7 @@ GROUPS = {
     ),
     "Money": ("bill", "ledger", "spend", "budgets", "quota", "advice"),
     "Plan": ("plan", "estimate", "prices", "simulate"),
-    "Operate": ("serve", "stop", "cluster", "preempt", "doctor", "migrate", "backup", "restore"),
+    "Operate": ("serve", "stop", "dashboard", "cluster", "preempt", "doctor", "migrate", "backup", "restore"),
     "Access": ("whoami", "projects", "users", "members", "keys", "audit"),
 }
 
@@ -311,6 +311,7 @@ app.command()(audit)
 app.command()(advice)
 app.command()(simulate)
 app.command()(cluster)
+app.command()(dashboard)
 app.command()(doctor)
 app.command()(migrate)
 app.command()(backup)

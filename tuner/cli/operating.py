@@ -1,12 +1,19 @@
-"""`tuner doctor` and `tuner migrate`: what an operator does around a service."""
+"""`tuner doctor`, `tuner migrate` and `tuner dashboard`: what an operator does around a service."""
 
+import os
+import sys
+import webbrowser
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from tuner.cli.frame import Frame, with_problems
+from tuner import web
+from tuner.cli import completing
+from tuner.cli.frame import Frame, connect, with_problems
+from tuner.cli.words import harmless
+from tuner.domain.errors import Unavailable
 from tuner.settings import Settings
 
 if TYPE_CHECKING:
@@ -27,6 +34,48 @@ def migrate(to: To = None, as_json: Json = False) -> None:
     settings = Settings.from_env()
     done = upkeep.migrate(settings) if to is None else upkeep.downgrade(settings, to)
     Frame(as_json).show(done, _migrated)
+
+
+@with_problems
+def dashboard(
+    job: Annotated[
+        str,
+        typer.Argument(
+            metavar="[JOB]",
+            help="Show this job. Without one, Ray's overview is shown.",
+            autocompletion=completing.jobs,
+        ),
+    ] = "",
+    open_browser: Annotated[
+        bool, typer.Option("--open/--no-open", help="Open a browser, if this machine has one.")
+    ] = True,
+) -> None:
+    """Open Ray's dashboard in a browser, and print its address."""
+    client = connect()
+    if not job:
+        client.whoami()  # fails if the service does not answer or refuses the key
+    elif client.job(job).links.ray_dashboard is None:
+        raise Unavailable(
+            "the Ray cluster is still starting, or this key may not see the jobs of all projects"
+        )
+    # On a terminal the address carries the key, as that of the page does. A browser is not started with it: other users of this
+    # machine see the arguments of processes. The page asks for the key if the browser does not have it.
+    key = _key() if sys.stdout.isatty() else ""
+    typer.echo(harmless(web.ray_address(client.url, key, job)))
+    if open_browser and not (_has_display() and webbrowser.open(web.ray_address(client.url, "", job))):
+        typer.echo("No browser could be opened here. Open the address above in one.", err=True)
+
+
+def _key() -> str:
+    from tuner.client.http import address
+
+    return address(None, None).headers.get("Authorization", "").removeprefix("Bearer ")
+
+
+def _has_display() -> bool:
+    return sys.platform in ("darwin", "win32") or bool(
+        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    )
 
 
 @with_problems

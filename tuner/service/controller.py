@@ -12,12 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tuner.domain.errors import Fenced, TunerError
 from tuner.domain.line import Waiting
-from tuner.domain.money import MS_PER_HOUR
 from tuner.domain.quota import Quota
 from tuner.domain.time import NS, Instant
 from tuner.domain.window import Window
 from tuner.engine.code_digest import code_of
-from tuner.engine.ray_cluster import JobStatus, Node
+from tuner.engine.ray_cluster import JobStatus, Node, money_metadata
 from tuner.engine.recovery import lost_since
 from tuner.service.cluster import import_path
 from tuner.service.leading import Term
@@ -330,14 +329,13 @@ def is_full(quota: Quota | None, under_way: Iterable[JobRow], row: JobRow) -> bo
 
 
 def about(row: JobRow) -> dict[str, str]:
-    """Whose job it is and what it may spend, for those who look at the cluster."""
-    budget = row.budget
+    """Describe a job for Ray's dashboard, which shows `job_name` in its list. Its driver adds the spend."""
     found = {
-        "name": row.spec.name,
+        "job_name": row.spec.name,
         "trainable": row.spec.trainable,
+        "project": row.project,
         "owner": row.tags.get("owner"),
-        "budget_usd": None if budget.usd is None else f"{budget.usd.usd:g}",
-        "budget_gpu_hours": None if budget.gpu_ms is None else f"{budget.gpu_ms / MS_PER_HOUR:g}",
+        **money_metadata(row.budget),
     }
     return {key: value for key, value in found.items() if value is not None}
 

@@ -7,6 +7,7 @@ from tuner.mirrors.optuna_dashboard import OptunaDashboard as OptunaDashboard
 from tuner.service.wiring import Service
 from tuner.settings import Settings
 from tuner.store import jobs
+from tuner.store.launches import Launch
 
 OPTUNA = "/optuna"
 RAY = "/ray"
@@ -31,9 +32,12 @@ def optuna_link(settings: Settings, job: str) -> str | None:
     return f"{OPTUNA}/jobs/{job}" if has_optuna_dashboard(settings) else None
 
 
-def ray_link(service: Service) -> str | None:
-    """None while there is no cluster yet."""
-    return None if service.cluster.dashboard_door() is None else f"{RAY}/"
+def ray_link(service: Service, launch: Launch | None) -> str | None:
+    """Return the page of a job's newest Ray Job, or Ray's list of jobs if none was submitted yet. None while there is no cluster."""
+    if service.cluster.dashboard_door() is None:
+        return None
+    submission = None if launch is None else launch.newest_submission
+    return f"{RAY}/#/jobs" if submission is None else f"{RAY}/#/jobs/{submission}"
 
 
 def optuna_study(service: Service, dashboard: OptunaDashboard, job: str) -> int | None:

@@ -175,7 +175,7 @@ def views_of(db: Connection, service: Service, rows: Sequence[JobRow]) -> list[J
             came[row.id].best,
             row.running_ns(now),
             waits[row.id],
-            ray_link(service) if with_links else None,
+            ray_link(service, standings[row.id].launch) if with_links else None,
             optuna_link(service.settings, row.id) if with_links else None,
         )
         for row in rows

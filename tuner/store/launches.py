@@ -35,6 +35,12 @@ class Launch:
     def submission_id(self) -> str:
         return f"{self.job}-{self.epoch}"
 
+    @property
+    def newest_submission(self) -> str | None:
+        """The id of the newest Ray Job that was submitted, or None if there was none."""
+        epoch = self.epoch - 1 if self.state == "wanted" else self.epoch
+        return f"{self.job}-{epoch}" if epoch else None
+
     def is_due(self, now: Instant) -> bool:
         """Wanted, and not put off. One that was ordered later than now was so before the clock was set back: what that says of when
         it begins is void."""

@@ -6,7 +6,7 @@ Nothing here imports Ray: the service speaks to a cluster over its dashboard's H
 from tuner.engine.ray_cluster.cluster_file import ClusterFile, KeptCluster, KeptNode
 from tuner.engine.ray_cluster.dashboard import Dashboard, RayUnavailable, cluster_token, dashboard_url
 from tuner.engine.ray_cluster.head import Head, LocalHead
-from tuner.engine.ray_cluster.jobs import JobStatus, RayJobs
+from tuner.engine.ray_cluster.jobs import JobStatus, RayJobs, money_metadata
 from tuner.engine.ray_cluster.labels import Market
 from tuner.engine.ray_cluster.local_cluster import LocalCluster
 from tuner.engine.ray_cluster.local_node import NodeSpec
@@ -37,6 +37,7 @@ __all__ = [
     "dashboard_url",
     "fits",
     "misfit",
+    "money_metadata",
     "node_types_of",
     "nodes",
     "ray_of",

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 from urllib.parse import quote
 
+from tuner.domain.budget import Budget
+from tuner.domain.money import MS_PER_HOUR, Cost
 from tuner.engine.ray_cluster.dashboard import Dashboard
 
 JobStatus = Literal["pending", "running", "succeeded", "failed", "stopped", "unknown"]
@@ -73,6 +75,23 @@ class RayJobs:
     def _info(self, submission_id: str) -> dict[str, Any]:
         answer = self._dashboard.call("GET", _path(submission_id))
         return {} if answer.status_code == 404 else dict(self._dashboard.json(answer))
+
+
+def money_metadata(budget: Budget, posted: Cost | None = None) -> dict[str, str]:
+    """Describe a job's budget, and its spend if that is known, in the metadata of its Ray Job."""
+    found: dict[str, str] = {}
+    if budget.usd is not None:
+        found["budget_usd"] = _decimal(budget.usd.usd)
+    if budget.gpu_ms is not None:
+        found["budget_gpu_hours"] = _decimal(budget.gpu_ms / MS_PER_HOUR)
+    if posted is not None:
+        found["spent_usd"] = _decimal(posted.usd.usd)
+        found["spent_gpu_hours"] = _decimal(posted.gpu_ms / MS_PER_HOUR)
+    return found
+
+
+def _decimal(value: float) -> str:
+    return f"{value:.6f}".rstrip("0").rstrip(".")
 
 
 def _path(submission_id: str) -> str:

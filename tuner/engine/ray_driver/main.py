@@ -10,7 +10,7 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -18,6 +18,7 @@ import ray
 
 from tuner.domain.errors import Fenced, TunerError, Unavailable
 from tuner.domain.events import Asked
+from tuner.domain.money import ZERO
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
 from tuner.domain.window import Window
@@ -27,18 +28,19 @@ from tuner.engine.heirs import Heirs
 from tuner.engine.landing import Find, Landing
 from tuner.engine.loop import Loop
 from tuner.engine.placement import Places
-from tuner.engine.ray_cluster import node_types_of
+from tuner.engine.ray_cluster import money_metadata, node_types_of
 from tuner.engine.ray_driver.actuator import Actuator
 from tuner.engine.ray_driver.inheritance import HEIRS_MAX, Copier, heirs_of
 from tuner.engine.ray_driver.machines import Machines
 from tuner.engine.ray_driver.orders import MemoryLimit, Orders, package_of
+from tuner.engine.ray_driver.ray_display import RayDisplay, Spend
 from tuner.engine.ray_driver.seat import Seat
 from tuner.engine.ray_driver.spot_gate import SpotGate
 from tuner.engine.ray_driver.tuning_run import run_tune
 from tuner.engine.recovery import recover
 from tuner.engine.world import Terms
 from tuner.settings import Settings, release
-from tuner.store import jobs, launches, quotas
+from tuner.store import jobs, launches, ledger, quotas
 from tuner.store.database import Database
 from tuner.store.heirs import heritages
 from tuner.store.history import past_trials
@@ -93,6 +95,14 @@ class Post:
             ran_ns = jobs.running_ns(db, self.job, Instant(time.time_ns()))
         limit_ns = wanted.budget.wall_clock_ns
         return wanted.wish not in ("pause", "cancel") and (limit_ns is None or ran_ns < limit_ns)
+
+    def spend(self, trials: Collection[str]) -> Spend:
+        """Read what the job spent, and what these trials did, for Ray's dashboard."""
+        with self.database.read() as db:
+            money = money_metadata(jobs.control(db, self.job).budget, ledger.account(db, self.job).posted)
+            by_trial = {trial: ledger.posted_by_kind(db, self.job, trial).values() for trial in trials}
+        posted = {trial: sum((one.usd for one in costs), start=ZERO) for trial, costs in by_trial.items()}
+        return Spend(money, posted)
 
     def losses(self, market: str) -> Losses:
         with self.database.read() as db:
@@ -153,8 +163,11 @@ class Heart(threading.Thread):
 class Attention:
     """Looks, a few times a second, whether somebody wants something else of the job, and lets time pass for the loop."""
 
-    def __init__(self, loop: Loop, journal: SqlJournal, post: Post, heart: Heart) -> None:
+    def __init__(
+        self, loop: Loop, journal: SqlJournal, post: Post, heart: Heart, display: RayDisplay
+    ) -> None:
         self._loop, self._journal, self._post, self._heart = loop, journal, post, heart
+        self._display = display
         self._wish: str | None = None
         self._next = 0.0
 
@@ -163,6 +176,7 @@ class Attention:
         if now < self._next or self._loop.end is not None:
             return
         self._next = now + LOOK_S
+        self._display.turn(now)
         control = self._post.control()
         if control.budget_version != self._journal.budget_version:
             self._journal.budget_version = control.budget_version
@@ -305,7 +319,8 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
         row = replace(row, concurrency=quotas.get(db, row.project).width(row.concurrency))
     find, places = finder(settings, row), _places(row, machines)
     loop, journal, actuator = rebuild(post, settings, row, heart, died_at=died_at, find=find, places=places)
-    attention = Attention(loop, journal, post, heart)
+    display = RayDisplay(row.spec.name, f"{post.job}-{post.epoch}", loop, post.spend)
+    attention = Attention(loop, journal, post, heart, display)
     if loop.end is None:
         run_tune(
             row.spec,
@@ -313,7 +328,9 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
             actuator,
             package=package_of(row, settings.storage),
             concurrency=row.concurrency,
+            display=display,
             each_turn=attention.turn,
         )
+        display.close()
     heart.stop()
     return 0 if loop.end is not None else 1

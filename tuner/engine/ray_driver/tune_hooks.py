@@ -25,6 +25,7 @@ from tuner.engine.messages import ENDED, Progress
 from tuner.engine.ray_driver.actuator import Actuator, actor_sender
 from tuner.engine.ray_driver.attached import Attached
 from tuner.engine.ray_driver.deaths import kill_worker, node_of, went_with_its_machine
+from tuner.engine.ray_driver.ray_display import RayDisplay
 from tuner.engine.worker.actor import TOLD
 from tuner.engine.world import Assignment
 
@@ -260,14 +261,16 @@ class Messenger(Unrecorded, TrialScheduler):
 class Greeter(Unrecorded, Callback):
     """Looks at the worker's machine, and tells it what it is to do, before Tune has it train."""
 
-    def __init__(self, loop: Loop, actuator: Actuator, attached: Attached) -> None:
+    def __init__(self, loop: Loop, actuator: Actuator, attached: Attached, display: RayDisplay) -> None:
         self._loop, self._actuator, self._attached = loop, actuator, attached
+        self._display = display
 
     @or_die
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         name, attempt, actor = trial.config["trial"], trial.config["attempt"], trial.temporary_state.ray_actor
         lease_ns = self._loop.landed(name, attempt, self._attached.landed(name, attempt, actor))
         self._actuator.started(name, actor_sender(actor), lease_ns)
+        self._display.assign(actor._actor_id.binary(), name, attempt)
 
 
 def _live_trial(tune: Any, name: str, attempt: int) -> Trial | None:

@@ -1,6 +1,5 @@
 """One run of Ray Tune that carries out what the loop wants, until the loop is at its end."""
 
-import functools
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,6 +12,7 @@ from tuner.domain.job import JobSpec, Resources
 from tuner.engine.loop import Loop
 from tuner.engine.ray_driver.actuator import Actuator
 from tuner.engine.ray_driver.attached import Attached
+from tuner.engine.ray_driver.ray_display import RayDisplay
 from tuner.engine.ray_driver.tune_hooks import Assigner, Greeter, Messenger
 from tuner.engine.scratch import Scratch
 from tuner.engine.worker.actor import Worker
@@ -25,6 +25,7 @@ def run_tune(
     *,
     package: Mapping[str, str] | None,
     concurrency: int,
+    display: RayDisplay,
     each_turn: Callable[[], None],
 ) -> None:
     """Returns when the loop has ended and all workers are gone. `package`: what workers are told of it."""
@@ -34,7 +35,7 @@ def run_tune(
     folder, attached = Scratch("tune"), Attached()
     try:
         tune.Tuner(
-            tune.with_resources(Worker, functools.partial(_placement, spec.resources)),
+            worker_class(spec),
             tune_config=tune.TuneConfig(
                 search_alg=Assigner(loop, actuator, shared, each_turn),
                 scheduler=Messenger(loop, actuator, attached, each_turn),
@@ -46,7 +47,7 @@ def run_tune(
             run_config=tune.RunConfig(
                 name="run",
                 storage_path=str(folder.path),
-                callbacks=[Greeter(loop, actuator, attached)],
+                callbacks=[Greeter(loop, actuator, attached, display)],
                 failure_config=tune.FailureConfig(max_failures=0),
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                 verbose=0,
@@ -60,6 +61,18 @@ def _not_counted(callbacks: object) -> bool:
     """For its usage statistics, which nobody is sent, Ray looks what each callback is an instance of, and imports MLflow, Weights &
     Biases and Comet for that wherever they are installed: seconds at the start of each job."""
     return False
+
+
+def worker_class(spec: JobSpec) -> type[Worker]:
+    """Make a class of workers that asks for the resources of a trial, and is named for its job in Ray's dashboard."""
+
+    class JobWorker(Worker):
+        @classmethod
+        def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
+            return _placement(spec.resources, config)
+
+    JobWorker.__name__ = JobWorker.__qualname__ = f"Worker of {spec.name}"
+    return JobWorker
 
 
 def _placement(size: Resources, config: Mapping[str, Any]) -> PlacementGroupFactory:

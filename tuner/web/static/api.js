@@ -3,12 +3,13 @@
 const NAME = "tuner.key";
 const tabs = new BroadcastChannel("tuner");
 
-/** A key given behind the # is kept and taken out of the address, where it would be seen and bookmarked. */
+/** Keep a key given behind the #, and take it out of the address, where it would be seen and bookmarked. */
 export function takeKey() {
-  const given = /^#key=([^&]+)(?:&job=([A-Za-z0-9_-]+))?$/.exec(location.hash);
+  const given = /^#key=([^&]+)(?:&(job|ray)=([A-Za-z0-9_-]*))?$/.exec(location.hash);
   if (given === null) return;
   setKey(decodeURIComponent(given[1]));
-  history.replaceState(null, "", given[2] ? `#/jobs/${given[2]}` : "#/");
+  const [, , where, job] = given;
+  history.replaceState(null, "", !where ? "#/" : where === "job" ? `#/jobs/${job}` : `#/ray/${job}`);
 }
 
 export function key() {

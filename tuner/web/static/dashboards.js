@@ -1,6 +1,6 @@
 // Dashboards that the service shows itself. A link carries no header: the key is turned into a cookie for them before one is opened.
 
-import { ask } from "./api.js";
+import { ask, call } from "./api.js";
 
 const PATHS = ["/optuna/", "/ray/"];
 
@@ -11,6 +11,15 @@ export async function openDashboard(url) {
   await ask("/session", { method: "POST" }).catch(() => {});
   if (tab === null) location.assign(url);
   else tab.location.replace(url);
+}
+
+/** Leave the page for Ray's dashboard: for the page of this job in it, if one is named. Return false if there is none. */
+export async function goToRay(job) {
+  const url = job ? (await call(`/jobs/${job}`)).links.ray_dashboard : "/ray/";
+  if (!url) return false;
+  await ask("/session", { method: "POST" });
+  location.replace(url);
+  return true;
 }
 
 function onClick(event) {

@@ -200,7 +200,8 @@ class JobPage {
     this.running = this.facts.children[0].children[1];
     const links = Object.entries({ "Ray dashboard": job.links.ray_dashboard, "Optuna dashboard": job.links.optuna_dashboard })
       .filter(([, url]) => url && (url.startsWith("/") || /^https?:/.test(url)));
-    if (this.links.childElementCount !== links.length)
+    const shown = [...this.links.children].map((link) => link.getAttribute("href"));
+    if (shown.join() !== links.map(([, url]) => url).join())
       fill(this.links, links.map(([name, url]) => h("a", { href: url, target: "_blank", rel: "noopener" }, `${name} ↗`)));
     this.actions.update();
   }

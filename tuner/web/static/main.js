@@ -1,7 +1,7 @@
 // Which page is shown, and the key.
 
 import { call, key, setKey, takeKey } from "./api.js";
-import "./dashboards.js";
+import { goToRay } from "./dashboards.js";
 import { fill, h, loading, problem } from "./dom.js";
 import { jobPage } from "./job.js";
 import { jobsPage } from "./jobs.js";
@@ -20,10 +20,16 @@ async function route() {
   if (key() === "") { askKey(); return; }
   learnRole();
   const job = /^jobs\/([A-Za-z0-9_-]+)(?:\?(.*))?$/.exec(path);
+  const ray = /^ray(?:\/([A-Za-z0-9_-]*))?$/.exec(path);
   const place = h("div", {}, loading());
   try {
     fill(main, place);
     let left;
+    if (ray) {
+      if (await goToRay(ray[1])) return;
+      location.replace(`#/jobs/${ray[1]}`);
+      return;
+    }
     if (job) left = await jobPage(place, job[1], new URLSearchParams(job[2] ?? ""));
     else if (path === "new") left = await newPage(place);
     else if (path === "spend") left = await spendPage(place);
