@@ -17,9 +17,12 @@ from tests.cli.conftest import Tuner
 from tests.cli.test_watch_state import job, report, row, spend
 from tests.fakes import FakeService
 from tuner.cli import watch
-from tuner.cli.watch.follow import LOST, Follower
+from tuner.cli.watch.follow import Follower
 from tuner.cli.watch.plain import Log
 from tuner.client import Client, Event
+
+SINCE = datetime(2026, 1, 1, 11, 58, 3)
+NOTE = "The service has not answered since 11:58:03; trying again. The job runs on without it."
 
 
 class Hands:
@@ -117,14 +120,18 @@ def test_a_log_has_bests_states_preemptions_and_failures_and_progress_now_and_th
     assert told(share(0.2)) == []
     assert len(told(after_s=31)) == 1
     assert told(after_s=5) == []
+    follower.on_connection = log.connection
     for is_there in (True, False, False, True):
-        log.connection(is_there)
-    assert [line[10:] for line in written] == [LOST, "connected again"]
+        if not is_there:
+            follower.silence(SINCE)
+        follower.connection(is_there)
+    assert [line[10:] for line in written] == [NOTE, "The service answers again."]
 
 
-def test_a_screen_says_that_the_connection_is_lost_until_it_is_back(follower: Follower) -> None:
+def test_a_screen_says_since_when_the_service_does_not_answer_until_it_does(follower: Follower) -> None:
+    follower.silence(SINCE)
     follower.connection(False)
-    assert follower.view().note == LOST
+    assert follower.view().note == NOTE
     follower.connection(True)
     assert follower.view().note == ""
 

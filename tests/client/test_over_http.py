@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -40,12 +42,18 @@ class Handler(BaseHTTPRequestHandler):
         after = self.headers.get("Last-Event-ID")
         self.server.told.append(after)
         left = [one for one in EVENTS if one[2] is None or one[2] > int(after or 0)]
+        hangs = self.server.hangs.pop(0) if self.server.hangs else None
+        if hangs == "headers":
+            self.server.over.wait(60)
+            return
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         self._chunk(frame(*left[0]))
-        if len(left) == 1:
+        if hangs == "lines":
+            self.server.over.wait(60)
+        elif len(left) == 1:
             self._chunk(b"")
         else:
             self._chunk(frame(*left[1])[:9])
@@ -86,6 +94,8 @@ class Service(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.asked, self.told = 0, list[str | None]()
         self.tar = b""
+        self.hangs = list[str]()  # where the next streams stop answering
+        self.over = Event()
 
 
 def frame(kind: str, data: dict[str, Any], number: int | None) -> bytes:
@@ -97,6 +107,7 @@ def frame(kind: str, data: dict[str, Any], number: int | None) -> bytes:
 def service() -> Iterator[Service]:
     with listening(Service()) as made:
         yield made
+        made.over.set()
 
 
 @pytest.fixture(params=[False, True], ids=["answers", "is awaited"])
@@ -109,6 +120,20 @@ def test_a_stream_that_breaks_in_a_frame_goes_on_without_a_gap(client: Both, ser
     found = list(client.events("job_1"))
     assert [(one.type, one.data, one.id) for one in found] == EVENTS
     assert service.told == [None, "3", "5"]
+
+
+def test_a_stream_that_stays_silent_is_reported_and_continued(
+    client: Both, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.client.follow.SILENT_S", 0.2)
+    service.hangs += ["lines", "headers"]
+    told: list[object] = []
+    began = datetime.now().astimezone()
+    found = list(client.events("job_1", on_connection=told.append, on_silence=told.append))
+    assert [(one.type, one.data, one.id) for one in found] == EVENTS
+    assert service.told == [None, "3", "3", "5"]
+    assert [one for one in told if isinstance(one, bool)] == [True, False, False, True, False, True]
+    assert all(one >= began for one in told if isinstance(one, datetime))
 
 
 def test_who_is_asked_to_come_later_does(client: Both, service: Service) -> None:

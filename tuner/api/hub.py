@@ -9,12 +9,15 @@ Everything here runs in one event loop; feeds of different loops know nothing of
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
 LOOK_S = 0.25
-ALIVE_S = 15.0
+# Clients take a stream without a line for 4 s for one of a service that does not answer.
+ALIVE_S = 2.0
 BEGIN = b"retry: 1000\n\n"
+ALIVE = b": still here\n\n"
 BEHIND = 100  # pieces that may wait for a watcher: half a minute of a busy job
 log = logging.getLogger("tuner.api")
 
@@ -194,7 +197,11 @@ class Hub:
         watcher: _Watcher | None = None
         try:
             yield BEGIN
-            await feed.ready.wait()
+            while not feed.ready.is_set():
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(feed.ready.wait(), ALIVE_S)
+                    break
+                yield ALIVE
             watcher = feed.register()
             until, standing = feed.seq, feed.standing()
             at = after if after <= until else min(after, await source.newest())
@@ -219,7 +226,7 @@ async def _rest(watcher: _Watcher, at: int) -> AsyncIterator[bytes]:
         try:
             told = await watcher.next()
         except TimeoutError:
-            yield b": still here\n\n"
+            yield ALIVE
             continue
         if told is None:
             return

@@ -4,6 +4,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import httpx2
@@ -120,18 +121,32 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
     ) -> Steps[JobFacts]:
         """Until the job has ended or is paused. `progress` shows how far it is: in place in a notebook, by lines on standard error
         elsewhere; None: where somebody looks. Raises TimeoutError."""
-        path, seen = path_of(job), progress_of(wanted=progress)
+        path, show = path_of(job), progress_of(wanted=progress)
         return follow.wait(
-            lambda: self._ask_job("GET", path), id_of(job), timeout_s=timeout_s, until=until, seen=seen
+            lambda limit_s: self._ask_job("GET", path, limit_s=limit_s),
+            id_of(job),
+            timeout_s=timeout_s,
+            until=until,
+            show=show,
         )
 
     @series
     def events(
-        self, job: AnyJob, *, after: int | None = None, on_connection: Callable[[bool], None] | None = None
+        self,
+        job: AnyJob,
+        *,
+        after: int | None = None,
+        on_connection: Callable[[bool], None] | None = None,
+        on_silence: Callable[[datetime], None] | None = None,
+        patience_s: float = follow.RESTART_S,
     ) -> Series[follow.Event]:
-        """Until the job has ended and all is told; goes on behind the last event by itself when the connection breaks, which
-        `on_connection` is told: False when it broke, True when the service answers again."""
-        return follow.events(self.url, path_of(job, "/events"), after, on_connection)
+        """Yield the job's events until it has ended. If the connection breaks, or the service sends nothing for 4 seconds, reconnect
+        and continue behind the last event.
+
+        `on_connection` is called with False when the service does not answer, and with True when it answers again. `on_silence` is
+        called before, with the time of the last answer. ApiError if it does not answer for `patience_s`."""
+        path = path_of(job, "/events")
+        return follow.events(self.url, path, after, on_connection, on_silence, patience_s)
 
     # Answers
 

@@ -4,11 +4,13 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeVar
 
 import httpx2
 
 from tuner.client.http import ApiError, problem_of, silent
+from tuner.client.progress import Show
 from tuner.client.steps import Connect, Item, ReadLine, Series, Sleep, Steps
 from tuner.schemas.job import JobFacts
 
@@ -16,6 +18,10 @@ J = TypeVar("J", bound=JobFacts)
 ENDED = ("succeeded", "cancelled", "failed")
 RESTART_S = 120.0  # who follows a job outlasts a restart of the service
 PAUSE_S = 0.5
+# A service sends a line of each stream every two seconds. One that sends nothing for twice as long does not answer.
+SILENT_S = 4.0
+# A service that answers slowly, because it is overloaded, is given twice as long with each try.
+ANSWER_S_MAX = 64.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,71 +59,111 @@ class EventReader:
 
 
 class _Patience:
-    """Of one who follows a job, once it was heard of."""
+    """How long one who follows a job waits for a service that does not answer, once it has answered."""
 
-    def __init__(self) -> None:
-        self._heard_at = -RESTART_S
+    def __init__(
+        self,
+        lasts_s: float = RESTART_S,
+        on_connection: Callable[[bool], None] | None = None,
+        on_silence: Callable[[datetime], None] | None = None,
+    ) -> None:
+        self._lasts_s = lasts_s
+        self._on_connection = on_connection or (lambda _: None)
+        self._on_silence = on_silence or (lambda _: None)
+        self._heard_at: float | None = None
+        self.heard_time = datetime.now().astimezone()
+        self.answer_s = SILENT_S  #: How long to wait for the next answer.
 
     def heard(self) -> None:
-        self._heard_at = time.monotonic()
+        self._heard_at, self.heard_time = time.monotonic(), datetime.now().astimezone()
+        self.answer_s = SILENT_S
 
-    def bear(self, error: ApiError) -> None:
-        """Raises what will not pass, or has lasted too long: the service, or something before it, does not answer."""
-        silent_s = time.monotonic() - self._heard_at
-        if 0 < error.status < 500 or silent_s > RESTART_S:
+    def tell(self, is_there: bool) -> None:
+        """Report whether the service answers."""
+        if not is_there:
+            self._on_silence(self.heard_time)
+        self._on_connection(is_there)
+
+    def bear(self, error: ApiError, cause: BaseException | None) -> None:
+        """Raise errors that will not pass, and those that have lasted too long. Otherwise wait longer for the next answer."""
+        was_slow = isinstance(cause, httpx2.TimeoutException)
+        if self._heard_at is not None:
+            is_over = time.monotonic() - self._heard_at > self._lasts_s
+        else:
+            is_over = not was_slow or self.answer_s >= ANSWER_S_MAX
+        if 0 < error.status < 500 or is_over:
             raise error
+        if was_slow:
+            self.answer_s = min(2 * self.answer_s, ANSWER_S_MAX)
 
 
 def events(
-    url: str, path: str, after: int | None, on_connection: Callable[[bool], None] | None
+    url: str,
+    path: str,
+    after: int | None,
+    on_connection: Callable[[bool], None] | None,
+    on_silence: Callable[[datetime], None] | None = None,
+    patience_s: float = RESTART_S,
 ) -> Series[Event]:
-    """Until the job has ended and all is told; goes on behind the last event when the connection breaks."""
-    patience, ended, tell = _Patience(), False, on_connection or (lambda _: None)
+    """Yield the events of a job until it has ended. Reconnect behind the last event if the connection breaks or stays silent.
+
+    Args:
+        url: The service, for error messages.
+        path: Of the stream.
+        after: The id of the last event that is known.
+        on_connection: Called with False when the connection broke or is silent, and with True when the service answers again.
+        on_silence: Called before `on_connection(False)`, with the time of the last answer.
+        patience_s: How long to try again before the error is raised.
+    """
+    patience, ended = _Patience(patience_s, on_connection, on_silence), False
     while not ended:
         headers = {} if after is None else {"Last-Event-ID": str(after)}
         try:
-            answer: httpx2.Response = yield Connect(path, headers)
+            answer: httpx2.Response = yield Connect(path, headers, patience.answer_s, SILENT_S)
             if not answer.is_success:
                 raise ApiError(problem_of(answer))
-            tell(True)
+            patience.heard()
+            patience.tell(True)
             told, reader = False, EventReader()
             while (line := (yield ReadLine())) is not None:
+                patience.heard()
                 event = reader.take(line)
                 if event is not None:
                     after = event.id if event.id is not None else after
-                    patience.heard()
                     yield Item(event)
                     told = event.data["state"] in ENDED if event.type == "job" else told
             ended = told  # the service ends the stream once it has told everything
         except httpx2.HTTPError as error:
-            patience.bear(silent(url, error))
+            patience.bear(silent(url, error), error)
         except ApiError as error:
-            patience.bear(error)
+            patience.bear(error, error.__cause__)
         if not ended:
-            tell(False)
+            patience.tell(False)
             yield Sleep(PAUSE_S)
 
 
 def wait(
-    look: Callable[[], Steps[J]],
+    look: Callable[[float], Steps[J]],
     job: str,
     *,
     timeout_s: float | None,
     until: tuple[str, ...],
-    seen: Callable[[J], None],
+    show: Show,
 ) -> Steps[J]:
-    """Until its state is one of `until`. Raises TimeoutError."""
+    """Return the job once its state is one of `until`. `look` asks for the job, with a time limit in seconds. Raises TimeoutError."""
     began, patience, state = time.monotonic(), _Patience(), "unknown"
     while True:
         try:
-            found = yield from look()
+            found = yield from look(patience.answer_s)
             patience.heard()
-            seen(found)
+            show(found)
             state = found.state
             if state in until:
                 return found
         except ApiError as error:
-            patience.bear(error)
+            patience.bear(error, error.__cause__)
+            if error.status == 0:
+                show.silent(patience.heard_time)
         if timeout_s is not None and time.monotonic() - began > timeout_s:
             raise TimeoutError(f"{job} is still {state} after {timeout_s:g} s")
         yield Sleep(PAUSE_S)

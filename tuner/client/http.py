@@ -58,10 +58,15 @@ def ask(
     data: bytes | None = None,
     headers: Mapping[str, str] | None = None,
     repeat: bool = False,
+    limit_s: float | None = None,
 ) -> Steps[A]:
-    """The answer as `kind`. `data` is a zip, in place of a `body`. What is safe to repeat is tried again for some seconds when the service does not answer."""
-    tries = TRIES if repeat or method == "GET" else 1
-    send = request(method, path, query=query, body=body, headers=headers)
+    """Return the answer as `kind`.
+
+    `data` is a zip, in place of a `body`. A request that is safe to repeat is tried again for some seconds if the service does not
+    answer, unless `limit_s` says how long to wait for a single try.
+    """
+    tries = TRIES if (repeat or method == "GET") and limit_s is None else 1
+    send = request(method, path, query=query, body=body, headers=headers, timeout_s=limit_s)
     if data is not None:
         send = replace(send, content=data, headers={**send.headers, "Content-Type": "application/zip"})
     answer = yield from exchange(url, send, tries=tries)

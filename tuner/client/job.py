@@ -2,6 +2,7 @@
 
 import html
 from collections.abc import Callable
+from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
@@ -94,11 +95,26 @@ class Acting(JobFacts):
 
     @series
     def events(
-        self, *, after: int | None = None, on_connection: Callable[[bool], None] | None = None
+        self,
+        *,
+        after: int | None = None,
+        on_connection: Callable[[bool], None] | None = None,
+        on_silence: Callable[[datetime], None] | None = None,
+        patience_s: float = follow.RESTART_S,
     ) -> Series[follow.Event]:
-        """Until it has ended and all is told; goes on behind the last event by itself when the connection breaks, which
-        `on_connection` is told: False when it broke, True when the service answers again."""
-        return Calls.events.steps(self._client, self.id, after=after, on_connection=on_connection)
+        """Yield the events until the job has ended. If the connection breaks, or the service sends nothing for 4 seconds, reconnect
+        and continue behind the last event.
+
+        `on_connection` is called with False when the service does not answer, and with True when it answers again. `on_silence` is
+        called before, with the time of the last answer. ApiError if it does not answer for `patience_s`."""
+        return Calls.events.steps(
+            self._client,
+            self.id,
+            after=after,
+            on_connection=on_connection,
+            on_silence=on_silence,
+            patience_s=patience_s,
+        )
 
     @call
     def best(self, *, forecast: bool = True, **limits: Unpack[BestQuery]) -> Steps[choices.BestAnswer]:

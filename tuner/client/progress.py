@@ -2,20 +2,24 @@
 
 import html
 import sys
+from datetime import datetime
 from typing import Any, Protocol
 
 
 class Show(Protocol):
     def __call__(self, job: Any, /) -> None: ...
 
+    def silent(self, since: datetime, /) -> None:
+        """Show that the service does not answer."""
+
 
 def progress_of(wanted: bool | None) -> Show:
     """Without a wish: where somebody looks, which is a notebook or a terminal."""
     if wanted is False:
-        return _nothing
+        return _Nothing()
     if in_notebook():
         return _InPlace()
-    return _Lines() if wanted or sys.stderr.isatty() else _nothing
+    return _Lines() if wanted or sys.stderr.isatty() else _Nothing()
 
 
 def in_notebook() -> bool:
@@ -25,8 +29,12 @@ def in_notebook() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
-def _nothing(job: Any) -> None:
-    pass
+class _Nothing:
+    def __call__(self, job: Any) -> None:
+        pass
+
+    def silent(self, since: datetime) -> None:
+        pass
 
 
 class _Lines:
@@ -40,8 +48,17 @@ class _Lines:
         told = (job.state, None if best is None else best.metric)
         if told != self._told:
             self._told = told
-            sys.stderr.write(f"{line_of(job)}\n")
-            sys.stderr.flush()
+            self._write(line_of(job))
+
+    def silent(self, since: datetime) -> None:
+        told = (since,)
+        if told != self._told:
+            self._told = told
+            self._write(silent_since(since))
+
+    def _write(self, line: str) -> None:
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
 
 
 class _InPlace:
@@ -51,13 +68,24 @@ class _InPlace:
         self._handle: Any = None
 
     def __call__(self, job: Any) -> None:
+        self._show(html_of(job))
+
+    def silent(self, since: datetime) -> None:
+        self._show(html.escape(silent_since(since)))
+
+    def _show(self, text: str) -> None:
         from IPython.display import HTML, display
 
-        shown = HTML(html_of(job))
+        shown = HTML(text)
         if self._handle is None:
             self._handle = display(shown, display_id=True)
         else:
             self._handle.update(shown)
+
+
+def silent_since(since: datetime) -> str:
+    """Say that the service does not answer, and when it did last."""
+    return f"The service has not answered since {since:%H:%M:%S}; trying again. The job runs on without it."
 
 
 def line_of(job: Any) -> str:

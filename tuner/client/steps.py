@@ -40,10 +40,22 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Answered by the response, of which only a refusal has been read; the stream before it is closed."""
+    """Answered by the response, of which only a refusal has been read; the stream before it is closed.
+
+    `answer_s` limits the wait for the headers, and `line_s` the wait for each line that follows.
+    """
 
     path: str
     headers: dict[str, str]
+    answer_s: float
+    line_s: float
+
+    def timeout(self, whole: httpx2.Timeout) -> httpx2.Timeout:
+        return httpx2.Timeout(connect=whole.connect, write=whole.write, pool=whole.pool, read=self.answer_s)
+
+    def begun(self, answer: httpx2.Response) -> None:
+        """Change the read timeout from that of the headers to that of a line. The transport looks it up when the body begins."""
+        answer.request.extensions["timeout"]["read"] = self.line_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +162,10 @@ class _Line:
 
     def _connected(self, effect: Connect) -> httpx2.Response:
         self._open.close()
-        answer = self._open.enter_context(self._http.stream("GET", effect.path, headers=effect.headers))
+        timeout = effect.timeout(self._http.timeout)
+        stream = self._http.stream("GET", effect.path, headers=effect.headers, timeout=timeout)
+        answer = self._open.enter_context(stream)
+        effect.begun(answer)
         if not answer.is_success:
             answer.read()
         self._lines = answer.iter_lines()
@@ -197,8 +212,10 @@ class _AsyncLine:
 
     async def _connected(self, effect: Connect) -> httpx2.Response:
         await self._open.aclose()
-        stream = self._http.stream("GET", effect.path, headers=effect.headers)
+        timeout = effect.timeout(self._http.timeout)
+        stream = self._http.stream("GET", effect.path, headers=effect.headers, timeout=timeout)
         answer = await self._open.enter_async_context(stream)
+        effect.begun(answer)
         if not answer.is_success:
             await answer.aread()
         self._lines = answer.aiter_lines()

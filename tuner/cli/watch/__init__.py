@@ -1,10 +1,12 @@
 """A job followed to its end: a screen that is drawn anew on a terminal, lines elsewhere."""
 
 import json
+import math
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
@@ -54,8 +56,18 @@ def may_leave(job: str) -> Iterator[None]:
 
 def print_events(client: "Client", job: str) -> str:
     """One JSON object a line; answers the job's last state."""
+    from tuner.client.progress import silent_since
+
+    silent: list[datetime] = []
+
+    def silence(since: datetime) -> None:
+        if since not in silent:
+            silent.append(since)
+            typer.echo(silent_since(since), err=True)
+
     state = ""
-    for event in client.events(job):
+    client.on_request(lambda: None, lambda: None)
+    for event in client.events(job, on_silence=silence):
         typer.echo(json.dumps({"event": event.type, "id": event.id, "data": event.data}))
         state = event.data["state"] if event.type == "job" else state
     return state
@@ -104,7 +116,8 @@ def draw(client: "Client", follower: "Follower", console: "Console") -> None:
     forecaster.start()
     try:
         with Live(_Screen(follower, FOOT), console=console, refresh_per_second=4, screen=True):
-            for _ in events(client, follower):
+            # Somebody sees that the service does not answer, and can leave.
+            for _ in events(client, follower, patience_s=math.inf):
                 pass
     finally:
         forecaster.stop()

@@ -12,6 +12,7 @@ from tuner.cli.watch.pace import Pace, first_end
 from tuner.cli.watch.screen import View
 from tuner.cli.watch.state import Facts, Happening, Watched
 from tuner.cli.words import number, usd
+from tuner.client.progress import silent_since
 
 if TYPE_CHECKING:
     from tuner.client import Client, Event, Job
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 
 ENDED = ("succeeded", "cancelled", "failed")
-LOST = "The connection is lost; trying again. The job runs on without it."
 FORECAST_EVERY_S = 60.0
 
 
@@ -39,7 +39,7 @@ class Follower:
         self._clock, self._today, self._lock = clock, today, threading.Lock()
         self._pace, self._heard_at = Pace(), clock()
         self._events: deque[tuple[str, Happening]] = deque(maxlen=100)
-        self._is_connected = True
+        self._note = ""
 
     @property
     def has_ended(self) -> bool:
@@ -59,8 +59,17 @@ class Follower:
             return found if was_told else [one for one in found if one.kind == "state"]
 
     def connection(self, is_there: bool) -> None:
-        self._is_connected = is_there
+        """Note that the service answers again, or does not (then `silence` said since when)."""
+        if is_there:
+            self._note = ""
         self.on_connection(is_there)
+
+    def silence(self, since: datetime) -> None:
+        self._note = silent_since(since)
+
+    @property
+    def note(self) -> str:
+        return self._note
 
     def complete(self, client: "Client") -> None:
         """Fills in what the events of a job that stands still have not told yet: they come in pieces."""
@@ -97,7 +106,7 @@ class Follower:
             ends_at="" if end is None else self._time_of_day(end.seconds),
             next_dollar=self.next_dollar,
             events=list(self._events),
-            note="" if self._is_connected else LOST,
+            note=self._note,
             foot=foot,
         )
 
@@ -107,13 +116,19 @@ class Follower:
         return f"{at:%H:%M}" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M}"
 
 
-def events(client: "Client", follower: Follower) -> Iterator[list[Happening]]:
-    """What is new with each event, until the job has ended or is paused."""
-    for event in client.events(follower.seen.facts.job, on_connection=follower.connection):
+def events(client: "Client", follower: Follower, **options: float) -> Iterator[list[Happening]]:
+    """Yield what is new with each event, until the job has ended or is paused. `options` are those of `Client.events`."""
+    client.on_request(_ignore, _ignore)  # the follower itself shows that the service does not answer
+    told = {"on_connection": follower.connection, "on_silence": follower.silence}
+    for event in client.events(follower.seen.facts.job, **told, **options):  # type: ignore[arg-type]
         yield follower.take(event)
         if follower.seen.state == "paused":
             follower.complete(client)
             return
+
+
+def _ignore() -> None:
+    pass
 
 
 class Forecaster(threading.Thread):

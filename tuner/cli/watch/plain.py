@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from tuner.cli.watch.follow import LOST, Follower
+from tuner.cli.watch.follow import Follower
 from tuner.cli.watch.screen import summary
 from tuner.cli.watch.state import Happening
 from tuner.cli.words import harmless
@@ -46,7 +46,7 @@ class Log:
         with self._lock:
             if is_there == self._is_lost:
                 self._is_lost = not is_there
-                self._line("connected again" if is_there else LOST)
+                self._line("The service answers again." if is_there else self._follower.note)
 
     def run_ticks(self) -> threading.Event:
         """Until the event that it answers is set."""
