@@ -26,6 +26,8 @@ EXPECTED = {
     "NothingAffordable": 404,
     "Conflict": 409,
     "IdempotencyConflict": 409,
+    "AddressNotFree": 409,
+    "HomeInUse": 409,
     "Stale": 412,
     "BudgetRefused": 409,
     "BadFile": 422,

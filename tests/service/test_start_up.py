@@ -1,7 +1,10 @@
 """What is wrong where a service starts is said with what to do, before a job is accepted: docs/how-to/bad-start.md has the table."""
 
 import json
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +21,7 @@ from tests.fakes import FakeService
 from tests.listening import listening
 from tests.service.passes import launch_of
 from tuner.cli.main import app
+from tuner.cli.server import HomeLock
 from tuner.domain.errors import Unavailable
 from tuner.engine.ray_cluster import Node, RayUnfit
 from tuner.service import doctor
@@ -265,3 +269,46 @@ def test_a_cluster_without_the_labels_that_are_asked_for_is_told_them(
     answer = client.post("/v1/jobs", json=fakes.body(resources=asked))
     assert answer.status_code == 422
     assert f"`ray start --labels {label}`" in answer.json()["detail"]
+
+
+HOLDER = """
+import time
+from tuner.cli.server import HomeLock
+from tuner.settings import Settings
+lock = HomeLock(Settings.from_env())
+lock.serves("http://127.0.0.1:8123")
+print("locked", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_second_service_of_a_home_names_the_first_until_that_is_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = {**os.environ, "TUNER_HOME": str(tmp_path)}
+    command = [sys.executable, "-c", HOLDER]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "locked\n"
+        said = serve(monkeypatch, tmp_path)
+        assert said.exit_code == 1
+        title, detail = said.stderr.strip().splitlines()[-2:]
+        assert title == "Another service uses this home"
+        assert detail.startswith(f"the service at http://127.0.0.1:8123 with pid {holder.pid}, started at 20")
+        assert str(tmp_path) in detail
+        HomeLock(replace(Settings.from_env(), database_url="postgresql://nowhere/tuner")).release()
+        holder.kill()
+        holder.wait()
+    HomeLock(Settings.from_env()).release()
+
+
+def test_an_address_in_use_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        said = serve(monkeypatch, tmp_path, TUNER_PORT=str(port))
+    assert said.exit_code == 1
+    title, detail = said.stderr.strip().splitlines()[-2:]
+    assert title == "The service cannot listen on this address"
+    assert (
+        detail == f"cannot listen on 127.0.0.1:{port}: Address already in use; set TUNER_PORT to another port"
+    )

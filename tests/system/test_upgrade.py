@@ -29,7 +29,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def services(home: Path) -> Iterator[list[Served]]:
-    """Three over one home: two of this version, one of a newer one."""
+    """Three of one home, one after the other: two of this version, one of a newer one."""
     found = [Served(home) for _ in range(3)]
     yield found
     for one in found:
@@ -46,6 +46,11 @@ def launches(home: Path) -> dict[str, int]:
         return dict(db.execute("SELECT job, epoch FROM launches").fetchall())
 
 
+def serve_again(service: Served) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, *service.program, "serve"]
+    return subprocess.run(command, env=service.environment, capture_output=True, text=True, check=False)
+
+
 def test_jobs_go_on_through_a_kill_and_an_upgrade(home: Path, services: list[Served], tmp_path: Path) -> None:
     first, second, newer = services
     # They take minutes, until they are told to hurry.
@@ -55,10 +60,12 @@ def test_jobs_go_on_through_a_kill_and_an_upgrade(home: Path, services: list[Ser
     first.start()
     jobs = [first.submit("steady:train", **wanted).id]
     first.reports_at_least(jobs[0], 2)
-    second.start()
-    # One that was kept from renewing its term for a moment says so.
-    assert until("one of them leads", lambda: [one for one in (first, second) if leads(one)]) == [first]
+    until("the first leads", lambda: leads(first))
+    refused = serve_again(second)
+    assert refused.returncode == 1
+    assert first.client.url in refused.stderr
     first.kill_api()
+    second.start()
     jobs.append(second.submit("steady:train", **wanted).id)
     second.reports_at_least(jobs[1], 1)
     until("the second leads", lambda: leads(second))
@@ -71,9 +78,9 @@ def test_jobs_go_on_through_a_kill_and_an_upgrade(home: Path, services: list[Ser
             "a report after the schema grew",
             lambda job=job, seen=seen: second.client.job(job).progress.steps > seen,
         )
-    newer.start()
     second.process.terminate()
     assert second.process.wait(TIMEOUT_S) == 0
+    newer.start()
     until("the newer version leads", lambda: leads(newer))
     assert [newer.client.job(job).state for job in jobs] == ["running"] * 2
     (tmp_path / "hurry").touch()
@@ -82,12 +89,8 @@ def test_jobs_go_on_through_a_kill_and_an_upgrade(home: Path, services: list[Ser
         assert (ended.state, ended.stop_reason) == ("succeeded", "trials"), ended.detail
         books.check(newer.client, job)
     assert launches(home) == dict.fromkeys(jobs, 1), "each job has had one driver"
-    refused = subprocess.run(
-        [sys.executable, *first.program, "serve"],
-        env=first.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    newer.process.terminate()
+    assert newer.process.wait(TIMEOUT_S) == 0
+    refused = serve_again(first)
     assert refused.returncode == 1
     assert "newer version" in refused.stderr

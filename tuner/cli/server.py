@@ -1,10 +1,13 @@
 """`tuner serve`: the app, the controller, and their end."""
 
+import fcntl
 import gc
 import logging
 import os
 import socket
 import sys
+from datetime import datetime
+from typing import IO
 
 import typer
 
@@ -12,7 +15,7 @@ from tuner import web
 from tuner.api.app import create_app
 from tuner.cli.beside import Beside
 from tuner.cli.leaving import LeavingServer
-from tuner.domain.errors import Conflict
+from tuner.domain.errors import AddressNotFree, HomeInUse
 from tuner.service.cluster import RayCluster
 from tuner.service.controller import Controller
 from tuner.service.doctor import refuse_unfit, refuse_without_key, warn_of_open_home
@@ -37,7 +40,18 @@ def run() -> None:
     os.umask(0o077)  # only this user may read files of the service and of the local Ray that it starts
     settings = Settings.from_env()
     refuse_without_key(settings)  # before one is created
+    home = HomeLock(settings)
+    try:
+        _serve(settings, home)
+    finally:
+        home.release()
+
+
+def _serve(settings: Settings, home: "HomeLock") -> None:
     listening = listen(settings)
+    host, port = listening.getsockname()[:2]
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    home.serves(url)
     service = build(settings)
     warn_of_open_home(settings)
     refuse_unfit(settings)
@@ -55,9 +69,7 @@ def run() -> None:
     keeper.start()
     beside = Beside(service, app.state.figures, storage, mirrors, after=controller.ready)
     beside.start()
-    host, port = listening.getsockname()[:2]
     key = "TUNER_API_KEY" if settings.given_api_key else settings.api_key_path
-    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     typer.echo(f"tuner serves {url}, with the key in {key}")
     if sys.stdout.isatty():  # what goes into a log does not have the key
         typer.echo(f"its page: {web.address(url, service.settings.api_key())}")
@@ -87,6 +99,50 @@ def stop_cluster() -> None:
     typer.echo("the local Ray cluster has ended; a service that runs would start it again")
 
 
+class HomeLock:
+    """The lock of a home whose database is SQLite: one service at a time. The kernel releases it when the process ends in any way.
+
+    Services that share a PostgreSQL database may share a home too, so they take no lock.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        """Raises HomeInUse."""
+        self._file: IO[str] | None = None
+        if not settings.database_url.startswith("sqlite:"):
+            return
+        settings.make_home()
+        file = (settings.home / "service.lock").open("a+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            with file:
+                file.seek(0)
+                holder = file.read().strip() or "another service, which is starting,"
+            raise HomeInUse(
+                f"{holder} already uses TUNER_HOME {settings.home}: stop it first, or set TUNER_HOME and TUNER_PORT for this one"
+            ) from error
+        self._file = file
+        self._write(f"the service with pid {os.getpid()}, started at {_now()},")
+
+    def serves(self, url: str) -> None:
+        """Note the address, for the message to a second service."""
+        self._write(f"the service at {url} with pid {os.getpid()}, started at {_now()},")
+
+    def release(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _write(self, holder: str) -> None:
+        if self._file is not None:
+            self._file.truncate(0)
+            self._file.write(holder)
+            self._file.flush()
+
+
+def _now() -> str:
+    return f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %Z}"
+
+
 def listen(settings: Settings) -> socket.socket:
     """Bound before anything is started, so that a taken port costs nothing."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
@@ -97,7 +153,7 @@ def listen(settings: Settings) -> socket.socket:
         listening.bind((settings.host, settings.port))
     except OSError as error:
         listening.close()
-        raise Conflict(
+        raise AddressNotFree(
             f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; set TUNER_PORT to another port"
         ) from error
     return listening

@@ -70,6 +70,14 @@ class IdempotencyConflict(Conflict):
     """The same Idempotency-Key was used for another request."""
 
 
+class AddressNotFree(Conflict):
+    """The service cannot listen on this address."""
+
+
+class HomeInUse(Conflict):
+    """Another service uses this home."""
+
+
 class Stale(TunerError):
     """It was changed meanwhile."""
 
