@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -24,7 +25,7 @@ from tuner.planning.alternatives import Candidate
 from tuner.planning.choices import rank_correlation
 from tuner.planning.evidence import Delays, Evidence, SeenTrial, of_given, of_nothing, of_trials
 from tuner.planning.paces import DrawnTraining, Paces, smoothed
-from tuner.planning.plan import Plan
+from tuner.planning.plan import Alternative, Plan
 from tuner.planning.scenario import SpotLife
 from tuner.service.plan_evidence import delays_of
 from tuner.service.plan_runs import simulate
@@ -113,6 +114,41 @@ def test_every_figure_follows_from_the_inputs(
             for price in (max(PRICES[market], key=float), min(PRICES[market], key=float))
         )
         assert 0.98 * least - 5000 <= rung.gpu_ms <= 1.02 * most + 5000
+
+
+@examples(4, phases=[Phase.generate])
+@given(
+    hours=st.sampled_from([0.01, 0.5, 1.5, 1000]),
+    spread=st.sampled_from([0.0, 0.25]),
+    market=st.sampled_from(["on_demand", "spot"]),
+)
+def test_a_deadline_decides_what_is_chosen_and_changes_no_price(
+    hours: float, spread: float, market: Market
+) -> None:
+    evidence = of_given(60 * NS, delays=Delays(), spread=spread)
+    asked = question(usd="1", trials=20, market=market, evidence=evidence)
+    fast = replace(
+        asked.candidates[0],
+        instance_type="fast",
+        offers=(Offer("fast", Price.from_usd_per_hour("4"), 1, 1, "on_demand"),),
+        market="on_demand",
+        speed=3.0,
+    )
+    asked = replace(asked, candidates=(*asked.candidates, fast), choose=True)
+    relaxed = planner.plan(asked, simulate)
+    due = planner.plan(replace(asked, deadline_ns=round(hours * 3600 * NS)), simulate)
+
+    def priced(plan: Plan) -> list[Alternative]:
+        return [replace(one, in_time=None, chosen=False) for one in plan.alternatives]
+
+    assert priced(due) == priced(relaxed)
+    assert all(one.usd is not None for one in due.alternatives)
+    (name,) = [one.instance_type for one in due.alternatives if one.chosen]
+    (only,) = [one for one in asked.candidates if one.instance_type == name]
+    alone = planner.plan(replace(asked, candidates=(only,)), simulate)
+    assert (due.cost, due.trials, due.rungs) == (alone.cost, alone.trials, alone.rungs)
+    if name == next(one.instance_type for one in relaxed.alternatives if one.chosen):
+        assert due.cost == relaxed.cost
 
 
 def test_a_larger_job_is_made_small_and_costs_as_much_as_it_does_whole() -> None:

@@ -12,8 +12,8 @@ from tuner.planning.scenario import Outcome, Simulate, SpotLife
 from tuner.planning.simulations import Setting, mean
 
 MOST = 8
+RUNS = 10
 FEW_RUNS = 3
-RUNS_IN_TIME = 5  # four of them are eight of ten
 SURE_ENOUGH = 0.8
 
 
@@ -46,25 +46,39 @@ class Candidate:
         return max(offer.rate(cpus=wanted.cpus, gpus=wanted.gpus).price for offer in self.offers)
 
 
+@dataclass(frozen=True)
+class Compared:
+    """A candidate, how it compares, and the runs that its figures are means of."""
+
+    candidate: Candidate
+    shown: Alternative
+    runs: Sequence[Outcome] = ()  #: Empty if it was left out.
+
+
 def compared(
     base: Setting,
     candidates: Sequence[Candidate],
     life: SpotLife,
     limit_ns: int | None,
     simulate: Simulate,
-) -> list[tuple[Candidate, Alternative]]:
-    """All of them, in their order; the first few that will do are simulated."""
-    runs = FEW_RUNS if limit_ns is None else RUNS_IN_TIME
+) -> list[Compared]:
+    """Simulate the first few candidates that will do, and return all in their order.
+
+    The runs of a candidate depend on nothing but the candidate and the job, so that neither a deadline nor the choice changes what it
+    costs. They are also the runs of the plan if the candidate is chosen.
+    """
     found, simulated = [], 0
     for candidate in candidates:
         shown = _unsimulated(candidate, base)
-        if shown.why_not is None and len(candidates) > 1:
+        runs: Sequence[Outcome] = ()
+        if shown.why_not is None:
             simulated += 1
             if simulated > MOST:
                 shown = replace(shown, why_not=f"the {MOST} before it were looked at: name fewer candidates")
             else:
-                shown = measured(shown, candidate.setting(base, life).runs(simulate, runs), limit_ns)
-        found.append((candidate, shown))
+                runs = candidate.setting(base, life).runs(simulate, RUNS)
+                shown = _measured(shown, runs, limit_ns)
+        found.append(Compared(candidate, shown, runs))
     return found
 
 
@@ -84,7 +98,7 @@ def _unsimulated(candidate: Candidate, base: Setting) -> Alternative:
     )
 
 
-def measured(shown: Alternative, runs: Sequence[Outcome], limit_ns: int | None) -> Alternative:
+def _measured(shown: Alternative, runs: Sequence[Outcome], limit_ns: int | None) -> Alternative:
     """With the figures of these runs."""
     usd = sum(run.cost.usd.micro_usd for run in runs)
     steps = sum(run.steps for run in runs)
@@ -105,16 +119,16 @@ def in_time(runs: Sequence[Outcome], limit_ns: int | None) -> Chance | None:
     return Chance(sum(run.reason != "wall_clock" and run.elapsed_ns <= limit_ns for run in runs), len(runs))
 
 
-def chosen_of(compared: Sequence[tuple[Candidate, Alternative]]) -> Candidate:
-    """The cheapest by step of those in time; where none is, the likeliest to be, and then the fastest. The first where all are left
-    out."""
-    able = [pair for pair in compared if pair[1].why_not is None]
+def chosen_of(compared: Sequence[Compared]) -> Compared:
+    """Return the cheapest by step of those in time. If none is, return the one that is most often in time, and of those the fastest.
+    If all are left out, return the first."""
+    able = [one for one in compared if one.shown.why_not is None]
     if not able:
-        return compared[0][0]
-    sure = [pair for pair in able if pair[1].in_time is None or pair[1].in_time.share >= SURE_ENOUGH]
+        return compared[0]
+    sure = [one for one in able if _share(one.shown) >= SURE_ENOUGH]
     if sure:
-        return min(sure, key=lambda pair: (_per_step(pair[1]), pair[1].finish_ns or 0))[0]
-    return min(able, key=lambda pair: (-_share(pair[1]), pair[1].finish_ns or 0))[0]
+        return min(sure, key=lambda one: (_per_step(one.shown), one.shown.finish_ns or 0))
+    return min(able, key=lambda one: (-_share(one.shown), one.shown.finish_ns or 0))
 
 
 def _per_step(shown: Alternative) -> int:

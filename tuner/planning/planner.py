@@ -15,7 +15,7 @@ from tuner.domain.budget import Budget
 from tuner.domain.job import JobSpec
 from tuner.domain.money import NS_PER_HOUR, Cost, Money, Price
 from tuner.planning import alternatives, choices, comparisons
-from tuner.planning.alternatives import Candidate, in_time
+from tuner.planning.alternatives import RUNS, Candidate, in_time
 from tuner.planning.evidence import Evidence
 from tuner.planning.paces import Paces
 from tuner.planning.plan import Alternative, Chance, Choice, Inputs, Plan, PlannedRung, Scores, Spread
@@ -23,7 +23,6 @@ from tuner.planning.scenario import Outcome, Simulate, SpotLife
 from tuner.planning.simulations import Setting, for_planning, mean, stops_of
 from tuner.planning.warnings import warnings_of
 
-RUNS = 10
 T_RUNS = 1.45  # the 90th percentile of Student's t with 9 degrees of freedom, for one more run than the ten
 MARGIN = 50  # an interval is wider by a fiftieth at each end: for what no simulation knows of
 
@@ -56,11 +55,12 @@ def plan(question: Question, simulate: Simulate) -> Plan:
     base = _base(question)
     limit_ns, life, budget = question.limit_ns, question.life, question.spec.budget
     offered = alternatives.compared(base, question.candidates, life, limit_ns, simulate)
-    chosen = alternatives.chosen_of(offered) if question.choose else question.candidates[0]
+    choice = alternatives.chosen_of(offered) if question.choose else offered[0]
+    chosen = choice.candidate
     setting = chosen.setting(base, life)
-    runs = setting.runs(simulate, RUNS)
+    runs = choice.runs or setting.runs(simulate, RUNS)
     rungs, most = _rungs(setting, runs), _most(setting, budget)
-    shown = tuple(_shown(candidate, one, chosen, runs, limit_ns) for candidate, one in offered)
+    shown = tuple(replace(one.shown, chosen=one is choice) for one in offered)
     made = Plan(
         cost=_within(
             _spread([run.cost.usd.micro_usd for run in runs], sum(rung.usd.micro_usd for rung in rungs)),
@@ -173,15 +173,6 @@ def _best(spec: JobSpec, runs: Sequence[Outcome]) -> Scores | None:
     last = len(found) - 1
     ends = sorted(spec.objective.score(found[round(last * share)]) for share in (0.1, 0.9))
     return Scores(spec.objective.score(math.fsum(found) / len(found)), ends[0], ends[1])
-
-
-def _shown(
-    candidate: Candidate, one: Alternative, chosen: Candidate, runs: Sequence[Outcome], limit_ns: int | None
-) -> Alternative:
-    """The chosen one has the figures of the plan itself."""
-    if candidate is not chosen:
-        return one
-    return replace(alternatives.measured(one, runs, limit_ns), chosen=True)
 
 
 def _placed(question: Question, shown: Sequence[Alternative]) -> list[Choice]:
