@@ -94,6 +94,17 @@ def test_a_removed_member_is_out_at_once_and_an_old_key_does_not_come_back_with_
     check_problem(people.operator.delete("/v1/members/eve"), 404)
 
 
+def test_only_the_operator_sees_that_a_member_is_disabled(people: People) -> None:
+    people.member("eve", "viewer", "vision")
+    assert people.operator.patch("/v1/users/eve", json={"disabled": True}).status_code == 200
+    admin = people.member("ada", "admin")
+    shown = [admin.put("/v1/members/eve", json={"role": "viewer"}).json()]
+    shown += [one for one in admin.get("/v1/members").json()["items"] if one["user"] == "eve"]
+    assert [one["disabled"] for one in shown] == [None, None]
+    listed = people.operator.get("/v1/members").json()["items"]
+    assert [one["disabled"] for one in listed if one["user"] == "eve"] == [True]
+
+
 def test_a_disabled_user_is_out_of_every_project_until_enabled(people: People) -> None:
     here, there = people.member("ada", "viewer"), people.member("ada", "admin", "vision")
     answer = people.operator.patch("/v1/users/ada", json={"disabled": True}).json()

@@ -30,8 +30,10 @@ def user_of(row: UserRow) -> show.User:
     )
 
 
-def member_of(row: MemberRow) -> show.Member:
-    return show.Member(user=row.user, role=row.role, since=rfc3339(row.since), disabled=row.disabled)
+def member_of(row: MemberRow, actor: Actor) -> show.Member:
+    """Show whether the user is disabled only to the operator, who alone disables users."""
+    disabled = row.disabled if actor.is_operator else None
+    return show.Member(user=row.user, role=row.role, since=rfc3339(row.since), disabled=disabled)
 
 
 def key_of(view: KeyView) -> show.Key:

@@ -53,12 +53,13 @@ class MemberRequest(Body):
 
 
 class Member(Answer):
-    """Since when they are one, whichever role they had."""
+    """Since when they are one, whichever role they had. `disabled` is for the operator alone: users are disabled in all projects, and an
+    admin of one project is not shown what happens in another (null)."""
 
     user: str
     role: str
     since: str
-    disabled: bool
+    disabled: bool | None
 
 
 class MemberPage(Answer):

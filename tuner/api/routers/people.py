@@ -57,7 +57,9 @@ def list_members(service: Svc, limit: Limit = 50, cursor: str | None = None) -> 
     """Of the project, by name."""
     found = people.members(service, after=_after(cursor), limit=limit + 1)
     more = _more([row.user for row in found], limit)
-    return wire.MemberPage(items=[present_access.member_of(row) for row in found[:limit]], next_cursor=more)
+    return wire.MemberPage(
+        items=[present_access.member_of(row, service.actor) for row in found[:limit]], next_cursor=more
+    )
 
 
 @router.put("/members/{user}", status_code=200, responses={201: {"model": wire.Member}})
@@ -65,7 +67,7 @@ def put_member(user: str, body: wire.MemberRequest, response: Response, service:
     """Takes a user into the project (201), or gives a member another role, which counts from the next request on."""
     row, is_new = people.put_member(service, user, body.role)
     response.status_code = 201 if is_new else 200
-    return present_access.member_of(row)
+    return present_access.member_of(row, service.actor)
 
 
 @router.delete("/members/{user}", status_code=204)
