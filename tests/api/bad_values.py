@@ -131,6 +131,7 @@ PILOTS: Values = {
 ESTIMATES: Values = {
     "": [{}, [], None, 1, {"run": None}],
     "/run": [1, [], {}],
+    "/run/hours": [0, -1, 1e7, HUGE, *NO_NUMBER, 72],
     "/run/samples": [0, -1, 1e31, HUGE, *NO_NUMBER],
     "/run/epochs": [0, -1, HUGE, "1", None],
     "/run/utilisation": [0, 1.1, "1"],

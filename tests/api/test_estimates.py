@@ -62,6 +62,40 @@ def test_the_cheap_machine_wins_unless_it_is_too_late(
     assert ask(client, run={**run, "deadline": "30m"})["run"]["cheapest_in_time"] is None
 
 
+def test_a_run_of_known_hours_costs_these_hours_of_the_machine(
+    service: FakeService, client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "prices.csv"
+    file.write_text(
+        f"{HEAD}aws,here,eight,96,A100,8,40,21.95764,2026-07\naws,here,one,8,A100,1,40,4.00,2026-07\n"
+    )
+    monkeypatch.setattr(service.settings.__class__, "prices_path", property(lambda _: file))
+    run = {"hours": 72, "gpus": 8, "accelerators": ["A100"], "markets": ["on_demand"]}
+    (found,) = ask(client, run=run)["run"]["candidates"]
+    assert (found["instance_type"], found["hours"]) == ("eight", 72)
+    assert found["usd"] == pytest.approx(72 * 21.95764, abs=1e-6)
+    by_speed = {"samples": 259_200, "throughput": [{"per_second": 1, "accelerator": "A100", "gpus": 8}]}
+    del run["hours"]
+    assert ask(client, run={**run, **by_speed})["run"]["candidates"][0]["usd"] == found["usd"]
+    on_one = {"hours": 72, "instance_types": ["eight"], "markets": ["on_demand"]}
+    assert ask(client, run=on_one)["run"]["cheapest"]["usd"] == found["usd"], "whole machines are billed"
+
+
+@pytest.mark.parametrize(
+    ("run", "pointer", "mend"),
+    [
+        ({}, "/run/hours", "on which machine"),
+        ({"accelerators": ["A100", "A10G"]}, "/run/hours", "on which machine"),
+        ({"accelerators": ["A100"], "samples": 1}, "/run/hours", "give hours, or samples, not both"),
+        ({"accelerators": ["A100"], "gpus": "all"}, "/run/gpus", "number of GPUs"),
+    ],
+)
+def test_hours_of_no_single_machine_are_refused(
+    client: TestClient, run: dict[str, Any], pointer: str, mend: str
+) -> None:
+    assert mend in refused(client, run={"hours": 72, **run})[pointer]
+
+
 def test_the_same_choice_where_prices_and_times_are_known(client: TestClient) -> None:
     options = [
         {"name": "fast", "usd_per_hour": 4, "duration": "1h"},

@@ -40,39 +40,59 @@ def _some(value: float | None) -> Fraction | None:
 
 def _run(read: Reader, given: wire.Run, now: Instant) -> estimates.Run:
     model = None if given.model is None else _model(given.model)
+    where = estimates.Where(
+        clouds=tuple(given.clouds),
+        regions=tuple(given.regions),
+        accelerators=tuple(given.accelerators),
+        instance_types=tuple(given.instance_types),
+        markets=tuple(dict.fromkeys(given.markets)),
+    )
+    work, measured = _work(given, where, model)
     return estimates.Run(
-        work=estimates.work_of(
-            samples=_some(given.samples),
-            epochs=exact(given.epochs),
-            tokens=_some(given.tokens),
-            flops=_some(given.flops),
-            flops_per_sample=_some(given.flops_per_sample),
-            parameters=None if model is None else model.parameters,
-        ),
-        measurements=tuple(
-            estimates.Measurement(
-                per_second=exact(one.per_second),
-                accelerator=one.accelerator,
-                instance_type=one.instance_type,
-                gpus=one.gpus,
-            )
-            for one in given.throughput
-        ),
+        work=work,
+        measurements=measured,
         utilisation=_some(given.utilisation),
         model=model,
         gpus=None if given.gpus == "all" else given.gpus,
         efficiency=_some(given.scaling_efficiency),
         deadline_ns=read.take("/run/deadline", lambda value: _until(value, now), given.deadline),
-        where=estimates.Where(
-            clouds=tuple(given.clouds),
-            regions=tuple(given.regions),
-            accelerators=tuple(given.accelerators),
-            instance_types=tuple(given.instance_types),
-            markets=tuple(dict.fromkeys(given.markets)),
-        ),
+        where=where,
         spot=_spot(read, given.spot),
         limit=given.limit,
     )
+
+
+#: Fields that say how much work the run is and how fast it goes, which `hours` says too.
+OTHERWISE = {"samples", "tokens", "epochs", "flops", "flops_per_sample", "throughput", "utilisation"}
+
+
+def _work(
+    given: wire.Run, where: estimates.Where, model: estimates.Model | None
+) -> tuple[estimates.Work, tuple[estimates.Measurement, ...]]:
+    """Raises Invalid."""
+    if given.hours is not None:
+        gpus = None if given.gpus == "all" else given.gpus
+        others = given.model_fields_set & OTHERWISE
+        timed, speed = estimates.timed_run(exact(given.hours), where=where, gpus=gpus, others=others)
+        return timed, (speed,)
+    work = estimates.work_of(
+        samples=_some(given.samples),
+        epochs=exact(given.epochs),
+        tokens=_some(given.tokens),
+        flops=_some(given.flops),
+        flops_per_sample=_some(given.flops_per_sample),
+        parameters=None if model is None else model.parameters,
+    )
+    measured = tuple(
+        estimates.Measurement(
+            per_second=exact(one.per_second),
+            accelerator=one.accelerator,
+            instance_type=one.instance_type,
+            gpus=one.gpus,
+        )
+        for one in given.throughput
+    )
+    return work, measured
 
 
 def _model(given: wire.Model) -> estimates.Model:

@@ -1,5 +1,6 @@
 """`tuner estimate`: what a described run would cost, from a file, from options, or from both."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,12 +19,22 @@ def estimate(
     file: Annotated[
         Path | None, typer.Argument(metavar="[FILE.yaml]", help="What to estimate; - reads standard input.")
     ] = None,
+    hours: Annotated[
+        float | None,
+        typer.Option(
+            help="Hours that the whole run takes with --gpus GPUs of the one machine that --accelerator or --instance-type names."
+        ),
+    ] = None,
     samples: Annotated[float | None, typer.Option(help="Samples to train on, of one epoch.")] = None,
     tokens: Annotated[float | None, typer.Option(help="Tokens to train on, of one epoch.")] = None,
     epochs: Annotated[float | None, typer.Option(help="How often over them.")] = None,
     flops: Annotated[float | None, typer.Option(help="FLOPs of the whole run.")] = None,
     throughput: Annotated[
-        Words, typer.Option(metavar="RATE@GPU", help="Samples or tokens a second on a GPU: 850@A10G.")
+        Words,
+        typer.Option(
+            metavar="RATE@GPU",
+            help="Samples or tokens a second on one GPU: 850@A10G; or on several together: 6000@8xA100.",
+        ),
     ] = None,
     gpus: Annotated[str | None, typer.Option(help="GPUs that the run uses; or all of each machine.")] = None,
     deadline: Annotated[str | None, typer.Option(help="12h, 2d, or a time.")] = None,
@@ -35,8 +46,9 @@ def estimate(
     limit: Annotated[int | None, typer.Option(min=1, max=5000, help="At most so many candidates.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what REST answers, as JSON.")] = False,
 ) -> None:
-    """Estimate time and cost of a training on each machine of the catalogue. Nothing runs."""
+    """Estimate time and cost of a training on each machine of the catalogue. Whole machines are billed. Nothing runs."""
     given = {
+        "hours": hours,
         "samples": samples,
         "tokens": tokens,
         "epochs": epochs,
@@ -65,11 +77,14 @@ def _asked(file: Path | None, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _measured(text: str) -> dict[str, Any]:
-    rate, _, name = text.partition("@")
+    found = re.fullmatch(r"([^@]+)@(?:([1-9]\d{0,3})x)?(.+)", text)
     try:
-        per_second = float(rate)
+        if found is None:
+            raise ValueError
+        per_second = float(found[1])
     except ValueError:
-        name = ""
-    if not name:
-        raise typer.BadParameter(f"{text!r} is no RATE@GPU, such as 850@A10G", param_hint="--throughput")
-    return {"per_second": per_second, "accelerator": name}
+        raise typer.BadParameter(
+            f"{text!r} is not RATE@GPU, such as 850@A10G or 6000@8xA100", param_hint="--throughput"
+        ) from None
+    gpus = {} if found[2] is None else {"gpus": int(found[2])}
+    return {"per_second": per_second, "accelerator": found[3], **gpus}

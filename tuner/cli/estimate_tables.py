@@ -54,6 +54,9 @@ def _run(found: show.RunEstimate) -> Iterator[RenderableType]:
             where = f"{one.instance_type} in {one.region}, {one.market.replace('_', ' ')}"
             table.add_row(name, where, f"{number(one.hours)} h", usd(one.usd))
     yield table
+    yield Text(
+        "dollars are of whole machines; a job of the service pays its trials' share of a machine (tuner plan)"
+    )
     if found.memory_gib is not None:
         yield Text(f"GPU memory as described: {found.memory_gib.total:.1f} GiB")
     yield from (Text(f"! {warning}", style="bold") for warning in found.warnings)

@@ -26,8 +26,8 @@ def _markets() -> list[Market]:
 
 
 class Throughput(Request):
-    """Samples or tokens a second, as the work is counted, of all `gpus` together, as it was measured on an accelerator or on one
-    instance type."""
+    """A measured speed: samples or tokens a second (as the work is counted) of all `gpus` of the measurement together, on an accelerator
+    or on an instance type. `gpus` is the number of GPUs that were measured, 1 unless given; the run may use another number."""
 
     per_second: Positive
     accelerator: Word | None = None
@@ -63,9 +63,13 @@ class SpotTerms(Request):
 
 
 class Run(Request):
-    """One training, on every machine of the catalogue. The work is samples or tokens (of an epoch, with `epochs`) or FLOPs; its
-    speed is measured, or comes from FLOPs at a `utilisation` of the peak."""
+    """One training, on every machine of the catalogue. Whole machines are billed, also for a run that uses some of their GPUs.
 
+    The work is samples or tokens (of an epoch, with `epochs`) or FLOPs; its speed is measured, or comes from FLOPs at a `utilisation` of
+    the peak. Instead of both, `hours` is how long the whole run takes on `gpus` GPUs of the one machine that `accelerators` or
+    `instance_types` names."""
+
+    hours: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] | None = None
     samples: Positive | None = None
     tokens: Positive | None = None
     epochs: Positive = 1

@@ -9,6 +9,7 @@ from tuner.domain.time import NS, Instant
 from tuner.planning.estimates import sections
 from tuner.planning.estimates.candidates import Candidate as Candidate
 from tuner.planning.estimates.candidates import Spot as Spot
+from tuner.planning.estimates.checks import timed_run as timed_run
 from tuner.planning.estimates.checks import work_of as work_of
 from tuner.planning.estimates.chinchilla import CAVEATS as CAVEATS
 from tuner.planning.estimates.described import Measurement as Measurement
@@ -16,6 +17,7 @@ from tuner.planning.estimates.described import Model as Model
 from tuner.planning.estimates.described import Run as Run
 from tuner.planning.estimates.described import SpotTerms as SpotTerms
 from tuner.planning.estimates.described import Where as Where
+from tuner.planning.estimates.described import Work as Work
 from tuner.planning.estimates.memory import Fit as Fit
 from tuner.planning.estimates.memory import Memory as Memory
 from tuner.planning.estimates.memory import memory_of as memory_of

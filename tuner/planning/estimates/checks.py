@@ -1,7 +1,7 @@
 """What is wrong with a described run, each fault with its place and the nearest valid choices."""
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from fractions import Fraction
 
 from tuner.domain.errors import Fault, Invalid
@@ -91,6 +91,34 @@ def work_of(
         each = None if flops_per_sample is None else flops_per_sample * samples * epochs
         return Work(count=samples * epochs, flops=each if flops is None else flops)
     return Work(count=None, flops=flops)
+
+
+def timed_run(
+    hours: Fraction, *, where: Where, gpus: int | None, others: Collection[str]
+) -> tuple[Work, Measurement]:
+    """Describe a run by the hours that it takes on one kind of machine, as work and the speed that was measured there. Raises Invalid.
+
+    Args:
+        hours: Of the whole run, on all its GPUs together.
+        where: Must name exactly one accelerator or one instance type.
+        gpus: How many GPUs the run uses. None means all of each machine, which may differ between machines.
+        others: Fields of the request that describe the same in another way.
+    """
+    if others:
+        raise Invalid.at("/run/hours", f"give hours, or {', '.join(sorted(others))}, not both")
+    names = (*where.accelerators, *where.instance_types)
+    if len(names) != 1:
+        mend = "name one machine in accelerators or in instance_types"
+        raise Invalid.at("/run/hours", f"on which machine does the run take so long? {mend}")
+    if gpus is None:
+        raise Invalid.at("/run/gpus", "give the number of GPUs with which the run takes these hours")
+    measured = Measurement(
+        per_second=Fraction(1, 3600),
+        accelerator=names[0] if where.accelerators else None,
+        instance_type=names[0] if where.instance_types else None,
+        gpus=gpus,
+    )
+    return Work(count=hours, unit="hours"), measured
 
 
 def _name(field: str, word: str) -> str:

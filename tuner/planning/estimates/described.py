@@ -9,7 +9,7 @@ from tuner.domain.time import NS
 
 Optimizer = Literal["sgd", "momentum", "adam", "adamw", "adam_8bit", "adafactor"]
 Format = Literal["fp32", "bf16", "fp16"]
-Unit = Literal["samples", "tokens"]
+Unit = Literal["samples", "tokens", "hours"]
 
 # Model FLOPs utilisation of large trainings: GPT-3 0.213, MT-NLG 0.302, Gopher 0.325, PaLM 0.462 (Chowdhery et al. 2022, table 3).
 UTILISATION = Fraction(3, 10)
@@ -62,7 +62,8 @@ class SpotTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """So many samples or tokens; or FLOPs alone, then `count` is None. `flops` of all the work, where they are known."""
+    """So many samples or tokens, or hours of a machine that was named; or FLOPs alone, then `count` is None. `flops` of all the work,
+    where they are known."""
 
     count: Fraction | None
     unit: Unit = "samples"
