@@ -20,7 +20,7 @@ from tuner.store.seen import Paced
 
 LOOKED_AT = 20  # jobs of the trainable, the newest
 USED = 5
-FIRST_STEP_JOBS = 2
+SETUPS_MIN = 3  # on new workers, before admission goes by them
 COARSE = 10  # micro-dollars: with fewer, rounding would be told as pace
 Point = tuple[int, float | None, int]
 POINTER = "/planning/steps_from"
@@ -78,20 +78,24 @@ class FirstStep:
 
 
 def first_step_of(service: Service, spec: JobSpec) -> FirstStep:
-    """Return what a first step takes at least: from earlier jobs of the trainable, otherwise from importing it."""
-    for row in _alike(service, spec)[:FIRST_STEP_JOBS]:
+    """Return what a first step takes at least: from earlier jobs of the trainable, otherwise from importing it.
+
+    Setups are measured by the clock, so those on a busy machine are too long. Only the least of several counts.
+    """
+    setups, steps = list[int](), list[int]()
+    for row in _alike(service, spec):
         with service.database.read() as db:
             ran = seen.attempts_of(db, row.id)
             found = list(seen.paced(db, row.id))
         fresh = _on_new_workers(ran)
-        setups = [
+        setups += [
             ns_of(one, "setup") or 0
             for one in ran
             if (one.trial, one.attempt) in fresh and not one.from_step and ns_of(one, "train")
         ]
-        steps = [trial.step_ns for trial in _seen(found, ran, row.spec.objective, like=spec.objective)]
-        if setups and steps:
-            return FirstStep(min(setups), min(steps), f"the least in {row.id}")
+        steps += [trial.step_ns for trial in _seen(found, ran, row.spec.objective, like=spec.objective)]
+    if len(setups) >= SETUPS_MIN and steps:
+        return FirstStep(min(setups), min(steps), f"the least of {len(setups)} in earlier jobs")
     return FirstStep(_import_ns(service, spec), 0, "importing it alone")
 
 
