@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 from tests.cli.conftest import Tuner
 from tuner.cli.training import command
+from tuner.schemas.answers import Environment
 
 CODE = """
 import torch
@@ -57,6 +58,8 @@ def test_what_is_printed_holds_the_configuration_to_the_last_digit(config: dict[
     words = shlex.split(command("trainables.digits_mlp:train", config, step))
     assert words[:4] == ["tuner", "train", "trainables.digits_mlp:train", "--steps"]
     assert (int(words[4]), words[5], json.loads(words[6])) == (step, "--config", config)
+    with_seed = Environment(threads=2, seed=7, versions={}, variables={}, code=None)
+    assert command("m:f", config, step, with_seed).endswith(" --threads 2 --seed 7")
 
 
 def test_best_prints_what_to_type_with_constants_and_step(tuner: Tuner, rest: TestClient, done: str) -> None:

@@ -21,6 +21,7 @@ from tests.contracts.turns import (
 )
 from tests.store.builders import budget, cost, hold
 from tuner.domain.budget import Budget
+from tuner.domain.environment import Environment
 from tuner.domain.errors import BudgetRefused, Conflict
 from tuner.domain.events import Completed, Event, Reported, Suggested
 from tuner.domain.job import JOB_STATES, MOVES, JobState
@@ -118,6 +119,7 @@ def test_an_attempt_is_replaced_as_a_whole_and_read_as_it_was_written(journal: J
         to_step=7,
         costs={"train": cost(5, 6), "lost": cost(-1)},
         landed_at=Instant(10),
+        environment=Environment(threads=2, seed=7, versions={"torch": "2.13.0"}, code="c0de"),
     )
     put_attempt(journal, ended)
     assert journal.attempts() == [ended]

@@ -3,6 +3,7 @@
 import math
 import multiprocessing
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from tests.system.user_code.steady import Counter
@@ -36,6 +38,14 @@ def loads_first(config: dict[str, Any]) -> None:
     with SpotSafe() as run:
         for _ in run.steps():
             run.report(acc=1.0, loaded_at=loaded_at)
+
+
+def draws(config: dict[str, Any]) -> None:
+    """Reports a number of each random generator, and how many threads PyTorch uses."""
+    with SpotSafe() as run:
+        for _ in run.steps():
+            drawn = {"python": random.random(), "numpy": np.random.rand(), "torch": torch.rand(1).item()}
+            run.report(acc=1.0, threads=torch.get_num_threads(), **drawn)
 
 
 class RestoresForEver(Counter):

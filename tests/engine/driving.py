@@ -19,6 +19,7 @@ class Driver:
         self.entry, self.storage = entry, storage
         self.supervisor = supervisor or Supervisor(entry)
         self.reports: list[dict[str, Any]] = []
+        self.environment: dict[str, Any] | None = None
         self.attempt = 0
 
     def begin(
@@ -51,6 +52,7 @@ class Driver:
         while time.monotonic() < deadline:
             result = self.supervisor.step()
             self.reports += result["reports"]
+            self.environment = result["environment"] or self.environment
             if result["state"] in states:
                 return result
             assert result["state"] in ("running", "waiting"), result

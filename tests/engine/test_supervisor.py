@@ -1,17 +1,22 @@
 """A worker's supervisor with its real fork server and real children; no Ray cluster."""
 
+import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import psutil
 import pytest
+import torch
 
 from tests.engine.driving import LEASE_S, SECOND
+from tuner.domain.environment import Environment
 from tuner.engine.checkpoints import CheckpointStore
 from tuner.engine.messages import Progress
 from tuner.engine.worker import endings
+from tuner.service import training_alone
 
 
 def test_a_trial_stops_at_its_rung_pauses_and_goes_on_elsewhere(drive: Any) -> None:
@@ -55,6 +60,29 @@ def test_what_comes_before_the_first_step_is_no_training(drive: Any) -> None:
     since_then = time.monotonic_ns() - driver.reports[0]["metrics"]["loaded_at"]
     assert waits["meter"]["setup"] > SECOND // 2
     assert waits["meter"].get("train", 0) < since_then
+
+
+def test_a_seeded_trial_is_repeated_outside_of_the_service(
+    drive: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.getcwd())
+    driver = drive("draws", fresh=True)
+    driver.begin(until=2, seed=7)
+    driver.until_state("waiting")
+    recorded = Environment.parse(driver.environment)
+    assert recorded is not None
+    assert recorded.seed == 7
+    assert recorded.threads == driver.reports[0]["metrics"]["threads"]
+    assert recorded.versions["torch"] == torch.__version__
+    monkeypatch.setenv("OMP_NUM_THREADS", str(recorded.threads))
+    assert training_alone.prepare(driver.entry, recorded, threads=recorded.threads, seed=7) == []
+    told = []
+    training_alone.train(
+        driver.entry, {}, steps=2, save_to=None, told=lambda _, metrics: told.append(metrics), seed=7
+    )
+    assert told == [report["metrics"] for report in driver.reports]
+    changed = replace(recorded, code="another", versions={**recorded.versions, "torch": "0.1"})
+    assert [line.partition(" ")[0] for line in changed.differences(recorded)] == ["torch", "the"]
 
 
 def test_a_hanging_trial_is_stopped_at_once(drive: Any) -> None:

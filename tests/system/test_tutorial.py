@@ -30,7 +30,8 @@ class Newcomer:
         self._home = folder / "home"
         self._home.mkdir()
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("TUNER_")}
+        # Without OMP_NUM_THREADS, as in most terminals, where PyTorch takes all cores.
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("TUNER_", "OMP_"))}
         small = {"TUNER_PORT": "0", "TUNER_LOCAL_CPUS": "2", "TUNER_CLOUD": "none"}
         dear = {"TUNER_NODE_PRICES": "local=0.20"}
         self._environment = {**clean, **small, **dear, "PATH": path, "HOME": str(self._home)}
@@ -94,7 +95,7 @@ def newcomer(tmp_path: Path) -> Iterator[Newcomer]:
 
 
 def test_the_tutorial_does_what_it_says(newcomer: Newcomer) -> None:
-    printed, ran = "", 0
+    printed, ran, outputs = "", 0, dict[str, str]()
     for block in PAGE:
         if block.mark == "file":
             newcomer.save(block.detail, block.text)
@@ -103,8 +104,17 @@ def test_the_tutorial_does_what_it_says(newcomer: Newcomer) -> None:
         elif block.language in CONSOLE:
             for line in commands(block):
                 printed = do(newcomer, line, block)
+                outputs.setdefault(line, printed)
                 ran += 1
     assert ran >= 15
+    best = re.match(r"(accuracy \S+) by \S+ at step (\d+)", outputs["tuner best JOB"])
+    assert best, outputs["tuner best JOB"]
+    assert outputs["tuner train JOB"].splitlines()[-1] == f"step {best[2]}: {best[1]}"
+    expected = re.search(r"(\S+) at epoch (\d+)", outputs["python train_best.py JOB"])
+    assert expected, outputs["python train_best.py JOB"]
+    assert (
+        outputs["python train_best.py JOB"].splitlines()[-1] == f"epoch {expected[2]}: accuracy {expected[1]}"
+    )
 
 
 def do(newcomer: Newcomer, line: str, block: Block) -> str:

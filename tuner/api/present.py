@@ -202,6 +202,7 @@ def trial_detail_of(view: TrialView) -> show.TrialDetail:
             )
             for stored in view.checkpoints
         ],
+        environment=next((one.environment for one in reversed(attempts) if one.environment), None),
     )
 
 
@@ -231,7 +232,12 @@ def _attempt(row: AttemptRow, used: Usage | None) -> show.Attempt:
         to_step=row.to_step,
         bill=_kinds(row.costs),
         usage=None if used is None else usage_of(used),
+        environment=_environment(row),
     )
+
+
+def _environment(row: AttemptRow) -> show.Environment | None:
+    return None if row.environment is None else show.Environment(**row.environment.message())
 
 
 def _machine(found: MachineFound | None) -> show.Machine | None:

@@ -112,5 +112,6 @@ def _show(
         return
     job = client.job(name)
     Frame(as_json).show(found, lambda one: shown(one, job.objective["metric"]))
-    line = command(job.trainable, {**job.constants, **found.config}, found.step)
+    environment = client.trial(name, found.trial).environment
+    line = command(job.trainable, {**job.constants, **found.config}, found.step, environment)
     typer.echo(f"\nto train it:\n  {line}")

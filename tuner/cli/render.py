@@ -106,9 +106,21 @@ def trial(one: show.TrialDetail) -> RenderableType:
         end = attempt.end or "running"
         attempts.add_row(str(attempt.attempt), steps, _machine(attempt), end, Text(attempt.reason), cost)
     details = [Text(attempt.detail) for attempt in one.attempt_list if attempt.detail]
-    return Group(
-        Text(f"{one.id}: {one.state} {one.reason}"), Text(config(one.config)), curve, attempts, *details
-    )
+    head = [Text(f"{one.id}: {one.state} {one.reason}"), Text(config(one.config))]
+    if one.environment is not None:
+        head.append(Text(f"ran with {_environment(one.environment)}"))
+    return Group(*head, curve, attempts, *details)
+
+
+def _environment(found: show.Environment) -> str:
+    parts = [
+        plural(found.threads, "thread") if found.threads is not None else "",
+        f"seed {found.seed}" if found.seed is not None else "",
+        *(f"{name} {version}" for name, version in found.versions.items()),
+        *(f"{name}={value}" for name, value in found.variables.items()),
+        f"code {found.code[:12]}" if found.code is not None else "",
+    ]
+    return ", ".join(part for part in parts if part)
 
 
 def _machine(attempt: show.Attempt) -> str:

@@ -15,9 +15,11 @@ import typer
 from tuner.cli import completing
 from tuner.cli.frame import connect, with_problems
 from tuner.cli.words import number
+from tuner.domain.environment import Environment
 
 if TYPE_CHECKING:
     from tuner.client import Client
+    from tuner.schemas import answers as wire
     from tuner.schemas.answers import TrialDetail
 
 Metrics = Mapping[str, Any]
@@ -48,6 +50,16 @@ def train(
         int | None,
         typer.Option(min=1, help="To this step; to that at which the trial was best if not given."),
     ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Threads of PyTorch and NumPy; those of the trial, or all cores, if not given."
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Seed of Python, NumPy and PyTorch; the trial's, or 0, if not given."),
+    ] = None,
     save: Annotated[
         Path | None, typer.Option(metavar="DIRECTORY", help="Save the last step's checkpoint there.")
     ] = None,
@@ -58,24 +70,38 @@ def train(
         ),
     ] = False,
 ) -> None:
-    """Train one configuration on this machine, with the job's code, constants and steps, but no budget, ledger or Ray.
-    MODULE:FUNCTION needs no service."""
+    """Train one configuration on this machine as the service did: with its constants, steps, threads and seed, but no budget.
+    Libraries or code that differ from the trial's are named. MODULE:FUNCTION needs no service."""
     if ":" in what:
         if trial is not None:
             raise typer.BadParameter(
                 "is a job's: give the job in place of MODULE:FUNCTION", param_hint="--trial"
             )
-        entry, values = what, _parsed(config)
+        entry, values, recorded = what, _parsed(config), None
     else:
         if config is not None:
             raise typer.BadParameter("goes with MODULE:FUNCTION; a job has its own", param_hint="--config")
-        entry, values, steps = _of_job(connect(), what, trial, steps)
-    _train(entry, values, steps, save, as_json=as_json)
+        entry, values, steps, recorded = _of_job(connect(), what, trial, steps)
+        if recorded is None:
+            typer.echo("the trial's threads and seed were not recorded: its metric may not repeat", err=True)
+    known = recorded or Environment(seed=0)
+    threads = known.threads if threads is None else threads
+    seed = known.seed if seed is None else seed
+    for difference in _prepared(entry, recorded, threads, seed):
+        typer.echo(difference, err=True)
+    _train(entry, values, steps, save, seed=seed, as_json=as_json)
 
 
-def command(trainable: str, config: Mapping[str, Any], step: int) -> str:
-    """What to type to train it."""
-    return f"tuner train {shlex.quote(trainable)} --steps {step} --config {shlex.quote(json.dumps(dict(config)))}"
+def command(
+    trainable: str, config: Mapping[str, Any], step: int, environment: wire.Environment | None = None
+) -> str:
+    """Return what to type to train a configuration with the threads and the seed that its trial had."""
+    line = f"tuner train {shlex.quote(trainable)} --steps {step} --config {shlex.quote(json.dumps(dict(config)))}"
+    if environment is not None and environment.threads is not None:
+        line += f" --threads {environment.threads}"
+    if environment is not None and environment.seed:
+        line += f" --seed {environment.seed}"
+    return line
 
 
 def _parsed(config: str | None) -> dict[str, Any]:
@@ -92,14 +118,17 @@ def _parsed(config: str | None) -> dict[str, Any]:
 
 def _of_job(
     client: Client, name: str, trial: str | None, steps: int | None
-) -> tuple[str, dict[str, Any], int]:
+) -> tuple[str, dict[str, Any], int, Environment | None]:
+    """Return the trainable, the configuration with constants, the step and the environment of a trial, the best one by default."""
     job = client.job(name)
     if trial is None:
         best = client.best(name, forecast=False)
-        return job.trainable, {**job.constants, **best.config}, steps or best.step
-    found = client.trial(name, trial)
-    last = _best_step(found, maximise=job.objective["mode"] == "max")
-    return job.trainable, {**job.constants, **found.config}, steps or last
+        found, last = client.trial(name, best.trial), best.step
+    else:
+        found = client.trial(name, trial)
+        last = steps or _best_step(found, maximise=job.objective["mode"] == "max")
+    recorded = None if found.environment is None else Environment.parse(found.environment.model_dump())
+    return job.trainable, {**job.constants, **found.config}, steps or last, recorded
 
 
 def _best_step(trial: TrialDetail, *, maximise: bool) -> int:
@@ -111,10 +140,22 @@ def _best_step(trial: TrialDetail, *, maximise: bool) -> int:
     return min(known, key=lambda one: (-one[0] if maximise else one[0], one[1]))[1]
 
 
+def _prepared(entry: str, recorded: Environment | None, threads: int | None, seed: int | None) -> list[str]:
+    from tuner.service import training_alone  # Ray and more, which other commands need not wait for
+
+    return training_alone.prepare(entry, recorded, threads=threads, seed=seed)
+
+
 def _train(
-    entry: str, config: Mapping[str, Any], steps: int | None, save: Path | None, *, as_json: bool
+    entry: str,
+    config: Mapping[str, Any],
+    steps: int | None,
+    save: Path | None,
+    *,
+    seed: int | None,
+    as_json: bool,
 ) -> None:
-    from tuner.service import training_alone  # torch and all, which other commands need not wait for
+    from tuner.service import training_alone
 
     out = sys.stdout
 
@@ -126,7 +167,7 @@ def _train(
         )
 
     with contextlib.redirect_stdout(sys.stderr if as_json else out):
-        done = training_alone.train(entry, config, steps=steps, save_to=save, told=told)
+        done = training_alone.train(entry, config, steps=steps, save_to=save, told=told, seed=seed)
     if steps is not None and done.steps < steps:
         typer.echo(f"{entry} returned after step {done.steps} of {steps}", err=True)
     if save is not None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tuner.domain.cost import CostKind
+from tuner.domain.environment import Environment
 from tuner.domain.money import Cost, Price
 from tuner.domain.offer import Offer
 from tuner.domain.space import Config
@@ -67,6 +68,7 @@ class AttemptRow:
     landed_at: Instant | None = None
     machine: MachineFound | None = None
     cause: AttemptCause | None = None
+    environment: Environment | None = None  #: None until its worker sent it.
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tuner.domain.cost import CostKind, Meter, slice_costs, total
+from tuner.domain.environment import Environment
 from tuner.domain.events import Limit
 from tuner.domain.ids import hold_id
 from tuner.domain.job import JobSpec
@@ -56,6 +57,7 @@ class Purse:
     found: Place | None = None
     misplaced: str = ""
     trouble: Trouble | None = None
+    environment: Environment | None = None
 
     @property
     def waits(self) -> bool:
@@ -102,17 +104,21 @@ class Purse:
         tx.put_checkpoint(CheckpointRow(*where, saved.size_bytes, saved.seconds, at))
         tx.keep_checkpoints(self.trial, keep=spec.checkpoint.keep, mode=spec.objective.mode)
 
-    def began(self, tx: JournalTx, node: str, from_step: int | None) -> bool:
-        """What its worker says of where it runs and from which checkpoint it went on, as far as that is known. True where that is
-        an older one than it was given, which is damaged then."""
+    def began(
+        self, tx: JournalTx, node: str, from_step: int | None, environment: Environment | None = None
+    ) -> bool:
+        """Record where and with what the attempt runs, and from which checkpoint it continued, as far as its worker knows.
+
+        Return True if that checkpoint is older than the one it was given, which is damaged then.
+        """
         went_back = from_step is not None and from_step < self.from_step
         if from_step is not None and went_back:
             self.again_until, self.from_step = self.from_step, from_step
             self.base = (tx.reached(self.trial, from_step) if from_step else None) or (FREE, 0)
             # Else the next attempt, or driver, would ask for them.
             tx.forget_checkpoints(self.trial, above=from_step)
-        if went_back or (node and not self.node):
-            self.node = node or self.node
+        if went_back or (node and not self.node) or environment is not None:
+            self.node, self.environment = node or self.node, environment or self.environment
             tx.put_attempt(self.row)
         return went_back
 
@@ -144,6 +150,7 @@ class Purse:
             price=self.rate.price,
             landed_at=self.landed_at,
             machine=None if self.found is None else MachineFound.of(self.found.offer),
+            environment=self.environment,
         )
 
     def ended(self, end: AttemptEnd, at: Instant, *, reason: str, detail: str) -> AttemptRow:

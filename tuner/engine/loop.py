@@ -98,7 +98,7 @@ class Loop:
             return
         with self._turn() as turn:
             purse.read(progress.meter, heard_ns=self._clock.elapsed_ns())
-            if purse.began(turn.tx, progress.node, progress.from_step):
+            if purse.began(turn.tx, progress.node, progress.from_step, progress.environment):
                 self.saved[purse.trial] = purse.from_step
             purse.leaving, purse.usage, purse.trouble = progress.leaving, progress.usage, progress.trouble
             for saved in progress.checkpoints:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from tuner.domain.cost import Meter
+from tuner.domain.environment import Environment
 from tuner.domain.time import Instant
 from tuner.domain.usage import Usage
 
@@ -98,6 +99,7 @@ class Progress:
     outage_ns: int = 0
     machine: Mapping[str, str] = field(default_factory=dict)
     usage: Usage | None = None
+    environment: Environment | None = None  #: That of the attempt, in one of its answers.
 
     @classmethod
     def parse(cls, result: Mapping[str, Any]) -> "Progress":
@@ -129,6 +131,7 @@ class Progress:
             outage_ns=result.get("outage_ns", 0),
             machine=result.get("machine") or {},
             usage=Usage.parse(result.get("usage")),
+            environment=Environment.parse(result.get("environment")),
             trouble=Trouble(**{name: _text(error.get(name, "")) for name in TROUBLE}) if error else None,
         )
 

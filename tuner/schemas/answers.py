@@ -67,9 +67,23 @@ class AttemptUsage(Answer):
     facts: dict[str, Any]
 
 
+class Environment(Answer):
+    """What an attempt trained with, all that has to be equal for its training to repeat. `threads` is the number of threads of
+    OpenMP, which PyTorch and NumPy use; `seed` that of the random generators of Python, NumPy and PyTorch. `versions` has those of
+    Python and of distributions by name, `variables` the environment variables that change results, and `code` the digest of the
+    trainable's code: null where its module is not a file."""
+
+    threads: int | None
+    seed: int | None
+    versions: dict[str, str]
+    variables: dict[str, str]
+    code: str | None
+
+
 class Attempt(Answer):
     """`end` is null while it runs; `node` the machine's id in the cluster, once that is known. `usd_per_hour` is the price of the
-    trial's share of a machine of `market`. `machine` is what it was found on, and billed for: null where that was not looked at."""
+    trial's share of a machine of `market`. `machine` is what it was found on, and billed for: null where that was not looked at.
+    `environment` is null for attempts that did not come to train, and those of earlier releases."""
 
     attempt: int
     began_at: str
@@ -85,6 +99,7 @@ class Attempt(Answer):
     to_step: int
     bill: dict[str, float]
     usage: AttemptUsage | None = None
+    environment: Environment | None = None
 
 
 class Inherited(Answer):
@@ -108,11 +123,14 @@ class StoredCheckpoint(Answer):
 
 
 class TrialDetail(Trial):
+    """`environment` is that of the newest attempt which has one."""
+
     inherited: Inherited | None
     curve: list[CurvePoint]
     bill: dict[str, float]
     attempt_list: list[Attempt]
     checkpoints: list[StoredCheckpoint]
+    environment: Environment | None = None
 
 
 class TrialBill(Answer):

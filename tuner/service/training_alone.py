@@ -1,6 +1,7 @@
 """One configuration trained in this process, without a service, a ledger or Ray: by the very code that a worker calls it with."""
 
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -11,8 +12,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from tuner.domain.environment import HASH_SEED, Environment
 from tuner.domain.errors import Invalid
-from tuner.engine.worker import child
+from tuner.engine.worker.environment import THREADS, environment_of, relevant
 from tuner.service.cluster import import_path
 from tuner.training import channel as words
 from tuner.training.channel import Begin, Metric, StopTraining
@@ -31,18 +33,59 @@ class Trained:
     checkpoint: str | None
 
 
+def prepare(entry: str, recorded: Environment | None, *, threads: int | None, seed: int | None) -> list[str]:
+    """Set the variables of this process as `train` needs them: before anything imports PyTorch or NumPy, which read them then.
+
+    Args:
+        entry: What is to be trained.
+        recorded: The environment of the trial that is trained again, whose variables are set. None leaves all but the threads alone.
+        threads: How many threads to compute with. None leaves that to the libraries.
+        seed: The seed that `train` will be given.
+
+    Returns:
+        One line for each thing that differs from the record, such as the version of a library or the code.
+    """
+    if threads is not None:
+        os.environ[THREADS] = str(threads)
+    if recorded is None:
+        return []
+    for name in relevant(os.environ).keys() - recorded.variables.keys() - {HASH_SEED}:
+        del os.environ[name]
+    os.environ.update({name: value for name, value in recorded.variables.items() if name != HASH_SEED})
+    return recorded.differences(environment_of(entry, import_path(), os.environ).with_seed(seed))
+
+
 def train(
-    entry: str, config: Mapping[str, Any], *, steps: int | None, save_to: Path | None, told: Told
+    entry: str,
+    config: Mapping[str, Any],
+    *,
+    steps: int | None,
+    save_to: Path | None,
+    told: Told,
+    seed: int | None = None,
 ) -> Trained:
-    """From the beginning to step `steps`, or until the trainable returns. `told` is called after each step, in another thread.
-    Raises Invalid for what cannot be trained, and whatever the trainable raises."""
+    """Train from the beginning to step `steps`, or until the trainable returns.
+
+    Args:
+        entry: The trainable, `module:function`.
+        config: Its configuration, constants included.
+        steps: The last step. None if the trainable decides.
+        save_to: A directory for the last step's checkpoint. None saves none.
+        told: Called after each step, in another thread.
+        seed: Of all random generators. None leaves them as they are.
+
+    Raises:
+        Invalid: The entry cannot be trained. What the trainable raises passes through.
+    """
+    from tuner.engine.worker import child  # imports PyTorch, which must see what `prepare` has set
+
     target = _loaded(entry)
     with TemporaryDirectory(prefix="tuner-train-") as scratch:
         if save_to is not None:
             save_to.mkdir(parents=True, exist_ok=True)
         staging = str(save_to.absolute()) if save_to is not None else scratch
         ours, theirs = Pipe()
-        begin = Begin("alone", 1, entry, dict(config), staging, max_step=steps)
+        begin = Begin("alone", 1, entry, dict(config), staging, max_step=steps, seed=seed)
         ours.send_bytes(words.begin_message(begin))
         answering = _Answering(ours, steps, saves=save_to is not None, told=told)
         answering.start()
@@ -58,6 +101,8 @@ def train(
 
 
 def _loaded(entry: str) -> Callable[..., Any]:
+    from tuner.engine.worker import child
+
     sys.path[:0] = [path for path in import_path() if path not in sys.path]
     module, colon, attribute = entry.partition(":")
     if not (module and colon and attribute):

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tuner.domain.cost import CostKind
+from tuner.domain.environment import Environment
 from tuner.domain.money import Cost, Money, Price
 from tuner.domain.records import AttemptRow, MachineFound
 
@@ -27,7 +28,14 @@ def attempt_row(found: Mapping[str, Any]) -> AttemptRow:
         "cause",
     )
     price, machine = Price(found["price"]), _machine(found)
-    return AttemptRow(**{name: found[name] for name in names}, costs=costs, price=price, machine=machine)
+    sent = found["environment"]
+    return AttemptRow(
+        **{name: found[name] for name in names},
+        costs=costs,
+        price=price,
+        machine=machine,
+        environment=None if sent is None else Environment.parse(json.loads(sent)),
+    )
 
 
 def _machine(found: Mapping[str, Any]) -> MachineFound | None:
@@ -64,6 +72,7 @@ def values_of(attempt: AttemptRow) -> dict[str, Any]:
         "landed_at": attempt.landed_at,
         "cause": attempt.cause,
         **_machine_values(attempt.machine),
+        **({} if attempt.environment is None else {"environment": json.dumps(attempt.environment.message())}),
     }
 
 

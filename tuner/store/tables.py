@@ -206,6 +206,7 @@ attempts = Table(
     Column("machine_price", BigInteger),
     Column("price_source", Text),
     Column("cause", String(20)),
+    Column("environment", Text),
     Index("ix_attempts_end", "end", "cause", "market"),
 )
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tuner.training.checkpoint import CheckpointUnreadable
     from tuner.training.loaders import Batches
     from tuner.training.precision import autocast, grad_scaler
+    from tuner.training.seeding import seed_everything
     from tuner.training.spot_safe import SpotSafe
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "accumulated_step",
     "autocast",
     "grad_scaler",
+    "seed_everything",
 ]
 _HOMES = {
     "Batches": "loaders",
@@ -34,6 +36,7 @@ _HOMES = {
     "accumulated_step": "accumulation",
     "autocast": "precision",
     "grad_scaler": "precision",
+    "seed_everything": "seeding",
 }
 
 

@@ -34,7 +34,7 @@ class MetricsRefused(ValueError):
 @dataclass(frozen=True, slots=True)
 class Begin:
     """What the child is to do. `first_step` is the last finished step (0: none); `restore` a checkpoint's directory. `echo`: to
-    save at once what it restored, so that it can be compared."""
+    save at once what it restored, so that it can be compared. `seed`: of its random generators; None leaves them as they are."""
 
     trial: str
     attempt: int
@@ -46,6 +46,7 @@ class Begin:
     max_step: int | None = None
     resources: Mapping[str, float] = field(default_factory=dict)
     echo: bool = False
+    seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

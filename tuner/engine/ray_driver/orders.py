@@ -45,6 +45,7 @@ class Orders:
             "attempt": assignment.attempt,
             "entry": spec.trainable,
             "config": config_values(assignment.config, spec.constants),
+            "seed": spec.algorithm.seed,
             "until": assignment.until,
             "max_step": spec.fidelity.max,
             "lease_ns": assignment.lease_ns,

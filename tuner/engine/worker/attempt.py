@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from tuner.domain.environment import Environment
 from tuner.engine.notices import Notice
 from tuner.engine.parting import in_time
 from tuner.engine.worker import endings
@@ -87,6 +88,8 @@ class Attempt:
     messages_since_report: int = 0
     unpublished: int = 0  # checkpoints that the child announced and the publisher has not finished
     staging: Path | None = None  # where the child may leave checkpoints
+    environment: Environment | None = None  # to be sent with the next result
+    described: bool = False  # the environment was sent, or is about to be
 
     def __post_init__(self) -> None:
         """`best` is the score and step of the best checkpoint that earlier attempts left."""
@@ -117,6 +120,7 @@ class Attempt:
             max_step=self.order["max_step"],
             resources=self.order.get("resources", {}),
             echo=bool(self.order.get("echo")),
+            seed=self.order.get("seed"),
         )
 
     def forked(self) -> None:
@@ -341,6 +345,7 @@ class Attempt:
         self.told_leaving = self.notice is not None
         reports, self.reports = self.reports, []
         checkpoints, self.checkpoints = self.checkpoints, []
+        environment, self.environment = self.environment, None
         return {
             "trial": self.trial,
             "attempt": self.number,
@@ -355,5 +360,6 @@ class Attempt:
             "from_step": self.from_step,
             "outage_ns": self.outage_ns,
             "usage": self.use.reading(),
+            "environment": None if environment is None else environment.message(),
             "error": self.error if state == self.state else None,
         }

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from tuner.engine.worker import tune_compat
 from tuner.training import channel as words
 from tuner.training.channel import Channel, StopTraining
+from tuner.training.seeding import seed_everything
 
 PR_SET_PDEATHSIG = 1
 OUT_OF_GPU_MEMORY = "OutOfMemoryError"  # PyTorch's; JAX and others say so in words of their own
@@ -120,6 +121,10 @@ def load(entry: str, package: str = "") -> Callable[..., Any]:
 def train(target: Callable[..., Any], channel: Channel) -> None:
     """Calls user code as a worker does, whatever of Ray Tune's ways to report it uses. Raises what it raises."""
     session = tune_compat.install(channel)
+    begin = channel.begin
+    if begin.seed is not None:
+        # A function that restores no generators must not draw the numbers of its first steps again when it continues.
+        seed_everything(begin.seed + begin.first_step)
     if isinstance(target, type) and tune_compat.is_trainable_class(target):
         tune_compat.run_class(target, channel)
         return

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from tuner.domain.environment import Environment
 from tuner.engine.worker.family import kill_descendants
 from tuner.engine.worker.limits import Limits
 
@@ -35,14 +36,15 @@ class ForkServer:
     ) -> None:
         """`tmp`: where what user code writes for a while goes as it is imported. `package`: the folder that `entry` comes from."""
         self._on_exit = on_exit
-        environment = limits.environment(os.environ, sys.path)
+        self.environment: Environment | None = None  # once it is known
+        self.variables = limits.environment(os.environ, sys.path)
         self._answers: list[dict[str, int]] = []
         self._answered = threading.Condition()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tuner.engine.worker.fork_server", str(theirs.fileno()), entry, package],
             pass_fds=[theirs.fileno()],
-            env={**environment, "TMPDIR": str(tmp)},
+            env={**self.variables, "TMPDIR": str(tmp)},
             start_new_session=True,
             stdin=subprocess.DEVNULL,
         )

@@ -1,12 +1,15 @@
 """The fork server that a worker's attempts are forked from, for as long as the worker lives."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 from tuner.engine.packages.shelf import Opened, opened
 from tuner.engine.packages.stored import Stored
 from tuner.engine.scratch import anew
+from tuner.engine.worker.environment import environment_of
 from tuner.engine.worker.limits import Limits
+from tuner.engine.worker.publishing import background
 from tuner.engine.worker.server_handle import ForkServer
 
 
@@ -54,7 +57,14 @@ class Servers:
             except Exception as error:  # each kind of storage has errors of its own
                 self._trouble, entry = error, ""
         package = "" if self._opened is None else str(self._opened.path)
-        return ForkServer(entry, self._on_exit, self._limits, anew(self._tmp), package=package)
+        server = ForkServer(entry, self._on_exit, self._limits, anew(self._tmp), package=package)
+        roots = [package] if package else os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        # Next to it: the digest reads all files that the trainable imports.
+        background("environment", self._describe, server, roots)
+        return server
+
+    def _describe(self, server: ForkServer, roots: list[str]) -> None:
+        server.environment = environment_of(self._entry, roots, server.variables)
 
     def _let_go(self) -> None:
         if self._opened is not None:

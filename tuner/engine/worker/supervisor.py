@@ -379,14 +379,22 @@ class Supervisor:
             self._told_at = time.monotonic()
             if attempt.state is None:
                 attempt.told_waiting = attempt.waits_for_driver()
+                self._describe(attempt)
                 result = attempt.result("waiting" if attempt.told_waiting else "running")
                 self.reply_if_due(attempt)  # the child waits if too many reports were unsent
                 return result
         self._clear(attempt)
         with self._changed:
+            self._describe(attempt)
             result = attempt.result(str(attempt.state))
             self._attempt, self._last_end_ns = None, time.monotonic_ns()
             return result
+
+    def _describe(self, attempt: Attempt) -> None:
+        """Have the next result name the environment of an attempt that has a child, once an attempt. Called under the lock."""
+        found = self.server.environment
+        if not attempt.described and attempt.from_step is not None and found is not None:
+            attempt.described, attempt.environment = True, found.with_seed(attempt.order.get("seed"))
 
     def _news(self, attempt: Attempt) -> bool:
         return (

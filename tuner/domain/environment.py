@@ -1,0 +1,99 @@
+"""The environment that an attempt trained in: what has to be equal for its training to repeat."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+#: Of each mapping that a worker sends, so many entries are kept, cut to so many characters.
+MAX_ENTRIES, MAX_CHARACTERS = 50, 200
+#: A running Python cannot change it.
+HASH_SEED = "PYTHONHASHSEED"
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Recorded once an attempt, and compared with the present one when its configuration is trained again."""
+
+    threads: int | None = None  #: Threads of OpenMP, which PyTorch and NumPy use. None if no number was set.
+    seed: int | None = (
+        None  #: Of the random generators of Python, NumPy and PyTorch. None if they were not seeded.
+    )
+    versions: Mapping[str, str] = field(default_factory=dict)  #: By name: `python`, and distributions.
+    variables: Mapping[str, str] = field(default_factory=dict)  #: Environment variables that change results.
+    code: str | None = None  #: Digest of the trainable's code. None if its module is not a file.
+
+    @classmethod
+    def parse(cls, sent: object) -> "Environment | None":
+        """Read what a worker sent or a database holds. Return None if it is no environment."""
+        if not isinstance(sent, Mapping):
+            return None
+        return cls(
+            threads=_whole(sent.get("threads")),
+            seed=_whole(sent.get("seed")),
+            versions=_texts(sent.get("versions")),
+            variables=_texts(sent.get("variables")),
+            code=sent["code"][:MAX_CHARACTERS] if isinstance(sent.get("code"), str) else None,
+        )
+
+    def message(self) -> dict[str, Any]:
+        """Return it as JSON has it; `parse` reads it."""
+        return asdict(self)
+
+    def with_seed(self, seed: int | None) -> "Environment":
+        return replace(self, seed=seed)
+
+    def differences(self, here: "Environment") -> list[str]:
+        """Return one line for each thing that was different when the attempt trained from what it is `here`.
+
+        Threads, seed and variables are compared too, although `tuner train` sets them: it cannot set all of them.
+
+        >>> Environment(versions={"torch": "2.13.0"}).differences(Environment(versions={"torch": "2.12.1"}))
+        ['torch is 2.12.1 here; the trial ran with 2.13.0']
+        """
+        found = []
+        if self.threads is not None and self.threads != here.threads:
+            found.append(f"threads: {_shown(here.threads)} here; the trial ran with {self.threads}")
+        if self.seed is not None and self.seed != here.seed:
+            found.append(f"seed: {_shown(here.seed)} here; the trial ran with {self.seed}")
+        for name, version in self.versions.items():
+            if here.versions.get(name) != version:
+                found.append(
+                    f"{name} is {_shown(here.versions.get(name))} here; the trial ran with {version}"
+                )
+        for name in sorted({*self.variables, *here.variables}):
+            then, now = self.variables.get(name), here.variables.get(name)
+            if then != now:
+                found.append(f"{name} is {_shown(now)} here; the trial ran with {_shown(then)}")
+        if self.code is not None and self.code != here.code:
+            found.append(
+                f"the code has changed: its digest is {_digest(here.code)} here; the trial ran with {_digest(self.code)}"
+            )
+        return found
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63 else None
+
+
+def _texts(value: object) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        return {}
+    found = {
+        _text(name): _text(text)
+        for name, text in value.items()
+        if isinstance(name, str) and isinstance(text, str)
+    }
+    return dict(list(found.items())[:MAX_ENTRIES])
+
+
+def _text(text: str) -> str:
+    """Without lone surrogates and NULs, which a database refuses."""
+    return text[:MAX_CHARACTERS].encode("utf-8", "replace").decode().replace("\0", "")
+
+
+def _shown(value: object) -> str:
+    return "not set" if value is None else str(value)
+
+
+def _digest(code: str | None) -> str:
+    return "unknown" if code is None else code[:12]
