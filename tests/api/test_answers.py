@@ -14,9 +14,11 @@ from tests.api.points import Point, points, put_report
 from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService
 from tests.strategies import examples
+from tuner.client import frames
 from tuner.domain.money import MS_PER_HOUR, Cost, Money
 from tuner.domain.records import ReportRow
 from tuner.domain.time import NS, Instant
+from tuner.schemas import answers as wire
 from tuner.store.journal import SqlJournal
 
 
@@ -63,6 +65,36 @@ def reported(finished: Finished, rows: list[tuple[Any, ...]], mode: str) -> Many
             at, metrics = Instant(number), {"acc": value}
             put_report(tx, ReportRow(trial, 1, 1, at, value, metrics, cost, seconds * NS))
     return Many(service, client, job, mode)
+
+
+@pytest.mark.parametrize("mode", ["max", "min"])
+def test_all_answers_name_the_same_best_trial(service: FakeService, client: TestClient, mode: str) -> None:
+    """Also if its newest report is worse than that of another trial."""
+    sign = 1 if mode == "max" else -1
+    job = fakes.submit(client, objective={"metric": "acc", "mode": mode})
+    fakes.begin(service, job)
+    journal = SqlJournal(service.database, job, service.project, 1, service.now())
+    with journal.transaction() as tx:
+        for number, values in enumerate([(0.5, 0.9, None, 0.6), (0.7, 0.8)]):
+            tx.put_trial(f"trial_{number:05d}", "running", at=service.now(), config={"lr": 0.1})
+            for step, value in enumerate(values, 1):
+                signed = None if value is None else sign * value
+                row = (f"trial_{number:05d}", 1, step, Instant(step), signed, {"acc": signed})
+                put_report(tx, ReportRow(*row, Cost(Money(step)), NS))
+    best = client.get(f"/v1/jobs/{job}/best").json()
+    order = "-metric" if mode == "max" else "metric"
+    listed = client.get(f"/v1/jobs/{job}/trials", params={"sort": order}).json()["items"]
+    assert [(one["id"], one["metric"], one["latest_metric"]) for one in listed] == [
+        ("trial_00000", sign * 0.9, sign * 0.6),
+        ("trial_00001", sign * 0.8, sign * 0.8),
+    ]
+    assert (best["trial"], best["metric"]) == (listed[0]["id"], listed[0]["metric"])
+    detail = client.get(f"/v1/jobs/{job}/trials/trial_00000").json()
+    assert (detail["metric"], detail["latest_metric"]) == (sign * 0.9, sign * 0.6)
+    frame = frames.trials([wire.Trial(**one) for one in listed], {}).sort_values(
+        "metric", ascending=mode == "min"
+    )
+    assert frame["trial"].iloc[0] == best["trial"]
 
 
 LIMITS = st.fixed_dictionaries(

@@ -248,7 +248,7 @@ def test_the_filter_language(page: Page, finished: Finished) -> None:
         ("best<0.6", [12]),
         ("steps>3", [12]),
         ("config.steps=3", [0]),
-        ("cost>0.05 cost<1", [1]),
+        ("paid>0.05 paid<1", [1]),
         ("trial=#12", [12]),
         ("batch=32 state:run", [12]),
         ('"data set":"a b"', [0]),
@@ -257,7 +257,7 @@ def test_the_filter_language(page: Page, finished: Finished) -> None:
         ("#12", [12]),
         ("nowhere", []),
         ("STATE:completed", [0]),
-        ("lrr>1", "there is no column lrr; the columns are trial, state, best, newest, steps, cost, lr, width, optimizer, "
+        ("lrr>1", "there is no column lrr; the columns are trial, state, best, newest, steps, paid, lr, width, optimizer, "
          "momentum, steps, data set, batch, attempts, preempted"),
         ("lr>", "write a number after lr>"),
         ("lr>many", "many is not a number; write lr>0.01, for example"),

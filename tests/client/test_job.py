@@ -168,7 +168,7 @@ def test_trials_are_a_table_with_types(client: Both, done: str) -> None:
     table = client.job(done).trials_dataframe()
     trials = list(client.trials(done))
     assert list(table["trial"]) == [one.id for one in trials]
-    assert list(table["cost_usd"]) == [one.cost_usd for one in trials]
+    assert list(table["paid_usd"]) == [one.paid_usd for one in trials]
     kinds = {name: str(kind) for name, kind in table.dtypes.items()}
     assert kinds["steps"] == kinds["config.width"] == kinds["attempts"] == "Int64"
     assert kinds["metric"] == kinds["config.lr"] == kinds["config.momentum"] == "Float64"
@@ -194,7 +194,9 @@ def test_learning_curves_are_a_table_of_reports(client: Both, done: str) -> None
     mine = table[table["trial"] == first.id]
     assert list(mine["step"]) == [point.step for point in first.curve]
     assert list(mine["metric"]) == [point.metric for point in first.curve]
-    assert list(mine["cost_usd"]) == pytest.approx([point.cost_usd for point in first.curve], rel=1e-3)
+    assert list(mine["cost_to_train_usd"]) == pytest.approx(
+        [point.cost_to_train_usd for point in first.curve], rel=1e-3
+    )
     assert len(table) == job.progress.steps
     assert len(client.submit(fakes.body()).curves_dataframe().columns) == 5
 

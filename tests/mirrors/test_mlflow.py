@@ -1,6 +1,7 @@
 """MLflow's own store has what is recorded, a run a trial under one a job, without doubles; a server that is down is waited for."""
 
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,10 @@ def check_equal(client: TestClient, job: str, uri: str, experiment: str) -> None
         assert sorted((point.step, point.value) for point in history) == reported
         if shown["state"] == "succeeded":
             assert run.info.status == ("FAILED" if trial["state"] == "failed" else "FINISHED")
-            assert float(run.data.tags["tuner.cost_usd"]) == trial["cost_usd"]
+            assert float(run.data.tags["tuner.paid_usd"]) == trial["paid_usd"]
+            best = held.get_metric_history(run.info.run_id, "best_acc") if trial["curve"] else []
+            up_to = list(accumulate((value for _, value in reported), max))
+            assert [point.value for point in sorted(best, key=lambda one: one.step)] == up_to
 
 
 class Refusing:

@@ -7,6 +7,7 @@ from typing import Any
 
 import optuna
 import pytest
+from optuna.study import StudyDirection
 from optuna.trial import TrialState
 from sqlalchemy import event
 from starlette.testclient import TestClient
@@ -77,11 +78,13 @@ def check_equal(client: TestClient, job: str, study: optuna.Study) -> None:
         assert held.user_attrs["attempts"] == trial["attempts"]
         assert held.user_attrs["preemptions"] == trial["preemptions"]
         if held.state.is_finished():
-            assert held.user_attrs["cost_usd"] == trial["cost_usd"]
+            assert held.user_attrs["paid_usd"] == trial["paid_usd"]
+            assert held.user_attrs.get("latest_metric") == trial["latest_metric"]
         reported = {one["step"]: one["metric"] for one in trial["curve"] if one["metric"] is not None}
         assert held.intermediate_values == reported
         if held.state in (TrialState.COMPLETE, TrialState.PRUNED):
-            assert held.value == trial["metric"]
+            best = min if study.direction == StudyDirection.MINIMIZE else max
+            assert held.value == trial["metric"] == best(reported.values(), default=None)
 
 
 def test_a_study_has_what_is_recorded(service: FakeService, client: TestClient, tmp_path: Path) -> None:

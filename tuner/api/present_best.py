@@ -37,6 +37,7 @@ def _fields(priced: Priced) -> dict[str, Any]:
     return {
         **best_fields(point),
         "cost_usd": priced.cost.usd.usd,
+        "cost_to_train_usd": priced.cost.usd.usd,
         "gpu_hours": hours(priced.cost),
         "duration_seconds": seconds(priced.duration_ns),
         "cost_low_usd": low.usd.usd,

@@ -37,7 +37,7 @@ def _shown(found: Curves) -> RenderableType:
     values = [one for trial in found.trials for one in trial.metric if one is not None]
     low, high = min(values, default=0.0), max(values, default=0.0)
     curve = f"curve of {found.metric}"
-    table = tables.plain("trial", "state", "steps", "best", "cost", "promoted at", "preempted at", curve)
+    table = tables.plain("trial", "state", "steps", "best", "paid", "promoted at", "preempted at", curve)
     for one in found.trials:
         table.add_row(
             one.id,

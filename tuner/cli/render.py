@@ -37,12 +37,7 @@ def jobs(found: Sequence[Job]) -> RenderableType:
 
 
 def waits(one: Job) -> str:
-    """Return what a job without a driver waits for, or "" if it does not wait.
-
-    A job that was resumed is `running` before it has a driver again, and waits for no other job to end.
-    """
-    if one.state == "running":
-        return ""
+    """Return what a job without a driver waits for, or "" if it does not wait."""
     if one.next_opening is not None:
         return f"until {one.next_opening[:16]}Z"
     return "" if one.queue_position is None else f"place {one.queue_position}"
@@ -76,11 +71,11 @@ def versions(driver: Driver) -> str:
 
 
 def best_line(found: Best, metric: str = "metric") -> str:
-    return f"{metric} {number(found.metric)} by {found.trial} at step {found.step}, which costs {usd(found.cost_usd)} to train"
+    return f"{metric} {number(found.metric)} by {found.trial} at step {found.step}, which costs {usd(found.cost_to_train_usd)} to train"
 
 
 def trials(found: Sequence[show.Trial]) -> RenderableType:
-    table = tables.plain("trial", "state", "steps", "metric", "cost", "attempts", "configuration")
+    table = tables.plain("trial", "state", "steps", "best", "latest", "paid", "attempts", "configuration")
     waiting = dict[str, str]()  # reasons that many trials share are printed once, below the table
     for one in found:
         if one.state in ("pending", "paused") and one.reason:
@@ -88,25 +83,27 @@ def trials(found: Sequence[show.Trial]) -> RenderableType:
             shown = config(one.config)
         else:
             shown = config(one.config) if not one.reason else f"{config(one.config)}\n{one.reason}"
-        numbers = (str(one.steps), number(one.metric), usd(one.cost_usd), str(one.attempts))
-        table.add_row(one.id, one.state, *numbers, Text(shown))
+        metrics = (number(one.metric), number(one.latest_metric))
+        cells = (str(one.steps), *metrics, usd(one.paid_usd), str(one.attempts))
+        table.add_row(one.id, one.state, *cells, Text(shown))
     notes = [Text(f"{state}: {reason}") for state, reason in waiting.items()]
     return Group(table, *notes) if found else Text("no trials")
 
 
 def trial(one: show.TrialDetail) -> RenderableType:
-    curve = tables.plain("step", "metric", "cost so far", "seconds so far")
+    curve = tables.plain("step", "metric", "cost to train", "seconds to train")
     for point in one.curve:
-        cells = (number(point.metric), usd(point.cost_usd), f"{point.duration_seconds:.2f}")
+        cells = (number(point.metric), usd(point.cost_to_train_usd), f"{point.duration_seconds:.2f}")
         curve.add_row(str(point.step), *cells)
-    attempts = tables.plain("attempt", "steps", "machine", "end", "why", "cost")
+    attempts = tables.plain("attempt", "steps", "machine", "end", "why", "paid")
     for attempt in one.attempt_list:
         steps = f"{attempt.from_step} to {attempt.to_step}"
-        cost = usd(round(sum(attempt.bill.values()), 6))
+        paid = usd(round(sum(attempt.bill.values()), 6))
         end = attempt.end or "running"
-        attempts.add_row(str(attempt.attempt), steps, _machine(attempt), end, Text(attempt.reason), cost)
+        attempts.add_row(str(attempt.attempt), steps, _machine(attempt), end, Text(attempt.reason), paid)
     details = [Text(attempt.detail) for attempt in one.attempt_list if attempt.detail]
-    head = [Text(f"{one.id}: {one.state} {one.reason}"), Text(config(one.config))]
+    metrics = f"best {number(one.metric)}, latest {number(one.latest_metric)}, {usd(one.paid_usd)} paid"
+    head = [Text(f"{one.id}: {one.state} {one.reason}"), Text(metrics), Text(config(one.config))]
     if one.environment is not None:
         head.append(Text(f"ran with {_environment(one.environment)}"))
     return Group(*head, curve, attempts, *details)
@@ -132,7 +129,7 @@ def _machine(attempt: show.Attempt) -> str:
 
 def bill(found: show.Bill, *, dearest: int | None = None) -> RenderableType:
     """With all trials, or so many of the dearest."""
-    total = tables.plain("kind", "cost", "share")
+    total = tables.plain("kind", "paid", "share")
     for kind in KINDS:
         share = found.by_kind[kind] / found.total_usd if found.total_usd else 0
         total.add_row(kind, usd(found.by_kind[kind]), f"{share:.1%}")

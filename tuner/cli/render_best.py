@@ -30,7 +30,7 @@ def best_of_all(found: show.BestOfAll, metric: str = "metric") -> RenderableType
 
 
 def pareto(found: show.Pareto) -> RenderableType:
-    shown = tables.plain("cost", "metric", "trial", "step", "configuration")
+    shown = tables.plain("cost to train", "metric", "trial", "step", "configuration")
     for point in found.items:
         shown.add_row(_cost(point), number(point.metric), point.trial, str(point.step), config(point.config))
     return Group(shown, *_pricing(found.pricing))
@@ -62,8 +62,8 @@ def _pricing(found: show.Pricing | None) -> list[RenderableType]:
 
 def _cost(point: show.PricedBest) -> str:
     if point.cost_low_usd == point.cost_high_usd:
-        return usd(point.cost_usd)
-    return f"{usd(point.cost_usd)} ({usd(point.cost_low_usd)} to {usd(point.cost_high_usd)})"
+        return usd(point.cost_to_train_usd)
+    return f"{usd(point.cost_to_train_usd)} ({usd(point.cost_low_usd)} to {usd(point.cost_high_usd)})"
 
 
 def _for(point: show.NextPoint | None) -> str:

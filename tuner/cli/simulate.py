@@ -139,7 +139,7 @@ def shown(found: "Result") -> RenderableType:
     lines.add_row("faults", faults)
     if found.spot is not None:
         _add_spot(lines, found.spot)
-    bill = tables.plain("kind", "cost", "share")
+    bill = tables.plain("kind", "paid", "share")
     for kind, cost in found.bill_usd.items():
         share = cost / found.spent_usd if found.spent_usd else 0
         bill.add_row(kind, words.usd(cost), f"{share:.1%}")

@@ -9,15 +9,15 @@ from tuner.schemas.answers import Trial
 from tuner.schemas.curves import Curves
 
 TEXT, WHOLE, REAL, YES_NO = "string", "Int64", "Float64", "boolean"
-BEFORE = {"state": TEXT, "reason": TEXT, "steps": WHOLE, "metric": REAL}
-MONEY = {"cost_usd": REAL, "gpu_hours": REAL, "attempts": WHOLE, "preemptions": WHOLE}
+BEFORE = {"state": TEXT, "reason": TEXT, "steps": WHOLE, "metric": REAL, "latest_metric": REAL}
+MONEY = {"paid_usd": REAL, "gpu_hours": REAL, "attempts": WHOLE, "preemptions": WHOLE}
 LINE = {"steps": WHOLE, "metric": REAL, "cost_usd": REAL, "spent_usd": REAL}
 NUMBERS = {"float": REAL, "int": WHOLE}
 TIMES = ("created_at", "updated_at")
 
 
 def trials(found: Sequence[Trial], space: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
-    """One row a trial. A parameter `x` is the column `config.x`, NA where the trial does not have it."""
+    """One row a trial. `metric` is the best that it reported. A parameter `x` is the column `config.x`, NA where the trial does not have it."""
     columns: dict[str, pd.Series] = {"trial": _column([one.id for one in found], TEXT)}
     columns |= {name: _column([getattr(one, name) for one in found], kind) for name, kind in BEFORE.items()}
     for name in _parameters(found, space):
@@ -38,7 +38,7 @@ def curves(found: Curves) -> pd.DataFrame:
     columns = zip(*lines, strict=True) if lines else [()] * (1 + len(LINE))
     kinds = {"trial": TEXT, **LINE}
     table = {name: _column(list(values), kinds[name]) for name, values in zip(kinds, columns, strict=True)}
-    return pd.DataFrame(table).rename(columns={"steps": "step"})
+    return pd.DataFrame(table).rename(columns={"steps": "step", "cost_usd": "cost_to_train_usd"})
 
 
 def kind_of(parameter: Mapping[str, Any], values: Iterable[Any]) -> str:

@@ -184,7 +184,7 @@ class Acting(JobFacts):
 
     @call
     def curves_dataframe(self, *, metric: str | None = None) -> Steps["pandas.DataFrame"]:
-        """Return one row per report: `trial`, `step`, `metric`, `cost_usd` to train that far, `spent_usd` by the job until then. The column
+        """Return one row per report: `trial`, `step`, `metric`, `cost_to_train_usd`, `spent_usd` by the job until then. The column
         `metric` has any metric that you name, or the objective's. Numbers are rounded if there are very many reports; `trial()` has
         them exactly."""
         frames = load("tuner.client.frames", "curves_dataframe()")

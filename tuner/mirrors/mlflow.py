@@ -149,6 +149,8 @@ def _tags_of_job(job: Job) -> dict[str, object]:
         "budget_gpu_hours": job.budget_gpu_hours,
         "spent_usd": job.spent.usd.usd,
         "spent_gpu_hours": round(job.spent.gpu_hours, 9),
+        "best_trial": None if job.best is None else job.best[0],
+        "best_metric": None if job.best is None else job.best[1],
         "state": job.state,
         "stop_reason": job.stop_reason,
     }
@@ -159,7 +161,9 @@ def _tags_of_trial(trial: Trial) -> dict[str, object]:
     ours = {
         "state": trial.state,
         "reason": trial.reason or None,
-        "cost_usd": trial.cost.usd.usd,
+        "paid_usd": trial.cost.usd.usd,
+        "best_metric": trial.best,
+        "latest_metric": trial.value,
         "gpu_hours": round(trial.cost.gpu_hours, 9),
         "attempts": trial.attempts,
         "preemptions": trial.preemptions,

@@ -1,7 +1,9 @@
 """Trials as an Optuna study a job, so that optuna-dashboard, and whatever else reads Optuna's storage, shows them.
 
 A trial that reached its last step is COMPLETE, one that its scheduler or the job's end stopped is PRUNED, as with a pruner of
-Optuna's own; one that waits on a rung is RUNNING until the job ends. Optuna takes no change of a trial that has ended, so where one
+Optuna's own; one that waits on a rung is RUNNING until the job ends. A trial's value is the best that it reported at any step, as
+everywhere here, and its newest one is the attribute `latest_metric`. Optuna takes only COMPLETE trials for the best of a study, so the
+attributes `best_trial` and `best_metric` name the job's own. Optuna takes no change of a trial that has ended, so where one
 goes on after a top-up, the study is made anew.
 """
 
@@ -158,6 +160,8 @@ def _study_attrs(job: Job) -> dict[str, Any]:
         "budget_gpu_hours": job.budget_gpu_hours,
         "spent_usd": job.spent.usd.usd,
         "spent_gpu_hours": round(job.spent.gpu_hours, 9),
+        "best_trial": None if job.best is None else job.best[0],
+        "best_metric": None if job.best is None else job.best[1],
         "state": job.state,
         "stop_reason": job.stop_reason,
         "page": job.page,
@@ -167,11 +171,13 @@ def _study_attrs(job: Job) -> dict[str, Any]:
 def _attrs(trial: Trial) -> dict[str, Any]:
     found = {
         TRIAL: trial.id,
-        "cost_usd": trial.cost.usd.usd,
+        "paid_usd": trial.cost.usd.usd,
         "gpu_hours": round(trial.cost.gpu_hours, 9),
         "attempts": trial.attempts,
         "preemptions": trial.preemptions,
     }
+    if trial.value is not None:
+        found["latest_metric"] = trial.value
     return {**found, "reason": trial.reason} if trial.reason else found
 
 
@@ -192,12 +198,12 @@ def _kept(max_step: int | None, rungs: Sequence[int]) -> Callable[[int], bool]:
 
 def _outcome(trial: Trial) -> tuple[TrialState, float | None]:
     match trial.state:
-        case "completed" if trial.value is not None:
-            return TrialState.COMPLETE, trial.value
+        case "completed" if trial.best is not None:
+            return TrialState.COMPLETE, trial.best
         case "completed" | "failed":  # Optuna knows no completed trial without a value
             return TrialState.FAIL, None
         case "stopped":
-            return TrialState.PRUNED, trial.value
+            return TrialState.PRUNED, trial.best
         case _:
             return TrialState.RUNNING, None
 

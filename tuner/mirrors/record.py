@@ -49,27 +49,34 @@ class Job:
     page: str
     created_at: Instant
     ended_at: Instant | None
+    best: tuple[str, float] | None = None  #: The trial with the best metric, and that metric.
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One report: `value` is the objective's metric, `cost` what the trial cost up to it."""
+    """One report: `value` is the objective's metric, `best` the best up to this step, `cost` what training to this step costs."""
 
     step: int
     at: Instant
     value: float | None
     metrics: Mapping[str, Any]
     cost: Cost
+    best: float | None = None
 
     def numbers(self, metric: str) -> dict[str, float]:
-        """Every metric that is a number, the objective's among them."""
+        """Return every metric that is a number, the objective's among them, and `best_METRIC`: the best of it so far."""
         found = {name: value for name, value in self.metrics.items() if _is_number(value)}
+        if self.best is not None:
+            found = {f"best_{metric}": self.best, **found}
         return found if self.value is None else {**found, metric: self.value}
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A trial as it stood at the end of these changes, and what it has reported since the ones before."""
+    """A trial as it stood at the end of these changes, and what it has reported since the ones before.
+
+    `value` is the objective's metric of its newest step, and `best` the best of all its steps.
+    """
 
     id: str
     number: int
@@ -77,6 +84,7 @@ class Trial:
     state: TrialState
     reason: str
     value: float | None
+    best: float | None
     cost: Cost
     attempts: int
     preemptions: int

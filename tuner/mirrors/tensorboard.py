@@ -89,7 +89,9 @@ def _first(job: Job, trial: Trial) -> list[Any]:
 def _hparams(job: Job, trial: Trial) -> tuple[Any, Any, Any]:
     """Of the experiment, of this trial's beginning and of its end."""
     config = {name: "null" if value is None else value for name, value in trial.config.items()}
-    found: tuple[Any, Any, Any] = hparams(config, dict.fromkeys((job.metric, "cost_usd", "gpu_hours")))
+    found: tuple[Any, Any, Any] = hparams(
+        config, dict.fromkeys((f"best_{job.metric}", job.metric, "cost_usd", "gpu_hours"))
+    )
     return found
 
 

@@ -7,7 +7,8 @@ from tuner.schemas.job import Best
 
 
 class Trial(Answer):
-    """`metric` is that of the newest step; `preemptions` counts attempts whose machine was taken away."""
+    """`metric` is the best that the trial reported at any step, by the job's objective, and `latest_metric` that of its newest step.
+    `paid_usd`, also named `cost_usd`, is what was paid for the trial. `preemptions` counts attempts whose machine was taken away."""
 
     id: str
     config: dict[str, Any]
@@ -15,7 +16,9 @@ class Trial(Answer):
     reason: str
     steps: int
     metric: float | None
+    latest_metric: float | None
     cost_usd: float
+    paid_usd: float
     gpu_hours: float
     attempts: int
     preemptions: int
@@ -29,12 +32,14 @@ class TrialPage(Answer):
 
 
 class CurvePoint(Answer):
-    """`cost_usd` and `duration_seconds` add up from step 0."""
+    """`cost_to_train_usd`, also named `cost_usd`, is what it costs to train the configuration to this step. It and
+    `duration_seconds` add up from step 0."""
 
     step: int
     metric: float | None
     metrics: dict[str, Any]
     cost_usd: float
+    cost_to_train_usd: float
     gpu_hours: float
     duration_seconds: float
     at: str

@@ -5,7 +5,7 @@ from tuner.schemas.job import Best
 
 
 class PricedBest(Best):
-    """Where it was asked for another machine, `cost_usd`, `gpu_hours` and `duration_seconds` are those there, `low` and `high` bound
+    """Where it was asked for another machine, `cost_to_train_usd`, `gpu_hours` and `duration_seconds` are those there, `low` and `high` bound
     the cost by what is known of the speed, and `as_run_usd` and `as_run_seconds` are what was recorded."""
 
     cost_low_usd: float

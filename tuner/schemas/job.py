@@ -168,13 +168,15 @@ class Progress(Answer):
 
 
 class Best(Answer):
-    """A trial at a step. `cost_usd`, `gpu_hours` and `duration_seconds` are what training this configuration to there takes."""
+    """A trial at a step. `cost_to_train_usd` (also named `cost_usd`), `gpu_hours` and `duration_seconds` are what training this
+    configuration to there takes."""
 
     trial: str
     step: int
     metric: float | None
     config: dict[str, Any]
     cost_usd: float
+    cost_to_train_usd: float
     gpu_hours: float
     duration_seconds: float
     metrics: dict[str, Any]

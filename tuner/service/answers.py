@@ -115,7 +115,10 @@ def page_of_trials(
     """Return a page of the job's trials. Raises NotFound."""
     with service.database.read() as db:
         found = jobs.get(db, job, service.project)
-        rows = answers.page_of_trials(db, job, sort=sort, descending=descending, after=after, limit=limit)
+        mode = found.spec.objective.mode
+        rows = answers.page_of_trials(
+            db, job, mode, sort=sort, descending=descending, after=after, limit=limit
+        )
     return [with_reason(row, found) for row in rows]
 
 
@@ -132,7 +135,7 @@ def with_reason(row: TrialRow, job: JobRow) -> TrialRow:
 def trial(service: Service, job: str, name: str) -> TrialView:
     with service.database.read() as db:
         found = jobs.get(db, job, service.project)
-        row = answers.trial(db, job, name) if TRIAL_ID.fullmatch(name) else None
+        row = answers.trial(db, job, found.spec.objective.mode, name) if TRIAL_ID.fullmatch(name) else None
         if row is None:
             raise NotFound(f"{job} has no trial {name!r}")
         curve = [
@@ -151,7 +154,7 @@ def bill(service: Service, job: str) -> BillView:
             row,
             ledger.account(db, job),
             answers.bill_by_trial(db, job),
-            answers.all_trials(db, job),
+            answers.all_trials(db, job, row.spec.objective.mode),
             _full_fidelity(db, row),
             _on_demand(service, db, row),
         )
@@ -187,7 +190,7 @@ def ledger_lines(
 def changes(service: Service, job: str, after: int) -> Changes:
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
-        return Changes(answers.told_after(db, job, after), view_of(db, service, row))
+        return Changes(answers.told_after(db, job, row.spec.objective.mode, after), view_of(db, service, row))
 
 
 def version(service: Service, job: str) -> Version:
@@ -199,7 +202,8 @@ def version(service: Service, job: str) -> Version:
 def told(service: Service, job: str, after: int, until: int) -> Told:
     """What changed after an event, up to another."""
     with service.database.read() as db:
-        return answers.told_after(db, job, after, until=until)
+        mode = jobs.get(db, job, service.project).spec.objective.mode
+        return answers.told_after(db, job, mode, after, until=until)
 
 
 def newest(service: Service, job: str) -> int:

@@ -43,7 +43,7 @@ def open_checkpoint(
 def _choose(service: Service, job: str, trial: str, step: int | None) -> StoredCheckpoint:
     with service.database.read() as db:
         spec = jobs.get(db, job, service.project).spec
-        if not TRIAL_ID.fullmatch(trial) or answers.trial(db, job, trial) is None:
+        if not TRIAL_ID.fullmatch(trial) or answers.trial(db, job, spec.objective.mode, trial) is None:
             raise NotFound(f"{job} has no trial {trial!r}")
         stored = answers.checkpoints_of(db, job, trial)
     if not stored:

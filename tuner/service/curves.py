@@ -56,7 +56,7 @@ def job_curves(service: Service, job: str, metric: str | None = None) -> CurvesV
         seq = curves.newest(db, job)  # first: what comes meanwhile is told by the stream
         names = sorted({objective, *curves.metric_names(db, job)})
         trials, courses, losses = (
-            answers.all_trials(db, job),
+            answers.all_trials(db, job, row.spec.objective.mode),
             curves.courses(db, job, seq),
             curves.losses(db, job),
         )

@@ -43,6 +43,7 @@ def waits_of(
         row
         for row in found
         if row.state not in FINAL
+        and row.state != "running"  # one that was resumed has no driver yet, and waits for no other job
         and row.running_since is None
         and row.id in launched
         and launched[row.id].state == "wanted"

@@ -57,8 +57,8 @@ def log(service: Service, job: str, trial: str, attempt: int | None, *, tail: in
 
 def _attempts(service: Service, job: str, trial: str) -> dict[int, AttemptRow]:
     with service.database.read() as db:
-        jobs.get(db, job, service.project)
-        if not TRIAL_ID.fullmatch(trial) or answers.trial(db, job, trial) is None:
+        mode = jobs.get(db, job, service.project).spec.objective.mode
+        if not TRIAL_ID.fullmatch(trial) or answers.trial(db, job, mode, trial) is None:
             raise NotFound(f"{job} has no trial {trial!r}")
         begun = {row.attempt: row for row, _ in evidence.attempts_of(db, job, [trial])}
     if not begun:

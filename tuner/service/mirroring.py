@@ -16,6 +16,7 @@ from tuner.mirrors import mlflow_environment
 from tuner.mirrors.follower import Follower
 from tuner.mirrors.record import Changes, Job, Mirror, Point, Position, Trial
 from tuner.service.wiring import Service
+from tuner.store import best as stored_best
 from tuner.store import jobs, leases, ledger, mirrored
 from tuner.store.jobs import JobRow
 from tuner.store.leadership import clock
@@ -46,7 +47,9 @@ class StoredRecord:
             row = jobs.get(db, job)
             spent = ledger.account(db, job).posted
             moved = row.state != before.state
-            upto, trials = mirrored.told(db, job, before.seq, limit=REPORTS_AT_ONCE, everything=moved)
+            mode = row.spec.objective.mode
+            upto, trials = mirrored.told(db, job, mode, before.seq, limit=REPORTS_AT_ONCE, everything=moved)
+            best = stored_best.best(db, job)
             newest = mirrored.newest(db, job)
         shown = Job(
             row.id,
@@ -67,6 +70,7 @@ class StoredRecord:
             f"{self.service.settings.url}/#/jobs/{row.id}",
             row.created_at,
             row.ended_at,
+            None if best is None or best.value is None else (best.trial, best.value),
         )
         state = row.state if upto >= newest else before.state
         return Changes(shown, [_trial(trial) for trial in trials], Position(upto, state))
@@ -85,12 +89,13 @@ def _trial(told: ToldTrial) -> Trial:
         told.state if told.is_as_of_then else "running",
         told.reason,
         told.value,
+        told.best,
         told.cost,
         told.attempts,
         told.preemptions,
         told.created_at,
         told.updated_at,
-        [Point(one.step, one.at, one.value, one.metrics, one.cost) for one in told.reports],
+        [Point(one.step, one.at, one.value, one.metrics, one.cost, one.best) for one in told.reports],
     )
 
 

@@ -10,6 +10,7 @@ from sqlalchemy import BindParameter, ColumnElement, Connection, Row, Select, bi
 
 from tuner.domain.cost import CostKind
 from tuner.domain.money import FREE, Cost, Money, Price
+from tuner.domain.objective import Mode
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
 from tuner.domain.trial import TrialState
@@ -43,6 +44,8 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
+    """A trial. `value` is the metric of the newest step that has one, and `best` the best of all steps."""
+
     trial: str
     number: int
     config: Config
@@ -50,6 +53,7 @@ class TrialRow:
     reason: str
     steps: int
     value: float | None
+    best: float | None
     cost: Cost
     attempts: int
     preemptions: int
@@ -108,19 +112,19 @@ def checkpoints_of(db: Connection, job: str, trial: str) -> list[StoredCheckpoin
 
 
 def page_of_trials(
-    db: Connection, job: str, *, sort: Sort, descending: bool, after: After | None, limit: int
+    db: Connection, job: str, mode: Mode, *, sort: Sort, descending: bool, after: After | None, limit: int
 ) -> list[TrialRow]:
-    """Trials without a metric come last when sorted by it, whichever way."""
+    """Return a page of trials. Those without a metric come last when sorted by the best metric, whichever way."""
     given = {} if after is None else {"key": after.key, "number": after.number}
-    query = _page_of_trials(sort, descending, after is not None)
+    query = _page_of_trials(mode, sort, descending, after is not None)
     return [_trial(row) for row in db.execute(query, {"of": job, "most": limit, **given})]
 
 
 @cache
-def _page_of_trials(sort: Sort, descending: bool, goes_on: bool) -> Select[Any]:
+def _page_of_trials(mode: Mode, sort: Sort, descending: bool, goes_on: bool) -> Select[Any]:
     costs = _costs_by_trial()
-    key, t = _sort_key(sort, costs.c, descending), trials.c
-    query = _trial_rows(costs)
+    key, t = _sort_key(sort, costs.c, mode, descending), trials.c
+    query = _trial_rows(costs, mode)
     if goes_on:
         place: BindParameter[float] = bindparam("key", type_=key.type)
         beyond = key < place if descending else key > place
@@ -138,26 +142,26 @@ def sort_key_of(row: TrialRow, sort: Sort, *, descending: bool) -> float:
         case "cost_usd":
             return row.cost.usd.micro_usd
         case "metric":
-            return row.value if row.value is not None else _worst(descending)
+            return row.best if row.best is not None else _worst(descending)
 
 
-def trial(db: Connection, job: str, name: str) -> TrialRow | None:
-    row = db.execute(_one_trial(), {"of": job, "only": name}).first()
+def trial(db: Connection, job: str, mode: Mode, name: str) -> TrialRow | None:
+    row = db.execute(_one_trial(mode), {"of": job, "only": name}).first()
     return None if row is None else _trial(row)
 
 
 @cache
-def _one_trial() -> Select[Any]:
-    return _trial_rows(_costs_by_trial(one=True), one=True)
+def _one_trial(mode: Mode) -> Select[Any]:
+    return _trial_rows(_costs_by_trial(one=True), mode, one=True)
 
 
-def all_trials(db: Connection, job: str) -> list[TrialRow]:
-    return [_trial(row) for row in db.execute(_all_trials(), {"of": job})]
+def all_trials(db: Connection, job: str, mode: Mode) -> list[TrialRow]:
+    return [_trial(row) for row in db.execute(_all_trials(mode), {"of": job})]
 
 
 @cache
-def _all_trials() -> Select[Any]:
-    return _trial_rows(_costs_by_trial()).order_by(trials.c.number)
+def _all_trials(mode: Mode) -> Select[Any]:
+    return _trial_rows(_costs_by_trial(), mode).order_by(trials.c.number)
 
 
 def spent_by_market(db: Connection, job: str) -> list[tuple[str, Price, Money]]:
@@ -214,7 +218,9 @@ def has_reported_since(db: Connection, job: str, at: Instant) -> bool:
     return db.execute(select(r.step).where(r.job == job, r.at >= at).limit(1)).first() is not None
 
 
-def told_after(db: Connection, job: str, seq: int, *, until: int | None = None, limit: int = 500) -> Told:
+def told_after(
+    db: Connection, job: str, mode: Mode, seq: int, *, until: int | None = None, limit: int = 500
+) -> Told:
     """What changed after event `seq`, and up to event `until`, the newest where none is named; some `limit` reports of it at most."""
     r = reports.c
     last = (
@@ -228,14 +234,14 @@ def told_after(db: Connection, job: str, seq: int, *, until: int | None = None, 
     if more:  # one event may have brought many reports, of which all are told
         upper = rows[-1].seq
         rows = [row for row in rows if row.seq < upper] + list(db.execute(query.where(r.seq == upper)))
-    changed = db.execute(_changed_trials(), {"of": job, "after": seq, "until": upper})
+    changed = db.execute(_changed_trials(mode), {"of": job, "after": seq, "until": upper})
     return Told(upper, [reached(row) for row in rows], [_trial(row) for row in changed], more)
 
 
 @cache
-def _changed_trials() -> Select[Any]:
+def _changed_trials(mode: Mode) -> Select[Any]:
     t = trials.c
-    query = _trial_rows(_costs_by_trial())
+    query = _trial_rows(_costs_by_trial(), mode)
     return query.where(t.seq > bindparam("after"), t.seq <= bindparam("until")).order_by(t.seq, t.number)
 
 
@@ -253,24 +259,41 @@ def _costs_by_trial(*, one: bool = False) -> Any:
     return costs.where(*wanted).group_by(e.trial).subquery()
 
 
-def _trial_rows(costs: Any, *, one: bool = False) -> Select[Any]:
+def _trial_rows(costs: Any, mode: Mode, *, one: bool = False) -> Select[Any]:
     t, a = trials.c, attempts.c
     counts = select(a.trial, func.count().label("attempts"), func.sum(_preempted()).label("preemptions"))
     of_these = [a.job == bindparam("of"), *([a.trial == bindparam("only")] if one else [])]
     runs = counts.where(*of_these).group_by(a.trial).subquery()
     return (
-        select(trials, costs.c.usd, costs.c.gpu_ms, runs.c.attempts, runs.c.preemptions)
+        select(
+            trials,
+            costs.c.usd,
+            costs.c.gpu_ms,
+            runs.c.attempts,
+            runs.c.preemptions,
+            _best(mode).label("best"),
+        )
         .outerjoin(costs, costs.c.trial == t.trial)
         .outerjoin(runs, runs.c.trial == t.trial)
         .where(t.job == bindparam("of"), *([t.trial == bindparam("only")] if one else []))
     )
 
 
+def _best(mode: Mode) -> ColumnElement[float | None]:
+    """The best metric that the trial of a row of `trials` reported."""
+    r = reports.c
+    # The sum keeps SQLite from walking the index by value through the job's reports until one is of the trial: 52 s a page, not
+    # 0.07 s, of 10,000 trials with 27 reports each.
+    value = r.value + 0.0
+    best = func.max(value) if mode == "max" else func.min(value)
+    return select(best).where(r.job == trials.c.job, r.trial == trials.c.trial).scalar_subquery()
+
+
 def _preempted() -> ColumnElement[int]:
     return case((attempts.c.end == "preempted", 1), else_=0)
 
 
-def _sort_key(sort: Sort, costs: Any, descending: bool) -> ColumnElement[Any]:
+def _sort_key(sort: Sort, costs: Any, mode: Mode, descending: bool) -> ColumnElement[Any]:
     t = trials.c
     match sort:
         case "number":
@@ -280,7 +303,7 @@ def _sort_key(sort: Sort, costs: Any, descending: bool) -> ColumnElement[Any]:
         case "cost_usd":
             return func.coalesce(costs.usd, 0)
         case "metric":
-            return func.coalesce(t.value, _worst(descending))
+            return func.coalesce(_best(mode), _worst(descending))
 
 
 def _worst(descending: bool) -> float:
@@ -297,6 +320,7 @@ def _trial(row: Row[Any]) -> TrialRow:
         row.reason,
         row.steps,
         row.value,
+        row.best,
         cost,
         int(row.attempts or 0),
         int(row.preemptions or 0),

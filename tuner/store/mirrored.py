@@ -9,6 +9,7 @@ from sqlalchemy import Connection, case, func, or_, select
 
 from tuner.domain.job import FINAL
 from tuner.domain.money import FREE, Cost, Money
+from tuner.domain.objective import Mode
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
 from tuner.domain.trial import TrialState
@@ -24,6 +25,7 @@ class ToldReport:
     value: float | None
     metrics: Mapping[str, Any]
     cost: Cost
+    best: float | None  #: The best value up to this step.
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class ToldTrial:
     state: TrialState
     reason: str
     value: float | None
+    best: float | None
     cost: Cost
     attempts: int
     preemptions: int
@@ -60,7 +63,7 @@ def newest(db: Connection, job: str) -> int:
 
 
 def told(
-    db: Connection, job: str, after: int, *, limit: int, everything: bool
+    db: Connection, job: str, mode: Mode, after: int, *, limit: int, everything: bool
 ) -> tuple[int, list[ToldTrial]]:
     """What changed behind event `after`, some `limit` reports of it, and up to which event that is. `everything`: once that is the
     newest event, all trials as they are now, changed or not."""
@@ -70,20 +73,46 @@ def told(
     # A turn's reports have one number, and are told together.
     last = db.execute(select(r.seq).where(behind).order_by(r.seq).offset(limit - 1).limit(1)).scalar()
     upto = latest if last is None else int(last)
+    rows = list(db.execute(select(reports).where(behind, r.seq <= upto).order_by(r.seq, r.step)))
+    bests = _bests(db, job, mode, {row.trial for row in rows}, upto=after)
     found: dict[str, list[ToldReport]] = {}
-    for row in db.execute(select(reports).where(behind, r.seq <= upto).order_by(r.seq, r.step)):
+    for row in rows:
         cost = Cost(Money(row.usd), row.gpu_ms)
-        said = ToldReport(row.step, Instant(row.at), row.value, json.loads(row.metrics), cost)
+        known = [value for value in (bests.get(row.trial), row.value) if value is not None]
+        best = bests[row.trial] = (max if mode == "max" else min)(known, default=None)
+        said = ToldReport(row.step, Instant(row.at), row.value, json.loads(row.metrics), cost, best)
         found.setdefault(row.trial, []).append(said)
     changed = select(t.trial).where(t.job == job)
     if not everything or upto < latest:
         changed = changed.where(t.seq > after, t.seq <= upto)
     names = {*found, *db.execute(changed).scalars()}
-    return upto, sorted(_trials(db, job, names, found, upto), key=lambda trial: trial.number)
+    return upto, sorted(_trials(db, job, mode, names, found, upto), key=lambda trial: trial.number)
+
+
+def _bests(
+    db: Connection, job: str, mode: Mode, names: Collection[str], *, upto: int | None = None
+) -> dict[str, float | None]:
+    """Return the best value that each of these trials reported, up to event `upto` if that is given."""
+    r = reports.c
+    best = func.max(r.value) if mode == "max" else func.min(r.value)
+    found: dict[str, float | None] = {}
+    ordered = sorted(names)
+    for first in range(0, len(ordered), NAMES_AT_ONCE):
+        some = ordered[first : first + NAMES_AT_ONCE]
+        query = select(r.trial, best).where(r.job == job, r.trial.in_(some))
+        if upto is not None:
+            query = query.where(r.seq <= upto)
+        found |= {trial: value for trial, value in db.execute(query.group_by(r.trial))}
+    return found
 
 
 def _trials(
-    db: Connection, job: str, names: Iterable[str], told: Mapping[str, Sequence[ToldReport]], upto: int
+    db: Connection,
+    job: str,
+    mode: Mode,
+    names: Iterable[str],
+    told: Mapping[str, Sequence[ToldReport]],
+    upto: int,
 ) -> Iterable[ToldTrial]:
     t, e, a = trials.c, entries.c, attempts.c
     preempted = func.sum(case((a.end == "preempted", 1), else_=0))
@@ -100,6 +129,7 @@ def _trials(
             select(a.trial, func.count(), preempted).where(a.job == job, a.trial.in_(some)).group_by(a.trial)
         )
         runs = {name: (int(count), int(taken)) for name, count, taken in db.execute(ran)}
+        bests = _bests(db, job, mode, some)
         for row in db.execute(select(trials).where(t.job == job, t.trial.in_(some))):
             count, taken = runs.get(row.trial, (0, 0))
             yield ToldTrial(
@@ -109,6 +139,7 @@ def _trials(
                 row.state,
                 row.reason,
                 row.value,
+                bests.get(row.trial),
                 costs.get(row.trial, FREE),
                 count,
                 taken,

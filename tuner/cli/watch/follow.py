@@ -80,8 +80,9 @@ class Follower:
                 self.seen.take("trial", row.model_dump())
                 self.seen.steps[row.id] = max(self.seen.steps.get(row.id, 0), row.steps)
                 if row.id not in self.seen.best_of:
-                    report = {"trial": row.id, "step": row.steps, "metric": row.metric}
-                    self.seen.take("report", {**report, "cost_usd": row.cost_usd})
+                    report = {"trial": row.id, "step": row.steps, "cost_usd": row.paid_usd}
+                    self.seen.take("report", {**report, "metric": row.metric})
+                self.seen.latest[row.id] = (row.steps, row.latest_metric)
             if job.best_so_far is not None:
                 self.seen.take("report", job.best_so_far.model_dump())
 

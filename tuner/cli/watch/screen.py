@@ -205,18 +205,28 @@ def _leaders(seen: Watched, count: int) -> list[Text]:
     if not found:
         return []
     facts = seen.facts
-    rows = [("#", "trial", "state", facts.unit, facts.metric, "cost")]
+    rows = [("#", "trial", "state", facts.unit, facts.metric, "latest", "paid")]
     for rank, one in enumerate(found, 1):
         known = seen.trials.get(one.trial, {})
         at = f"{one.step} of {known['steps']}" if known.get("steps", 0) > one.step else str(one.step)
         state = str(known.get("state", ""))
-        rows.append((str(rank), one.trial, state, at, number(one.metric), usd(known.get("cost_usd"))))
+        rows.append(
+            (
+                str(rank),
+                one.trial,
+                state,
+                at,
+                number(one.metric),
+                number(seen.latest_of(one.trial)),
+                usd(known.get("paid_usd")),
+            )
+        )
     widths = [max(cell_len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for rank, row in enumerate(rows):
         style = "bold" if rank < 2 else ""
         cells = [
-            (cell.rjust if column in (0, 4, 5) else cell.ljust)(widths[column])
+            (cell.rjust if column in (0, 4, 5, 6) else cell.ljust)(widths[column])
             for column, cell in enumerate(row)
         ]
         parts = [Text("  ".join(cells), style=style)]

@@ -73,6 +73,8 @@ class Watched:
     best_of: dict[str, Reached] = field(default_factory=dict)
     steps: dict[str, int] = field(default_factory=dict)
     """The last step that each trial reported."""
+    latest: dict[str, tuple[int, float | None]] = field(default_factory=dict)
+    """The step and the metric of each trial's newest report."""
 
     @property
     def state(self) -> str:
@@ -93,6 +95,10 @@ class Watched:
         """The best that each trial reported, the best first."""
         return sorted(self.best_of.values(), key=self._order)[:count]
 
+    def latest_of(self, trial: str) -> float | None:
+        """Return the metric of the trial's newest report."""
+        return self.latest.get(trial, (0, None))[1]
+
     def ladder(self) -> list[RungCount]:
         """How many trials came to each rung, and how many went on beyond it."""
         steps = self.steps.values()
@@ -108,6 +114,8 @@ class Watched:
     def _report(self, data: Mapping[str, Any]) -> list[Happening]:
         trial, step, value = data["trial"], data["step"], data["metric"]
         told = self._climbed(trial, step)
+        if step >= self.latest.get(trial, (0, None))[0]:
+            self.latest[trial] = (step, value)
         if not isinstance(value, int | float) or not math.isfinite(value):
             return told
         found, before, known = (

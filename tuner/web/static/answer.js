@@ -53,7 +53,7 @@ export class Answer {
       return;
     }
     this.chart.set([items.map((point) => point.cost_usd), items.map((point) => point.metric)]);
-    fill(this.rows, table("The front of metric against cost", ["Cost", this.model.job.objective.metric, "Trial", "Step"],
+    fill(this.rows, table("The front of metric against cost", ["Cost to train", this.model.job.objective.metric, "Trial", "Step"],
       items.map((point) => [usd(point.cost_usd), figure(point.metric), short(point.trial), point.step]), { numeric: [0, 1, 3] }));
     if (this.amount === null) this.choose(this.most());
     else { this.place_slider(); this.look(); }

@@ -22,7 +22,7 @@ export function columnsOf(job, hasEnded = () => false) {
     fixed("best", "Best", (trial) => trial.best, { falls: best }),
     fixed("newest", "Newest", (trial) => trial.metric, { falls: best, isWide: true }),
     fixed("steps", "Steps", (trial) => trial.steps, { falls: true }),
-    fixed("cost", "Cost", (trial) => trial.cost_usd, { falls: true, show: usd }),
+    fixed("paid", "Paid", (trial) => trial.cost_usd, { falls: true, show: usd }),
     ...space.map(([name, parameter]) => ({
       id: `config.${name}`, name, title: name, of: (trial) => trial.config?.[name] ?? null,
       isNumber: isNumeric(parameter), show: parameter.type === "float" ? figure : exactly,

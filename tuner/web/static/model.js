@@ -87,7 +87,7 @@ export class Model {
   trial(data) {
     const trial = this.of(data.id);
     // Reports that are still to come may be newer than what the row says.
-    Object.assign(trial, data, { steps: Math.max(trial.steps, data.steps) });
+    Object.assign(trial, data, { steps: Math.max(trial.steps, data.steps), metric: data.latest_metric });
   }
 
   report({ trial: id, step, metric, cost_usd, metrics = {}, seq = 0 }) {

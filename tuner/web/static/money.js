@@ -74,7 +74,7 @@ export function bill(found) {
   const { savings } = found;
   const facts = [
     ["Spent", usd(total)], ["GPU-hours", figure(found.gpu_hours)], ["Held", usd(found.held_usd)],
-    ["Cost of a completed trial", usd(found.cost_per_completed_trial_usd)], ["Preemptions", String(found.preemptions)],
+    ["Paid per completed trial", usd(found.cost_per_completed_trial_usd)], ["Preemptions", String(found.preemptions)],
     ["Saved against training all in full", usd(savings.against_full_fidelity_usd)],
     ["Saved against on demand", usd(savings.against_on_demand_usd)],
   ];

@@ -31,7 +31,7 @@ export async function show(model, id) {
     if (dialog.isConnected && again) timer = setTimeout(look, EVERY_MS);
   };
   const put = (trial) => {
-    text(head, `${state(trial.state, trial.reason)}: ${model.job.objective.metric} ${figure(trial.metric)} at step ${trial.steps}, for ${usd(trial.cost_usd)}.`);
+    text(head, `${state(trial.state, trial.reason)}: best ${model.job.objective.metric} ${figure(trial.metric)}, newest ${figure(trial.latest_metric)} at step ${trial.steps}, ${usd(trial.paid_usd)} paid.`);
     const open = [...body.querySelectorAll("details")].map((one) => one.open);
     fill(body, told(trial));
     body.querySelectorAll("details").forEach((one, index) => { one.open = open[index] ?? one.open; });
@@ -50,9 +50,9 @@ function told(trial) {
     h("h3", {}, "Configuration"), config(trial.config),
     h("h3", {}, "Bill"), total > 0 ? kinds(trial.bill, total) : h("p", {}, "Nothing was spent on it yet."),
     h("h3", {}, "Attempts"),
-    table("Its attempts", ["Attempt", "End", "Steps", "Cost", "Market", "An hour", "Why", "Began", "Ended", "Node"], attempts, { numeric: [0, 3, 5] }),
+    table("Its attempts", ["Attempt", "End", "Steps", "Paid", "Market", "An hour", "Why", "Began", "Ended", "Node"], attempts, { numeric: [0, 3, 5] }),
     h("details", {}, h("summary", {}, `Learning curve: ${trial.curve.length} reports`),
-      table("Its learning curve", ["Step", "Metric", "Cost", "Time"],
+      table("Its learning curve", ["Step", "Metric", "Cost to train", "Time to train"],
         trial.curve.map((point) => [point.step, figure(point.metric), usd(point.cost_usd), duration(point.duration_seconds)]), { numeric: [0, 1, 2, 3] })),
   ];
 }
