@@ -245,4 +245,5 @@ def test_a_finished_job_goes_on_after_a_top_up(client: TestClient, service: Fake
     assert (ended["state"], ended["stop_reason"]) == ("succeeded", "budget_usd")
     assert patch(client, job, budget={"usd": 0.002}).status_code == 200
     shown = client.post(f"/v1/jobs/{job}/resume").json()
+    assert (shown["state"], shown["queue_position"]) == ("running", None)
     assert (shown["state"], shown["stop_reason"], shown["ended_at"]) == ("running", None, None)

@@ -37,7 +37,12 @@ def jobs(found: Sequence[Job]) -> RenderableType:
 
 
 def waits(one: Job) -> str:
-    """Return what a job without a driver waits for, or "" if it does not wait."""
+    """Return what a job without a driver waits for, or "" if it does not wait.
+
+    Return "" for a resumed job, too, which is `running` before it has a driver again. Its detail says why that takes longer.
+    """
+    if one.state == "running":
+        return ""
     if one.next_opening is not None:
         return f"until {one.next_opening[:16]}Z"
     return "" if one.queue_position is None else f"place {one.queue_position}"

@@ -43,7 +43,6 @@ def waits_of(
         row
         for row in found
         if row.state not in FINAL
-        and row.state != "running"  # one that was resumed has no driver yet, and waits for no other job
         and row.running_since is None
         and row.id in launched
         and launched[row.id].state == "wanted"
@@ -54,6 +53,8 @@ def waits_of(
     in_turn = [row for row in found if row.id in openings and openings[row.id] is None]
     places = positions(db, now) if in_turn else {}
     full = _full(db, in_turn)
+    # A job that was resumed is `running` before it has a driver again: it has no place to show.
+    places = {row.id: places[row.id] for row in in_turn if row.id in places and row.state != "running"}
     waits = {
         job: Wait(places.get(job), quota=full.get(job, ""))
         if opens_at is None
