@@ -154,7 +154,8 @@ def test_a_trial_is_shown_with_its_curve_its_bill_and_every_attempt(finished: Fi
     entries = ledger(finished, job)
     for listed in finished.client.get(f"/v1/jobs/{job}/trials", params={"limit": 500}).json()["items"]:
         shown = finished.client.get(f"/v1/jobs/{job}/trials/{listed['id']}").json()
-        assert {name: shown[name] for name in listed} == listed
+        same = listed.keys() - {"reason"}  # a listing does not say why an ended job left a trial behind
+        assert {name: shown[name] for name in same} == {name: listed[name] for name in same}
         steps = [point["step"] for point in shown["curve"]]
         assert steps == list(range(1, listed["steps"] + 1))
         costs = [point["cost_usd"] for point in shown["curve"]]
@@ -234,16 +235,15 @@ def test_trainables_are_listed_and_one_is_checked(client: TestClient, service: F
 
 
 def test_trials_that_an_ended_job_left_behind_say_why(finished: Finished) -> None:
-    reasons = {
-        trial["reason"]
-        for job in finished.ended
-        for trial in finished.client.get(f"/v1/jobs/{job}/trials?limit=500").json()["items"]
-        if trial["state"] in ("pending", "paused")
-    }
-    assert reasons
-    assert all(reason.startswith("the job ended (") for reason in reasons), reasons
-    going = finished.client.get(f"/v1/jobs/{finished.under_way}/trials?limit=500").json()["items"]
-    assert {trial["reason"] for trial in going if trial["state"] == "paused"} <= {""}
+    def reasons(job: str) -> list[str]:
+        listed = finished.client.get(f"/v1/jobs/{job}/trials?limit=500").json()["items"]
+        left = [trial["id"] for trial in listed if trial["state"] in ("pending", "paused")]
+        return [finished.client.get(f"/v1/jobs/{job}/trials/{trial}").json()["reason"] for trial in left[:3]]
+
+    found = [reason for job in finished.ended for reason in reasons(job)]
+    assert found
+    assert all(reason.startswith("the job ended (") for reason in found), found
+    assert set(reasons(finished.under_way)) <= {""}
 
 
 def test_a_spot_job_is_compared_with_the_price_on_demand_at_its_admission(

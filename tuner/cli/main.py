@@ -208,7 +208,12 @@ def trials(
     as_json: Json = False,
 ) -> None:
     """List a job's trials."""
-    Frame(as_json, style).show_all(list(connect().trials(job, sort=sort, limit=limit)), render.trials)
+    client = connect()
+    found = list(client.trials(job, sort=sort, limit=limit))
+    ended = None
+    if not as_json and any(one.state in ("pending", "paused") for one in found):
+        ended = client.job(job)
+    Frame(as_json, style).show_all(found, partial(render.trials, job=ended))
 
 
 @app.command()

@@ -15,8 +15,9 @@ from tuner.cli.words import config, number, plural, usd
 if TYPE_CHECKING:
     from tuner.client import Job
     from tuner.schemas import answers as show
-    from tuner.schemas.job import Best, Driver
+    from tuner.schemas.job import Best, Driver, JobFacts
 
+ENDED = ("succeeded", "cancelled", "failed")
 KINDS = ("setup", "restore", "train", "checkpoint", "lost", "idle")
 
 
@@ -79,20 +80,23 @@ def best_line(found: Best, metric: str = "metric") -> str:
     return f"{metric} {number(found.metric)} by {found.trial} at step {found.step}, which costs {usd(found.cost_to_train_usd)} to train"
 
 
-def trials(found: Sequence[show.Trial]) -> RenderableType:
+def trials(found: Sequence[show.Trial], *, job: JobFacts | None = None) -> RenderableType:
+    """A table of trials. If their job has ended, a line below says why some are still pending or paused."""
     table = tables.plain("trial", "state", "steps", "best", "latest", "paid", "attempts", "configuration")
-    waiting = dict[str, str]()  # reasons that many trials share are printed once, below the table
     for one in found:
-        if one.state in ("pending", "paused") and one.reason:
-            waiting[one.state] = one.reason
-            shown = config(one.config)
-        else:
-            shown = config(one.config) if not one.reason else f"{config(one.config)}\n{one.reason}"
+        shown = config(one.config) if not one.reason else f"{config(one.config)}\n{one.reason}"
         metrics = (number(one.metric), number(one.latest_metric))
         cells = (str(one.steps), *metrics, usd(one.paid_usd), str(one.attempts))
         table.add_row(one.id, one.state, *cells, Text(shown))
-    notes = [Text(f"{state}: {reason}") for state, reason in waiting.items()]
-    return Group(table, *notes) if found else Text("no trials")
+    if not found:
+        return Text("no trials")
+    if job is None or job.state not in ENDED:
+        return table
+    cause = f" ({job.stop_reason})" if job.stop_reason else ""
+    again = "; a larger budget continues them" if job.state == "succeeded" else ""
+    return Group(
+        table, Text(f"pending and paused trials did not continue because the job ended{cause}{again}")
+    )
 
 
 def trial(one: show.TrialDetail) -> RenderableType:

@@ -114,16 +114,17 @@ def page_of_trials(
 ) -> list[TrialRow]:
     """Return a page of the job's trials. Raises NotFound."""
     with service.database.read() as db:
-        found = jobs.get(db, job, service.project)
-        mode = found.spec.objective.mode
-        rows = answers.page_of_trials(
+        mode = jobs.get(db, job, service.project).spec.objective.mode
+        return answers.page_of_trials(
             db, job, mode, sort=sort, descending=descending, after=after, limit=limit
         )
-    return [with_reason(row, found) for row in rows]
 
 
-def with_reason(row: TrialRow, job: JobRow) -> TrialRow:
-    """Return the trial with the reason why it is pending or paused although its job has ended."""
+def _with_reason(row: TrialRow, job: JobRow) -> TrialRow:
+    """Return the trial with the reason why it is pending or paused although its job has ended.
+
+    Listings and events show trials as they were recorded when they last changed, which is before the end of the job.
+    """
     if row.reason or row.state not in ("pending", "paused") or job.state not in ENDED:
         return row
     cause = f" ({job.stop_reason})" if job.stop_reason else ""
@@ -144,7 +145,7 @@ def trial(service: Service, job: str, name: str) -> TrialView:
         ]
         paid, attempts = ledger.posted_by_kind(db, job, name), list(evidence.attempts_of(db, job, [name]))
         stored = answers.checkpoints_of(db, job, name)
-        return TrialView(with_reason(row, found), curve, paid, attempts, inherited(db, job, name), stored)
+        return TrialView(_with_reason(row, found), curve, paid, attempts, inherited(db, job, name), stored)
 
 
 def bill(service: Service, job: str) -> BillView:
