@@ -62,7 +62,7 @@ def began(served: Served) -> float:
     answer = dashboard.json(dashboard.call("GET", f"/api/v0/tasks?{urlencode(WORKERS)}"))
     dashboard.close()
     tasks = answer["data"]["result"]["result"]
-    workers = [task for task in tasks if "Trainable" in task["name"] and task["start_time_ms"]]
+    workers = [task for task in tasks if "Worker of" in task["name"] and task["start_time_ms"]]
     return max(float(task["start_time_ms"]) for task in workers) / 1000
 
 
