@@ -77,7 +77,7 @@ def train(
     Raises:
         Invalid: The entry cannot be trained. What the trainable raises passes through.
     """
-    from tuner.engine.worker import child  # imports PyTorch, which must see what `prepare` has set
+    from tuner.engine.worker import child, tune_compat  # PyTorch must see what `prepare` has set
 
     target = _loaded(entry)
     with TemporaryDirectory(prefix="tuner-train-") as scratch:
@@ -97,6 +97,7 @@ def train(
             theirs.close()
             answering.join()
             words.close_channel()
+            tune_compat.uninstall()
     return Trained(entry, dict(config), answering.step, answering.metrics, answering.checkpoint)
 
 

@@ -138,6 +138,13 @@ def install(channel: Channel) -> Session:
     return session
 
 
+def uninstall() -> None:
+    """Remove the session, so that nothing that runs later in this process reports to it."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _WhenImported)]
+    if SESSION_MODULE in sys.modules:
+        sys.modules[SESSION_MODULE]._session = None  # type: ignore[attr-defined]
+
+
 def _put(module: ModuleType, session: Session) -> None:
     module._session = session  # type: ignore[attr-defined]
 
