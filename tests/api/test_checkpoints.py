@@ -26,7 +26,7 @@ class Stored:
         self.job = fakes.submit(client, algorithm={"scheduler": "asha", "sampler": "random"})
         fakes.simulate(service, self.job)
         with service.database.read() as db:
-            trials = [row.trial for row in answers.all_trials(db, self.job)]
+            trials = [row.trial for row in answers.all_trials(db, self.job, "max")]
             rows = {trial: answers.checkpoints_of(db, self.job, trial) for trial in trials}
         self.trial = max(rows, key=lambda trial: len(rows[trial]))
         self.rows = rows[self.trial]

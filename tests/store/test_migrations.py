@@ -145,7 +145,7 @@ def test_a_database_of_the_first_release_is_brought_up_to_date_with_all_that_it_
         for column in ("tuner_version", "ray_version", "python_version"):
             db.exec_driver_sql(f"ALTER TABLE launches DROP COLUMN {column}")
         found = ("instance_type", "region", "machine_price", "price_source")
-        for column in ("market", "price", "landed_at", "cause", *found):
+        for column in ("market", "price", "landed_at", "cause", "environment", *found):
             db.exec_driver_sql(f"ALTER TABLE attempts DROP COLUMN {column}")
         names = "job, trial, attempt, project, began_at, reason, detail, node, from_step, to_step, costs"
         values = f"'{JOB}', 'trial_00000', 1, 'default', {began_at}, '', '', '', 0, 0, '{{}}'"
