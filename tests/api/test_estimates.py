@@ -82,18 +82,18 @@ def test_a_run_of_known_hours_costs_these_hours_of_the_machine(
 
 
 @pytest.mark.parametrize(
-    ("run", "pointer", "mend"),
+    ("run", "pointer", "fix"),
     [
-        ({}, "/run/hours", "on which machine"),
-        ({"accelerators": ["A100", "A10G"]}, "/run/hours", "on which machine"),
+        ({}, "/run/hours", "name one machine"),
+        ({"accelerators": ["A100", "A10G"]}, "/run/hours", "name one machine"),
         ({"accelerators": ["A100"], "samples": 1}, "/run/hours", "give hours, or samples, not both"),
         ({"accelerators": ["A100"], "gpus": "all"}, "/run/gpus", "number of GPUs"),
     ],
 )
 def test_hours_of_no_single_machine_are_refused(
-    client: TestClient, run: dict[str, Any], pointer: str, mend: str
+    client: TestClient, run: dict[str, Any], pointer: str, fix: str
 ) -> None:
-    assert mend in refused(client, run={"hours": 72, **run})[pointer]
+    assert fix in refused(client, run={"hours": 72, **run})[pointer]
 
 
 def test_the_same_choice_where_prices_and_times_are_known(client: TestClient) -> None:

@@ -127,13 +127,13 @@ def test_a_stream_that_stays_silent_is_reported_and_continued(
 ) -> None:
     monkeypatch.setattr("tuner.client.follow.SILENT_S", 0.2)
     service.hangs += ["lines", "headers"]
-    told: list[object] = []
+    notices: list[object] = []
     began = datetime.now().astimezone()
-    found = list(client.events("job_1", on_connection=told.append, on_silence=told.append))
+    found = list(client.events("job_1", on_connection=notices.append, on_silence=notices.append))
     assert [(one.type, one.data, one.id) for one in found] == EVENTS
     assert service.told == [None, "3", "3", "5"]
-    assert [one for one in told if isinstance(one, bool)] == [True, False, False, True, False, True]
-    assert all(one >= began for one in told if isinstance(one, datetime))
+    assert [one for one in notices if isinstance(one, bool)] == [True, False, False, True, False, True]
+    assert all(one >= began for one in notices if isinstance(one, datetime))
 
 
 def test_who_is_asked_to_come_later_does(client: Both, service: Service) -> None:

@@ -76,11 +76,11 @@ def test_a_seeded_trial_is_repeated_outside_of_the_service(
     assert recorded.versions["torch"] == torch.__version__
     monkeypatch.setenv("OMP_NUM_THREADS", str(recorded.threads))
     assert training_alone.prepare(driver.entry, recorded, threads=recorded.threads, seed=7) == []
-    told = []
+    trained = []
     training_alone.train(
-        driver.entry, {}, steps=2, save_to=None, told=lambda _, metrics: told.append(metrics), seed=7
+        driver.entry, {}, steps=2, save_to=None, told=lambda _, metrics: trained.append(metrics), seed=7
     )
-    assert told == [report["metrics"] for report in driver.reports]
+    assert trained == [report["metrics"] for report in driver.reports]
     changed = replace(recorded, code="another", versions={**recorded.versions, "torch": "0.1"})
     assert [line.partition(" ")[0] for line in changed.differences(recorded)] == ["torch", "the"]
 

@@ -24,7 +24,7 @@ class Environment:
 
     @classmethod
     def parse(cls, sent: object) -> "Environment | None":
-        """Read what a worker sent or a database holds. Return None if it is no environment."""
+        """Read what a worker sent or a database holds. Return None if it is not an environment."""
         if not isinstance(sent, Mapping):
             return None
         return cls(

@@ -53,8 +53,8 @@ class MemberRequest(Body):
 
 
 class Member(Answer):
-    """Since when they are one, whichever role they had. `disabled` is for the operator alone: users are disabled in all projects, and an
-    admin of one project is not shown what happens in another (null)."""
+    """A member of a project. `since` counts from the first role. `disabled` is null for everyone but the operator: a user is disabled
+    in all projects, and an admin sees one project only."""
 
     user: str
     role: str

@@ -7,7 +7,7 @@ from tuner.domain.cost import CostKind
 from tuner.domain.errors import NotFound
 from tuner.domain.events import Inherited
 from tuner.domain.ids import TRIAL_ID
-from tuner.domain.job import JobState
+from tuner.domain.job import FINAL, JobState
 from tuner.domain.ledger import Account
 from tuner.domain.money import FREE, Cost, Money, Price
 from tuner.domain.records import AttemptRow
@@ -27,8 +27,6 @@ from tuner.store.database import Connection
 from tuner.store.heirs import inherited
 from tuner.store.jobs import JobRow
 from tuner.store.ledger import EntryRow as EntryRow
-
-ENDED: tuple[JobState, ...] = ("succeeded", "cancelled", "failed")
 
 
 @dataclass(frozen=True)
@@ -125,7 +123,7 @@ def _with_reason(row: TrialRow, job: JobRow) -> TrialRow:
 
     Listings and events show trials as they were recorded when they last changed, which is before the end of the job.
     """
-    if row.reason or row.state not in ("pending", "paused") or job.state not in ENDED:
+    if row.reason or row.state not in ("pending", "paused") or job.state not in FINAL:
         return row
     cause = f" ({job.stop_reason})" if job.stop_reason else ""
     began = "before it started" if row.state == "pending" else "while it was paused"

@@ -47,7 +47,7 @@ def job_curves(service: Service, job: str, metric: str | None = None) -> CurvesV
         metric: Any metric that the job reports. None for its objective's.
 
     Raises:
-        NotFound: There is no such job.
+        NotFound: The job does not exist.
         Invalid: The job has reports, and none of them has this metric as a number.
     """
     with service.database.read() as db:

@@ -114,7 +114,7 @@ def checkpoints_of(db: Connection, job: str, trial: str) -> list[StoredCheckpoin
 def page_of_trials(
     db: Connection, job: str, mode: Mode, *, sort: Sort, descending: bool, after: After | None, limit: int
 ) -> list[TrialRow]:
-    """Return a page of trials. Those without a metric come last when sorted by the best metric, whichever way."""
+    """Return a page of trials. When sorted by the best metric, trials without one come last in either order."""
     given = {} if after is None else {"key": after.key, "number": after.number}
     query = _page_of_trials(mode, sort, descending, after is not None)
     return [_trial(row) for row in db.execute(query, {"of": job, "most": limit, **given})]

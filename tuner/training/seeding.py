@@ -11,7 +11,7 @@ def seed_everything(seed: int, *, threads: int | None = None) -> None:
 
     Args:
         seed: Any whole number. Generators that take fewer bits get the lowest ones.
-        threads: How many threads PyTorch computes with, which changes the last digits of a result. None leaves it as it is.
+        threads: How many threads PyTorch computes with, which changes the last digits of a result. None changes nothing.
     """
     random.seed(seed)
     for name in ("numpy", "torch"):

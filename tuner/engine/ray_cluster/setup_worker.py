@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> None:
         program = _program_of_ray()
         os.execv(sys.executable, [sys.executable, program, *arguments])
     for name, value in (context.get("env_vars") or {}).items():
-        # As Ray does it: `${NAME}` is replaced, by nothing if there is no such variable.
+        # As in Ray, `${NAME}` becomes the variable's value, or nothing if it is not set.
         os.environ[name] = re.sub(r"\$\{[A-Z0-9_]+\}", "", os.path.expandvars(value))
     python = context.get("py_executable") or sys.executable
     os.execvp(python, [python, *(a for a in arguments if not a.startswith((CONTEXT, LANGUAGE)))])

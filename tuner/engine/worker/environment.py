@@ -68,7 +68,7 @@ def _version(distribution: str) -> str | None:
 
 def _distribution_of(package: str) -> str | None:
     """Return the distribution that a top-level package was installed with. A module in a plain folder has none."""
-    if _version(package) is not None:  # mostly it has the package's name
+    if _version(package) is not None:  # most distributions have the name of their package
         return package
     try:
         spec = importlib.util.find_spec(package)

@@ -54,7 +54,7 @@ class Session:
         restore = self._channel.begin.restore
         if restore and self._echoes:
             self._echoes = False
-            hand_over(self._channel, self._step, Path(restore), Reply(stop=False, save=True))
+            self._kept.take(self._step, Path(restore), Reply(stop=False, save=True))
         return Checkpoint.from_directory(restore) if restore else None
 
     def report(self, metrics: Mapping[str, Any], checkpoint: Any = None) -> None:
@@ -89,13 +89,8 @@ def scalars(metrics: Mapping[str, Any]) -> dict[str, Metric]:
     return found
 
 
-def hand_over(channel: Channel, step: int, source: Path, reply: Reply) -> None:
-    """Copy a checkpoint that user code wrote into the staging directory, and announce it."""
-    KeptCheckpoint(channel).take(step, source, reply)
-
-
 class KeptCheckpoint:
-    """The copy of the job's best checkpoint so far that was not announced yet. It lies in the staging directory."""
+    """Copies checkpoints of user code into the staging directory, and remembers the one that was not announced yet."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -110,7 +105,7 @@ class KeptCheckpoint:
         try:
             shutil.copytree(source, target)
         except OSError as error:
-            channel.save_failed(step, f"{type(error).__name__}: {error}")
+            self.failed(step, error)
         else:
             took_s = time.monotonic() - began
             if reply.save:
@@ -121,6 +116,10 @@ class KeptCheckpoint:
                 self._kept = step, target, took_s
         if not reply.stop:
             channel.phase("train")
+
+    def failed(self, step: int, error: Exception) -> None:
+        """Report that user code could not write its checkpoint."""
+        self._channel.save_failed(step, f"{type(error).__name__}: {error}")
 
     def flush(self) -> None:
         """Announce the copy that was kept."""
@@ -187,7 +186,7 @@ def is_trainable_class(target: type) -> bool:
 
 def run_class(target: type, channel: Channel) -> None:
     """Drives a class trainable step by step, until it says that it is done or is stopped."""
-    begin = channel.begin
+    begin, kept = channel.begin, KeptCheckpoint(channel)
     _module().DEFAULT_STORAGE_PATH = os.getcwd()  # its directory for results goes with the attempt
     trainable = target(config=dict(begin.config))
     if begin.restore:
@@ -198,10 +197,8 @@ def run_class(target: type, channel: Channel) -> None:
         trainable.load_checkpoint(plain.read(state, device=None) if state.exists() else begin.restore)
         trainable._iteration = begin.first_step
         if begin.echo:
-            echo = Reply(stop=False, save=True)
-            _save_class(trainable, KeptCheckpoint(channel), channel, begin.first_step, echo)
+            _save_class(trainable, kept, begin.first_step, Reply(stop=False, save=True))
     resumable = target.save_checkpoint is not _module().Trainable.save_checkpoint  # type: ignore[attr-defined]
-    kept = KeptCheckpoint(channel)
     channel.phase("train")
     try:
         for step in itertools.count(begin.first_step + 1):
@@ -210,7 +207,7 @@ def run_class(target: type, channel: Channel) -> None:
             if reply.flush:
                 kept.flush()
             if (reply.save or reply.keep) and resumable:
-                _save_class(trainable, kept, channel, step, reply)
+                _save_class(trainable, kept, step, reply)
             if reply.stop:
                 raise StopTraining(0)
             if result.get("done"):
@@ -227,7 +224,7 @@ def _module() -> Any:
     return sys.modules["ray.tune.trainable.trainable"]
 
 
-def _save_class(trainable: Any, kept: KeptCheckpoint, channel: Channel, step: int, reply: Reply) -> None:
+def _save_class(trainable: Any, kept: KeptCheckpoint, step: int, reply: Reply) -> None:
     """Save or keep a checkpoint of a class trainable. Raise TypeError if its dictionary could not be read again."""
     folder = Path(os.getcwd()) / f"class_step_{step}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -239,6 +236,6 @@ def _save_class(trainable: Any, kept: KeptCheckpoint, channel: Channel, step: in
             plain.write(found, folder / "dict_checkpoint.pt", name="save_checkpoint(...)")
         kept.take(step, folder, reply)
     except (OSError, RuntimeError) as error:  # PyTorch raises the latter where the disk is full
-        channel.save_failed(step, f"{type(error).__name__}: {error}")
+        kept.failed(step, error)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -108,8 +108,8 @@ def timed_run(
         raise Invalid.at("/run/hours", f"give hours, or {', '.join(sorted(others))}, not both")
     names = (*where.accelerators, *where.instance_types)
     if len(names) != 1:
-        mend = "name one machine in accelerators or in instance_types"
-        raise Invalid.at("/run/hours", f"on which machine does the run take so long? {mend}")
+        fix = "name one machine in accelerators or in instance_types"
+        raise Invalid.at("/run/hours", f"hours are those of one machine; {fix}")
     if gpus is None:
         raise Invalid.at("/run/gpus", "give the number of GPUs with which the run takes these hours")
     measured = Measurement(

@@ -101,7 +101,7 @@ function textOf(column, trial) {
   return `${value === null ? "" : column.show(value)} ${column.also?.(trial) ?? ""}`.toLowerCase();
 }
 
-/** The order of trials by a column. Those without a value come last, whichever way; equal ones by number. */
+/** The order of trials by a column. Trials without a value come last in either order. Equal ones are ordered by number. */
 export function order(column, descending) {
   const sign = descending ? -1 : 1, missing = (value) => value === null || value === undefined;
   return (a, b) => {
