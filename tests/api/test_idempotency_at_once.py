@@ -39,7 +39,7 @@ def clients(replicas: list[FakeService]) -> list[TestClient]:
 
     FastAPI builds its routes at the first request, which is not safe in several event loops at once; so each client sends one first.
     """
-    found = [fakes.client_of(replica, own=True, raises=False) for replica in replicas]
+    found = [fakes.client_of(replica, own=True) for replica in replicas]
     assert all(client.get("/v1/jobs").is_success for client in found)
     return found
 

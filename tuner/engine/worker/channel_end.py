@@ -22,7 +22,9 @@ class ChannelEnd:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._sending = threading.Lock()  # only `send_waiting` holds it for long
+        self._lock = threading.Lock()  # never held while something waits for the child
+        self._is_sending = False  # whether a thread is in `send_waiting`
+        self._next: bytes | None = None  # what that thread sends after its own message
         self._sent_at = 0.0
         self._room = select.poll()
         self._room.register(connection.fileno(), select.POLLOUT)
@@ -45,26 +47,34 @@ class ChannelEnd:
     def send(self, data: bytes) -> bool:
         """Send a short message without waiting. Return False if the child has left too much unread.
 
-        A closed channel counts as sent: the reader notices the end.
+        A thread in `send_waiting` sends the message if there is one: the child may have read the message of that thread, and answered
+        it, before the thread returns. A closed channel counts as sent: the reader notices the end.
         """
-        if not self._sending.acquire(blocking=False):
-            return False
-        try:
+        with self._lock:
+            if self._is_sending:
+                if self._next is not None:
+                    return False
+                self._next = data
+                return True
             with contextlib.suppress(OSError, ValueError):
                 # POLLOUT means that at least three quarters of the buffer are free, far more than a reply takes.
                 if not self._room.poll(0):
                     return False
                 self._connection.send_bytes(data)
-        finally:
-            self._sending.release()
-        self._sent_at = time.monotonic()
-        return True
+            self._sent_at = time.monotonic()
+            return True
 
     def send_waiting(self, data: bytes) -> None:
         """Send a message of any length. Wait until the child takes it. Raises OSError if the child is gone."""
-        with self._sending:
-            self._connection.send_bytes(data)
-        self._sent_at = time.monotonic()
+        with self._lock:
+            self._is_sending = True
+        message: bytes | None = data
+        while message is not None:
+            self._connection.send_bytes(message)
+            self._sent_at = time.monotonic()
+            with self._lock:
+                message, self._next = self._next, None
+                self._is_sending = message is not None
 
     @property
     def unread(self) -> bool:
