@@ -1,5 +1,9 @@
 """Of what a trainable's code is made, as far as the files tell."""
 
+import gc
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -66,4 +70,31 @@ def test_code_that_is_no_file_has_no_digest(root: Path) -> None:
 
 def test_a_module_that_is_no_python_has_one_too(root: Path) -> None:
     (root / "mine/train.py").write_text("def train(: not Python")
+    assert digest(root) is not None
+
+
+@pytest.fixture
+def switches_during_collections() -> Iterator[None]:
+    """Let other threads run in every garbage collection, and have many of them."""
+    thresholds = gc.get_threshold()
+    gc.callbacks.append(yields)
+    gc.set_threshold(50)
+    yield
+    gc.set_threshold(*thresholds)
+    gc.callbacks.remove(yields)
+
+
+def yields(_phase: str, _info: object) -> None:
+    time.sleep(1e-5)
+
+
+@pytest.mark.usefixtures("switches_during_collections")
+def test_threads_find_the_digest_at_the_same_time(root: Path) -> None:
+    (root / "mine/model.py").write_text("\n".join(f"x{number} = [a for a in (1, 2)]" for number in range(200)))
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(lambda _: digest(root), range(32)))) == 1
+
+
+def test_source_that_is_nested_too_deeply_has_a_digest(root: Path) -> None:
+    (root / "mine/train.py").write_text("x = " + "-" * 100_000 + "1")
     assert digest(root) is not None

@@ -3,6 +3,7 @@
 import ast
 import hashlib
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import tuner.training
 from tuner.domain.job import JobSpec
 
 MODULES_MAX = 2000
+_parsing = threading.Lock()
 
 
 def code_digest(entry: str, roots: Sequence[str]) -> str | None:
@@ -70,8 +72,8 @@ def _imported(source: bytes, module: str, *, is_package: bool) -> Iterator[str]:
     parts = module.split(".")
     yield from (".".join(parts[:end]) for end in range(1, len(parts)))
     try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
+        tree = parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
     package = parts if is_package else parts[:-1]
     for node in ast.walk(tree):
@@ -82,6 +84,16 @@ def _imported(source: bytes, module: str, *, is_package: bool) -> Iterator[str]:
             base = ".".join([*above, *([node.module] if node.module else [])])
             yield from _with_packages(base)
             yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def parse(source: bytes) -> ast.Module:
+    """Parse Python source, in one thread at a time. Raises what `ast.parse` does.
+
+    Python 3.11 raises SystemError ("AST constructor recursion depth mismatch") if another thread parses while a garbage collection
+    interrupts this one (https://github.com/python/cpython/issues/106905).
+    """
+    with _parsing:
+        return ast.parse(source)
 
 
 def _with_packages(module: str) -> Iterator[str]:

@@ -22,6 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from tuner.engine.code_digest import parse
 from tuner.engine.packages.names import OURS
 from tuner.service.cluster import import_path
 from tuner.service.trainables import Described, is_allowed, source_of
@@ -185,7 +186,7 @@ def _read(module: str, file: str, _modified_ns: int, size: int) -> tuple[Describ
             return ()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of somebody's code, such as invalid escape sequences
-            tree = ast.parse(source)
+            tree = parse(source)
         return tuple(_described(module, tree))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return ()
