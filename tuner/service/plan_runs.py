@@ -28,6 +28,9 @@ LEARNING = ("auto", "tpe", "gp", "cmaes")
 GRID_LISTED = 2000  # points; to list more takes longer than to draw from them
 HEARTBEAT_STEPS = 4
 SPOT_HEARTBEAT_NS = 60 * NS
+# How often a trial that waits for a spot machine looks for another one while its patience lasts. With a look every second, planning a
+# job of a million steps took 36 s instead of 6 s.
+LOOKS = 6
 
 
 def simulate(scenario: Scenario) -> Outcome:
@@ -63,6 +66,7 @@ def _run(scenario: Scenario) -> SimulatedRun:
         up_times=up_times,
         notice_ns=life.notice_ns if life else None,
         markets=markets,
+        look_ns=NS if life is None else max(NS, life.patience_ns // LOOKS),
     )
 
 

@@ -110,11 +110,12 @@ class SimulatedRun:
         landing: Landing | None = None,
         machine: Callable[[Assignment], Machine | None] = lambda _: None,
         heirs: Heirs = NO_HEIRS,
+        look_ns: int = LOOK_NS,
     ) -> None:
         self.sampler = sampler or (lambda: sampler_for(spec))
         self.spec, self.terms, self.training, self.overheads = spec, terms, training, overheads
         self.placement, self.markets, self.heirs = placement, markets, heirs
-        self._landing, self._machine = landing, machine
+        self._landing, self._machine, self._look_ns = landing, machine, look_ns
         self.faults, self._rng, self.heartbeat_ns = faults, Random(f"faults/{seed}"), heartbeat_ns
         self.clock = SimulatedClock()
         self.journal, self._losses = MemoryJournal(terms.job, spec.budget), LossesSeen()
@@ -189,11 +190,11 @@ class SimulatedRun:
     # Whoever waits for a machine
 
     def look_later(self) -> None:
-        """Where there are several markets, whoever waits in one is asked every second whether it should be in the other."""
+        """Where there are several markets, ask every trial that waits in one whether it should be in the other, every `look_ns`."""
         several = self.markets is not None and self.markets.are_several
         if several and not self._looks and self.fleet.is_wanted:
             self._looks, loop = True, self.loop
-            self.clock.after(LOOK_NS, lambda: self._look(loop))
+            self.clock.after(self._look_ns, lambda: self._look(loop))
 
     def _look(self, loop: Loop) -> None:
         if loop is not self.loop or loop.end is not None:
