@@ -55,7 +55,7 @@ class Run:
 # Playwright keeps an event loop running in its process, in which tests that start one themselves would fail. System tests start none.
 RUNS = (
     Run("system and browser tests", "system or browser", 3, 0),
-    Run("other tests", "not system and not browser", 2, LOWER_PRIORITY),
+    Run("other tests", "not system and not browser", 3, LOWER_PRIORITY),
 )
 
 

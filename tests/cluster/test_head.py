@@ -61,9 +61,8 @@ def test_two_services_that_start_at_once_share_one_head(home: Path) -> None:
 @pytest.mark.parametrize(
     "part",
     [
-        "gcs_server",
         "raylet",
-        *(pytest.param(p, marks=pytest.mark.extended) for p in ("dashboard", "ray start")),
+        *(pytest.param(p, marks=pytest.mark.extended) for p in ("gcs_server", "dashboard", "ray start")),
     ],
 )
 def test_a_killed_part_is_noticed_as_soon_as_it_is_dead_and_the_head_replaced(home: Path, part: str) -> None:
@@ -81,6 +80,7 @@ def test_a_killed_part_is_noticed_as_soon_as_it_is_dead_and_the_head_replaced(ho
     assert keeper.local_resources().cpus == 1
 
 
+@pytest.mark.extended
 def test_a_head_that_is_too_busy_to_answer_is_not_replaced(home: Path) -> None:
     """The dashboard is suspended for longer than a request waits for its answer."""
     keeper = LocalHead(home, cpus=1, gpus=0)
@@ -95,6 +95,7 @@ def test_a_head_that_is_too_busy_to_answer_is_not_replaced(home: Path) -> None:
         wakes.join()
 
 
+@pytest.mark.extended
 def test_a_half_started_head_is_cleared_away(home: Path) -> None:
     keeper = LocalHead(home, cpus=1, gpus=0)
     head = keeper.find_or_start()

@@ -90,7 +90,9 @@ def yields(_phase: str, _info: object) -> None:
 
 @pytest.mark.usefixtures("switches_during_collections")
 def test_threads_find_the_digest_at_the_same_time(root: Path) -> None:
-    (root / "mine/model.py").write_text("\n".join(f"x{number} = [a for a in (1, 2)]" for number in range(200)))
+    (root / "mine/model.py").write_text(
+        "\n".join(f"x{number} = [a for a in (1, 2)]" for number in range(200))
+    )
     with ThreadPoolExecutor(8) as pool:
         assert len(set(pool.map(lambda _: digest(root), range(32)))) == 1
 

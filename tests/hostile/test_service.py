@@ -74,7 +74,9 @@ def test_attacks_cost_their_own_trials_and_a_good_trial_of_the_job_completes(ser
     check_nothing_runs(served)
 
 
-@pytest.mark.parametrize("attack", STOPPED)
+@pytest.mark.parametrize(
+    "attack", [STOPPED[0], *(pytest.param(one, marks=pytest.mark.extended) for one in STOPPED[1:])]
+)
 def test_a_job_whose_worker_is_stopped_can_be_cancelled_within_ten_seconds(
     served: Served, attack: str
 ) -> None:

@@ -19,12 +19,7 @@ BLOCKS = {
     for code in re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
 }
 PROGRAMS = [
-    pytest.param(
-        name,
-        marks=[pytest.mark.system, pytest.mark.extended, pytest.mark.timeout(900)]
-        if "ray.init" in code
-        else [],
-    )
+    pytest.param(name, marks=[pytest.mark.system] if "ray.init" in code else [])
     for name, code in BLOCKS.items()
     if "__main__" in code
 ]
@@ -59,6 +54,7 @@ PRINTS = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_of_the_guide_runs_and_prints_what_it_should(folder: Path, name: str) -> None:

@@ -134,6 +134,7 @@ def test_rows_that_a_schema_can_hold_survive_downgrade_and_upgrade(database: Dat
         assert schema(database) == schemas[script.revision]
 
 
+@pytest.mark.extended
 def test_service_answers_and_runs_jobs_as_before_after_downgrade_and_upgrade(
     database: Database, tmp_path: Path
 ) -> None:
