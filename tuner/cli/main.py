@@ -99,7 +99,7 @@ app = typer.Typer(
 def tuner(
     project: Annotated[
         str | None,
-        typer.Option(help="In which project, for who has the service's own key; TUNER_PROJECT otherwise."),
+        typer.Option(help="Project to work in, if you use the service's own key. Default: TUNER_PROJECT."),
     ] = None,
 ) -> None:
     PROJECT.set(project)

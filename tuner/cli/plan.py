@@ -112,7 +112,7 @@ def _chance(chance: PlanChance) -> str:
 def _rungs(found: Plan) -> RenderableType:
     unit = found.job["fidelity"]["unit"]
     table = tables.plain(
-        "to " + unit, "trials", "steps", "a step", "training", "around it", "dollars", "GPU-hours"
+        "to " + unit, "trials", "steps", "a step", "training", "overhead", "dollars", "GPU-hours"
     )
     for rung in found.rungs:
         table.add_row(

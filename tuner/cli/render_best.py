@@ -74,9 +74,9 @@ def _forecast(found: show.Forecast | None) -> list[RenderableType]:
     if found is None:
         return []
     if not found.items:
-        return [Text(f"training on: {found.reason}")]
+        return [Text(f"training longer: {found.reason}")]
     lines: list[RenderableType] = [
-        Text("training on, by the trials that went on from there (80 % interval):")
+        Text("training longer, estimated from trials that did (80 % interval):")
     ]
     for one in found.items:
         gain = f"gains {number(one.expected_gain)} ({number(one.low_gain)} to {number(one.high_gain)})"

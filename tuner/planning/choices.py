@@ -164,7 +164,7 @@ def _concurrency(
     now, limit_ns = setting.concurrency, plan.deadline_ns
     if limit_ns is None:
         hours = mean([run.elapsed_ns for run in runs]) / NS / 3600
-        why = f"nothing is due: as many as asked for or as there is room for, done in {hours:.3g} h"
+        why = f"there is no deadline, so as many as the job asks for and the machines have room for; ends after {hours:.3g} h"
         return Choice("concurrency", wanted, str(now), why)
     tried = sorted({max(1, now // 2), now, 2 * now if room is None else min(room, 2 * now)})
     for count in tried:
