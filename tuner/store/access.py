@@ -1,4 +1,4 @@
-"""Projects, users, who has which role in which project, and keys, of which only hashes are kept."""
+"""Projects, users, members with their roles, and API keys. Only hashes of keys are stored."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +36,7 @@ class MemberRow:
 
 @dataclass(frozen=True, slots=True)
 class KeyRow:
-    """`replaced_by`: the key that came of its rotation; it ends at `expires_at` all the same."""
+    """An API key, stored as the SHA-256 of its secret."""
 
     id: str
     project: str
@@ -46,23 +46,29 @@ class KeyRow:
     created_at: Instant
     expires_at: Instant
     revoked_at: Instant | None = None
-    replaced_by: str | None = None
+    replaced_by: str | None = (
+        None  #: Id of the key that its rotation created. The old key stays valid until `expires_at`.
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Bearer:
-    """A key, with what its user is at this moment; `role` None: no member."""
+    """An API key with its user's present role in the key's project."""
 
     key: KeyRow
-    role: MemberRole | None
-    disabled: bool
+    role: MemberRole | None  #: None if the user is not a member.
+    disabled: bool  #: Whether the user is disabled.
 
 
 # Projects
 
 
 def add_project(db: Connection, name: str, at: Instant) -> ProjectRow:
-    """Raises Conflict where there is one of that name."""
+    """Create a project.
+
+    Raises:
+        Conflict: There already is a project of that name.
+    """
     try:
         with db.begin_nested():
             db.execute(insert(projects).values(name=name, created_at=at))
@@ -72,7 +78,7 @@ def add_project(db: Connection, name: str, at: Instant) -> ProjectRow:
 
 
 def project(db: Connection, name: str) -> ProjectRow:
-    """Raises NotFound."""
+    """Return the project, or raise NotFound."""
     row = db.execute(select(projects).where(projects.c.name == name)).first()
     if row is None:
         raise NotFound(f"there is no project {name!r}")
@@ -80,7 +86,7 @@ def project(db: Connection, name: str) -> ProjectRow:
 
 
 def page_of_projects(db: Connection, *, after: str, limit: int) -> list[ProjectRow]:
-    """By name."""
+    """Return up to `limit` projects by name, starting after the name `after`."""
     query = select(projects).where(projects.c.name > after).order_by(projects.c.name).limit(limit)
     return [_project(row) for row in db.execute(query)]
 
@@ -93,13 +99,13 @@ def has_several_projects(db: Connection) -> bool:
 
 
 def page_of_users(db: Connection, *, after: str, limit: int) -> list[UserRow]:
-    """By name."""
+    """Return up to `limit` users by name, starting after the name `after`."""
     query = select(users).where(users.c.name > after).order_by(users.c.name).limit(limit)
     return [_user(row) for row in db.execute(query)]
 
 
 def user(db: Connection, name: str) -> UserRow:
-    """Raises NotFound."""
+    """Return the user, or raise NotFound."""
     row = db.execute(select(users).where(users.c.name == name)).first()
     if row is None:
         raise NotFound(f"there is no user {name!r}")
@@ -107,20 +113,27 @@ def user(db: Connection, name: str) -> UserRow:
 
 
 def set_disabled(db: Connection, name: str, at: Instant | None) -> None:
-    """Since when; None: not any more. One that is disabled stays so since then."""
+    """Disable the user since `at`, or enable them if `at` is None. A user who is already disabled keeps the earlier time."""
     since = at if at is None else func.coalesce(users.c.disabled_at, at)
     db.execute(update(users).where(users.c.name == name).values(disabled_at=since))
 
 
 def page_of_members(db: Connection, project: str, *, after: str, limit: int) -> list[MemberRow]:
-    """By name."""
+    """Return up to `limit` members of a project by name, starting after the name `after`."""
     m = members.c
     query = _members().where(m.project == project, m.user > after).order_by(m.user).limit(limit)
     return [_member(row) for row in db.execute(query)]
 
 
 def member(db: Connection, project: str, name: str, *, alone: bool = False) -> MemberRow:
-    """Raises NotFound. `alone`: who else would change it waits until the transaction ends."""
+    """Return the member.
+
+    Args:
+        alone: Lock the member's row, so that other changes of it wait until the transaction ends.
+
+    Raises:
+        NotFound: The user is not a member of the project.
+    """
     query = _members().where(members.c.project == project, members.c.user == name)
     row = db.execute(query.with_for_update(of=members) if alone else query).first()
     if row is None:
@@ -129,14 +142,14 @@ def member(db: Connection, project: str, name: str, *, alone: bool = False) -> M
 
 
 def role_of(db: Connection, project: str, name: str) -> MemberRole | None:
-    """None: no member."""
+    """Return the user's role in the project, or None if they are not a member."""
     mine = (members.c.project == project) & (members.c.user == name)
     found: MemberRole | None = db.execute(select(members.c.role).where(mine)).scalar()
     return found
 
 
 def put_member(db: Connection, project: str, name: str, role: MemberRole, at: Instant) -> bool:
-    """Whether it is new. The user begins to exist where there was none of that name."""
+    """Add the member or change their role. Return True if they are new. A user who does not exist is created."""
     m = members.c
     if not db.execute(select(exists().where(users.c.name == name))).scalar_one():
         _insert_unless_there(db, insert(users).values(name=name, created_at=at))
@@ -151,7 +164,7 @@ def put_member(db: Connection, project: str, name: str, role: MemberRole, at: In
 
 
 def remove_member(db: Connection, project: str, name: str, at: Instant) -> None:
-    """With all keys of theirs in it: who is taken in again gets new ones."""
+    """Remove the member and revoke all of their keys in the project. If they are added again, they need new keys."""
     k = api_keys.c
     db.execute(delete(members).where(members.c.project == project, members.c.user == name))
     theirs = (k.project == project) & (k.user == name) & k.revoked_at.is_(None)
@@ -171,7 +184,7 @@ def has_key(db: Connection, id_: str) -> bool:
 
 
 def bearer(db: Connection, id_: str) -> Bearer | None:
-    """Whose key it is, and what they may at this moment; None: there is no such key."""
+    """Return the key with the present role of its user, or None if there is no such key."""
     k, m, u = api_keys.c, members.c, users.c
     query = (
         select(api_keys, m.role, u.disabled_at)
@@ -184,8 +197,15 @@ def bearer(db: Connection, id_: str) -> Bearer | None:
 
 
 def key(db: Connection, project: str, id_: str, *, user: str | None, alone: bool = False) -> KeyRow:
-    """Raises NotFound, too for a key of another project, or of another user than the one named. `alone`: who else would change it
-    waits until the transaction ends."""
+    """Return the key.
+
+    Args:
+        user: The user that the key must belong to. None allows any user.
+        alone: Lock the key's row, so that other changes of it wait until the transaction ends.
+
+    Raises:
+        NotFound: There is no such key, or it belongs to another project or another user.
+    """
     query = select(api_keys).where(api_keys.c.id == id_)
     row = db.execute(query.with_for_update() if alone else query).first()
     if row is None or row.project != project or (user is not None and row.user != user):
@@ -196,7 +216,12 @@ def key(db: Connection, project: str, id_: str, *, user: str | None, alone: bool
 def page_of_keys(
     db: Connection, project: str, *, user: str | None, before: tuple[int, str] | None, limit: int
 ) -> list[KeyRow]:
-    """The newest first; of one user, or of all."""
+    """Return one page of a project's keys, newest first.
+
+    Args:
+        user: Return only this user's keys. None returns those of all users.
+        before: `(created_at, id)` of the last key of the previous page.
+    """
     k = api_keys.c
     query = select(api_keys).where(k.project == project)
     if user is not None:
@@ -209,7 +234,7 @@ def page_of_keys(
 
 
 def revoke_key(db: Connection, id_: str, at: Instant) -> None:
-    """One that was revoked stays so since then."""
+    """Revoke the key. A key that is already revoked keeps the earlier time."""
     k = api_keys.c
     db.execute(update(api_keys).where(k.id == id_).values(revoked_at=func.coalesce(k.revoked_at, at)))
 
@@ -219,7 +244,10 @@ def replace_key(db: Connection, id_: str, by: str, ends_at: Instant) -> None:
 
 
 def keys_that_end(db: Connection, since: Instant, until: Instant) -> list[KeyRow]:
-    """In any project, those that still count and that nobody has rotated; the first to end first."""
+    """Return the valid keys of all projects that expire after `since` and by `until`, the earliest first.
+
+    Keys that were revoked or rotated, or whose user is disabled or no longer a member, are left out.
+    """
     k, m, u = api_keys.c, members.c, users.c
     query = (
         select(api_keys)

@@ -1,4 +1,4 @@
-"""Answers as queries over what was recorded: reports, entries, trials. Nothing here is kept up to date by hand."""
+"""Answers as queries over recorded reports, ledger entries and trials. No total is maintained by hand."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping
@@ -28,7 +28,7 @@ _STEPS = select(reports.c.job, func.count()).where(reports.c.job.in_(_JOBS)).gro
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """A trial at a step: its metric there, and what training its configuration to there takes."""
+    """A trial at a step: its metric there, and the cost of training its configuration up to that step."""
 
     trial: str
     step: int
@@ -44,7 +44,7 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """A trial. `value` is the metric of the newest step that has one, and `best` the best of all steps."""
+    """A trial with its cost and the numbers of its attempts and preemptions."""
 
     trial: str
     number: int
@@ -52,8 +52,8 @@ class TrialRow:
     state: TrialState
     reason: str
     steps: int
-    value: float | None
-    best: float | None
+    value: float | None  #: The metric of the newest step that has one.
+    best: float | None  #: The best metric of all steps.
     cost: Cost
     attempts: int
     preemptions: int
@@ -76,7 +76,7 @@ class StoredCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """The place in a listing of trials behind which a page begins."""
+    """The position in a listing of trials after which a page begins."""
 
     key: float
     number: int
@@ -84,17 +84,16 @@ class After:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What changed behind an event: reports, and trials as they are now. `seq` is the newest event that is told of; `more`: there may
-    be later ones that were left for the next time."""
+    """What changed in a job after an event: new reports, and the changed trials in their present state."""
 
-    seq: int
+    seq: int  #: The newest event that is included.
     reports: list[Reached]
     trials: list[TrialRow]
-    more: bool = False
+    more: bool = False  #: Whether later events may have been left out because of the limit.
 
 
 def curve(db: Connection, job: str, trial: str) -> list[Row[Any]]:
-    """All reports of a trial by step, those without a metric too."""
+    """Return all reports of a trial by step, including those without a metric."""
     r = reports.c
     return list(db.execute(select(reports).where(r.job == job, r.trial == trial).order_by(r.step)))
 
@@ -133,7 +132,7 @@ def _page_of_trials(mode: Mode, sort: Sort, descending: bool, goes_on: bool) -> 
 
 
 def sort_key_of(row: TrialRow, sort: Sort, *, descending: bool) -> float:
-    """The key under which a row stands in a listing, as the database computes it."""
+    """Return the key by which a row is sorted in a listing, as the database computes it."""
     match sort:
         case "number":
             return row.number
@@ -165,7 +164,7 @@ def _all_trials(mode: Mode) -> Select[Any]:
 
 
 def spent_by_market(db: Connection, job: str) -> list[tuple[str, Price, Money]]:
-    """What was paid on each market at each price of a trial's share of a machine."""
+    """Return the spend per market and price, where the price is that of a trial's share of a machine."""
     found = db.execute(_spent_by_market(), {"of": job})
     return [(market, Price(price), Money(int(usd))) for market, price, usd in found]
 
@@ -182,7 +181,7 @@ def _spent_by_market() -> Select[Any]:
 
 
 def bill_by_trial(db: Connection, job: str) -> dict[str, dict[CostKind, Cost]]:
-    """Posts and corrections, by trial and kind."""
+    """Return the sums of posts and corrections, by trial and kind."""
     found: dict[str, dict[CostKind, Cost]] = {}
     for name, kind, usd, gpu_ms in db.execute(_bill_by_trial(), {"of": job}):
         found.setdefault(name, {})[kind] = Cost(Money(int(usd)), int(gpu_ms))
@@ -201,7 +200,7 @@ def _bill_by_trial() -> Select[Any]:
 
 
 def states_of(db: Connection, names: Collection[str]) -> dict[str, dict[TrialState, int]]:
-    """How many trials of each job are in each state."""
+    """Return how many trials of each job are in each state."""
     found: dict[str, dict[TrialState, int]] = {name: {} for name in names}
     for job, state, count in db.execute(_STATES, {"jobs": list(names)}):
         found[job][state] = count
@@ -209,7 +208,7 @@ def states_of(db: Connection, names: Collection[str]) -> dict[str, dict[TrialSta
 
 
 def steps_of(db: Connection, names: Collection[str]) -> dict[str, int]:
-    """How many steps of each job have been reported."""
+    """Return how many steps of each job have been reported."""
     return dict.fromkeys(names, 0) | {job: count for job, count in db.execute(_STEPS, {"jobs": list(names)})}
 
 
@@ -221,17 +220,21 @@ def has_reported_since(db: Connection, job: str, at: Instant) -> bool:
 def told_after(
     db: Connection, job: str, mode: Mode, seq: int, *, until: int | None = None, limit: int = 500
 ) -> Told:
-    """What changed after event `seq`, and up to event `until`, the newest where none is named; some `limit` reports of it at most."""
+    """Return what changed after event `seq`.
+
+    Args:
+        until: The last event to consider. None means the newest event.
+        limit: About how many reports to return at most. All reports of one event are returned together.
+    """
     r = reports.c
-    last = (
-        until  # found first: where reads see what is committed meanwhile, what comes later is told of later
-    )
+    # The newest event is read first. On a database where later reads see newer commits, those are left for the next call.
+    last = until
     if last is None:
         last = db.execute(select(func.max(events.c.seq)).where(events.c.job == job)).scalar() or 0
     query = select(reports).where(r.job == job).order_by(r.seq, r.step)
     rows = list(db.execute(query.where(r.seq > seq, r.seq <= last).limit(limit)))
     upper, more = last, len(rows) == limit
-    if more:  # one event may have brought many reports, of which all are told
+    if more:  # one event may have several reports, which are returned together
         upper = rows[-1].seq
         rows = [row for row in rows if row.seq < upper] + list(db.execute(query.where(r.seq == upper)))
     changed = db.execute(_changed_trials(mode), {"of": job, "after": seq, "until": upper})
@@ -252,7 +255,7 @@ def reached(row: Row[Any]) -> Reached:
 
 
 def _costs_by_trial(*, one: bool = False) -> Any:
-    """Of all trials of the job `of`, or of the one that is `only` asked for."""
+    """Return a subquery of the costs by trial of the job `of`, or only of the trial `only` if `one` is set."""
     e = entries.c
     costs = select(e.trial, func.sum(e.usd).label("usd"), func.sum(e.gpu_ms).label("gpu_ms"))
     wanted = [e.job == bindparam("of"), e.kind.is_not(None), *([e.trial == bindparam("only")] if one else [])]
@@ -280,10 +283,10 @@ def _trial_rows(costs: Any, mode: Mode, *, one: bool = False) -> Select[Any]:
 
 
 def _best(mode: Mode) -> ColumnElement[float | None]:
-    """The best metric that the trial of a row of `trials` reported."""
+    """Return a subquery of the best metric that a trial reported, correlated with the row of `trials`."""
     r = reports.c
-    # The sum keeps SQLite from walking the index by value through the job's reports until one is of the trial: 52 s a page, not
-    # 0.07 s, of 10,000 trials with 27 reports each.
+    # Adding 0.0 keeps SQLite from using the index on `value`, in which it would search the job's reports for one of this trial.
+    # For 10,000 trials with 27 reports each, a page took 52 s that way, instead of 0.07 s.
     value = r.value + 0.0
     best = func.max(value) if mode == "max" else func.min(value)
     return select(best).where(r.job == trials.c.job, r.trial == trials.c.trial).scalar_subquery()
@@ -331,7 +334,7 @@ def _trial(row: Row[Any]) -> TrialRow:
 
 
 def last_reports(db: Connection, job: str) -> Iterator[Row[Any]]:
-    """The last report of each trial: how far it came, and what it took."""
+    """Return each trial's last report, which has the steps it reached and their cost."""
     r = reports.c
     last = select(r.trial, func.max(r.step).label("step")).where(r.job == job).group_by(r.trial).subquery()
     return iter(

@@ -1,7 +1,8 @@
-"""The database: one engine, read and write transactions, the schema brought up to date.
+"""The database: one engine, read and write transactions, and schema migrations.
 
-SQLite is used with a rollback journal: the API and one driver a job write to it from processes of their own, and its
-write-ahead log can be corrupted by that before 3.51.3 (docs/decisions/0001-sqlite-rollback-journal.md).
+SQLite is used with a rollback journal, because the API and the driver of each job write to it from separate processes.
+SQLite's write-ahead log can be corrupted by that before version 3.51.3
+(docs/decisions/0001-sqlite-rollback-journal.md).
 """
 
 import sqlite3
@@ -12,7 +13,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-import sqlalchemy.orm  # noqa: F401  mirrors import it in a thread of theirs, and until it is whole no other thread can make a query
+import sqlalchemy.orm  # noqa: F401  Mirrors import it in their own thread. Until that import is done, no other thread can build a query.
 from sqlalchemy import URL, Engine, create_engine, event, inspect, make_url
 from sqlalchemy import Connection as Connection
 from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, OperationalError
@@ -26,17 +27,18 @@ from tuner.store.sqlite_locks import BUSY_TIMEOUT_S, Turns, insist
 if TYPE_CHECKING:
     from alembic.config import Config
 
-# All are kept: one that is opened anew reads the schema, and with PostgreSQL starts a process, before its first question.
+# All connections stay open. A new one reads the schema before its first query, and on PostgreSQL also starts a server process.
 CONNECTIONS = 15
-# PostgreSQL's advisory lock under which the schema is changed; any number will do that nobody else takes in this database.
+# Number of the PostgreSQL advisory lock that is held while the schema changes. Any number works that nothing else in this database
+# uses.
 MIGRATING = 7_205_759_403
-# A migration that waits for a table holds up all who come after it, and one that waits for a driver which waits for it is a deadlock,
-# found out by PostgreSQL after a second: it gives way before.
+# A migration that waits for a table blocks everyone who needs the table after it. If the migration and a driver wait for each other,
+# PostgreSQL detects the deadlock after a second. So the migration gives up its wait earlier, pauses, and tries again.
 LOCKED_OUT_MS, GIVES_WAY_S, TRIES = 500, 0.5, 60
-# PostgreSQL's codes for what it does not do: it is a standby, or its user may not.
+# PostgreSQL's codes for a refused statement: the server is a standby, or the user lacks the permission.
 READ_ONLY, NOT_PERMITTED = "25006", "42501"
-# A server whose machine is gone, or no longer reached, says nothing: nobody waits for it longer than some twenty seconds. What the
-# URL says is kept.
+# Connection settings that detect within about 20 s that the server's machine is gone or unreachable, because it then sends no error.
+# Settings in the URL take precedence.
 GONE = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -45,15 +47,24 @@ GONE = {
     "tcp_user_timeout": 20_000,  # ms
 }
 ASK_AGAIN_S = 0.2
-# With its first question a transaction of SQLite begins to read.
+# A deferred SQLite transaction takes its read lock at its first query, so this one is sent at once.
 LOOK = "SELECT 1 FROM sqlite_master LIMIT 1"
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 class Database:
-    """Thread-safe. Every write transaction takes the write lock at its beginning, so that none fails half-way. Raises ValueError, naming
-    the setting, for a URL that cannot be used, or a failpoint that there is not. `patience_s`: a transaction that finds no server waits
-    so long for one, as for one that is started again, before it begins."""
+    """The connections to one database. Thread-safe.
+
+    Every write transaction takes the write lock when it begins, so that none fails half-way because of another writer.
+
+    Args:
+        failpoint: Where the process is to end, for tests. See `tuner.store.failpoints`.
+        patience_s: How long a transaction waits before it begins if the server does not answer, for example during a
+            restart.
+
+    Raises:
+        ValueError: The URL is not usable, or there is no such failpoint. The text names the setting.
+    """
 
     def __init__(self, url: str, *, failpoint: str = "", patience_s: float = 0.0) -> None:
         self.url, self._patience_s = _url(url), patience_s
@@ -63,9 +74,8 @@ class Database:
         self._turns = Turns() if self.is_sqlite else None
         if self.is_sqlite and self.url.database:
             Path(self.url.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        pool = (
-            {"pool_size": CONNECTIONS, "max_overflow": 0} if self.url.database else {}
-        )  # in memory: one a thread
+        # A database in memory has one connection per thread.
+        pool = {"pool_size": CONNECTIONS, "max_overflow": 0} if self.url.database else {}
         try:
             self.engine = create_engine(
                 self.url,
@@ -82,8 +92,14 @@ class Database:
 
     @contextmanager
     def write(self, name: str = "") -> Iterator[Connection]:
-        """Commits at the end of the block; an exception undoes all of it. Raises Unavailable where the database does not answer.
-        `name`: what is committed, as `tuner.store.failpoints` has it."""
+        """Open a write transaction. It commits at the end of the block; an exception rolls all of it back.
+
+        Args:
+            name: The failpoint of this transaction, from `tuner.store.failpoints`.
+
+        Raises:
+            Unavailable: The database does not answer.
+        """
         with _said(), self._turn(), self._writing() as connection, connection.begin():
             yield connection
             if self._failpoint is not None:
@@ -99,8 +115,11 @@ class Database:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """SQLite has one writer at a time, and whoever waits looks again now and then, so that one may be passed by for seconds: in this
-        process they stand in line. Who waits too long goes on to SQLite's own lock, which is what holds."""
+        """Let the writers of this process wait for each other, if the database is SQLite.
+
+        SQLite allows one writer at a time, and a waiting writer only polls, so others may pass it for seconds. After
+        `BUSY_TIMEOUT_S` the writer proceeds anyway, because SQLite's own lock is what guarantees exclusion.
+        """
         mine = self.is_sqlite and self._one_writes.acquire(timeout=BUSY_TIMEOUT_S)
         try:
             yield
@@ -110,7 +129,7 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """One consistent view."""
+        """Open a read transaction, which sees one consistent state."""
         with _said(), self._reading(), self._connected() as connection, connection.begin():
             yield connection
 
@@ -118,7 +137,7 @@ class Database:
         return nullcontext() if self._turns is None else self._turns.reading()
 
     def _connected(self) -> Connection:
-        """A connection that answers. Nothing was done yet, so that it may be asked for again."""
+        """Return a connection that works. Retrying is safe, because nothing has been done on it yet."""
         deadline = time.monotonic() + self._patience_s
         while True:
             try:
@@ -129,9 +148,14 @@ class Database:
             time.sleep(ASK_AGAIN_S)
 
     def migrate(self) -> None:
-        """Brings the schema up to date. Safe where several processes start at once, one migrates, the others find it done, and where
-        drivers are at work: it gives way to them, and tries again for a while. Nothing is written where it is up to date. Raises
-        Unavailable for a database that is newer than this code."""
+        """Bring the schema up to date. Nothing is written if it already is.
+
+        It is safe if several processes start at once: one migrates, and the others find it done. It is also safe while
+        drivers run: the migration gives way to them, and tries again for a while.
+
+        Raises:
+            Unavailable: The database is newer than this code, or its tables stay locked.
+        """
         if self.revision() == newest_revision():
             return
         for left in reversed(range(TRIES)):
@@ -144,21 +168,26 @@ class Database:
             time.sleep(GIVES_WAY_S)
 
     def _migrate(self) -> None:
-        from alembic import command  # seldom needed
+        from alembic import command  # imported here, because it is rarely needed
 
         with self.write("schema.migrate") as connection:
             command.upgrade(self._migrating(connection), "head")
 
     def downgrade(self, to: str) -> None:
-        """Takes the schema back to an older revision, for the version of tuner that knows no newer one: what it has no place for is
-        gone. Raises Unavailable as `migrate` does, and where others use the database."""
+        """Take the schema back to an older revision, for a version of tuner that does not know the newer one.
+
+        Data that the older schema has no place for is lost.
+
+        Raises:
+            Unavailable: The database is newer than this code, or others are using it.
+        """
         from alembic import command
 
         with self.write("schema.downgrade") as connection:
             command.downgrade(self._migrating(connection), to)
 
     def _migrating(self, connection: Connection) -> "Config":
-        """Nobody else does so until the transaction ends."""
+        """Block other migrations until the transaction ends, and return Alembic's configuration."""
         from alembic.config import Config
 
         if not self.is_sqlite:
@@ -171,7 +200,7 @@ class Database:
         return config
 
     def revision(self) -> str | None:
-        """The newest migration that the database has seen; None before the first."""
+        """Return the newest migration that was applied to the database, or None before the first."""
         with self.read() as connection:
             return _revision(connection)
 
@@ -180,7 +209,7 @@ class Database:
 
 
 def _url(text: str) -> URL:
-    """Nothing of the text is told: it may have a password."""
+    """Parse the URL. The error never quotes the text, because it may contain a password."""
     try:
         url = make_url(text)
     except ArgumentError:
@@ -204,18 +233,18 @@ def _said() -> Iterator[None]:
     except DatabaseError as error:
         if getattr(error.orig, "sqlstate", "") in (READ_ONLY, NOT_PERMITTED):
             raise Unavailable(f"the database refuses: {error.orig}") from error
-        if type(error) is DatabaseError:  # SQLite's word for a file that is damaged
+        if type(error) is DatabaseError:  # this is what SQLite raises for a damaged file
             raise Unavailable(f"the database is damaged, restore a backup: {error.orig}") from error
         raise
 
 
 def newest_revision() -> str:
-    """The newest migration that this code knows."""
+    """Return the newest migration that this code knows."""
     return revisions.newest(MIGRATIONS)
 
 
 def older_revisions(revision: str | None) -> list[str]:
-    """Those that a database at this revision can go back to, newest first."""
+    """Return the revisions that a database at this revision can go back to, newest first."""
     before, found = revisions.known(MIGRATIONS), list[str]()
     while (revision := before.get(revision or "")) is not None:
         found.append(revision)
@@ -223,7 +252,7 @@ def older_revisions(revision: str | None) -> list[str]:
 
 
 def knows_revision(revision: str | None) -> bool:
-    """Whether this code can work on a database at this revision, once it is brought up to date."""
+    """Return True if this code can work on a database at this revision after migrating it."""
     return revision is None or revision in revisions.known(MIGRATIONS)
 
 
@@ -235,7 +264,7 @@ def _revision(connection: Connection) -> str | None:
 
 
 def _is_locked(error: Unavailable) -> bool:
-    """Whether another transaction had a table for too long: lock_not_available or deadlock_detected."""
+    """Return True if another transaction held a table for too long: lock_not_available or deadlock_detected."""
     cause = error.__cause__
     return isinstance(cause, OperationalError) and getattr(cause.orig, "sqlstate", "") in ("55P03", "40P01")
 
@@ -251,18 +280,18 @@ def _refuse_newer(revision: str | None) -> None:
 def _listen_sqlite(engine: Engine) -> None:
     @event.listens_for(engine, "connect")
     def _on_connect(raw: Any, _record: object) -> None:
-        raw.isolation_level = None  # transactions are begun below, not by the driver's guess
+        raw.isolation_level = None  # transactions are begun explicitly in _on_begin
         for pragma in (
             "journal_mode = TRUNCATE",
             "synchronous = FULL",
             "foreign_keys = ON",
-            "busy_timeout = 0",  # `insist` waits
+            "busy_timeout = 0",  # `insist` does the waiting
         ):
             raw.execute(f"PRAGMA {pragma}")
 
     @event.listens_for(engine, "begin")
     def _on_begin(connection: Connection) -> None:
-        """Takes the lock that the transaction needs, for later no statement may have to wait for it."""
+        """Take the lock that the transaction needs when it begins, so that no later statement has to wait for it."""
         immediate = connection.get_execution_options().get("write", False)
         for statement in ("BEGIN IMMEDIATE",) if immediate else ("BEGIN", LOOK):
             _insist(connection, statement)

@@ -1,4 +1,4 @@
-"""Jobs as rows: created whole in one transaction, read, tagged, wished for, topped up."""
+"""The rows of jobs: create a job in one transaction, read it, tag it, record control requests, change its budget."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ from tuner.store.codec import decode, encode
 from tuner.store.tables import accounts, attempts, idempotency, job_tags, jobs, trials
 
 Wish = Literal["pause", "cancel", "resume"]
-"""`resume` is wished for while a job is being paused: it goes on as soon as it is."""
+"""A pending control request. `resume` is recorded only while a job is pausing: the job resumes once it is paused."""
 IDEMPOTENCY_NS = 24 * 3600 * NS
-# Made once: it takes several times as long to put such a question together as to have it answered.
+# Built once, because SQLAlchemy takes several times as long to build such a query as the database takes to answer it.
 _GET = select(jobs).where(jobs.c.id == bindparam("job"))
 _OF_KEY = select(idempotency).where(
     idempotency.c.project == bindparam("project"), idempotency.c.key == bindparam("key")
@@ -29,16 +29,17 @@ _TAGS = select(job_tags).where(job_tags.c.job.in_(bindparam("jobs", expanding=Tr
 
 @dataclass(frozen=True, eq=False)
 class JobRow:
-    """`offer` is the dearest kind of machine that trials may be given, `others` what else they may. `code`: the digest of the
-    trainable's code with which its trials ran; None where that is not known, or changed meanwhile. Compared by which it is: the same
-    record is the same row while it is remembered."""
+    """A job as the database has it.
+
+    Rows compare by identity. The same record gives the same object as long as it is cached.
+    """
 
     id: str
     project: str
     spec: JobSpec
     budget: Budget
     budget_version: int
-    offer: Offer
+    offer: Offer  #: The most expensive offer that trials may use.
     concurrency: int
     priority: int
     state: JobState
@@ -51,7 +52,8 @@ class JobRow:
     running_since: Instant | None
     ran_ns: int
     tags: Mapping[str, str]
-    others: tuple[Offer, ...] = ()
+    others: tuple[Offer, ...] = ()  #: The other offers that trials may use.
+    #: Digest of the trainable's code that the trials ran. None if it is unknown or has changed between trials.
     code: str | None = None
 
     @property
@@ -59,13 +61,13 @@ class JobRow:
         return (self.offer, *self.others)
 
     def running_ns(self, now: Instant) -> int:
-        """How long it has been running, its present run included."""
+        """Return how long the job has been running, including its current run."""
         return self.ran_ns + (0 if self.running_since is None else max(0, now - self.running_since))
 
 
 @dataclass(frozen=True)
 class NewJob:
-    """`key` and `body_sha256` make a repeat of the request find the same job."""
+    """A job to create."""
 
     id: str
     project: str
@@ -73,8 +75,8 @@ class NewJob:
     offer: Offer
     concurrency: int
     at: Instant
-    key: str | None = None
-    body_sha256: str = ""
+    key: str | None = None  #: The request's Idempotency-Key. A repeat of the request finds the same job.
+    body_sha256: str = ""  #: Tells a repeat of the request from another request with the same key.
     others: tuple[Offer, ...] = ()
     priority: int = 0
     detail: str = ""
@@ -82,7 +84,7 @@ class NewJob:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """What people want of a running job, as its driver reads it."""
+    """The pending control request and the budget of a running job, as its driver reads them."""
 
     wish: Wish | None
     budget: Budget
@@ -90,7 +92,13 @@ class Control:
 
 
 def create(db: Connection, new: NewJob) -> str:
-    """The job, its account, how far the jobs that it learns from count, and the order to launch it. Answers the id of the job that this Idempotency-Key made before, if any."""
+    """Create the job, its account, its warm-start marks and the order to launch it. Return the job's id.
+
+    If an earlier request with the same Idempotency-Key created a job, return that job's id and create nothing.
+
+    Raises:
+        IdempotencyConflict: The Idempotency-Key was used for a request with another body.
+    """
     if (known := made_before(db, new)) is not None:
         return known
     db.execute(
@@ -124,7 +132,11 @@ def create(db: Connection, new: NewJob) -> str:
 
 
 def made_by(db: Connection, project: str, key: str, body_sha256: str, *, at: Instant) -> str | None:
-    """The job that this Idempotency-Key made in the last day, if any. Raises IdempotencyConflict for another body."""
+    """Return the job that a request with this Idempotency-Key created in the last 24 hours, or None.
+
+    Raises:
+        IdempotencyConflict: That request had another body.
+    """
     row = db.execute(_OF_KEY, {"project": project, "key": key}).first()
     if row is None or at - row.created_at > IDEMPOTENCY_NS:
         return None
@@ -134,8 +146,10 @@ def made_by(db: Connection, project: str, key: str, body_sha256: str, *, at: Ins
 
 
 def made_before(db: Connection, new: NewJob) -> str | None:
-    """Return the job that an earlier request with the same Idempotency-Key made, or None. Other requests with the key wait until the
-    transaction ends.
+    """Return the job that an earlier request with the same Idempotency-Key created, or None.
+
+    Other requests with the key wait until the transaction ends. An expired key is deleted, so that it can be used
+    again.
 
     Raises:
         IdempotencyConflict: The earlier request had another body.
@@ -150,7 +164,11 @@ def made_before(db: Connection, new: NewJob) -> str | None:
 
 
 def get(db: Connection, job: str, project: str | None = None) -> JobRow:
-    """Raises NotFound, too for a job of another project."""
+    """Return the job.
+
+    Raises:
+        NotFound: There is no such job, or it belongs to another project than `project`.
+    """
     row = db.execute(_GET, {"job": job}).first()
     if row is None or (project is not None and row.project != project):
         raise NotFound(f"there is no job {job!r}")
@@ -166,7 +184,11 @@ def page(
     before: tuple[int, str] | None,
     limit: int,
 ) -> list[JobRow]:
-    """Newest first; `before` is (created_at, id) of the last job of the page before."""
+    """Return one page of a project's jobs, newest first.
+
+    Args:
+        before: `(created_at, id)` of the last job of the previous page.
+    """
     j = jobs.c
     query = select(jobs).where(j.project == project)
     if state is not None:
@@ -184,14 +206,14 @@ def page(
 
 
 def of_trainable(db: Connection, project: str, trainable: str) -> list[JobRow]:
-    """All jobs that tune it, newest first."""
+    """Return all jobs that tune this trainable, newest first. Their tags are left out."""
     mine = (jobs.c.project == project) & (jobs.c.trainable == trainable)
     rows = db.execute(select(jobs).where(mine).order_by(jobs.c.created_at.desc(), jobs.c.id.desc())).all()
     return [_job(row, {}) for row in rows]
 
 
 def trainables(db: Connection, project: str) -> list[str]:
-    """All that some job tunes."""
+    """Return the trainables that the project's jobs tune, sorted by name."""
     query = select(jobs.c.trainable).where(jobs.c.project == project).distinct().order_by(jobs.c.trainable)
     return [row.trainable for row in db.execute(query)]
 
@@ -204,12 +226,16 @@ def set_tags(db: Connection, job: str, project: str, tags: Mapping[str, str]) ->
 
 
 def change_alone(db: Connection, job: str) -> None:
-    """Nobody else who changes it by request goes on before this transaction has ended. To be asked for before its row is read."""
-    _lock(db, job)  # not its row, which its driver locks after that of its account
+    """Block other changes of the job by requests until the transaction ends.
+
+    Call it before reading the job's row.
+    """
+    # An advisory lock, not a lock on the job's row: the driver locks the account's row first and the job's row after it.
+    _lock(db, job)
 
 
 def _lock(db: Connection, what: str) -> None:
-    """Until the transaction ends; SQLite has one that writes at a time."""
+    """Take a lock until the transaction ends. SQLite needs none, because it runs one writing transaction at a time."""
     if db.dialect.name == "postgresql":
         db.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(what, 0))))
 
@@ -223,7 +249,7 @@ def set_wish(db: Connection, job: str, wish: Wish | None) -> None:
 
 
 def set_offers(db: Connection, job: str, offers: tuple[Offer, ...]) -> None:
-    """The dearest first."""
+    """Replace the offers that the job's trials may use. The most expensive comes first."""
     db.execute(update(jobs).where(jobs.c.id == job).values(offer=_offers(offers)))
 
 
@@ -232,7 +258,11 @@ def _offers(offers: tuple[Offer, ...]) -> str:
 
 
 def set_budget(db: Connection, job: str, budget: Budget) -> None:
-    """Raises Conflict where less is allowed than is spent and held."""
+    """Replace the job's budget and the limits of its account.
+
+    Raises:
+        Conflict: The new limit is below what is already spent and held.
+    """
     a, limit = accounts.c, budget.limit
     fits = (
         (a.job == job)
@@ -259,9 +289,12 @@ def control(db: Connection, job: str) -> Control:
 def move(
     db: Connection, job: str, state: JobState, reason: StopReason | None, *, at: Instant, detail: str = ""
 ) -> None:
-    """Changes the state, counting the time that the job was running. Raises Conflict for a move that there is not.
+    """Change the job's state and add up the time that it was running.
 
-    A job that somebody cancelled while it was being paused is cancelled.
+    A job that a user cancelled while it was pausing becomes cancelled.
+
+    Raises:
+        Conflict: A job in its present state cannot move to `state`.
     """
     j = jobs.c
     row = db.execute(
@@ -291,12 +324,12 @@ def move(
 
 
 def has_attempts(db: Connection, job: str) -> bool:
-    """Whether a trial of it has ever begun."""
+    """Return True if any attempt of the job was ever recorded."""
     return bool(db.execute(select(exists().where(attempts.c.job == job))).scalar_one())
 
 
 def begin_running(db: Connection, job: str, *, at: Instant) -> None:
-    """A driver begins: from here on the job's running time counts."""
+    """Move the job to running, because its driver has started. Its running time counts from `at`."""
     move(db, job, "running", None, at=at)
 
 
@@ -305,7 +338,10 @@ def trials_begun(db: Connection, job: str) -> int:
 
 
 def note_code(db: Connection, job: str, code: str | None) -> None:
-    """With which code its trials run from now on."""
+    """Record the digest of the code that the job's trials run from now on.
+
+    If the job already has attempts and the digest differs from the recorded one, record None instead.
+    """
     known = db.execute(select(jobs.c.code).where(jobs.c.id == job)).scalar()
     if known != code:
         same = not has_attempts(db, job)
@@ -313,7 +349,11 @@ def note_code(db: Connection, job: str, code: str | None) -> None:
 
 
 def revive(db: Connection, job: str) -> None:
-    """A job that is paused, or succeeded, runs again; its time counts once it has a driver. Raises Conflict."""
+    """Set a paused or succeeded job back to running. Its running time counts again once it has a driver.
+
+    Raises:
+        Conflict: The job is in a state from which it cannot run.
+    """
     state = db.execute(select(jobs.c.state).where(jobs.c.id == job)).scalar_one()
     check_move(state, "running")
     gone = dict.fromkeys(("stop_reason", "ended_at", "running_since", "wish"))
@@ -322,7 +362,7 @@ def revive(db: Connection, job: str) -> None:
 
 
 def running_ns(db: Connection, job: str, now: Instant) -> int:
-    """How long the job has been running, its present run included."""
+    """Return how long the job has been running, including its current run."""
     j = jobs.c
     row = db.execute(select(j.ran_ns, j.running_since).where(j.id == job)).one()
     return int(row.ran_ns) + (max(0, now - row.running_since) if row.running_since is not None else 0)
@@ -341,7 +381,10 @@ def _job(row: Row[tuple[object, ...]], tags: Mapping[str, str]) -> JobRow:
 
 @lru_cache(maxsize=2048)
 def _made(values: tuple[object, ...], tags: tuple[tuple[str, str], ...]) -> JobRow:
-    """The same for the same row: pages are asked for again and again, and to make their jobs anew takes most of the time."""
+    """Return the row as a `JobRow`, from a cache if the same row was read before.
+
+    The same pages are requested again and again, and building their rows takes most of the time of such a request.
+    """
     found: dict[str, Any] = dict(zip(jobs.c.keys(), values, strict=True))
     del found["name"], found["trainable"]
     for coded in ("spec", "budget", "offer"):
@@ -354,4 +397,4 @@ def _made(values: tuple[object, ...], tags: tuple[tuple[str, str], ...]) -> JobR
 
 @lru_cache(maxsize=2048)
 def _decoded(text: str) -> Any:
-    return decode(text)  # nobody changes a value of the domain
+    return decode(text)  # safe to share: domain values are never modified

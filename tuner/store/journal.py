@@ -1,4 +1,4 @@
-"""A job's journal in SQL: what `tuner.engine.journal.Journal` asks for, one database transaction a turn."""
+"""The journal of a job in SQL: fulfils `tuner.engine.journal.Journal` with one database transaction per turn of the run loop."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -26,14 +26,16 @@ from tuner.store.database import Database
 from tuner.store.tables import attempts, checkpoints, events, reports, trials
 
 EVENTS_PAGE = 1000
-# What a job ends for that a change of its budget might mend.
+# Stop reasons that a larger budget may remove.
 LIMITS = ("budget_usd", "budget_gpu_hours", "wall_clock", "trials")
 
 
 class SqlJournal:
-    """Used by one thread of the driver of launch `epoch`; every transaction raises Fenced once there is a later one.
+    """The journal of one job, used by one thread of the driver with launch `epoch`.
 
-    `budget_version` is that of the budget which the driver knows of: it has to be kept up to date."""
+    Every transaction raises Fenced once the job has a newer launch, or this one has ended. The driver must keep
+    `budget_version` at the version of the budget that it last read.
+    """
 
     def __init__(self, database: Database, job: str, project: str, epoch: int, now: Instant) -> None:
         self._database, self._job, self._project, self._epoch = database, job, project, epoch
@@ -54,7 +56,7 @@ class SqlJournal:
         self._seq = tx.seq
 
     def events(self) -> Iterator[Event]:
-        """By pages: with a rollback journal nobody can commit while somebody reads."""
+        """Yield all events, read page by page. With a rollback journal nobody can commit during a read."""
         e, last = events.c, 0
         page = select(e.seq, e.body).where(e.job == self._job).order_by(e.seq).limit(EVENTS_PAGE)
         while True:
@@ -87,12 +89,12 @@ class SqlJournal:
             return {trial: step for trial, step in db.execute(query)}
 
     def best_checkpoint(self, trial: str, mode: Mode) -> tuple[float, int] | None:
-        """Value and step of the trial's checkpoint with the best metric; None where there is none with a metric."""
+        """Return metric and step of the trial's checkpoint with the best metric, or None if none has a metric."""
         with self._database.read() as db:
             return _best_checkpoint(db, self._job, trial, mode)
 
     def saved_by(self, trial: str, step: int) -> int | None:
-        """The attempt that wrote the trial's checkpoint of a step."""
+        """Return the attempt that wrote the trial's checkpoint of a step, or None if there is no such checkpoint."""
         c = checkpoints.c
         mine = (c.job == self._job) & (c.trial == trial) & (c.step == step)
         with self._database.read() as db:
@@ -107,7 +109,10 @@ class SqlJournal:
 
 
 def _best_checkpoint(db: Connection, job: str, trial: str, mode: Mode) -> tuple[float, int] | None:
-    """Return value and step of the trial's checkpoint with the best metric. Of equal ones the first, as in the job's answers."""
+    """Return metric and step of the trial's checkpoint with the best metric, or None if none has a metric.
+
+    Of equal metrics the lowest step wins, as in the job's answers.
+    """
     c, r = checkpoints.c, reports.c
     query = (
         select(r.value, c.step)
@@ -120,7 +125,7 @@ def _best_checkpoint(db: Connection, job: str, trial: str, mode: Mode) -> tuple[
 
 
 class SqlTx:
-    """One turn's records."""
+    """The records of one turn of the run loop. See `tuner.engine.journal.JournalTx`."""
 
     def __init__(
         self,
@@ -207,7 +212,8 @@ class SqlTx:
                 "usd": report.cost.usd.micro_usd,
                 "gpu_ms": report.cost.gpu_ms,
                 "duration_ns": report.duration_ns,
-                "seq": self.seq + 1,  # that of the `Reported` which its turn appends next
+                # The number of the `Reported` event, which the same transaction appends next.
+                "seq": self.seq + 1,
             },
         )
         if finite(report.value) is not None:
@@ -269,8 +275,20 @@ class SqlTx:
         again_at: Instant | None = None,
         waits_for: str = "",
     ) -> None:
-        """A job that runs no more needs no driver: its launch ends with it, and this driver can write nothing more. One that
-        was resumed or topped up in the very moment in which it came to its end gets another driver."""
+        """Move the job to another state. If it is no longer running, end its launch: this driver can write nothing more.
+
+        Order a new launch if the job is to run again:
+
+        - A user resumed it while it was pausing.
+        - It stopped because of a limit, its budget has changed since the driver last read it, and no user has asked to
+          pause or cancel it.
+        - It resumes by itself at `again_at`, and no user has asked to pause or cancel it.
+
+        Args:
+            again_at: When a paused job resumes by itself. None means that it does not.
+            waits_for: The shared budget that a paused job waits for. It is ignored if a user has asked to pause or
+                cancel the job.
+        """
         control = jobs.control(self._db, self._job)
         resumed = state == "paused" and reason is None and again_at is None and control.wish == "resume"
         unheard = control.budget_version != self._budget_version and control.wish not in ("pause", "cancel")
@@ -291,14 +309,14 @@ class SqlTx:
 
 
 def landed(db: Connection, job: str) -> dict[tuple[str, int], Instant | None]:
-    """Since when the attempts that have not ended have had their machines; None: they wait for one."""
+    """Return when each attempt that has not ended got its machine. None means that it still waits for one."""
     a = attempts.c
     query = select(a.trial, a.attempt, a.landed_at).where(a.job == job, a.ended_at.is_(None))
     return {(trial, attempt): at for trial, attempt, at in db.execute(query)}
 
 
 def end_open(db: Connection, job: str, at: Instant) -> None:
-    """Ends the attempts and trials of a job whose driver is dead and has no successor."""
+    """End the open attempts and live trials of a job whose driver is dead and gets no successor."""
     a, t, why = attempts.c, trials.c, DRIVER_ENDED
     open_ones = (a.job == job) & a.ended_at.is_(None)
     for trial, attempt in db.execute(select(a.trial, a.attempt).where(open_ones)).all():

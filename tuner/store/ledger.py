@@ -1,7 +1,10 @@
-"""The ledger in SQL: one conditional update places a hold, a CHECK on the row has the last word, entries are only added.
+"""The ledger in SQL: accounts, holds and entries.
 
-Every function belongs to the caller's transaction. Ids are derived from job, trial, attempt and slice, so that doing
-anything twice changes nothing.
+Invariant: for every account, `posted + held <= limit` in every unit. It is enforced twice, by the conditional update in
+`place` and by a CHECK on the row. Entries are only added, never changed.
+
+Every function runs in the caller's transaction. Ids derive from job, trial, attempt and lease number (`slice`), so that
+repeating a call changes nothing.
 """
 
 from collections.abc import Collection, Mapping
@@ -30,7 +33,7 @@ from tuner.store import above
 from tuner.store.tables import accounts, entries, holds
 
 UNITS = ("usd", "gpu_ms")
-# What is posted are posts and corrections; what is held are holds, less what was posted or released of them.
+# How entries add up to an account: posted = entered, and held = put - taken.
 _PARTS: Mapping[str, tuple[EntryType, ...]] = {
     "entered": ("post", "correct"),
     "put": ("hold",),
@@ -40,7 +43,7 @@ _PARTS: Mapping[str, tuple[EntryType, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class EntryRow:
-    """One line of the ledger as it was written."""
+    """One entry of the ledger."""
 
     seq: int
     id: str
@@ -65,18 +68,20 @@ def account(db: Connection, job: str) -> Account:
 
 
 def lock_account(db: Connection, project: str, job: str) -> Account:
-    """Return the job's account. Until the transaction ends nobody else changes it, so a hold that fits it is not refused.
+    """Lock and return the job's account. Until the transaction ends nobody else changes it, so a hold that fits is not refused.
 
-    Shared budgets are locked before the account, in the order in which a hold is placed, so that two transactions never wait for each
-    other. SQLite runs one writing transaction at a time.
+    Shared budgets are locked before the account, in the order in which a hold is placed, so that two transactions never
+    wait for each other. SQLite runs one writing transaction at a time.
     """
     above.guarded(db, project)
     return account_of(db.execute(select(accounts).where(accounts.c.job == job).with_for_update()).one())
 
 
 def place(db: Connection, project: str, job: str, hold: OpenHold) -> bool:
-    """False, and nothing changed, where the hold does not fit into the job's budget or one above it. A hold that exists is not
-    placed again."""
+    """Place the hold. Return False, with nothing changed, if it does not fit the job's budget or one of its shared budgets.
+
+    A hold that already exists is not placed again, and the result is True.
+    """
     if db.execute(select(holds.c.id).where(holds.c.id == hold.id)).first():
         return True
     a, usd, gpu_ms = accounts.c, hold.cost.usd.micro_usd, hold.cost.gpu_ms
@@ -115,7 +120,11 @@ def place(db: Connection, project: str, job: str, hold: OpenHold) -> bool:
 def settle(
     db: Connection, project: str, job: str, hold_id: str, used: Mapping[CostKind, Cost], at: Instant
 ) -> None:
-    """Posts `used` and releases the rest. Raises ValueError where more was used than held."""
+    """Post `used`, by kind, and release the rest of the hold. Settling a settled hold changes nothing.
+
+    Raises:
+        ValueError: More was used than held.
+    """
     above.guarded(db, project)
     row = db.execute(select(holds).where(holds.c.id == hold_id)).one()
     hold, spent = _hold(row), total(used)
@@ -146,8 +155,11 @@ def settle(
 
 
 def note_spent(db: Connection, project: str, job: str, where: OpenHold) -> None:
-    """Posts as `lost` what was spent outside of these books, as far as the job's budget has room for it. Each budget above the
-    job counts it too; where one has not so much room, they count as much as fits."""
+    """Post as `lost` a cost that was spent outside of these books, as far as the job's budget has room for it.
+
+    The shared budgets above the job count it too. If one of them has less room than the job's own budget, all of them
+    count only what fits, and the rest is posted to the job's account alone.
+    """
     own = where.cost.at_most(account(db, job).left)
     shared = above.allowance(db, project, job, where.placed_at, own).left
     if not shared.nothing and place(db, project, job, replace(where, cost=shared)):
@@ -158,7 +170,7 @@ def note_spent(db: Connection, project: str, job: str, where: OpenHold) -> None:
 
 
 def _post_alone(db: Connection, project: str, job: str, where: OpenHold) -> None:
-    """In the job's books and in nobody else's, which go by rows of holds."""
+    """Post a cost to the job's account only. Shared budgets count by rows of `holds`, and this adds none."""
     a, at = accounts.c, where.placed_at
     more = {"posted_usd": a.posted_usd + where.cost.usd.micro_usd}
     more |= {"posted_gpu_ms": a.posted_gpu_ms + where.cost.gpu_ms}
@@ -171,7 +183,11 @@ def _post_alone(db: Connection, project: str, job: str, where: OpenHold) -> None
 def correct(
     db: Connection, project: str, job: str, where: OpenHold, costs: Mapping[CostKind, Cost], at: Instant
 ) -> None:
-    """Moves posted cost between kinds under the id of `where`. Raises ValueError where it does not add up to nothing."""
+    """Move posted cost between kinds, under the id of `where`. A repeat changes nothing.
+
+    Raises:
+        ValueError: The costs do not add up to zero.
+    """
     if not total(costs).nothing:
         raise ValueError(f"a correction moves cost between kinds; this one adds {total(costs)}")
     rows = [_entry(entry_id(where.id, "correct", k), "correct", k, where, c, at) for k, c in costs.items()]
@@ -189,7 +205,7 @@ def open_holds(db: Connection, job: str) -> list[OpenHold]:
 def posted_by_kind(
     db: Connection, job: str, trial: str | None = None, attempt: int | None = None
 ) -> dict[CostKind, Cost]:
-    """Sums of posts and corrections, kind by kind."""
+    """Return the sums of posts and corrections of a job, a trial or an attempt, by kind."""
     e = entries.c
     query = select(e.kind, func.sum(e.usd), func.sum(e.gpu_ms)).where(e.job == job, e.kind.is_not(None))
     if trial is not None:
@@ -200,7 +216,7 @@ def posted_by_kind(
 
 
 def lines(db: Connection, job: str, *, after: int = 0, limit: int = 1000) -> list[EntryRow]:
-    """Entries of a job, oldest first, from the one after sequence number `after`."""
+    """Return entries of a job, oldest first, starting after sequence number `after`."""
     e = entries.c
     query = select(entries).where(e.job == job, e.seq > after).order_by(e.seq).limit(limit)
     return [
@@ -220,19 +236,22 @@ def lines(db: Connection, job: str, *, after: int = 0, limit: int = 1000) -> lis
 
 
 def violations(db: Connection) -> list[str]:
-    """Where the accounts differ from what their entries say; empty when the books are right."""
+    """Return every difference between the accounts and their entries and holds. The list is empty if the books are right."""
     jobs = db.execute(select(accounts.c.job)).scalars().all()
     return [f"{job}: {fault}" for job in jobs for fault in faults(db, job)]
 
 
 def accounts_after(db: Connection, job: str, limit: int) -> list[str]:
-    """The jobs whose accounts come next."""
+    """Return up to `limit` jobs with an account whose ids sort after `job`."""
     a = accounts.c
     return list(db.execute(select(a.job).where(a.job > job).order_by(a.job).limit(limit)).scalars())
 
 
 def _added_up() -> Select[Any]:
-    """Accounts beside the sums of their entries and of their open holds, in one statement, which sees one state of the books."""
+    """Return a query of accounts with the sums of their entries and of their open holds.
+
+    It is one statement, so that all sums are of the same state of the books.
+    """
     jobs: Any = bindparam("of", expanding=True)
     a, e, h = accounts.c, entries.c, holds.c
     opened = (
@@ -268,12 +287,12 @@ _ADDED_UP = _added_up()
 
 
 def faults(db: Connection, job: str) -> list[str]:
-    """What is wrong with an account, added up anew from its entries and its open holds."""
+    """Return what is wrong with a job's account, compared with the sums of its entries and its open holds."""
     return faults_of(db, [job])[job]
 
 
 def faults_of(db: Connection, jobs: Collection[str]) -> dict[str, list[str]]:
-    """As `faults`, of some accounts at once."""
+    """Return the faults of several accounts at once, by job. See `faults`."""
     found = db.execute(_ADDED_UP, {"of": list(jobs)})
     return {row["job"]: _wrong(row) for row in found.mappings()}
 

@@ -1,7 +1,9 @@
-"""Tables. Times are nanoseconds since 1970, money micro-dollars, GPU time milliseconds of one GPU.
+"""The database tables.
 
-`seq` of a trial or report is the number of the job's event with which it last changed, so that a reader can go on from
-any event. Everything that belongs to somebody has its project. What must hold whatever the code does is a constraint on the row.
+Times are nanoseconds since 1970, money is in micro-dollars, GPU time in milliseconds of one GPU. The `seq` of a trial
+or report is the number of the job's event with which it last changed, so that a reader can continue from any event.
+Every row that belongs to a project names it. Invariants that must hold even if the code has a bug are constraints on
+the row.
 """
 
 from sqlalchemy import (
@@ -249,7 +251,7 @@ reports = Table(
     Index("ix_reports_seq", "job", "seq"),
 )
 
-# The reports that no other of their job beats: an index that `tuner.store.front` derives from `reports` in the same transaction.
+# The reports of a job that no other report dominates. `tuner.store.front` derives it from `reports` in the same transaction.
 front = Table(
     "front",
     metadata,
