@@ -1,8 +1,11 @@
-"""Budgets above jobs in SQL: a hold counts in each of them or is refused, in the transaction that places it.
+"""Shared budgets in SQL. A hold counts in every shared budget above its job, or is refused, in the transaction that places it.
 
-Each has an account for each of its periods, with the bound of a job's account as a CHECK on the row. Money counts in the
-period in which it was held. Whoever reads or changes accounts locks the project's budgets first, in one order; who changes
-the budgets themselves locks them all out, so that no hold is placed past a budget that begins to be.
+Each shared budget has an account for each of its periods, with the same bound as a job's account as a CHECK on the row.
+Money counts in the period in which it was held.
+
+Locks: whoever reads or changes these accounts first locks all budgets of the project, ordered by name. Whoever changes
+the budgets themselves locks the whole table (`shut_out`), so that no hold is placed without counting in a budget that
+is being created.
 """
 
 from collections.abc import Sequence
@@ -21,41 +24,41 @@ from tuner.store.budget_tables import budget_accounts, budget_holds, budgets
 from tuner.store.codec import decode
 from tuner.store.tables import job_tags
 
-PERIODS_MAX = 40  # a month of days, looked at for webhooks
+PERIODS_MAX = 40  # covers a month of daily periods, for which webhooks may be due
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A budget as it is kept; webhooks that tell of it are signed with `secret`."""
+    """A shared budget as it is stored."""
 
     budget: AboveBudget
-    secret: str
+    secret: str  #: Signs the webhooks that report on the budget.
     created_at: Instant
     updated_at: Instant
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One period of a budget; `ends_at` None: it has no end."""
+    """The account of one period of a shared budget."""
 
     began_at: Instant
-    ends_at: Instant | None
+    ends_at: Instant | None  #: None if the period has no end.
     account: Account
 
 
 def projects(db: Connection) -> list[str]:
-    """Those that have budgets above jobs."""
+    """Return the projects that have shared budgets."""
     return list(db.execute(select(budgets.c.project).distinct().order_by(budgets.c.project)).scalars())
 
 
 def kept(db: Connection, project: str) -> list[Kept]:
-    """By name."""
+    """Return the project's shared budgets, by name."""
     rows = db.execute(select(budgets).where(budgets.c.project == project).order_by(budgets.c.name))
     return [Kept(decode(r.spec), r.secret, Instant(r.created_at), Instant(r.updated_at)) for r in rows]
 
 
 def get(db: Connection, project: str, name: str) -> Kept:
-    """Raises NotFound."""
+    """Return the shared budget, or raise NotFound."""
     found = [one for one in kept(db, project) if one.budget.name == name]
     if not found:
         raise NotFound(f"there is no budget {name[:100]!r}")
@@ -63,13 +66,16 @@ def get(db: Connection, project: str, name: str) -> Kept:
 
 
 def guarded(db: Connection, project: str) -> list[AboveBudget]:
-    """All budgets of the project; until the transaction ends nobody else counts anything in them."""
+    """Lock and return all shared budgets of the project. Until the transaction ends nobody else counts anything in them."""
     query = select(budgets.c.spec).where(budgets.c.project == project).order_by(budgets.c.name)
     return [decode(spec) for spec in db.execute(query.with_for_update()).scalars()]
 
 
 def shut_out(db: Connection) -> None:
-    """Before budgets, or the tags that they go by, are changed: no hold is under way from here on, anywhere."""
+    """Block the placing of holds in all projects until the transaction ends.
+
+    Call it before changing shared budgets, or the tags that decide which jobs they cover.
+    """
     if db.dialect.name == "postgresql":
         db.execute(text("LOCK TABLE budgets IN EXCLUSIVE MODE"))
 
@@ -80,14 +86,14 @@ def tags_of(db: Connection, job: str) -> dict[str, str]:
 
 
 def standing(db: Connection, project: str, budget: AboveBudget, at: Instant) -> Standing:
-    """Of the period that `at` lies in, whether or not anything was held in it yet."""
+    """Return the period that contains `at`, even if nothing was held in it yet."""
     began_at, ends_at = budget.span(at)
     row = db.execute(select(budget_accounts).where(period(project, budget.name, began_at))).first()
     return Standing(began_at, ends_at, Account(budget.limit)) if row is None else _standing(row)
 
 
 def periods(db: Connection, project: str, name: str, *, since: Instant) -> list[Standing]:
-    """Those in which something was held and that had not ended by then, oldest first."""
+    """Return the periods in which something was held and that end after `since`, oldest first. There are at most PERIODS_MAX."""
     a = budget_accounts.c
     mine = (a.project == project) & (a.name == name) & (a.ends_at.is_(None) | (a.ends_at > since))
     rows = db.execute(select(budget_accounts).where(mine).order_by(a.began_at.desc()).limit(PERIODS_MAX))
@@ -107,7 +113,13 @@ def _standing(row: Row[Any]) -> Standing:
 def allowance(
     db: Connection, project: str, job: str, at: Instant, own: Cost, *, freeing: str = "", freed: Cost = FREE
 ) -> Allowance:
-    """What the budgets above the job leave of `own`, once the hold `freeing` gives back `freed`, which `own` counts already."""
+    """Return how much of `own` the shared budgets above the job leave.
+
+    Args:
+        own: What the job's own budget has left. It already includes `freed`.
+        freeing: The hold that is settled before the allowance is used.
+        freed: What that hold gives back.
+    """
     found = Allowance(own)
     above = guarded(db, project)
     for budget in applying(above, tags_of(db, job)) if above else []:
@@ -123,13 +135,17 @@ def allowance(
 
 
 def _counts(db: Connection, hold: str, name: str, began_at: Instant) -> bool:
+    """Return True if the hold counts in this period of the budget."""
     b = budget_holds.c
     mine = (b.hold == hold) & (b.name == name) & (b.began_at == began_at)
     return db.execute(select(b.hold).where(mine)).first() is not None
 
 
 def take(db: Connection, project: str, job: str, hold: OpenHold) -> list[tuple[str, Instant]] | None:
-    """Counts the hold in every budget above the job. None, and nothing changed, where one of them has not so much left."""
+    """Count the hold in every shared budget above the job, and return the accounts in which it counts.
+
+    Return None, with nothing changed, if one of them does not have enough left.
+    """
     above = guarded(db, project)
     taken: list[tuple[str, Instant]] = []
     for budget in applying(above, tags_of(db, job)) if above else []:
@@ -148,14 +164,14 @@ def untake(db: Connection, project: str, hold: OpenHold, taken: Sequence[tuple[s
 
 
 def note(db: Connection, project: str, hold: str, taken: Sequence[tuple[str, Instant]]) -> None:
-    """In which accounts a hold counts."""
+    """Record in which accounts a hold counts."""
     if taken:
         rows = [{"hold": hold, "project": project, "name": name, "began_at": at} for name, at in taken]
         db.execute(insert(budget_holds), rows)
 
 
 def settle(db: Connection, project: str, hold: str, *, held: Cost, spent: Cost) -> None:
-    """The caller has locked the project's budgets, before it read the hold."""
+    """Settle the hold in every account in which it counts. The caller locked the project's budgets before it read the hold."""
     b = budget_holds.c
     query = select(b.name, b.began_at).where(b.hold == hold).order_by(b.name)
     for name, began_at in db.execute(query).all():
@@ -191,7 +207,7 @@ def _add(
     posted: Cost = FREE,
     bounded: bool = False,
 ) -> bool:
-    """False, and nothing changed, where it is `bounded` and does not fit."""
+    """Add to an account. Return False, with nothing changed, if `bounded` is set and the amount does not fit."""
     a, mine = budget_accounts.c, period(project, *where)
     if bounded:
         mine &= a.posted_usd + a.held_usd + held.usd.micro_usd <= a.limit_usd

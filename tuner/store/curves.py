@@ -1,4 +1,4 @@
-"""How a job's best rose with its spend, and how far each of its trials came for how much."""
+"""Learning curves: how a job's best metric improved with its spend, and each trial's metric by step and cost."""
 
 import json
 import re
@@ -20,15 +20,15 @@ from tuner.store.tables import accounts, attempts, entries, events, jobs, report
 
 TRIALS_PAGE = 200
 NAMES_SAMPLE = 20
-# In the text of a `Reported`: to decode a hundred thousand of them whole would take a second.
+# Finds the spend in the text of a `Reported` event. Decoding a hundred thousand of these events would take a second.
 _SPENT = re.compile(r'"spent":\{"\$":"Money","micro_usd":(\d+)\}')
 
 
 @dataclass(frozen=True, slots=True)
 class Improvement:
-    """A report that was better than all before it; `spent` is what the job had spent by then."""
+    """A report that was better than all reports before it."""
 
-    spent: Money
+    spent: Money  #: What the job had spent when this was reported.
     value: float
     trial: str
     step: int
@@ -36,16 +36,21 @@ class Improvement:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A trial's reports with a metric, ascending by step: (step, value, micro-dollars up to it), those alone that are its first or
-    last, better than all before, or the first at or after a rung. `setup` is what was spent before the first step."""
+    """A trial with the part of its reports that matters, ascending by step.
+
+    A report with a metric is included if it is the trial's first or last, is better than all before it, or is the first
+    at or after a rung.
+    """
 
     state: TrialState
-    setup: int
-    curve: tuple[tuple[int, float, int], ...]
+    setup: int  #: Micro-dollars spent on setup before the first of these reports.
+    curve: tuple[
+        tuple[int, float, int], ...
+    ]  #: (step, metric, micro-dollars spent on the trial up to that step)
 
 
 def improvements(db: Connection, job: str, mode: Mode) -> list[Improvement]:
-    """In the order in which they were reported; `spent` never falls."""
+    """Return the improvements in the order of their reports. `spent` never decreases."""
     r, e = reports.c, events.c
     best = func.max(r.value) if mode == "max" else func.min(r.value)
     before = best.over(order_by=(r.seq, r.step), rows=(None, -1))
@@ -72,9 +77,9 @@ def improvements(db: Connection, job: str, mode: Mode) -> list[Improvement]:
 
 
 def trained(database: Database, job: str, mode: Mode, rungs: Sequence[int]) -> Iterator[Trained]:
-    """Every trial that has reported a metric.
+    """Yield every trial that has reported a metric.
 
-    Read by pages, since with a rollback journal nobody can commit while somebody reads.
+    The reports are read page by page, because with a rollback journal nobody can commit during a read.
     """
     e, t = entries.c, trials.c
     setups = (
@@ -98,7 +103,7 @@ def trained(database: Database, job: str, mode: Mode, rungs: Sequence[int]) -> I
 
 
 def _telling(job: str, names: Sequence[str], mode: Mode, rungs: Sequence[int]) -> Select[Any]:
-    """Of these trials' reports with a metric, by trial and step, those that say something that the ones before did not."""
+    """Return a query of the reports that `Trained` includes, of these trials, by trial and step."""
     r = reports.c
     of_trial: dict[str, Any] = {"partition_by": r.trial, "order_by": r.step}
     best = func.max(r.value) if mode == "max" else func.min(r.value)
@@ -128,17 +133,17 @@ def _telling(job: str, names: Sequence[str], mode: Mode, rungs: Sequence[int]) -
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """A trial's reports up to an event, ascending by step, side by side: `usd` is what training its configuration to that step takes,
-    `spent` what the job had spent when it was reported (micro-dollars; None: it was inherited)."""
+    """The reports of a trial up to an event, as parallel lists in ascending order of steps."""
 
     steps: list[int]
     values: list[float | None]
-    usd: list[int]
+    usd: list[int]  #: Micro-dollars that training the configuration up to each step costs.
+    #: Micro-dollars the job had spent at each report. None for reports inherited from an earlier job.
     spent: list[int | None]
 
 
 def newest(db: Connection, job: str) -> int:
-    """The number of its newest event; 0 where there is none."""
+    """Return the number of the job's newest event, or 0 if it has none."""
     return db.execute(select(func.max(events.c.seq)).where(events.c.job == job)).scalar() or 0
 
 
@@ -154,8 +159,13 @@ _VERSION = _version()
 
 
 def version(db: Connection, job: str, project: str) -> tuple[str, tuple[int, ...]]:
-    """A job's state, and numbers of which one changes with whatever is recorded of it: in one short query, which many ask for. Raises
-    NotFound."""
+    """Return the job's state, and numbers of which at least one changes with every recorded change of the job.
+
+    It is one short query, because many callers poll it.
+
+    Raises:
+        NotFound: There is no such job in the project.
+    """
     row = db.execute(_VERSION, {"of": job, "project": project}).first()
     if row is None:
         raise NotFound(f"there is no job {job!r}")
@@ -176,7 +186,7 @@ _COURSES = _courses()
 
 
 def courses(db: Connection, job: str, until: int) -> dict[str, Course]:
-    """Of all trials that have reported by event `until`."""
+    """Return the courses of all trials that had reported by event `until`."""
     found: dict[str, Course] = {}
     for trial, step, value, usd, body in db.execute(_COURSES, {"of": job, "until": until}):
         course = found.get(trial)
@@ -191,7 +201,7 @@ def courses(db: Connection, job: str, until: int) -> dict[str, Course]:
 
 
 def losses(db: Connection, job: str) -> dict[str, list[int]]:
-    """The steps at which machines were taken away, by trial."""
+    """Return the steps at which attempts were preempted, by trial."""
     a = attempts.c
     query = select(a.trial, a.to_step).where(a.job == job, a.end == "preempted").order_by(a.trial, a.attempt)
     found: dict[str, list[int]] = {}

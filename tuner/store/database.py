@@ -98,7 +98,7 @@ class Database:
             name: The failpoint of this transaction, from `tuner.store.failpoints`.
 
         Raises:
-            Unavailable: The database does not answer.
+            Unavailable: The database does not answer, refuses the write, or is damaged.
         """
         with _said(), self._turn(), self._writing() as connection, connection.begin():
             yield connection

@@ -1,4 +1,4 @@
-"""Who spent what: sums of ledger entries by tag, trainable, market, day and job, each a query over the entries of a time."""
+"""Spend reports: sums of ledger entries by tag, trainable, market, day and job, each a query over the entries of a time span."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,26 +31,27 @@ FAILED = ("failed", "lost")
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Entries from `since` until before `until`; days are those of `timezone`."""
+    """A time span from `since` up to, but not including, `until`."""
 
     since: Instant
     until: Instant
-    timezone: str = "UTC"
+    timezone: str = "UTC"  #: Days begin at midnight in this time zone.
 
 
 @dataclass(frozen=True, slots=True)
 class SpendRow:
-    """`keys` in the order asked for; None where a job has no such tag. `trials` had entries in that time, of which `completed`
-    have been trained to their end; `preemptions` counts attempts that ended in one, `retries` those that followed a failure."""
+    """The spend and the counts of one combination of keys."""
 
-    keys: tuple[str | None, ...]
+    keys: tuple[
+        str | None, ...
+    ]  #: The values of the keys in the requested order. None if the job does not have that tag.
     cost: Cost = FREE
     lost: Cost = FREE
     jobs: int = 0
-    trials: int = 0
-    completed: int = 0
-    preemptions: int = 0
-    retries: int = 0
+    trials: int = 0  #: Trials with an entry in the span.
+    completed: int = 0  #: Those of `trials` that are completed.
+    preemptions: int = 0  #: Attempts that ended by preemption in the span.
+    retries: int = 0  #: Attempts that began in the span after an attempt that failed or was lost.
 
     @property
     def usd_per_completed(self) -> Money | None:
@@ -62,16 +63,16 @@ def round_half_up(amount: int, parts: int) -> int:
 
 
 def extent(db: Connection, project: str) -> Span | None:
-    """From the first entry to after the last; None where there is none."""
+    """Return the span from the first entry to just after the last, or None if there is no entry."""
     e = entries.c
-    # One of them an index answers by itself; asked for both at once, SQLite goes through all entries.
+    # Two subqueries, because an index answers each alone. If one query asks for both, SQLite reads all entries.
     ends = (select(find(e.at)).where(e.project == project).scalar_subquery() for find in (func.min, func.max))
     first, last = db.execute(select(*ends)).one()
     return None if first is None else Span(Instant(first), Instant(last + 1))
 
 
 def rows(db: Connection, project: str, keys: Sequence[Key], span: Span) -> list[SpendRow]:
-    """One row for each combination of keys that has an entry or an attempt; without keys the one row of all."""
+    """Return a row for each combination of keys that has an entry or an attempt. Without keys there is a single row."""
     found: dict[tuple[str | None, ...], SpendRow] = {}
     for row in db.execute(_sums(project, keys, span)):
         key = _keys(keys, row)
@@ -98,7 +99,7 @@ def _keys(keys: Sequence[Key], row: Any) -> tuple[str | None, ...]:
 
 
 def _sums(project: str, keys: Sequence[Key], span: Span) -> Select[Any]:
-    """Trial by trial first, so that none is counted twice."""
+    """Return a query of the sums by keys. It sums by trial first, so that no trial is counted twice."""
     e, a = entries.c, attempts.c
     of_attempt = and_(a.job == e.job, a.trial == e.trial, a.attempt == e.attempt)
     source, columns = _grouped(entries.outerjoin(attempts, of_attempt), keys, e.job, e.at, span)
@@ -163,7 +164,7 @@ def _names(keys: Sequence[Key]) -> list[str]:
 def _grouped(
     source: FromClause, keys: Sequence[Key], job: ColumnElement[str], at: ColumnElement[int], span: Span
 ) -> tuple[FromClause, list[ColumnElement[Any]]]:
-    """The source joined with what the keys ask for, and their columns."""
+    """Return the source joined with the tables that the keys need, and a labelled column for each key."""
     columns: list[ColumnElement[Any]] = []
     for key, name in zip(keys, _names(keys), strict=True):
         column: ColumnElement[Any]
@@ -184,7 +185,10 @@ def _grouped(
 
 
 def _day(at: ColumnElement[int], span: Span) -> ColumnElement[int]:
-    """Number of the local day. Constants are written out, so that databases know the column they group by for the same."""
+    """Return the number of the local day.
+
+    Constants are literals instead of parameters, so that databases recognise the grouped column as the selected one.
+    """
     shifts = offsets(span.since, span.until, zone(span.timezone))
     shift: ColumnElement[int] = _number(shifts[0][1])
     if len(shifts) > 1:
@@ -200,7 +204,7 @@ def _number(value: int) -> ColumnElement[int]:
 def slots(
     db: Connection, project: str, since: Instant, slot_ns: int
 ) -> dict[str, dict[int, tuple[int, int]]]:
-    """What each job was billed, in micro-dollars and milliseconds of a GPU, by time slots since then."""
+    """Return what each job was billed in each time slot since then, as (micro-dollars, GPU milliseconds)."""
     e = entries.c
     number = ((e.at - _number(since)) // _number(slot_ns)).label("slot")
     query = (

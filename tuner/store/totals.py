@@ -1,5 +1,8 @@
-"""Figures over all jobs and projects, for people who watch the service. No query reads more rows the more was reported: what grows
-with the record is counted in indexes, or from the last entry that was counted on."""
+"""Figures over all jobs and projects, for monitoring the service.
+
+No query reads more rows the more was reported. Figures that grow with the record are counted from indexes, or from the
+last entry that was already counted.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,51 +31,50 @@ from tuner.store.tables import (
 )
 
 OPEN = ("queued", "running", "paused")
-NEARLY = 9, 10  # of a job's budget
+NEARLY = 9, 10  # a budget counts as nearly spent from nine tenths on
 
 Posted = dict[tuple[str, str, str], Cost]
-"""By entry (`post`, `correct`), kind of cost and market."""
+"""Sums of entries by type (`post`, `correct`), kind of cost, and market."""
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Counts by state. `open` sums the accounts of jobs that have not ended, of
-    which `nearly_spent` run and have spent nine tenths. `queue_wait_ns` is the sum over `started` jobs of the time from submission to the first driver;
-    `waiting` jobs are due and have none, the first since `waiting_since`. `silent_since` is when the driver was last heard of that has been silent for
-    longest, `undelivered_since` when the oldest webhook that waits was
-    due first."""
+    """Counts and sums over all jobs and projects."""
 
-    jobs: Mapping[str, int]
-    open: Account
-    nearly_spent: int
-    started: int
-    queue_wait_ns: int
-    waiting: int
-    waiting_since: Instant | None
-    silent_since: Instant | None
-    deliveries: Mapping[str, int]
-    undelivered_since: Instant | None
+    jobs: Mapping[str, int]  #: Number of jobs by state.
+    open: Account  #: Sum of the accounts of the jobs that have not ended.
+    nearly_spent: int  #: Running jobs that have spent nine tenths of their budget.
+    started: int  #: Jobs that ever had a driver.
+    queue_wait_ns: int  #: Time from submission to the first driver, summed over the `started` jobs.
+    waiting: int  #: Jobs that are due to be launched and have no driver.
+    waiting_since: Instant | None  #: Since when the first of the `waiting` jobs waits.
+    silent_since: Instant | None  #: Last heartbeat of the driver that has been silent for longest.
+    deliveries: Mapping[str, int]  #: Number of webhook deliveries by state.
+    undelivered_since: Instant | None  #: Creation of the oldest pending delivery.
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """How one running job stands. `reported_at` is the time of its last report and `step_ns` its mean time a step (None: there is none yet); `improved_spent` what
-    the job had spent when its best was reported. `used` are measured sums of the attempts under way: `cpu_ns` of `cpu_wall_ns`,
-    `gpu_percent` of `gpu_samples`."""
+    """The state of one running job."""
 
     job: str
     running_since: Instant
     account: Account
-    reported_at: Instant | None
-    step_ns: int | None
-    improved_spent: Money
+    reported_at: Instant | None  #: Time of the last report. None if there is none yet.
+    step_ns: (
+        int | None
+    )  #: Mean time per step of the trial that reported last. None if there is no report yet.
+    improved_spent: Money  #: What the job had spent when its best metric was reported.
+    #: Sums over the attempts under way: `cpu_ns` within `cpu_wall_ns`, and `gpu_percent` over `gpu_samples`.
     used: Mapping[str, int]
 
 
 def totals(db: Connection, now: Instant) -> Totals:
-    """Over all jobs and projects."""
+    """Return the totals over all jobs and projects."""
     j, w = jobs.c, launches.c
-    wait = j.started_at - j.created_at  # by two machines' clocks
+    wait = (
+        j.started_at - j.created_at
+    )  # may be negative, because the two times come from the clocks of two machines
     started, waited = db.execute(
         select(func.count(), func.coalesce(func.sum(case((wait > 0, wait), else_=0)), 0)).where(
             j.started_at.is_not(None)
@@ -103,8 +105,10 @@ def totals(db: Connection, now: Instant) -> Totals:
 
 
 def _open(db: Connection) -> tuple[Account, int]:
-    """Of jobs that have not ended: the sum of their accounts, and how many of them are nearly spent. A kind of budget that a job
-    does not have counts neither as limit nor as posted."""
+    """Return the sum of the accounts of all jobs that have not ended, and how many running jobs are nearly spent.
+
+    If a job's budget does not limit a unit, the sum includes neither its limit nor its posted amount in that unit.
+    """
     a = accounts.c
     part, whole = NEARLY
     usd, gpu = a.limit_usd < UNLIMITED_MICRO_USD, a.limit_gpu_ms < UNLIMITED_GPU_MS
@@ -132,9 +136,9 @@ def _open(db: Connection) -> tuple[Account, int]:
 
 
 def running(db: Connection) -> list[Running]:
-    """By id."""
+    """Return all running jobs, by id."""
     a, r, f, e = accounts.c, reports.c, front.c, events.c
-    # By indexes: the last report of a job, and the first of its best.
+    # Both subqueries use indexes: the last report of a job, and the first of its best reports.
     last = select(func.max(r.seq)).where(r.job == a.job).correlate(accounts).scalar_subquery()
     best = (
         select(f.seq)
@@ -172,7 +176,7 @@ def _running(row: Mapping[str, Any], used: Mapping[str, Mapping[str, int]]) -> R
 
 
 def _used(db: Connection) -> dict[str, dict[str, int]]:
-    """By job, of running ones. Each attempt under way has an open hold."""
+    """Return the measured usage of running jobs, by job. It covers the attempts with an open hold, which are those under way."""
     h, u = holds.c, attempt_usage.c
     same = and_(u.job == h.job, u.trial == h.trial, u.attempt == h.attempt)
     measured = u.cpu_ns.is_not(None)
@@ -188,10 +192,13 @@ def _used(db: Connection) -> dict[str, dict[str, int]]:
 
 
 def posted_between(db: Connection, after: int, last: int) -> Posted:
-    """Sums of the entries behind one sequence number and up to another. An attempt's market is that of its machine."""
+    """Return the sums of the entries with sequence numbers after `after` and up to `last`.
+
+    The market is that of the attempt's machine, or `on_demand` if no attempt is recorded for the entry.
+    """
     e, a = entries.c, attempts.c
     same = and_(a.job == e.job, a.trial == e.trial, a.attempt == e.attempt)
-    # Written out, so that PostgreSQL knows the column it groups by for the one it selects.
+    # A literal instead of a parameter, so that PostgreSQL recognises the grouped column as the selected one.
     market = func.coalesce(a.market, literal_column("'on_demand'"))
     query = (
         select(e.entry, e.kind, market, func.sum(e.usd), func.sum(e.gpu_ms))
@@ -206,7 +213,7 @@ def posted_between(db: Connection, after: int, last: int) -> Posted:
 
 
 def newest_entry(db: Connection) -> int:
-    """0 where there is none yet."""
+    """Return the sequence number of the newest entry, or 0 if there is none."""
     return db.execute(select(func.max(entries.c.seq))).scalar() or 0
 
 
