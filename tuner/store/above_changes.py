@@ -1,4 +1,4 @@
-"""Budgets above jobs made, changed and removed, and counted anew from holds and entries."""
+"""Create, change and remove shared budgets, and recount them from holds and entries."""
 
 from collections.abc import Mapping
 
@@ -16,8 +16,13 @@ from tuner.store.tables import entries, holds, job_tags, jobs
 
 
 def put(db: Connection, project: str, new: AboveBudget, *, secret: str, at: Instant) -> None:
-    """Makes the budget or puts another in its place, and counts in it what its jobs have used of its present period. Raises
-    Conflict where that is more than it allows. The caller has shut the others out."""
+    """Create or replace the shared budget, and recount all shared budgets of the project for their present periods.
+
+    The caller has called `above.shut_out`.
+
+    Raises:
+        Conflict: Jobs have already spent and held more than a budget allows.
+    """
     b = budgets.c
     mine = (b.project == project) & (b.name == new.name)
     before = db.execute(select(b.spec).where(mine)).scalar()
@@ -34,7 +39,14 @@ def put(db: Connection, project: str, new: AboveBudget, *, secret: str, at: Inst
 
 
 def remove(db: Connection, project: str, name: str, *, at: Instant) -> None:
-    """Raises NotFound, or Conflict where others have it for their parent. The caller has shut the others out."""
+    """Remove the shared budget.
+
+    The caller has called `above.shut_out`.
+
+    Raises:
+        NotFound: There is no such budget.
+        Conflict: It is the parent of other budgets.
+    """
     above.get(db, project, name)
     children = [one.budget.name for one in above.kept(db, project) if one.budget.parent == name]
     if children:
@@ -52,15 +64,18 @@ def _forget(db: Connection, project: str, name: str) -> None:
 
 
 def recount(db: Connection, project: str, at: Instant) -> None:
-    """What jobs, by the tags that they have now, used and hold of each budget's present period. Raises Conflict where a budget
-    does not allow that."""
+    """Count again what jobs have spent and held in the present period of each shared budget, by the tags that jobs have now.
+
+    Raises:
+        Conflict: That is more than a budget allows.
+    """
     counted = covered(db, project)
     for one in above.kept(db, project):
         _recount(db, project, one.budget, counted[one.budget.name], at)
 
 
 def covered(db: Connection, project: str) -> dict[str, set[str]]:
-    """The jobs that count in each budget, by the tags that they have now."""
+    """Return the jobs that count in each shared budget, by the tags that they have now."""
     present = [one.budget for one in above.kept(db, project)]
     if not present:
         return {}
@@ -107,7 +122,7 @@ def _sum(costs: Mapping[str, Cost], mine: set[str]) -> Cost:
 
 
 def _posted(db: Connection, project: str, began_at: int, ends_at: int | None) -> dict[str, Cost]:
-    """By job, what was posted of holds that were placed in this time."""
+    """Return what was posted, by job, of holds that were placed in this period."""
     e, h = entries.c, holds.c
     same = (e.job == h.job) & (e.trial == h.trial) & (e.attempt == h.attempt) & (e.slice == h.slice)
     query = (
@@ -134,7 +149,10 @@ def _open_holds(
 
 
 def violations(db: Connection, project: str, at: Instant) -> list[str]:
-    """Where the present accounts differ from what the ledger says, going by the tags that jobs have now."""
+    """Return the differences between the present accounts and the ledger, by the tags that jobs have now.
+
+    It recounts in a nested transaction, which is rolled back.
+    """
     before = {
         one.budget.name: above.standing(db, project, one.budget, at).account
         for one in above.kept(db, project)

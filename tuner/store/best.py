@@ -1,4 +1,4 @@
-"""Which report of a job is best within limits on what it costs, read from the job's front."""
+"""Which report of a job is best within limits on its cost, read from the job's front."""
 
 import json
 import math
@@ -18,7 +18,7 @@ from tuner.store.tables import checkpoints, front, jobs, reports, trials
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a configuration may cost to train; None: any amount."""
+    """What training a configuration may cost. None means any amount."""
 
     usd: Money | None = None
     gpu_ms: int | None = None
@@ -32,7 +32,7 @@ class Limits:
         )
 
     def given(self) -> dict[str, int]:
-        """By columns of the front."""
+        """Return the limits that are set, by column of the front."""
         usd = None if self.usd is None else self.usd.micro_usd
         each = {"usd": usd, "gpu_ms": self.gpu_ms, "duration_ns": self.duration_ns}
         return {name: most for name, most in each.items() if most is not None}
@@ -82,7 +82,7 @@ _PLACES, _AT_PLACES = _places(), _at_places()
 
 
 def best(db: Connection, job: str, limits: Limits = ANY) -> Reached | None:
-    """The best metric that a trial reached within the limits; of equal ones the cheapest, the fastest, the first."""
+    """Return the best report within the limits. Of equal metrics the cheapest wins, then the fastest, then the first."""
     given = limits.given()
     return _first(
         db, job, _best_within(tuple(given)), **{f"most_{name}": most for name, most in given.items()}
@@ -90,7 +90,7 @@ def best(db: Connection, job: str, limits: Limits = ANY) -> Reached | None:
 
 
 def best_of_each(db: Connection, names: Collection[str]) -> dict[str, Reached]:
-    """As `best` of each of these jobs, without limits; one without a metric is left out."""
+    """Return the best report of each of these jobs, without limits. A job without a metric is left out."""
     places = [tuple(row) for row in db.execute(_PLACES, {"jobs": list(names)}) if row[1] is not None]
     if not places:
         return {}
@@ -98,22 +98,22 @@ def best_of_each(db: Connection, names: Collection[str]) -> dict[str, Reached]:
 
 
 def next_better(db: Connection, job: str, mode: Mode, than: float) -> Reached | None:
-    """The cheapest point with a better metric than this."""
+    """Return the cheapest point of the front with a better metric than `than`."""
     return _first(db, job, _NEXT_BETTER, below=loss_of(mode, than))
 
 
 def cheapest(db: Connection, job: str) -> Reached | None:
-    """The point that costs least, of those that have a metric."""
+    """Return the cheapest point of the front."""
     return _first(db, job, _CHEAPEST)
 
 
 def points(db: Connection, job: str) -> list[Row[Any]]:
-    """All of the front, cheapest first: trial, step, loss, usd, gpu_ms, duration_ns, seq."""
+    """Return all points of the front, cheapest first. Columns: trial, step, loss, usd, gpu_ms, duration_ns, seq."""
     return list(db.execute(_POINTS.order_by(*CHEAPEST_FIRST), {"of": job}))
 
 
 def pareto(db: Connection, job: str) -> list[Reached]:
-    """Points that no other beats on both dollars and metric, cheapest first."""
+    """Return the Pareto front of dollars and metric, cheapest first."""
     found: list[Row[Any]] = []
     least = math.inf
     for row in points(db, job):
@@ -124,7 +124,7 @@ def pareto(db: Connection, job: str) -> list[Reached]:
 
 
 def whole(db: Connection, job: str, places: Sequence[tuple[str, int]]) -> list[Reached]:
-    """These points of the front, with all that is known of them, in this order."""
+    """Return these points of the front as complete reports with configuration and checkpoint, in the order given."""
     if len(places) == 1:
         rows = db.execute(_ONE_IN_WHOLE, {"of": job, "trial": places[0][0], "step": places[0][1]})
     else:

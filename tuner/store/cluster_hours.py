@@ -1,5 +1,7 @@
-"""What the cluster's machines cost by hour, kind and price, and how much of it while nothing ran on them: machine time as it was seen,
-in whole milliseconds, so that money is rounded once, when it is asked for."""
+"""What the cluster's machines cost by hour, type and price, and how much of that while nothing ran on them.
+
+Observed machine time is stored in whole milliseconds, so that money is rounded only once, when it is read.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,18 +18,18 @@ from tuner.store.tables import attempts, holds, jobs
 MS = 1_000_000
 HOUR_NS = 3600 * 10**9
 Kind = tuple[str, str]
-"""Instance type and market."""
+"""(instance type, market)"""
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    since: Instant
-    until: Instant
+    since: Instant  #: When observation began.
+    until: Instant  #: Until when machine time has been counted.
 
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """Of machines of one kind and price. Nanoseconds."""
+    """Time of the machines of one type, market and price."""
 
     kind: Kind
     price: Price
@@ -45,7 +47,7 @@ class Time:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """For how long somebody looked, and the time of machines whose price was not known. Nanoseconds."""
+    """For how long the cluster was observed, and the time of machines whose price is unknown."""
 
     watched_ns: int
     unpriced_ns: int
@@ -53,9 +55,10 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """The nodes with an attempt on them, and the kinds of those that are somewhere, where is not known; None: of any."""
+    """Where attempts are running."""
 
-    nodes: frozenset[str]
+    nodes: frozenset[str]  #: The nodes that run an attempt.
+    #: (instance type, market) of each attempt whose node is unknown. None matches any value.
     elsewhere: tuple[tuple[str | None, str | None], ...]
 
 
@@ -69,11 +72,11 @@ def begin(db: Connection, project: str, at: Instant) -> None:
         with db.begin_nested():
             db.execute(insert(cluster_clock).values(project=project, since=at, until=at))
     except IntegrityError:
-        return  # somebody else has
+        return  # another process has inserted it
 
 
 def advance(db: Connection, project: str, seen: Clock, now: Instant) -> bool:
-    """Whether the time since then is the caller's to count: no two count the same."""
+    """Move the clock to `now`. Return True if the caller may count the time since `seen`, because nobody else counted it."""
     c = cluster_clock.c
     mine = (c.project == project) & (c.until == seen.until)
     return db.execute(update(cluster_clock).where(mine).values(until=now)).rowcount == 1
@@ -99,7 +102,7 @@ def add(db: Connection, project: str, at: Instant, times: Iterable[Time], watch:
 
 
 def times(db: Connection, project: str, since: Instant, until: Instant) -> list[Time]:
-    """By kind and price, of the hours that begin in that time."""
+    """Return the machine times of the hours that begin in this span, by machine type, market and price."""
     c = cluster_hours.c
     sums = func.sum(c.alive_ms), func.sum(c.idle_ms)
     keys = c.instance_type, c.market, c.price
@@ -113,7 +116,7 @@ def times(db: Connection, project: str, since: Instant, until: Instant) -> list[
 
 
 def has_seen_any(db: Connection, project: str) -> bool:
-    """Whether there ever was a worker node, of a known price or not."""
+    """Return True if any worker node was ever observed, whether or not its price is known."""
     of_price = exists().where(cluster_hours.c.project == project)
     of_none = exists().where((cluster_watch.c.project == project) & (cluster_watch.c.unpriced_ms > 0))
     return bool(db.execute(select(of_price | of_none)).scalar_one())
@@ -137,8 +140,10 @@ def idle_cost(times: Iterable[Time]) -> dict[Kind, Money]:
 
 
 def busy(db: Connection) -> Busy:
-    """Where attempts of any project are under way, and restore self-tests, of which it is not recorded where: by indexes, as it is asked for every
-    few seconds."""
+    """Return where attempts of all projects are running, including restore self-tests, for which no machine is recorded.
+
+    It reads through indexes, because it runs every few seconds.
+    """
     a, h, j = attempts.c, holds.c, jobs.c
     under_way = a.end.is_(None) & a.landed_at.is_not(None)
     rows = db.execute(select(a.node, a.instance_type, a.market).where(under_way)).all()
@@ -155,7 +160,10 @@ def _within(table: Table, project: str, since: Instant, until: Instant) -> Colum
 
 
 def _add(db: Connection, table: Table, key: Mapping[str, object], more: Mapping[str, int]) -> None:
-    """The clock's row, which was written before, keeps others from doing the same meanwhile."""
+    """Add to the row of this key, or insert it.
+
+    No other process does so at the same time, because `advance` has locked the row of the project's clock.
+    """
     mine = [table.c[name] == value for name, value in key.items()]
     plus = {name: table.c[name] + value for name, value in more.items()}
     if db.execute(update(table).where(*mine).values(plus)).rowcount == 0:

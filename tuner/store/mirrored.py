@@ -1,4 +1,4 @@
-"""What changed in a job behind an event, for those who write it on to other tools."""
+"""What changed in a job after an event, for the mirrors that write it to other tools."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ class ToldReport:
 
 @dataclass(frozen=True, slots=True)
 class ToldTrial:
-    """`is_as_of_then`: its present state is part of what is told; else it has changed behind that once more."""
+    """A trial with its new reports."""
 
     trial: str
     number: int
@@ -44,12 +44,16 @@ class ToldTrial:
     preemptions: int
     created_at: Instant
     updated_at: Instant
-    is_as_of_then: bool
+    is_as_of_then: bool  #: False if the trial has changed again after the last event that is included.
     reports: Sequence[ToldReport]
 
 
 def heads(db: Connection, among: Collection[str] | None) -> dict[str, tuple[int, str]]:
-    """The newest event and the state of each job, of whichever project, that has any: of those that have not ended and of `among`, or of all."""
+    """Return the newest event and the state of jobs of all projects. A job without events is left out.
+
+    Args:
+        among: Return only jobs that have not ended, and these. None returns all jobs.
+    """
     j, e = jobs.c, events.c
     last = select(func.max(e.seq)).where(e.job == j.id).scalar_subquery()
     query = select(j.id, last.label("seq"), j.state)
@@ -65,12 +69,16 @@ def newest(db: Connection, job: str) -> int:
 def told(
     db: Connection, job: str, mode: Mode, after: int, *, limit: int, everything: bool
 ) -> tuple[int, list[ToldTrial]]:
-    """What changed behind event `after`, some `limit` reports of it, and up to which event that is. `everything`: once that is the
-    newest event, all trials as they are now, changed or not."""
+    """Return what changed after event `after`, and the event up to which that is.
+
+    Args:
+        limit: About how many reports to return at most.
+        everything: Return all trials, changed or not, once the newest event is included.
+    """
     r, t = reports.c, trials.c
     latest = newest(db, job)
     behind = (r.job == job) & (r.seq > after)
-    # A turn's reports have one number, and are told together.
+    # Reports of one event have the same number and are returned together.
     last = db.execute(select(r.seq).where(behind).order_by(r.seq).offset(limit - 1).limit(1)).scalar()
     upto = latest if last is None else int(last)
     rows = list(db.execute(select(reports).where(behind, r.seq <= upto).order_by(r.seq, r.step)))

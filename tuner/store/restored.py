@@ -1,7 +1,8 @@
-"""The books of a database that was restored. What happened after the backup is not in them, so nothing goes on by itself:
+"""Correct the books of a restored database, which lack everything that happened after the backup.
 
-jobs that were not over are paused, what was held then counts as spent, and every driver of before is fenced. What was spent since is
-posted where the replaced database knew of it; else as much as it can have been is taken off the job's budget.
+Nothing resumes by itself: jobs that had not ended are paused, open holds count as spent, and all earlier drivers are
+fenced. If the replaced database knows what was spent since the backup, that is posted. Otherwise the most that can have
+been spent is taken off the job's budget.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,24 +23,24 @@ from tuner.store.journal import end_open
 from tuner.store.tables import accounts, checkpoints, launches, leadership, trials
 from tuner.store.tables import jobs as jobs_table
 
-RECORDS = ("jobs", "budgets")  # a database without any of these holds nothing of anybody's
-RESTORING = "being restored"  # with PostgreSQL a table says so while its books are not right yet
+RECORDS = ("jobs", "budgets")  # a database in which these tables are empty counts as empty
+# On PostgreSQL the comment of a table says this until the books of the restored database are corrected.
+RESTORING = "being restored"
 WHY = "the database was restored from a backup"
 _EPOCHS_FROM = 1_577_836_800 * NS  # 2020
 
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """A job that was not over when the backup was made. `settled`: what it held then, posted as spent. `since`: what it spent
-    afterwards: `exactly`, by the database that was replaced, and posted; or at most, and taken off its budget."""
+    """A job that had not ended when the backup was made."""
 
     id: str
     project: str
     name: str
     state: str
-    settled: Cost
-    since: Cost
-    exactly: bool
+    settled: Cost  #: What the job held in the backup, posted as lost.
+    since: Cost  #: What it spent after the backup, exactly or at most.
+    exactly: bool  #: True if `since` is known and was posted. False if it is the most possible and was taken off the budget.
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """What a restored database has, and what was paused."""
+    """What a restored database contains, and which jobs were paused."""
 
     jobs: frozenset[str]
     paused: tuple[Paused, ...]
@@ -63,15 +64,17 @@ class Books:
 
 
 def forget(db: Connection, gone: Sequence[Checkpoint]) -> None:
-    """Their trials go on from older ones, or from their beginnings."""
+    """Delete the records of these checkpoints. Their trials resume from older checkpoints, or start from the beginning."""
     c = checkpoints.c
     for one in gone:
         db.execute(delete(checkpoints).where(c.job == one.job, c.trial == one.trial, c.step == one.step))
 
 
 def closing_epoch(at: Instant) -> int:
-    """Later than that of any driver so far, also of those that the backup knows nothing of: launches of a job are more than a second
-    apart. Fits into 31 bits until 2088."""
+    """Return an epoch that is higher than that of any earlier driver, including drivers that the backup does not know.
+
+    It counts seconds since 2020, and launches of a job are more than a second apart. It fits into 31 bits until 2088.
+    """
     return (at - _EPOCHS_FROM) // NS
 
 
@@ -83,7 +86,14 @@ def close(
     role: str,
     replaced: Mapping[str, Account] | None = None,
 ) -> Books:
-    """`replaced`: the accounts of the replaced database; None where they cannot be known. `role`: of the service that acts."""
+    """Pause all jobs that have not ended, fence earlier drivers and leaders, and correct the accounts.
+
+    Args:
+        taken_at: When the backup was made.
+        at: The present time.
+        role: The leadership role whose term ends.
+        replaced: The accounts of the replaced database, by job. None if they are not known.
+    """
     greatest = func.max if db.dialect.name == "sqlite" else func.greatest
     epoch = greatest(launches.c.epoch + 1, closing_epoch(at))
     db.execute(update(launches).values(epoch=epoch, state="ended", quick_deaths=0, not_before=0))
@@ -105,7 +115,7 @@ def close(
 
 
 def _end_terms(db: Connection, role: str, at: Instant) -> None:
-    """A service that stood still in the middle of a term may go on: the next term comes after any that it can have."""
+    """End the present term. The next token is higher than any that a service which was suspended in mid-term can have."""
     t = leadership.c
     before = db.execute(select(t.token).where(t.role == role)).scalars()
     token = max([closing_epoch(at), *(one + 1 for one in before)])
@@ -150,8 +160,11 @@ def _detail(paused: Paused, taken_at: Instant) -> str:
 
 
 def _note_all(db: Connection, known: Mapping[str, Account], at: Instant) -> None:
-    """Also of jobs that were over when the backup was made, and went on. In the present period of budgets above that have periods: an
-    earlier one is not spent from any more."""
+    """Post what the replaced database knows to have been spent since the backup, as lost.
+
+    This includes jobs that had ended when the backup was made and were resumed later. Shared budgets count it in their
+    present period, because nothing is spent from an earlier one any more.
+    """
     a, epoch = accounts.c, closing_epoch(at)
     query = select(a.job, a.project, a.posted_usd, a.posted_gpu_ms)
     for job, project, usd, gpu_ms in db.execute(query).all():
@@ -163,8 +176,11 @@ def _note_all(db: Connection, known: Mapping[str, Account], at: Instant) -> None
 
 
 def _lower(db: Connection, row: JobRow, limit: Cost) -> None:
-    """Its budget allows no more than that: it was lowered since, or holds for what was spent before and after. No limit becomes nothing,
-    which a budget cannot be."""
+    """Lower the job's budget to `limit`, because it was lowered since the backup or part of it was spent since.
+
+    It stays at or above what is posted, and above zero, because a budget cannot be zero. A unit without a limit stays
+    without one.
+    """
     most, posted = limit.at_most(row.budget.limit), ledger.account(db, row.id).posted
     usd, gpu_ms = max(most.usd, posted.usd, Money(1)), max(most.gpu_ms, posted.gpu_ms, 1)
     less = replace(
@@ -177,7 +193,7 @@ def _lower(db: Connection, row: JobRow, limit: Cost) -> None:
 
 
 def _at_most(row: JobRow, elapsed_ns: int, left: Cost) -> Cost:
-    """All its trials at once on the dearest machines ever since, within its budget."""
+    """Return the most that the job can have spent: all its trials at once on the most expensive offer, within what is left."""
     size = row.spec.resources
     one = row.offer.rate(cpus=size.cpus, gpus=size.gpus).cost(max(0, elapsed_ns) * row.concurrency)
     return one.at_most(left)

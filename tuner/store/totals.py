@@ -46,7 +46,7 @@ class Totals:
     nearly_spent: int  #: Running jobs that have spent nine tenths of their budget.
     started: int  #: Jobs that ever had a driver.
     queue_wait_ns: int  #: Time from submission to the first driver, summed over the `started` jobs.
-    waiting: int  #: Jobs that are due to be launched and have no driver.
+    waiting: int  #: Jobs due to be launched. Jobs whose driver died in mid-run do not count.
     waiting_since: Instant | None  #: Since when the first of the `waiting` jobs waits.
     silent_since: Instant | None  #: Last heartbeat of the driver that has been silent for longest.
     deliveries: Mapping[str, int]  #: Number of webhook deliveries by state.
