@@ -1,6 +1,6 @@
-"""The file that a backup is: a zip of the database's copy and of what is said of it, which a digest seals.
+"""The backup file: a zip of the database's copy and of its description, which a digest seals.
 
-`unzip` gets at the copy without tuner: a SQLite database, or a dump for pg_restore.
+`unzip` extracts the copy without tuner: a SQLite database, or a dump for pg_restore.
 """
 
 import hashlib
@@ -25,22 +25,23 @@ ABOUT_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """`taken_at` is when copying began: what was written after it may be missing. `sha256` and `size_bytes` are the copy's."""
+    """The description of a backup."""
 
     tuner: str
     revision: str
     kind: Kind
-    taken_at: Instant
+    taken_at: Instant  #: When copying began. Changes after that may be missing.
     jobs: int
-    size_bytes: int
-    sha256: str
+    size_bytes: int  #: Size of the copy.
+    sha256: str  #: Digest of the copy.
     format: int = FORMAT
 
 
 def pack(copy: Path, about: About, to: Path) -> None:
-    """On the disk when this returns."""
+    """Write the backup file. It is synced to disk when this returns."""
     handle = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    how = zipfile.ZIP_DEFLATED if about.kind == "sqlite" else zipfile.ZIP_STORED  # pg_dump's is compressed
+    # A dump of pg_dump is already compressed.
+    how = zipfile.ZIP_DEFLATED if about.kind == "sqlite" else zipfile.ZIP_STORED
     with os.fdopen(handle, "wb") as file:
         with zipfile.ZipFile(file, "w", how, compresslevel=1) as packed:
             packed.writestr(ABOUT, json.dumps({**asdict(about), "seal": _seal(about)}, indent=2))
@@ -52,7 +53,11 @@ def pack(copy: Path, about: About, to: Path) -> None:
 
 
 def unpack(file: Path, to: Path) -> About:
-    """Writes the copy to `to`. Raises BadFile for what is no backup, or is not what it was when it was written."""
+    """Write the copy in the backup to `to`, and return its description.
+
+    Raises:
+        BadFile: The file is not a backup, or was altered after it was written.
+    """
     try:
         with zipfile.ZipFile(file) as packed:
             with packed.open(ABOUT) as said:
@@ -68,7 +73,7 @@ def unpack(file: Path, to: Path) -> About:
     except OSError as error:
         raise BadFile(f"{file} cannot be read: {error.strerror or error}") from error
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError) as error:
-        # A RuntimeError of zipfile: the file says that it is encrypted, or packed in a way that there is not.
+        # zipfile raises RuntimeError if a member is encrypted or uses an unsupported compression.
         raise BadFile(
             f"{file} is no backup of tuner, or a part of it is missing or altered: {error}"
         ) from error
@@ -99,7 +104,7 @@ def _about(data: bytes) -> About:
 
 
 def _is_possible(about: About) -> bool:
-    """Whoever alters a backup can seal it anew."""
+    """Return True if the description has values of the right types. Someone who alters a backup can also update its seal."""
     words = (about.tuner, about.revision, about.kind, about.sha256)
     counts = (about.taken_at, about.jobs, about.size_bytes)
     return all(type(one) is str for one in words) and all(
@@ -116,8 +121,10 @@ def _private(path: Path) -> IO[bytes]:
 
 
 def _copied(source: IO[bytes], target: IO[bytes], size_max: int) -> tuple[str, int]:
-    """Its SHA-256 and its size. Of what is larger than it may be, no more than a block is written: a small file can unpack to one
-    that fills the disk."""
+    """Copy to `target`, and return the SHA-256 and the size of the copy.
+
+    It stops at most one block after `size_max`, because a small zip file can unpack to one that fills the disk.
+    """
     seen, size = hashlib.sha256(), 0
     while size <= size_max and (block := source.read(BLOCK)):
         seen.update(block)

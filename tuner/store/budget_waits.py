@@ -1,4 +1,4 @@
-"""Jobs that are paused until a budget above them allows more."""
+"""Jobs that are paused until a shared budget above them allows more."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,20 +19,28 @@ LONGEST_NS = 3600 * NS
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """`left` is what the budget had left in the period that began at `began_at`, when the job was paused, which may be more than when
-    it was refused: it had to save its trials first. In that period it is not tried again before `not_before`, each time later,
-    since it may need much more than a little to go on."""
+    """A paused job that waits for a shared budget.
+
+    In the period in which the job was paused it is not tried again before `not_before`. Each try waits longer than the
+    one before, because the job may need much more than a small rest of the budget.
+    """
 
     job: str
     project: str
     name: str
-    began_at: Instant
+    began_at: Instant  #: When the period of the budget began in which the job was paused.
+    #: What the budget had left when the job was paused. It may be more than when the hold was refused, because the job
+    #: saved its trials in between.
     left: Cost
     not_before: Instant
-    tries: int
+    tries: int  #: How often the job was resumed and paused again in this period.
 
     def is_over(self, now: above.Standing, at: Instant) -> bool:
-        """Whether the budget begins anew, or has something left."""
+        """Return True if a new period has begun, or the job may be tried again.
+
+        It may be tried from `not_before` on, if the budget has more left than when the job was paused, or has some of
+        every unit left.
+        """
         if now.began_at != self.began_at:
             return True
         left = now.account.left
@@ -41,7 +49,7 @@ class Wait:
 
 
 def note(db: Connection, project: str, job: str, name: str, at: Instant) -> None:
-    """From now on the job waits for this budget; none: for nothing."""
+    """Record that the job waits for this shared budget from now on. An empty or unknown name ends its wait."""
     w = budget_waits.c
     before = db.execute(select(budget_waits).where(w.job == job)).first()
     now = _standing(db, project, name, at) if name else None
@@ -66,7 +74,10 @@ def note(db: Connection, project: str, job: str, name: str, at: Instant) -> None
 
 
 def claim(db: Connection, wait: Wait) -> bool:
-    """Before its job goes on. False where somebody has ended the wait meanwhile."""
+    """Lock the wait before its job is resumed.
+
+    Return False if it was ended or changed since it was read.
+    """
     w = budget_waits.c
     same = (w.job == wait.job) & (w.name == wait.name) & (w.began_at == wait.began_at)
     changed = update(budget_waits).where(same, w.tries == wait.tries).values(tries=wait.tries)
@@ -74,14 +85,14 @@ def claim(db: Connection, wait: Wait) -> bool:
 
 
 def hurry(db: Connection, project: str, name: str) -> None:
-    """The budget was changed: who waits for it is tried at once."""
+    """Let the jobs that wait for this shared budget be tried at once, because the budget was changed."""
     w = budget_waits.c
     mine = (w.project == project) & (w.name == name)
     db.execute(update(budget_waits).where(mine).values(not_before=0, tries=0))
 
 
 def end(db: Connection, job: str) -> None:
-    """Whoever paused it, it does not go on by itself."""
+    """End the job's wait, so that it does not resume by itself."""
     db.execute(delete(budget_waits).where(budget_waits.c.job == job))
 
 
@@ -93,12 +104,12 @@ def _standing(db: Connection, project: str, name: str, at: Instant) -> above.Sta
 
 
 def projects(db: Connection) -> list[str]:
-    """In which some job waits."""
+    """Return the projects in which a job waits."""
     return list(db.execute(select(budget_waits.c.project).distinct()).scalars())
 
 
 def waiting(db: Connection, project: str) -> list[Wait]:
-    """Of jobs that are paused still."""
+    """Return the project's waits whose jobs are still paused."""
     w = budget_waits.c
     query = select(budget_waits).join(jobs, jobs.c.id == w.job)
     rows = db.execute(query.where(w.project == project, jobs.c.state == "paused").order_by(w.job))
@@ -117,7 +128,10 @@ def waiting(db: Connection, project: str) -> list[Wait]:
 
 
 def over(db: Connection, project: str, at: Instant) -> list[Wait]:
-    """Those that nothing is in the way of: a budget that was removed, or is not above the job any more, holds nobody back."""
+    """Return the waits whose jobs can be resumed.
+
+    A budget that was removed, or is no longer above the job, does not hold the job back.
+    """
     waits = waiting(db, project)
     budgets = {one.budget.name: one.budget for one in above.kept(db, project)} if waits else {}
     standings = {

@@ -1,4 +1,7 @@
-"""Which driver works on a job: an epoch that only goes up. A driver of an older epoch can write nothing any more."""
+"""Which driver works on a job: launches with an epoch that only increases.
+
+A driver with an older epoch can write nothing any more.
+"""
 
 from dataclasses import dataclass, fields
 from typing import Literal
@@ -16,8 +19,7 @@ LaunchState = Literal["wanted", "submitted", "running", "ended"]
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """`quick_deaths` counts drivers in a row that died before they brought a report; `not_before` puts off the next. The versions are
-    what its driver says that it runs (None: it did not say, or does not run yet)."""
+    """The newest launch of a job's driver."""
 
     job: str
     epoch: int
@@ -25,8 +27,9 @@ class Launch:
     wanted_at: Instant
     submitted_at: Instant | None
     heartbeat_at: Instant | None
-    quick_deaths: int
-    not_before: Instant
+    quick_deaths: int  #: Number of drivers in a row that died before they brought a report.
+    not_before: Instant  #: The launch is put off until then.
+    #: The versions that the driver runs. None if it has not reported them yet.
     tuner_version: str | None = None
     ray_version: str | None = None
     python_version: str | None = None
@@ -42,13 +45,16 @@ class Launch:
         return f"{self.job}-{epoch}" if epoch else None
 
     def is_due(self, now: Instant) -> bool:
-        """Wanted, and not put off. One that was ordered later than now was so before the clock was set back: what that says of when
-        it begins is void."""
+        """Return True if the launch is wanted and not put off.
+
+        If `wanted_at` is in the future, the clock was set back since. Then `not_before` was set by the wrong clock and
+        is ignored.
+        """
         return self.state == "wanted" and (self.not_before <= now or self.wanted_at > now)
 
 
 _FIELDS = [launches.c[field.name] for field in fields(Launch)]
-# By states that an index finds, unlike "not ended".
+# The states are listed, because the index on `state` cannot answer "not ended".
 _LIVE = (
     select(*_FIELDS)
     .where(launches.c.state.in_(("wanted", "submitted", "running")))
@@ -60,7 +66,7 @@ _AT_HAND = _LIVE.where(~_PUT_OFF | launches.c.job.in_(select(jobs.c.id).where(BE
 
 
 def want(db: Connection, job: str, project: str, at: Instant, *, not_before: int = 0) -> None:
-    """Orders a launch. One that is ordered or under way stays; one that ended is ordered anew with the next epoch."""
+    """Order a launch. One that is ordered or under way stays. One that has ended is ordered again with the next epoch."""
     row = db.execute(select(launches.c.state).where(launches.c.job == job)).first()
     if row is None:
         new = {"job": job, "project": project, "epoch": 1, "state": "wanted", "wanted_at": at}
@@ -71,7 +77,10 @@ def want(db: Connection, job: str, project: str, at: Instant, *, not_before: int
 
 
 def again(db: Connection, launch: Launch, *, at: Instant, not_before: Instant, quick_deaths: int) -> bool:
-    """The driver of `launch` is dead: orders the next epoch. False where somebody else has done so."""
+    """Order the next epoch, because the driver of `launch` is dead.
+
+    Return False if another process has done so, or the launch has ended.
+    """
     mine = (launches.c.job == launch.job) & (launches.c.epoch == launch.epoch) & (launches.c.state != "ended")
     values: dict[str, object] = {"state": "wanted", "epoch": launch.epoch + 1, "wanted_at": at}
     values |= {"quick_deaths": quick_deaths, "not_before": not_before, "submitted_at": None}
@@ -80,34 +89,42 @@ def again(db: Connection, launch: Launch, *, at: Instant, not_before: Instant, q
 
 
 def put_off(db: Connection, launch: Launch, not_before: Instant) -> None:
-    """Until its job's window opens; a launch that is no longer wanted stays as it is."""
+    """Put the launch off, for example until its job's window opens. A launch that is no longer wanted stays as it is."""
     mine = (launches.c.job == launch.job) & (launches.c.epoch == launch.epoch)
     values = {"not_before": not_before}
     db.execute(update(launches).where(mine, launches.c.state == "wanted").values(values))
 
 
 def submitted(db: Connection, job: str, epoch: int, at: Instant) -> bool:
-    """False where the launch is no longer wanted."""
+    """Record that the launch was submitted to Ray. Return False if it is no longer wanted."""
     mine = (launches.c.job == job) & (launches.c.epoch == epoch) & (launches.c.state == "wanted")
     return db.execute(update(launches).where(mine).values(state="submitted", submitted_at=at)).rowcount == 1
 
 
 def beat(db: Connection, job: str, epoch: int, at: Instant) -> None:
-    """The driver lives. Raises Fenced where it is no longer the job's."""
+    """Record a heartbeat of the driver.
+
+    Raises:
+        Fenced: The launch has ended, or the job has a newer one.
+    """
     mine = (launches.c.job == job) & (launches.c.epoch == epoch) & (launches.c.state != "ended")
     if db.execute(update(launches).where(mine).values(state="running", heartbeat_at=at)).rowcount != 1:
         raise Fenced(f"launch {epoch} of {job} is over")
 
 
 def say_versions(db: Connection, job: str, epoch: int, *, tuner: str, ray: str, python: str) -> None:
-    """What the driver of a launch runs."""
+    """Record the versions that the driver of a launch runs."""
     mine = (launches.c.job == job) & (launches.c.epoch == epoch)
     values = {"tuner_version": tuner, "ray_version": ray, "python_version": python}
     db.execute(update(launches).where(mine).values(values))
 
 
 def check(db: Connection, job: str, epoch: int) -> None:
-    """Raises Fenced where another driver has taken over. Until the transaction ends nobody takes over, or ends the launch."""
+    """Check that the driver of launch `epoch` is still the job's driver. That stays so until the transaction ends.
+
+    Raises:
+        Fenced: The launch has ended, or the job has a newer one.
+    """
     mine = select(launches.c.epoch, launches.c.state).where(launches.c.job == job)
     row = db.execute(mine.with_for_update()).one()
     if row.epoch != epoch or row.state == "ended":
@@ -125,10 +142,13 @@ def get(db: Connection, job: str) -> Launch | None:
 
 
 def live(db: Connection) -> list[Launch]:
-    """Every launch that has not ended, oldest wish first."""
+    """Return every launch that has not ended, in the order in which they were ordered."""
     return [Launch(*row) for row in db.execute(_LIVE)]
 
 
 def at_hand(db: Connection, now: Instant) -> list[Launch]:
-    """As `live`, without those that are put off, unless their jobs have begun: many may wait for a window."""
+    """Return the live launches that are not put off, or whose jobs have begun.
+
+    The others may be many, because they wait for their jobs' windows.
+    """
     return [Launch(*row) for row in db.execute(_AT_HAND, {"now": now})]

@@ -1,6 +1,7 @@
-"""PostgreSQL's own programs for a copy of a database and the way back: pg_dump, pg_restore and psql.
+"""PostgreSQL's programs to copy and restore a database: pg_dump, pg_restore and psql.
 
-They find the database in a service file that only this user can read: a command line can be read by anybody on the machine.
+They get the connection settings from a service file that only this user can read, because every user of the machine can
+read a command line.
 """
 
 import os
@@ -45,21 +46,28 @@ END $$;
 
 
 def dump(url: URL, schema: str, to: Path) -> None:
-    """In pg_dump's own format, of one view of the database. Raises Unavailable, with what to do."""
+    """Write one consistent state of the schema to `to`, in pg_dump's custom format.
+
+    Raises:
+        Unavailable: A program is missing or fails. The text says what to do.
+    """
     words = ["--format=custom", "--no-owner", "--no-privileges", f'--schema="{schema}"', f"--file={to}"]
     with _service(url) as env:
         _run("pg_dump", [*words, "--dbname=service=tuner"], env)
 
 
 def load(url: URL, schema: str, dumped: Path, *, finally_sql: str) -> None:
-    """In the place of everything in the schema, and `finally_sql` after it, in one transaction. Raises Unavailable, with what to do,
-    and then nothing has changed."""
+    """Replace everything in the schema by the dump, and then run `finally_sql`, in one transaction.
+
+    Raises:
+        Unavailable: A program is missing or fails, and nothing has changed. The text says what to do.
+    """
     _needs("psql")
     with _service(url) as env, tempfile.TemporaryDirectory(prefix="tuner-restore-") as name:
         before, script, after = (Path(name) / part for part in ("before.sql", "dumped.sql", "after.sql"))
         before.write_text(_EMPTY.replace("{schema}", schema.replace("'", "''")))
         after.write_text(finally_sql)
-        # --schema leaves out the schema itself, which is there.
+        # With --schema, pg_restore does not create the schema itself, which already exists.
         words = ["--no-owner", "--no-privileges", f"--schema={schema}", f"--file={script}", str(dumped)]
         _run("pg_restore", words, env)
         _without_newer_settings(script)
@@ -69,7 +77,7 @@ def load(url: URL, schema: str, dumped: Path, *, finally_sql: str) -> None:
 
 
 def _without_newer_settings(script: Path) -> None:
-    """pg_restore 17 and newer begins with one that servers before 17 do not know."""
+    """Comment out a setting that pg_restore 17 and newer writes and servers before 17 do not know."""
     with script.open("r+b") as file:
         head = file.read(4096)
         file.seek(0)
@@ -78,7 +86,7 @@ def _without_newer_settings(script: Path) -> None:
 
 @contextmanager
 def _service(url: URL) -> Iterator[dict[str, str]]:
-    """The environment of a program that is to find the database as the service `tuner`."""
+    """Write a service file, and yield an environment in which `service=tuner` connects to the database."""
     found = {
         "host": url.host,
         "port": url.port,
@@ -88,7 +96,7 @@ def _service(url: URL) -> Iterator[dict[str, str]]:
         **{key: value for key, value in url.query.items() if isinstance(value, str)},
     }
     lines = ["[tuner]", *(f"{key}={value}" for key, value in found.items() if value is not None)]
-    handle, name = tempfile.mkstemp(prefix="tuner-pg-")  # readable by this user alone
+    handle, name = tempfile.mkstemp(prefix="tuner-pg-")  # mode 0600
     try:
         with os.fdopen(handle, "w") as file:
             file.write("\n".join(lines) + "\n")

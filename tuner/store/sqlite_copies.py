@@ -1,4 +1,4 @@
-"""A whole SQLite database copied while others write to it, and put in the place of another one, by SQLite's online backup."""
+"""Copy a SQLite database while others write to it, or replace one by a copy, with SQLite's online backup."""
 
 import os
 import shutil
@@ -15,8 +15,14 @@ NOT_A_DATABASE = ("file is not a database", "malformed", "file is encrypted")
 
 
 def copy(source: Path, to: Path) -> None:
-    """One consistent view, for its owner's eyes; whoever commits meanwhile waits until the pages are copied. Raises BadFile where
-    what was copied is damaged, and Unavailable where the database cannot be read."""
+    """Copy the database to the new file `to`, which only its owner can read.
+
+    The copy is one consistent state. Whoever commits meanwhile waits until the pages are copied.
+
+    Raises:
+        BadFile: The copied database is damaged.
+        Unavailable: The database cannot be read.
+    """
     if not source.is_file():
         raise Unavailable(
             f"there is no database {source}: is TUNER_HOME, or TUNER_DATABASE_URL, what it was?"
@@ -27,17 +33,26 @@ def copy(source: Path, to: Path) -> None:
 
 
 def put_in_place(source: Path, target: Path) -> Path | None:
-    """The pages of `source` become those of `target`, in one transaction: who has it open sees the one or the other. A file that
-    SQLite cannot read is emptied first, and kept beside under the name that is answered."""
+    """Replace the contents of `target` by those of `source`, in one transaction.
+
+    A process that has `target` open sees either the old or the new contents. If SQLite cannot read `target`, the file
+    is first copied to a name next to it and emptied.
+
+    Returns:
+        The copy of the damaged file, or None if there was none.
+
+    Raises:
+        BadFile: The result is damaged.
+        Unavailable: A file cannot be read or written.
+    """
     kept = None
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if target.exists() and not _is_readable(target):
         kept = target.with_name(f"{target.name}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
         shutil.copyfile(target, kept)
         kept.chmod(0o600)
-        os.truncate(
-            target, 0
-        )  # not another file in its stead: a process that has this one open sees what comes
+        # Emptied instead of replaced by a new file, so that a process that has it open sees the new contents.
+        os.truncate(target, 0)
         target.with_name(f"{target.name}-journal").unlink(missing_ok=True)
     _copy(source, target)
     check(target)
@@ -45,7 +60,7 @@ def put_in_place(source: Path, target: Path) -> Path | None:
 
 
 def check(path: Path) -> None:
-    """Raises BadFile for a damaged database."""
+    """Raise BadFile if the database is damaged."""
     try:
         with closing(sqlite3.connect(path, timeout=LOCKED_S)) as db:
             said = [row[0] for row in db.execute("PRAGMA integrity_check(3)")]
@@ -113,7 +128,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _patience(source: Path) -> Callable[[int, int, int], None]:
-    """SQLite tries for ever while somebody else keeps the database locked."""
+    """Limit the wait for a locked database to LOCKED_S, because SQLite's backup waits indefinitely."""
     deadline = time.monotonic() + LOCKED_S
 
     def step(status: int, _left: int, _pages: int) -> None:

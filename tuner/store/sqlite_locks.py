@@ -1,9 +1,9 @@
-"""How transactions on a SQLite file wait for each other: its rollback journal has one writer, and a commit waits for all who read and
-keeps out those that come.
+"""How transactions on a SQLite file wait for each other.
 
-SQLite's locks are what holds, between all processes. But who finds one taken and leaves the waiting to SQLite sleeps for 1, 2, 5, 10,
-..., 100 ms at a time, and where many threads ask, a commit takes seconds and readers sleep long after it is done. So threads of one
-process wait for each other and are woken, and whoever still finds a lock taken, by another process, looks again sooner.
+With a rollback journal there is one writer at a time, and a commit waits for all readers and blocks new ones. SQLite's
+locks guarantee this between all processes. But SQLite's own waiting sleeps for 1, 2, 5, 10, ..., 100 ms at a time. With
+many threads a commit then takes seconds, and readers sleep long after it is done. So the threads of one process wait
+for each other here and are woken, and a lock held by another process is retried at shorter intervals.
 """
 
 import sqlite3
@@ -14,14 +14,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 BUSY_TIMEOUT_S = 30.0
-# Who waited so long for threads of this process goes on to SQLite's locks.
+# A thread that has waited this long for other threads of the process proceeds, and relies on SQLite's locks.
 PATIENCE_S = 1.0
-LOOK_AGAIN_S, SLOWER = 0.001, 50  # after n seconds every n / 50
+LOOK_AGAIN_S, SLOWER = 0.001, 50  # after n seconds, retry every n / 50 s, but not sooner than every 1 ms
 
 
 class Turns:
-    """Of the threads of one process. A commit waits for those that read, and is passed by none that comes later. One reads at a time: more
-    would share one interpreter, end later all together, and so would what waits for them."""
+    """Fair reader/writer lock between the threads of one process.
+
+    A waiting commit blocks new readers. One thread reads at a time: several readers would share one interpreter, so
+    each of them would end later, and so would everyone who waits for them.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -55,8 +58,12 @@ class Turns:
                 self._wake()
 
     def _begin_reading(self) -> None:
-        """Whoever comes at the right moment goes before one that is only just being woken: to wait for them would cost all more. Who was
-        passed by so is the next."""
+        """Wait for the turn to read.
+
+        A thread that arrives while the lock is free may go before one that is just being woken, because waiting for
+        that one would take longer for all. A thread that was passed in this way is next: until then no other arriving
+        thread may pass.
+        """
         with self._lock:
             if self._is_free() and not self._passed_by:
                 self._readers += 1
@@ -81,7 +88,7 @@ class Turns:
         return not self._commits and not self._readers
 
     def _wake(self) -> None:
-        """No more than may go on."""
+        """Wake the next thread: the first commit, or the first reader if no commit waits."""
         if self._readers:
             return
         if self._commits:
@@ -102,15 +109,18 @@ def _locked() -> threading.Lock:
 
 
 def insist(do: Callable[[], object]) -> sqlite3.Error | None:
-    """Does it, once the file is not locked any more. None, or what it failed of: a file that stayed locked for `BUSY_TIMEOUT_S`, or cannot
-    be used at all."""
+    """Run `do`, and repeat it while the file is locked.
+
+    Returns:
+        None, or the error: the file stayed locked for `BUSY_TIMEOUT_S`, or cannot be used at all.
+    """
     began = time.monotonic()
     while True:
         try:
             do()
         except sqlite3.Error as error:
             waited_s = time.monotonic() - began
-            code = getattr(error, "sqlite_errorcode", 0)  # what Python says by itself has none
+            code = getattr(error, "sqlite_errorcode", 0)  # errors that Python raises by itself have no code
             if code & 0xFF != sqlite3.SQLITE_BUSY or waited_s > BUSY_TIMEOUT_S:
                 return error
             time.sleep(max(LOOK_AGAIN_S, waited_s / SLOWER))
