@@ -1,4 +1,4 @@
-"""Attempts as rows of their table."""
+"""Convert attempts to and from rows of their table."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Tables of budgets above jobs. A hold counts in one account of each budget that the job is under; see `tuner.store.above`."""
+"""Tables of shared budgets. A hold counts in one account of each shared budget above its job; see `tuner.store.above`."""
 
 from sqlalchemy import BigInteger, CheckConstraint, Column, ForeignKey, Index, Integer, String, Table, Text
 

@@ -1,4 +1,4 @@
-"""Domain values as versioned JSON: what is frozen and typed in memory is text in a row."""
+"""Encode domain values as versioned JSON, which is how rows store them, and decode them."""
 
 import dataclasses
 import json
@@ -72,7 +72,7 @@ def _to_json(value: object) -> object:
 
 
 def _fields(value: "DataclassInstance") -> dict[str, object]:
-    """But those that older releases do not know, where they are None: so those read the rest."""
+    """Return the fields as JSON. A new field that is None is left out, so that older releases can read the rest."""
     given = {field: getattr(value, field.name) for field in dataclasses.fields(value)}
     kept = {field: one for field, one in given.items() if one is not None or "new" not in field.metadata}
     return {field.name: _to_json(one) for field, one in kept.items()}
@@ -96,10 +96,11 @@ def _from_json(value: Any) -> Any:
 
 
 def metrics_json(metrics: Mapping[str, object]) -> str:
-    """What a worker sends is plain already; a NaN from elsewhere becomes null, since JSON has no word for it."""
+    """Encode reported metrics. NaN and infinities become null, because JSON cannot express them."""
     plain = {k: None if isinstance(v, float) and finite(v) is None else v for k, v in metrics.items()}
     return json.dumps(plain, default=str, allow_nan=False)
 
 
 def finite(value: float | None) -> float | None:
+    """Return the value, or None if it is NaN or infinite."""
     return value if value is not None and value - value == 0 else None

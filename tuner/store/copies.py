@@ -1,4 +1,4 @@
-"""A database copied whole, and a copy put in the place of one: SQLite by its online backup, PostgreSQL by its own programs."""
+"""Copy a whole database, or replace one by a copy: SQLite with its online backup, PostgreSQL with its own programs."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,24 +19,29 @@ from tuner.store.tables import leadership as terms
 
 @dataclass(frozen=True, slots=True)
 class There:
-    """What the database in whose place a copy is put has: jobs, and the account of each. Not `readable`: it is damaged, or of another
-    make, or a restore of it was interrupted, and what was spent is not known. `led_by`: the service that works on it."""
+    """What the database contains that is to be replaced by a copy."""
 
-    accounts: dict[str, Account] = field(default_factory=dict)
-    empty: bool = True
+    accounts: dict[str, Account] = field(default_factory=dict)  #: The account of each job.
+    empty: bool = True  #: Whether it has neither jobs nor shared budgets.
+    #: False if the spend is unknown: the file is damaged or not a database of tuner, or a restore was interrupted.
     readable: bool = True
-    led_by: str | None = None
+    led_by: str | None = None  #: The service that is the present leader.
 
 
 def kind_of(database: Database) -> Kind:
-    """Raises BadFile for a database that is kept in no file."""
+    """Return the kind of the database. Raise BadFile if it is not stored in a file or on a server."""
     if database.is_sqlite and database.url.database in (None, "", ":memory:"):
         raise BadFile("a database in memory cannot be backed up, nor restored")
     return "sqlite" if database.is_sqlite else "postgresql"
 
 
 def take(database: Database, to: Path) -> None:
-    """Works while others write. Raises Unavailable, and BadFile for a database that is damaged."""
+    """Copy the database to the new file `to`, while others write to it.
+
+    Raises:
+        BadFile: The database is damaged.
+        Unavailable: The database cannot be copied.
+    """
     if kind_of(database) == "sqlite":
         sqlite_copies.copy(Path(str(database.url.database)), to)
     else:
@@ -44,8 +49,14 @@ def take(database: Database, to: Path) -> None:
 
 
 def put(database: Database, copy: Path, *, at: Instant) -> Path | None:
-    """In one transaction, in the place of all that is there: drivers of before find themselves fenced. Raises Unavailable, with
-    nothing changed. Answers where a damaged file was kept."""
+    """Replace everything in the database by the copy, in one transaction. On PostgreSQL this also fences earlier drivers.
+
+    Returns:
+        The copy of the former file if that was damaged. Otherwise None.
+
+    Raises:
+        Unavailable: The copy cannot be loaded, and nothing has changed.
+    """
     if kind_of(database) == "sqlite":
         database.dispose()
         return sqlite_copies.put_in_place(copy, Path(str(database.url.database)))
@@ -54,7 +65,8 @@ def put(database: Database, copy: Path, *, at: Instant) -> Path | None:
     fence = f"UPDATE \"{schema}\".launches SET epoch = greatest(epoch + 1, {closing_epoch(at)}), state = 'ended';\n"
     database.dispose()
     postgres_programs.load(database.url, schema, copy, finally_sql=fence + marks)
-    with database.read() as db:  # what others have prepared names tables that are gone
+    # Other sessions are ended, because their prepared statements refer to tables that no longer exist.
+    with database.read() as db:
         others = "datname = current_database() AND usename = current_user AND pid <> pg_backend_pid()"
         db.execute(text(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}"))
     return None
@@ -66,7 +78,7 @@ def jobs_in(database: Database) -> int:
 
 
 def there(database: Database, now: Instant) -> There:
-    """Raises Unavailable where the database does not answer."""
+    """Return what the database contains. Raise Unavailable if a PostgreSQL server does not answer."""
     if database.is_sqlite and not Path(str(database.url.database)).exists():
         return There()
     try:

@@ -1,4 +1,4 @@
-"""What is to be told to others: each message once in the outbox, sent until it is taken or given up."""
+"""The outbox of webhook messages: each message is recorded once, and sent until it is accepted or given up."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,7 +13,7 @@ DeliveryState = Literal["pending", "delivered", "given_up"]
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """`answer` is what came of the last try; `next_at` when the next is due."""
+    """A message to a webhook."""
 
     id: str
     project: str
@@ -22,13 +22,13 @@ class Delivery:
     body: str
     state: DeliveryState
     created_at: Instant
-    next_at: Instant
+    next_at: Instant  #: When the next try is due.
     tries: int = 0
-    answer: str = ""
+    answer: str = ""  #: The result of the last try.
 
 
 def add(db: Connection, new: Delivery) -> bool:
-    """False where there is one of this id already."""
+    """Add the delivery. Return False if one with its id exists already."""
     if exists(db, new.id):
         return False
     row = {name: getattr(new, name) for name in Delivery.__slots__}
@@ -55,14 +55,17 @@ def due(db: Connection, project: str, at: Instant, *, limit: int) -> list[Delive
 
 
 def of_budget(db: Connection, project: str, name: str, *, limit: int) -> list[Delivery]:
-    """Newest first."""
+    """Return the deliveries of a shared budget, newest first."""
     d = deliveries.c
     query = select(deliveries).where(_mine(project, name)).order_by(d.created_at.desc(), d.id).limit(limit)
     return [_delivery(row) for row in db.execute(query)]
 
 
 def claim(db: Connection, one: Delivery, *, next_at: Instant) -> bool:
-    """Before it is sent: a try counts, and the next is put off. False where another process has it."""
+    """Claim the delivery before sending it: count a try, and put off the next one.
+
+    Return False if another process has claimed or ended it.
+    """
     d = deliveries.c
     same = (d.id == one.id) & (d.state == "pending") & (d.tries == one.tries)
     values = {"tries": one.tries + 1, "next_at": next_at}

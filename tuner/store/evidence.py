@@ -1,4 +1,4 @@
-"""What a job's advice goes by: its attempts with what was measured of them, and its learning curves at some steps."""
+"""What advice for a job is based on: its attempts with their measured usage, and its learning curves at some steps."""
 
 import json
 from collections.abc import Collection, Iterator
@@ -19,7 +19,7 @@ from tuner.store.tables import attempt_usage, attempts, entries, reports, self_t
 def attempts_of(
     db: Connection, job: str, names: Collection[str]
 ) -> Iterator[tuple[AttemptRow, Usage | None]]:
-    """Every attempt of these trials, by trial and number; None: nothing was measured of it."""
+    """Yield every attempt of these trials with its measured usage, by trial and number. The usage is None if none was measured."""
     for row in db.execute(_attempts(), {"of": job, "trials": list(names)}):
         found = dict(row._mapping)
         facts = found["used_facts"]
@@ -41,7 +41,7 @@ def _attempts() -> Select[Any]:
 
 
 def trials_of(db: Connection, job: str) -> dict[str, tuple[TrialState, int]]:
-    """The state of each trial, and the last step that it reported (0: none)."""
+    """Return the state of each trial and the last step that it reported (0 if it has not reported)."""
     t = trials.c
     rows = db.execute(select(t.trial, t.state, t.steps).where(t.job == job))
     return {trial: (state, steps) for trial, state, steps in rows}
@@ -50,7 +50,7 @@ def trials_of(db: Connection, job: str) -> dict[str, tuple[TrialState, int]]:
 def values_at(
     db: Connection, job: str, names: Collection[str], steps: Collection[int]
 ) -> Iterator[tuple[str, int, float | None, Money]]:
-    """Trial, step, metric and cost up to it, of these trials' reports of these steps."""
+    """Yield trial, step, metric and cost up to that step, for these trials' reports of these steps."""
     r = reports.c
     query = select(r.trial, r.step, r.value, r.usd).where(r.job == job, r.trial.in_(names), r.step.in_(steps))
     for trial, step, value, usd in db.execute(query.order_by(r.trial, r.step)):
@@ -58,7 +58,10 @@ def values_at(
 
 
 def self_test(db: Connection, project: str, trainable: str) -> tuple[bool, str] | None:
-    """Whether the trainable passed its newest restore self-test, and why not; None: it was never tested."""
+    """Return whether the trainable passed its newest restore self-test, and the reason if not.
+
+    Return None if it was never tested.
+    """
     t = self_tests.c
     mine = (t.project == project) & (t.trainable == trainable)
     row = db.execute(select(t.passed, t.reason).where(mine).order_by(t.at.desc()).limit(1)).first()
@@ -66,7 +69,7 @@ def self_test(db: Connection, project: str, trainable: str) -> tuple[bool, str] 
 
 
 def bills(db: Connection, job: str, names: Collection[str]) -> dict[tuple[str, int], dict[CostKind, Money]]:
-    """Posts and corrections of these trials' attempts, by kind."""
+    """Return the sums of posts and corrections of these trials' attempts, by kind."""
     e = entries.c
     query = (
         select(e.trial, e.attempt, e.kind, func.sum(e.usd))

@@ -1,7 +1,7 @@
-"""Named places just before and just after the commit of each write transaction, where a process can be made to end as if it were killed.
+"""Named points just before and just after the commit of each write transaction, where a process can be made to exit as if killed.
 
-A test ends it there, and looks whether anything was lost or doubled by then (docs/failpoints.md). Without
-TUNER_FAILPOINT nothing happens there.
+A test ends the process there and checks that nothing was lost or done twice (docs/failpoints.md). Without
+TUNER_FAILPOINT nothing happens at these points.
 """
 
 import difflib
@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping
 
 SIDES = ("before", "after")
-# As a process that was killed by SIGKILL is told of by a shell.
+# The exit status that a shell reports for a process killed by SIGKILL.
 STATUS = 137
 FAILPOINTS: Mapping[str, str] = {
     "schema.migrate": "the schema is brought up to date",
@@ -59,11 +59,11 @@ FAILPOINTS: Mapping[str, str] = {
     "restore.books": "the books of a restored backup are made right",
     "restore.checkpoints": "checkpoints that the storage does not have are forgotten",
 }
-"""By name: what is committed there."""
+"""What each failpoint's transaction commits, by name."""
 
 
 class Failpoint:
-    """Where this process is to end: before or after the commit of this name, at its `number`th passing. Thread-safe."""
+    """Where this process is to exit: before or after the commit of this name, at its `number`th passing. Thread-safe."""
 
     def __init__(self, name: str, side: str, number: int = 1) -> None:
         self._where, self._left = (name, side), number
@@ -71,8 +71,12 @@ class Failpoint:
 
     @classmethod
     def parse(cls, text: str) -> "Failpoint":
-        """`NAME:before` or `NAME:after`, and `:3` for the third passing. Raises ValueError, naming the setting and the nearest
-        that there is."""
+        """Parse `NAME:before` or `NAME:after`, with `:3` appended for the third passing.
+
+        Raises:
+            ValueError: The text has another form, or there is no such failpoint. The error names the setting and the
+                nearest names.
+        """
         name, _, rest = text.partition(":")
         side, colon, number = rest.partition(":")
         if name not in FAILPOINTS:
@@ -89,7 +93,7 @@ class Failpoint:
         return cls(name, side, int(number or 1))
 
     def reached(self, name: str, side: str) -> None:
-        """Ends the process on the spot, with nothing flushed or given back, where it is here that it is to end."""
+        """Exit at once, without flushing or cleaning up, if this is the point and the passing at which to exit."""
         if (name, side) != self._where:
             return
         with self._lock:

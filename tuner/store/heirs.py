@@ -1,4 +1,4 @@
-"""Trials of earlier jobs that a job may go on with, and what a trial has inherited."""
+"""Trials of earlier jobs that a job may continue (warm start), and what a trial inherited."""
 
 import json
 from typing import Any
@@ -17,8 +17,11 @@ from tuner.store.tables import checkpoints, events, jobs, reports, trials
 
 
 def heritages(db: Connection, job: str, spec: JobSpec, *, code: str, limit: int) -> list[Heritage]:
-    """At most so many, of the sources whose trials ran with this code: each configuration once, with its newest checkpoint of a
-    step that counts for the job. By the score there, then as the job names its sources, then by number."""
+    """Return up to `limit` trials of the source jobs that ran with this code, each with its newest checkpoint that counts.
+
+    Each configuration occurs once. They are ordered by the score at the checkpoint, then as the job names its sources,
+    then by number.
+    """
     found: list[tuple[float, Mark, Row[Any]]] = []
     for mark in marks(db, job):
         if db.execute(select(jobs.c.code).where(jobs.c.id == mark.source)).scalar() == code:
@@ -30,7 +33,10 @@ def heritages(db: Connection, job: str, spec: JobSpec, *, code: str, limit: int)
 
 
 def _saved(db: Connection, mark: Mark, spec: JobSpec) -> list[Row[Any]]:
-    """The newest checkpoint that counts of each trial whose configuration is one of the job's, with the value there."""
+    """Return the newest checkpoint that counts of each trial whose configuration lies in the job's search space.
+
+    Each row has the metric at the checkpoint. Failed trials are left out.
+    """
     r, c, t = reports.c, checkpoints.c, trials.c
     counts = (c.job == mark.source) & (r.seq <= mark.until_seq) & r.value.is_not(None)
     at_step = (r.job == c.job) & (r.trial == c.trial) & (r.step == c.step)
@@ -70,7 +76,7 @@ def _heritage(db: Connection, mark: Mark, row: Row[Any]) -> Heritage:
 
 
 def inherited(db: Connection, job: str, trial: str) -> Inherited | None:
-    """What the trial began with; None: nothing."""
+    """Return what the trial inherited when it began, or None if it inherited nothing."""
     r, e = reports.c, events.c
     seq = select(r.seq).where(r.job == job, r.trial == trial, r.attempt == 0).limit(1).scalar_subquery()
     body = db.execute(select(e.body).where(e.job == job, e.seq == seq)).scalar()

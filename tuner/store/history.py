@@ -1,4 +1,4 @@
-"""Trials of earlier jobs for a job that starts warm: how far their records count for it, and what they say up to there."""
+"""Trials of earlier jobs for a warm start: how far each source job's record counts, and what it contains up to there."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -22,15 +22,15 @@ Curve = tuple[tuple[int, float, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Of `source` counts what was reported up to its event `until_seq`."""
+    """How far the record of a source job counts for a warm start."""
 
     source: str
-    until_seq: int
+    until_seq: int  #: The last event of `source` that counts.
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """A trial's last report with a metric, and whether it failed, as far as its job's record counts."""
+    """A trial's last report with a metric, and whether the trial failed, as far as its job's record counts."""
 
     mark: Mark
     trial: str
@@ -41,8 +41,10 @@ class _End:
 
 
 def note(db: Connection, job: str, project: str, sources: Sequence[str]) -> None:
-    """Writes down how far each source's record counts: to where it is now. What comes later is not seen, so that the job's
-    decisions are the same however often its driver starts."""
+    """Record that each source's record counts up to its present newest event.
+
+    Later events are not seen, so that the job's decisions are the same however often its driver starts.
+    """
     e = events.c
     for number, source in enumerate(sources):
         newest = select(func.coalesce(func.max(e.seq), 0)).where(e.job == source).scalar_subquery()
@@ -51,16 +53,20 @@ def note(db: Connection, job: str, project: str, sources: Sequence[str]) -> None
 
 
 def marks(db: Connection, job: str) -> list[Mark]:
-    """In the order in which the job names them."""
+    """Return the job's marks in the order in which it names its sources."""
     w = warm_starts.c
     rows = db.execute(select(w.source, w.until_seq).where(w.job == job).order_by(w.number))
     return [Mark(row.source, row.until_seq) for row in rows]
 
 
 def past_trials(database: Database, job: str, spec: JobSpec, *, limit: int = MAX_TRIALS) -> list[PastTrial]:
-    """What the job learns from: by source as it names them, then by number. The same list at every call.
+    """Return the trials that the job learns from, ordered by source as the job names them, then by number.
 
-    Read by pages, since with a rollback journal nobody can commit while somebody reads; nothing that counts changes meanwhile.
+    Every call returns the same list. The reports are read page by page, because with a rollback journal nobody can
+    commit during a read. Records that count do not change between the pages.
+
+    Args:
+        limit: The number of trials to return at most. If there are more, the most informative ones are chosen.
     """
     with database.read() as db:
         counted = marks(db, job)
@@ -77,7 +83,7 @@ def past_trials(database: Database, job: str, spec: JobSpec, *, limit: int = MAX
 
 
 def _ends(database: Database, mark: Mark, space: Space, objective: Objective) -> Iterator[_End]:
-    """Of the trials whose configuration is one of `space`, by number."""
+    """Yield the ends of the trials whose configuration lies in `space`, by number."""
     r, t = reports.c, trials.c
     counts = (r.job == mark.source) & (r.seq <= mark.until_seq) & r.value.is_not(None)
     last = select(r.trial, func.max(r.step).label("step")).where(counts).group_by(r.trial).subquery()
@@ -105,7 +111,7 @@ def _curves(
     query = select(r.trial, r.step, r.value, r.duration_ns, r.seq).where(theirs).order_by(r.trial, r.step)
     with database.read() as db:
         rows = db.execute(query).all()
-    # Asked about seq too, SQLite reads all reports of the job for each page.
+    # Filtered here, because with a condition on `seq` SQLite reads all reports of the job for each page.
     counted = (row for row in rows if row.seq <= mark.until_seq)
     for trial, found in groupby(counted, key=lambda row: str(row.trial)):
         yield trial, tuple((row.step, objective.score(row.value), row.duration_ns) for row in found)

@@ -1,8 +1,8 @@
-"""Who acts, of several services over one database: a term that is renewed for as long as its holder lives, and whose token only goes up.
+"""Which of several services over one database is the leader: a term that its holder renews, with a fencing token that only increases.
 
-Safety needs no clock: whoever writes as the leader checks its token in the same transaction, and a term begins with a write to the
-row that is checked. Clocks only decide how soon another one may begin. (Gray and Cheriton, *Leases*, 1989; the token is that of
-Kleppmann, *How to do distributed locking*, 2016.)
+Safety does not depend on clocks: the leader checks its token in the transaction of every write, and a term begins with
+a write to the row that is checked. Clocks only decide how soon another term may begin. (Gray and Cheriton, *Leases*,
+1989; the token is that of Kleppmann, *How to do distributed locking*, 2016.)
 """
 
 from collections.abc import Iterator
@@ -17,29 +17,32 @@ from tuner.domain.time import NS, Instant
 from tuner.store.database import Database
 from tuner.store.tables import leadership
 
-# PostgreSQL ends the session of a leader that is stopped in the middle of a write: until then its locks keep everybody else out.
+# PostgreSQL ends the session of a leader that is suspended in mid-write for this long. Until then its locks block everyone else.
 STOPPED_MS = 3000
-# No term is so long: one that seems to end later than that was begun before the clock was set back, and its holder is not heard of.
+# No term is longer. If one seems to end later, it was begun before the clock was set back, and its holder no longer renews it.
 LONGEST_NS = 60 * NS
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """`holder` leads since `since`, until `expires_at` unless it renews; `version` is its version of tuner."""
+    """A term of a leader."""
 
     role: str
     token: int
     holder: str
-    version: str
+    version: str  #: The holder's version of tuner.
     since: Instant
-    expires_at: Instant
+    expires_at: Instant  #: When the term ends unless it is renewed.
 
     def lasts(self, now: Instant) -> bool:
         return 0 < self.expires_at - now <= LONGEST_NS
 
 
 def clock(db: Connection, own: Instant) -> Instant:
-    """The database server's; with SQLite, which has none, the process's own: all who share the file are on one machine."""
+    """Return the time by which terms are measured: the database server's clock.
+
+    SQLite has none, so the process's own time is used. All processes that share the file are on one machine.
+    """
     if db.dialect.name != "postgresql":
         return own
     microseconds = text("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
@@ -47,13 +50,16 @@ def clock(db: Connection, own: Instant) -> Instant:
 
 
 def get(db: Connection, role: str) -> Term | None:
-    """The newest term, whether it lasts or not; None before the first."""
+    """Return the newest term of the role, even if it has expired, or None before the first."""
     row = db.execute(select(leadership).where(leadership.c.role == role)).first()
     return None if row is None else Term(**row._mapping)
 
 
 def renew(db: Connection, term: Term, *, until: Instant) -> bool:
-    """False where another term has begun. One that has run out goes on where none has."""
+    """Renew the term. Return False if another term has begun.
+
+    An expired term can be renewed as long as no other has begun.
+    """
     mine = (leadership.c.role == term.role) & (leadership.c.token == term.token)
     return db.execute(update(leadership).where(mine).values(expires_at=until)).rowcount == 1
 
@@ -61,7 +67,7 @@ def renew(db: Connection, term: Term, *, until: Instant) -> bool:
 def begin(
     db: Connection, role: str, holder: str, version: str, *, now: Instant, until: Instant
 ) -> Term | None:
-    """The next term; None where the present one lasts, or somebody else was first."""
+    """Begin the next term. Return None if the present term still lasts, or another service was first."""
     row = leadership.c
     before = get(db, role)
     values = {"holder": holder, "version": version, "since": now, "expires_at": until}
@@ -81,14 +87,19 @@ def begin(
 
 
 def give_up(db: Connection, term: Term) -> None:
-    """The next term may begin at once."""
+    """End the term, so that the next one may begin at once."""
     renew(db, term, until=Instant(0))
 
 
 @contextmanager
 def write(database: Database, term: Term, name: str = "") -> Iterator[Connection]:
-    """A write transaction of the term's holder. Raises Fenced where another term has begun, Unavailable where the database does not
-    answer, or has ended the transaction of one that stood still."""
+    """Open a write transaction of the term's holder.
+
+    Raises:
+        Fenced: Another term has begun.
+        Unavailable: The database does not answer, or has ended the transaction because this process was suspended in
+            mid-write.
+    """
     try:
         with database.write(name) as db:
             check(db, term)
@@ -100,7 +111,11 @@ def write(database: Database, term: Term, name: str = "") -> Iterator[Connection
 
 
 def check(db: Connection, term: Term) -> None:
-    """Raises Fenced where another term has begun; until the transaction ends, none does."""
+    """Check that the term is the present one. No other term begins until the transaction ends.
+
+    Raises:
+        Fenced: Another term has begun.
+    """
     if db.dialect.name == "postgresql":
         db.execute(select(func.set_config("idle_in_transaction_session_timeout", str(STOPPED_MS), True)))
     query = select(leadership.c.token, leadership.c.holder).where(leadership.c.role == term.role)

@@ -1,4 +1,4 @@
-"""Who waits for a driver, and what owners have of the cluster already."""
+"""The queue: which jobs wait for a driver, and what each owner already uses of the cluster."""
 
 from collections.abc import Sequence
 
@@ -14,14 +14,17 @@ from tuner.store.tables import accounts, job_tags, jobs, launches
 OWNER = "owner"
 OF_LATE_NS = 24 * 3600 * NS
 AT_ONCE = 500
-_WITH_WINDOW = '"$":"Window"'  # as the codec writes it; in a text its quotes would be escaped
+_WITH_WINDOW = '"$":"Window"'  # as the codec writes it; inside a JSON string the quotes would be escaped
 BEGUN = and_(jobs.c.state == "running", jobs.c.running_since.is_not(None))
 _TAGGED = and_(job_tags.c.job == jobs.c.id, job_tags.c.key == OWNER)
 _OWNER = (jobs.c.project, job_tags.c.value)
 
 
 def waiting(db: Connection, now: Instant) -> list[Waiting]:
-    """Jobs that could be launched now and have no driver yet, or none any more; not those whose driver died in mid-run."""
+    """Return the jobs that could be launched now: they have not had a driver yet, or have none any more.
+
+    Jobs whose driver died in mid-run are left out.
+    """
     due = (launches.c.state == "wanted") & (launches.c.not_before <= now) & ~BEGUN
     query = (
         select(jobs.c.id, jobs.c.priority, launches.c.wanted_at, *_OWNER)
@@ -36,12 +39,16 @@ def waiting(db: Connection, now: Instant) -> list[Waiting]:
 
 
 def begun(db: Connection) -> set[str]:
-    """Jobs that have, or lost, a driver in mid-run: their room is their own."""
+    """Return the jobs that have a driver, or lost one in mid-run. They keep their room in the cluster."""
     return set(db.execute(select(jobs.c.id).where(BEGUN)).scalars())
 
 
 def windows(db: Connection, names: Sequence[str]) -> dict[str, Window]:
-    """Of those of these jobs that have one. Thousands may be asked for at a start, of which few do: the others stay unread."""
+    """Return the windows of those of these jobs that have one.
+
+    Thousands of jobs may be checked at once when the service starts, and few have a window. The specs of the others are
+    not read.
+    """
     found: dict[str, Window] = {}
     for first in range(0, len(names), AT_ONCE):
         those = jobs.c.id.in_(names[first : first + AT_ONCE])
@@ -51,9 +58,12 @@ def windows(db: Connection, names: Sequence[str]) -> dict[str, Window]:
 
 
 def shares(db: Connection, now: Instant) -> dict[str, Share]:
-    """Of each owner the jobs that have drivers, and what was spent on those, and on what ended within a day."""
+    """Return each owner's number of jobs with drivers, and the spend of those jobs and of jobs that ended within a day.
+
+    A job whose driver died in mid-run counts as having one.
+    """
     found: dict[str, Share] = {}
-    # One after the other: with an OR over two tables PostgreSQL may look through all jobs for each of them.
+    # Three queries, because with an OR over two tables PostgreSQL may scan all jobs for each row.
     for counts, which in (
         (1, launches.c.state.in_(("submitted", "running")) & jobs.c.ended_at.is_(None)),
         (1, (launches.c.state == "wanted") & BEGUN & jobs.c.ended_at.is_(None)),

@@ -1,4 +1,4 @@
-"""How trials of a job went: the pace of each, its learning curve thinned, and the time around its training."""
+"""How trials of a job went: the pace of each, its thinned learning curve, and its ended attempts."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -19,22 +19,23 @@ from tuner.store.tables import jobs as job_rows
 TRIALS_PAGE = 100
 TRIALS_MAX = 300
 ATTEMPTS_MAX = 500
-# Steps of which a curve is made, some 15 % apart; the first and the last of each trial besides.
+# The steps of a thinned curve, about 15 % apart. The first and last step of each trial are added.
 TELLING = tuple(sorted({round(1.15**n) for n in range(116)}))
 
 
 @dataclass(frozen=True, slots=True)
 class Paced:
-    """`points`: (step, value, nanoseconds of training up to it, the first setup included), ascending."""
+    """A trial with its thinned learning curve."""
 
     trial: str
     config: Config
     state: TrialState
+    #: (step, metric, nanoseconds of training up to that step including the first setup), ascending.
     points: tuple[tuple[int, float | None, int], ...]
 
 
 def paced(db: Connection, job: str) -> Iterator[Paced]:
-    """The newest trials that have reported, by number."""
+    """Yield the newest trials that have reported, ordered by number. There are at most TRIALS_MAX."""
     t = trials.c
     newest = select(t.trial, t.config, t.state).where(t.job == job, t.steps > 0)
     rows = db.execute(newest.order_by(t.number.desc()).limit(TRIALS_MAX)).all()[::-1]
@@ -68,7 +69,7 @@ def _points(
 
 
 def attempts_of(db: Connection, job: str) -> list[AttemptRow]:
-    """Those that ended, the latest of them."""
+    """Return the latest attempts that have ended, oldest first. There are at most ATTEMPTS_MAX."""
     a = attempts.c
     ended = select(attempts).where(a.job == job, a.ended_at.is_not(None))
     rows = db.execute(ended.order_by(a.began_at.desc()).limit(ATTEMPTS_MAX))
@@ -76,7 +77,7 @@ def attempts_of(db: Connection, job: str) -> list[AttemptRow]:
 
 
 def jobs_that_ran(db: Connection, project: str, trainable: str, limit: int) -> list[JobRow]:
-    """That tuned it and have begun, newest first."""
+    """Return the newest jobs that tune this trainable and have started, newest first."""
     j = job_rows.c
     mine = (j.project == project) & (j.trainable == trainable) & j.started_at.is_not(None)
     query = select(j.id).where(mine).order_by(j.created_at.desc(), j.id.desc()).limit(limit)

@@ -1,4 +1,4 @@
-"""How far a job's best trials came, what they had reached and paid at each report, and from where they could go on."""
+"""The best trials of a job: their learning curves with the cost at each report, and their newest checkpoints."""
 
 import json
 from collections.abc import Sequence
@@ -17,19 +17,19 @@ from tuner.store.tables import checkpoints, events, reports, trials
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """`curve`: (step, value, micro-dollars up to it) of its reports with a metric, ascending by step, at least one. `saved`: the step
-    of its newest checkpoint, 0 where there is none."""
+    """A trial with its learning curve."""
 
     trial: str
     number: int
     state: TrialState
     config: Config
+    #: (step, metric, micro-dollars up to that step) of each report with a metric, ascending. Never empty.
     curve: tuple[tuple[int, float, int], ...]
-    saved: int
+    saved: int  #: The step of the newest checkpoint, or 0 if there is none.
 
 
 def best_trials(db: Connection, job: str, mode: Mode, limit: int) -> list[Standing]:
-    """By their newest metric, the best first; those without a metric are left out."""
+    """Return the trials with the best newest metrics, best first. Trials without a metric are left out."""
     rows = db.execute(_best_trials(mode), {"of": job, "most": limit}).all()
     names = [row.trial for row in rows]
     told = db.execute(_told(), {"of": job, "trials": names})
@@ -82,12 +82,15 @@ def _newest_event() -> Select[Any]:
 
 
 def newest_event(db: Connection, job: str) -> int:
-    """0 where there is none yet."""
+    """Return the number of the job's newest event, or 0 if it has none."""
     return db.execute(_newest_event(), {"of": job}).scalar() or 0
 
 
 def values_at(curve: Sequence[tuple[int, float, int]], levels: Sequence[int]) -> list[float]:
-    """That of the first report at or after each level; of a curve that came to none, its last report's."""
+    """Return the metric of the first report at or after each of the ascending levels, up to the last level that the curve reaches.
+
+    If the curve reaches none of them, return the metric of its last report.
+    """
     found = []
     for level in levels:
         value = next((value for step, value, _ in curve if step >= level), None)
