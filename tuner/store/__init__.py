@@ -1,1 +1,1 @@
-"""What is remembered: SQLAlchemy tables, the ledger's transactions, answers as queries."""
+"""The database: SQLAlchemy tables, the ledger's transactions, and answers as queries."""

@@ -46,9 +46,8 @@ class KeyRow:
     created_at: Instant
     expires_at: Instant
     revoked_at: Instant | None = None
-    replaced_by: str | None = (
-        None  #: Id of the key that its rotation created. The old key stays valid until `expires_at`.
-    )
+    #: Id of the key that its rotation created. The old key stays valid until `expires_at`.
+    replaced_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Tables of who may do what; see `tuner.store.access`."""
+"""Tables of projects, users, members and API keys; see `tuner.store.access`."""
 
 from sqlalchemy import BigInteger, CheckConstraint, Column, ForeignKey, Index, String, Table
 

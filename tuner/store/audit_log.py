@@ -1,4 +1,4 @@
-"""Who changed what: added to in the transaction of each change, and read."""
+"""The audit log: who changed what. Each change adds its entry in its own transaction."""
 
 import json
 from collections.abc import Mapping
@@ -15,24 +15,23 @@ Facts = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`key` is the id of a user's key, empty for the service's own. `before` and `after`: of what was changed; None: it was not there,
-    or is not any more."""
+    """An entry of the audit log."""
 
     project: str
     at: Instant
     user: str
-    key: str
+    key: str  #: Id of the user's API key. Empty for the service's own key.
     request: str
     action: str
     target: str
-    before: Facts | None = None
-    after: Facts | None = None
+    before: Facts | None = None  #: The target before the change. None if it did not exist.
+    after: Facts | None = None  #: The target after the change. None if it no longer exists.
     seq: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """None: any."""
+    """Filters of a listing. None matches every entry."""
 
     user: str | None = None
     action: str | None = None
@@ -48,7 +47,7 @@ def add(db: Connection, entry: Entry) -> None:
 
 
 def page(db: Connection, project: str, wanted: Wanted, *, before: int | None, limit: int) -> list[Entry]:
-    """The newest first, from the entry before the `before`th on."""
+    """Return up to `limit` entries, newest first, starting before sequence number `before`."""
     a = audit_log.c
     query = select(audit_log).where(a.project == project)
     for column, value in ((a.user, wanted.user), (a.action, wanted.action), (a.target, wanted.target)):

@@ -1,4 +1,4 @@
-"""The table of who changed what: the database lets nobody change or remove its rows."""
+"""The table of the audit log. Triggers in the database refuse to change or remove its rows."""
 
 from sqlalchemy import BigInteger, Column, Index, Integer, String, Table, Text
 

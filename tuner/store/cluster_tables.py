@@ -1,10 +1,10 @@
-"""Tables of what the cluster's machines cost, whoever uses them."""
+"""Tables of what the cluster's machines cost, whether or not a job uses them."""
 
 from sqlalchemy import BigInteger, Column, String, Table
 
 from tuner.store.tables import metadata
 
-# By hours since 1970 UTC. `price` is in micro-dollars an hour of a whole machine.
+# `hour` counts hours since 1970 UTC. `price` is in micro-dollars per hour of a whole machine.
 cluster_hours = Table(
     "cluster_hours",
     metadata,
@@ -17,7 +17,7 @@ cluster_hours = Table(
     Column("idle_ms", BigInteger, nullable=False),
 )
 
-# For how much of an hour somebody looked, and machine time whose price was not known.
+# How much of each hour was observed, and the time of machines whose price is unknown.
 cluster_watch = Table(
     "cluster_watch",
     metadata,
@@ -27,7 +27,7 @@ cluster_watch = Table(
     Column("unpriced_ms", BigInteger, nullable=False),
 )
 
-# Since when it is known, and until when it has been counted.
+# When observation began, and until when machine time has been counted.
 cluster_clock = Table(
     "cluster_clock",
     metadata,

@@ -29,7 +29,7 @@ class There:
 
 
 def kind_of(database: Database) -> Kind:
-    """Return the kind of the database. Raise BadFile if it is not stored in a file or on a server."""
+    """Return the kind of the database. Raise BadFile if it is in memory."""
     if database.is_sqlite and database.url.database in (None, "", ":memory:"):
         raise BadFile("a database in memory cannot be backed up, nor restored")
     return "sqlite" if database.is_sqlite else "postgresql"

@@ -1,5 +1,7 @@
-"""How many trials and attempts there are of each kind, of all jobs or of some: whoever counts again and again counts all once, and
-then those that changed."""
+"""Numbers of trials, steps and attempts by kind, over all jobs or some of them.
+
+A caller that counts repeatedly counts all jobs once, and after that only the jobs that changed.
+"""
 
 from collections import Counter
 from collections.abc import Collection
@@ -11,12 +13,12 @@ from tuner.domain.time import Instant
 from tuner.store.tables import attempts, jobs, trials
 
 Counts = Counter[tuple[str, ...]]
-"""`("trials", state)`, `("steps",)`, and `("ends", end, cause, market)` of attempts that ended; cause "": not known."""
+"""Counts by `("trials", state)`, `("steps",)` and, for ended attempts, `("ends", end, cause, market)`. An unknown cause is ""."""
 PAGE = 500
 
 
 def of_all(db: Connection) -> Counts:
-    """From indexes alone."""
+    """Return the counts over all jobs. It reads only indexes."""
     t, a = trials.c, attempts.c
     found: Counts = Counter()
     for state, count, steps in db.execute(select(t.state, func.count(), func.sum(t.steps)).group_by(t.state)):
@@ -29,7 +31,7 @@ def of_all(db: Connection) -> Counts:
 
 
 def of_jobs(db: Connection, names: Collection[str]) -> dict[str, tuple[Counts, dict[int, int]]]:
-    """Of each job, and how many of its trials came to each step and no further."""
+    """Return each job's counts, and how many of its trials have each number of steps."""
     found: dict[str, tuple[Counts, dict[int, int]]] = {name: (Counter(), {}) for name in names}
     left = iter(names)
     while page := list(islice(left, PAGE)):
@@ -56,7 +58,7 @@ def _count_ends(db: Connection, page: list[str], found: dict[str, tuple[Counts, 
 
 
 def begun(db: Connection) -> list[str]:
-    """Jobs that have begun and not ended."""
+    """Return the jobs that have started and not ended."""
     j = jobs.c
     query = select(j.id).where(j.state.in_(("running", "paused")), j.started_at.is_not(None))
     return list(db.execute(query).scalars())
@@ -67,6 +69,6 @@ def all_ended(db: Connection) -> set[str]:
 
 
 def ended_since(db: Connection, at: Instant) -> dict[str, Instant]:
-    """Jobs, and when they ended."""
+    """Return the jobs that ended at or after `at`, with the time."""
     j = jobs.c
     return {job: ended for job, ended in db.execute(select(j.id, j.ended_at).where(j.ended_at >= at))}

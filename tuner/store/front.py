@@ -1,9 +1,9 @@
-"""Which report is best within limits on what it costs, answered from a job's front.
+"""The front of a job, from which the best report within limits on its cost is answered.
 
-The front of a job is the set of its reports that no other beats or equals in its metric, its dollars, its GPU time and its duration
-at once (the skyline of Börzsönyi, Kossmann & Stocker, ICDE 2001). Whatever the limits, the best report within them is one
-of it. It is an index: written in the transaction of each report, from the reports alone, and read in their stead, since of a
-million reports some hundreds are left.
+The front is the set of the job's reports that no other report equals or beats in metric, dollars, GPU time and duration
+at once (the skyline of Börzsönyi, Kossmann & Stocker, ICDE 2001). For all limits, the best report within them is on the
+front. It is an index: it derives from the reports alone, is written in the transaction of each report, and is read
+instead of the reports, because only some hundreds of a million reports are on it.
 """
 
 from sqlalchemy import Connection, delete, insert, select
@@ -14,7 +14,7 @@ from tuner.store.tables import front
 
 
 def note(db: Connection, job: str, project: str, mode: Mode, report: ReportRow, *, seq: int) -> None:
-    """Takes in a report with a metric, in the order of the job's events: of equal ones the first stays."""
+    """Add a report with a metric to the front, in the order of the job's events. Of equal reports the first stays."""
     assert report.value is not None
     f, loss = front.c, loss_of(mode, report.value)
     usd, gpu_ms, duration_ns = report.cost.usd.micro_usd, report.cost.gpu_ms, report.duration_ns
@@ -29,5 +29,5 @@ def note(db: Connection, job: str, project: str, mode: Mode, report: ReportRow, 
 
 
 def loss_of(mode: Mode, value: float) -> float:
-    """Lower is better."""
+    """Return the metric as a loss, of which lower is better."""
     return -value if mode == "max" else value

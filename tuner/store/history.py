@@ -66,7 +66,7 @@ def past_trials(database: Database, job: str, spec: JobSpec, *, limit: int = MAX
     commit during a read. Records that count do not change between the pages.
 
     Args:
-        limit: The number of trials to return at most. If there are more, the most informative ones are chosen.
+        limit: How many trials to return at most: the best half, and the most trained of the others.
     """
     with database.read() as db:
         counted = marks(db, job)

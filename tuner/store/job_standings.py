@@ -1,4 +1,4 @@
-"""How jobs stand: their accounts, their launches, and up to which event they are recorded, in one question to the database."""
+"""The account, launch and newest event of several jobs, in one query."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -16,11 +16,14 @@ from tuner.store.tables import accounts, events, launches
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JobStanding:
-    """`seq` is the number of the newest event, with which everything changes that is recorded of trials and reports; 0 before the
-    first. Compared by which it is: the same record is the same one while it is remembered."""
+    """A job's account, launch and newest event.
+
+    Standings compare by identity. The same record gives the same object as long as it is cached.
+    """
 
     account: Account
     launch: Launch | None
+    #: Number of the newest event, 0 before the first. It changes whenever a trial or report is recorded.
     seq: int
 
 
@@ -43,7 +46,7 @@ def of_jobs(db: Connection, names: Collection[str]) -> dict[str, JobStanding]:
 
 @lru_cache(maxsize=4096)
 def _standing(values: tuple[Any, ...]) -> JobStanding:
-    """The same for the same row: pages are asked for again and again."""
+    """Return the standing of a row, from a cache if the same row was read before: pages are requested repeatedly."""
     told = dict(zip(_COLUMNS, values, strict=True))
     launch = None if told["epoch"] is None else Launch(told["job"], **{name: told[name] for name in _NAMES})
     return JobStanding(account_of(SimpleNamespace(**told)), launch, told["newest"] or 0)

@@ -1,4 +1,4 @@
-"""How long a job's attempts had machines of a market, and how many of them ended in the loss of one."""
+"""How long a job's attempts had machines of a market, and how many of them lost one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,10 +12,10 @@ from tuner.store.tables import attempts
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Of attempts that had a machine: what still waits for one cannot lose it. `ends` counts them by how they ended, but for those
-    that went with their driver, which says nothing of their machines."""
+    """Figures of the attempts that had a machine. An attempt that still waits for one cannot lose it."""
 
-    held_ns: int = 0
+    held_ns: int = 0  #: How long they had their machines.
+    #: Attempts by outcome. Those that ended with their driver are left out, because they say nothing about machines.
     ends: Mapping[str, int] = field(default_factory=dict)
 
 

@@ -1,4 +1,4 @@
-"""How fast trials went, and what interruptions took of their time."""
+"""How fast trials trained, and how much of their spend interruptions cost."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,10 @@ TRAINED = ("setup", "train")
 
 
 def step_seconds(db: Connection, job: str) -> list[float]:
-    """Mean seconds of a step, the first left out since it waits for the setup, of the first trials that have more than one."""
+    """Return the mean seconds per step of each of the job's first trials that have more than one step.
+
+    The first step is left out, because it includes the setup.
+    """
     t, r = trials.c, reports.c
     some = select(t.trial).where(t.job == job, t.steps > 1).order_by(t.number).limit(TRIALS)
     names = list(db.execute(some).scalars())
@@ -28,7 +31,7 @@ def step_seconds(db: Connection, job: str) -> list[float]:
 
 
 def on_spot(db: Connection, jobs: Sequence[str]) -> tuple[Money, Money]:
-    """What these jobs paid on spot machines for work lost and restored, and for setup and training."""
+    """Return what these jobs paid on spot machines for lost and restored work, and for setup and training."""
     e, a = entries.c, attempts.c
     query = (
         select(e.kind, func.sum(e.usd))

@@ -1,4 +1,4 @@
-"""The table of uploaded packages, whose bytes are in the storage."""
+"""The table of uploaded packages. Their bytes are in the object storage."""
 
 from sqlalchemy import BigInteger, CheckConstraint, Column, Index, Integer, String, Table
 

@@ -1,4 +1,4 @@
-"""Which packages were uploaded."""
+"""The records of uploaded packages."""
 
 from dataclasses import dataclass
 
@@ -12,11 +12,11 @@ from tuner.store.package_tables import packages
 
 @dataclass(frozen=True, slots=True)
 class PackageRow:
-    """`size_bytes` is that of the archive."""
+    """An uploaded package."""
 
     sha256: str
     name: str
-    size_bytes: int
+    size_bytes: int  #: Size of the archive.
     files: int
     created_at: Instant
 
@@ -26,14 +26,14 @@ class PackageRow:
 
 
 def put(db: Connection, project: str, new: PackageRow) -> tuple[PackageRow, bool]:
-    """The one that is known by these bytes, and whether it is new: the first name stays."""
+    """Record the package, unless one with the same bytes is known, which keeps its name. Return the record and whether it is new."""
     if (known := get(db, project, new.sha256)) is not None:
         return known, False
     row = {"sha256": new.sha256, "name": new.name, "files": new.files, "created_at": new.created_at}
     try:
         with db.begin_nested():
             db.execute(insert(packages).values(project=project, bytes=new.size_bytes, **row))
-    except IntegrityError:  # somebody else uploads the same
+    except IntegrityError:  # another request uploads the same package
         known = get(db, project, new.sha256)
         if known is None:
             raise
@@ -48,7 +48,11 @@ def get(db: Connection, project: str, sha256: str) -> PackageRow | None:
 
 
 def page(db: Connection, project: str, *, before: tuple[int, str] | None, limit: int) -> list[PackageRow]:
-    """Newest first; `before` is (created_at, sha256) of the last one of the page before."""
+    """Return one page of a project's packages, newest first.
+
+    Args:
+        before: `(created_at, sha256)` of the last package of the previous page.
+    """
     p = packages.c
     query = select(packages).where(p.project == project)
     if before is not None:

@@ -1,4 +1,4 @@
-"""The table of quotas; what of them is dollars and GPU-hours is a budget above jobs."""
+"""The table of quotas. A project's limits in dollars and GPU-hours are stored as a shared budget instead."""
 
 from sqlalchemy import BigInteger, CheckConstraint, Column, Integer, String, Table
 

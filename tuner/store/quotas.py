@@ -1,4 +1,4 @@
-"""What projects may have at once, and what they have."""
+"""Quotas of projects, and what each project uses of them."""
 
 from collections.abc import Collection
 
@@ -16,7 +16,7 @@ def get(db: Connection, project: str) -> Quota:
 
 
 def of_projects(db: Connection, names: Collection[str] | None = None) -> dict[str, Quota]:
-    """Of those that have one; None: of all."""
+    """Return the quotas of these projects, or of all if None. Projects without a quota are left out."""
     query = select(quotas.c.project, quotas.c.concurrent_jobs, quotas.c.concurrent_trials)
     if names is not None:
         query = query.where(quotas.c.project.in_(names))
@@ -24,7 +24,7 @@ def of_projects(db: Connection, names: Collection[str] | None = None) -> dict[st
 
 
 def put(db: Connection, project: str, new: Quota, at: Instant) -> None:
-    """In the place of the one before."""
+    """Replace the project's quota."""
     db.execute(delete(quotas).where(quotas.c.project == project))
     values = {"concurrent_jobs": new.concurrent_jobs, "concurrent_trials": new.concurrent_trials}
     if new != UNLIMITED:
@@ -32,7 +32,7 @@ def put(db: Connection, project: str, new: Quota, at: Instant) -> None:
 
 
 def at_work(db: Connection, project: str) -> list[int]:
-    """Of each of its jobs that has a driver, or lost one in mid-run, how many trials it runs at once."""
+    """Return the concurrency of each of the project's jobs that has a driver, or lost one in mid-run."""
     query = select(jobs.c.concurrency).join(launches, launches.c.job == jobs.c.id)
     mine = (jobs.c.project == project) & jobs.c.ended_at.is_(None)
     has_driver = launches.c.state.in_(("submitted", "running"))

@@ -1,5 +1,7 @@
-"""Which migrations there are, from their files' own words: a service that starts on a database which is up to date needs no more, and
-Alembic takes a tenth of a second to import."""
+"""The known migrations, read from the text of their files.
+
+A service that starts on an up-to-date database needs nothing else, and importing Alembic takes a tenth of a second.
+"""
 
 import re
 from collections.abc import Mapping
@@ -9,14 +11,14 @@ _WORDS = re.compile(r'^(revision|down_revision) = "(\w+)"', re.MULTILINE)
 
 
 def known(migrations: Path) -> Mapping[str, str | None]:
-    """Each revision, and the one before it."""
+    """Return each revision with the one before it. None is before the first."""
     files = (migrations / "versions").glob("[0-9]*.py")
     found = (dict(_WORDS.findall(file.read_text(encoding="utf-8"))) for file in files)
     return {one["revision"]: one.get("down_revision") for one in found}
 
 
 def newest(migrations: Path) -> str:
-    """The one that comes before no other."""
+    """Return the revision that no other follows."""
     found = known(migrations)
     (last,) = set(found) - set(found.values())
     return last

@@ -1,4 +1,4 @@
-"""Which code has passed the restore self-test, and why other code has not."""
+"""Results of restore self-tests: which code of a trainable has passed, and why other code has not."""
 
 import hashlib
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from tuner.store.tables import self_tests
 
 @dataclass(frozen=True, slots=True)
 class SelfTest:
-    """Of the trainable's code whose digest is `code`; `job` is the one that paid for it."""
+    """The result of a restore self-test."""
 
     trainable: str
-    code: str
+    code: str  #: Digest of the trainable's code.
     passed: bool
     reason: str
-    job: str
+    job: str  #: The job that paid for the test.
     at: Instant
 
 
@@ -31,13 +31,15 @@ def get(db: Connection, project: str, trainable: str, code: str) -> SelfTest | N
 
 
 def at_the_door(seen: str) -> str:
-    """In place of `code`: for the newest result of a trainable whose code is `seen` by the service. Its files may be others than
-    those of the cluster, where it is tested."""
+    """Return the `code` under which the newest result is stored for a trainable whose code the service sees as `seen`.
+
+    The service needs a key of its own, because its files may differ from those of the cluster, where the test runs.
+    """
     return hashlib.sha256(f"at the door {seen}".encode()).hexdigest()
 
 
 def put(db: Connection, project: str, found: SelfTest) -> None:
-    """The newest result counts."""
+    """Record the result, replacing an earlier one for the same code."""
     t = self_tests.c
     mine = (t.project == project) & (t.trainable == found.trainable) & (t.code == found.code)
     values = {"passed": int(found.passed), "reason": found.reason, "job": found.job, "at": found.at}
@@ -47,7 +49,7 @@ def put(db: Connection, project: str, found: SelfTest) -> None:
 
 
 def refusal(reason: str) -> str:
-    """What to tell whoever asked for spot machines."""
+    """Return the error text for a job that asked for spot machines."""
     return (
         f"spot machines may be taken away at any time, and the restore self-test says of this trainable: {reason}. "
         "Ask for on_demand, or mend the trainable; once its code has changed it is tested again"

@@ -61,9 +61,8 @@ class Running:
     running_since: Instant
     account: Account
     reported_at: Instant | None  #: Time of the last report. None if there is none yet.
-    step_ns: (
-        int | None
-    )  #: Mean time per step of the trial that reported last. None if there is no report yet.
+    #: Mean time per step of the trial that reported last. None if there is no report yet.
+    step_ns: int | None
     improved_spent: Money  #: What the job had spent when its best metric was reported.
     #: Sums over the attempts under way: `cpu_ns` within `cpu_wall_ns`, and `gpu_percent` over `gpu_samples`.
     used: Mapping[str, int]
@@ -72,9 +71,8 @@ class Running:
 def totals(db: Connection, now: Instant) -> Totals:
     """Return the totals over all jobs and projects."""
     j, w = jobs.c, launches.c
-    wait = (
-        j.started_at - j.created_at
-    )  # may be negative, because the two times come from the clocks of two machines
+    # May be negative, because the two times come from the clocks of two machines.
+    wait = j.started_at - j.created_at
     started, waited = db.execute(
         select(func.count(), func.coalesce(func.sum(case((wait > 0, wait), else_=0)), 0)).where(
             j.started_at.is_not(None)

@@ -10,7 +10,11 @@ from tuner.store.tables import attempt_usage
 
 
 def put(db: Connection, project: str, where: tuple[str, str, int], used: Usage) -> None:
-    """`where`: job, trial, attempt. Creates or replaces."""
+    """Create or replace the usage of an attempt.
+
+    Args:
+        where: (job, trial, attempt)
+    """
     u = attempt_usage.c
     job, trial, attempt = where
     values = {**asdict(used), "facts": json.dumps(dict(used.facts), allow_nan=False)}

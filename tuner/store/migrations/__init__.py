@@ -1,1 +1,1 @@
-"""The schema's history."""
+"""The migrations of the database schema."""

@@ -1,4 +1,4 @@
-"""Alembic's entrance: runs on the connection that `Database.migrate` hands over."""
+"""Alembic's entry point. It runs on the connection that `Database.migrate` passes on."""
 
 from alembic import context
 
