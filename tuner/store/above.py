@@ -3,9 +3,9 @@
 Each shared budget has an account for each of its periods, with the same bound as a job's account as a CHECK on the row.
 Money counts in the period in which it was held.
 
-Locks: whoever reads or changes these accounts first locks all budgets of the project, ordered by name. Whoever changes
-the budgets themselves locks the whole table (`shut_out`), so that no hold is placed without counting in a budget that
-is being created.
+Locks: a transaction that reads or changes these accounts first locks all budgets of the project, ordered by name
+(`guarded`). A transaction that changes the budgets themselves locks the whole table (`shut_out`), so that no hold is
+placed without counting in a budget that is being created.
 """
 
 from collections.abc import Sequence

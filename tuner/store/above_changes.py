@@ -16,7 +16,7 @@ from tuner.store.tables import entries, holds, job_tags, jobs
 
 
 def put(db: Connection, project: str, new: AboveBudget, *, secret: str, at: Instant) -> None:
-    """Create or replace the shared budget, and recount all shared budgets of the project for their present periods.
+    """Create or replace the shared budget, and recount all shared budgets of the project for their current periods.
 
     The caller has called `above.shut_out`.
 
@@ -64,7 +64,7 @@ def _forget(db: Connection, project: str, name: str) -> None:
 
 
 def recount(db: Connection, project: str, at: Instant) -> None:
-    """Count again what jobs have spent and held in the present period of each shared budget, by the tags that jobs have now.
+    """Count again what jobs have spent and held in the current period of each shared budget, by the tags that jobs have now.
 
     Raises:
         Conflict: That is more than a budget allows.
@@ -149,7 +149,7 @@ def _open_holds(
 
 
 def violations(db: Connection, project: str, at: Instant) -> list[str]:
-    """Return the differences between the present accounts and the ledger, by the tags that jobs have now.
+    """Return the differences between the current accounts and the ledger, by the tags that jobs have now.
 
     It recounts in a nested transaction, which is rolled back.
     """

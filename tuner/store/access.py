@@ -52,7 +52,7 @@ class KeyRow:
 
 @dataclass(frozen=True, slots=True)
 class Bearer:
-    """An API key with its user's present role in the key's project."""
+    """An API key with its user's current role in the key's project."""
 
     key: KeyRow
     role: MemberRole | None  #: None if the user is not a member.
@@ -183,7 +183,7 @@ def has_key(db: Connection, id_: str) -> bool:
 
 
 def bearer(db: Connection, id_: str) -> Bearer | None:
-    """Return the key with the present role of its user, or None if there is no such key."""
+    """Return the key with the current role of its user, or None if there is no such key."""
     k, m, u = api_keys.c, members.c, users.c
     query = (
         select(api_keys, m.role, u.disabled_at)

@@ -84,7 +84,7 @@ class After:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What changed in a job after an event: new reports, and the changed trials in their present state."""
+    """What changed in a job after an event: new reports, and the changed trials in their current state."""
 
     seq: int  #: The newest event that is included.
     reports: list[Reached]

@@ -15,8 +15,6 @@ Facts = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry of the audit log."""
-
     project: str
     at: Instant
     user: str

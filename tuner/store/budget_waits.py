@@ -22,13 +22,13 @@ class Wait:
     """A paused job that waits for a shared budget.
 
     In the period in which the job was paused it is not tried again before `not_before`. Each try waits longer than the
-    one before, because the job may need much more than a small rest of the budget.
+    one before, because the job may need much more than the little that is left.
     """
 
     job: str
     project: str
     name: str
-    began_at: Instant  #: When the period of the budget began in which the job was paused.
+    began_at: Instant  #: Start of the budget period in which the job was paused.
     #: What the budget had left when the job was paused. It may be more than when the hold was refused, because the job
     #: saved its trials in between.
     left: Cost

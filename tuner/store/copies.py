@@ -25,7 +25,7 @@ class There:
     empty: bool = True  #: Whether it has neither jobs nor shared budgets.
     #: False if the spend is unknown: the file is damaged or not a database of tuner, or a restore was interrupted.
     readable: bool = True
-    led_by: str | None = None  #: The service that is the present leader.
+    led_by: str | None = None  #: The service that is the current leader.
 
 
 def kind_of(database: Database) -> Kind:
@@ -78,7 +78,7 @@ def jobs_in(database: Database) -> int:
 
 
 def there(database: Database, now: Instant) -> There:
-    """Return what the database contains. Raise Unavailable if a PostgreSQL server does not answer."""
+    """Return what the database contains. Raise Unavailable if the PostgreSQL server does not answer."""
     if database.is_sqlite and not Path(str(database.url.database)).exists():
         return There()
     try:

@@ -225,7 +225,7 @@ def metric_names(db: Connection, job: str) -> list[str]:
 
 
 def metric_values(db: Connection, job: str, until: int, name: str) -> dict[str, list[float | None]]:
-    """Return one metric of all reports up to event `until`, by trial, in the order of `courses`. None where a report lacks it."""
+    """Return one metric of all reports up to event `until`, by trial, in the order of `courses`. None if a report lacks it."""
     r = reports.c
     query = select(r.trial, r.metrics).where(r.job == job, r.seq <= until).order_by(r.trial, r.step)
     found: dict[str, list[float | None]] = {}

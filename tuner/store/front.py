@@ -3,7 +3,7 @@
 The front is the set of the job's reports that no other report equals or beats in metric, dollars, GPU time and duration
 at once (the skyline of Börzsönyi, Kossmann & Stocker, ICDE 2001). For all limits, the best report within them is on the
 front. It is an index: it derives from the reports alone, is written in the transaction of each report, and is read
-instead of the reports, because only some hundreds of a million reports are on it.
+instead of the reports, because of a million reports only some hundreds are on it.
 """
 
 from sqlalchemy import Connection, delete, insert, select

@@ -41,7 +41,7 @@ class _End:
 
 
 def note(db: Connection, job: str, project: str, sources: Sequence[str]) -> None:
-    """Record that each source's record counts up to its present newest event.
+    """Record that each source's record counts up to its current newest event.
 
     Later events are not seen, so that the job's decisions are the same however often its driver starts.
     """

@@ -67,8 +67,6 @@ class JobRow:
 
 @dataclass(frozen=True)
 class NewJob:
-    """A job to create."""
-
     id: str
     project: str
     spec: JobSpec
@@ -294,7 +292,7 @@ def move(
     A job that a user cancelled while it was pausing becomes cancelled.
 
     Raises:
-        Conflict: A job in its present state cannot move to `state`.
+        Conflict: A job in its current state cannot move to `state`.
     """
     j = jobs.c
     row = db.execute(

@@ -1,4 +1,4 @@
-"""The journal of a job in SQL: fulfils `tuner.engine.journal.Journal` with one database transaction per turn of the run loop."""
+"""The journal of a job in SQL: implements `tuner.engine.journal.Journal` with one database transaction per turn of the run loop."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -27,7 +27,7 @@ class Launch:
     wanted_at: Instant
     submitted_at: Instant | None
     heartbeat_at: Instant | None
-    quick_deaths: int  #: Number of drivers in a row that died before they brought a report.
+    quick_deaths: int  #: Number of drivers in a row that died before they recorded a report.
     not_before: Instant  #: The launch is put off until then.
     #: The versions that the driver runs. None if it has not reported them yet.
     tuner_version: str | None = None

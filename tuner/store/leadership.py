@@ -1,4 +1,4 @@
-"""Which of several services over one database is the leader: a term that its holder renews, with a fencing token that only increases.
+"""Leadership among several services over one database: a renewable term with a fencing token that only increases.
 
 Safety does not depend on clocks: the leader checks its token in the transaction of every write, and a term begins with
 a write to the row that is checked. Clocks only decide how soon another term may begin. (Gray and Cheriton, *Leases*,
@@ -25,8 +25,6 @@ LONGEST_NS = 60 * NS
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A term of a leader."""
-
     role: str
     token: int
     holder: str
@@ -67,7 +65,7 @@ def renew(db: Connection, term: Term, *, until: Instant) -> bool:
 def begin(
     db: Connection, role: str, holder: str, version: str, *, now: Instant, until: Instant
 ) -> Term | None:
-    """Begin the next term. Return None if the present term still lasts, or another service was first."""
+    """Begin the next term. Return None if the current term still lasts, or another service was first."""
     row = leadership.c
     before = get(db, role)
     values = {"holder": holder, "version": version, "since": now, "expires_at": until}
@@ -111,7 +109,7 @@ def write(database: Database, term: Term, name: str = "") -> Iterator[Connection
 
 
 def check(db: Connection, term: Term) -> None:
-    """Check that the term is the present one. No other term begins until the transaction ends.
+    """Check that the term is the current one. No other term begins until the transaction ends.
 
     Raises:
         Fenced: Another term has begun.

@@ -43,8 +43,6 @@ _PARTS: Mapping[str, tuple[EntryType, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class EntryRow:
-    """One entry of the ledger."""
-
     seq: int
     id: str
     entry: EntryType

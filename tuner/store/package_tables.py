@@ -1,4 +1,4 @@
-"""The table of uploaded packages. Their bytes are in the object storage."""
+"""The table of uploaded packages. Their bytes are in the storage, not in the database."""
 
 from sqlalchemy import BigInteger, CheckConstraint, Column, Index, Integer, String, Table
 

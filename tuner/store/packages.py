@@ -12,8 +12,6 @@ from tuner.store.package_tables import packages
 
 @dataclass(frozen=True, slots=True)
 class PackageRow:
-    """An uploaded package."""
-
     sha256: str
     name: str
     size_bytes: int  #: Size of the archive.

@@ -90,7 +90,7 @@ def close(
 
     Args:
         taken_at: When the backup was made.
-        at: The present time.
+        at: The current time.
         role: The leadership role whose term ends.
         replaced: The accounts of the replaced database, by job. None if they are not known.
     """
@@ -115,7 +115,7 @@ def close(
 
 
 def _end_terms(db: Connection, role: str, at: Instant) -> None:
-    """End the present term. The next token is higher than any that a service which was suspended in mid-term can have."""
+    """End the current term. The next token is higher than any that a service which was suspended in mid-term can have."""
     t = leadership.c
     before = db.execute(select(t.token).where(t.role == role)).scalars()
     token = max([closing_epoch(at), *(one + 1 for one in before)])
@@ -163,7 +163,7 @@ def _note_all(db: Connection, known: Mapping[str, Account], at: Instant) -> None
     """Post what the replaced database knows to have been spent since the backup, as lost.
 
     This includes jobs that had ended when the backup was made and were resumed later. Shared budgets count it in their
-    present period, because nothing is spent from an earlier one any more.
+    current period, because nothing is spent from an earlier one any more.
     """
     a, epoch = accounts.c, closing_epoch(at)
     query = select(a.job, a.project, a.posted_usd, a.posted_gpu_ms)

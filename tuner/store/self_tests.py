@@ -11,8 +11,6 @@ from tuner.store.tables import self_tests
 
 @dataclass(frozen=True, slots=True)
 class SelfTest:
-    """The result of a restore self-test."""
-
     trainable: str
     code: str  #: Digest of the trainable's code.
     passed: bool

@@ -17,7 +17,7 @@ NOT_A_DATABASE = ("file is not a database", "malformed", "file is encrypted")
 def copy(source: Path, to: Path) -> None:
     """Copy the database to the new file `to`, which only its owner can read.
 
-    The copy is one consistent state. Whoever commits meanwhile waits until the pages are copied.
+    The copy is one consistent state. Commits of others wait until the pages are copied.
 
     Raises:
         BadFile: The copied database is damaged.
@@ -106,7 +106,7 @@ def refuse_negative_balances(path: Path) -> None:
 
 
 def triggers_and_views(path: Path) -> frozenset[tuple[str, str, str]]:
-    """Return type, name and SQL text of each trigger and view. Raises BadFile if the database cannot be read."""
+    """Return type, name and SQL text of each trigger and view. Raise BadFile if the database cannot be read."""
     query = "SELECT type, name, sql FROM sqlite_master WHERE type IN ('trigger', 'view')"
     try:
         with closing(_open(path)) as db:
@@ -128,7 +128,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _patience(source: Path) -> Callable[[int, int, int], None]:
-    """Limit the wait for a locked database to LOCKED_S, because SQLite's backup waits indefinitely."""
+    """Return a progress callback that raises Unavailable after LOCKED_S, because SQLite's backup waits for a lock indefinitely."""
     deadline = time.monotonic() + LOCKED_S
 
     def step(status: int, _left: int, _pages: int) -> None:

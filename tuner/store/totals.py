@@ -1,7 +1,7 @@
 """Figures over all jobs and projects, for monitoring the service.
 
-No query reads more rows the more was reported. Figures that grow with the record are counted from indexes, or from the
-last entry that was already counted.
+The number of rows that a query reads does not grow with the number of reports. Figures that grow with the record are
+counted from indexes, or from the last entry that was already counted.
 """
 
 from collections.abc import Mapping
