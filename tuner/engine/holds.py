@@ -1,4 +1,7 @@
-"""The clockwork of money: each running attempt holds a slice ahead of its work, posts what it used, and holds the next."""
+"""The holds of running attempts: money is reserved before work begins.
+Each running attempt has a hold that pays for its current lease. When the attempt needs more time, the used part is
+posted and the next hold is placed.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,40 +26,37 @@ from tuner.tuning.guard import fits_deadline, lease_ns
 
 @dataclass(slots=True)
 class Purse:
-    """The money of one attempt. `lease_ns` is paid for, counted from the attempt's beginning; `settled` is the reading
-    up to which it was posted, `reported` that of the last report. It has had its machine since `landed_at`; as long as it waits
-    for one (None) it costs nothing. `leaving`: its machine is about to be taken away. `moving`: where the trial is to go on, once
-    this attempt is saved. Up to step `again_until` it does again what was done before, which took `again_ns`. `found` is the machine
-    that it was found on, which is what it pays for (None: not looked at), and `misplaced` why it may not stay there. `trouble` is what
-    its worker said last."""
+    """The money of one attempt, and the readings from which it is computed."""
 
     trial: str
     attempt: int
     place: Place
-    began_at: Instant
-    lease_ns: int
-    slice: int
-    held: Cost
-    heard_ns: int
-    until: int | None
-    from_step: int
-    base: tuple[Cost, int] = (FREE, 0)
-    meter: Meter = field(default_factory=Meter)
-    settled: Meter = field(default_factory=Meter)
-    posted: dict[CostKind, Cost] = field(default_factory=dict)
+    began_at: Instant  #: When the attempt began.
+    lease_ns: int  #: Time that is paid for, counted from the attempt's beginning.
+    slice: int  #: Counts the leases of the attempt, from 1.
+    held: Cost  #: The current hold.
+    heard_ns: int  #: The last message of the worker, on the loop's monotonic clock.
+    until: int | None  #: The attempt may train up to this step; None: up to the end.
+    from_step: int  #: The checkpoint that it continued from; 0: none.
+    base: tuple[Cost, int] = (FREE, 0)  #: Cost and duration of reaching `from_step`.
+    meter: Meter = field(default_factory=Meter)  #: The latest reading.
+    settled: Meter = field(default_factory=Meter)  #: The reading up to which the time is posted.
+    posted: dict[CostKind, Cost] = field(default_factory=dict)  #: What was posted so far.
+    #: Training time at the step of the newest checkpoint and at each later reported step.
     trained_ns: dict[int, int] = field(default_factory=dict)
-    last_step: int = 0
-    reported: Meter = field(default_factory=Meter)
-    node: str = ""
-    leaving: bool = False
+    last_step: int = 0  #: The last reported step.
+    reported: Meter = field(default_factory=Meter)  #: The reading at the last report.
+    node: str = ""  #: Ray's id of the node; empty: unknown.
+    leaving: bool = False  #: The machine is about to be taken away.
+    #: Since when it has a machine. None: it waits for one, and costs nothing.
     landed_at: Instant | None = None
-    moving: Place | None = None
-    again_until: int = 0
-    again_ns: int = 0
+    moving: Place | None = None  #: Where the trial continues once this attempt is saved.
+    again_until: int = 0  #: Up to this step the attempt repeats training that was done before.
+    again_ns: int = 0  #: Training time of that repetition.
     usage: Usage | None = None
-    found: Place | None = None
-    misplaced: str = ""
-    trouble: Trouble | None = None
+    found: Place | None = None  #: The machine that it was given and pays for. None: not checked.
+    misplaced: str = ""  #: Why the attempt may not stay on its machine.
+    trouble: Trouble | None = None  #: The last failure that the worker reported.
     environment: Environment | None = None
 
     @property
@@ -73,22 +73,24 @@ class Purse:
 
     @property
     def earned_more(self) -> bool:
+        """Whether the attempt may train beyond its last reported step."""
         return self.until is None or self.last_step < self.until
 
     def since_report_ns(self, *kinds: CostKind) -> int:
-        """Time of these kinds since the last report, or since the attempt began."""
+        """Return the time spent on these kinds of work since the last report, or since the attempt began."""
         return sum(self.meter.ns.get(kind, 0) - self.reported.ns.get(kind, 0) for kind in kinds)
 
     def read(self, meter: Meter, *, heard_ns: int) -> None:
-        """A reading beyond the lease is cut to it: nobody is billed for more than was held."""
+        """Take a new reading of the meter. Time beyond the lease is cut off, so that no more is billed than was held."""
         self.meter, self.heard_ns = self._within(meter, self.lease_ns), heard_ns
 
     def cut(self, to_ns: int) -> None:
-        """The lease ends there, and what was read beyond."""
+        """Shorten the lease to `to_ns`, and cut the meter reading to it."""
         self.lease_ns = min(self.lease_ns, to_ns)
         self.meter = self._within(self.meter, self.lease_ns)
 
     def _within(self, meter: Meter, limit_ns: int) -> Meter:
+        """Return the reading cut to a total of `limit_ns`. Time that is already posted is not cut."""
         over = meter.total_ns - limit_ns
         if over <= 0:
             return meter
@@ -99,7 +101,7 @@ class Purse:
         return Meter(ns)
 
     def saved(self, tx: JournalTx, saved: Saved, spec: JobSpec, at: Instant) -> None:
-        """A checkpoint became durable; of the older ones only those are kept that are wanted."""
+        """Record a durable checkpoint, and forget the older ones that the spec does not keep."""
         where = (self.trial, saved.step, self.attempt, saved.uri)
         tx.put_checkpoint(CheckpointRow(*where, saved.size_bytes, saved.seconds, at))
         tx.keep_checkpoints(self.trial, keep=spec.checkpoint.keep, mode=spec.objective.mode)
@@ -107,15 +109,16 @@ class Purse:
     def began(
         self, tx: JournalTx, node: str, from_step: int | None, environment: Environment | None = None
     ) -> bool:
-        """Record where and with what the attempt runs, and from which checkpoint it continued, as far as its worker knows.
-
-        Return True if that checkpoint is older than the one it was given, which is damaged then.
+        """Record where the attempt runs, its environment, and the checkpoint that it continued from, as far as its
+        worker knows them.
+        Return True if that checkpoint is older than the one the attempt was given. Then the newer ones are damaged,
+        and are forgotten.
         """
         went_back = from_step is not None and from_step < self.from_step
         if from_step is not None and went_back:
             self.again_until, self.from_step = self.from_step, from_step
             self.base = (tx.reached(self.trial, from_step) if from_step else None) or (FREE, 0)
-            # Else the next attempt, or driver, would ask for them.
+            # Otherwise the next attempt or driver would ask for them.
             tx.forget_checkpoints(self.trial, above=from_step)
         if went_back or (node and not self.node) or environment is not None:
             self.node, self.environment = node or self.node, environment or self.environment
@@ -123,12 +126,15 @@ class Purse:
         return went_back
 
     def trained(self, step: int, ns: int) -> None:
-        """So much was trained when a step was reported."""
+        """Note the total training time, in nanoseconds, at the report of a step."""
         self.trained_ns[step], self.last_step = ns, step
         self.again_ns = ns if step <= self.again_until else self.again_ns
 
     def row_of(self, report: StepReport, value: float | None) -> ReportRow:
-        """For the record: what it takes to get so far without interruptions is its training, and the first setup."""
+        """Return the record of a report.
+        Its cost and duration are those of reaching the step without interruptions: all training, and the setup of an
+        attempt that began from nothing.
+        """
         ns = report.meter.ns.get("train", 0) + (0 if self.from_step else report.meter.ns.get("setup", 0))
         cost, duration_ns = self.base[0] + self.rate.cost(ns), self.base[1] + ns
         where = (self.trial, self.attempt, report.step, report.at)
@@ -136,7 +142,7 @@ class Purse:
 
     @property
     def row(self) -> AttemptRow:
-        """Its attempt for the record, as it runs."""
+        """The record of the attempt while it runs."""
         offer = self.pays_for
         return AttemptRow(
             self.trial,
@@ -154,6 +160,7 @@ class Purse:
         )
 
     def ended(self, end: AttemptEnd, at: Instant, *, reason: str, detail: str) -> AttemptRow:
+        """Return the record of the attempt after its end."""
         cause = self._cause(end)
         return replace(self.row, ended_at=at, end=end, reason=reason, detail=detail, cause=cause)
 
@@ -167,22 +174,24 @@ class Purse:
         return cause_of(self.trouble)
 
     def unposted(self) -> Money:
+        """Return the cost of the time that is not posted yet."""
         return self.rate.price.of(self.meter.total_ns) - self.rate.price.of(self.settled.total_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """How much is asked for: at least `need_ns`; `active` attempts share what is left; `deadline_ns` is left of the wall clock."""
+    """A request for a lease."""
 
-    need_ns: int
-    active: int
-    deadline_ns: int | None
+    need_ns: int  #: The shortest lease that is useful.
+    active: int  #: How many attempts share the remaining budget.
+    deadline_ns: int | None  #: Time left until the wall clock or the window ends; None: no limit.
     at: Instant
 
 
 class Treasury:
-    """Places, renews and settles the holds of one job, each at the rate of its attempt's machine. Every method belongs to one
-    transaction of its journal."""
+    """Place, renew and settle the holds of one job, each at the rate of its attempt's machine.
+    Each method runs in a transaction of the job's journal, which the caller passes.
+    """
 
     def __init__(self, job: str, slice_ns: int) -> None:
         self._job, self._slice_ns = job, slice_ns
@@ -190,7 +199,11 @@ class Treasury:
     def open(
         self, tx: JournalTx, trial: str, attempt: int, places: Iterable[Place], wanted: Wanted
     ) -> tuple[Place, int, Cost] | None:
-        """The first of these places that can be paid for, the first lease there and its hold; None where the budget refuses."""
+        """Place the first hold of an attempt at the first of these places that the budget allows.
+        Returns:
+            The place, the length of the lease in nanoseconds and the hold, or None if the budget allows none of the
+            places.
+        """
         for place in places:
             lease = self._affordable(tx.allowance(wanted.at).left, place.rate, wanted)
             cost = place.rate.cost(lease)
@@ -199,7 +212,9 @@ class Treasury:
         return None
 
     def extend(self, tx: JournalTx, purse: Purse, wanted: Wanted) -> bool:
-        """Posts what was used and holds more. False: the budget refuses, and the present hold stays as it is."""
+        """Post what the attempt used and hold more. Return False if the budget refuses; the current hold then stays
+        unchanged.
+        """
         unused = purse.lease_ns - purse.meter.total_ns
         left = self._left(tx, purse, purse.held - self._used(purse), wanted.at)
         more = self._affordable(left, purse.rate, replace(wanted, need_ns=max(wanted.need_ns, unused)))
@@ -214,8 +229,12 @@ class Treasury:
         return True
 
     def reprice(self, tx: JournalTx, purse: Purse, place: Place, at: Instant) -> bool:
-        """The attempt is on this machine, and was since its last post: posts what it used at that price and holds the rest of its lease
-        at it. False: the budget refuses, and its present hold is all that it may use up."""
+        """Have the attempt pay the price of the machine that it was given.
+        The attempt has been on this machine since its last post. What it used since then is posted at the new price,
+        and the rest of its lease is held at that price.
+
+        Return False if the budget refuses. The lease then ends when the current hold is used up.
+        """
         if place.rate == purse.rate:
             purse.found = place
             return True
@@ -232,12 +251,21 @@ class Treasury:
         return True
 
     def confine(self, purse: Purse, place: Place) -> None:
-        """The attempt is on this machine. Its lease ends with what its present hold pays for there."""
+        """Charge the attempt for the machine that it was given, and end its lease when its current hold is used up
+        there.
+        """
         purse.found = place
         purse.cut(purse.settled.total_ns + place.rate.affords_ns(purse.held))
 
     def close(self, tx: JournalTx, purse: Purse, *, lost_ns: int, at: Instant) -> None:
-        """Posts the rest and releases what was not used. `lost_ns` of training have to be done again."""
+        """Post the rest of the attempt's cost and release what it did not use.
+        Args:
+            tx: The transaction.
+            purse: The attempt's money.
+            lost_ns: How much of the training counts as lost. Training that is already posted is moved from `train` to
+                `lost`.
+            at: The time of the entries.
+        """
         added = purse.meter.minus(purse.settled)
         here = min(lost_ns, added.get("train", 0))
         if here:
@@ -268,12 +296,14 @@ class Treasury:
         return total(slice_costs(purse.rate, purse.settled.total_ns, purse.meter.minus(purse.settled)))
 
     def spent(self, tx: JournalTx, purses: Iterable[Purse]) -> Money:
-        """By the whole job so far, what is not posted yet included."""
+        """Return the spend of the whole job so far, including what is not posted yet."""
         return sum((purse.unposted() for purse in purses), start=tx.account().posted.usd)
 
     def limit(self, tx: JournalTx, rate: Rate, wanted: Wanted, *, gpus: bool) -> tuple[Limit, str]:
-        """What it was refused for, and by which budget above the job, where its own would do; `gpus`: whether GPU-hours are
-        limited."""
+        """Return the limit that a lease was refused for, and the shared budget that refused it.
+        The shared budget is "" if the job's own limits refuse the lease. `gpus` says whether the job has a limit of
+        GPU-hours.
+        """
         if wanted.deadline_ns is not None and wanted.deadline_ns < wanted.need_ns:
             return "wall_clock", ""
         allowed, own = tx.allowance(wanted.at), tx.account().left
@@ -285,7 +315,7 @@ class Treasury:
         return "budget_gpu_hours" if gpu_binds else "budget_usd", above if left != own else ""
 
     def affords(self, tx: JournalTx, rate: Rate, wanted: Wanted, *, instead_of: Purse) -> bool:
-        """Whether an attempt at this rate could take the place of one that has used nothing yet."""
+        """Return whether the budget allows an attempt at this rate in place of one that has used nothing yet."""
         left = self._left(tx, instead_of, instead_of.held, wanted.at)
         return self._affordable(left, rate, wanted) > 0
 

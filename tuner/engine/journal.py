@@ -1,7 +1,7 @@
-"""The port through which a job's loop remembers: one transaction a turn, so that nothing is half recorded.
-
-Fulfilled by `tuner.store.journal.SqlJournal` for real jobs and by `tuner.engine.simulated.journal.MemoryJournal` for
-simulated ones; one suite of tests holds for both.
+"""The port through which a job's loop records what happens: one transaction per turn, so that nothing is recorded in
+part.
+Implemented by `tuner.store.journal.SqlJournal` for real jobs and by `tuner.engine.simulated.journal.MemoryJournal`
+for simulated ones. One test suite covers both.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -25,60 +25,68 @@ from tuner.domain.usage import Usage
 
 
 class JournalTx(Protocol):
-    """One turn's records. Nothing is visible to others until the block is left; an exception undoes all of it."""
+    """The records of one turn. Nothing is visible to others until the block ends. An exception undoes all of it."""
 
     def append(self, event: Event) -> int:
-        """Records an event under the job's next sequence number, which is returned (from 1, without gaps)."""
+        """Record an event and return its sequence number. The numbers of a job start at 1 and have no gaps."""
 
     def hold(self, hold: OpenHold) -> bool:
-        """False, and nothing changed, where posted + held + cost would pass the budget. Repeating a hold that exists is True."""
+        """Place a hold. Return False, and change nothing, if posted + held + cost would exceed the budget.
+        Return True if the same hold exists already.
+        """
 
     def settle(self, hold_id: str, used: Mapping[CostKind, Cost], *, at: Instant) -> None:
-        """Posts what was used, kind by kind, and releases the rest. Settling a settled hold again changes nothing.
-
-        Raises ValueError where more was used than held.
+        """Post what was used, by kind, and release the rest. Settling a settled hold again changes nothing.
+        Raises:
+            ValueError: More was used than was held.
         """
 
     def correct(
         self, correction_id: str, *, trial: str, attempt: int, costs: Mapping[CostKind, Cost], at: Instant
     ) -> None:
-        """Moves posted cost between kinds (train to lost); the amounts add up to nothing. A repeat changes nothing."""
+        """Move posted cost between kinds, such as from train to lost. The amounts add up to zero. A repeat changes
+        nothing.
+        """
 
     def account(self) -> Account:
-        """As of this transaction."""
+        """Return the account as this transaction sees it."""
 
     def allowance(self, at: Instant, *, freeing: str = "", freed: Cost = FREE) -> Allowance:
-        """What may be held at this time, once the hold `freeing` is settled and gives back `freed`. A hold of no more than that,
-        in the same transaction, is not refused."""
+        """Return what may be held at this time.
+        With `freeing`, return what may be held once this hold is settled and gives back `freed`. A hold that fits the
+        result is not refused in the same transaction.
+        """
 
     def put_trial(
         self, trial: str, state: TrialState, *, at: Instant, config: Config | None = None, reason: str = ""
     ) -> None:
-        """Creates the trial or changes its state."""
+        """Create the trial or change its state."""
 
     def put_attempt(self, attempt: AttemptRow) -> None:
-        """Creates or replaces."""
+        """Create or replace the attempt."""
 
     def put_usage(self, trial: str, attempt: int, usage: Usage) -> None:
-        """What it used of its machine so far. Creates or replaces."""
+        """Create or replace the record of what the attempt has used of its machine so far."""
 
     def put_report(self, report: ReportRow) -> bool:
-        """False where this trial has reported this step before: the first report stays."""
+        """Record a report. Return False if the trial has reported this step before: the first report stays."""
 
     def reached(self, trial: str, step: int) -> tuple[Cost, int] | None:
-        """Cost and duration of the trial's report of this step; None where there is no such report."""
+        """Return cost and duration (ns) of the trial's report of this step, or None if it has no such report."""
 
     def posted(self, trial: str, attempt: int) -> dict[CostKind, Cost]:
-        """What the attempt's slices were billed so far, kind by kind, corrections included."""
+        """Return what was posted for the attempt so far, by kind, including corrections."""
 
     def put_checkpoint(self, checkpoint: CheckpointRow) -> None:
-        """Creates or replaces."""
+        """Create or replace the checkpoint."""
 
     def keep_checkpoints(self, trial: str, *, keep: int, mode: Mode) -> None:
-        """Forgets all but the trial's `keep` newest and that of the best reported step, as its worker removes them."""
+        """Forget the trial's checkpoints except the newest `keep` and the one of the best reported step. Its worker
+        removes the same ones.
+        """
 
     def forget_checkpoints(self, trial: str, *, above: int) -> None:
-        """Forgets those of later steps, which turned out to be damaged."""
+        """Forget the checkpoints of later steps, because they are damaged."""
 
     def put_job(
         self,
@@ -90,42 +98,52 @@ class JournalTx(Protocol):
         again_at: Instant | None = None,
         waits_for: str = "",
     ) -> None:
-        """Moves the job; a move that `tuner.domain.job.MOVES` does not have raises Conflict. A job that pauses goes
-        on by itself at `again_at`, or once the budget `waits_for` above it allows more, unless a person has asked for
-        something else."""
+        """Change the job's state.
+        A job that pauses resumes by itself at `again_at`, or once the shared budget `waits_for` allows more, unless a
+        user has requested something else.
+
+        Raises:
+            Conflict: `tuner.domain.job.MOVES` does not allow this change.
+        """
 
     def set_limit(self, budget: Budget) -> None:
-        """The account's new bound, and the job's new budget. Raises Conflict or BudgetRefused below what is posted and held."""
+        """Set the limit of the account and the budget of the job.
+        Raises:
+            Conflict, BudgetRefused: The limit is below what is posted and held.
+        """
 
 
 @dataclass(slots=True)
 class Turn:
-    """One transaction, and the orders to send once it is committed."""
+    """One transaction, and the commands to send once it is committed."""
 
     tx: JournalTx
     at: Instant
     orders: list[Callable[[], None]] = field(default_factory=list)
+    #: Trials that were promoted, or allowed to continue, in this turn.
     go: set[str] = field(default_factory=set)
-    suggest: Suggest | None = None
+    suggest: Suggest | None = None  #: A suggestion to ask for after the commit, because the sampler is slow.
 
 
 class Journal(Protocol):
-    """Used by one thread. Every transaction of a driver that is not the job's present one raises `Fenced`."""
+    """The record of one job, used by one thread.
+    Every transaction raises `Fenced` if this driver is not the job's current one.
+    """
 
     def transaction(self) -> AbstractContextManager[JournalTx]: ...
 
     def events(self) -> Iterable[Event]:
-        """All recorded events, oldest first."""
+        """Return all recorded events, oldest first."""
 
     def open_holds(self) -> list[OpenHold]: ...
 
     def attempts(self) -> list[AttemptRow]:
-        """The newest attempt of each trial."""
+        """Return the newest attempt of each trial."""
 
     def newest_checkpoints(self) -> dict[str, int]:
-        """The newest durable step of each trial that has one."""
+        """Return the step of the newest durable checkpoint for each trial that has one."""
 
     def running_ns(self) -> int:
-        """How long the job was `running` before the present launch."""
+        """Return for how long the job was `running` before the current launch, in nanoseconds."""
 
     def account(self) -> Account: ...

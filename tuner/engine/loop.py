@@ -1,8 +1,9 @@
-"""The loop of one job: what happened is recorded, decided on, recorded, and then carried out.
+"""The loop of one job. For each event it records the event, decides, records the decision, and then carries it out.
+The same code runs real jobs (`tuner.engine.ray_driver`) and simulated ones (`tuner.engine.simulated`). They differ in
+their journal, world and clock.
 
-The same code runs real jobs (`tuner.engine.ray_driver`) and simulated ones (`tuner.engine.simulated`); they differ in
-their journal, world and clock. One thread uses it. An exception out of a turn means that memory and record may differ:
-the process must end and be rebuilt from the record (`tuner.engine.recovery`).
+One thread uses the loop. If a turn raises an exception, memory and record may differ: the process must end, and the
+job must be rebuilt from the record (`tuner.engine.recovery`).
 """
 
 from collections import Counter, deque
@@ -34,11 +35,11 @@ from tuner.tuning.decide import decide
 from tuner.tuning.samplers import Sampler
 from tuner.tuning.state import PUBLIC, State
 
-# Limits of a budget, by which a job ends that may have reported nothing.
+# The limits of a budget that may end a job before its first report.
 LIMITS = ("budget_usd", "budget_gpu_hours", "wall_clock")
-# A sampler that took longer for its last suggestion makes the next one outside of a transaction.
+# If the last suggestion took longer than this, the next one is made outside of a transaction.
 SLOW_SUGGESTION_NS = 50_000_000
-# A worker that is silent for so long after it must have ended is killed.
+# A worker that is silent for this long after it should have ended is killed.
 SILENT_NS = 5_000_000_000
 
 
@@ -68,31 +69,36 @@ class Loop:
         self.journal, self._world, self._clock = journal, world, clock
         self._hours = Hours(clock, journal.running_ns(), spec.window)
 
-    # What happens to a job
+    # Events of the job
 
     def start(self, event: ev.Asked) -> None:
-        """Begins after recovery, which told `Launched`: to go on, or to end as asked."""
+        """Carry out what the user requested: resume, pause or cancel. Called after recovery, which has recorded
+        `Launched`.
+        """
         self._hours.limit(self.state.budget)
         self.happened(event)
 
     def happened(self, event: ev.Event) -> None:
+        """Record an event, and carry out what is decided on it."""
         with self._turn() as turn:
             self._tell(turn, event)
 
     def budget_changed(self, budget: Budget) -> None:
-        """Whoever changed the budget has changed the account's bound already."""
+        """Adopt a new budget. The caller has already changed the limit of the job's account."""
         with self._turn() as turn:
             self._tell(turn, ev.BudgetChanged(turn.at, budget))
         self._hours.limit(self.state.budget)
 
     def tick(self) -> None:
-        """Called every second or so: ends a job whose wall clock ran out, and pauses one whose window closed."""
+        """End a job whose wall clock ran out, and pause one whose window closed. Called about once per second."""
         over = self._hours.over(self._clock.now())
         if over is not None and self.end is None and self.state.ending is None:
             self.happened(over)
 
     def progress(self, progress: Progress) -> None:
-        """A worker's answer. One of an earlier attempt, or with an earlier reading of the meter, is old news and changes nothing."""
+        """Handle a message of a worker.
+        A message of an earlier attempt, or with a lower meter reading than the last one, is outdated and ignored.
+        """
         purse = self._purse(progress.trial, progress.attempt)
         if purse is None or progress.meter.total_ns < purse.meter.total_ns:
             return
@@ -113,8 +119,17 @@ class Loop:
                 self._reconsider(turn, purse)
 
     def landed(self, trial: str, attempt: int, machine: Machine | None = None) -> int:
-        """The attempt has a machine, which costs money from now on, as a next driver has to know; `machine` is what is known of it, told
-        again where more is. Answers with the attempt's lease there."""
+        """Note that an attempt has a machine, and return the length of its lease there in nanoseconds.
+        The machine costs money from now on, so it is recorded for the next driver.
+
+        Args:
+            trial: The trial.
+            attempt: The number of its attempt.
+            machine: The known facts of the machine. Called again with more facts when they become known.
+
+        Returns:
+            The length of the attempt's whole lease, or 0 if the attempt no longer runs.
+        """
         if (purse := self._purse(trial, attempt)) is None:
             return 0
         purse.heard_ns = self._clock.elapsed_ns()
@@ -125,8 +140,11 @@ class Loop:
         return purse.lease_ns
 
     def relocate(self, trial: str, attempt: int) -> bool:
-        """Of an attempt that waits for a machine: it ends without having cost anything and the trial's next attempt waits for
-        another kind, if the placement would have it so now and the budget allows it. False: it waits on."""
+        """Move an attempt that waits for a machine to another kind of machine, if the placement prefers one and the
+        budget allows it.
+        The waiting attempt ends without cost, and the trial's next attempt waits for the other kind. Return False if
+        the attempt should keep waiting.
+        """
         purse = self._purse(trial, attempt)
         if purse is None or not purse.waits:
             return False
@@ -144,8 +162,16 @@ class Loop:
         return True
 
     def lost(self, trial: str, attempt: int, reason: str, *, preempted: bool = False, node: str = "") -> None:
-        """The worker is known to be dead; `preempted`: its machine was taken away, as it is thought to be anyhow where that had its
-        notice. Its time since it was last heard of is paid as lost, as far as it was held."""
+        """End an attempt whose worker is known to be dead.
+        The time since the worker's last message is billed as lost, as far as the lease pays for it.
+
+        Args:
+            trial: The trial.
+            attempt: The number of its attempt.
+            reason: Why the worker died.
+            preempted: Its machine was taken away. Assumed in any case if the machine had its notice.
+            node: The worker's node, if the worker itself has not reported it.
+        """
         purse = self._purse(trial, attempt)
         if purse is None:
             return
@@ -193,14 +219,14 @@ class Loop:
             self.happened(self.learner.answer(self.state, turn.suggest, self._clock))
 
     def record_touched(self, tx: JournalTx, at: Instant) -> None:
-        """Writes down the trials whose state changed."""
+        """Record the state of each trial that changed."""
         for number in sorted(self.state.touched):
             trial = self.state.trials[number]
             tx.put_trial(trial.id, PUBLIC[trial.status], at=at, config=trial.config, reason=trial.reason)
         self.state.touched.clear()
 
     def _tell(self, turn: Turn, event: ev.Event) -> None:
-        """Records the event and everything that follows from it at once."""
+        """Record an event, decide on it, and do the same for every event that follows from it at once."""
         waiting = deque([event])
         while waiting:
             told = waiting.popleft()
@@ -215,7 +241,7 @@ class Loop:
     def _carry_out(self, turn: Turn, order: do.Command) -> list[ev.Event]:
         match order:
             case do.Suggest() if self.learner.suggestion_ns > SLOW_SUGGESTION_NS:
-                turn.suggest = order  # nobody should wait for the database meanwhile
+                turn.suggest = order  # a slow sampler must not hold the transaction open
             case do.Suggest() | do.Consult():
                 return [self.learner.answer(self.state, order, self._clock)]
             case do.Begin():
@@ -245,7 +271,7 @@ class Loop:
         self.end = order
 
     def _where_the_money_went(self, tx: JournalTx) -> str:
-        """Describe what a job that reported nothing paid for, and suggest more than was not enough."""
+        """Describe what a job without reports paid for, and suggest a larger budget. Return "" if it spent nothing."""
         spent: Counter[CostKind] = Counter()
         for trial, attempts in self.attempts.items():
             for attempt in range(1, attempts + 1):
@@ -262,6 +288,7 @@ class Loop:
         )
 
     def _begin(self, turn: Turn, order: do.Begin, places: Sequence[Place] = ()) -> list[ev.Event]:
+        """Begin an attempt at the first place that the budget allows. Return an event if it allows none of them."""
         trial, attempt = order.trial, self.attempts.get(order.trial, 0) + 1
         wanted = self._wanted(turn, self.pace.begin_need_ns(trial))
         places = places or self._placement.choose(self._standing(trial))
@@ -282,7 +309,7 @@ class Loop:
         return []
 
     def _look_at(self, turn: Turn, purse: Purse, machine: Machine | None) -> None:
-        """The attempt pays for the machine that it was found on, or leaves it at once."""
+        """Have the attempt pay for the machine that it was given, or leave a machine that it may not use."""
         found = self._landing.settle(turn.tx, self.treasury, purse, machine, turn.at)
         turn.tx.put_attempt(purse.row)
         if found == "refused":
@@ -291,7 +318,7 @@ class Loop:
         elif found == "misplaced":
             turn.orders.append(lambda: self._world.stop(purse.trial, keep_best=False))
 
-    # What a worker tells
+    # Messages of workers
 
     def _on_saved(self, turn: Turn, purse: Purse, step: int) -> None:
         self.saved[purse.trial] = max(step, self.saved.get(purse.trial, 0))
@@ -327,8 +354,10 @@ class Loop:
         self._end(turn, purse, end, reason, detail)
 
     def _keep_going(self, turn: Turn, purse: Purse, progress: Progress) -> None:
-        """Renews the lease of a trial that goes on: when it asks, when it was promoted, or when half of it is used up; that
-        of a trial that is to end, too, which may be saving still."""
+        """Renew the lease of a trial if it asks for that, was promoted, or has used half of its lease.
+        A trial that is about to pause or finish gets its lease renewed too, because it may still be saving. A trial
+        that hangs is stopped.
+        """
         trial = purse.trial
         status = self.state.trial(trial).status
         if status not in ("running", "parking", "finishing") or trial in self.stalled or purse.misplaced:
@@ -360,7 +389,9 @@ class Loop:
             self._tell(turn, self._refused(turn, trial, wanted, purse.rate, running=True))
 
     def _reconsider(self, turn: Turn, purse: Purse) -> None:
-        """A trial that should be on another kind of machine, and can be saved, is parked. Its next attempt begins at once."""
+        """Pause a trial that should be on another kind of machine, if it can be saved. Its next attempt begins at
+        once.
+        """
         if may_move(self.state.trial(purse.trial), purse) and purse.trial not in self.stalled:
             purse.moving = self._placement.elsewhere(self._standing(purse.trial))
             if purse.moving is not None:
@@ -374,7 +405,9 @@ class Loop:
         self._tell(turn, told or event_of(end, turn.at, trial, saved=saved, reason=reason))
 
     def _close(self, turn: Turn, purse: Purse, end: AttemptEnd, reason: str, detail: str = "") -> None:
-        """Settles the attempt's money. Training is lost that the trial has to do again, or did."""
+        """Settle the attempt's money and record its end.
+        Training that the trial has to do again, or has done again, counts as lost.
+        """
         lost = lost_ns(purse, self.saved.get(purse.trial, 0), done_again=end in DONE_AGAIN)
         self.treasury.close(turn.tx, purse, lost_ns=lost, at=turn.at)
         gained, now = purse.meter.ns.get("train", 0) - lost, Instant(self._clock.elapsed_ns())

@@ -1,4 +1,4 @@
-"""What a worker tells its driver, parsed once at the door."""
+"""The messages that a worker sends to its driver, parsed as they arrive."""
 
 import math
 from collections.abc import Mapping
@@ -13,14 +13,15 @@ from tuner.domain.usage import Usage
 T = TypeVar("T")
 WorkerState = Literal["running", "waiting", "paused", "finished", "stopped", "ended", "failed", "preempted"]
 ENDED: frozenset[WorkerState] = frozenset({"paused", "finished", "stopped", "ended", "failed", "preempted"})
-NAMES_KEPT, NAME_CHARS = 30, 60  # of metrics that were reported instead of the objective
+# Limits for listing the metrics that were reported instead of the objective.
+NAMES_KEPT, NAME_CHARS = 30, 60
 TROUBLE = ("kind", "type", "message", "traceback")
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """`meter` is the attempt's reading at this report."""
+    """One report of a trial. `meter` is the attempt's reading at this report."""
 
     step: int
     metrics: Mapping[str, object]
@@ -29,7 +30,7 @@ class StepReport:
     at: Instant
 
     def value(self, metric: str) -> float | None:
-        """The metric as a number; None where it is missing or is no number."""
+        """Return the metric as a number, or None if it is missing or is not a number."""
         found = self.metrics.get(metric)
         if isinstance(found, str):
             return _SPECIAL.get(found)
@@ -37,7 +38,7 @@ class StepReport:
             return None
         try:
             return float(found)
-        except OverflowError:  # an integer beyond what a float holds
+        except OverflowError:  # an integer too large for a float
             return math.inf if found > 0 else -math.inf
 
     def names(self) -> tuple[str, ...]:
@@ -57,7 +58,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why an attempt ended otherwise than by order."""
+    """Why an attempt ended without an order to end."""
 
     kind: str
     type: str
@@ -66,40 +67,41 @@ class Trouble:
 
     @property
     def no_fault(self) -> bool:
-        """Whether it lies in storage or the worker, not in the trial."""
+        """Whether the storage caused it, and not the trial."""
         return self.kind == "storage"
 
     @property
     def line(self) -> str:
-        """One line that tells like failures apart from others."""
+        """One line by which equal failures can be recognized."""
         first = self.message.strip().splitlines()[0] if self.message.strip() else ""
         return f"{self.type}: {first}"[:500] if self.type else first[:500]
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One answer of a worker. `saved_step` is that of the newest durable checkpoint, `need_ns` the lease wanted beyond the
-    present one; `warming_ns` of the attempt's setup went into the worker itself, and is not needed for another attempt.
-    `from_step` is that of the checkpoint from which it went on (0: none; None: not yet known), `node` where it runs ("": unknown); `leaving`: that is about to be taken away. Of its restore and its closing save, `outage_ns` went into trying again a storage that failed. `machine`: what its
-    cloud says of the machine; empty: nothing yet."""
+    """One message of a worker."""
 
     trial: str
     attempt: int
     state: WorkerState
     meter: Meter
-    reports: tuple[StepReport, ...] = ()
-    checkpoints: tuple[Saved, ...] = ()
-    need_ns: int = 0
-    saved_step: int | None = None
+    reports: tuple[StepReport, ...] = ()  #: New reports since the last message.
+    checkpoints: tuple[Saved, ...] = ()  #: Checkpoints that became durable since the last message.
+    need_ns: int = 0  #: How much longer the worker wants its lease to be.
+    saved_step: int | None = None  #: The step of the newest durable checkpoint.
     trouble: Trouble | None = None
+    #: The part of the setup that prepared the worker itself, and that its next attempt does not need.
     warming_ns: int = 0
-    node: str = ""
-    leaving: bool = False
+    node: str = ""  #: Where the worker runs. Empty: unknown.
+    leaving: bool = False  #: Its node is about to be taken away.
+    #: The checkpoint that the attempt continued from. 0: none. None: not known yet.
     from_step: int | None = None
+    #: The part of the restore and of the closing save that was spent on retries of a storage that failed.
     outage_ns: int = 0
+    #: What the machine's cloud says about it. Empty: nothing yet.
     machine: Mapping[str, str] = field(default_factory=dict)
     usage: Usage | None = None
-    environment: Environment | None = None  #: That of the attempt, in one of its answers.
+    environment: Environment | None = None  #: The attempt's environment, sent in one of its messages.
 
     @classmethod
     def parse(cls, result: Mapping[str, Any]) -> "Progress":
@@ -137,7 +139,9 @@ class Progress:
 
 
 def _text(value: T) -> T:
-    """What user code said, as a database takes it: without lone surrogates (of file names that are no UTF-8) and NULs."""
+    """Return a value of user code as a database accepts it: without NULs and without lone surrogates, which file
+    names that are not UTF-8 contain.
+    """
     if not isinstance(value, str):
         return value
     return value.encode("utf-8", "replace").decode().replace("\0", "")  # type: ignore[return-value]

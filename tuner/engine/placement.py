@@ -1,4 +1,4 @@
-"""Where an attempt is to run, and what that costs: the port through which a loop asks, and simple answers."""
+"""Where an attempt runs and what that costs: the port that a loop asks, and its simple implementations."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,66 +9,72 @@ from tuner.domain.money import Rate
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
 
-# So long an attempt waits for a machine of one kind while there should be one of another.
+# How long an attempt waits for a machine of one kind while another kind should be available.
 PATIENCE_NS = 60 * NS
 EPOCH = Instant(0)
 Taken = Mapping[Offer, int]
-"""How many machines' worth of each kind the job's other attempts have, or wait for."""
+"""How many places of each kind the job's other attempts use or wait for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`offer` None: any machine of the cluster."""
+    """A kind of machine on which an attempt may run, and the rate that it pays there."""
 
-    offer: Offer | None
+    offer: Offer | None  #: None: any machine of the cluster.
     rate: Rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """How a trial stands of which is asked where it is to run. `now` is of a monotonic clock.
-
-    `at` is where its attempt is, None: it has none. One that waits for a machine there has done so for `waited_ns`; None: it runs.
-    `target` is the step up to which it may go now, and `left_ns` the training up to there since its newest checkpoint, None:
-    unknown. `unsaved_ns` of that is done. `left_ns` counts with its slowest steps; from where it is now `least_ns` may do.
-    `changeover_ns` is what a move takes, `time_ns` what is left of the wall clock (None: it has no limit). `in_vain`: so many
-    preemptions in a row brought no newer checkpoint.
-    """
+    """The snapshot of a trial from which placement decides where it runs."""
 
     trial: str
-    now: Instant = EPOCH
+    now: Instant = EPOCH  #: On a monotonic clock.
     taken: Taken = field(default_factory=dict)
-    at: Place | None = None
-    waited_ns: int | None = None
-    target: int | None = None
+    at: Place | None = None  #: Where its attempt runs or waits. None: it has no attempt.
+    waited_ns: int | None = None  #: How long its attempt has waited for a machine. None: it runs.
+    target: int | None = None  #: The step up to which the trial may train now.
+    #: Training left up to `target` since the newest checkpoint, at the pace of slow steps. None: unknown.
     left_ns: int | None = None
-    least_ns: int = 0
-    unsaved_ns: int = 0
-    changeover_ns: int = 0
-    time_ns: int | None = None
-    in_vain: int = 0
+    least_ns: int = 0  #: The least training that may be left from the current step.
+    unsaved_ns: int = 0  #: The part of `left_ns` that is done, but not saved.
+    changeover_ns: int = 0  #: How long a move to another machine takes.
+    time_ns: int | None = None  #: Time left of the wall clock. None: it has no limit.
+    in_vain: int = 0  #: How many preemptions in a row brought no newer checkpoint.
 
     @property
     def runs_at(self) -> Offer | None:
+        """The offer on which the trial's attempt runs. None if it has no attempt or waits for a machine."""
         return self.at.offer if self.at is not None and self.waited_ns is None else None
 
 
 class Placement(Protocol):
-    """Asked by the loop's thread in the midst of a transaction: must answer within milliseconds, and not raise."""
+    """Decide on which kind of machine each attempt runs.
+    The loop's thread calls the methods within a transaction, so they must return within milliseconds and must not
+    raise.
+    """
 
     def choose(self, trial: Standing) -> Sequence[Place]:
-        """For an attempt that begins: where it may run, best first, never empty. The first that the budget allows is taken."""
+        """Return the places at which a new attempt may run, best first and never empty. The loop takes the first that
+        the budget allows.
+        """
 
     def elsewhere(self, trial: Standing) -> Place | None:
-        """For one that waits for a machine, or runs: where it should be instead; None: it stays."""
+        """Return where an attempt that runs, or waits for a machine, should be instead. Return None if it should stay."""
 
     def paid(self, place: Place, paid_ns: int, *, gained_ns: int, now: Instant) -> None:
-        """An attempt ended. Of the time that was paid for, so much was training that need not be done again."""
+        """Take note of an attempt that ended.
+        Args:
+            place: Where the attempt ran.
+            paid_ns: The time that was paid for.
+            gained_ns: The part of it that was training and need not be done again.
+            now: The time, on the same monotonic clock as `Standing.now`.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Anywhere:
-    """Every machine is as good as any other."""
+    """Placement without offers: every machine is as good as any other."""
 
     rate: Rate
 
@@ -84,21 +90,21 @@ class Anywhere:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One that attempts could be placed on now; or, `to_come`, one that the cluster's autoscaler starts once something waits for it."""
+    """A machine on which attempts can be placed."""
 
     labels: Mapping[str, str]
     cpus: float
     gpus: float
-    to_come: bool = False
+    to_come: bool = False  #: It does not exist yet: the autoscaler starts it once something waits for it.
 
     def fits(self, wanted: Resources) -> int:
-        """How many trials of this size it holds."""
+        """Return how many trials of this size the machine holds."""
         by_cpu = int(self.cpus / wanted.cpus + 1e-9)
         return min(by_cpu, int(self.gpus / wanted.gpus + 1e-9)) if wanted.gpus else by_cpu
 
 
 class Places:
-    """The kinds of machines that a job may have, the cheapest first, and how much room there is on each."""
+    """The kinds of machines that a job may use, cheapest first, and the room on each."""
 
     def __init__(
         self, offers: Sequence[Offer], wanted: Resources, machines: Callable[[], Sequence[Machine]]
@@ -111,7 +117,10 @@ class Places:
         return next(place for place in self.all if place.offer == offer)
 
     def room(self, place: Place, taken: Taken, *, now: bool = False) -> int:
-        """For how many more trials of the job; whether other jobs have filled it shows in the wait. `now`: on machines that are there."""
+        """Return how many more trials of the job fit on machines of this kind.
+        Other jobs may use the machines too; this is not known here and shows only as a wait. With `now`, machines
+        that the autoscaler has yet to start are not counted.
+        """
         assert place.offer is not None
         found = [
             one for one in self._machines() if place.offer.is_of(one.labels) and not (now and one.to_come)
@@ -120,8 +129,10 @@ class Places:
 
 
 class CheapestFree:
-    """The cheapest kind of which a machine is there, or may come, that this job has not filled itself. Where none is, the cheapest, for
-    which the attempt waits. One that has yet to come is waited for longer, for `coming_ns`."""
+    """Placement on the cheapest kind of machine that exists, or may be started, and that this job has not filled.
+    If there is none, the cheapest kind is chosen, and the attempt waits. A machine that the autoscaler has yet to
+    start is waited for up to `coming_ns`, which is at least as long as `patience_ns`.
+    """
 
     def __init__(
         self, places: Places, *, patience_ns: int = PATIENCE_NS, coming_ns: int = PATIENCE_NS
@@ -143,7 +154,9 @@ class CheapestFree:
         return self._another(at, trial.taken)
 
     def _another(self, at: Place, taken: Taken) -> Place | None:
-        """The cheapest that is there; or else the next one that may come, so that all have their turn."""
+        """Return the cheapest other kind that has room now. Otherwise return the next kind that may be started, so
+        that each kind gets its turn.
+        """
         others = [place for place in self._places.all if place != at]
         free = next((place for place in others if self._places.room(place, taken, now=True) > 0), None)
         if free is not None:
