@@ -1,6 +1,7 @@
-"""Checkpoints in shared storage: files, then a manifest with their sizes and SHA-256. What has no valid manifest does not exist.
-
-Layout: `<storage>/<project>/<job>/<trial>/step_<8 digits>-a<attempt>/`. In object storage a large file lies in pieces beside.
+"""Checkpoints in shared storage: files, then a manifest with their sizes and SHA-256 digests. Without a valid
+manifest there is no checkpoint.
+Layout: `<storage>/<project>/<job>/<trial>/step_<8 digits>-a<attempt>/`. In object storage the pieces of large files
+are stored next to these directories (`tuner.engine.pieces`).
 """
 
 import contextlib
@@ -19,7 +20,7 @@ from tuner.engine.pieces import PIECE_BYTES, Pieces, pieces_of, put_together
 from tuner.engine.storage import PARTIAL, Storage, is_corrupt
 
 MANIFEST = "MANIFEST.json"
-VERSION = 2  # of the manifest; 1 knew no pieces
+VERSION = 2  # of the manifest; version 1 had no pieces
 READ = (1, 2)
 CHUNK_BYTES = 1 << 20  # of a download
 Read = Callable[[int, int], bytes]
@@ -29,16 +30,19 @@ _PARTIAL = re.compile(re.escape(PARTIAL) + r"step_\d{8}-a(\d+)\.")
 
 
 class CheckpointDamaged(Exception):
-    """A checkpoint's files are not what its manifest says, or it has none that can be believed."""
+    """The checkpoint's files differ from its manifest, or the manifest is invalid."""
 
 
 class CheckpointMissing(FileNotFoundError):
-    """There is no manifest. Of a checkpoint that was durable: it may come, or the storage is not the one that it was."""
+    """There is no manifest.
+    If the checkpoint is known to be durable, the manifest may still become visible, or the storage is not the one
+    that it was written to.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A durable checkpoint, and how long it took to become that."""
+    """A durable checkpoint, and the seconds that it took to publish it."""
 
     step: int
     uri: str
@@ -48,7 +52,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Found:
-    """A directory that may hold a checkpoint; `fetch` tells."""
+    """A directory that may hold a checkpoint. Only `CheckpointStore.fetch` verifies it."""
 
     step: int
     attempt: int
@@ -59,19 +63,22 @@ class Found:
 
 
 class CheckpointStore:
-    """The checkpoints of one job. Raises errors of its storage's own kind where that does not answer."""
+    """The checkpoints of one job. If the storage does not answer, methods raise its own errors."""
 
     def __init__(self, url: str, project: str, job: str) -> None:
         self._storage, self._project, self._job = Storage(url), project, job
         self._pieces: dict[tuple[str, int], Pieces] = {}
 
     def publish(self, trial: str, attempt: int, step: int, source: Path) -> Published:
-        """Makes the files of `source` durable as the trial's checkpoint of `step`; `source` is gone afterwards. Raises
-        FileNotFoundError where there are none."""
+        """Make the files of `source` durable as the trial's checkpoint of `step`. The directory `source` is removed
+        afterwards.
+        Raises:
+            FileNotFoundError: `source` has no files.
+        """
         began = time.monotonic()
         (source / MANIFEST).unlink(
             missing_ok=True
-        )  # of the checkpoint that user code may have made this one from
+        )  # user code may have built this checkpoint from another one
         files = [_describe(source, file) for file in sorted(source.rglob("*")) if file.is_file()]
         if not files:
             raise FileNotFoundError(f"there is nothing to store in {source}")
@@ -100,40 +107,47 @@ class CheckpointStore:
         return self._pieces.setdefault((trial, attempt), new)
 
     def connect(self) -> None:
-        """Asks a storage elsewhere for something, so that the first save does not wait for its client to begin, which takes a second.
-        Whether it answers will be seen then."""
+        """Connect to a remote storage, so that the first save does not wait a second for its client to start. Errors
+        are ignored: the save will see them.
+        """
         if not self._storage.is_local:
             with contextlib.suppress(Exception):  # each kind of storage has errors of its own
                 self._storage.names(self._project, self._job)
 
     def stays_so(self, error: Exception) -> bool:
-        """Whether what it raised will be so for longer than is worth waiting for, as far as can be told."""
+        """Return whether an error of the storage is expected to last too long for retries to help."""
         return self._storage.stays_so(error)
 
     def found(self, trial: str) -> list[Found]:
-        """Newest first."""
+        """Return the directories that may hold a checkpoint of the trial, newest first."""
         return _found(self._storage.names(self._project, self._job, trial))
 
     def has(self, trial: str, found: Found) -> bool:
-        """Whether there is a manifest that can be believed; its files are not looked at."""
+        """Return whether the checkpoint has a valid manifest. Its files are not checked."""
         return self._is_credible(trial, found)
 
     def fetch(self, trial: str, found: Found, into: Path) -> Path:
-        """The verified files on this machine. Raises CheckpointDamaged, and CheckpointMissing where there is no manifest."""
+        """Return a directory on this machine with the verified files of a checkpoint.
+        Files of a remote storage are copied to `into`.
+
+        Raises:
+            CheckpointMissing: There is no manifest.
+            CheckpointDamaged: The files differ from the manifest, or the manifest is invalid.
+        """
         manifest = self._manifest(trial, found)
         try:
             return self._fetch_files(trial, found, manifest, into)
         except CheckpointDamaged:
             if self._storage.is_local:
                 raise
-        return self._fetch_files(trial, found, manifest, into)  # a byte may have turned over on its way here
+        # a byte may have been corrupted during the download
+        return self._fetch_files(trial, found, manifest, into)
 
     def archive(self, trial: str, found: Found) -> "CheckpointArchive":
         """Return a checkpoint as one tar file.
-
         Raises:
             CheckpointMissing: There is no manifest.
-            CheckpointDamaged: The manifest cannot be believed, or a file is missing or has another size.
+            CheckpointDamaged: The manifest is invalid, or a file is missing or has another size.
         """
         manifest, place = self._manifest(trial, found), self._where(trial, found)
         for file in manifest["files"]:
@@ -164,7 +178,11 @@ class CheckpointStore:
         return directory
 
     def _manifest(self, trial: str, found: Found) -> dict[str, Any]:
-        """Raises CheckpointMissing, and CheckpointDamaged for one that cannot be believed."""
+        """Return a checkpoint's manifest.
+        Raises:
+            CheckpointMissing: There is no manifest.
+            CheckpointDamaged: The manifest is invalid.
+        """
         try:
             data = self._storage.read(*self._where(trial, found), MANIFEST)
         except FileNotFoundError as error:
@@ -200,12 +218,27 @@ class CheckpointStore:
     def newest_valid(
         self, trial: str, into: Path, *, at_most: int, expected: Found | None = None, last_try: bool = False
     ) -> tuple[int, Path] | None:
-        """The newest checkpoint up to step `at_most` that is whole, skipping damaged ones; None where there is none. Raises what the
-        storage raises where it does not give one: that may be whole, and who went on from an older one would have it removed.
+        """Return the newest intact checkpoint up to step `at_most`, or None if there is none. Damaged ones are
+        skipped.
+        An error of the storage is raised and not skipped. The checkpoint may be intact, and continuing from an older
+        one would have it removed.
 
-        `expected` is known to be durable, and found though a listing lags behind; raises CheckpointMissing where it has no
-        manifest, and there is no other of its step. With `last_try` it is skipped too, as is what the storage's own checksum does not
-        bear out. It comes before others of its step: where the database was restored from a backup, those may be of another trial.
+        Args:
+            trial: The trial.
+            into: Where the files of a remote storage are copied.
+            at_most: The newest step to consider.
+            expected: A checkpoint that is known to be durable. It is used even if a delayed listing does not show it
+                yet. It comes before others of its step, because after the database was restored from a backup those
+                may be of another trial.
+            last_try: Also skip `expected` if its manifest is missing, and checkpoints that fail the storage's own
+                checksum.
+
+        Returns:
+            The step, and the directory with the files.
+
+        Raises:
+            CheckpointMissing: `expected` has no manifest, there is no other checkpoint of its step, and this is not
+                the last try.
         """
         first: set[Found] = set() if expected is None else {expected}
         others = {found for found in self.found(trial) if found.step <= at_most} - first
@@ -225,9 +258,14 @@ class CheckpointStore:
     def prune(
         self, trial: str, attempt: int, *, newest: int, keep: int, protect: frozenset[int] = frozenset()
     ) -> None:
-        """Removes all but the `keep` newest whole ones up to step `newest`, and those of protected steps. Beyond it lies what
-        an earlier attempt saved whose driver died before it knew; half a checkpoint is left by a worker that died. What
-        later attempts than `attempt` wrote stays, as does what it published as `newest`, whatever can be seen of it."""
+        """Remove the trial's checkpoints except the newest `keep` intact ones up to step `newest`, and those of
+        protected steps.
+        A checkpoint beyond `newest` is removed: an earlier attempt saved it, and its driver died before it learned of
+        it. Partial checkpoints of workers that died are removed too.
+
+        What later attempts than `attempt` wrote stays. The checkpoint that `attempt` published as `newest` stays as
+        well, even if its manifest cannot be seen.
+        """
         names = self._storage.names(self._project, self._job, trial)
         kept: list[Found] = []
         for found in _found(names):
@@ -244,7 +282,7 @@ class CheckpointStore:
             match = _PARTIAL.match(name)
             if match and int(match[1]) < attempt:
                 self._storage.remove(self._project, self._job, trial, name)
-        # A listing that lags behind may hide a checkpoint whose pieces it shows.
+        # A delayed listing may hide a checkpoint but show its pieces.
         if {newest, *protect} - {0} <= {found.step for found in kept}:
             self._prune_pieces(trial, attempt, names, kept)
 
@@ -342,7 +380,7 @@ class CheckpointArchive:
 
 
 def _path_of(file: Mapping[str, Any]) -> Path:
-    """Return the path of a manifest's file. Raises TypeError if it is not a text."""
+    """Return the path of a file in the manifest. Raise TypeError if it is not a string."""
     path = file["path"]
     if not isinstance(path, str):
         raise TypeError(f"a path is a {type(path).__name__}")

@@ -1,9 +1,14 @@
-"""Spot with fallback: `tuner.tuning.placement` asked for each trial of a job, with what is known of the cluster.
+"""Spot machines with fallback to on-demand ones: `tuner.tuning.placement` is applied to each trial of a job, with
+what is known about the cluster.
+A trial falls back to an on-demand machine
 
-A trial falls back to a machine on demand once it has waited for spot for as long as it may, at once where it would not get where
-it was sent before the wall clock ends, and where spot takes it away again and again before anything is saved. It goes
-back once spot is there again and the move pays, and later after each such storm. With a wall clock it begins on demand where
-nothing is known yet of how long a step takes: there might be no time to spare.
+- once it has waited for spot as long as it may,
+- at once if on spot it would not reach its target before the wall clock ends,
+- if spot machines are taken away repeatedly before anything is saved.
+
+It returns to spot once spot is available again and the move pays off. After repeated preemptions it returns later
+each time. If the job has a wall-clock limit and the duration of a step is not known yet, the trial begins on demand,
+because there may be no time to spare.
 """
 
 from collections import defaultdict
@@ -16,32 +21,34 @@ from tuner.engine.placement import EPOCH, CheapestFree, Place, Placement, Places
 from tuner.tuning.placement import Choice, Sight, Terms, choose
 from tuner.tuning.progress_price import HALF_LIFE_NS, Memory
 
-# So many preemptions in a row without a newer checkpoint: the next attempt is to bring one, at whatever price.
+# After this many preemptions in a row without a newer checkpoint, the next attempt must save one at any price.
 STORM = 3
-# On demand after the second storm, and for twice as long after each further one.
+# How long a trial stays on demand after its second series of preemptions. Each further one doubles the time.
 SHELTER_NS = 900 * NS
-# Until a kind that should have been free, and was not, is asked for again; twice as long each time that it was in vain again.
+# How long a kind that should have had room, and had none, counts as full. The time doubles each time it is waited for
+# in vain again.
 FULL_NS = 300 * NS
 UNKNOWN_NS = 1
 
 
 @dataclass(slots=True)
 class Course:
-    """What is remembered of one trial. `terms` are those of its way to the step `target`; `waits_for` is where it was sent last and
-    has not been seen to run yet; `turns`: so often was it sent on where all kinds counted as full; of the `storms` it was in one
-    `rages` still, and until `shelters_until` it avoids spot."""
+    """What is remembered of one trial."""
 
-    target: int | None = None
-    terms: Terms | None = None
-    memory: Memory | None = None
+    target: int | None = None  #: The step that the trial may train to.
+    terms: Terms | None = None  #: The terms of the way to `target`.
+    memory: Memory | None = None  #: The progress of the trial so far.
+    #: The offer on which it was placed last, if it has not been seen to run there yet.
     waits_for: Offer | None = None
-    turns: int = 0
-    storms: int = 0
-    rages: bool = False
-    shelters_until: Instant = EPOCH
+    turns: int = 0  #: How often it was moved on while all kinds counted as full.
+    storms: int = 0  #: How many series of preemptions it had.
+    rages: bool = False  #: Whether it is in such a series now.
+    shelters_until: Instant = EPOCH  #: It avoids spot until this time.
 
     def note_storm(self, in_vain: int, now: Instant) -> None:
-        """A machine or three may be unlucky; who is sent back into the next storm learns to wait."""
+        """Note repeated preemptions, and avoid spot for a while from the second series on.
+        The first series may be bad luck. Each further one doubles the time on demand.
+        """
         begins, self.rages = in_vain >= STORM and not self.rages, in_vain >= STORM
         self.storms += begins
         if begins and self.storms > 1:
@@ -49,18 +56,18 @@ class Course:
 
 
 def placement_of(places: Places, *, patience_ns: int) -> Placement:
-    """For a job that may have these."""
+    """Return the placement for a job that may use these places: with fallback if they include both markets."""
     if {place.offer.market for place in places.all if place.offer} == {"spot", "on_demand"}:
         return SpotWithFallback(places, patience_ns=patience_ns)
     return CheapestFree(places, coming_ns=patience_ns)
 
 
 class SpotWithFallback:
-    """For offers of both markets. It knows what this driver has seen, not what the ones before it saw."""
+    """Placement on offers of both markets. It knows only what this driver has seen, not what earlier drivers saw."""
 
     def __init__(self, places: Places, *, patience_ns: int) -> None:
         self._places, self._patience_ns = places, patience_ns
-        # What is chosen between has the price of a trial in it: machines may be of several sizes.
+        # The offers to choose from have the price of one trial, because machines differ in size.
         self._priced = {
             place.offer: replace(place.offer, price=place.rate.price) for place in places.all if place.offer
         }
@@ -68,7 +75,7 @@ class SpotWithFallback:
         self._offers = tuple(self._place)
         self._courses: defaultdict[str, Course] = defaultdict(Course)
         self._shared = Memory(Instant(0), 0)
-        # Until when a kind counts as full, and for how long it did.
+        # Until when a kind counts as full, and the length of that period.
         self._full: dict[Offer, tuple[Instant, int]] = {}
         self._waited_in_vain = -FULL_NS
 
@@ -98,8 +105,10 @@ class SpotWithFallback:
             self._shared = self._shared.after(offer, now=now, paid_ns=paid_ns, gained_ns=gained_ns)
 
     def _another(self, at: Offer, trial: Standing) -> Offer | None:
-        """Where all kinds count as full, one that waits tries them in turn, each for twice as long as the one before: none may be
-        full any more, and one that has yet to come may take longer than a machine is waited for."""
+        """Return another kind for an attempt that waits although all kinds count as full.
+        The kinds are tried in turn, because a kind may no longer be full. Each is waited for twice as long as the one
+        before, because a machine that has yet to start may take longer than the patience.
+        """
         course = self._courses[trial.trial]
         if trial.waited_ns is None or trial.waited_ns < self._patience_ns << min(course.turns, 10):
             return None
@@ -108,8 +117,10 @@ class SpotWithFallback:
         return self._shared.cheapest(others, trial.now)
 
     def _note_wait(self, at: Offer, trial: Standing) -> None:
-        """A kind is full of which there should be room, as other jobs may have it, once it was waited for in vain; and no more once
-        one that waited has got some of it."""
+        """Note that a kind is full, or no longer full.
+        A kind counts as full if the job waited for it in vain although there should be room: other jobs may use it.
+        It no longer counts as full once an attempt that waited for it runs there.
+        """
         course = self._courses[trial.trial]
         if trial.waited_ns is None:
             if course.waits_for == at:
@@ -119,13 +130,15 @@ class SpotWithFallback:
         course.waits_for = at
         if trial.waited_ns >= self._patience_ns and self._room(at, trial) > 0:
             until, full_ns = self._full.get(at, (trial.now, FULL_NS))
-            # What is on demand may be needed for a deadline.
+            # The period grows for spot only: on-demand machines may be needed for a deadline.
             if at.market == "spot" and at in self._full and trial.now - trial.waited_ns >= until:
                 full_ns *= 2
             self._full[at] = Instant(trial.now + full_ns), full_ns
 
     def _wanted(self, trial: Standing) -> Offer:
-        """The kind to be on, or to wait for. Where a machine on demand is wanted, and the job has filled them all, spot will do."""
+        """Return the kind that the trial should run on or wait for.
+        If an on-demand machine is preferred and the job has filled all of them, spot is used if there is some.
+        """
         found = self._best(trial)
         there = [] if found.market == "spot" or self._room(found, trial) > 0 else self._there(trial)
         return self._shared.cheapest(there, trial.now) or found
@@ -140,16 +153,16 @@ class SpotWithFallback:
         assert course.memory is not None
         if trial.now - course.memory.progressed >= self._patience_ns and trial.runs_at is None:
             self._waited_in_vain = trial.now if choice.why in ("waits", "out of patience") else -FULL_NS
-        # One that has time to spare on demand could wait for spot, too; it keeps what it has.
+        # A trial on demand that has time to spare could also wait for spot, but it keeps its machine.
         if found := choice.offer or self._runs_at(trial):
             return found
-        # What one trial has waited for in vain, the next one need not wait for.
+        # If one trial has waited for spot in vain, the next one need not.
         late = trial.now < self._waited_in_vain + FULL_NS
         return self._cheapest("on_demand" if late else "spot", trial.now)
 
     def _choice(self, course: Course, trial: Standing) -> Choice:
         terms = self._terms_of(course, trial)
-        # Training of which nothing is known is there to be done all the same.
+        # Training of unknown length still has to be done.
         left_ns = max(UNKNOWN_NS, trial.left_ns or 0)
         sight = Sight(
             now=trial.now,
@@ -164,8 +177,10 @@ class SpotWithFallback:
         return choice
 
     def _terms_of(self, course: Course, trial: Standing) -> Terms:
-        """Anew whenever the trial is sent further, and once it is known how long its training takes. What surely cannot be done in
-        time on demand either is not worth its price."""
+        """Return the terms of the trial's way to its target.
+        They are made again when the target changes, and once it is known how long the training takes. There is a
+        deadline only if training on demand can meet it; otherwise on-demand machines are not worth their price.
+        """
         terms = course.terms
         meets = trial.left_ns is not None and trial.time_ns is not None and trial.least_ns <= trial.time_ns
         if terms is None or course.target != trial.target or (meets and terms.deadline is None):
@@ -182,7 +197,9 @@ class SpotWithFallback:
         return terms
 
     def _there(self, trial: Standing) -> list[Offer]:
-        """One that runs is moved to a machine that is there, not to one that might come."""
+        """Return the spot offers with room. A running trial is moved only to machines that exist, not to machines
+        that may be started.
+        """
         runs = trial.at is not None and trial.waited_ns is None
         return [offer for offer in self._of("spot") if self._room(offer, trial, now=runs) > 0]
 

@@ -12,16 +12,18 @@ import fsspec
 
 PROBES = ".probes"
 PARTIAL = ".partial-"  # begins the name of a directory that is not complete yet
-# Whoever calls tries again, and knows for how long. Left alone, botocore would try each request five times, s3fs each of
-# those five times, and a storage that takes connections and never answers would hold a save for half an hour.
+# Callers retry, and know for how long. By default botocore would try each request five times and s3fs each of those
+# five times, so a storage that accepts connections and never answers would hold up a save for half an hour.
 S3_TIMEOUTS = {"connect_timeout": 10, "read_timeout": 30, "retries": {"total_max_attempts": 1}}
 S3_TRIES = 2
-# What a local folder says for long. In a cloud much the same is said in passing.
+# Errors of a local folder that last. A cloud may return similar errors temporarily.
 LASTING = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR}
 
 
 class Storage:
-    """Directories of files under one root. A directory appears whole or not at all, as far as its last file is looked for."""
+    """Directories of files under one root. A reader that looks for a directory's last file first sees all of it or
+    nothing.
+    """
 
     def __init__(self, url: str) -> None:
         self._fs: Any
@@ -39,13 +41,15 @@ class Storage:
         return "/".join((self._root, *parts))
 
     def stays_so(self, error: Exception) -> bool:
-        """Of a folder that is full, refuses access or is not there: trying again for minutes would not help."""
+        """Return whether an error of a local folder will last: the folder is full, refuses access or does not exist.
+        Retrying for minutes would not help then. Errors of remote storage are never considered lasting.
+        """
         if not self.is_local or not isinstance(error, OSError):
             return False
         return error.errno in LASTING or not Path(self._root).is_dir()
 
     def names(self, *parts: str) -> list[str]:
-        """Names in a directory, sorted; none where there is no such directory."""
+        """Return the names in a directory, sorted. Return an empty list if there is no such directory."""
         try:
             found = self._fs.ls(self.path(*parts), detail=False)
         except FileNotFoundError:
@@ -53,23 +57,27 @@ class Storage:
         return sorted(str(name).rstrip("/").rsplit("/", 1)[-1] for name in found)
 
     def read(self, *parts: str) -> bytes:
-        """Raises FileNotFoundError."""
+        """Return the bytes of a file. Raise FileNotFoundError if there is none."""
         self._check_inside(*parts)
         return bytes(self._fs.cat_file(self.path(*parts)))
 
     def read_range(self, start: int, stop: int, *parts: str) -> bytes:
-        """Return the bytes of a file from `start` up to `stop`; fewer if the file ends before. Raises FileNotFoundError."""
+        """Return the bytes of a file from `start` up to `stop`, or fewer if the file ends before. Raise
+        FileNotFoundError if there is none.
+        """
         self._check_inside(*parts)
         return bytes(self._fs.cat_file(self.path(*parts), start=start, end=stop))
 
     def size(self, *parts: str) -> int:
-        """Return the size of a file in bytes. Raises FileNotFoundError."""
+        """Return the size of a file in bytes. Raise FileNotFoundError if there is none."""
         self._check_inside(*parts)
         return int(self._fs.info(self.path(*parts))["size"])
 
     def _check_inside(self, *parts: str) -> None:
-        """User code writes to a folder as the service does, and could leave links there to what others may read. The first two parts,
-        which it does not choose, may be links to another disk. Raises FileNotFoundError."""
+        """Raise FileNotFoundError if a path leads out of its directory through a link.
+        User code can write to the same folder as the service, so it could place links to files of others there. User
+        code does not choose the first two parts of a path, so these may be links to another disk.
+        """
         if self.is_local:
             own, found = (os.path.realpath(self.path(*some)) for some in (parts[:2], parts))
             if found != own and not found.startswith(f"{own}{os.sep}"):
@@ -78,8 +86,15 @@ class Storage:
     def put_directory(
         self, source: Path, last: tuple[str, bytes], *parts: str, without: Collection[str] = ()
     ) -> None:
-        """Puts the files of `source` but those that are stored elsewhere, then the file `last`, whose presence says that the
-        others are complete. `source` is gone afterwards, and untouched where this raises: it can be tried again."""
+        """Store the files of `source`, then the file `last`, which marks the directory as complete.
+        On success `source` is removed. If this raises an error, `source` is unchanged and the call can be repeated.
+
+        Args:
+            source: The directory with the files.
+            last: Name and content of the last file.
+            parts: The path of the new directory.
+            without: Files that are stored elsewhere and skipped here. Remote storage only.
+        """
         name, data = last
         if self.is_local:
             _put_local(source, Path(self.path(*parts)), name, data)
@@ -95,8 +110,9 @@ class Storage:
         shutil.rmtree(source, ignore_errors=True)
 
     def put_file(self, data: bytes, *parts: str, durably: bool = False) -> None:
-        """In the place of the one before, if there is one: who reads sees one or the other. `durably`: it is on the disk when this
-        returns, and a cloud has taken all of it."""
+        """Write a file, replacing an existing one. A reader sees either the old or the new content.
+        With `durably`, the file is on the disk, or remote storage has confirmed its size, when this returns.
+        """
         if not self.is_local:
             self._fs.pipe_file(self.path(*parts), data)
             if durably:
@@ -118,19 +134,19 @@ class Storage:
                 _sync(folder)
 
     def put_files(self, files: Mapping[str, bytes], *parts: str) -> None:
-        """At once, by their names in a directory."""
+        """Write several files of one directory in parallel, by name."""
         targets = {self.path(*parts, name): data for name, data in files.items()}
         self._fs.pipe(targets)
         for target, data in targets.items():
             self._check_size(target, len(data))
 
     def read_files(self, names: Sequence[str], *parts: str) -> dict[str, bytes]:
-        """At once, by their names in a directory. Raises FileNotFoundError."""
+        """Read several files of one directory in parallel, by name. Raise FileNotFoundError if one is missing."""
         paths = {self.path(*parts, name): name for name in names}
         return {paths[path]: bytes(data) for path, data in self._fs.cat(list(paths)).items()}
 
     def probe(self, name: str) -> None:
-        """Writes a small file, reads it back and removes it. Raises what the storage does."""
+        """Write a small file, read it back and remove it. Raise the storage's own error if one of these fails."""
         if self.is_local:
             self._fs.makedirs(self.path(PROBES), exist_ok=True)
         self.put_files({name: name.encode()}, PROBES)
@@ -139,13 +155,16 @@ class Storage:
         self._fs.rm_file(self.path(PROBES, name))
 
     def _check_size(self, target: str, given: int) -> None:
-        """Raises OSError where the storage took less, or more, than it was given."""
+        """Raise OSError if the stored file does not have the size of what was written."""
         stored = int(self._fs.info(target)["size"])
         if stored != given:
             raise OSError(f"{target} has {stored} bytes, of {given} that were written")
 
     def get_directory(self, files: list[str], into: Path, *parts: str) -> Path:
-        """The directory's files on this machine: where they lie already, or copied into `into`. Raises FileNotFoundError."""
+        """Return a directory on this machine with these files: their own one in local storage, or `into`, to which
+        they are copied.
+        Raise FileNotFoundError if a file is missing.
+        """
         if self.is_local:
             for name in files:
                 self._check_inside(*parts, name)
@@ -156,7 +175,7 @@ class Storage:
         return into
 
     def remove(self, *parts: str, first: str = "") -> None:
-        """Removes a directory, the file `first` before the others; what is not there is no error."""
+        """Remove a directory, and the file `first` before the others. A missing directory is no error."""
         for path in ([self.path(*parts, first)] if first else []) + [self.path(*parts)]:
             try:
                 self._fs.rm(path, recursive=True)
@@ -165,13 +184,15 @@ class Storage:
 
 
 def is_corrupt(error: Exception) -> bool:
-    """Whether a cloud's client says that what it was given is not what was stored (botocore's FlexibleChecksumError, gcsfs's
-    ChecksumError: neither need be installed)."""
+    """Return whether a storage client reports that the content it received is not what was stored.
+    This is botocore's FlexibleChecksumError or gcsfs's ChecksumError. They are recognized by name, because neither
+    library need be installed.
+    """
     return any("Checksum" in type(one).__name__ for one in (error, error.__cause__))
 
 
 def _put_local(source: Path, target: Path, last: str, data: bytes) -> None:
-    """Synced, then renamed into place: a reader sees nothing or everything."""
+    """Write and sync all files, then rename the directory into place, so that a reader sees nothing or everything."""
     target.parent.mkdir(parents=True, exist_ok=True)
     beside = target.parent / f"{PARTIAL}{target.name}.{os.getpid()}"
     shutil.rmtree(beside, ignore_errors=True)
@@ -185,7 +206,8 @@ def _put_local(source: Path, target: Path, last: str, data: bytes) -> None:
         beside.rename(target)
         _sync(target.parent)
     except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)  # a full disk should not stay so for what cannot be used
+        # a full disk must not stay full because of an unusable copy
+        shutil.rmtree(beside, ignore_errors=True)
         raise
 
 
@@ -193,7 +215,7 @@ def _link_or_copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, target)
-    except OSError:  # on another file system, or one without links
+    except OSError:  # on another file system, or on one without links
         shutil.copyfile(source, target)
 
 
@@ -202,7 +224,7 @@ def _sync(path: Path) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # what a file system says that cannot sync a folder
+        if error.errno != errno.EINVAL:  # the file system cannot sync a directory
             raise
     finally:
         os.close(handle)
