@@ -1,1 +1,1 @@
-"""Where decisions meet the world."""
+"""The engine: it carries out decisions and records what comes of them."""

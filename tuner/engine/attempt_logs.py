@@ -1,6 +1,7 @@
-"""What a trial's own code printed, kept beside its checkpoints: one file an attempt.
+"""The output of a trial's own code, stored next to its checkpoints in one file per attempt.
 
-Layout: `<storage>/<project>/<job>/<trial>/logs/a<attempt>.log`: a line of JSON that says how much there was, then its head and its tail.
+Layout: `<storage>/<project>/<job>/<trial>/logs/a<attempt>.log`. The file begins with a line of JSON that gives the
+total size. The beginning and the end of the output follow.
 """
 
 import json
@@ -17,17 +18,20 @@ _NAME = re.compile(r"a(\d+)\.log")
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """`total` bytes were printed, of which the first and the last are kept. `complete`: nothing more will come."""
+    """The output of an attempt, of which only the beginning and the end are kept."""
 
-    total: int
+    total: int  #: Bytes printed.
     head: bytes
     tail: bytes
-    complete: bool
-    at_ns: int = 0
+    complete: bool  #: The attempt will print nothing more.
+    at_ns: int = 0  #: When this was written.
 
     def since(self, after: int, limit: int) -> tuple[bytes, int, bytes]:
-        """The last `limit` bytes that are kept of those behind the first `after`: up to a gap, how many bytes are missing there, and
-        what follows. Where there is no gap, all of it follows."""
+        """Return the newest kept output, up to `limit` bytes, that follows the first `after` bytes.
+        Returns:
+            The part before the gap, the number of bytes missing in the gap, and the part after it. Without a gap the
+            first part is empty.
+        """
         tail_at = self.total - len(self.tail)
         gap = tail_at - len(self.head)
         kept, kept_at = (self.tail, tail_at) if gap else (self.head + self.tail, 0)
@@ -38,13 +42,13 @@ class Printed:
 
 
 class TrialLogs:
-    """The logs of one trial. Raises errors of its storage's own kind where that does not answer."""
+    """The logs of one trial. If the storage does not answer, methods raise its own errors."""
 
     def __init__(self, url: str, project: str, job: str, trial: str) -> None:
         self._storage, self._where = Storage(url), (project, job, trial, FOLDER)
 
     def attempts(self) -> list[int]:
-        """Those that have a log, ascending."""
+        """Return the numbers of the attempts that have a log, ascending."""
         found = (_NAME.fullmatch(name) for name in self._storage.names(*self._where))
         return sorted(int(match[1]) for match in found if match)
 
@@ -60,7 +64,10 @@ class TrialLogs:
         self._storage.put_file(data, *self._where, f"a{attempt}.log")
 
     def read(self, attempt: int) -> Printed | None:
-        """None where it printed nothing, so far. Raises ValueError for a file that is no such log."""
+        """Return the log of an attempt, or None if it has printed nothing so far.
+
+        Raise ValueError if the file is not a valid log.
+        """
         try:
             data = self._storage.read(*self._where, f"a{attempt}.log")
         except FileNotFoundError:

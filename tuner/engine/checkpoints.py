@@ -1,7 +1,8 @@
-"""Checkpoints in shared storage: files, then a manifest with their sizes and SHA-256 digests. Without a valid
-manifest there is no checkpoint.
-Layout: `<storage>/<project>/<job>/<trial>/step_<8 digits>-a<attempt>/`. In object storage the pieces of large files
-are stored next to these directories (`tuner.engine.pieces`).
+"""Checkpoints in shared storage: files, then a manifest with their sizes and SHA-256 digests.
+
+Without a valid manifest there is no checkpoint. Layout: `<storage>/<project>/<job>/<trial>/step_<8
+digits>-a<attempt>/`. In object storage the pieces of large files are stored next to these directories
+(`tuner.engine.pieces`).
 """
 
 import contextlib
@@ -35,6 +36,7 @@ class CheckpointDamaged(Exception):
 
 class CheckpointMissing(FileNotFoundError):
     """There is no manifest.
+
     If the checkpoint is known to be durable, the manifest may still become visible, or the storage is not the one
     that it was written to.
     """
@@ -70,10 +72,9 @@ class CheckpointStore:
         self._pieces: dict[tuple[str, int], Pieces] = {}
 
     def publish(self, trial: str, attempt: int, step: int, source: Path) -> Published:
-        """Make the files of `source` durable as the trial's checkpoint of `step`. The directory `source` is removed
-        afterwards.
-        Raises:
-            FileNotFoundError: `source` has no files.
+        """Make the files of `source` durable as the trial's checkpoint of `step`.
+
+        The directory `source` is removed afterwards. Raises: FileNotFoundError: `source` has no files.
         """
         began = time.monotonic()
         (source / MANIFEST).unlink(
@@ -107,8 +108,9 @@ class CheckpointStore:
         return self._pieces.setdefault((trial, attempt), new)
 
     def connect(self) -> None:
-        """Connect to a remote storage, so that the first save does not wait a second for its client to start. Errors
-        are ignored: the save will see them.
+        """Connect to a remote storage, so that the first save does not wait a second for its client to start.
+
+        Errors are ignored: the save will see them.
         """
         if not self._storage.is_local:
             with contextlib.suppress(Exception):  # each kind of storage has errors of its own
@@ -128,6 +130,7 @@ class CheckpointStore:
 
     def fetch(self, trial: str, found: Found, into: Path) -> Path:
         """Return a directory on this machine with the verified files of a checkpoint.
+
         Files of a remote storage are copied to `into`.
 
         Raises:
@@ -145,9 +148,9 @@ class CheckpointStore:
 
     def archive(self, trial: str, found: Found) -> "CheckpointArchive":
         """Return a checkpoint as one tar file.
-        Raises:
-            CheckpointMissing: There is no manifest.
-            CheckpointDamaged: The manifest is invalid, or a file is missing or has another size.
+
+        Raises: CheckpointMissing: There is no manifest. CheckpointDamaged: The manifest is invalid, or a file is
+        missing or has another size.
         """
         manifest, place = self._manifest(trial, found), self._where(trial, found)
         for file in manifest["files"]:
@@ -179,9 +182,8 @@ class CheckpointStore:
 
     def _manifest(self, trial: str, found: Found) -> dict[str, Any]:
         """Return a checkpoint's manifest.
-        Raises:
-            CheckpointMissing: There is no manifest.
-            CheckpointDamaged: The manifest is invalid.
+
+        Raises: CheckpointMissing: There is no manifest. CheckpointDamaged: The manifest is invalid.
         """
         try:
             data = self._storage.read(*self._where(trial, found), MANIFEST)
@@ -218,10 +220,10 @@ class CheckpointStore:
     def newest_valid(
         self, trial: str, into: Path, *, at_most: int, expected: Found | None = None, last_try: bool = False
     ) -> tuple[int, Path] | None:
-        """Return the newest intact checkpoint up to step `at_most`, or None if there is none. Damaged ones are
-        skipped.
-        An error of the storage is raised and not skipped. The checkpoint may be intact, and continuing from an older
-        one would have it removed.
+        """Return the newest intact checkpoint up to step `at_most`, or None if there is none.
+
+        Damaged ones are skipped. An error of the storage is raised and not skipped. The checkpoint may be intact, and
+        continuing from an older one would have it removed.
 
         Args:
             trial: The trial.
@@ -258,8 +260,8 @@ class CheckpointStore:
     def prune(
         self, trial: str, attempt: int, *, newest: int, keep: int, protect: frozenset[int] = frozenset()
     ) -> None:
-        """Remove the trial's checkpoints except the newest `keep` intact ones up to step `newest`, and those of
-        protected steps.
+        """Remove the trial's checkpoints except the newest `keep` intact ones up to step `newest`, and those of protected steps.
+
         A checkpoint beyond `newest` is removed: an earlier attempt saved it, and its driver died before it learned of
         it. Partial checkpoints of workers that died are removed too.
 

@@ -1,4 +1,4 @@
-"""The code of a trainable as one number: what was found out about it holds until the number changes."""
+"""A digest of a trainable's code. What was learned about the trainable is valid while the digest is the same."""
 
 import ast
 import hashlib
@@ -15,10 +15,16 @@ _parsing = threading.Lock()
 
 
 def code_digest(entry: str, roots: Sequence[str]) -> str | None:
-    """SHA-256 over the trainable's module and all modules that it imports, directly or not, from the directories `roots` (where
-    trainables are looked for) or from its own package, and over `tuner.training`. None where its module is not plainly a file.
+    """Return a SHA-256 digest of a trainable's code, or None if its module is not a plain file.
 
-    Nothing is imported. What is imported by name at run time, and data files, are not seen.
+    The digest covers the trainable's module, all modules that it imports directly or indirectly from the directories
+    `roots` or from its own package, and `tuner.training`.
+
+    Nothing is imported. Data files, and modules that are imported by name at run time, are not covered.
+
+    Args:
+        entry: The trainable, as `module:name`.
+        roots: The directories in which trainables are looked for.
     """
     first = entry.partition(":")[0]
     own = first.partition(".")[0]
@@ -40,7 +46,7 @@ def code_digest(entry: str, roots: Sequence[str]) -> str | None:
 
 
 def code_of(spec: JobSpec, roots: Sequence[str]) -> str | None:
-    """The digest of a job's code: of one from a package, that package is all of it, beside `tuner.training`."""
+    """Return the digest of a job's code. For a trainable from a package, it covers that package and `tuner.training`."""
     if spec.package is None:
         return code_digest(spec.trainable, roots)
     return _digest(spec.trainable, {spec.package: b"", **_of_training()})
@@ -68,7 +74,10 @@ def _file_of(module: str, roots: Sequence[str]) -> Path | None:
 
 
 def _imported(source: bytes, module: str, *, is_package: bool) -> Iterator[str]:
-    """Names of modules, and some that are none: of `from a import b`, b may be a module or not. Its own packages first."""
+    """Yield the names of imported modules, the module's own packages first.
+
+    Some of the names may not be modules: in `from a import b`, b can be anything.
+    """
     parts = module.split(".")
     yield from (".".join(parts[:end]) for end in range(1, len(parts)))
     try:
@@ -87,10 +96,11 @@ def _imported(source: bytes, module: str, *, is_package: bool) -> Iterator[str]:
 
 
 def parse(source: bytes) -> ast.Module:
-    """Parse Python source, in one thread at a time. Raises what `ast.parse` does.
+    """Parse Python source, in one thread at a time.
 
-    Python 3.11 raises SystemError ("AST constructor recursion depth mismatch") if another thread parses while a garbage collection
-    interrupts this one (https://github.com/python/cpython/issues/106905).
+    Raise the same errors as `ast.parse`. Python 3.11 raises SystemError ("AST constructor recursion depth mismatch")
+    if another thread parses while a garbage collection interrupts this one
+    (https://github.com/python/cpython/issues/106905).
     """
     with _parsing:
         return ast.parse(source)

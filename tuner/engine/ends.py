@@ -1,4 +1,4 @@
-"""How attempts end: what a worker says, as the record and the decisions have it."""
+"""The outcome of an attempt: a worker's last message, translated for the record and for the decisions."""
 
 from tuner.domain import events as ev
 from tuner.domain.time import Instant
@@ -14,15 +14,18 @@ _ENDS: dict[str, AttemptEnd] = {
     "failed": "failed",
     "preempted": "preempted",
 }
-# What the trial does again from its newest checkpoint, it has lost.
+# Training after the newest checkpoint counts as lost for these outcomes, because the trial does it again.
 DONE_AGAIN: frozenset[AttemptEnd] = frozenset({"paused", "lost", "preempted"})
-# What else befalls a trial where its machine is shut down: a signal to all processes, a disk without room for the last save. If it
-# was the trial's own doing, it happens again elsewhere.
+# Failures that a machine's shutdown also causes: a signal to all processes, or a disk too full for the last save. If
+# the trial itself was the cause, it fails again on another machine.
 _BY_ITS_MACHINE = {"killed", "saving"}
 
 
 def end_of(progress: Progress) -> AttemptEnd:
-    """Of a worker's last word. Trouble with the worker or the storage is not the trial's failure."""
+    """Return the outcome of an attempt from its worker's last message.
+
+    A failure of the worker or of the storage does not count as the trial's failure.
+    """
     if progress.state == "failed" and progress.trouble is not None:
         if progress.leaving and (progress.trouble.no_fault or progress.trouble.kind in _BY_ITS_MACHINE):
             return "preempted"
@@ -32,14 +35,14 @@ def end_of(progress: Progress) -> AttemptEnd:
 
 
 def cause_of(trouble: Trouble | None) -> AttemptCause:
-    """Of an attempt that was lost or failed; a worker that vanished says nothing."""
+    """Return why an attempt was lost or failed. `trouble` is None if the worker vanished."""
     if trouble is None:
         return "worker"
     return next((cause for cause in CAUSES if cause == trouble.kind), "other")
 
 
 def event_of(end: AttemptEnd, at: Instant, trial: str, *, saved: int, reason: str) -> AttemptEvent:
-    """`saved` is the step of the trial's newest checkpoint (0: none)."""
+    """Return the event of an attempt's end. `saved` is the step of the trial's newest checkpoint (0: none)."""
     match end:
         case "completed":
             return ev.Completed(at, trial)

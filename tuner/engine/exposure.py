@@ -1,15 +1,19 @@
-"""What may end an attempt of a job, by what its market is known for and by what happened to the job so far."""
+"""The risks of an attempt, from its market and from what has happened to the job so far."""
 
 from tuner.domain.time import NS
 from tuner.store.losses import Losses
 from tuner.tuning.checkpointing import SPOT_MEAN_NS, Exposure, Hazard, Notices
 
-# The shortest that is promised, in a pod on GKE; Azure and Google give 30 s, AWS two minutes. A worker does not know where it is.
+# The shortest notice of any cloud, that of a pod on GKE. Azure and Google give 30 s, AWS two minutes. A worker does
+# not know which applies.
 NOTICE_NS = 15 * NS
 
 
 def exposure(market: str, seen: Losses) -> Exposure:
-    """`market` is that of the machine. Of a spot market, a worker that was lost without a word is taken for one that was preempted without notice."""
+    """Return the risks of an attempt on a machine of this market.
+
+    On spot, a worker that was lost counts as preempted without notice.
+    """
     preempted, lost = seen.ends.get("preempted", 0), seen.ends.get("lost", 0)
     if market == "on_demand":
         return Exposure(crash=_crashes(seen.held_ns, preempted + lost))
@@ -20,5 +24,8 @@ def exposure(market: str, seen: Losses) -> Exposure:
 
 
 def _crashes(held_ns: int, events: int) -> Hazard:
-    """The guess that machines last for a month has the weight of a month; it is dropped with the first that does not."""
+    """Return the hazard of crashes on demand.
+
+    The prior guess, that a machine lasts a month, has the weight of a month. It is dropped after the first loss.
+    """
     return Hazard(SPOT_MEAN_NS).after(held_ns, events) if events else Hazard.of_crashes().after(held_ns)

@@ -3,7 +3,7 @@ what is known about the cluster.
 A trial falls back to an on-demand machine
 
 - once it has waited for spot as long as it may,
-- at once if on spot it would not reach its target before the wall clock ends,
+- at once if it would otherwise not reach its target before the wall clock ends,
 - if spot machines are taken away repeatedly before anything is saved.
 
 It returns to spot once spot is available again and the move pays off. After repeated preemptions it returns later
@@ -21,7 +21,8 @@ from tuner.engine.placement import EPOCH, CheapestFree, Place, Placement, Places
 from tuner.tuning.placement import Choice, Sight, Terms, choose
 from tuner.tuning.progress_price import HALF_LIFE_NS, Memory
 
-# After this many preemptions in a row without a newer checkpoint, the next attempt must save one at any price.
+# After this many preemptions in a row without a newer checkpoint, the next attempt runs on demand, so that it can
+# save one.
 STORM = 3
 # How long a trial stays on demand after its second series of preemptions. Each further one doubles the time.
 SHELTER_NS = 900 * NS
@@ -47,7 +48,8 @@ class Course:
 
     def note_storm(self, in_vain: int, now: Instant) -> None:
         """Note repeated preemptions, and avoid spot for a while from the second series on.
-        The first series may be bad luck. Each further one doubles the time on demand.
+
+        The first series may be bad luck. Each further one doubles the time on demand, up to `HALF_LIFE_NS`.
         """
         begins, self.rages = in_vain >= STORM and not self.rages, in_vain >= STORM
         self.storms += begins
@@ -106,6 +108,7 @@ class SpotWithFallback:
 
     def _another(self, at: Offer, trial: Standing) -> Offer | None:
         """Return another kind for an attempt that waits although all kinds count as full.
+
         The kinds are tried in turn, because a kind may no longer be full. Each is waited for twice as long as the one
         before, because a machine that has yet to start may take longer than the patience.
         """
@@ -118,6 +121,7 @@ class SpotWithFallback:
 
     def _note_wait(self, at: Offer, trial: Standing) -> None:
         """Note that a kind is full, or no longer full.
+
         A kind counts as full if the job waited for it in vain although there should be room: other jobs may use it.
         It no longer counts as full once an attempt that waited for it runs there.
         """
@@ -137,6 +141,7 @@ class SpotWithFallback:
 
     def _wanted(self, trial: Standing) -> Offer:
         """Return the kind that the trial should run on or wait for.
+
         If an on-demand machine is preferred and the job has filled all of them, spot is used if there is some.
         """
         found = self._best(trial)
@@ -178,6 +183,7 @@ class SpotWithFallback:
 
     def _terms_of(self, course: Course, trial: Standing) -> Terms:
         """Return the terms of the trial's way to its target.
+
         They are made again when the target changes, and once it is known how long the training takes. There is a
         deadline only if training on demand can meet it; otherwise on-demand machines are not worth their price.
         """
@@ -197,8 +203,9 @@ class SpotWithFallback:
         return terms
 
     def _there(self, trial: Standing) -> list[Offer]:
-        """Return the spot offers with room. A running trial is moved only to machines that exist, not to machines
-        that may be started.
+        """Return the spot offers with room.
+
+        A running trial is moved only to machines that exist, not to machines that may be started.
         """
         runs = trial.at is not None and trial.waited_ns is None
         return [offer for offer in self._of("spot") if self._room(offer, trial, now=runs) > 0]

@@ -1,4 +1,4 @@
-"""Trials of a new job that go on where trials of earlier jobs stood."""
+"""Warm start: trials of a new job that continue trials of earlier jobs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,17 +9,20 @@ from tuner.domain.records import Heritage
 from tuner.domain.time import Instant
 from tuner.engine.journal import JournalTx
 
-BEFORE = 0  # the attempt that stands for all that an earlier job did
+BEFORE = 0  # the attempt number of everything that an earlier job did
 
 
 @dataclass(frozen=True)
 class Heirs:
-    """By the number of the trial that goes on; the checkpoints are its own already."""
+    """The earlier trials to continue, by the number of the new trial.
+
+    Their checkpoints are already copied to the new job.
+    """
 
     by_number: Mapping[int, Heritage] = field(default_factory=dict)
 
     def proposal(self, trial: str, at: Instant) -> Suggested | None:
-        """Instead of a sampler's; None: the trial inherits nothing."""
+        """Return the suggestion to continue an earlier trial, or None if this trial continues none."""
         heritage = self.by_number.get(trial_number(trial))
         if heritage is None:
             return None
@@ -28,8 +31,10 @@ class Heirs:
         return Suggested(at, trial, dict(heritage.config), inherited)
 
     def record(self, tx: JournalTx, told: Suggested) -> int:
-        """What was reported and what it cost, as if this job had done it; what this job pays begins behind it. Answers the step
-        from which the trial goes on. Called in the turn that tells of the suggestion, before it does."""
+        """Record the reports and the checkpoint of the earlier trial as if this job had made them, and return the step to continue from.
+
+        This job pays only for what comes after. Called in the same turn as the suggestion, before it is recorded.
+        """
         heritage = self.by_number[trial_number(told.trial)]
         tx.put_trial(told.trial, "pending", at=told.at, config=heritage.config)
         for row in heritage.reports:

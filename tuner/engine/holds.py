@@ -1,4 +1,5 @@
 """The holds of running attempts: money is reserved before work begins.
+
 Each running attempt has a hold that pays for its current lease. When the attempt needs more time, the used part is
 posted and the next hold is placed.
 """
@@ -109,8 +110,8 @@ class Purse:
     def began(
         self, tx: JournalTx, node: str, from_step: int | None, environment: Environment | None = None
     ) -> bool:
-        """Record where the attempt runs, its environment, and the checkpoint that it continued from, as far as its
-        worker knows them.
+        """Record where the attempt runs, its environment, and the checkpoint that it continued from, as far as its worker knows them.
+
         Return True if that checkpoint is older than the one the attempt was given. Then the newer ones are damaged,
         and are forgotten.
         """
@@ -132,6 +133,7 @@ class Purse:
 
     def row_of(self, report: StepReport, value: float | None) -> ReportRow:
         """Return the record of a report.
+
         Its cost and duration are those of reaching the step without interruptions: all training, and the setup of an
         attempt that began from nothing.
         """
@@ -190,6 +192,7 @@ class Wanted:
 
 class Treasury:
     """Place, renew and settle the holds of one job, each at the rate of its attempt's machine.
+
     Each method runs in a transaction of the job's journal, which the caller passes.
     """
 
@@ -212,8 +215,9 @@ class Treasury:
         return None
 
     def extend(self, tx: JournalTx, purse: Purse, wanted: Wanted) -> bool:
-        """Post what the attempt used and hold more. Return False if the budget refuses; the current hold then stays
-        unchanged.
+        """Post what the attempt used and hold more.
+
+        Return False if the budget refuses; the current hold then stays unchanged.
         """
         unused = purse.lease_ns - purse.meter.total_ns
         left = self._left(tx, purse, purse.held - self._used(purse), wanted.at)
@@ -230,6 +234,7 @@ class Treasury:
 
     def reprice(self, tx: JournalTx, purse: Purse, place: Place, at: Instant) -> bool:
         """Have the attempt pay the price of the machine that it was given.
+
         The attempt has been on this machine since its last post. What it used since then is posted at the new price,
         and the rest of its lease is held at that price.
 
@@ -301,6 +306,7 @@ class Treasury:
 
     def limit(self, tx: JournalTx, rate: Rate, wanted: Wanted, *, gpus: bool) -> tuple[Limit, str]:
         """Return the limit that a lease was refused for, and the shared budget that refused it.
+
         The shared budget is "" if the job's own limits refuse the lease. `gpus` says whether the job has a limit of
         GPU-hours.
         """

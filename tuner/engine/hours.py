@@ -1,4 +1,4 @@
-"""How long a job may work still: until its wall clock ends, or its window closes."""
+"""How long a job may still work: until its wall clock ends or its window closes."""
 
 from tuner.domain import events as ev
 from tuner.domain.budget import Budget
@@ -10,7 +10,7 @@ Over = ev.WallClockEnded | ev.WindowClosed
 
 
 class Hours:
-    """`ran_ns`: how long the job was running before now."""
+    """The time limits of one job. `ran_ns` is how long the job was running before now."""
 
     def __init__(self, clock: Clock, ran_ns: int, window: Window | None) -> None:
         self._clock, self._born_ns, self._window = clock, clock.elapsed_ns() - ran_ns, window
@@ -21,28 +21,32 @@ class Hours:
         self._ends_ns = None if limit is None else self._born_ns + limit
 
     def wall_clock_ns(self) -> int | None:
-        """What is left of it; None where it has no limit."""
+        """Return the time left of the wall clock, or None if it has no limit."""
         return None if self._ends_ns is None else self._ends_ns - self._clock.elapsed_ns()
 
     def left_ns(self) -> int | None:
-        """Until the first of the two is over; None: neither will be."""
+        """Return the time left until the wall clock ends or the window closes, or None if there is neither."""
         left = [ns for ns in (self.wall_clock_ns(), self._window_ns()) if ns is not None]
         return min(left, default=None)
 
     def over(self, at: Instant) -> Over | None:
+        """Return the event if the wall clock has ended or the window has closed, else None."""
         wall_clock_ns = self.wall_clock_ns()
         if wall_clock_ns is not None and wall_clock_ns <= 0:
             return ev.WallClockEnded(at)
         return ev.WindowClosed(at) if self._window_ns() == 0 else None
 
     def which(self, limit: ev.Limit) -> ev.Limit:
-        """Of a hold that was refused for want of time: which of the two is in the way."""
+        """Return the limit that refused a hold. If it is the wall clock but the window closes sooner, return "window"."""
         window_ns, wall_clock_ns = self._window_ns(), self.wall_clock_ns()
         sooner = window_ns is not None and (wall_clock_ns is None or window_ns < wall_clock_ns)
         return "window" if limit == "wall_clock" and sooner else limit
 
     def next_opening(self, at: Instant) -> Instant | None:
-        """After the present opening, of which too little may be left; None where the job has no window."""
+        """Return when the window opens after its current opening, or None if the job has no window.
+
+        The current opening is skipped, because too little of it may be left.
+        """
         return None if self._window is None else self._window.opening(self._window.closing(at))
 
     def _window_ns(self) -> int | None:

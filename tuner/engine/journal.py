@@ -1,5 +1,5 @@
-"""The port through which a job's loop records what happens: one transaction per turn, so that nothing is recorded in
-part.
+"""The port through which a job's loop records what happens: one transaction per turn, so that nothing is recorded in part.
+
 Implemented by `tuner.store.journal.SqlJournal` for real jobs and by `tuner.engine.simulated.journal.MemoryJournal`
 for simulated ones. One test suite covers both.
 """
@@ -31,21 +31,24 @@ class JournalTx(Protocol):
         """Record an event and return its sequence number. The numbers of a job start at 1 and have no gaps."""
 
     def hold(self, hold: OpenHold) -> bool:
-        """Place a hold. Return False, and change nothing, if posted + held + cost would exceed the budget.
-        Return True if the same hold exists already.
+        """Place a hold.
+
+        Return False, and change nothing, if posted + held + cost would exceed the budget. Return True if the same
+        hold exists already.
         """
 
     def settle(self, hold_id: str, used: Mapping[CostKind, Cost], *, at: Instant) -> None:
-        """Post what was used, by kind, and release the rest. Settling a settled hold again changes nothing.
-        Raises:
-            ValueError: More was used than was held.
+        """Post what was used, by kind, and release the rest.
+
+        Settling a settled hold again changes nothing. Raises: ValueError: More was used than was held.
         """
 
     def correct(
         self, correction_id: str, *, trial: str, attempt: int, costs: Mapping[CostKind, Cost], at: Instant
     ) -> None:
-        """Move posted cost between kinds, such as from train to lost. The amounts add up to zero. A repeat changes
-        nothing.
+        """Move posted cost between kinds, such as from train to lost.
+
+        The amounts add up to zero. A repeat changes nothing.
         """
 
     def account(self) -> Account:
@@ -53,6 +56,7 @@ class JournalTx(Protocol):
 
     def allowance(self, at: Instant, *, freeing: str = "", freed: Cost = FREE) -> Allowance:
         """Return what may be held at this time.
+
         With `freeing`, return what may be held once this hold is settled and gives back `freed`. A hold that fits the
         result is not refused in the same transaction.
         """
@@ -81,8 +85,9 @@ class JournalTx(Protocol):
         """Create or replace the checkpoint."""
 
     def keep_checkpoints(self, trial: str, *, keep: int, mode: Mode) -> None:
-        """Forget the trial's checkpoints except the newest `keep` and the one of the best reported step. Its worker
-        removes the same ones.
+        """Forget the trial's checkpoints except the newest `keep` and the one of the best reported step.
+
+        Its worker removes the same ones.
         """
 
     def forget_checkpoints(self, trial: str, *, above: int) -> None:
@@ -99,6 +104,7 @@ class JournalTx(Protocol):
         waits_for: str = "",
     ) -> None:
         """Change the job's state.
+
         A job that pauses resumes by itself at `again_at`, or once the shared budget `waits_for` allows more, unless a
         user has requested something else.
 
@@ -108,8 +114,8 @@ class JournalTx(Protocol):
 
     def set_limit(self, budget: Budget) -> None:
         """Set the limit of the account and the budget of the job.
-        Raises:
-            Conflict, BudgetRefused: The limit is below what is posted and held.
+
+        Raises: Conflict, BudgetRefused: The limit is below what is posted and held.
         """
 
 
@@ -127,6 +133,7 @@ class Turn:
 
 class Journal(Protocol):
     """The record of one job, used by one thread.
+
     Every transaction raises `Fenced` if this driver is not the job's current one.
     """
 

@@ -1,7 +1,8 @@
-"""What an attempt landed on: the machine found attached is what is paid for, not the one that was asked for.
+"""The node assignment of an attempt: it pays for the machine that it was given, not for the one that was requested.
 
-It is looked at before any work begins, and again when the machine has said more of itself. One that costs something else is held for
-at its own price before more work. One that the job does not allow, or whose price is not known, ends the attempt at once.
+The machine is checked before any work begins, and again when it has reported more about itself. If it has another
+price, a hold at that price is placed before more work is done. If the job does not allow the machine, or its price is
+not known, the attempt ends at once.
 """
 
 from collections.abc import Callable
@@ -16,23 +17,29 @@ from tuner.engine.journal import JournalTx
 from tuner.engine.placement import Machine, Place
 
 Find = Callable[[Machine], Offer | None]
-"""What a machine is, and costs; None: its price is not known. Must answer within milliseconds, and not raise."""
+"""Return the offer that a machine is, with its price, or None if its price is not known. Must return within
+milliseconds and not raise.
+"""
 
 Verdict = Literal["stays", "refused", "misplaced"]
 
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """`wanted` is what the job asked for. `find` None: every machine is taken for what was asked for."""
+    """The check of assigned machines."""
 
-    wanted: Resources = field(default_factory=Resources)
-    find: Find | None = None
+    wanted: Resources = field(default_factory=Resources)  #: What the job requested.
+    find: Find | None = None  #: None: every machine is taken to be the requested one.
 
     def settle(
         self, tx: JournalTx, treasury: Treasury, purse: Purse, machine: Machine | None, at: Instant
     ) -> Verdict:
-        """Has the attempt pay for the machine that it is on. Refused: the budget does not allow it; misplaced: the job does not, and
-        `purse.misplaced` says why. Then its present hold is all that it may use up."""
+        """Have the attempt pay for the machine that it was given.
+        Returns:
+            "refused" if the budget does not allow the machine. "misplaced" if the job does not allow it or its price
+            is not known; then `purse.misplaced` says why. In both cases the attempt may use no more than its current
+            hold. "stays" otherwise.
+        """
         if machine is None or self.find is None:
             return "stays"
         offer = self.find(machine)
@@ -49,7 +56,10 @@ class Landing:
 
 
 def forbidden(found: Offer, wanted: Resources) -> str | None:
-    """Why a trial that asked for this may not be on such a machine; None: it may. Spot for on demand is cheaper, and allowed."""
+    """Return why a trial that requested `wanted` may not run on this offer, or None if it may.
+
+    Spot instead of on demand is cheaper, and allowed.
+    """
     said = f"a {found.instance_type} {_MARKETS[found.market]} at ${found.price.usd_per_hour:g} an hour"
     if wanted.market == "spot" and found.market != "spot":
         return f"it asked for spot and got {said}"

@@ -1,4 +1,4 @@
-"""What the sampler is told of what happened, live and when a job is rebuilt."""
+"""What the sampler learns from events, while a job runs and when it is rebuilt."""
 
 import math
 
@@ -16,7 +16,10 @@ from tuner.tuning.state import State, TrialRecord
 
 
 class Learner:
-    """Tells the sampler each report, the rungs among them, so that it learns from paused trials too, and each end."""
+    """Pass each report and each end of a trial to the sampler.
+
+    It also learns from paused trials, because reports at rungs are passed on.
+    """
 
     def __init__(self, spec: JobSpec, sampler: Sampler, heirs: Heirs = NO_HEIRS) -> None:
         self._spec = spec
@@ -29,7 +32,7 @@ class Learner:
         self.suggestion_ns = 0
 
     def answer(self, state: State, order: do.Suggest | do.Consult, clock: Clock) -> ev.Suggested | ev.Advised:
-        """What the core asked for; a suggestion is timed."""
+        """Return the event that answers a command of `decide`. Suggestions are timed."""
         if isinstance(order, do.Consult):
             return self.advise(state, order.trial, clock.now())
         began = clock.elapsed_ns()
@@ -38,8 +41,12 @@ class Learner:
         return found
 
     def next(self, state: State, trial: str, at: Instant) -> ev.Suggested | ev.Advised:
-        """For a free worker: a trial that has earned more, or else one that is inherited, a new configuration for `trial`, or nobody where the money is
-        kept to finish the best. What finishes nothing any more is spent on new trials all the same."""
+        """Choose the work for a free worker.
+
+        In this order: a paused trial that has earned more steps; a trial of an earlier job to continue (warm start);
+        a new configuration for `trial`. If the remaining money is reserved to finish the best trials, nothing is
+        chosen. Money that cannot finish anything any more is spent on new trials.
+        """
         promoted = self._earned(state)
         if promoted is not None:
             return ev.Advised(at, promoted.id, go=True)
@@ -54,7 +61,7 @@ class Learner:
         return ev.Suggested(at, trial, self._sampler.suggest(number, step_s))
 
     def advise(self, state: State, trial: str, at: Instant) -> ev.Advised:
-        """Whether a trial that waits at a rung goes on."""
+        """Decide whether a trial that waits at a rung continues."""
         waits = state.trial(trial)
         return ev.Advised(at, trial, go=self._earned(state, waits) is waits)
 
@@ -64,7 +71,10 @@ class Learner:
         return earned(state, self._sampler.forecast(), also)
 
     def learn(self, state: State, event: ev.Event) -> None:
-        """Called after the decision on `event`. A suggestion that was not asked of this sampler is adopted."""
+        """Learn from an event.
+
+        Called after the decision on it. A suggestion that this sampler did not make is adopted.
+        """
         match event:
             case ev.Suggested(_, trial, config):
                 if trial_number(trial) >= self._known:
@@ -84,7 +94,7 @@ class Learner:
                 | ev.Preempted(_, trial)
             ):
                 self._on_end(state, trial_number(trial))
-            case ev.Launched():  # what was about to end when the driver died has ended with it
+            case ev.Launched():  # trials that were about to end when the driver died have ended
                 for number in range(len(state.trials)):
                     self._on_end(state, number)
             case _:
@@ -113,7 +123,10 @@ class Learner:
         self._sampler.finish(number, failed=record.status == "failed")
 
     def _tell(self, record: TrialRecord, step: int, *, at_rung: bool) -> None:
-        """A report may lie beyond the rung that it crossed: of its time, the share up to there."""
+        """Pass a report to the sampler.
+
+        If it lies beyond the rung that it crossed, only the share of its time up to the rung counts.
+        """
         assert record.value is not None
         score = self._spec.objective.score(record.value)
         trained_ns = record.trained_ns * step // record.steps

@@ -1,6 +1,8 @@
-"""The loop of one job. For each event it records the event, decides, records the decision, and then carries it out.
-The same code runs real jobs (`tuner.engine.ray_driver`) and simulated ones (`tuner.engine.simulated`). They differ in
-their journal, world and clock.
+"""The loop of one job.
+
+For each event it records the event, decides, records the decision, and then carries it out. The same code runs real
+jobs (`tuner.engine.ray_driver`) and simulated ones (`tuner.engine.simulated`). They differ in their journal, world
+and clock.
 
 One thread uses the loop. If a turn raises an exception, memory and record may differ: the process must end, and the
 job must be rebuilt from the record (`tuner.engine.recovery`).
@@ -72,8 +74,9 @@ class Loop:
     # Events of the job
 
     def start(self, event: ev.Asked) -> None:
-        """Carry out what the user requested: resume, pause or cancel. Called after recovery, which has recorded
-        `Launched`.
+        """Carry out what the user requested: resume, pause or cancel.
+
+        Called after recovery, which has recorded `Launched`.
         """
         self._hours.limit(self.state.budget)
         self.happened(event)
@@ -97,6 +100,7 @@ class Loop:
 
     def progress(self, progress: Progress) -> None:
         """Handle a message of a worker.
+
         A message of an earlier attempt, or with a lower meter reading than the last one, is outdated and ignored.
         """
         purse = self._purse(progress.trial, progress.attempt)
@@ -120,6 +124,7 @@ class Loop:
 
     def landed(self, trial: str, attempt: int, machine: Machine | None = None) -> int:
         """Note that an attempt has a machine, and return the length of its lease there in nanoseconds.
+
         The machine costs money from now on, so it is recorded for the next driver.
 
         Args:
@@ -140,8 +145,8 @@ class Loop:
         return purse.lease_ns
 
     def relocate(self, trial: str, attempt: int) -> bool:
-        """Move an attempt that waits for a machine to another kind of machine, if the placement prefers one and the
-        budget allows it.
+        """Move an attempt that waits for a machine to another kind of machine, if the placement prefers one and the budget allows it.
+
         The waiting attempt ends without cost, and the trial's next attempt waits for the other kind. Return False if
         the attempt should keep waiting.
         """
@@ -163,6 +168,7 @@ class Loop:
 
     def lost(self, trial: str, attempt: int, reason: str, *, preempted: bool = False, node: str = "") -> None:
         """End an attempt whose worker is known to be dead.
+
         The time since the worker's last message is billed as lost, as far as the lease pays for it.
 
         Args:
@@ -355,6 +361,7 @@ class Loop:
 
     def _keep_going(self, turn: Turn, purse: Purse, progress: Progress) -> None:
         """Renew the lease of a trial if it asks for that, was promoted, or has used half of its lease.
+
         A trial that is about to pause or finish gets its lease renewed too, because it may still be saving. A trial
         that hangs is stopped.
         """
@@ -389,8 +396,9 @@ class Loop:
             self._tell(turn, self._refused(turn, trial, wanted, purse.rate, running=True))
 
     def _reconsider(self, turn: Turn, purse: Purse) -> None:
-        """Pause a trial that should be on another kind of machine, if it can be saved. Its next attempt begins at
-        once.
+        """Pause a trial that should be on another kind of machine, if it can be saved.
+
+        Its next attempt begins at once.
         """
         if may_move(self.state.trial(purse.trial), purse) and purse.trial not in self.stalled:
             purse.moving = self._placement.elsewhere(self._standing(purse.trial))
@@ -406,6 +414,7 @@ class Loop:
 
     def _close(self, turn: Turn, purse: Purse, end: AttemptEnd, reason: str, detail: str = "") -> None:
         """Settle the attempt's money and record its end.
+
         Training that the trial has to do again, or has done again, counts as lost.
         """
         lost = lost_ns(purse, self.saved.get(purse.trial, 0), done_again=end in DONE_AGAIN)

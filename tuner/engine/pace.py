@@ -1,12 +1,13 @@
-"""How long things take, learned from what workers report: how much lease a trial needs to be worth beginning."""
+"""How long things take, learned from workers' reports, and thus how long a lease must be to be useful."""
 
 from dataclasses import dataclass, field
 
 from tuner.domain.cost import CostKind, Meter
 from tuner.tuning.guard import UNKNOWN_NEED_NS
 
-# A trial that trains for so long without a report hangs: so many of the slowest steps seen, or where none was seen, this part
-# of what the budget buys. Never less than the floor. The same for the time around training: setting up, loading, saving.
+# A trial hangs if it trains without a report for this many times the slowest step seen, or, if none was seen, for
+# this part of the time that the budget buys. The floor is the minimum. The same rule applies to setup, loading and
+# saving.
 PATIENCE_TIMES = 20
 PATIENCE_BUDGET = 8
 STEP_FLOOR_NS = 30_000_000_000
@@ -17,18 +18,18 @@ OVERHEAD: tuple[CostKind, ...] = ("setup", "restore", "checkpoint")
 
 @dataclass(slots=True)
 class Pace:
-    """Steps by trial (the slowest of the last few), the fastest and the slowest step of all, and the least and the longest
-    overhead of an attempt.
+    """Durations of steps and of the overhead of attempts.
 
-    For a new trial the least of what was seen is asked for: a lease is only that short when the money ends, where what
-    was too little costs no more than what could not be spent otherwise.
+    A new trial asks for the least that was seen. A lease is that short only when the money runs out, and then a lease
+    that turns out too short only costs what could not be spent otherwise.
     """
 
-    step_ns: dict[str, int] = field(default_factory=dict)
-    fastest_ns: int = 0
-    slowest_ns: int = 0
-    longest_overhead_ns: int = 0
-    least_overhead_ns: int = 0
+    step_ns: dict[str, int] = field(default_factory=dict)  #: The slowest of the last few steps, by trial.
+    fastest_ns: int = 0  #: The fastest step of all trials.
+    slowest_ns: int = 0  #: The slowest step of all trials.
+    longest_overhead_ns: int = 0  #: The longest overhead of an attempt.
+    least_overhead_ns: int = 0  #: The least overhead of an attempt, without warming up the worker.
+    #: What a trial needs after its last lease was too short for one step.
     wanted_ns: dict[str, int] = field(default_factory=dict)
 
     def stepped(self, trial: str, train_ns: int) -> None:
@@ -38,26 +39,37 @@ class Pace:
         self.wanted_ns.pop(trial, None)
 
     def ended(self, trial: str, meter: Meter, *, warming_ns: int, outage_ns: int, starved: bool) -> None:
-        """`starved`: the lease ended before a step did, so that the next attempt needs more for it. What a cold worker took
-        to warm up does not count: it is a hundred times what a warm one takes, and it is warm now. Nor does `outage_ns`, for
-        which it waited until a storage that failed would do again."""
+        """Learn from the end of an attempt.
+        Args:
+            trial: The trial.
+            meter: The last reading.
+            warming_ns: The time in which a cold worker prepared itself. It is not counted for the next attempt: it is
+                a hundred times what a warm worker needs, and the worker is warm now.
+            outage_ns: The time spent waiting for a storage that failed. It is not counted either.
+            starved: The lease ended before a step did, so the next attempt needs more time.
+        """
         overhead = max(0, sum(meter.ns.get(kind, 0) for kind in OVERHEAD) - outage_ns)
         self.longest_overhead_ns = max(overhead, self.longest_overhead_ns)
         overhead -= warming_ns
         trained = meter.ns.get("train", 0)
-        if overhead > 0 and trained:  # else it may have ended in the middle of its setup
+        if overhead > 0 and trained:  # otherwise it may have ended during its setup
             self.least_overhead_ns = min(overhead, self.least_overhead_ns) or overhead
         if starved:
             self.wanted_ns[trial] = self.least_overhead_ns + 2 * trained
 
     def begin_need_ns(self, trial: str) -> int:
+        """Return the shortest useful lease of a new attempt."""
         step = self.step_ns.get(trial, self.fastest_ns)
         known = self.least_overhead_ns + step * 5 // 4 if step else UNKNOWN_NEED_NS
         return max(known, self.wanted_ns.get(trial, 0))
 
     def hangs(self, *, trained_ns: int, overhead_ns: int, buys_ns: int) -> str:
-        """Why a trial with so much time since its last report is taken to hang, or "" where it is not. `buys_ns`: the time of
-        one trial that the whole budget buys. What it waited for a storage that failed is not of it: who waits says so."""
+        """Return why a trial is considered hanging, or "" if it is not.
+        Args:
+            trained_ns: Training time since its last report.
+            overhead_ns: Time of setup, restore and checkpoints since then, without waiting for a storage that failed.
+            buys_ns: The time of one trial that the whole budget buys.
+        """
         for ns, seen, floor, where in (
             (trained_ns, self.slowest_ns, STEP_FLOOR_NS, "training"),
             (overhead_ns, self.longest_overhead_ns, OVERHEAD_FLOOR_NS, "setting up, loading or saving"),
@@ -68,4 +80,5 @@ class Pace:
         return ""
 
     def step_need_ns(self, trial: str) -> int:
+        """Return the time that the trial's next step needs, with a margin."""
         return self.step_ns.get(trial, 0) * 5 // 4

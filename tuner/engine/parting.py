@@ -1,23 +1,29 @@
-"""What a trial does with the time that its machine has left, and when it is tried again after it was preempted in vain.
+"""What a trial does with the time that its machine has left, and when it is retried after preemptions without progress.
 
-The same for a worker (`tuner.engine.worker`) and a simulated one. Pure.
+Used by workers (`tuner.engine.worker`) and simulated ones. Pure functions.
 """
 
 from tuner.domain.time import NS
 
-# Between a durable checkpoint and the machine's end: for a look at the clock that came late, and until the driver knows.
+# Time to keep between the durable checkpoint and the machine's end: the clock may be checked late, and the driver
+# must be notified.
 MARGIN_NS = NS
 PAUSE_NS = NS
 PAUSE_MAX_NS = 60 * NS
 
 
 def in_time(left_ns: int, *, step_ns: int | None, save_ns: int | None) -> bool:
-    """Whether the step in progress is finished first: so much of it is left, a save takes so long, and both fit into the time that
-    the machine has left. Of what is not known (None) nothing better can be said than that it should be tried."""
+    """Return whether the step in progress can be finished before saving.
+
+    Its remaining time and a save must both fit into the time that the machine has left. Unknown durations (None)
+    count as zero.
+    """
     return max(0, step_ns or 0) + (save_ns or 0) + MARGIN_NS <= left_ns
 
 
 def pause_ns(in_vain: int) -> int:
-    """How long to wait before the next attempt, after so many preemptions in a row without a newer checkpoint. The first is
-    followed at once: it came in the middle of a setup or a long step, and means nothing."""
+    """Return how long to wait before the next attempt, in nanoseconds, after `in_vain` preemptions in a row without a newer checkpoint.
+
+    After the first preemption there is no wait: it can happen during a setup or a long step by chance.
+    """
     return 0 if in_vain < 2 else min(PAUSE_MAX_NS, PAUSE_NS << min(in_vain - 2, 10))

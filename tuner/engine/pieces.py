@@ -1,8 +1,12 @@
-"""Large files in object storage, in pieces that are named by what they hold: a piece that is there is not stored again.
+"""Large files in object storage, stored as pieces that are named by their content.
 
-Layout: `<trial>/pieces-a<attempt>-<turn>/<SHA-256>`. Each attempt has pieces of its own, so that one that was taken for dead
-removes none that a later one relies on. Saves take turns: a checkpoint shares no piece with the one before it, so that damage to
-one is not damage to both. A piece goes with the last manifest that names it.
+A piece that exists is not stored again. Layout: `<trial>/pieces-a<attempt>-<turn>/<SHA-256>`.
+
+- Each attempt has its own pieces. An attempt that was wrongly considered dead thus removes no piece that a later one
+  relies on.
+- Consecutive saves use different directories (turns). A checkpoint shares no piece with the one before it, so damage
+  to one is not damage to both.
+- A piece is removed with the last manifest that names it.
 """
 
 import hashlib
@@ -14,29 +18,35 @@ from typing import Any
 from tuner.engine.storage import Storage
 
 PIECE_BYTES = 16 << 20
-AT_ONCE = 4  # in memory, and on their way
+AT_ONCE = 4  # in memory and in transfer
 TURNS = 2
 _FOLDER = re.compile(r"pieces-a(\d+)-\d")
 _NAME = re.compile(r"[0-9a-f]{64}")
 Piece = tuple[str, str]
-"""Folder and name."""
+"""Directory and name."""
 
 
 class Pieces:
-    """Those that one attempt of a trial has stored. One thread."""
+    """The pieces that one attempt of a trial has stored. Used by one thread."""
 
     def __init__(self, storage: Storage, attempt: int, *trial: str) -> None:
-        """`trial`: where its checkpoints lie."""
+        """Prepare to store pieces. `trial` is the path of the trial's checkpoints."""
         self._storage, self._attempt, self._trial = storage, attempt, trial
         self._there: dict[str, set[str]] = {}
         self._turn = 0
 
     def take(self, size_bytes: int) -> bool:
-        """Whether a file of this size is stored in pieces. In a folder none is: there a whole file is linked to, or copied."""
+        """Return whether a file of this size is stored in pieces.
+
+        In local storage none is: a whole file is linked or copied there.
+        """
         return not self._storage.is_local and size_bytes > PIECE_BYTES
 
     def put(self, file: Path) -> dict[str, object]:
-        """Stores what is not there yet; answers what a manifest says of the file's pieces. May be tried again."""
+        """Store the pieces of a file that do not exist yet, and return the entry about them for the manifest.
+
+        May be repeated after an error.
+        """
         folder = f"pieces-a{self._attempt}-{self._turn}"
         names, new = [], dict[str, bytes]()
         with file.open("rb") as handle:
@@ -56,11 +66,11 @@ class Pieces:
         return {}
 
     def next_turn(self) -> None:
-        """A manifest that names what was put is there."""
+        """Use the other directory for the next save. Called once a manifest that names the stored pieces is durable."""
         self._turn = (self._turn + 1) % TURNS
 
     def remove_all_but(self, named: Iterable[Piece], among: Iterable[str]) -> None:
-        """Removes what no manifest names any more, of this attempt and earlier ones; `among` has the trial's directories."""
+        """Remove pieces of this and earlier attempts that are not in `named`. `among` lists the trial's directories."""
         kept = set(named)
         for folder in among:
             match = _FOLDER.fullmatch(folder)
@@ -73,7 +83,10 @@ class Pieces:
 
 
 def pieces_of(file: Mapping[str, Any]) -> list[Piece]:
-    """Of a file in a manifest, in their order; none where it is stored whole. Raises ValueError for what can be no pieces."""
+    """Return the pieces of a file in a manifest, in order, or an empty list if it is stored whole.
+
+    Raise ValueError for invalid names.
+    """
     said = file.get("pieces")
     if said is None:
         return []
@@ -84,7 +97,7 @@ def pieces_of(file: Mapping[str, Any]) -> list[Piece]:
 
 
 def put_together(storage: Storage, pieces: Sequence[Piece], into: Path, *trial: str) -> None:
-    """Raises FileNotFoundError where one is gone."""
+    """Write a file from its pieces. Raise FileNotFoundError if one is missing."""
     into.parent.mkdir(parents=True, exist_ok=True)
     with into.open("wb") as file:
         for start in range(0, len(pieces), AT_ONCE):

@@ -50,13 +50,15 @@ class Standing:
 
 class Placement(Protocol):
     """Decide on which kind of machine each attempt runs.
+
     The loop's thread calls the methods within a transaction, so they must return within milliseconds and must not
     raise.
     """
 
     def choose(self, trial: Standing) -> Sequence[Place]:
-        """Return the places at which a new attempt may run, best first and never empty. The loop takes the first that
-        the budget allows.
+        """Return the places at which a new attempt may run, best first and never empty.
+
+        The loop takes the first that the budget allows.
         """
 
     def elsewhere(self, trial: Standing) -> Place | None:
@@ -118,6 +120,7 @@ class Places:
 
     def room(self, place: Place, taken: Taken, *, now: bool = False) -> int:
         """Return how many more trials of the job fit on machines of this kind.
+
         Other jobs may use the machines too; this is not known here and shows only as a wait. With `now`, machines
         that the autoscaler has yet to start are not counted.
         """
@@ -130,6 +133,7 @@ class Places:
 
 class CheapestFree:
     """Placement on the cheapest kind of machine that exists, or may be started, and that this job has not filled.
+
     If there is none, the cheapest kind is chosen, and the attempt waits. A machine that the autoscaler has yet to
     start is waited for up to `coming_ns`, which is at least as long as `patience_ns`.
     """
@@ -154,8 +158,9 @@ class CheapestFree:
         return self._another(at, trial.taken)
 
     def _another(self, at: Place, taken: Taken) -> Place | None:
-        """Return the cheapest other kind that has room now. Otherwise return the next kind that may be started, so
-        that each kind gets its turn.
+        """Return the cheapest other kind that has room now.
+
+        Otherwise return the next kind that may be started, so that each kind gets its turn.
         """
         others = [place for place in self._places.all if place != at]
         free = next((place for place in others if self._places.room(place, taken, now=True) > 0), None)

@@ -1,8 +1,8 @@
-"""A job rebuilt from its record, after its driver ended in whatever way.
+"""Rebuild a job from its record after its driver ended for any reason.
 
-The recorded events are told again to the core and to the sampler, which gives the state in which the job was; nothing is
-asked of the ledger or of a worker meanwhile. Then what the dead driver left open is closed: its holds are settled, its
-attempts ended as lost.
+The recorded events are replayed to the core and to the sampler, which restores the job's state. Neither the ledger
+nor any worker is asked during the replay. Then everything that the dead driver left open is closed: its holds are
+settled, and its attempts end as lost.
 """
 
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ from tuner.engine.loop import Loop
 from tuner.tuning.decide import decide
 
 Landed = Mapping[tuple[str, int], Instant | None]
-"""Since when attempts have had their machines, by trial and number; None: they wait for one."""
+"""Since when each attempt has had its machine, by trial and number. None: it waits for one."""
 
 
 def recover(loop: Loop, *, died_at: Instant | None, now: Instant) -> None:
-    """Brings a fresh loop to where its job is, and tells it `Launched`.
+    """Bring a new loop to the recorded state of its job, and record `Launched`.
 
-    `died_at` is when the workers of the driver before are known to have stopped, None: now. It only shortens what is
-    billed; their leases bound it in any case.
+    `died_at` is when the workers of the previous driver are known to have stopped; None means now. It only reduces
+    what is billed, because the leases limit it in any case.
     """
     for event in loop.journal.events():
         loop.state, _ = decide(loop.state, event)
@@ -53,10 +53,10 @@ def recover(loop: Loop, *, died_at: Instant | None, now: Instant) -> None:
 
 
 def lost_since(landed: Landed, hold: OpenHold, died_at: Instant) -> dict[CostKind, Cost]:
-    """As `lost_of`, of an attempt that had its machine since then only: before, it waited for one and used nothing."""
+    """Return the loss as `lost_of` does, but only from when the attempt had its machine. Before that it used nothing."""
     since = landed.get(
         (hold.trial, hold.attempt), hold.placed_at
-    )  # what is no attempt waits before its hold is placed
+    )  # a hold without an attempt (the self-test's) is placed once the machine is there
     if since is None:
         return {}
     late_ns = max(0, since - hold.placed_at)
@@ -67,8 +67,11 @@ def lost_since(landed: Landed, hold: OpenHold, died_at: Instant) -> dict[CostKin
 
 
 def lost_of(hold: OpenHold, died_at: Instant) -> dict[CostKind, Cost]:
-    """What a dead worker used since its last post cannot be known: it is taken to have worked until it died, and to have
-    lost that work. Whatever rate the hold was placed at, a part of its time costs that part of it, rounded up."""
+    """Return the cost of what a dead worker used since its last post.
+
+    This cannot be known, so the worker is assumed to have worked until it died and to have lost that work. A part of
+    the hold's time costs the same part of the hold, rounded up, at any rate.
+    """
     whole_ns = hold.ends_at - hold.placed_at
     used_ns = max(0, min(died_at, hold.ends_at) - hold.placed_at)
     if not used_ns:
@@ -79,7 +82,10 @@ def lost_of(hold: OpenHold, died_at: Instant) -> dict[CostKind, Cost]:
 
 
 def _end_attempt(loop: Loop, tx: JournalTx, row: AttemptRow, now: Instant) -> None:
-    """Training after the newest checkpoint has to be done again: its cost moves from train to lost."""
+    """Record the end of an attempt.
+
+    Training after the newest checkpoint has to be done again, so its cost moves from train to lost.
+    """
     trial = loop.state.trial(row.trial)
     kept = max(loop.saved.get(row.trial, 0), row.from_step)
     reached = tx.reached(row.trial, trial.steps) if trial.steps > kept else None

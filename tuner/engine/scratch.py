@@ -1,4 +1,4 @@
-"""Directories of a process on its own machine, which the next such process removes where their owner was killed."""
+"""Temporary directories of a process. If their owner was killed, the next such process removes them."""
 
 import contextlib
 import fcntl
@@ -12,7 +12,7 @@ LOCK = ".owner"
 
 
 class Scratch:
-    """A new empty directory `path`, locked by this process as long as it lives."""
+    """A new empty directory `path`, locked by this process until it ends."""
 
     def __init__(self, kind: str) -> None:
         prefix = f"tuner-{kind}-"
@@ -29,7 +29,7 @@ class Scratch:
 
 
 def wipe(folder: Path) -> None:
-    """Removes it with all that is in it, folders of which user code took its own rights away among them."""
+    """Remove a directory with all its contents, including directories whose permissions user code removed."""
     shutil.rmtree(folder, ignore_errors=True)
     if not folder.exists():
         return
@@ -42,7 +42,7 @@ def wipe(folder: Path) -> None:
 
 
 def anew(folder: Path, *inner: str) -> Path:
-    """An empty folder, in the place of one that may be there, or one within it."""
+    """Create an empty directory in place of an existing one. With `inner`, create and return a directory within it."""
     wipe(folder)
     made = folder.joinpath(*inner)
     made.mkdir(parents=True)
@@ -50,7 +50,7 @@ def anew(folder: Path, *inner: str) -> Path:
 
 
 def _abandoned(folder: Path) -> bool:
-    """One without a lock is just being made."""
+    """Return whether the directory's owner is gone. A directory without a lock file is just being created."""
     with contextlib.suppress(OSError), (folder / LOCK).open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True

@@ -1,4 +1,4 @@
-"""How a trial stands, for whoever says where it is to run: gathered from the state, its attempt, and the pace so far. Pure."""
+"""The snapshot of a trial for placement, made from the state, the trial's attempt and the pace so far. Pure functions."""
 
 import math
 from collections import Counter
@@ -13,9 +13,9 @@ from tuner.engine.placement import Standing
 from tuner.tuning.state import State, TrialRecord
 
 STARTS: tuple[CostKind, ...] = ("setup", "restore")
-# From the order to another machine's worker, where it is new: a process that imports Ray and torch.
+# The start of a worker on another, new machine: a process that imports Ray and torch.
 WORKER_NS = 10 * NS
-DOUBT = 0.5  # of what one step took, when it is taken for all
+DOUBT = 0.5  # relative error of an estimate from a single step
 
 
 def standing(
@@ -54,26 +54,32 @@ def standing(
 
 
 def _left_ns(trial: TrialRecord, steps: int, pace: Pace) -> int | None:
-    """What is thought to be left at most, as an estimate that rises later on could not be made good: by the trial's own steps where
-    it has done some, else by the slowest of all."""
+    """Return the most training time that may be left.
+
+    An estimate that turns out too low could not be made good. It uses the trial's own steps if there are any, else
+    the slowest step of all trials. Return None if nothing is known.
+    """
     if not trial.steps:
         return pace.slowest_ns * max(0, steps) or None
     return round(trial.trained_ns * max(0, steps) * (1 + _doubt(trial.steps))) // trial.steps
 
 
 def _least_ns(state: State, trial: TrialRecord, steps: int) -> int:
-    """Where not even that can be done in time, the deadline is lost."""
+    """Return the least training time that may be left. If even that is too long, the deadline is lost."""
     trained_ns, done = (trial.trained_ns, trial.steps) if trial.steps else (state.trained_ns, state.steps)
     return round(trained_ns * max(0, steps) * (1 - _doubt(trial.steps))) // max(1, done)
 
 
 def _doubt(steps: int) -> float:
-    """By what part the mean of so many steps may be wrong."""
+    """Return the fraction by which the mean of this many steps may be wrong."""
     return DOUBT / math.sqrt(max(1, steps))
 
 
 def _starts_ns(purses: Mapping[str, Purse]) -> int:
-    """What those that run took to begin: nothing else is known of that until the first one ends."""
+    """Return the longest start of the running attempts.
+
+    Nothing else is known about starts until the first attempt ends.
+    """
     return max(
         (sum(purse.meter.ns.get(kind, 0) for kind in STARTS) for purse in purses.values()),
         default=0,
@@ -81,25 +87,30 @@ def _starts_ns(purses: Mapping[str, Purse]) -> int:
 
 
 def may_move(trial: TrialRecord, purse: Purse) -> bool:
-    """Whether its attempt can be ended for the sake of another machine: it goes on there from what it saves here."""
+    """Return whether the attempt can be ended to continue on another machine from what it saves here."""
     under_way = trial.status == "running" and purse.last_step > purse.from_step
     return under_way and trial.resumable and purse.moving is None and not purse.leaving
 
 
 def unsaved_ns(purse: Purse, kept: int) -> int:
-    """Training after the trial's newest checkpoint."""
+    """Return the training time after the trial's newest checkpoint."""
     return max(0, purse.meter.ns.get("train", 0) - purse.trained_ns.get(kept, 0))
 
 
 def lost_ns(purse: Purse, kept: int, *, done_again: bool) -> int:
-    """Of an attempt that ends: training that was done before, and, with `done_again`, that has to be after it."""
+    """Return the training time of an ended attempt that counts as lost.
+
+    This is training that repeated earlier training, and, with `done_again`, training that was not saved.
+    """
     lost = purse.again_ns + (unsaved_ns(purse, kept) if done_again else 0)
     return min(lost, purse.meter.ns.get("train", 0))
 
 
 def _taken(purses: Mapping[str, Purse], name: str) -> Counter[Offer]:
-    """How many of each kind of machine the other trials have, wait for, or move to. What is about to be taken away counts as
-    gone."""
+    """Count, for each kind of machine, the places that the other trials use, wait for or move to.
+
+    Machines about to be taken away do not count.
+    """
     found: Counter[Offer] = Counter()
     for purse in purses.values():
         place = purse.moving or purse.place

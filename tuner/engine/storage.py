@@ -21,8 +21,9 @@ LASTING = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, e
 
 
 class Storage:
-    """Directories of files under one root. A reader that looks for a directory's last file first sees all of it or
-    nothing.
+    """Directories of files under one root.
+
+    A reader that looks for a directory's last file first sees all of it or nothing.
     """
 
     def __init__(self, url: str) -> None:
@@ -42,6 +43,7 @@ class Storage:
 
     def stays_so(self, error: Exception) -> bool:
         """Return whether an error of a local folder will last: the folder is full, refuses access or does not exist.
+
         Retrying for minutes would not help then. Errors of remote storage are never considered lasting.
         """
         if not self.is_local or not isinstance(error, OSError):
@@ -62,8 +64,9 @@ class Storage:
         return bytes(self._fs.cat_file(self.path(*parts)))
 
     def read_range(self, start: int, stop: int, *parts: str) -> bytes:
-        """Return the bytes of a file from `start` up to `stop`, or fewer if the file ends before. Raise
-        FileNotFoundError if there is none.
+        """Return the bytes of a file from `start` up to `stop`, or fewer if the file ends before.
+
+        Raise FileNotFoundError if there is none.
         """
         self._check_inside(*parts)
         return bytes(self._fs.cat_file(self.path(*parts), start=start, end=stop))
@@ -75,6 +78,7 @@ class Storage:
 
     def _check_inside(self, *parts: str) -> None:
         """Raise FileNotFoundError if a path leads out of its directory through a link.
+
         User code can write to the same folder as the service, so it could place links to files of others there. User
         code does not choose the first two parts of a path, so these may be links to another disk.
         """
@@ -87,6 +91,7 @@ class Storage:
         self, source: Path, last: tuple[str, bytes], *parts: str, without: Collection[str] = ()
     ) -> None:
         """Store the files of `source`, then the file `last`, which marks the directory as complete.
+
         On success `source` is removed. If this raises an error, `source` is unchanged and the call can be repeated.
 
         Args:
@@ -110,8 +115,10 @@ class Storage:
         shutil.rmtree(source, ignore_errors=True)
 
     def put_file(self, data: bytes, *parts: str, durably: bool = False) -> None:
-        """Write a file, replacing an existing one. A reader sees either the old or the new content.
-        With `durably`, the file is on the disk, or remote storage has confirmed its size, when this returns.
+        """Write a file, replacing an existing one.
+
+        A reader sees either the old or the new content. With `durably`, the file is on the disk, or remote storage
+        has confirmed its size, when this returns.
         """
         if not self.is_local:
             self._fs.pipe_file(self.path(*parts), data)
@@ -161,9 +168,10 @@ class Storage:
             raise OSError(f"{target} has {stored} bytes, of {given} that were written")
 
     def get_directory(self, files: list[str], into: Path, *parts: str) -> Path:
-        """Return a directory on this machine with these files: their own one in local storage, or `into`, to which
-        they are copied.
-        Raise FileNotFoundError if a file is missing.
+        """Return a directory on this machine that holds these files.
+
+        For local storage this is the stored directory itself. Files of remote storage are copied to `into`. Raise
+        FileNotFoundError if one is missing.
         """
         if self.is_local:
             for name in files:
@@ -185,6 +193,7 @@ class Storage:
 
 def is_corrupt(error: Exception) -> bool:
     """Return whether a storage client reports that the content it received is not what was stored.
+
     This is botocore's FlexibleChecksumError or gcsfs's ChecksumError. They are recognized by name, because neither
     library need be installed.
     """

@@ -1,4 +1,4 @@
-"""What to do about a storage that fails, in words for whoever reads why a trial waited or failed."""
+"""Advice for a storage that fails, for users who read why a trial waited or failed."""
 
 import errno
 
@@ -16,14 +16,14 @@ _SILENT_WORDS = ("timeout", "timed out", "connect", "cannot resolve", "endpoint 
 
 
 def explained(error: BaseException) -> str:
-    """What went wrong, and what to do about it."""
+    """Return the error, and what to do about it."""
     text = f"{type(error).__name__}: {error}"
     advice = _advice(error)
     return f"{text} ({advice})" if advice else text
 
 
 def _advice(error: BaseException) -> str:
-    """Of the error and of what caused it: a client of a cloud wraps the code that its service gave."""
+    """Return advice for an error. Its cause is searched too, because a cloud's client wraps the service's error code."""
     text = f"{error!r} {error.__cause__!r}".lower()
     if getattr(error, "errno", None) in _FULL_ERRNOS or any(word in text for word in _FULL_WORDS):
         return FULL

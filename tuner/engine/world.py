@@ -1,4 +1,4 @@
-"""The ports through which a loop acts: workers, and clocks."""
+"""The ports through which a loop acts: workers and clocks."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,17 +11,16 @@ from tuner.domain.time import Instant
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """An attempt to begin, not before `not_before_ns` of the loop's clock. `restore_step` None: from nothing; `lease_ns` is what is
-    paid for so far; `offer` is what kind of machine it is to run on, None: on any."""
+    """An attempt to begin."""
 
     trial: str
     attempt: int
     config: Config
-    until: int | None
-    lease_ns: int
-    restore_step: int | None
-    not_before_ns: int = 0
-    offer: Offer | None = None
+    until: int | None  #: The step to train to. None: the end.
+    lease_ns: int  #: Time that is paid for so far.
+    restore_step: int | None  #: The checkpoint to continue from. None: none.
+    not_before_ns: int = 0  #: The earliest start, on the loop's monotonic clock.
+    offer: Offer | None = None  #: The kind of machine to run on. None: any.
     job_best: float | None = (
         None  #: The job's best score so far. A worker always saves a step that is better.
     )
@@ -29,22 +28,28 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a job runs under, beside its spec: fixed when its driver starts. `rate` is that of the dearest machine that its trials
-    may be given, which is what the job's decisions count with."""
+    """The conditions of a job beyond its spec, fixed when its driver starts."""
 
     job: str
+    #: The rate of the most expensive machine that the job's trials may be given. Decisions use it.
     rate: Rate
     concurrency: int
-    slice_ns: int
+    slice_ns: int  #: The usual length of a lease.
 
 
 class World(Protocol):
-    """Orders are sent, not waited for; what comes of them arrives at the loop as progress. Must not raise."""
+    """Sends commands to workers without waiting for them.
+
+    Results arrive at the loop as progress. Methods must not raise.
+    """
 
     def begin(self, assignment: Assignment) -> None: ...
 
     def go(self, trial: str, until: int | None, lease_ns: int, job_best: float | None) -> None:
-        """Let an attempt train up to a step. The lease is that of the whole attempt; `job_best` is as in an assignment."""
+        """Let an attempt train up to a step.
+
+        `lease_ns` is the length of the attempt's whole lease; `job_best` is as in an assignment.
+        """
 
     def park(self, trial: str) -> None: ...
 
@@ -56,7 +61,7 @@ class World(Protocol):
 
 class Clock(Protocol):
     def now(self) -> Instant:
-        """Wall clock; may jump, so it dates records and measures nothing."""
+        """Return the wall clock's time. It may jump, so it is used for dates only, never to measure durations."""
 
     def elapsed_ns(self) -> int:
-        """Monotonic."""
+        """Return the time of a monotonic clock."""
