@@ -28,6 +28,7 @@ class Printed:
 
     def since(self, after: int, limit: int) -> tuple[bytes, int, bytes]:
         """Return the newest kept output, up to `limit` bytes, that follows the first `after` bytes.
+
         Returns:
             The part before the gap, the number of bytes missing in the gap, and the part after it. Without a gap the
             first part is empty.

@@ -1,8 +1,9 @@
 """Checkpoints in shared storage: files, then a manifest with their sizes and SHA-256 digests.
 
-Without a valid manifest there is no checkpoint. Layout: `<storage>/<project>/<job>/<trial>/step_<8
-digits>-a<attempt>/`. In object storage the pieces of large files are stored next to these directories
-(`tuner.engine.pieces`).
+Without a valid manifest there is no checkpoint.
+
+Layout: `<storage>/<project>/<job>/<trial>/step_<8 digits>-a<attempt>/`. In object storage the pieces of large files
+are stored next to these directories (`tuner.engine.pieces`).
 """
 
 import contextlib
@@ -74,7 +75,10 @@ class CheckpointStore:
     def publish(self, trial: str, attempt: int, step: int, source: Path) -> Published:
         """Make the files of `source` durable as the trial's checkpoint of `step`.
 
-        The directory `source` is removed afterwards. Raises: FileNotFoundError: `source` has no files.
+        The directory `source` is removed afterwards.
+
+        Raises:
+            FileNotFoundError: `source` has no files.
         """
         began = time.monotonic()
         (source / MANIFEST).unlink(
@@ -149,8 +153,9 @@ class CheckpointStore:
     def archive(self, trial: str, found: Found) -> "CheckpointArchive":
         """Return a checkpoint as one tar file.
 
-        Raises: CheckpointMissing: There is no manifest. CheckpointDamaged: The manifest is invalid, or a file is
-        missing or has another size.
+        Raises:
+            CheckpointMissing: There is no manifest.
+            CheckpointDamaged: The manifest is invalid, or a file is missing or has another size.
         """
         manifest, place = self._manifest(trial, found), self._where(trial, found)
         for file in manifest["files"]:
@@ -183,7 +188,9 @@ class CheckpointStore:
     def _manifest(self, trial: str, found: Found) -> dict[str, Any]:
         """Return a checkpoint's manifest.
 
-        Raises: CheckpointMissing: There is no manifest. CheckpointDamaged: The manifest is invalid.
+        Raises:
+            CheckpointMissing: There is no manifest.
+            CheckpointDamaged: The manifest is invalid.
         """
         try:
             data = self._storage.read(*self._where(trial, found), MANIFEST)
@@ -222,8 +229,10 @@ class CheckpointStore:
     ) -> tuple[int, Path] | None:
         """Return the newest intact checkpoint up to step `at_most`, or None if there is none.
 
-        Damaged ones are skipped. An error of the storage is raised and not skipped. The checkpoint may be intact, and
-        continuing from an older one would have it removed.
+        Damaged ones are skipped.
+
+        An error of the storage is raised and not skipped. The checkpoint may be intact, and continuing from an older
+        one would have it removed.
 
         Args:
             trial: The trial.
@@ -260,7 +269,8 @@ class CheckpointStore:
     def prune(
         self, trial: str, attempt: int, *, newest: int, keep: int, protect: frozenset[int] = frozenset()
     ) -> None:
-        """Remove the trial's checkpoints except the newest `keep` intact ones up to step `newest`, and those of protected steps.
+        """Remove the trial's checkpoints except the newest `keep` intact ones up to step `newest`, and those of
+        protected steps.
 
         A checkpoint beyond `newest` is removed: an earlier attempt saved it, and its driver died before it learned of
         it. Partial checkpoints of workers that died are removed too.

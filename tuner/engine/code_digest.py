@@ -96,11 +96,10 @@ def _imported(source: bytes, module: str, *, is_package: bool) -> Iterator[str]:
 
 
 def parse(source: bytes) -> ast.Module:
-    """Parse Python source, in one thread at a time.
+    """Parse Python source, in one thread at a time. Raise the same errors as `ast.parse`.
 
-    Raise the same errors as `ast.parse`. Python 3.11 raises SystemError ("AST constructor recursion depth mismatch")
-    if another thread parses while a garbage collection interrupts this one
-    (https://github.com/python/cpython/issues/106905).
+    Python 3.11 raises SystemError ("AST constructor recursion depth mismatch") if another thread parses while a
+    garbage collection interrupts this one (https://github.com/python/cpython/issues/106905).
     """
     with _parsing:
         return ast.parse(source)

@@ -1,5 +1,6 @@
 """Spot machines with fallback to on-demand ones: `tuner.tuning.placement` is applied to each trial of a job, with
 what is known about the cluster.
+
 A trial falls back to an on-demand machine
 
 - once it has waited for spot as long as it may,

@@ -110,7 +110,8 @@ class Purse:
     def began(
         self, tx: JournalTx, node: str, from_step: int | None, environment: Environment | None = None
     ) -> bool:
-        """Record where the attempt runs, its environment, and the checkpoint that it continued from, as far as its worker knows them.
+        """Record where the attempt runs, its environment, and the checkpoint that it continued from, as far as its
+        worker knows them.
 
         Return True if that checkpoint is older than the one the attempt was given. Then the newer ones are damaged,
         and are forgotten.
@@ -203,6 +204,7 @@ class Treasury:
         self, tx: JournalTx, trial: str, attempt: int, places: Iterable[Place], wanted: Wanted
     ) -> tuple[Place, int, Cost] | None:
         """Place the first hold of an attempt at the first of these places that the budget allows.
+
         Returns:
             The place, the length of the lease in nanoseconds and the hold, or None if the budget allows none of the
             places.
@@ -264,6 +266,7 @@ class Treasury:
 
     def close(self, tx: JournalTx, purse: Purse, *, lost_ns: int, at: Instant) -> None:
         """Post the rest of the attempt's cost and release what it did not use.
+
         Args:
             tx: The transaction.
             purse: The attempt's money.

@@ -1,4 +1,5 @@
-"""The port through which a job's loop records what happens: one transaction per turn, so that nothing is recorded in part.
+"""The port through which a job's loop records what happens: one transaction per turn, so that nothing is recorded in
+part.
 
 Implemented by `tuner.store.journal.SqlJournal` for real jobs and by `tuner.engine.simulated.journal.MemoryJournal`
 for simulated ones. One test suite covers both.
@@ -31,16 +32,16 @@ class JournalTx(Protocol):
         """Record an event and return its sequence number. The numbers of a job start at 1 and have no gaps."""
 
     def hold(self, hold: OpenHold) -> bool:
-        """Place a hold.
+        """Place a hold. Return False, and change nothing, if posted + held + cost would exceed the budget.
 
-        Return False, and change nothing, if posted + held + cost would exceed the budget. Return True if the same
-        hold exists already.
+        Return True if the same hold exists already.
         """
 
     def settle(self, hold_id: str, used: Mapping[CostKind, Cost], *, at: Instant) -> None:
-        """Post what was used, by kind, and release the rest.
+        """Post what was used, by kind, and release the rest. Settling a settled hold again changes nothing.
 
-        Settling a settled hold again changes nothing. Raises: ValueError: More was used than was held.
+        Raises:
+            ValueError: More was used than was held.
         """
 
     def correct(
@@ -115,7 +116,8 @@ class JournalTx(Protocol):
     def set_limit(self, budget: Budget) -> None:
         """Set the limit of the account and the budget of the job.
 
-        Raises: Conflict, BudgetRefused: The limit is below what is posted and held.
+        Raises:
+            Conflict, BudgetRefused: The limit is below what is posted and held.
         """
 
 

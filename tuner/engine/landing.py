@@ -35,6 +35,7 @@ class Landing:
         self, tx: JournalTx, treasury: Treasury, purse: Purse, machine: Machine | None, at: Instant
     ) -> Verdict:
         """Have the attempt pay for the machine that it was given.
+
         Returns:
             "refused" if the budget does not allow the machine. "misplaced" if the job does not allow it or its price
             is not known; then `purse.misplaced` says why. In both cases the attempt may use no more than its current

@@ -1,8 +1,7 @@
-"""The loop of one job.
+"""The loop of one job. For each event it records the event, decides, records the decision, and then carries it out.
 
-For each event it records the event, decides, records the decision, and then carries it out. The same code runs real
-jobs (`tuner.engine.ray_driver`) and simulated ones (`tuner.engine.simulated`). They differ in their journal, world
-and clock.
+The same code runs real jobs (`tuner.engine.ray_driver`) and simulated ones (`tuner.engine.simulated`). They differ in
+their journal, world and clock.
 
 One thread uses the loop. If a turn raises an exception, memory and record may differ: the process must end, and the
 job must be rebuilt from the record (`tuner.engine.recovery`).
@@ -145,7 +144,8 @@ class Loop:
         return purse.lease_ns
 
     def relocate(self, trial: str, attempt: int) -> bool:
-        """Move an attempt that waits for a machine to another kind of machine, if the placement prefers one and the budget allows it.
+        """Move an attempt that waits for a machine to another kind of machine, if the placement prefers one and the
+        budget allows it.
 
         The waiting attempt ends without cost, and the trial's next attempt waits for the other kind. Return False if
         the attempt should keep waiting.

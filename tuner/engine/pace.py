@@ -40,6 +40,7 @@ class Pace:
 
     def ended(self, trial: str, meter: Meter, *, warming_ns: int, outage_ns: int, starved: bool) -> None:
         """Learn from the end of an attempt.
+
         Args:
             trial: The trial.
             meter: The last reading.
@@ -65,6 +66,7 @@ class Pace:
 
     def hangs(self, *, trained_ns: int, overhead_ns: int, buys_ns: int) -> str:
         """Return why a trial is considered hanging, or "" if it is not.
+
         Args:
             trained_ns: Training time since its last report.
             overhead_ns: Time of setup, restore and checkpoints since then, without waiting for a storage that failed.

@@ -1,4 +1,5 @@
-"""What a trial does with the time that its machine has left, and when it is retried after preemptions without progress.
+"""What a trial does with the time that its machine has left, and when it is retried after preemptions without
+progress.
 
 Used by workers (`tuner.engine.worker`) and simulated ones. Pure functions.
 """
@@ -22,7 +23,8 @@ def in_time(left_ns: int, *, step_ns: int | None, save_ns: int | None) -> bool:
 
 
 def pause_ns(in_vain: int) -> int:
-    """Return how long to wait before the next attempt, in nanoseconds, after `in_vain` preemptions in a row without a newer checkpoint.
+    """Return how long to wait before the next attempt, in nanoseconds, after `in_vain` preemptions in a row without a
+    newer checkpoint.
 
     After the first preemption there is no wait: it can happen during a setup or a long step by chance.
     """

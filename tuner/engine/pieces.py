@@ -1,6 +1,8 @@
 """Large files in object storage, stored as pieces that are named by their content.
 
-A piece that exists is not stored again. Layout: `<trial>/pieces-a<attempt>-<turn>/<SHA-256>`.
+A piece that exists is not stored again.
+
+Layout: `<trial>/pieces-a<attempt>-<turn>/<SHA-256>`.
 
 - Each attempt has its own pieces. An attempt that was wrongly considered dead thus removes no piece that a later one
   relies on.

@@ -66,6 +66,7 @@ class Placement(Protocol):
 
     def paid(self, place: Place, paid_ns: int, *, gained_ns: int, now: Instant) -> None:
         """Take note of an attempt that ended.
+
         Args:
             place: Where the attempt ran.
             paid_ns: The time that was paid for.

@@ -54,10 +54,10 @@ def standing(
 
 
 def _left_ns(trial: TrialRecord, steps: int, pace: Pace) -> int | None:
-    """Return the most training time that may be left.
+    """Return the most training time that may be left. An estimate that turns out too low could not be made good.
 
-    An estimate that turns out too low could not be made good. It uses the trial's own steps if there are any, else
-    the slowest step of all trials. Return None if nothing is known.
+    It uses the trial's own steps if there are any, else the slowest step of all trials. Return None if nothing is
+    known.
     """
     if not trial.steps:
         return pace.slowest_ns * max(0, steps) or None

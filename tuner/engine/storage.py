@@ -115,10 +115,9 @@ class Storage:
         shutil.rmtree(source, ignore_errors=True)
 
     def put_file(self, data: bytes, *parts: str, durably: bool = False) -> None:
-        """Write a file, replacing an existing one.
+        """Write a file, replacing an existing one. A reader sees either the old or the new content.
 
-        A reader sees either the old or the new content. With `durably`, the file is on the disk, or remote storage
-        has confirmed its size, when this returns.
+        With `durably`, the file is on the disk, or remote storage has confirmed its size, when this returns.
         """
         if not self.is_local:
             self._fs.pipe_file(self.path(*parts), data)

@@ -1,6 +1,7 @@
-"""The Ray cluster that jobs run on: a local head that is kept alive, or one that is already there.
+"""The Ray cluster that jobs run on: a local head that is kept alive, or an existing cluster.
 
-Nothing here imports Ray: the service speaks to a cluster over its dashboard's HTTP, and starts a local one as a process.
+Nothing here imports Ray. The service talks to a cluster through its dashboard's HTTP interface, and starts a local
+one as a process.
 """
 
 from tuner.engine.ray_cluster.cluster_file import ClusterFile, KeptCluster, KeptNode

@@ -1,4 +1,4 @@
-"""What a local cluster's keeper tells the other processes of its home: that it is there, and which nodes it keeps."""
+"""The file in which a local cluster's process tells other processes of its home that it runs, and which nodes it has."""
 
 import contextlib
 import fcntl
@@ -15,11 +15,11 @@ LOCK_TIMEOUT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class KeptNode:
-    """`session` marks its processes; `node_id` is Ray's, empty while it starts."""
+    """A node of a local cluster."""
 
     name: str
-    node_id: str
-    session: str
+    node_id: str  #: Ray's id. Empty while the node starts.
+    session: str  #: The mark of its processes.
     market: str
     instance_type: str
     usd_per_hour: float
@@ -30,28 +30,32 @@ class KeptNode:
 
 @dataclass(frozen=True, slots=True)
 class KeptCluster:
-    """`own_head`: the session of the head that was started for this cluster, which has no CPUs; empty where the nodes joined
-    a head that was there."""
+    """A local cluster."""
 
+    #: The session of the head that was started for this cluster, without CPUs. Empty if the nodes joined an existing
+    #: head.
     own_head: str
     nodes: tuple[KeptNode, ...] = ()
 
 
 class ClusterFile:
-    """One of a home. Whoever writes it holds its lock, for as long as the cluster is kept: the system gives the lock back when
-    the process ends, in whatever way."""
+    """The cluster file of a home.
+
+    The process that runs the cluster holds the file's lock and alone writes the file. The system releases the lock
+    however the process ends.
+    """
 
     def __init__(self, home: Path) -> None:
         self._path, self._lock_path = home / "cluster.json", home / "cluster.lock"
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """Meanwhile this process keeps the cluster. Raises Conflict where another one does."""
+        """Hold the lock, and remove the file on exit. Raise Conflict if another process runs a cluster of this home."""
         self._lock_path.parent.mkdir(parents=True, exist_ok=True)
         with self._lock_path.open("a") as file:
             deadline = time.monotonic() + LOCK_TIMEOUT_S
             while not _locked(file.fileno()):
-                # Whoever asks whether the cluster is kept has the lock for a moment.
+                # A process that checks for a cluster holds the lock for a moment.
                 if time.monotonic() > deadline:
                     raise Conflict("a `tuner cluster` of this TUNER_HOME runs already: end it first")
                 time.sleep(0.05)
@@ -66,7 +70,7 @@ class ClusterFile:
         draft.replace(self._path)
 
     def left_behind(self) -> KeptCluster | None:
-        """What the file says, whether or not anybody keeps it still."""
+        """Return the content of the file, even if no process runs the cluster any more."""
         try:
             found = json.loads(self._path.read_text())
             return KeptCluster(found["own_head"], tuple(KeptNode(**node) for node in found["nodes"]))
@@ -74,7 +78,7 @@ class ClusterFile:
             return None
 
     def read(self) -> KeptCluster | None:
-        """None where nobody keeps a cluster."""
+        """Return the cluster that runs now, or None if there is none."""
         found = self.left_behind()
         if found is None:
             return None
@@ -86,7 +90,7 @@ class ClusterFile:
 
 
 def _locked(descriptor: int) -> bool:
-    """Whether this process has the lock now."""
+    """Try to take the lock, and return whether this process has it now."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

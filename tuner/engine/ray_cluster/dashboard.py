@@ -1,4 +1,4 @@
-"""One door to a cluster's dashboard: HTTP with a token, a timeout on everything, one class of error."""
+"""Access to a cluster's dashboard: HTTP with a token, a timeout on every request, and one class of error."""
 
 import os
 from collections.abc import Mapping
@@ -18,21 +18,29 @@ class RayUnavailable(Unavailable):
 
 
 class Dashboard:
-    """Plain HTTP rather than Ray's own client, which has no timeouts, obeys `RAY_ADDRESS` over its arguments, and imports
-    Ray (a second, 100 MB) into the caller. May be shared between threads; starts none. `close()` it when done."""
+    """A connection to a dashboard.
+
+    It uses plain HTTP instead of Ray's own client, which has no timeouts, prefers `RAY_ADDRESS` over its arguments,
+    and imports Ray into the caller (a second, 100 MB). It may be shared between threads, and starts none. Call
+    `close()` when done.
+    """
 
     def __init__(self, url: str, token: str | None, *, timeout_s: float = 10.0) -> None:
         self.url, self.token = url.rstrip("/"), token
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        # The environment's proxies are for the outside world; a cluster is reached directly.
-        # To read the system's certificates takes longer than to ask; without TLS there is nothing to verify.
+        # The environment's proxies are for the internet; a cluster is reached directly. Without TLS nothing is
+        # verified, because reading the system's certificates takes longer than a request.
         verify = self.url.startswith("https:")
         self._http = httpx2.Client(
             base_url=self.url, headers=headers, timeout=timeout_s, trust_env=False, verify=verify
         )
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> httpx2.Response:
-        """Any answer is returned, refusals too; raises RayUnavailable where none comes, or one that the token is to blame for."""
+        """Send a request and return the answer, even if it is an error status.
+
+        Raises:
+            RayUnavailable: There is no answer, or the dashboard refuses the token.
+        """
         try:
             answer = self._http.request(method, path, json=body)
         except httpx2.HTTPError as problem:
@@ -44,10 +52,11 @@ class Dashboard:
         return answer
 
     def get(self, path: str) -> Any:
-        """The JSON at this path; raises RayUnavailable for anything else."""
+        """Return the JSON at this path. Raise RayUnavailable for any other answer."""
         return self.json(self.call("GET", path))
 
     def json(self, answer: httpx2.Response) -> Any:
+        """Return the JSON of an answer. Raise RayUnavailable for an error status or another content."""
         if not answer.is_success:
             raise RayUnavailable(
                 f"{answer.request.url}: status {answer.status_code}: {last_line(answer.text)}"
@@ -58,7 +67,7 @@ class Dashboard:
             raise RayUnavailable(f"{answer.request.url} answers no JSON: {answer.text[:100]!r}") from problem
 
     def answers(self) -> bool:
-        """Whether the dashboard and, behind it, the cluster's control service (GCS) are well."""
+        """Return whether the dashboard and the cluster's control service (GCS) answer."""
         try:
             return self.call("GET", "/api/gcs_healthz").is_success
         except RayUnavailable:
@@ -69,13 +78,16 @@ class Dashboard:
 
 
 def last_line(text: str) -> str:
-    """Ray answers errors with a whole traceback, whose last line says what is wrong."""
+    """Return the last line of an error text. Ray returns whole tracebacks, whose last line is the error itself."""
     return (text.rstrip(" .\n").splitlines() or [""])[-1][:500]
 
 
 def dashboard_url(address: str) -> str:
-    """Where the dashboard of a cluster is, from `TUNER_RAY_ADDRESS`: a URL is taken as it is, of `host:port` or
-    `ray://host:port` the host is, with the dashboard's usual port."""
+    """Return the URL of a cluster's dashboard from `TUNER_RAY_ADDRESS`.
+
+    A URL is used unchanged. For `host:port` and `ray://host:port` only the host is used, with the dashboard's default
+    port.
+    """
     if address.startswith(("http://", "https://")):
         return address.rstrip("/")
     host = urlsplit(address if "://" in address else f"//{address}").hostname
@@ -85,7 +97,9 @@ def dashboard_url(address: str) -> str:
 
 
 def cluster_token(environment: Mapping[str, str] = os.environ) -> str | None:
-    """The token for a cluster that somebody else keeps, from where Ray itself looks for it; None where there is none."""
+    """Return the token of an external cluster, from the places where Ray itself looks for it, or None if there is
+    none.
+    """
     if token := environment.get("RAY_AUTH_TOKEN"):
         return token
     path = Path(environment.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token").expanduser()

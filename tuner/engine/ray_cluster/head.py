@@ -1,8 +1,8 @@
-"""A local Ray head, started for the service and found again by the next one.
+"""A local Ray head. The service starts it, and the next service process finds it again.
 
-    find_or_start() ──▶ state file: a head of ours that answers? ──yes──▶ that one
+    find_or_start() ──▶ state file: a head of this home that answers? ──yes──▶ use it
                                      │ no
-                                     └──▶ kill what is left of its session, start anew
+                                     └──▶ kill what is left of its session, start a new one
 
 The head outlives the process that started it, so that a restart of the service interrupts no job.
 """
@@ -30,42 +30,51 @@ from tuner.engine.ray_cluster.nodes import Node, nodes
 from tuner.engine.ray_cluster.processes import kill_marked, mark_of
 
 START_TIMEOUT_S = 90.0
-BUSY_S = 60.0  # for which a head that lives may leave requests unanswered
+BUSY_S = 60.0  # how long a head with living processes may leave requests unanswered
 STOP_TIMEOUT_S = 20.0
-# The processes without which a head is none: its control service, its scheduler, its HTTP.
+# The processes that a head needs: its control service, its scheduler and its HTTP interface.
 _PARTS = ("gcs_server", "raylet", "dashboard.py")
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A head as its state file has it. `pids`: `ray start` itself and its parts; empty while it starts."""
+    """A head as its state file describes it."""
 
     session: str
     address: str
     dashboard_url: str
-    pids: tuple[int, ...] = ()
+    pids: tuple[int, ...] = ()  #: `ray start` itself and its parts. Empty while the head starts.
 
     def lives(self) -> bool:
-        """Whether all its processes do. Takes some 0.3 ms, asks nobody over the network."""
+        """Return whether all processes of the head are alive. Takes about 0.3 ms and uses no network."""
         return bool(self.pids) and all(mark_of(pid) == self.session for pid in self.pids)
 
 
 class LocalHead:
-    """Keeps one head for a `home` directory. Methods may be called from any thread; a lock file keeps two processes from
-    starting a head each."""
+    """The one head of a `home` directory.
+
+    Methods may be called from any thread. A lock file keeps two processes from starting a head each.
+    """
 
     def __init__(
         self, home: Path, *, cpus: int | None = None, gpus: int | None = None, ports: range | None = None
     ) -> None:
-        """`cpus` and `gpus` are logical, None: what the machine has. `ports`: where to look for free ones, None: anywhere."""
+        """Prepare to find or start a head.
+
+        Args:
+            home: The directory of the state, log and token files.
+            cpus: Logical CPUs of the head's node. None: those of the machine.
+            gpus: Logical GPUs of the head's node. None: those of the machine.
+            ports: Where to look for free ports. None: the usual range.
+        """
         self._home, self._cpus, self._gpus, self._ports = home.absolute(), cpus, gpus, ports
         self._cluster = ClusterFile(self._home)
         self._state_path = self._home / "ray.json"
         self._log_path = self._home / "ray.log"
         self.token_path = self._home / "ray_token"
         self.tag = hashlib.sha256(f"{os.getuid()}:{self._home}".encode()).hexdigest()[:8]
-        # Ray makes its temporary directory open to everybody, so it lies in one that is not. Both names are short, because Ray
-        # puts sockets below them, whose paths may have 107 bytes.
+        # Ray makes its temporary directory accessible to everybody, so a private directory contains it. Both names
+        # are short, because Ray creates sockets below them and the path of a socket may have at most 107 bytes.
         self._private_dir = Path(f"/tmp/tuner-{self.tag}")
         self.temp_dir = self._private_dir / "ray"
         self._head: Head | None = None
@@ -73,7 +82,10 @@ class LocalHead:
 
     @property
     def token(self) -> str:
-        """Made on the first use; only the owner can read it. Whoever has it can run anything on the cluster."""
+        """The cluster's token, created on first use.
+
+        Only the owner can read it. It allows running anything on the cluster.
+        """
         with contextlib.suppress(FileExistsError):
             descriptor = os.open(self.token_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "w") as file:
@@ -81,11 +93,15 @@ class LocalHead:
         return self.token_path.read_text()
 
     def dashboard(self, head: Head) -> Dashboard:
-        """A new connection to the head's HTTP; the caller closes it."""
+        """Return a new connection to the head's HTTP interface. The caller closes it."""
         return Dashboard(head.dashboard_url, self.token)
 
     def find_or_start(self, *, timeout_s: float = START_TIMEOUT_S) -> Head:
-        """The head of this home that answers; blocks for the seconds of a start where there is none. Raises RayUnavailable."""
+        """Return the head of this home. Start one, which takes seconds, if none answers.
+
+        Raises:
+            RayUnavailable: The head did not start.
+        """
         self._home.mkdir(parents=True, exist_ok=True)
         with self._locked():
             found = self._read_state()
@@ -96,19 +112,25 @@ class LocalHead:
             try:
                 return self._start(deadline)
             except RayUnavailable:
-                # Somebody may have taken one of the ports that were free; the next ones are others.
+                # Another process may have taken one of the free ports. The next try uses other ports.
                 if time.monotonic() > deadline:
                     raise
             return self._start(deadline)
 
     def alive(self) -> bool:
-        """Whether the head that was found or started last has all its processes. Cheap enough for every second."""
+        """Return whether all processes of the head that was found or started last are alive.
+
+        Cheap enough to call every second.
+        """
         if self._process is not None:
             self._process.poll()
         return self._head is not None and self._head.lives()
 
     def stop(self, *, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """Ends the head of this home, whoever started it, with all that runs on it, and removes what it left in /tmp."""
+        """End the head of this home with everything that runs on it, and remove its files in /tmp.
+
+        It does not matter which process started it.
+        """
         if not self._home.is_dir():
             return
         with self._locked():
@@ -120,24 +142,33 @@ class LocalHead:
             self._head = None
 
     def found(self) -> Head | None:
-        """The head of this home that lives, if any; whether it answers is not asked."""
+        """Return the head of this home if its processes are alive. It is not asked whether it answers."""
         state = self._read_state()
         return state if state is not None and state.lives() else None
 
     def is_for_a_cluster(self) -> bool:
-        """Whether it was started for a cluster that is kept now, and is its keeper's to end."""
+        """Return whether the head was started for a local cluster that is running now.
+
+        That cluster's process ends the head.
+        """
         kept = self._cluster.read()
         return kept is not None and bool(kept.own_head)
 
     def local_resources(self) -> Node:
-        """What the head's node has to give. Raises RayUnavailable."""
+        """Return the resources of the head's node.
+
+        Start the head if necessary. Raise RayUnavailable if it does not answer.
+        """
         head = self._head or self.find_or_start()
         with contextlib.closing(self.dashboard(head)) as dashboard:
             return next(node for node in nodes(dashboard) if node.is_head)
 
     def _answers(self, head: Head) -> bool:
-        """Return whether a head answers. One whose processes all live is asked for up to `BUSY_S`: on a busy machine an answer
-        takes longer than a request may, and replacing the head would kill every job on it."""
+        """Return whether a head answers.
+
+        While all its processes are alive, it is asked again for up to `BUSY_S`: on a busy machine an answer can take
+        longer than the timeout of a request, and replacing the head would kill every job on it.
+        """
         deadline = time.monotonic() + BUSY_S
         with contextlib.closing(self.dashboard(head)) as dashboard:
             while not _ready(dashboard):
@@ -150,7 +181,7 @@ class LocalHead:
         self._clear()
         self._make_temp_dir()
         _ = self.token
-        # Beside nodes that were started to have the jobs, the head has none.
+        # If there are nodes for the jobs, the head offers no CPUs and GPUs of its own.
         counts = (0, 0) if self.is_for_a_cluster() else (self._cpus, self._gpus)
         launch = Launch(
             session=f"{self.tag}-{secrets.token_hex(8)}",
@@ -161,7 +192,7 @@ class LocalHead:
             gpus=counts[1],
         )
         head = Head(launch.session, launch.address, launch.dashboard_url)
-        # Written first, so that whoever comes after a crash of this process knows what to clear away.
+        # Written first, so that after a crash of this process the next one knows what to remove.
         self._write_state(head)
         with self._log_path.open("wb") as log:
             process = subprocess.Popen(
@@ -192,7 +223,10 @@ class LocalHead:
                 time.sleep(0.05)
 
     def _clear(self, *, keep_logs: bool = True) -> None:
-        """Leaves nothing of the home's former sessions but, in `home`, the logs that may tell why the last one died."""
+        """Kill and remove everything that is left of earlier sessions of this home.
+
+        With `keep_logs`, the logs of the last session are kept in `home`, because they may show why it died.
+        """
         kill_marked(f"{self.tag}-")
         if self._process is not None:
             self._process.wait()
@@ -240,7 +274,7 @@ class LocalHead:
 
 
 def _terminate(pid: int, timeout_s: float) -> None:
-    """SIGTERM to `ray start` alone: it ends its parts itself, and hangs where its whole group gets one."""
+    """Send SIGTERM to `ray start` alone. It ends its own parts, and hangs if its whole process group gets the signal."""
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
         process.send_signal(signal.SIGTERM)
@@ -248,7 +282,7 @@ def _terminate(pid: int, timeout_s: float) -> None:
 
 
 def _ready(dashboard: Dashboard) -> bool:
-    """GCS and dashboard answer, and the raylet has registered its node."""
+    """Return whether the GCS and the dashboard answer and the raylet has registered its node."""
     try:
         return dashboard.answers() and any(node.alive for node in nodes(dashboard))
     except RayUnavailable:
@@ -256,7 +290,7 @@ def _ready(dashboard: Dashboard) -> bool:
 
 
 def _parts(pid: int) -> list[int]:
-    """Process ids of the head's parts; raises RayUnavailable where one is missing already."""
+    """Return the process ids of the head's parts. Raise RayUnavailable if one is missing already."""
     with contextlib.suppress(psutil.Error):
         commands = {child.pid: child.cmdline()[:3] for child in psutil.Process(pid).children()}
         found = [pid for pid, words in commands.items() if any(word.endswith(_PARTS) for word in words)]

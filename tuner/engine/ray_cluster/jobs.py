@@ -1,4 +1,4 @@
-"""Ray Jobs: one driver process a tuning job, submitted as often as one likes and started once."""
+"""Ray Jobs: one driver process per tuning job. A submission can be repeated, and the job is started only once."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -20,7 +20,7 @@ _STATUS: dict[str, JobStatus] = {
 
 
 class RayJobs:
-    """The Jobs API. A status is a hint and no truth: Ray forgets all jobs when its head ends."""
+    """Ray's Jobs API. A status is only a hint: Ray forgets all jobs when its head ends."""
 
     def __init__(self, dashboard: Dashboard) -> None:
         self._dashboard = dashboard
@@ -33,9 +33,17 @@ class RayJobs:
         env: Mapping[str, str],
         metadata: Mapping[str, str] | None = None,
     ) -> bool:
-        """False where there was a job of this id already. Begin `entrypoint` with `exec`, so that signals reach it and
-        no shell. `env` is shown in the dashboard: no secrets. Raises RayUnavailable; then the job may exist or not, and
-        asking again is safe."""
+        """Submit a job. Return False if a job with this id exists already.
+
+        Args:
+            submission_id: The job's id.
+            entrypoint: The command. Begin it with `exec`, so that signals reach the command and not a shell.
+            env: Environment variables. The dashboard shows them, so they must not contain secrets.
+            metadata: Texts that the dashboard shows.
+
+        Raises:
+            RayUnavailable: It is not known whether the job was submitted. Submitting it again is safe.
+        """
         body = {
             "submission_id": submission_id,
             "entrypoint": entrypoint,
@@ -43,32 +51,35 @@ class RayJobs:
             "metadata": dict(metadata or {}),
         }
         answer = self._dashboard.call("POST", "/api/jobs/", body)
-        # The dashboard passes on its agent's refusal as an error of its own (500).
+        # The dashboard returns its agent's refusal as an error of its own (500).
         if not answer.is_success and f"Job with submission_id {submission_id} already exists" in answer.text:
             return False
         self._dashboard.json(answer)
         return True
 
     def status(self, submission_id: str) -> JobStatus:
-        """ "unknown" where the cluster answers and has no such job."""
+        """Return the job's status, or "unknown" if the cluster has no such job."""
         return _STATUS.get(str(self._info(submission_id).get("status")), "unknown")
 
     def message(self, submission_id: str) -> str:
-        """Why a job failed, in Ray's words; empty where it says nothing."""
+        """Return Ray's message on why a job failed, or "" if there is none."""
         return str(self._info(submission_id).get("message") or "")
 
     def stop(self, submission_id: str) -> bool:
-        """Has Ray end the driver, with SIGTERM and soon after with SIGKILL; returns at once. False where there was nothing to stop."""
+        """Have Ray end the driver with SIGTERM, and soon after with SIGKILL.
+
+        Does not wait. Return False if there was nothing to stop.
+        """
         answer = self._dashboard.call("POST", f"{_path(submission_id)}/stop", {})
         return answer.status_code != 404 and bool(self._dashboard.json(answer).get("stopped"))
 
     def logs(self, submission_id: str) -> str:
-        """All that the driver printed; empty where the job is unknown."""
+        """Return all output of the driver, or "" if the job is unknown."""
         answer = self._dashboard.call("GET", f"{_path(submission_id)}/logs")
         return "" if answer.status_code == 404 else str(self._dashboard.json(answer).get("logs") or "")
 
     def delete(self, submission_id: str) -> bool:
-        """Has Ray forget a job that ended; False where there is none. Raises RayUnavailable while it runs."""
+        """Have Ray forget a job that ended. Return False if there is none. Raise RayUnavailable while it runs."""
         answer = self._dashboard.call("DELETE", _path(submission_id))
         return answer.status_code != 404 and bool(self._dashboard.json(answer).get("deleted"))
 

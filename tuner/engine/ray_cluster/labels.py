@@ -1,4 +1,4 @@
-"""What a node of a cluster says of itself in its labels: its market, its kind, its price."""
+"""What a node's labels say about it: its market, its machine type and its price."""
 
 from collections.abc import Mapping
 from decimal import ROUND_CEILING, Decimal, InvalidOperation
@@ -9,21 +9,24 @@ MARKET = "ray.io/market-type"
 PRICE = "usd-per-hour"
 INSTANCE_TYPE = ("node.kubernetes.io/instance-type", "ray.io/instance-type", "instance-type")
 REGION = ("topology.kubernetes.io/region", "ray.io/availability-region", "ray.io/region", "region")
-# The id first: AWS shuffles the letters of zones between accounts.
+# The id comes first, because AWS maps zone names differently in each account.
 ZONE = ("topology.k8s.aws/zone-id", "topology.kubernetes.io/zone", "ray.io/availability-zone", "zone")
 LOCAL = "local"
-# Ray's word for each market of ours.
+# Ray's name of each market.
 MARKETS: Mapping[Market, str] = {"on_demand": "on-demand", "spot": "spot"}
 USD_PER_HOUR_MAX = 100_000
 
 
 def first(labels: Mapping[str, str], names: tuple[str, ...]) -> tuple[str, str] | None:
-    """The first of these labels that there is, with its value."""
+    """Return the first of these labels that is set, with its value."""
     return next(((name, labels[name]) for name in names if labels.get(name)), None)
 
 
 def market_of(labels: Mapping[str, str]) -> Market:
-    """Whatever does not say that it is spot is on demand: it is not taken away."""
+    """Return the node's market.
+
+    A node without a market label counts as on demand, because it is not expected to be taken away.
+    """
     return "spot" if labels.get(MARKET) == MARKETS["spot"] else "on_demand"
 
 
@@ -43,8 +46,11 @@ def zone_of(labels: Mapping[str, str]) -> str | None:
 
 
 def corrected(labels: Mapping[str, str], facts: Mapping[str, str]) -> dict[str, str]:
-    """With what the machine's cloud says of it (`instance_type`, `market`, `region`, `zone`), which is what is billed. A price that was
-    said of another kind of machine does not hold for this one."""
+    """Return the labels, corrected by what the machine's cloud says about it, which is what is billed.
+
+    `facts` may contain `instance_type`, `market`, `region` and `zone`. If they show another kind of machine than the
+    labels, the labels' price is dropped.
+    """
     names = {"instance_type": INSTANCE_TYPE[0], "region": REGION[0], "zone": ZONE[0]}
     found = {**labels, **{name: facts[fact] for fact, name in names.items() if facts.get(fact)}}
     if facts.get("market") in ("spot", "on_demand"):
@@ -56,7 +62,7 @@ def corrected(labels: Mapping[str, str], facts: Mapping[str, str]) -> dict[str, 
 
 
 def usd_per_hour(labels: Mapping[str, str]) -> Decimal | None:
-    """To the micro-dollar, rounded up; None where the label is missing or says nothing that can be a price."""
+    """Return the price, rounded up to the micro-dollar, or None if the label is missing or is not a valid price."""
     try:
         found = Decimal(labels.get(PRICE, ""))
     except InvalidOperation:

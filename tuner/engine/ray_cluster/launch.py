@@ -1,4 +1,4 @@
-"""How Ray is started on this machine: the command, environment and ports of a local head."""
+"""How Ray is started on this machine: the command, the environment and the ports."""
 
 import os
 import socket
@@ -14,7 +14,8 @@ from tuner.engine.ray_cluster.processes import KEEP_ENVIRONMENT, MARK
 LOOPBACK = "127.0.0.1"
 OBJECT_STORE_BYTES = 200_000_000
 
-# In the order of `free_ports`. Those not given to Ray would be fixed ones, over which two of a machine would fall.
+# In the order of `free_ports`. Ports that are not given to Ray would be fixed, and the heads and nodes of one machine
+# would collide.
 NODE_PORT_OPTIONS = (
     "--dashboard-agent-listen-port",
     "--dashboard-agent-grpc-port",
@@ -25,12 +26,12 @@ NODE_PORT_OPTIONS = (
 )
 _PORT_OPTIONS = ("--port", "--dashboard-port", *NODE_PORT_OPTIONS)
 PORTS = len(_PORT_OPTIONS) + 1
-# Below those that the system gives to who asks for any, and above those of Ray's workers.
+# Below the ports that the system assigns by itself, and above those of Ray's workers.
 _FREE = range(20_000, 32_000)
-# What both a head and a node that joins it are started with.
+# The options of both a head and a node that joins it.
 _OPTIONS = {
     "--node-ip-address": LOOPBACK,
-    # Workers take whatever port the system gives them.
+    # The system assigns the ports of workers.
     "--min-worker-port": 0,
     "--max-worker-port": 0,
     "--include-log-monitor": "false",
@@ -40,19 +41,23 @@ _FLAGS = ("--block", "--disable-usage-stats")
 _ENVIRONMENT = {
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Ray would kill workers when memory runs short, and Tune dies of the error that this makes; our supervisor does it.
+    # Ray would kill workers when memory runs short, and Tune fails on the resulting error. Our supervisor limits
+    # memory instead.
     "RAY_memory_monitor_refresh_ms": "0",
-    # Ray replaces 127.0.0.1 by the machine's address, and then listens on all of them, unless clusters are "not enabled".
+    # Unless clusters are disabled, Ray replaces 127.0.0.1 by the machine's address and then listens on all
+    # interfaces.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "5000",
     "RAY_health_check_failure_threshold": "4",
-    # On SIGTERM nothing is left to drain for: the jobs were stopped before, or are to be taken up after.
+    # On SIGTERM there is nothing to drain for: the jobs were stopped before, or are resumed later.
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
-    # Ray runs workers and drivers at nice 15. Whatever else runs on the machine would slow training that is paid by the second.
+    # By default Ray runs workers and drivers at nice 15. Other processes of the machine would slow down training that
+    # is billed by the second.
     "RAY_worker_niceness": "0",
-    # Ray starts idle workers ahead of need. Ours have an environment of their own, so no idle worker is ever used.
+    # By default Ray starts idle workers in advance. Our workers have their own environment, so no idle worker is ever
+    # used.
     "RAY_enable_worker_prestart": "0",
     "RAY_prestart_worker_first_driver": "0",
     "RAY_BACKEND_LOG_LEVEL": "warning",
@@ -64,7 +69,7 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What one start of a head is made of."""
+    """The parameters of one start of a head."""
 
     session: str
     temp_dir: Path
@@ -101,27 +106,39 @@ class Launch:
 
 
 def start_command(options: Mapping[str, object], flags: Iterable[str] = ()) -> list[str]:
-    """`ray start`, which stays and ends what it started when it is ended."""
+    """Return the command for `ray start`. It keeps running, and ends what it started when it is ended."""
     values = [text for name, value in {**_OPTIONS, **options}.items() for text in (name, str(value))]
     return ray_command("start", *_FLAGS, *flags, *values)
 
 
 def ray_command(*words: str) -> list[str]:
-    # -P: what lies in the working directory shall not stand in for a module of Ray's.
+    # -P keeps files in the working directory from shadowing Ray's modules.
     return [sys.executable, "-P", "-m", "ray.scripts.scripts", *words]
 
 
 def ray_environment(
     session: str, token_path: Path, outside: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """The caller's, without its settings and secrets (`TUNER_*`) and without its directions to another Ray (`RAY_*`)."""
+    """Return the caller's environment for Ray: without the service's settings and secrets (`TUNER_*`) and without
+    references to another Ray cluster (`RAY_*`).
+    """
     kept = {name: value for name, value in outside.items() if not name.startswith(("TUNER_", "RAY_"))}
     return {**kept, **_ENVIRONMENT, MARK: session, "RAY_AUTH_TOKEN_PATH": str(token_path)}
 
 
 def free_ports(count: int, within: range | None = None) -> tuple[int, ...]:
-    """Ports of the loopback that nobody listens on now; somebody may before they are used. By default some that the system does not give
-    away: whatever connects to something meanwhile would be given one. Raises OSError where too few are free."""
+    """Return ports of the loopback interface that nothing listens on now.
+
+    Another process may take one before it is used. The default range lies outside the ports that the system assigns
+    by itself, because any outgoing connection could take one of those.
+
+    Args:
+        count: How many ports.
+        within: Where to look. None: the default range.
+
+    Raises:
+        OSError: Too few ports are free.
+    """
     found = []
     with ExitStack() as open_sockets:
         for port in within or _FREE[Random().randrange(len(_FREE) - 1000) :]:
@@ -137,7 +154,7 @@ def free_ports(count: int, within: range | None = None) -> tuple[int, ...]:
 
 
 def tail(path: Path, *, bytes_max: int = 2000) -> str:
-    """The end of a log; empty where there is none."""
+    """Return the end of a log, or "" if there is none."""
     try:
         return path.read_bytes()[-bytes_max:].decode(errors="replace")
     except OSError:

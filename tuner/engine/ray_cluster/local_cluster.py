@@ -1,9 +1,9 @@
-"""Several nodes on one machine, kept for as long as somebody wants to see jobs lose some of them and go on.
+"""Several Ray nodes on one machine, to watch jobs lose nodes and continue.
 
-    head (found, or started without CPUs) ◀── joined by ── nodes, each with its market, kind and price as labels
+    head (found, or started without CPUs) ◀── joined by ── nodes, each with its market, type and price as labels
 
-A node that is gone comes back after a while under the address that it had. A head that is gone is started again, and every
-node with it.
+A node that was lost is started again after a while under the same address. If the head is lost, it is started again,
+and so is every node.
 """
 
 import contextlib
@@ -26,12 +26,19 @@ STARTING = "starting"
 
 
 class LocalCluster:
-    """One thread. Use `kept()`, and call `turn()` a few times a second meanwhile."""
+    """A local cluster. Used by one thread: use `kept()`, and call `turn()` a few times per second within it."""
 
     def __init__(
         self, home: Path, specs: Sequence[NodeSpec], metadata: Metadata, *, replace_after_s: float | None
     ) -> None:
-        """`replace_after_s` None: what is gone stays so. `metadata`: of this machine, which all nodes are on."""
+        """Prepare the nodes.
+
+        Args:
+            home: The directory of the head and of the cluster's files.
+            specs: The nodes.
+            metadata: The cloud metadata service of this machine, which all nodes share.
+            replace_after_s: When a lost node is started again. None: never.
+        """
         self._file = ClusterFile(home)
         self._head = LocalHead(home)
         self._watch = LocalWatch(home, self._head.token_path, metadata)
@@ -57,8 +64,14 @@ class LocalCluster:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator["LocalCluster"]:
-        """Starts all nodes and waits until they have joined; ends them, and the head if it was started for them. Raises Conflict
-        where this home has a cluster already, RayUnavailable where it does not start."""
+        """Start all nodes and wait until they have joined.
+
+        On exit, end them, and the head if it was started for them.
+
+        Raises:
+            Conflict: This home already has a cluster.
+            RayUnavailable: The cluster does not start.
+        """
         with self._file.kept():
             try:
                 self._begin()
@@ -67,7 +80,7 @@ class LocalCluster:
                 self._end()
 
     def turn(self) -> list[str]:
-        """Looks after head and nodes. Answers what has changed, in words."""
+        """Check the head and the nodes, and restart what is due. Return the changes as texts."""
         said = []
         if not self._head.alive():
             said.append(self._rejoin())
@@ -88,7 +101,7 @@ class LocalCluster:
         before = self._file.left_behind()
         found = self._head.found()
         is_own = found is None or (before is not None and before.own_head == found.session)
-        # Said before it is started, as it decides what CPUs the head gets, whoever starts it.
+        # Written before the head is started, because any process that starts the head reads it to decide on its CPUs.
         self._own_head = (found.session if found else STARTING) if is_own else ""
         self._write()
         self._join()
@@ -103,7 +116,7 @@ class LocalCluster:
             time.sleep(TURN_S)
 
     def _join(self) -> None:
-        """Finds or starts the head, and has every node join it."""
+        """Find or start the head, and have every node join it."""
         head = self._head.find_or_start()
         if self._dashboard is not None:
             self._dashboard.close()
@@ -129,7 +142,10 @@ class LocalCluster:
         node.start(self._joined.address)
 
     def _joined_ids(self) -> list[tuple[str, str]]:
-        """Name and Ray's id of each node that has joined. Empty where nobody waits for one, or nobody answers."""
+        """Return the name and Ray's id of each living node.
+
+        Return an empty list if no node is starting or the head does not answer.
+        """
         if self._dashboard is None or all(node.state != "starting" for node in self.nodes):
             return []
         with contextlib.suppress(RayUnavailable):
@@ -145,7 +161,7 @@ class LocalCluster:
             return [f"{name} is started again"]
         if node.has_ended():
             return [self._lost(node, now)]
-        # Ray may take a node that was killed for alive still, under the name of the one that follows.
+        # Ray may still list a killed node as alive, under the name of its successor.
         new = [node_id for known, node_id in joined if known == name and node_id not in self._past]
         if node.state == "starting" and new:
             self._past.add(new[0])
@@ -163,7 +179,7 @@ class LocalCluster:
         return f"{node.spec.name} {'did not start' if began else 'is gone'}{comes}"
 
     def _end(self) -> None:
-        """Every node first, all at once; then the head, if it is ours and nobody has started another one since."""
+        """End all nodes at the same time, then the head if it belongs to this cluster and no other was started since."""
         for node in self.nodes:
             node.ask_to_end()
         for node in self.nodes:

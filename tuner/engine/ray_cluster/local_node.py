@@ -1,6 +1,8 @@
-"""A node of this machine: a raylet with its agents and workers, which joins a local head and can be taken away again.
+"""A Ray node on this machine: a raylet with its agents and workers.
 
-starting ──▶ alive ──▶ gone ──▶ starting ──▶ …
+It joins a local head and can be taken away again.
+
+    starting ──▶ alive ──▶ gone ──▶ starting ──▶ …
 """
 
 import contextlib
@@ -34,15 +36,15 @@ NodeState = Literal["starting", "alive", "gone"]
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """What a node pretends to be. `cpus` and `gpus` are logical; `memory_bytes` is its share of the machine's."""
+    """The machine that a node simulates."""
 
     name: str
     market: its.Market
     instance_type: str
     usd_per_hour: Decimal
-    cpus: int
-    gpus: int
-    memory_bytes: int
+    cpus: int  #: Logical CPUs.
+    gpus: int  #: Logical GPUs.
+    memory_bytes: int  #: Its share of the machine's memory.
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -54,12 +56,23 @@ class NodeSpec:
 
 
 class LocalNode:
-    """One thread. It comes back under the ports that it had, as a machine comes back under its address."""
+    """A node that can be started repeatedly. Used by one thread.
+
+    It keeps its ports, as a machine that returns keeps its address.
+    """
 
     def __init__(
         self, spec: NodeSpec, *, prefix: str, token_path: Path, log_path: Path, sockets: Path
     ) -> None:
-        """`prefix` begins the mark of its processes; `sockets` is a folder with a short name, which is there once a head is."""
+        """Prepare a node.
+
+        Args:
+            spec: The machine that it simulates.
+            prefix: The beginning of the mark of its processes.
+            token_path: The file with the cluster's token.
+            log_path: The file for its output.
+            sockets: A directory with a short name, created by the head.
+        """
         self.spec = spec
         self.state: NodeState = "gone"
         self.node_id, self.session, self._token = "", "", ""
@@ -70,7 +83,7 @@ class LocalNode:
         self._raylet = 0
 
     def start(self, address: str) -> None:
-        """Begins to join the head at this address."""
+        """Start to join the head at this address. Does not wait."""
         self.kill()
         self._token = secrets.token_hex(8)
         self.session = f"{self._prefix}{self._token}"
@@ -82,7 +95,7 @@ class LocalNode:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for whoever keeps the node
+                start_new_session=True,  # Ctrl-C must reach only the process that keeps the node
             )
         self.state, self.node_id, self._raylet = "starting", "", 0
 
@@ -90,8 +103,10 @@ class LocalNode:
         self.state, self.node_id, self._raylet = "alive", node_id, self._find_raylet()
 
     def has_ended(self) -> bool:
-        """Whether its raylet has, by whatever hand. `ray start` ends within a second of one that failed, and never after one that
-        was drained."""
+        """Return whether its raylet has ended for any reason.
+
+        `ray start` ends within a second after a raylet that failed, but never after one that was drained.
+        """
         if self._process is None or self._process.poll() is not None:
             return True
         return bool(self._raylet) and mark_of(self._raylet) != self.session
@@ -100,29 +115,29 @@ class LocalNode:
         return tail(self._log_path)
 
     def kill(self) -> None:
-        """At once, as a machine that is taken away; and what is left of one that ended."""
+        """Kill the node at once, like a machine that is taken away. Also kills what is left of a node that ended."""
         kill_marked(self._prefix)
         if self._process is not None:
             self._process.wait()
             self._process = None
-        if self.state == "starting":  # and never came up: somebody may have taken one of its ports
+        if self.state == "starting":  # it did not start: another process may have taken one of its ports
             self._ports = ()
         self.state = "gone"
 
     def end(self) -> None:
-        """In good order, where it does so in time."""
+        """Wait for the node to end by itself for up to `END_TIMEOUT_S`, then kill it."""
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_TIMEOUT_S)
         self.kill()
 
     def ask_to_end(self) -> None:
-        """SIGTERM to `ray start` alone, which ends its parts itself."""
+        """Send SIGTERM to `ray start` alone, which ends its own parts."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
 
     def _find_raylet(self) -> int:
-        """Its process id, 0 where it cannot be seen."""
+        """Return the raylet's process id, or 0 if it is not found."""
         with contextlib.suppress(psutil.Error):
             started = psutil.Process(self._process.pid).children() if self._process else []
             return next((child.pid for child in started if child.name() == "raylet"), 0)

@@ -1,4 +1,7 @@
-"""The watcher for notices that is kept beside a local head: one for this machine, however many of the cluster's nodes are on it."""
+"""The process that watches for preemption notices next to a local head.
+
+There is one per machine, for all of the cluster's nodes on it.
+"""
 
 import contextlib
 import fcntl
@@ -18,15 +21,18 @@ AGAIN_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """`cloud`: detect, aws, gcp, azure or none. `url`: where its metadata service is, if not where clouds have it."""
+    """Where to find the cloud's metadata service."""
 
-    cloud: str = "detect"
-    url: str = ""
+    cloud: str = "detect"  #: detect, aws, gcp, azure or none.
+    url: str = ""  #: The URL of the service. Empty: the cloud's usual one.
 
 
 class LocalWatch:
-    """One thread. Like the head it outlives who started it; its mark begins with the head's, so that it ends with the head. Where
-    this machine has no cloud it finds that out within seconds, and ends."""
+    """The watch process of a head. Used by one thread.
+
+    Like the head, the process outlives the process that started it. Its mark begins with the head's mark, so that it
+    is killed with the head. On a machine without a cloud it notices that within seconds, and ends.
+    """
 
     def __init__(self, home: Path, token_path: Path, metadata: Metadata) -> None:
         self._home, self._token_path, self._metadata = home, token_path, metadata
@@ -36,12 +42,12 @@ class LocalWatch:
         self._not_before = 0.0
 
     def keep(self, head: Head) -> None:
-        """Starts it where the head has none, and again where it ended. Cheap enough for every second."""
+        """Start the watch process if the head has none, or if it ended. Cheap enough to call every second."""
         if self._metadata.cloud == "none" or not self._is_wanted(head) or time.monotonic() < self._not_before:
             return
         self._not_before = time.monotonic() + AGAIN_S
         with (self._home / "watch.lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # a service and a `tuner cluster` of one home have one head
+            fcntl.flock(file, fcntl.LOCK_EX)  # a service and a `tuner cluster` of one home share one head
             found = next(marked(self._mark), None)
             self._pid = self._start(head) if found is None else found.pid
 
@@ -55,7 +61,7 @@ class LocalWatch:
         return mark_of(self._pid) != mark if self._pid else True
 
     def _reap(self) -> None:
-        """It was killed with its head."""
+        """Collect the exit status of a watch process that was killed with its head."""
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(0.1)
@@ -72,6 +78,6 @@ class LocalWatch:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for whoever keeps the head
+                start_new_session=True,  # Ctrl-C must reach only the process that keeps the head
             )
         return self._process.pid

@@ -1,6 +1,7 @@
-"""Which machines an autoscaler may bring up: its own list of them, a cluster file of Ray's launcher or KubeRay's RayCluster, read as it is.
+"""The machines that an autoscaler may start, read from its own configuration: a cluster file of Ray's launcher, or
+KubeRay's RayCluster.
 
-Ray 2.60 does not tell over its interfaces what its autoscaler may start, only what there is and what comes up.
+The interfaces of Ray 2.60 do not show what its autoscaler may start, only which nodes exist.
 """
 
 import json
@@ -18,26 +19,26 @@ from tuner.engine.placement import Machine
 from tuner.engine.ray_cluster import labels as its
 from tuner.engine.ray_cluster.nodes import NODES_MAX, Node
 
-# By which Ray says of a node which type its autoscaler brought it up as.
+# The label in which Ray names the type of a node that its autoscaler started.
 GROUP = "ray.io/node-group"
-# Of Ray's own cluster files, where `max_workers` is left out.
+# Ray's default if a cluster file omits `max_workers`.
 MAX_WORKERS = 2
 _UNITS = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
 @dataclass(frozen=True, slots=True)
 class NodeType:
-    """A kind of worker of which up to `at_most` may be there at once."""
+    """A kind of worker node."""
 
     name: str
     cpus: float
     gpus: float
     memory_bytes: int
-    at_most: int
+    at_most: int  #: How many may exist at once.
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def is_one(self, labels: Mapping[str, str], cpus: float, gpus: float) -> bool:
-        """Whether a machine that is there was brought up as one of these."""
+        """Return whether an existing machine was started as this type."""
         if GROUP in labels:
             return labels[GROUP] == self.name
         same = all(labels.get(name) == value for name, value in self.labels.items())
@@ -46,13 +47,16 @@ class NodeType:
 
 @dataclass(frozen=True, slots=True)
 class NodeTypes:
-    """`at_most` of all types together."""
+    """The types of an autoscaler. `at_most` limits the number of workers of all types together."""
 
     types: tuple[NodeType, ...] = ()
     at_most: int = 0
 
     def to_come(self, there: Iterable[tuple[Mapping[str, str], float, float]]) -> list[NodeType]:
-        """One for each machine that may come beside the workers that are there, given as labels, CPUs and GPUs."""
+        """Return a type for each machine that may still be started.
+
+        `there` lists the existing workers as labels, CPUs and GPUs.
+        """
         left, workers = {one.name: one.at_most for one in self.types}, 0
         for labels, cpus, gpus in there:
             workers += 1
@@ -63,7 +67,7 @@ class NodeTypes:
         return [one for one in self.types for _ in range(min(left[one.name], room))]
 
     def nodes_to_come(self, there: Iterable[Node]) -> list[Node]:
-        """As nodes that are not alive, without ids."""
+        """Return the machines that may still be started as nodes that are not alive and have no id."""
         workers = ((node.labels, node.cpus, node.gpus) for node in there if node.alive and not node.is_head)
         return [
             Node("", one.cpus, one.gpus, one.memory_bytes, one.labels, alive=False, name=one.name)
@@ -75,7 +79,7 @@ class NodeTypes:
         return [Machine(one.labels, one.cpus, one.gpus, to_come=True) for one in found]
 
     def text(self) -> str:
-        """In the words of Ray's own cluster files, as JSON, which is YAML."""
+        """Return the types in the format of Ray's cluster files, as JSON, which is also valid YAML."""
         types = {
             one.name: {
                 "max_workers": one.at_most,
@@ -92,7 +96,10 @@ SETTING = "TUNER_NODE_TYPES"
 
 
 def node_types_of(setting: str) -> NodeTypes:
-    """What is set: the path of such a file, read anew when it has changed, or what `NodeTypes.text` made. Raises BadFile."""
+    """Return the types from the setting: the path of a configuration file, or a text made by `NodeTypes.text`.
+
+    A file is read again when it has changed. Raise BadFile if it cannot be read or is invalid.
+    """
     if not setting:
         return NOTHING
     if setting.startswith("{"):
@@ -118,12 +125,20 @@ def _read_file(path: Path, mtime_ns: int, size: int) -> NodeTypes:
 
 
 def read_node_types(text: str, name: str) -> NodeTypes:
-    """Of a cluster file of Ray's launcher, or of the RayClusters among Kubernetes' objects; `name` is what the text is called in
-    errors. A group of a RayCluster without `enableInTreeAutoscaling` stays as it is: none of it is to come. Raises BadFile, naming
-    the field and what to write there."""
+    """Parse a cluster file of Ray's launcher, or the RayClusters among Kubernetes objects.
+
+    A RayCluster without `enableInTreeAutoscaling` has a fixed size, so none of its machines is to come.
+
+    Args:
+        text: The YAML text.
+        name: What error messages call the text.
+
+    Raises:
+        BadFile: The text is invalid. The error names the field and how to fix it.
+    """
     try:
         found = [one for one in yaml.safe_load_all(text) if one is not None]
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # PyYAML lets Python's own errors through
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # PyYAML does not wrap Python's own errors
         raise BadFile(f"{name} is no YAML: {str(error).splitlines()[0]}") from error
     objects = [
         one for top in found for one in (top.get("items") or [top] if isinstance(top, dict) else [top])
@@ -153,7 +168,7 @@ class _Reader:
         for kind, given in listed.items():
             where = f"available_node_types.{kind}"
             one = self._mapping(given, where)
-            # Ray gives the head's type no workers, unless told to.
+            # Ray starts no workers of the head's type unless `max_workers` is set.
             usual = 0 if kind == found.get("head_node_type") else at_most
             count = self._count(one.get("max_workers", usual), f"{where}.max_workers")
             if not count:
@@ -191,14 +206,17 @@ class _Reader:
             )
             raise self._bad(f"{where}.template.spec.containers[0].resources.limits.cpu", mend)
         labels = self._labels(group.get("labels") or {}, f"{where}.labels")
-        # Ray's autoscaler rounds them up, too.
+        # Ray's autoscaler rounds them up too.
         cpus, gpus = (math.ceil(amounts.get(name, 0)) for name in ("CPU", "GPU"))
         kind = str(group.get("groupName") or where)
         return NodeType(kind, cpus, gpus, int(amounts.get("memory", 0)), count * hosts, labels)
 
     def _of_pod(self, group: Mapping[str, Any], where: str) -> dict[str, float]:
-        """The first that there is, as Ray's autoscaler has it: what the group says, how Ray is started, the container's limits, what
-        it requests."""
+        """Return the resources of a pod, from the same sources as Ray's autoscaler.
+
+        In order of precedence: the group's `resources`, Ray's start parameters, the container's limits, and its
+        requests.
+        """
         here = f"{where}.template.spec.containers[0].resources"
         try:
             pod = group["template"]["spec"]["containers"][0].get("resources") or {}
@@ -236,7 +254,7 @@ class _Reader:
         return given
 
     def _amount(self, given: object, where: str) -> float:
-        """A number, or a quantity of Kubernetes such as 500m or 12Gi."""
+        """Return a number, or a quantity of Kubernetes such as 500m or 12Gi."""
         text = str(given).strip()
         unit = next((one for one in (*_UNITS, "m") if text.endswith(one)), "")
         try:

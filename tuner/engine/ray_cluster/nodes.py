@@ -1,4 +1,4 @@
-"""Which machines a cluster has, so that a request for what no node has is refused before it waits for ever."""
+"""The machines of a cluster. With them a request that fits on no node is refused, and does not wait indefinitely."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -8,18 +8,18 @@ from typing import Any
 from tuner.engine.ray_cluster import labels as its
 from tuner.engine.ray_cluster.dashboard import Dashboard
 
-# Ray's state API answers at most so many; a cluster of ours is far smaller.
+# The limit of Ray's state API. Our clusters are far smaller.
 NODES_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What a machine has in all, used or not. `memory_bytes` is what Ray may give away of it."""
+    """A machine and all its resources, used or not."""
 
     id: str
     cpus: float
     gpus: float
-    memory_bytes: int
+    memory_bytes: int  #: The memory that Ray may assign.
     labels: Mapping[str, str] = field(default_factory=dict)
     alive: bool = True
     is_head: bool = False
@@ -39,18 +39,18 @@ class Node:
 
     @property
     def usd_per_hour(self) -> Decimal | None:
-        """What the node itself says that it costs."""
+        """The price in the node's own labels."""
         return its.usd_per_hour(self.labels)
 
 
 def nodes(dashboard: Dashboard) -> list[Node]:
-    """All nodes that the cluster remembers, the dead ones too. Raises RayUnavailable."""
+    """Return all nodes that the cluster knows, including dead ones. Raise RayUnavailable if it does not answer."""
     answer = dashboard.get(f"/api/v0/nodes?detail=1&limit={NODES_MAX}")
     return [_node(row) for row in answer["data"]["result"]["result"]]
 
 
 def fits(found: Iterable[Node], *, cpus: float, gpus: float, memory_bytes: int = 0) -> bool:
-    """Whether some living node could ever hold a worker of this size."""
+    """Return whether some living node is large enough for a worker of this size."""
     return any(
         node.alive and node.cpus >= cpus and node.gpus >= gpus and node.memory_bytes >= memory_bytes
         for node in found

@@ -1,6 +1,7 @@
-"""A node of a local cluster is taken away: with a notice, as a cloud's spot machine, or without one, as in a power cut.
+"""Take a node of a local cluster away: with a notice, like a cloud's spot machine, or without one, like a power
+failure.
 
-announce to its workers ──▶ Ray gives it no new work (drain) ──▶ SIGKILL of all its processes at the deadline
+    announce to its workers ──▶ Ray places no new work on it (drain) ──▶ SIGKILL to all its processes at the deadline
 """
 
 import os
@@ -18,20 +19,25 @@ LOOK_S = 0.1
 
 
 def kill(node: KeptNode) -> int:
-    """All its processes at once; nobody is told. Answers how many there were."""
+    """Kill all processes of the node at once, without notice. Return how many there were."""
     return kill_marked(node.session)
 
 
 def announce(head: LocalHead, node: KeptNode, notice_ns: int) -> Instant:
-    """Tells the node's workers, and then Ray, which places nothing there any more, by when it goes, and answers that. Raises
-    RayUnavailable, NotFound or Conflict; then no notice stands.
+    """Notify the node's workers and Ray that the node will be taken away, and return when.
 
-    Imports Ray into this process, which takes a second, and far more on a busy machine: the notice begins to run after that.
+    Ray places no new work on it.
+
+    The notice period starts after Ray is imported into this process, which takes a second, and much longer on a busy
+    machine.
+
+    Raises:
+        RayUnavailable, NotFound, Conflict: No notice was given.
     """
     found = head.found()
     if found is None:
         raise RayUnavailable("the cluster's head is gone")
-    # Ray reads it when it connects.
+    # Ray reads these variables when it connects.
     os.environ.update(
         {
             name: value
@@ -49,8 +55,10 @@ def announce(head: LocalHead, node: KeptNode, notice_ns: int) -> Instant:
 
 
 def wait_until(node: KeptNode, deadline: Instant) -> bool:
-    """Until the deadline, or until the node has ended by itself, as one that is drained does once nothing runs on it: then
-    True."""
+    """Wait for the deadline.
+
+    Return True at once if the node ends before, as a drained node does when nothing runs on it.
+    """
     while time.time_ns() < deadline:
         if next(marked(node.session), None) is None:
             return True

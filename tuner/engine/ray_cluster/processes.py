@@ -1,6 +1,6 @@
-"""The processes of one Ray session, known by a mark that every one of them inherits.
+"""The processes of one Ray session, found by a mark in their environment that each of them inherits.
 
-A process id alone is reused by the system, and names are shared by every Ray of the machine; the mark is neither.
+The system reuses process ids, and every Ray cluster of the machine uses the same names. The mark is unique.
 """
 
 import contextlib
@@ -11,12 +11,12 @@ from collections.abc import Iterator
 import psutil
 
 MARK = "TUNER_RAY_SESSION"
-# Ray titles its processes by overwriting their environment in memory, and the mark with it, unless this is set.
+# Unless this is set, Ray sets process titles by overwriting the environment in memory, including the mark.
 KEEP_ENVIRONMENT = {"SPT_NOENV": "1"}
 
 
 def mark_of(pid: int) -> str | None:
-    """The session that a process belongs to; None for others, for the dead, and for zombies."""
+    """Return the session that a process belongs to. Return None for other processes, dead ones and zombies."""
     try:
         process = psutil.Process(pid)
         return None if process.status() == psutil.STATUS_ZOMBIE else process.environ().get(MARK)
@@ -25,7 +25,10 @@ def mark_of(pid: int) -> str | None:
 
 
 def marked(prefix: str) -> Iterator[psutil.Process]:
-    """Every living process but the caller whose session begins so. Looks at each process of the machine, some 50 µs each."""
+    """Yield each living process, except the caller, whose session begins with `prefix`.
+
+    Checks every process of the machine, about 50 µs each.
+    """
     for pid in psutil.pids():
         if pid != os.getpid() and (mark_of(pid) or "").startswith(prefix):
             with contextlib.suppress(psutil.Error):
@@ -33,10 +36,14 @@ def marked(prefix: str) -> Iterator[psutil.Process]:
 
 
 def kill_marked(prefix: str, *, timeout_s: float = 10.0) -> int:
-    """Kills what is left of the sessions that begin so, user code that they run included, and returns how many processes
-    that were.
+    """Kill all processes of the sessions that begin with `prefix`, and the user code that they run.
 
-    One pass is not enough: a process may be forking while the list is read. Raises TimeoutError where some stay.
+    Return how many there were.
+
+    One pass is not enough, because a process may fork while the list is read.
+
+    Raises:
+        TimeoutError: Some processes survive.
     """
     killed: set[int] = set()
     deadline = time.monotonic() + timeout_s
@@ -52,7 +59,10 @@ def kill_marked(prefix: str, *, timeout_s: float = 10.0) -> int:
 
 
 def _families(prefix: str) -> list[psutil.Process]:
-    """The marked ones and their descendants: user code runs without the mark, as without all of the environment."""
+    """Return the marked processes and their descendants.
+
+    User code runs without the mark, because it gets none of the environment.
+    """
     found: dict[int, psutil.Process] = {}
     for process in marked(prefix):
         found[process.pid] = process

@@ -1,4 +1,4 @@
-"""Loaded by `ray start` (`RAY_START_HOOK`) to do what its command line cannot say."""
+"""Hooks that `ray start` loads (`RAY_START_HOOK`) to set what its command line cannot."""
 
 import os
 from pathlib import Path
@@ -8,18 +8,24 @@ SOCKETS = "TUNER_NODE_SOCKETS"
 
 
 def without_client_server(params: Any, head: bool) -> None:
-    """Start no Ray Client server, which nobody here uses and which costs 45 MB and an open port. Start workers without importing Ray
-    twice."""
+    """Do not start the Ray Client server, which costs 45 MB and an open port and is not used.
+
+    Start workers without importing Ray twice.
+    """
     params.ray_client_server_port = None
     params.setup_worker_path = str(Path(__file__).with_name("setup_worker.py"))
 
 
 def on_the_loopback(params: Any, head: bool) -> None:
-    """For a node that joins a head of this machine. Ray refuses to join where clusters are "not enabled"; where they are, it
-    replaces 127.0.0.1, on which our heads listen and on nothing else, by the machine's address. Here it stays what it is.
+    """Prepare a node that joins a head of this machine.
 
-    Ray numbers the sockets of a machine's nodes by what files there are, so that of two which start at once one dies, and one that
-    starts anew may be given those of another. Here each has its own, which begin with what the environment says."""
+    If clusters are "not enabled", Ray refuses to join. If they are, it replaces 127.0.0.1, the only address of our
+    heads, by the machine's address. Here clusters are enabled, and the address stays.
+
+    Ray numbers the sockets of a machine's nodes by the files that exist. If two nodes start at once, one fails, and a
+    node that restarts may get the sockets of another. Here each node has its own, whose path prefix is in the
+    environment.
+    """
     from ray._private import ray_constants, services
 
     without_client_server(params, head)

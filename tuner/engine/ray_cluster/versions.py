@@ -1,5 +1,7 @@
-"""Whether a cluster that somebody else keeps is of the versions of this installation: drivers run by its Ray and its Python, and
-what they exchange is pickled."""
+"""Check that an external cluster has the same versions of Ray and Python as this installation.
+
+Drivers run with the cluster's Ray and Python, and they exchange pickled data.
+"""
 
 import platform
 from importlib.metadata import version
@@ -14,12 +16,15 @@ class RayUnfit(Unavailable):
 
 
 def ray_of(dashboard: Dashboard) -> str:
-    """Its version of Ray. Raises RayUnavailable."""
+    """Return the cluster's version of Ray. Raise RayUnavailable if it does not answer."""
     return str(dashboard.get("/api/version")["ray_version"])
 
 
 def misfit(dashboard: Dashboard) -> str | None:
-    """What is another version there than here, and what to do; None: nothing. Raises RayUnavailable."""
+    """Return which version differs and what to do, or None if none differs.
+
+    Raise RayUnavailable if the cluster does not answer.
+    """
     theirs, ours = ray_of(dashboard), version("ray")
     if theirs != ours:
         return f"{dashboard.url} has Ray {theirs}, and this is Ray {ours}: install one version in both"
@@ -33,7 +38,7 @@ def misfit(dashboard: Dashboard) -> str | None:
 
 
 def _python_of(dashboard: Dashboard) -> str | None:
-    """None where the cluster does not tell."""
+    """Return the cluster's version of Python, or None if it does not report it."""
     try:
         found: dict[str, Any] = dashboard.get("/api/v0/cluster_metadata")["data"]
     except (RayUnavailable, KeyError, TypeError):
