@@ -1,1 +1,1 @@
-"""One job under Ray Tune: Tune's hooks become events of the loop, the loop's orders become calls of actors."""
+"""One job under Ray Tune: Tune's hooks become events of the loop, and the loop's commands become calls of actors."""

@@ -1,7 +1,8 @@
-"""Orders of the loop, sent to Tune and to the workers' actors.
+"""Send the loop's commands to Tune and to the workers' actors.
 
-A Tune trial is one *attempt* of a trial of ours. An attempt to begin waits in a queue until Tune's searcher asks; its
-worker is told what to do through its actor's mailbox, which Ray empties in order, before Tune calls `train()` on it.
+A Tune trial is one *attempt* of one of our trials. An attempt to begin waits in a queue until Tune's searcher asks
+for one. Its worker receives its commands through its actor's mailbox, which Ray processes in order, before Tune calls
+`train()` on it.
 """
 
 import time
@@ -19,7 +20,7 @@ Send = Callable[[Message], None]
 
 
 class Actuator:
-    """Fulfils `World`. One thread. `clock` is the loop's, monotonic."""
+    """Implements `World`. Used by one thread. `clock` is the loop's monotonic clock."""
 
     def __init__(
         self, begin_message: Callable[[Assignment], Message], clock: Callable[[], int] = time.monotonic_ns
@@ -30,7 +31,7 @@ class Actuator:
         self._actors: dict[str, tuple[int, Send]] = {}
         self._withdrawn: dict[str, Literal["paused", "stopped"]] = {}
 
-    # Orders of the loop
+    # Commands of the loop
 
     def begin(self, assignment: Assignment) -> None:
         self._queue.append(assignment)
@@ -50,21 +51,21 @@ class Actuator:
             self._call_off(trial, "stopped")
 
     def _call_off(self, trial: str, how: Literal["paused", "stopped"]) -> None:
-        """Only what waits can be called off: of a worker that is gone, the loop hears otherwise."""
+        """Cancel an attempt that still waits. If its worker is gone, the loop learns of that in another way."""
         if trial in self._pending or any(one.trial == trial for one in self._queue):
             self._withdrawn[trial] = how
 
     def _send(self, trial: str, message: Message) -> bool:
-        """False where the trial has no worker (any more): there is nobody to order."""
+        """Send a message to the trial's worker. Return False if the trial has no worker."""
         actor = self._actors.get(trial)
         if actor is not None:
             actor[1](message)
         return actor is not None
 
-    # What Tune does
+    # Events of Tune
 
     def next_assignment(self) -> Assignment | None:
-        """The next attempt for which Tune should find a worker: the first of those whose time has come."""
+        """Return the next attempt for which Tune should find a worker: the first one that may begin by now."""
         now = self._clock()
         assignment = next((one for one in self._queue if one.not_before_ns <= now), None)
         if assignment is not None:
@@ -73,7 +74,10 @@ class Actuator:
         return assignment
 
     def started(self, trial: str, send: Send, lease_ns: int) -> None:
-        """Tune found a worker for the trial's attempt, where it has this lease; called before the first `train()`."""
+        """Begin the attempt on the worker that Tune found, with the lease that it has there.
+
+        Called before the first `train()`.
+        """
         assignment = replace(self._pending.pop(trial), lease_ns=lease_ns)
         self._actors[trial] = (assignment.attempt, send)
         send(self._begin_message(assignment))
@@ -81,25 +85,32 @@ class Actuator:
             send({"order": "pause" if self._withdrawn.pop(trial) == "paused" else "stop"})
 
     def ended(self, trial: str, attempt: int) -> None:
-        """The attempt runs no more, or never will. A later one of the trial may be on its way already."""
+        """Forget an attempt that does not run any more, or never will.
+
+        A later attempt of the trial may have started already.
+        """
         if self._actors.get(trial, (0,))[0] == attempt:
             del self._actors[trial]
         if trial in self._pending and self._pending[trial].attempt == attempt:
             del self._pending[trial]
 
     def looking(self) -> list[Assignment]:
-        """Those for which Tune looks for a worker."""
+        """Return the attempts for which Tune looks for a worker."""
         return list(self._pending.values())
 
     def withdraw_queued(self) -> list[Progress]:
-        """Attempts that were called off before Tune knew of them, as the ends that the loop waits for."""
+        """Remove the attempts that were cancelled before Tune knew about them, and return the messages that end them."""
         called = [one for one in self._queue if one.trial in self._withdrawn]
         for assignment in called:
             self._queue.remove(assignment)
         return [called_off(one, self._withdrawn.pop(one.trial)) for one in called]
 
     def withdraw_pending(self) -> list[Progress]:
-        """Those that were called off while Tune looked for a worker; Tune is to be told."""
+        """Remove the attempts that were cancelled while Tune looked for a worker, and return the messages that end
+        them.
+
+        The caller must inform Tune.
+        """
         called = [one for one in self._pending.values() if one.trial in self._withdrawn]
         for assignment in called:
             del self._pending[assignment.trial]
@@ -111,7 +122,7 @@ def called_off(assignment: Assignment, state: Literal["paused", "stopped"]) -> P
 
 
 def actor_sender(actor: Any) -> Send:
-    """Puts a message into an actor's mailbox; a dead actor is noticed elsewhere."""
+    """Return a function that puts messages into an actor's mailbox. A dead actor is noticed elsewhere."""
 
     def send(message: Mapping[str, Any]) -> None:
         actor.order.options(name=task_name(message)).remote(dict(message))
@@ -120,8 +131,10 @@ def actor_sender(actor: Any) -> Send:
 
 
 def task_name(message: Mapping[str, Any]) -> str:
-    """What Ray's dashboard shows of an order: whose attempt the worker has from here on, and up to which rung; a reused one keeps
-    the name that it had at first."""
+    """Return what Ray's dashboard shows for a command: for a new attempt, its trial and step.
+
+    The name of the actor itself cannot show this, because a reused actor keeps its first name.
+    """
     if message["order"] != "begin":
         return f"order {message['order']}"
     until = "its end" if message["until"] is None else f"step {message['until']}"

@@ -1,4 +1,6 @@
-"""The machine that an attempt is found on: what Ray says of the actor's node, and what the machine's own cloud says of it."""
+"""The machine that an attempt was given: what Ray says about the actor's node, and what the machine's own cloud says
+about it.
+"""
 
 import contextlib
 import logging
@@ -17,21 +19,24 @@ log = logging.getLogger("tuner.driver")
 
 
 class Attached:
-    """For the driver's thread. Where Ray does not answer nothing is found, and what the worker says next is another chance."""
+    """What is known about the machines of attempts. Used by the driver's thread.
+
+    If Ray does not answer, no machine is returned. The worker's next message is another chance.
+    """
 
     def __init__(self) -> None:
         self._facts: dict[str, Mapping[str, str]] = {}
         self._known: dict[tuple[str, int], Mapping[str, str]] = {}
 
     def landed(self, trial: str, attempt: int, actor: Any) -> Machine | None:
-        """Before the attempt begins its work there."""
+        """Return the machine of a new attempt, before it begins its work there."""
         with contextlib.suppress(Exception):
             return self._look(trial, attempt, node_of(None, actor))
         log.warning("%s: its machine is looked at again when it has said something", trial)
         return None
 
     def heard(self, progress: Progress) -> Machine | None:
-        """The machine, where this is more than was known of it before; None: it is not."""
+        """Return the machine if a message makes more known about it than before, else None."""
         node, facts = progress.node, progress.machine
         if facts:
             self._facts[node] = facts
@@ -43,6 +48,7 @@ class Attached:
         return None
 
     def gone(self, trial: str, attempt: int) -> None:
+        """Forget an attempt that ended."""
         self._known.pop((trial, attempt), None)
 
     def _look(self, trial: str, attempt: int, node_id: str) -> Machine | None:

@@ -1,4 +1,4 @@
-"""Why a worker died: with its machine, which was taken away, or otherwise."""
+"""Why a worker died: because its machine was taken away, or for another reason."""
 
 import contextlib
 import socket
@@ -14,9 +14,17 @@ REACH_S = 1.0
 
 
 def went_with_its_machine(error: Exception | None, node_id: str) -> bool:
-    """Whether this counts as a preemption: the node was drained for one, whether Ray knows of its death by now or not; or it is a spot
-    machine's, and gone without a word. `node_id` "": unknown. Takes a second at most, where nothing answers at the node's
-    address."""
+    """Return whether a worker's death counts as a preemption.
+
+    It does if the node was drained for a preemption, even if Ray does not know of the node's death yet, or if the
+    node is a spot machine that disappeared without notice.
+
+    Args:
+        error: The error that Ray reported for the worker.
+        node_id: The worker's node. Empty: unknown.
+
+    Takes up to a second if nothing answers at the node's address.
+    """
     if getattr(error, "preempted", False):
         return True
     node = next((node for node in ray.nodes() if node["NodeID"] == node_id), None)
@@ -31,8 +39,11 @@ def went_with_its_machine(error: Exception | None, node_id: str) -> bool:
 
 
 def node_of(error: Exception | None, actor: Any = None) -> str:
-    """Where the actor was that the error tells of, which may have died before its first word; "" where Ray does not know. An error
-    out of the actor's own code names none: it is the trial's then."""
+    """Return the node of an actor, which may have died before its first message, or "" if Ray does not know it.
+
+    The actor is the one that the error names. An error from the actor's own code names none; then `actor` is used,
+    the trial's actor.
+    """
     actor_id = getattr(error, "actor_id", None)
     if not isinstance(actor_id, str) and actor is not None:
         actor_id = actor._actor_id.hex()
@@ -47,8 +58,11 @@ def kill_worker(actor: Any) -> None:
 
 
 def _answers(node: Mapping[str, Any]) -> bool:
-    """Ray takes seconds to notice that a node is gone, and a driver hears of its worker's end before. A worker that dies alone leaves
-    its node behind, which still takes calls."""
+    """Return whether the node still accepts connections.
+
+    Ray takes seconds to notice that a node is gone, and a driver learns of its worker's end before that. If only the
+    worker died, its node still accepts connections.
+    """
     with contextlib.suppress(OSError):
         address = (node["NodeManagerAddress"], node["NodeManagerPort"])
         with socket.create_connection(address, timeout=REACH_S):

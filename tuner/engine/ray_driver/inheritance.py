@@ -1,5 +1,7 @@
-"""The checkpoints of earlier jobs that a job goes on from become its own before its trials begin: copied, verified, and out of
-reach of whatever the earlier jobs still remove."""
+"""Copy the checkpoints of earlier jobs that a job continues (warm start) before its trials begin.
+
+The copies are verified and belong to the new job, so it does not matter what the earlier jobs still remove.
+"""
 
 import logging
 import shutil
@@ -15,22 +17,25 @@ from tuner.engine.checkpoints import CheckpointStore, Found
 from tuner.engine.heirs import BEFORE, Heirs
 from tuner.tuning.samplers import Sampler
 
-HEIRS_MAX = 10  # those that would be promoted first; the others' results count all the same
+HEIRS_MAX = 10  # those that would be promoted first; the sampler learns from the others too
 GRID_MAX = 10_000
 log = logging.getLogger("tuner.driver")
 
 
 @dataclass(frozen=True)
 class Copier:
-    """`turned` is called between copies: the driver lives."""
+    """Copies checkpoints to one job."""
 
     storage: str
     project: str
     job: str
-    turned: Callable[[], None] = lambda: None
+    turned: Callable[[], None] = lambda: None  #: Called before each copy, to show that the driver is alive.
 
     def take(self, number: int, heritage: Heritage) -> Heritage | None:
-        """With the checkpoint as trial `number` has it; None where it is gone, or damaged."""
+        """Copy the checkpoint for trial `number`.
+
+        Return the earlier trial with the copy, or None if its checkpoint is missing or damaged.
+        """
         self.turned()
         kept, trial = heritage.checkpoint, trial_id(number)
         mine = CheckpointStore(self.storage, self.project, self.job)
@@ -39,12 +44,13 @@ class Copier:
             with tempfile.TemporaryDirectory(prefix="tuner-heir-") as folder:
                 into = Path(folder) / "checkpoint"
                 files = theirs.fetch(heritage.trial, Found(kept.step, kept.attempt), into)
-                if Found(kept.step, BEFORE) in mine.found(trial):  # by a driver that died since
+                # copied by an earlier driver, which has died
+                if Found(kept.step, BEFORE) in mine.found(trial):
                     mine.fetch(trial, Found(kept.step, BEFORE), Path(folder) / "there")
                     return replace(heritage, checkpoint=replace(kept, trial=trial, attempt=BEFORE))
                 copy = shutil.copytree(
                     files, Path(folder) / "copy"
-                )  # `files` may be theirs, and `publish` takes away
+                )  # `files` may belong to the earlier job, and `publish` removes its source
                 published = mine.publish(trial, BEFORE, kept.step, copy)
         except Exception as error:  # each kind of storage has errors of its own
             log.warning("%s begins from nothing: %s of %s: %s", trial, heritage.trial, heritage.job, error)
@@ -59,7 +65,11 @@ class Copier:
 def heirs_of(
     spec: JobSpec, sampler: Sampler, found: Iterable[Heritage], *, begun: int, copier: Copier
 ) -> Heirs:
-    """The best first, from trial 0 on; on a grid each at its own place. `begun`: so many trials have begun already."""
+    """Choose the earlier trials to continue, and copy their checkpoints.
+
+    The best are continued first, from trial 0 on. On a grid each is continued at its own place. The first `begun`
+    trials are skipped, because they have begun already.
+    """
     found = list(found)
     numbers = _places(sampler, found) if spec.algorithm.sampler == "grid" else dict(enumerate(found))
     taken = {n: copier.take(n, heritage) for n, heritage in numbers.items() if n >= begun}

@@ -1,4 +1,4 @@
-"""The nodes that Ray would place something on now, and those that its autoscaler may bring up for it."""
+"""The nodes on which Ray would place work now, and those that its autoscaler may start."""
 
 import atexit
 import contextlib
@@ -17,9 +17,13 @@ HEAD = "node:__internal_head__"
 
 
 class Machines:
-    """Call it for what there was a second ago. It answers at once, as it is asked in the midst of transactions, while Ray is asked
-    beside: that takes a minute where the head does not answer, and what was known is the answer meanwhile. One that is draining,
-    or known to be dead, is none. What may come is counted by `types`. To be made after `ray.init`."""
+    """Call it to get the machines as of about a second ago. Create it after `ray.init`.
+
+    The call returns at once, because it is made within transactions. A thread asks Ray, which can take a minute if
+    the head does not answer. Until then the last known machines are returned.
+
+    Nodes that drain, or are known to be dead, are not included. `types` are the machines that may still be started.
+    """
 
     def __init__(self, types: NodeTypes) -> None:
         self._types = types
@@ -27,14 +31,15 @@ class Machines:
         self._over = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="machines", daemon=True)
         self._watcher.start()
-        atexit.register(self.close)  # before Ray's own, which takes away what it is asked through
+        # runs before Ray's own exit handler, which closes the connection that the thread uses
+        atexit.register(self.close)
 
     def __call__(self) -> list[Machine]:
         return self._found
 
     def _watch(self) -> None:
         while not self._over.wait(FRESH_S):
-            with contextlib.suppress(Exception):  # a head that is away is asked again
+            with contextlib.suppress(Exception):  # if the head is away, it is asked again
                 self._found = _look(self._types)
 
     def close(self) -> None:
@@ -45,7 +50,7 @@ class Machines:
 def _look(types: NodeTypes) -> list[Machine]:
     leaving = cluster_state.get_draining_nodes()
     alive = [node for node in ray.nodes() if node["Alive"]]
-    # One that is on its way out still counts against how many there may be.
+    # A draining node still counts toward the autoscaler's limit.
     workers = [_machine(node) for node in alive if HEAD not in node["Resources"]]
     there = [_machine(node) for node in alive if node["NodeID"] not in leaving]
     return [*there, *types.machines_to_come(workers)]

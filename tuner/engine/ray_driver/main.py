@@ -1,7 +1,9 @@
 """The driver of one launch of one job: `python -m tuner.service.driver --job JOB --epoch N`, run as a Ray Job.
 
-It rebuilds the job from the database, runs it under Ray Tune until it ends or pauses, and knows nothing that is not
-recorded: whatever kills it, the next one goes on. Exit status 0: the job's state says how it ended; 1: it did not.
+It rebuilds the job from the database and runs it under Ray Tune until the job ends or pauses. Everything it knows is
+recorded, so if it is killed, the next driver continues.
+
+Exit status 0: the job's state says how it ended. 1: the job did not end.
 """
 
 import argparse
@@ -52,9 +54,9 @@ from tuner.tuning.samplers import Sampler, sampler_for
 BEAT_S = 0.5
 LOOK_S = 0.25
 HANGS_AFTER_S = 60.0
-# A database that is started again is waited for: its trials train on meanwhile, on what they have leased.
+# How long to wait for a database that restarts. Meanwhile trials continue within their leases.
 DATABASE_AWAY_S = 20.0
-# How long after its driver's last heartbeat a worker can have lived: one more beat, and Ray's noticing.
+# How long a worker can outlive its driver's last heartbeat: one more heartbeat, and the time until Ray notices.
 OUTLIVES_NS = 1_500_000_000
 
 log = logging.getLogger("tuner.driver")
@@ -70,17 +72,22 @@ class SystemClock:
 
 @dataclass(frozen=True)
 class Post:
-    """Which launch of which job this process is for."""
+    """The launch of a job that this process carries out, and its access to the database."""
 
     database: Database
     job: str
     epoch: int
 
     def control(self) -> Control:
-        """Raises Unavailable of a database that is away for longer than its patience."""
+        """Return the requested state and the budget of the job.
+
+        If the connection breaks during the query, the query is repeated once. Raise Unavailable if the database stays
+        away for longer than its patience.
+        """
         try:
             return self._control()
-        except Unavailable as error:  # it was cut off in the middle; the next one waits for a server
+        # the connection broke during the query; the next one waits for the server
+        except Unavailable as error:
             log.warning("the database was asked again: %s", error.detail)
             return self._control()
 
@@ -89,7 +96,9 @@ class Post:
             return jobs.control(db, self.job)
 
     def goes_on(self) -> bool:
-        """Whether nobody asked the job to pause or to end while it did not begin yet, and its wall clock has not ended."""
+        """Return whether the job, before it begins, should still begin: no pause or cancel was requested, and its
+        wall clock has not ended.
+        """
         with self.database.read() as db:
             wanted = jobs.control(db, self.job)
             ran_ns = jobs.running_ns(db, self.job, Instant(time.time_ns()))
@@ -109,25 +118,28 @@ class Post:
             return losses(db, self.job, market, Instant(time.time_ns()))
 
     def say_versions(self) -> None:
-        """For those who upgrade the service while this driver runs."""
+        """Record this driver's versions for users who upgrade the service while it runs."""
         versions = {"tuner": release(), "ray": ray.__version__, "python": platform.python_version()}
         with self.database.write("driver.versions") as db:
             launches.say_versions(db, self.job, self.epoch, **versions)
 
     def begin(self) -> JobRow:
-        """The job runs from now on."""
+        """Record that the job runs from now on, and return its row."""
         with self.database.write("driver.begin") as db:
             jobs.begin_running(db, self.job, at=Instant(time.time_ns()))
             return jobs.get(db, self.job)
 
     def beat(self) -> None:
-        """Raises Fenced."""
+        """Record a heartbeat. Raise Fenced if this driver is not the job's current one."""
         with self.database.write("driver.beat") as db:
             launches.beat(db, self.job, self.epoch, Instant(time.time_ns()))
 
 
 class Heart(threading.Thread):
-    """Beats while the loop turns. Once there is a later driver, this process ends on the spot, and its workers with it."""
+    """The thread that sends heartbeats while the loop makes progress.
+
+    If a later driver has started, this process ends at once, and its workers with it.
+    """
 
     def __init__(self, post: Post) -> None:
         super().__init__(name="heart", daemon=True)
@@ -149,11 +161,12 @@ class Heart(threading.Thread):
             if launch is None or launch.epoch != self._post.epoch:
                 log.error("this driver is over: %s", fenced.detail)
                 os._exit(1)
-            self.stop()  # the job ended by this driver's own hand
+            self.stop()  # this driver itself ended the job
         except TunerError as error:
             log.warning("a heartbeat was missed: %s", error.detail)
 
     def turns(self) -> None:
+        """Note that the loop makes progress."""
         self.turned_at = time.monotonic()
 
     def stop(self) -> None:
@@ -161,7 +174,7 @@ class Heart(threading.Thread):
 
 
 class Attention:
-    """Looks, a few times a second, whether somebody wants something else of the job, and lets time pass for the loop."""
+    """Check for control requests and budget changes a few times per second, and let time pass for the loop."""
 
     def __init__(
         self, loop: Loop, journal: SqlJournal, post: Post, heart: Heart, display: RayDisplay
@@ -198,8 +211,17 @@ def rebuild(
     find: Find | None = None,
     places: Places | None = None,
 ) -> tuple[Loop, SqlJournal, Actuator]:
-    """The job where its record says that it was, and what it wants to begin with. `find` says what a machine is, and costs; `places` None:
-    one is as good as another."""
+    """Rebuild the job from its record, and carry out the state that the user requested.
+
+    Args:
+        post: The launch.
+        settings: The settings of the service.
+        row: The job.
+        heart: The heartbeat thread.
+        died_at: When the previous driver's workers are known to have stopped. None: not known.
+        find: Returns the offer that a machine is, with its price.
+        places: The kinds of machines to choose from. None: every machine is as good as any other.
+    """
     now = Instant(time.time_ns())
     journal = SqlJournal(post.database, post.job, row.project, post.epoch, now)
     journal.budget_version = row.budget_version
@@ -237,7 +259,11 @@ def rebuild(
 
 
 def _heirs(post: Post, settings: Settings, row: JobRow, sampler: Sampler, heart: Heart) -> Heirs:
-    """Notes with which code the trials run, which is asked of who is to go on with them."""
+    """Return the earlier trials that the job continues (warm start).
+
+    The digest of the job's code is recorded, because a later job may only continue trials that ran with the same
+    code.
+    """
     code = code_of(row.spec, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     with post.database.write("driver.code") as db:
         jobs.note_code(db, post.job, code)
@@ -249,7 +275,7 @@ def _heirs(post: Post, settings: Settings, row: JobRow, sampler: Sampler, heart:
 
 
 def _machines(row: JobRow, settings: Settings) -> Machines | None:
-    """None where nodes do not say of which market they are: one is as good as another then."""
+    """Return None if the nodes' labels do not show their market. Every machine is as good as any other then."""
     bound = any(offer.labels for offer in row.offers)
     return Machines(node_types_of(settings.node_types)) if bound else None
 
@@ -276,7 +302,7 @@ def _goes_on(post: Post, heart: Heart, window: Window | None) -> bool:
 
 
 def main(finder: Callable[[Settings, JobRow], Find]) -> int:
-    """`finder` makes what says of a machine what it is, and costs."""
+    """Run the driver. `finder` makes the function that returns the offer, with its price, that a machine is."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--job", required=True)
     parser.add_argument("--epoch", required=True, type=int)
@@ -315,7 +341,7 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
         gate.refuse(why, died_at=died_at)
         return 0
     with post.database.read() as db:
-        row = jobs.get(db, post.job)  # it may have been asked to pause meanwhile
+        row = jobs.get(db, post.job)  # a pause may have been requested meanwhile
         row = replace(row, concurrency=quotas.get(db, row.project).width(row.concurrency))
     find, places = finder(settings, row), _places(row, machines)
     loop, journal, actuator = rebuild(post, settings, row, heart, died_at=died_at, find=find, places=places)

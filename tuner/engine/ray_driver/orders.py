@@ -1,4 +1,4 @@
-"""What a worker is told at the beginning of an attempt."""
+"""The message with which an attempt begins on a worker."""
 
 import contextlib
 import time
@@ -14,22 +14,23 @@ from tuner.engine.world import Assignment
 from tuner.store.jobs import JobRow
 from tuner.store.losses import Losses
 
-# Of a node's memory, what user code may use; the rest is for Ray, our own processes and the system's cache.
+# The part of a node's memory for user code. The rest is for Ray, our own processes and the system's cache.
 USABLE_MEMORY = 0.9
 FRESH_S = 1.0
 
 
 @dataclass(frozen=True)
 class Orders:
-    """`best_checkpoint` answers with value and step of a trial's best checkpoint, `saved_by` with the attempt that wrote that of a
-    step, and `losses` with what became of the job's attempts on a market so far."""
+    """Makes the messages for one job."""
 
     row: JobRow
     storage: str
     memory_limit: Callable[[], int | None]
+    #: Returns value and step of a trial's best checkpoint.
     best_checkpoint: Callable[[str], tuple[float, int] | None]
+    #: Returns the attempt that wrote a trial's checkpoint of a step.
     saved_by: Callable[[str, int], int | None]
-    losses: Callable[[str], Losses]
+    losses: Callable[[str], Losses]  #: Returns what became of the job's attempts on a market so far.
 
     def begin(self, assignment: Assignment) -> Message:
         spec, step = self.row.spec, assignment.restore_step
@@ -65,14 +66,17 @@ class Orders:
 
 
 def package_of(row: JobRow, storage: str) -> dict[str, str] | None:
-    """What a worker is told of the package that the job's trainable comes from; None: it comes from none."""
+    """Return what a worker needs to load the job's package, or None if its trainable does not come from one."""
     package = row.spec.package
     return None if package is None else Stored(storage, row.project, package).message()
 
 
 class MemoryLimit:
-    """Of a trial of this size, as machines are there now: none may be when a driver begins, and larger ones may come. `nodes` is
-    asked once a second at most; where that raises, what was known is the answer."""
+    """The memory limit of a trial of this size on the nodes that exist now.
+
+    There may be no nodes when a driver starts, and larger ones may come later. `nodes` is called at most once per
+    second. If it raises, the last known limit is returned.
+    """
 
     def __init__(
         self,
@@ -94,7 +98,11 @@ class MemoryLimit:
 
 
 def memory_limit(nodes: Iterable[Mapping[str, Any]], *, cpus: float, gpus: float) -> int | None:
-    """A trial's share of the largest node that it fits on, as its share of the CPUs or GPUs; None where nothing is known."""
+    """Return a trial's share of the memory of the largest node that it fits on, in bytes, or None if nothing is
+    known.
+
+    The share is the larger of the trial's shares of the CPUs and GPUs.
+    """
     found = []
     for node in nodes:
         has = node.get("Resources", {})

@@ -1,12 +1,14 @@
-"""What Ray's dashboard shows of a running job: its spend in the metadata of its Ray Job, and what each worker does in its actor's repr.
+"""What Ray's dashboard shows of a running job: its spend in the metadata of its Ray Job, and the work of each worker
+in its actor's repr.
 
-Ray 2.60 sets both only once, when it creates them, and has no public call to change them. So this module changes the records from which
-the dashboard reads:
+Ray 2.60 sets both only once, when it creates them, and has no public call to change them. So this module changes the
+records that the dashboard reads:
 
-- The metadata is part of the Ray Job's record in the key-value store of Ray's control service (GCS). It is changed only while the job
-  runs. Ray itself writes the record before a driver starts and after it ended.
-- The dashboard learns of actors by messages of the GCS, and takes a new repr from each of them. The message sent here carries a random
-  key, so that only subscribers to all actors receive it, which is the dashboard. Drivers and workers subscribe to the keys of actors.
+- The metadata is part of the Ray Job's record in the key-value store of Ray's control service (GCS). It is changed
+  only while the job runs. Ray itself writes the record before a driver starts and after it ends.
+- The dashboard learns about actors from messages of the GCS, and takes a new repr from each of them. The message sent
+  here has a random key, so only subscribers to all actors receive it, which is the dashboard. Drivers and workers
+  subscribe to the keys of actors.
 
 Nothing else reads these texts. A failure is logged once and changes nothing for the job.
 """
@@ -53,20 +55,20 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Spend:
-    """What the ledger says."""
+    """The job's money according to the ledger."""
 
     metadata: Mapping[str, str]  #: Spend and budget of the job.
     posted: Mapping[str, Money]  #: The posted spend of each trial that was asked for.
 
 
 class RayDisplay:
-    """Shows a job in Ray's dashboard. A thread writes, so that the driver's loop never waits for Ray.
+    """Show a job in Ray's dashboard. A thread writes, so that the driver's loop never waits for Ray.
 
     Args:
         job: The job's name.
         submission_id: The id of the Ray Job.
-        loop: The loop of the job. It is read only by the thread that calls `turn`.
-        spend: Reads the ledger, for the trials with these ids. Called by the writing thread.
+        loop: The loop of the job. Only the thread that calls `turn` reads it.
+        spend: Reads the ledger for the trials with these ids. Called by the writing thread.
     """
 
     def __init__(
@@ -124,7 +126,7 @@ class RayDisplay:
                 self._show(work, is_over=is_over)
             except (
                 Exception
-            ) as error:  # of Ray's internals or of the database; the job does not depend on either here
+            ) as error:  # errors of Ray's internals or of the database, which must not affect the job here
                 if not self._has_failed:
                     log.warning("Ray's dashboard does not show the newest figures: %s", error)
                 self._has_failed = True
@@ -146,7 +148,7 @@ class RayDisplay:
 
 
 def change_metadata(submission_id: str, changes: Mapping[str, str]) -> None:
-    """Change the metadata of a Ray Job that runs. Does nothing for one that does not."""
+    """Change the metadata of a Ray Job. Does nothing if the job is not running."""
     gcs = _worker().gcs_client
     key = JobInfoStorageClient.JOB_DATA_KEY.format(job_id=submission_id).encode()
     found = gcs.internal_kv_get(key, ray_constants.KV_NAMESPACE_JOB, timeout=TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""A place on the cluster for the restore self-test: an actor with the size of a trial, on a machine of one kind."""
+"""A place on the cluster for the restore self-test: an actor of the size of a trial, on a machine of one kind."""
 
 import contextlib
 import time
@@ -14,17 +14,22 @@ from tuner.engine.worker.self_test import SeatLost, Verdict, self_test
 
 
 class Tester:
+    """The actor that runs the self-test."""
+
     def ready(self) -> None:
-        """It has a machine."""
+        """Return once the actor has a machine."""
 
     def test(self, order: dict[str, Any]) -> tuple[Verdict, int]:
-        """The verdict, and for how many nanoseconds this process has existed."""
+        """Return the verdict, and the age of this process in nanoseconds."""
         hide_those_of_others()
         return self_test(**order), time.monotonic_ns() - BORN_NS
 
 
 class Seat:
-    """Waits for a machine from the beginning, and is given up at the end of its `with`. Methods raise SeatLost."""
+    """Waits for a machine from its creation on, and is given up at the end of its `with` block.
+
+    Methods raise SeatLost if the actor dies.
+    """
 
     def __init__(self, offer: Offer, size: Resources) -> None:
         options = {"num_cpus": size.cpus, "num_gpus": size.gpus, "label_selector": dict(offer.labels)}
@@ -42,7 +47,7 @@ class Seat:
             ray.kill(self._actor)
 
     def landed(self, within_s: float) -> bool:
-        """Whether it has a machine."""
+        """Return whether the actor has a machine, after waiting up to `within_s`."""
         if self._began_ns is None and _has(self._landed, within_s):
             self._began_ns = time.monotonic_ns()
         return self._began_ns is not None
@@ -51,15 +56,20 @@ class Seat:
         self._answer = self._actor.test.remote(order)
 
     def answered(self, within_s: float) -> bool:
+        """Return whether the test has ended, after waiting up to `within_s`."""
         return _has(self._answer, within_s)
 
     def verdict(self) -> Verdict:
-        """Of a test that has answered."""
+        """Return the verdict of a test that has ended."""
         verdict, self._told_ns = ray.get(self._answer)
         return verdict  # type: ignore[no-any-return]
 
     def used_ns(self) -> int:
-        """Of its machine; as its process counted it, from its own beginning, where that is known."""
+        """Return the time used of the machine.
+
+        If the process has reported its age, that is the time. Otherwise it is counted from when the machine was first
+        seen.
+        """
         if self._began_ns is None:
             return 0
         return self._told_ns or time.monotonic_ns() - self._began_ns

@@ -1,7 +1,8 @@
-"""Before a job may use spot machines: its trainable has passed the restore self-test, or passes it now.
+"""Before a job may use spot machines, its trainable must pass the restore self-test.
 
-The test runs on the cluster, on a machine that is not spot where one can be had, in the place of one trial; the job pays for it, as
-`setup`, out of a hold like any other. What it found out is kept by the trainable's code, and later jobs are not tested again.
+The test runs on the cluster in the place of one trial, on a machine that is not spot if one is available. The job
+pays for it as `setup`, from a hold like any other. The result is stored by the digest of the trainable's code, so
+later jobs with the same code are not tested again.
 """
 
 import logging
@@ -34,11 +35,12 @@ from tuner.store.self_tests import SelfTest, refusal
 if TYPE_CHECKING:  # it imports Ray, which takes a second
     from tuner.engine.ray_driver.seat import Seat
 
-# The test may take this part of the money that is left, and ten minutes in any case; where machines are free, a day.
+# The test may use this fraction of the remaining money, and ten minutes in any case. If machines are free, the limit
+# is a day.
 SHARE = 10
 LEAST_NS = 600 * NS
 MOST_NS = 24 * 3600 * NS
-ENDS_WITHIN_NS = 10 * NS  # of the limit: the test has come to its own end by then
+ENDS_WITHIN_NS = 10 * NS  # before the limit, by which the test must have ended itself
 LOST_MAX = 5
 LOOK_S = 0.2
 STARTS_WITHIN_S = 120.0
@@ -49,27 +51,34 @@ log = logging.getLogger("tuner.driver")
 
 @dataclass(frozen=True)
 class SpotGate:
-    """`goes_on` is called several times a second; once it answers False, the test is given up. `seen`: the digest of the code as
-    the service has it. `wait_s`: after so long without a machine another kind is tried, and then this one again, for longer where a process
-    could take longer to start. `is_there`: whether a machine of this kind is there already; of those that have yet to come the cheapest
-    is asked for, which trials can use, too."""
+    """The check of one job."""
 
     database: Database
     row: JobRow
     epoch: int
+    #: Called several times per second. The test is abandoned once it returns False.
     goes_on: Callable[[], bool]
+    #: After this long without a machine, the next kind is tried. In later rounds the wait grows, so that a slow start
+    #: of a process can succeed.
     wait_s: float
-    seen: str | None = None
+    seen: str | None = None  #: The digest of the code as the service computed it.
     storage: str = ""
     seat: Callable[[Offer, Resources], "Seat"] = field(kw_only=True)
+    #: Whether a machine of this kind exists. Of machines that have yet to be started, the cheapest is requested,
+    #: because trials can use it too.
     is_there: Callable[[Offer], bool] = lambda offer: True
 
     def refusal(self, *, died_at: Instant | None) -> str | None:
-        """Why this job may not run; None: it may, or it is not to go on. Raises Unavailable where the test itself was lost again
-        and again. A job that has had an attempt was let in, and stays so: its code may change as it runs, and what it found
-        is not taken from it.
+        """Return why this job may not run, or None if it may.
 
-        `died_at`: when the driver before is known to have stopped.
+        Also return None if the job is not to continue. A job that has had an attempt has passed before and may
+        continue: its code may change while it runs, and its results are not taken away.
+
+        Args:
+            died_at: When the previous driver is known to have stopped.
+
+        Raises:
+            Unavailable: The test itself was lost repeatedly.
         """
         with self.database.read() as db:
             begun = jobs.has_attempts(db, self.row.id)
@@ -93,7 +102,7 @@ class SpotGate:
         return refusal(verdict.reason)
 
     def _note(self, found: SelfTest) -> None:
-        """For the jobs after this one, and for the service's door."""
+        """Store a result for later jobs, and for the check when a job is submitted."""
         with self.database.write("gate.note") as db:
             self_tests.put(db, self.row.project, found)
             if self.seen is not None:
@@ -101,7 +110,7 @@ class SpotGate:
                 self_tests.put(db, self.row.project, at_the_door)
 
     def refuse(self, why: str, *, died_at: Instant | None) -> None:
-        """Ends the job, and whatever a driver that stopped at `died_at` left open of it."""
+        """Fail the job, and close everything that a driver that stopped at `died_at` left open."""
         now = _now()
         with self.database.write("gate.refuse") as db:
             launches.check(db, self.row.id, self.epoch)
@@ -113,7 +122,7 @@ class SpotGate:
             launches.end(db, self.row.id, self.epoch)
 
     def _on_demand_only(self, why: str) -> bool:
-        """The job goes without spot from now on, if it can: False where it has nothing else."""
+        """Remove the spot offers from the job. Return False, and change nothing, if it has no others."""
         rest = tuple(offer for offer in self.row.offers if offer.market != "spot")
         if rest:
             with self.database.write("gate.on_demand") as db:
@@ -127,7 +136,7 @@ class SpotGate:
     # The test
 
     def _tested(self, died_at: Instant | None) -> Verdict | None:
-        """None: given up."""
+        """Run the test until it has a result. Return None if the job is not to continue."""
         with self.database.write("gate.settle_former") as db:
             launches.check(db, self.row.id, self.epoch)
             self._settle_former(db, died_at)
@@ -147,10 +156,10 @@ class SpotGate:
                 ledger.settle(db, self.row.project, self.row.id, hold.id, lost, _now())
 
     def _test(self, number: int) -> Verdict | None:
-        """Waits for a machine for as long as it takes, on demand first; that costs nothing."""
+        """Wait for a machine as long as necessary, preferably on demand, and run the test. Waiting costs nothing."""
         kinds = sorted(self.row.offers, key=self._preference)
         for turn, offer in enumerate(cycle(kinds)):
-            # A seat is known to have a machine once its process runs there.
+            # A seat's machine is known only once its process runs there.
             wait_s = min(self.wait_s * 2 ** min(turn // len(kinds), 10), max(self.wait_s, STARTS_WITHIN_S))
             with self.seat(offer, self.row.spec.resources) as seat:
                 if self._awaited(seat.landed, wait_s):
@@ -207,7 +216,7 @@ class SpotGate:
         }
 
     def _awaited(self, done: Callable[[float], bool], within_s: float) -> bool:
-        """False: it is not so in time, or not waited for any more."""
+        """Return whether `done` became true in time. Return False too if the job is not to continue."""
         deadline = time.monotonic() + within_s
         while self.goes_on():
             if done(LOOK_S):

@@ -1,7 +1,7 @@
-"""Tune's searcher, scheduler and callback, which only pass on what they hear.
+"""Tune's searcher, scheduler and callback, which only forward events to the loop.
 
-Tune's own pausing, restoring and checkpointing are not used. Tune takes an exception in a hook for the failure of a
-trial; here it means that memory and record may differ, so it ends the driver.
+Tune's own pausing, restoring and checkpointing are not used. Tune treats an exception in a hook as the failure of a
+trial. Here it means that memory and record may differ, so it ends the driver.
 """
 
 import functools
@@ -29,15 +29,16 @@ from tuner.engine.ray_driver.ray_display import RayDisplay
 from tuner.engine.worker.actor import TOLD
 from tuner.engine.world import Assignment
 
-# How many trials Tune may keep beside those that run before the ended ones are dropped.
+# How many trials Tune may keep, in addition to the running ones, before the ended ones are dropped.
 FORGET_AT = 200
-# For so long a worker may be starting on the machine that was found for it. Ray gives up a process after 60 s and starts another one;
-# where the machine is taken away meanwhile, it looks for the next one without a word.
+# How long a worker may take to start on the machine that was found for it. Ray gives up on a process after 60 s and
+# starts another one. If the machine is taken away meanwhile, Ray silently looks for the next one.
 STARTS_WITHIN_S = 120.0
-# Of how many that wait it is asked in one turn whether they should be elsewhere, for which all that the job has is looked through.
+# How many waiting attempts are checked per turn for a better place. Each check goes through everything that the job
+# has.
 ASKED_AT_ONCE = 20
 
-# A driver that was not called for so long was busy or stopped.
+# A driver that was not called for this long was busy or stopped.
 INATTENTIVE_S = 2.0
 # How long Ray may take to report that a worker that was killed is dead.
 GONE_AFTER_S = 3.0
@@ -49,7 +50,7 @@ R = TypeVar("R")
 
 
 def or_die(hook: Callable[P, R]) -> Callable[P, R]:
-    """The process ends at once where `hook` raises; the next driver goes on from the record."""
+    """End the process at once if `hook` raises. The next driver continues from the record."""
 
     @functools.wraps(hook)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -64,14 +65,20 @@ def or_die(hook: Callable[P, R]) -> Callable[P, R]:
 
 
 class Unrecorded:
-    """Tune pickles its hooks into snapshots of itself, from which nothing is ever restored."""
+    """A hook with empty pickled state.
+
+    Tune pickles its hooks into snapshots of itself, from which nothing is ever restored.
+    """
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
 
 
 class Assigner(Unrecorded, Searcher):
-    """Hands Tune the attempts that the loop wants to begin. `shared` is the same for all."""
+    """The searcher: gives Tune the attempts that the loop wants to begin.
+
+    `shared` is the part of the trial's config that is the same for all.
+    """
 
     def __init__(
         self, loop: Loop, actuator: Actuator, shared: dict[str, Any], each_turn: Callable[[], None]
@@ -81,7 +88,10 @@ class Assigner(Unrecorded, Searcher):
 
     @or_die
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        """None for now, or FINISHED for ever. While it is None and nothing runs, Tune calls nothing else, for ten minutes."""
+        """Return the next attempt, None if there is none now, or FINISHED if the job has ended.
+
+        While this returns None and nothing runs, Tune calls no other hook for up to ten minutes.
+        """
         self._each_turn()
         for progress in self._actuator.withdraw_queued():
             self._loop.progress(progress)
@@ -105,7 +115,7 @@ class Assigner(Unrecorded, Searcher):
 
 
 class Messenger(Unrecorded, TrialScheduler):
-    """Tells the loop each result of a worker, and each worker's death."""
+    """The scheduler: passes each message of a worker, and each worker's death, to the loop."""
 
     _supports_buffered_results = False
 
@@ -120,7 +130,7 @@ class Messenger(Unrecorded, TrialScheduler):
         super().__init__()
         self._loop, self._actuator, self._each_turn = loop, actuator, each_turn
         self._attached, self._clock = attached, clock
-        self._nodes: dict[str, str] = {}  # by Tune's trials, which are our attempts
+        self._nodes: dict[str, str] = {}  # by the id of Tune's trial, which is our attempt
         self._added: dict[tuple[str, int], Trial] = {}
         self._found_at: dict[tuple[str, int], float] = {}
         self._killed: dict[tuple[str, int], float] = {}  # silent workers, with the time of the kill
@@ -135,8 +145,12 @@ class Messenger(Unrecorded, TrialScheduler):
 
     @or_die
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        """A worker whose node goes is not to be used again. Tune keeps those that it stops, so this one is asked to go on, refuses, and
-        is removed for that; what it says of its attempt then is old news."""
+        """Pass a worker's message to the loop.
+
+        A worker on a node that is about to be taken away must not be used again, but Tune keeps workers that it stops
+        for reuse. So this one is told to continue instead. It refuses and is then removed. What it reports about its
+        attempt after that is ignored as outdated.
+        """
         progress = Progress.parse(result[TOLD][0])
         self._nodes[trial.trial_id] = progress.node
         over = progress.state in ENDED
@@ -153,8 +167,10 @@ class Messenger(Unrecorded, TrialScheduler):
 
     @or_die
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        """The actor is dead: Tune does not retry (`max_failures=0`), the loop decides what becomes of its trial. One that died idle
-        is noticed when it is given its next attempt."""
+        """Report a dead worker to the loop, which decides about its trial. Tune does not retry (`max_failures=0`).
+
+        A worker that died idle is noticed when it is given its next attempt.
+        """
         name, attempt = trial.config["trial"], trial.config["attempt"]
         error, node = _error(trial), self._nodes.pop(trial.trial_id, "")
         self._actuator.ended(name, attempt)
@@ -174,8 +190,11 @@ class Messenger(Unrecorded, TrialScheduler):
 
     @or_die
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """Called at every turn of Tune's loop, ten times a second at least. Pending trials start by themselves; the answer is the one
-        that has waited longest, as Tune would give a worker that becomes free to the newest."""
+        """Let time pass for the loop, and return the pending trial that has waited longest.
+
+        Tune calls this on every turn of its loop, at least ten times per second. Pending trials start by themselves.
+        The result only decides who gets a worker that becomes free, which Tune would give to the newest trial.
+        """
         self._each_turn()
         self._kill_silent_workers(tune_controller._tune_controller)
         forget_ended(tune_controller._tune_controller)
@@ -230,7 +249,10 @@ class Messenger(Unrecorded, TrialScheduler):
         self._loop.lost(name, attempt, SILENT, preempted=taken, node=node)
 
     def _asked_now(self) -> list[Assignment]:
-        """Those that wait, each in its turn: a thousand may, for as long as machines take to come."""
+        """Return the next waiting attempts to check, in turn.
+
+        A thousand may wait for as long as machines take to start.
+        """
         waiting = self._actuator.looking()
         if self._next >= len(waiting):
             self._next = 0
@@ -239,7 +261,10 @@ class Messenger(Unrecorded, TrialScheduler):
         return found
 
     def _starts(self, tune: Any, name: str, attempt: int) -> bool:
-        """Whether its worker is being started on a machine that it has: it is not a machine that it waits for."""
+        """Return whether the attempt has a machine on which its worker is starting.
+
+        It does not wait for a machine then.
+        """
         actor = tune._trial_to_actor.get(self._added.get((name, attempt)))
         if actor is None or not tune._actor_manager.is_actor_started(actor):
             return False
@@ -247,7 +272,7 @@ class Messenger(Unrecorded, TrialScheduler):
         return now - self._found_at.setdefault((name, attempt), now) < STARTS_WITHIN_S
 
     def _give_up(self, tune_controller: Any, name: str, attempt: int) -> None:
-        """Tune need not look for a worker for this attempt any more."""
+        """Have Tune stop looking for a worker for this attempt."""
         tune = tune_controller._tune_controller
         trial = _live_trial(tune, name, attempt)
         if trial is not None:
@@ -259,7 +284,7 @@ class Messenger(Unrecorded, TrialScheduler):
 
 
 class Greeter(Unrecorded, Callback):
-    """Looks at the worker's machine, and tells it what it is to do, before Tune has it train."""
+    """The callback: checks the worker's machine and sends the worker its attempt before Tune starts its training."""
 
     def __init__(self, loop: Loop, actuator: Actuator, attached: Attached, display: RayDisplay) -> None:
         self._loop, self._actuator, self._attached = loop, actuator, attached
@@ -284,7 +309,7 @@ def _live_trial(tune: Any, name: str, attempt: int) -> Trial | None:
 def _has_message(tune: Any, trial: Trial) -> bool:
     """Return True if the worker answered, and Tune has not delivered the answer yet."""
     manager, actor = tune._actor_manager, tune._trial_to_actor.get(trial)
-    # Tune keeps the futures that it has delivered with the others, and knows by the events which are still to come.
+    # Tune keeps futures that it has delivered together with the others. Only those with an event are still to come.
     futures = list(
         manager._tracked_actors_to_task_futures.get(actor, set()) & manager._actor_task_events.get_futures()
     )
@@ -292,9 +317,11 @@ def _has_message(tune: Any, trial: Trial) -> bool:
 
 
 def forget_ended(tune: Any) -> None:
-    """Tune keeps each trial that it has had, some 30 kB, and looks through all of them when nothing runs. Ours are in the database:
-    what has ended and has no actor any more is dropped, many at once, but for the newest, without which Tune would think that nothing
-    was run."""
+    """Drop the records of ended trials from Tune, many at once.
+
+    Tune keeps about 30 kB for each trial that it ever had, and searches all of them when nothing runs. Ours are in
+    the database. The newest ended one stays, because without any Tune would conclude that nothing was run.
+    """
     if len(tune._trials) < FORGET_AT + len(tune._live_trials):
         return
     used = {*tune._live_trials, *tune._trial_to_actor, *tune._resetting_trials, *tune._staged_trials}
@@ -308,14 +335,17 @@ def forget_ended(tune: Any) -> None:
 
 
 def _unstage(tune: Any, trial: Trial) -> None:
-    """Tune counts a trial as one for which a worker is looked for until that has started. One that never has, it would count for ever,
-    and keep an idle worker for it, its node's CPUs included."""
+    """Have Tune stop counting a trial as one that needs a worker.
+
+    Tune counts a trial until its worker has started. For a trial that never starts it would keep an idle worker
+    indefinitely, with its node's CPUs.
+    """
     if trial in tune._staged_trials:
         tune._unstage_trial_with_resources(trial)
 
 
 def _error(trial: Trial) -> Exception | None:
-    """It lies in a file by now; Tune's own accessors look for it where it is not yet."""
+    """Return the error of a trial from its file. Tune's own accessors look for it in a place where it is not yet."""
     try:
         with open(trial.pickled_error_file, "rb") as file:
             found: Exception = cloudpickle.load(file)

@@ -1,4 +1,4 @@
-"""One run of Ray Tune that carries out what the loop wants, until the loop is at its end."""
+"""One run of Ray Tune, which carries out the loop's commands until the loop has ended."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -28,7 +28,17 @@ def run_tune(
     display: RayDisplay,
     each_turn: Callable[[], None],
 ) -> None:
-    """Returns when the loop has ended and all workers are gone. `package`: what workers are told of it."""
+    """Run Tune, and return when the loop has ended and all workers are gone.
+
+    Args:
+        spec: The job's spec.
+        loop: The loop of the job.
+        actuator: The loop's world.
+        package: What workers need to load the job's package. None: it has none.
+        concurrency: How many trials may run at once.
+        display: Shows the job in Ray's dashboard.
+        each_turn: Called on every turn of Tune's loop.
+    """
     shared = {"entry": spec.trainable, "name": spec.name, "package": package}
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(concurrency)
     usage.tag_callbacks = _not_counted
@@ -58,8 +68,11 @@ def run_tune(
 
 
 def _not_counted(callbacks: object) -> bool:
-    """For its usage statistics, which nobody is sent, Ray looks what each callback is an instance of, and imports MLflow, Weights &
-    Biases and Comet for that wherever they are installed: seconds at the start of each job."""
+    """Skip Ray's usage statistics about callbacks.
+
+    To classify each callback, Ray would import MLflow, Weights & Biases and Comet if they are installed. That costs
+    seconds at the start of each job, although the statistics are sent to nobody.
+    """
     return False
 
 
@@ -76,7 +89,11 @@ def worker_class(spec: JobSpec) -> type[Worker]:
 
 
 def _placement(size: Resources, config: Mapping[str, Any]) -> PlacementGroupFactory:
-    """An actor is used again for attempts of the same size and labels only, as Tune keeps idle ones by what was asked for."""
+    """Return the resources of a worker.
+
+    Tune keeps idle actors by the resources that were requested, so an actor is reused only for attempts of the same
+    size and labels.
+    """
     bundle: dict[str, float] = {"CPU": size.cpus}
     if size.gpus:
         bundle["GPU"] = size.gpus

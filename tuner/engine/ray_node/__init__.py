@@ -1,4 +1,5 @@
-"""A node of a Ray cluster that is about to be taken away: Ray is told, and all that runs there.
+"""Notify Ray, and everything that runs there, that a node of a Ray cluster is about to be taken away.
 
-`telling` says so from anywhere in the cluster; `python -m tuner.engine.ray_node.watch` listens on the node itself.
+`telling` does so from anywhere in the cluster. `python -m tuner.engine.ray_node.watch` watches for notices on the
+node itself.
 """

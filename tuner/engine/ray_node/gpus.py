@@ -1,4 +1,4 @@
-"""Which GPUs a process of Ray's may see."""
+"""Which GPUs a process of Ray may see."""
 
 import os
 
@@ -6,10 +6,11 @@ import ray
 
 
 def hide_those_of_others() -> None:
-    """To be called in an actor before anything looks for a GPU.
+    """Hide all GPUs from an actor that requested none. Call it in the actor before anything looks for a GPU.
 
-    Ray (2.60) names the GPUs of an actor that asked for some, and leaves all of the machine's to one that asked for none: what
-    that starts would train on a GPU that nobody pays for, and take the memory of those who do.
+    Ray (2.60) sets the visible GPUs of an actor that requested some, but leaves all GPUs of the machine to an actor
+    that requested none. Its user code would then train on a GPU that it does not pay for, and use the memory of those
+    who do.
     """
     if not ray.get_runtime_context().get_accelerator_ids().get("GPU"):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""

@@ -1,4 +1,4 @@
-"""One machine and the nodes of a Ray cluster that are on it: a notice for the machine is passed on to each of them."""
+"""One machine and its nodes of a Ray cluster: a notice for the machine is passed on to each of them."""
 
 import contextlib
 import logging
@@ -13,23 +13,39 @@ from tuner.engine.ray_node.nodes import RayNode
 
 LOOK_S = 5.0
 LOOK_NOTICED_S = 1.0
-# A raylet ends when it has not reached its cluster for a minute (gcs_rpc_server_reconnect_timeout_s).
+# A raylet ends if it has not reached its cluster for a minute (gcs_rpc_server_reconnect_timeout_s).
 SILENT_S = 120.0
 log = logging.getLogger("tuner.notices")
 
 
 class Drains(Protocol):
+    """The part of the cluster's interface that is needed here."""
+
     def drain(self, node_id: str, notice: Notice) -> None:
-        """Raises NotFound, Conflict for a head, and Unavailable where the cluster does not answer."""
+        """Drain a node.
+
+        Raises:
+            NotFound: There is no such node.
+            Conflict: The node is the head.
+            Unavailable: The cluster does not answer.
+        """
 
 
 class MachineWatch:
-    """`here` answers with the machine's nodes by id, and may raise Unavailable. `may_release`: once they have all gone, the
-    cloud is told that it need not wait; only where nothing but them needs the machine. `facts` is what the cloud says of the machine,
-    for its nodes' workers to pass on.
+    """Pass the machine's notices on to its nodes.
 
-    A notice is put up for the workers first, which needs nobody, and then Ray is told. A node that begins while one stands is told
-    at once.
+    A notice is first posted for the workers, which needs no other process, and then sent to Ray. A node that starts
+    while a notice stands is notified at once.
+
+    Args:
+        ray: Drains nodes.
+        here: Returns the machine's nodes by id. May raise Unavailable.
+        sources: Where notices come from.
+        may_release: Tell the cloud that it need not wait once all nodes are gone. Only if nothing else needs the
+            machine.
+        facts: What the cloud says about the machine. The workers of its nodes pass it on.
+        look_s: How often to look for nodes.
+        silent_s: After this long without an answer of the cluster, its nodes count as gone.
     """
 
     def __init__(
@@ -47,14 +63,15 @@ class MachineWatch:
         self._look_s, self._silent_s = look_s, silent_s
         self._facts = facts or {}
         self.watcher = Watcher(self._on_notice, self._on_withdrawn, sources)
-        # Held while nodes are told: a notice and a node that come at once would miss each other.
+        # Held while nodes are notified: otherwise a notice and a node that arrive at the same time would miss each
+        # other.
         self._telling = threading.Lock()
         self._nodes: dict[str, RayNode] = {}
         self._standing: dict[str, Notice] = {}
         self._trouble = ""
 
     def run(self) -> None:
-        """Waits for the machine's nodes, and blocks until the last of them is gone."""
+        """Wait for the machine's nodes, and return when the last of them is gone."""
         self.watcher.start()
         try:
             heard = time.monotonic()
@@ -74,7 +91,7 @@ class MachineWatch:
             self.watcher.close()
 
     def _look(self) -> bool:
-        """Whether there are nodes. Raises TunerError where that cannot be said."""
+        """Look for new nodes, and return whether there are any nodes. Raise TunerError if that is not known."""
         found = self._here()
         with self._telling:
             for node in [node for node_id, node in found.items() if node_id not in self._nodes]:
@@ -90,7 +107,7 @@ class MachineWatch:
         self._nodes[node.id] = node
         log.info("node %s is on this machine", node.id)
         if self._facts and node.session_dir.is_dir():
-            with contextlib.suppress(OSError):  # then its labels are all that is known of it
+            with contextlib.suppress(OSError):  # then only the node's labels are known
                 node.boards.describe(node.id, self._facts)
         if not node.session_dir.is_dir():
             log.warning(
@@ -101,7 +118,7 @@ class MachineWatch:
             )
 
     def _on_notice(self, notice: Notice) -> None:
-        """Raises Unavailable where a node could not be told; it is called again then."""
+        """Notify all nodes. Raise Unavailable if one could not be notified; this is then called again."""
         if not notice.ends_node:
             return
         with self._telling:
@@ -109,14 +126,14 @@ class MachineWatch:
             self._tell(self._nodes.values(), notice)
 
     def _on_withdrawn(self, notice: Notice) -> None:
-        """What still runs goes on; a drained node gets nothing new all the same."""
+        """Withdraw a notice. What still runs continues, but a drained node gets no new work."""
         with self._telling:
             self._standing.pop(notice.id, None)
             for node in self._nodes.values():
                 node.boards.withdraw(node.id, notice.id)
 
     def _tell(self, nodes: Iterable[RayNode], notice: Notice) -> None:
-        """Raises Unavailable where one could not be; the others are told all the same."""
+        """Notify nodes and Ray. All are tried; then raise Unavailable if one could not be notified."""
         nodes, failed = list(nodes), list[Unavailable]()
         for node in nodes:
             try:
@@ -135,7 +152,10 @@ class MachineWatch:
             raise failed[0]
 
     def _release(self) -> None:
-        """All that ran here has ended: the time that is left need not be paid for."""
+        """Tell the cloud that it need not wait, because everything here has ended.
+
+        The remaining time need not be paid for.
+        """
         with self._telling:
             standing = list(self._standing.values()) if self._may_release else []
         for notice in standing:
@@ -143,7 +163,7 @@ class MachineWatch:
                 log.info("notice %s: the cloud was told that it need not wait", notice.id)
 
     def _note(self, trouble: str) -> None:
-        """Once, however often it is found again."""
+        """Log a problem once, even if it is found repeatedly."""
         if trouble and trouble != self._trouble:
             log.info("waiting: %s", trouble)
         self._trouble = trouble

@@ -1,4 +1,4 @@
-"""What a node needs to know of itself, and Ray of its end. Asks Ray's control service (GCS) without joining the cluster."""
+"""A node's view of itself, and the drain call of Ray. Uses Ray's control service (GCS) without joining the cluster."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,33 +23,35 @@ _Selector = GetAllNodeInfoRequest.NodeSelector
 
 @dataclass(frozen=True, slots=True)
 class RayNode:
-    """`session_dir` is where Ray keeps the files of the node's processes, on the node's own disk."""
+    """A living node of a Ray cluster."""
 
     id: str
     is_head: bool
-    session_dir: Path
+    session_dir: Path  #: Where Ray keeps the files of the node's processes, on the node's own disk.
 
     @property
     def boards(self) -> NodeBoard:
-        """To be used on the node itself."""
+        """The notice board of the node. Use it on the node itself."""
         return NodeBoard(self.session_dir / BOARDS)
 
 
 def own_board() -> NodeBoard:
-    """For a process that Ray started, or that has joined its cluster: where notices for its node hang."""
+    """Return the notice board of this process's node. The process must be started by Ray or have joined its cluster."""
     context = ray.get_runtime_context()
     return NodeBoard(Path(context.get_temp_dir()) / context.get_session_name() / BOARDS)
 
 
 def own_addresses() -> frozenset[str]:
-    """Of this machine, or of this pod, which all of its containers share."""
+    """Return the addresses of this machine, or of this pod, whose containers share them."""
     return frozenset(address.address for found in psutil.net_if_addrs().values() for address in found)
 
 
 def give_notice(address: str, node_id: str, notice: Notice) -> None:
-    """To be called on the node itself. Tells its workers, and then Ray, which places nothing there any more.
+    """Notify a node's workers, and then Ray, which places no new work on the node. Call it on the node itself.
 
-    Raises NotFound, Unavailable, and Conflict for the head; then no notice stands.
+    Raises:
+        NotFound, Unavailable: No notice was given.
+        Conflict: The node is the head. No notice was given.
     """
     gcs = Gcs(address)
     boards = gcs.node(node_id).boards
@@ -62,14 +64,14 @@ def give_notice(address: str, node_id: str, notice: Notice) -> None:
 
 
 class Gcs:
-    """Methods raise Unavailable where the cluster at `address` (host:port) does not answer."""
+    """Ray's control service at `address` (host:port). Methods raise Unavailable if it does not answer."""
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._client: Any = None
 
     def node(self, node_id: str) -> RayNode:
-        """Raises NotFound for one that Ray does not take to be alive."""
+        """Return a living node. Raise NotFound if Ray does not consider it alive."""
         try:
             selector = _Selector(node_id=bytes.fromhex(node_id))
         except ValueError:
@@ -80,12 +82,18 @@ class Gcs:
         return found
 
     def nodes_at(self, addresses: Iterable[str]) -> dict[str, RayNode]:
-        """The nodes that Ray takes to be alive at one of these addresses, by id."""
+        """Return the living nodes at any of these addresses, by id."""
         return self._living([_Selector(node_ip_address=address) for address in sorted(addresses)])
 
     def drain(self, node_id: str, notice: Notice) -> None:
-        """Nothing new is placed on the node, and what ends with it counts as preempted. Cannot be taken back: it ends once nothing
-        runs there any more. Raises NotFound, and Conflict for the head, with which the cluster would end."""
+        """Stop placing work on a node, and count what ends with it as preempted.
+
+        This cannot be undone: the node ends once nothing runs there.
+
+        Raises:
+            NotFound: There is no such node.
+            Conflict: The node is the head, or Ray refuses.
+        """
         if self.node(node_id).is_head:
             raise Conflict(f"{node_id} is the head, and cannot be drained")
         deadline_ms = 0 if notice.deadline is None else notice.deadline // MS
@@ -108,5 +116,5 @@ class Gcs:
             if self._client is None:
                 self._client = ray._raylet.GcsClient(address=self._address)
             return getattr(self._client, method)(*args, **more)
-        except Exception as error:  # Ray's classes for this have changed with its releases
+        except Exception as error:  # Ray's error classes have changed between releases
             raise Unavailable(f"the Ray cluster at {self._address} does not answer: {error}") from error

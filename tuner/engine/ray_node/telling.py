@@ -1,6 +1,7 @@
-"""`python -m tuner.engine.ray_node.telling`, run as a Ray Job: tells a node, from anywhere in its cluster, that it is about to be taken away.
+"""`python -m tuner.engine.ray_node.telling`, run as a Ray Job: notify a node, from anywhere in its cluster, that it
+is about to be taken away.
 
-Exit status 0: its workers and Ray have been told; 1: the last line printed says why not, and nothing has changed.
+Exit status 0: its workers and Ray were notified. 1: nothing has changed, and the last line of output says why.
 """
 
 import argparse
@@ -19,9 +20,13 @@ REACH_S = 30.0
 
 
 def tell(node_id: str, notice: Notice) -> None:
-    """For a process that has joined the cluster. The node itself does it, as its workers look for a notice on its disk.
+    """Notify a node through a task on the node itself, because its workers look for notices on its disk.
 
-    Raises Unavailable where it cannot be reached, as one that is drained already cannot, and what `give_notice` does.
+    The calling process must have joined the cluster.
+
+    Raises:
+        Unavailable: The node cannot be reached. A node that is already drained cannot.
+        NotFound, Conflict: As `give_notice`.
     """
     place = NodeAffinitySchedulingStrategy(node_id, soft=False)
     task = ray.remote(num_cpus=0, max_retries=0)(give_notice).options(scheduling_strategy=place)

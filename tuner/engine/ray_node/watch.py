@@ -1,7 +1,10 @@
-"""`python -m tuner.engine.ray_node.watch --address HOST:PORT`: listens for notices for this machine and tells the cluster's nodes on it.
+"""`python -m tuner.engine.ray_node.watch --address HOST:PORT`: watch for notices for this machine, and notify the
+cluster's nodes on it.
 
-One beside each machine's nodes, started with them and again whenever it ends. Exit status 0: the nodes are gone, or their cluster
-was silent for so long that they should be; 2: wrong usage; 3: no cloud tells this machine anything, now or ever.
+One such process runs next to each machine's nodes. It is started with them, and again whenever it ends.
+
+Exit status 0: the nodes are gone, or their cluster was silent for so long that they should be. 2: wrong usage. 3: no
+cloud gives notices to this machine.
 """
 
 import argparse
@@ -83,7 +86,7 @@ def sources_of(args: argparse.Namespace, detect_s: float = USUAL.detect_s) -> So
 
 
 def _watch(args: argparse.Namespace, sources: Sources) -> None:
-    # Only now, as it takes a second and 80 MB that a machine of no cloud need not spend.
+    # Imported only now, because it takes a second and 80 MB, which a machine without a cloud need not spend.
     from tuner.engine.notices.identity import facts_of_this_machine
     from tuner.engine.ray_node.machine import MachineWatch
     from tuner.engine.ray_node.nodes import Gcs
