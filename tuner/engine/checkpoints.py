@@ -81,9 +81,8 @@ class CheckpointStore:
             FileNotFoundError: `source` has no files.
         """
         began = time.monotonic()
-        (source / MANIFEST).unlink(
-            missing_ok=True
-        )  # user code may have built this checkpoint from another one
+        # User code may have made this checkpoint from another one, with its manifest.
+        (source / MANIFEST).unlink(missing_ok=True)
         files = [_describe(source, file) for file in sorted(source.rglob("*")) if file.is_file()]
         if not files:
             raise FileNotFoundError(f"there is nothing to store in {source}")
@@ -269,11 +268,11 @@ class CheckpointStore:
     def prune(
         self, trial: str, attempt: int, *, newest: int, keep: int, protect: frozenset[int] = frozenset()
     ) -> None:
-        """Remove the trial's checkpoints except the newest `keep` intact ones up to step `newest`, and those of
-        protected steps.
+        """Remove the trial's checkpoints that are no longer needed.
 
-        A checkpoint beyond `newest` is removed: an earlier attempt saved it, and its driver died before it learned of
-        it. Partial checkpoints of workers that died are removed too.
+        The newest `keep` intact ones up to step `newest` stay, and those of protected steps. A checkpoint beyond
+        `newest` is removed: an earlier attempt saved it, and its driver died before it learned of it. Partial
+        checkpoints of workers that died are removed too.
 
         What later attempts than `attempt` wrote stays. The checkpoint that `attempt` published as `newest` stays as
         well, even if its manifest cannot be seen.

@@ -1,7 +1,7 @@
-"""Spot machines with fallback to on-demand ones: `tuner.tuning.placement` is applied to each trial of a job, with
-what is known about the cluster.
+"""Spot machines with fallback to on-demand ones, for all trials of a job.
 
-A trial falls back to an on-demand machine
+It applies `tuner.tuning.placement` to each trial, with what is known about the cluster. A trial falls back to an
+on-demand machine
 
 - once it has waited for spot as long as it may,
 - at once if it would otherwise not reach its target before the wall clock ends,
@@ -77,9 +77,11 @@ class SpotWithFallback:
         self._place = {self._priced[place.offer]: place for place in places.all if place.offer}
         self._offers = tuple(self._place)
         self._courses: defaultdict[str, Course] = defaultdict(Course)
+        # What progress has cost on each offer, over all trials.
         self._shared = Memory(Instant(0), 0)
         # Until when a kind counts as full, and the length of that period.
         self._full: dict[Offer, tuple[Instant, int]] = {}
+        # When a trial last waited for spot in vain.
         self._waited_in_vain = -FULL_NS
 
     def choose(self, trial: Standing) -> Sequence[Place]:
@@ -108,7 +110,7 @@ class SpotWithFallback:
             self._shared = self._shared.after(offer, now=now, paid_ns=paid_ns, gained_ns=gained_ns)
 
     def _another(self, at: Offer, trial: Standing) -> Offer | None:
-        """Return another kind for an attempt that waits although all kinds count as full.
+        """Return another kind for an attempt that has waited long enough although all kinds count as full, else None.
 
         The kinds are tried in turn, because a kind may no longer be full. Each is waited for twice as long as the one
         before, because a machine that has yet to start may take longer than the patience.
@@ -150,6 +152,7 @@ class SpotWithFallback:
         return self._shared.cheapest(there, trial.now) or found
 
     def _best(self, trial: Standing) -> Offer:
+        """Return the kind that suits the trial best, whether or not the job has filled it."""
         in_the_dark = trial.time_ns is not None and trial.left_ns is None
         course = self._courses[trial.trial]
         course.note_storm(trial.in_vain, trial.now)
@@ -167,6 +170,7 @@ class SpotWithFallback:
         return self._cheapest("on_demand" if late else "spot", trial.now)
 
     def _choice(self, course: Course, trial: Standing) -> Choice:
+        """Apply the rules of `tuner.tuning.placement` to the trial."""
         terms = self._terms_of(course, trial)
         # Training of unknown length still has to be done.
         left_ns = max(UNKNOWN_NS, trial.left_ns or 0)
@@ -215,6 +219,7 @@ class SpotWithFallback:
         return None if trial.runs_at is None else self._priced[trial.runs_at]
 
     def _room(self, offer: Offer, trial: Standing, *, now: bool = False) -> int:
+        """Return how many more trials of the job fit on this kind: 0 while it counts as full."""
         if offer in self._full and self._full[offer][0] > trial.now:
             return 0
         return self._places.room(self._place[offer], trial.taken, now=now)

@@ -31,8 +31,9 @@ class Heirs:
         return Suggested(at, trial, dict(heritage.config), inherited)
 
     def record(self, tx: JournalTx, told: Suggested) -> int:
-        """Record the reports and the checkpoint of the earlier trial as if this job had made them, and return the
-        step to continue from.
+        """Record the reports and the checkpoint of the earlier trial as if this job had made them.
+
+        Return the step to continue from.
 
         This job pays only for what comes after. Called in the same turn as the suggestion, before it is recorded.
         """

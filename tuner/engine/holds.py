@@ -110,8 +110,8 @@ class Purse:
     def began(
         self, tx: JournalTx, node: str, from_step: int | None, environment: Environment | None = None
     ) -> bool:
-        """Record where the attempt runs, its environment, and the checkpoint that it continued from, as far as its
-        worker knows them.
+        """Record where the attempt runs, its environment, and its starting checkpoint, as far as its worker knows
+        them.
 
         Return True if that checkpoint is older than the one the attempt was given. Then the newer ones are damaged,
         and are forgotten.
@@ -258,9 +258,7 @@ class Treasury:
         return True
 
     def confine(self, purse: Purse, place: Place) -> None:
-        """Charge the attempt for the machine that it was given, and end its lease when its current hold is used up
-        there.
-        """
+        """Charge the attempt for the machine that it was given. Its lease ends when its current hold is used up there."""
         purse.found = place
         purse.cut(purse.settled.total_ns + place.rate.affords_ns(purse.held))
 

@@ -25,9 +25,13 @@ class Learner:
         self._spec = spec
         self.heirs = heirs
         self._sampler = sampler
+        # Trials below this number have a configuration that the sampler knows.
         self._known = 0
+        # The highest rung that was reported to the sampler, by trial.
         self._told: dict[int, int] = {}
+        # The last step that was reported to the sampler, by trial.
         self._heard: dict[int, int] = {}
+        # Trials whose end was reported to the sampler.
         self._finished: set[int] = set()
         self.suggestion_ns = 0
 

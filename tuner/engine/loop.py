@@ -64,7 +64,9 @@ class Loop:
         self.pace = Pace()
         self.treasury = Treasury(terms.job, terms.slice_ns)
         self._placement, self._landing = placement or Anywhere(terms.rate), landing or Landing()
+        # By trial: the money of its running attempt, and why its hanging attempt is being stopped.
         self.purses, self.stalled = dict[str, Purse](), dict[str, str]()
+        # By trial: the number of its newest attempt, and the step of its newest checkpoint.
         self.attempts, self.saved = dict[str, int](), dict[str, int]()
         self.end: do.EndJob | None = None
         self.journal, self._world, self._clock = journal, world, clock
@@ -73,10 +75,7 @@ class Loop:
     # Events of the job
 
     def start(self, event: ev.Asked) -> None:
-        """Carry out what the user requested: resume, pause or cancel.
-
-        Called after recovery, which has recorded `Launched`.
-        """
+        """Carry out the user's request: resume, pause or cancel. Called after recovery, which has recorded `Launched`."""
         self._hours.limit(self.state.budget)
         self.happened(event)
 
@@ -144,11 +143,10 @@ class Loop:
         return purse.lease_ns
 
     def relocate(self, trial: str, attempt: int) -> bool:
-        """Move an attempt that waits for a machine to another kind of machine, if the placement prefers one and the
-        budget allows it.
+        """Move an attempt that waits for a machine to another kind of machine.
 
-        The waiting attempt ends without cost, and the trial's next attempt waits for the other kind. Return False if
-        the attempt should keep waiting.
+        This is done if the placement prefers another kind and the budget allows it. The waiting attempt ends without
+        cost, and the trial's next attempt waits for the other kind. Return False if the attempt should keep waiting.
         """
         purse = self._purse(trial, attempt)
         if purse is None or not purse.waits:
@@ -208,6 +206,7 @@ class Loop:
         return self._purse(trial, attempt) is not None
 
     def _purse(self, trial: str, attempt: int) -> Purse | None:
+        """Return the money of this attempt, or None if it no longer runs."""
         purse = self.purses.get(trial)
         return purse if purse is not None and purse.attempt == attempt else None
 
@@ -215,6 +214,7 @@ class Loop:
 
     @contextmanager
     def _turn(self) -> Iterator[Turn]:
+        """Run the block in one transaction, and send its commands once the transaction is committed."""
         with self.journal.transaction() as tx:
             turn = Turn(tx, self._clock.now())
             yield turn
@@ -245,6 +245,7 @@ class Loop:
                 waiting.extend(self._carry_out(turn, order))
 
     def _carry_out(self, turn: Turn, order: do.Command) -> list[ev.Event]:
+        """Carry out one command of `decide`, and return the events that follow from it."""
         match order:
             case do.Suggest() if self.learner.suggestion_ns > SLOW_SUGGESTION_NS:
                 turn.suggest = order  # a slow sampler must not hold the transaction open
@@ -339,6 +340,8 @@ class Loop:
         purse.reported = report.meter
         value = report.value(self.state.spec.objective.metric)
         turn.tx.put_report(purse.row_of(report, value))
+        # A report carries the job's spend so far and, if the machine has another price than the job's usual one, that
+        # price.
         spent = self.treasury.spent(turn.tx, self.purses.values())
         price = purse.rate.price if purse.rate.price != self.state.rate.price else None
         names = report.names() if value is None else None
@@ -349,11 +352,13 @@ class Loop:
         trial, trouble = purse.trial, progress.trouble
         if progress.saved_step:
             self._on_saved(turn, purse, progress.saved_step)
+        # The lease ended before the attempt's first step did.
         starved = trouble is not None and trouble.kind == "lease" and purse.last_step == 0
         once_ns = {"warming_ns": progress.warming_ns, "outage_ns": progress.outage_ns}
         self.pace.ended(trial, purse.meter, **once_ns, starved=starved)
         reason, detail = (trouble.line, trouble.traceback) if trouble else ("", "")
         end = end_of(progress)
+        # A hanging trial has failed, even if its worker or machine was lost while it was being stopped.
         if trial in self.stalled and end in ("lost", "preempted"):
             end = "failed"
         end, reason = ("lost", purse.misplaced) if purse.misplaced else (end, reason)
@@ -427,9 +432,11 @@ class Loop:
     # Money and time
 
     def _wanted(self, turn: Turn, need_ns: int) -> Wanted:
+        """Return the request for a lease of at least this length."""
         return Wanted(need_ns, max(1, len(self.state.active)), self._hours.left_ns(), turn.at)
 
     def _refused(self, turn: Turn, trial: str, wanted: Wanted, rate: Rate, *, running: bool) -> ev.Event:
+        """Return the event of a refused hold, with the limit that refused it."""
         limit, above = self.treasury.limit(turn.tx, rate, wanted, gpus=self.state.budget.gpu_ms is not None)
         return ev.Refused(turn.at, trial, self._hours.which(limit), running, above)
 
@@ -438,5 +445,6 @@ class Loop:
         return self.state.leader_score if self.state.leader is not None else None
 
     def _standing(self, trial: str) -> Standing:
+        """Return the trial's snapshot for the placement."""
         now, left_ns = Instant(self._clock.elapsed_ns()), self._hours.wall_clock_ns()
         return standing(self.state, trial, self.purses, self.saved, self.pace, now=now, time_ns=left_ns)

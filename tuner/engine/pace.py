@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from tuner.domain.cost import CostKind, Meter
 from tuner.tuning.guard import UNKNOWN_NEED_NS
 
-# A trial hangs if it trains without a report for this many times the slowest step seen, or, if none was seen, for
-# this part of the time that the budget buys. The floor is the minimum. The same rule applies to setup, loading and
-# saving.
+# A trial hangs if it trains without a report for PATIENCE_TIMES the slowest step seen. If no step was seen, the limit
+# is the time that the budget buys, divided by PATIENCE_BUDGET. It is never below the floor. The same rule applies to
+# setup, loading and saving.
 PATIENCE_TIMES = 20
 PATIENCE_BUDGET = 8
 STEP_FLOOR_NS = 30_000_000_000
@@ -33,6 +33,10 @@ class Pace:
     wanted_ns: dict[str, int] = field(default_factory=dict)
 
     def stepped(self, trial: str, train_ns: int) -> None:
+        """Note the duration of a trial's step.
+
+        A trial's slowest step loses a quarter of its value with each further step.
+        """
         self.step_ns[trial] = max(train_ns, self.step_ns.get(trial, 0) * 3 // 4)
         self.fastest_ns = min(train_ns, self.fastest_ns) or max(train_ns, self.fastest_ns)
         self.slowest_ns = max(train_ns, self.slowest_ns)

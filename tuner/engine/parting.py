@@ -1,5 +1,4 @@
-"""What a trial does with the time that its machine has left, and when it is retried after preemptions without
-progress.
+"""What a trial does with the time that its machine has left, and when it is retried after preemptions.
 
 Used by workers (`tuner.engine.worker`) and simulated ones. Pure functions.
 """
@@ -23,9 +22,9 @@ def in_time(left_ns: int, *, step_ns: int | None, save_ns: int | None) -> bool:
 
 
 def pause_ns(in_vain: int) -> int:
-    """Return how long to wait before the next attempt, in nanoseconds, after `in_vain` preemptions in a row without a
-    newer checkpoint.
+    """Return how long to wait before the next attempt, in nanoseconds.
 
-    After the first preemption there is no wait: it can happen during a setup or a long step by chance.
+    `in_vain` is the number of preemptions in a row without a newer checkpoint. After the first one there is no wait:
+    it can happen during a setup or a long step by chance.
     """
     return 0 if in_vain < 2 else min(PAUSE_MAX_NS, PAUSE_NS << min(in_vain - 2, 10))

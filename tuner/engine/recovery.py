@@ -54,9 +54,8 @@ def recover(loop: Loop, *, died_at: Instant | None, now: Instant) -> None:
 
 def lost_since(landed: Landed, hold: OpenHold, died_at: Instant) -> dict[CostKind, Cost]:
     """Return the loss as `lost_of` does, but only from when the attempt had its machine. Before that it used nothing."""
-    since = landed.get(
-        (hold.trial, hold.attempt), hold.placed_at
-    )  # a hold without an attempt (the self-test's) is placed once the machine is there
+    # A hold without an attempt, that of the self-test, is placed once the machine is there.
+    since = landed.get((hold.trial, hold.attempt), hold.placed_at)
     if since is None:
         return {}
     late_ns = max(0, since - hold.placed_at)

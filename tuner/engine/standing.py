@@ -28,6 +28,17 @@ def standing(
     now: Instant,
     time_ns: int | None,
 ) -> Standing:
+    """Return the snapshot of a trial.
+
+    Args:
+        state: The state of the job.
+        name: The trial.
+        purses: The money of the running attempts, by trial.
+        saved: The step of the newest checkpoint, by trial.
+        pace: The durations seen so far.
+        now: The time on a monotonic clock.
+        time_ns: Time left of the wall clock. None: it has no limit.
+    """
     trial, purse, kept = state.trial(name), purses.get(name), saved.get(name, 0)
     target = trial.until if trial.until is not None else state.max_step
     left_ns = least_ns = None

@@ -38,7 +38,7 @@ class Terms:
 
 
 class World(Protocol):
-    """Sends commands to workers without waiting for them.
+    """Send commands to workers without waiting for them.
 
     Results arrive at the loop as progress. Methods must not raise.
     """

@@ -28,8 +28,8 @@ class Dashboard:
     def __init__(self, url: str, token: str | None, *, timeout_s: float = 10.0) -> None:
         self.url, self.token = url.rstrip("/"), token
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        # The environment's proxies are for the internet; a cluster is reached directly. Without TLS nothing is
-        # verified, because reading the system's certificates takes longer than a request.
+        # The environment's proxies are for the internet; a cluster is reached directly. Without TLS there is nothing
+        # to verify, and loading the system's certificates would take longer than a request.
         verify = self.url.startswith("https:")
         self._http = httpx2.Client(
             base_url=self.url, headers=headers, timeout=timeout_s, trust_env=False, verify=verify
@@ -97,9 +97,7 @@ def dashboard_url(address: str) -> str:
 
 
 def cluster_token(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return the token of an external cluster, from the places where Ray itself looks for it, or None if there is
-    none.
-    """
+    """Return the token of an external cluster, or None if there is none. It is looked for where Ray itself does."""
     if token := environment.get("RAY_AUTH_TOKEN"):
         return token
     path = Path(environment.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token").expanduser()

@@ -119,8 +119,9 @@ def ray_command(*words: str) -> list[str]:
 def ray_environment(
     session: str, token_path: Path, outside: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Return the caller's environment for Ray: without the service's settings and secrets (`TUNER_*`) and without
-    references to another Ray cluster (`RAY_*`).
+    """Return the caller's environment with our settings for Ray.
+
+    The service's settings and secrets (`TUNER_*`) and references to another Ray cluster (`RAY_*`) are left out.
     """
     kept = {name: value for name, value in outside.items() if not name.startswith(("TUNER_", "RAY_"))}
     return {**kept, **_ENVIRONMENT, MARK: session, "RAY_AUTH_TOKEN_PATH": str(token_path)}

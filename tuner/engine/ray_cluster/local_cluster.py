@@ -56,10 +56,13 @@ class LocalCluster:
             for spec in specs
         ]
         self._replace_after_s = replace_after_s
+        # The session of the head that this cluster started. Empty: the nodes joined an existing head.
         self._own_head = ""
         self._joined: Head | None = None
         self._dashboard: Dashboard | None = None
+        # When each lost node is started again, on the monotonic clock.
         self._due: dict[str, float] = {}
+        # The Ray ids of all nodes that have joined so far.
         self._past: set[str] = set()
 
     @contextlib.contextmanager

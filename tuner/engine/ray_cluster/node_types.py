@@ -1,7 +1,7 @@
-"""The machines that an autoscaler may start, read from its own configuration: a cluster file of Ray's launcher, or
-KubeRay's RayCluster.
+"""The machines that an autoscaler may start, read from the autoscaler's own configuration.
 
-The interfaces of Ray 2.60 do not show what its autoscaler may start, only which nodes exist.
+This is a cluster file of Ray's launcher, or KubeRay's RayCluster. The interfaces of Ray 2.60 do not show what its
+autoscaler may start, only which nodes exist.
 """
 
 import json

@@ -1,7 +1,6 @@
-"""Take a node of a local cluster away: with a notice, like a cloud's spot machine, or without one, like a power
-failure.
+"""Take a node of a local cluster away: with a notice, like a cloud, or without one, like a power failure.
 
-    announce to its workers ──▶ Ray places no new work on it (drain) ──▶ SIGKILL to all its processes at the deadline
+announce to its workers ──▶ Ray places no new work on it (drain) ──▶ SIGKILL to all its processes at the deadline
 """
 
 import os
@@ -26,13 +25,11 @@ def kill(node: KeptNode) -> int:
 def announce(head: LocalHead, node: KeptNode, notice_ns: int) -> Instant:
     """Notify the node's workers and Ray that the node will be taken away, and return when.
 
-    Ray places no new work on it.
-
-    The notice period starts after Ray is imported into this process, which takes a second, and much longer on a busy
-    machine.
+    Ray places no new work on the node. The notice period starts after Ray is imported into this process, which takes
+    a second, and much longer on a busy machine.
 
     Raises:
-        RayUnavailable, NotFound, Conflict: No notice was given.
+        RayUnavailable, NotFound, Conflict: No notice is in effect.
     """
     found = head.found()
     if found is None:

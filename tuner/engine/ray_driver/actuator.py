@@ -26,9 +26,13 @@ class Actuator:
         self, begin_message: Callable[[Assignment], Message], clock: Callable[[], int] = time.monotonic_ns
     ) -> None:
         self._begin_message, self._clock = begin_message, clock
+        # Attempts of which Tune does not know yet.
         self._queue: deque[Assignment] = deque()
+        # Attempts for which Tune looks for a worker, by trial.
         self._pending: dict[str, Assignment] = {}
+        # The running attempt of each trial, and how to send messages to its worker.
         self._actors: dict[str, tuple[int, Send]] = {}
+        # Trials whose waiting attempt was cancelled, with the outcome.
         self._withdrawn: dict[str, Literal["paused", "stopped"]] = {}
 
     # Commands of the loop
@@ -99,15 +103,15 @@ class Actuator:
         return list(self._pending.values())
 
     def withdraw_queued(self) -> list[Progress]:
-        """Remove the attempts that were cancelled before Tune knew about them, and return the messages that end them."""
+        """Remove the attempts that were cancelled before Tune knew about them, and return the messages of their end."""
         called = [one for one in self._queue if one.trial in self._withdrawn]
         for assignment in called:
             self._queue.remove(assignment)
         return [called_off(one, self._withdrawn.pop(one.trial)) for one in called]
 
     def withdraw_pending(self) -> list[Progress]:
-        """Remove the attempts that were cancelled while Tune looked for a worker, and return the messages that end
-        them.
+        """Remove the attempts that were cancelled while Tune looked for a worker, and return the messages of their
+        end.
 
         The caller must inform Tune.
         """

@@ -1,6 +1,4 @@
-"""The machine that an attempt was given: what Ray says about the actor's node, and what the machine's own cloud says
-about it.
-"""
+"""The machine that an attempt was given, according to Ray and to the machine's own cloud."""
 
 import contextlib
 import logging
@@ -25,7 +23,9 @@ class Attached:
     """
 
     def __init__(self) -> None:
+        # What the cloud says about each node.
         self._facts: dict[str, Mapping[str, str]] = {}
+        # The facts with which each attempt's machine was last returned.
         self._known: dict[tuple[str, int], Mapping[str, str]] = {}
 
     def landed(self, trial: str, attempt: int, actor: Any) -> Machine | None:

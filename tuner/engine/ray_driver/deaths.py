@@ -16,14 +16,14 @@ REACH_S = 1.0
 def went_with_its_machine(error: Exception | None, node_id: str) -> bool:
     """Return whether a worker's death counts as a preemption.
 
+    Takes up to a second if nothing answers at its node's address.
+
     It does if the node was drained for a preemption, even if Ray does not know of the node's death yet, or if the
     node is a spot machine that disappeared without notice.
 
     Args:
         error: The error that Ray reported for the worker.
         node_id: The worker's node. Empty: unknown.
-
-    Takes up to a second if nothing answers at the node's address.
     """
     if getattr(error, "preempted", False):
         return True

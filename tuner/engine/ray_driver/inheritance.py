@@ -24,7 +24,7 @@ log = logging.getLogger("tuner.driver")
 
 @dataclass(frozen=True)
 class Copier:
-    """Copies checkpoints to one job."""
+    """Copy checkpoints of earlier jobs to one job."""
 
     storage: str
     project: str
@@ -48,9 +48,8 @@ class Copier:
                 if Found(kept.step, BEFORE) in mine.found(trial):
                     mine.fetch(trial, Found(kept.step, BEFORE), Path(folder) / "there")
                     return replace(heritage, checkpoint=replace(kept, trial=trial, attempt=BEFORE))
-                copy = shutil.copytree(
-                    files, Path(folder) / "copy"
-                )  # `files` may belong to the earlier job, and `publish` removes its source
+                # `files` may belong to the earlier job, and `publish` removes its source.
+                copy = shutil.copytree(files, Path(folder) / "copy")
                 published = mine.publish(trial, BEFORE, kept.step, copy)
         except Exception as error:  # each kind of storage has errors of its own
             log.warning("%s begins from nothing: %s of %s: %s", trial, heritage.trial, heritage.job, error)
@@ -77,6 +76,7 @@ def heirs_of(
 
 
 def _places(sampler: Sampler, found: list[Heritage]) -> dict[int, Heritage]:
+    """Return the earlier trials by the number of the grid point with the same configuration."""
     places: dict[int, Heritage] = {}
     for number in range(GRID_MAX):
         config = sampler.suggest(number)

@@ -17,7 +17,7 @@ HEAD = "node:__internal_head__"
 
 
 class Machines:
-    """Call it to get the machines as of about a second ago. Create it after `ray.init`.
+    """A callable that returns the machines as of about a second ago. Create it after `ray.init`.
 
     The call returns at once, because it is made within transactions. A thread asks Ray, which can take a minute if
     the head does not answer. Until then the last known machines are returned.

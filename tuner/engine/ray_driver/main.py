@@ -3,7 +3,7 @@
 It rebuilds the job from the database and runs it under Ray Tune until the job ends or pauses. Everything it knows is
 recorded, so if it is killed, the next driver continues.
 
-Exit status 0: the job's state says how it ended. 1: the job did not end.
+Exit status 0: the job's state says how it ended. 1: the job did not end, or a later driver owns it.
 """
 
 import argparse
@@ -96,8 +96,9 @@ class Post:
             return jobs.control(db, self.job)
 
     def goes_on(self) -> bool:
-        """Return whether the job, before it begins, should still begin: no pause or cancel was requested, and its
-        wall clock has not ended.
+        """Return whether a job that has not begun yet should still begin.
+
+        It should unless a pause or cancel was requested or its wall clock has ended.
         """
         with self.database.read() as db:
             wanted = jobs.control(db, self.job)
@@ -185,6 +186,10 @@ class Attention:
         self._next = 0.0
 
     def turn(self) -> None:
+        """Note that the loop makes progress.
+
+        Every `LOOK_S` also update the display, check for requests, and call the loop's tick.
+        """
         now = self._heart.turned_at = time.monotonic()
         if now < self._next or self._loop.end is not None:
             return
@@ -285,10 +290,12 @@ def _places(row: JobRow, machines: Machines | None) -> Places | None:
 
 
 def _is_there(places: Places | None, offer: Offer) -> bool:
+    """Return whether a machine of this kind exists now."""
     return places is None or places.room(places.of(offer), {}, now=True) > 0
 
 
 def _died_at(post: Post) -> Instant | None:
+    """Return when the workers of the previous driver had stopped at the latest, or None if there was none."""
     with post.database.read() as db:
         launch = launches.get(db, post.job)
     if launch is None or launch.heartbeat_at is None:
@@ -297,6 +304,7 @@ def _died_at(post: Post) -> Instant | None:
 
 
 def _goes_on(post: Post, heart: Heart, window: Window | None) -> bool:
+    """Return whether the job should still begin and its window is open. Also shows that the driver makes progress."""
     heart.turns()
     return post.goes_on() and (window is None or window.is_open(Instant(time.time_ns())))
 

@@ -21,7 +21,7 @@ FRESH_S = 1.0
 
 @dataclass(frozen=True)
 class Orders:
-    """Makes the messages for one job."""
+    """The messages with which attempts of one job begin."""
 
     row: JobRow
     storage: str
@@ -98,8 +98,7 @@ class MemoryLimit:
 
 
 def memory_limit(nodes: Iterable[Mapping[str, Any]], *, cpus: float, gpus: float) -> int | None:
-    """Return a trial's share of the memory of the largest node that it fits on, in bytes, or None if nothing is
-    known.
+    """Return a trial's share of the memory of the largest node that it fits on, in bytes, or None if none is known.
 
     The share is the larger of the trial's shares of the CPUs and GPUs.
     """

@@ -1,8 +1,8 @@
-"""What Ray's dashboard shows of a running job: its spend in the metadata of its Ray Job, and the work of each worker
-in its actor's repr.
+"""What Ray's dashboard shows of a running job: its spend, and the work of each worker.
 
-Ray 2.60 sets both only once, when it creates them, and has no public call to change them. So this module changes the
-records that the dashboard reads:
+The spend is shown in the metadata of the Ray Job, and the work in the repr of the worker's actor. Ray 2.60 sets both
+only once, when it creates them, and has no public call to change them. So this module changes the records that the
+dashboard reads:
 
 - The metadata is part of the Ray Job's record in the key-value store of Ray's control service (GCS). It is changed
   only while the job runs. Ray itself writes the record before a driver starts and after it ends.
@@ -49,6 +49,7 @@ class Work:
     unposted: Money  #: Spent since the attempt's spend was last posted to the ledger.
 
     def text(self, job: str, posted: Money) -> str:
+        """Return the text for the dashboard, such as "job: t0003, attempt 1, step 5, $0.012000"."""
         cost = f"${(posted + self.unposted).usd:.6f}"
         return f"{job}: {self.trial}, attempt {self.attempt}, step {self.step}, {cost}"
 
@@ -122,11 +123,10 @@ class RayDisplay:
             with self._changed:
                 self._changed.wait_for(lambda: self._work is not None or self._is_over)
                 work, self._work, is_over = self._work or {}, None, self._is_over
+            # Errors of Ray's internals or of the database must not affect the job here.
             try:
                 self._show(work, is_over=is_over)
-            except (
-                Exception
-            ) as error:  # errors of Ray's internals or of the database, which must not affect the job here
+            except Exception as error:
                 if not self._has_failed:
                     log.warning("Ray's dashboard does not show the newest figures: %s", error)
                 self._has_failed = True

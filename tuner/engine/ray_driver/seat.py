@@ -26,7 +26,7 @@ class Tester:
 
 
 class Seat:
-    """Waits for a machine from its creation on, and is given up at the end of its `with` block.
+    """An actor that waits for a machine from its creation on. The end of the `with` block gives it up.
 
     Methods raise SeatLost if the actor dies.
     """

@@ -35,12 +35,12 @@ from tuner.store.self_tests import SelfTest, refusal
 if TYPE_CHECKING:  # it imports Ray, which takes a second
     from tuner.engine.ray_driver.seat import Seat
 
-# The test may use this fraction of the remaining money, and ten minutes in any case. If machines are free, the limit
-# is a day.
+# The test may use this fraction of the remaining money, and ten minutes in any case. Even if machines cost nothing,
+# it may use no more than a day.
 SHARE = 10
 LEAST_NS = 600 * NS
 MOST_NS = 24 * 3600 * NS
-ENDS_WITHIN_NS = 10 * NS  # before the limit, by which the test must have ended itself
+ENDS_WITHIN_NS = 10 * NS  # the test ends by itself this long before its limit
 LOST_MAX = 5
 LOOK_S = 0.2
 STARTS_WITHIN_S = 120.0
@@ -51,7 +51,7 @@ log = logging.getLogger("tuner.driver")
 
 @dataclass(frozen=True)
 class SpotGate:
-    """The check of one job."""
+    """The self-test check of one job, and what it needs."""
 
     database: Database
     row: JobRow
@@ -150,16 +150,17 @@ class SpotGate:
         return None
 
     def _settle_former(self, db: Connection, died_at: Instant | None) -> None:
+        """Settle the hold of a test that an earlier driver began."""
         for hold in ledger.open_holds(db, self.row.id):
             if hold.trial == SELF_TEST:
                 lost = lost_of(hold, died_at or _now())
                 ledger.settle(db, self.row.project, self.row.id, hold.id, lost, _now())
 
     def _test(self, number: int) -> Verdict | None:
-        """Wait for a machine as long as necessary, preferably on demand, and run the test. Waiting costs nothing."""
+        """Wait for a machine as long as necessary, and run the test on it. Waiting costs nothing."""
         kinds = sorted(self.row.offers, key=self._preference)
         for turn, offer in enumerate(cycle(kinds)):
-            # A seat's machine is known only once its process runs there.
+            # A seat's machine is known only once its process runs there, so allow for the start of a process.
             wait_s = min(self.wait_s * 2 ** min(turn // len(kinds), 10), max(self.wait_s, STARTS_WITHIN_S))
             with self.seat(offer, self.row.spec.resources) as seat:
                 if self._awaited(seat.landed, wait_s):
@@ -169,11 +170,13 @@ class SpotGate:
         return None
 
     def _preference(self, offer: Offer) -> tuple[bool, bool, int]:
+        """Return the sort key of an offer: existing machines first, on-demand ones before spot, then the cheapest."""
         size, comes = self.row.spec.resources, not self.is_there(offer)
         rate = offer.rate(cpus=size.cpus, gpus=size.gpus)
         return comes, offer.market == "spot" and not comes, rate.price.micro_usd_per_hour
 
     def _paid(self, seat: "Seat", offer: Offer, number: int) -> Verdict | None:
+        """Run the test on a seat that has a machine, paid from a hold. Return None if the job is not to continue."""
         size, name = self.row.spec.resources, hold_id(self.row.id, SELF_TEST, self.epoch, number)
         rate = offer.rate(cpus=size.cpus, gpus=size.gpus)
         with self.database.write("gate.hold") as db:
@@ -194,6 +197,7 @@ class SpotGate:
                 ledger.settle(db, self.row.project, self.row.id, name, used, _now())
 
     def _answer(self, seat: "Seat", limit_ns: int) -> Verdict | None:
+        """Run the test and wait for its verdict. Return None if the job is not to continue."""
         seat.begin(self._order(limit_ns))
         if self._awaited(seat.answered, limit_ns / NS):
             return seat.verdict()
@@ -201,6 +205,7 @@ class SpotGate:
         return late if self.goes_on() else None
 
     def _order(self, limit_ns: int) -> dict[str, Any]:
+        """Return the arguments of the self-test."""
         spec, size = self.row.spec, self.row.spec.resources
         drawn = [
             spec.space.sample(Random(f"{spec.algorithm.seed}/self-test/{number}"))

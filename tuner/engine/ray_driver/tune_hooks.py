@@ -75,7 +75,7 @@ class Unrecorded:
 
 
 class Assigner(Unrecorded, Searcher):
-    """The searcher: gives Tune the attempts that the loop wants to begin.
+    """The searcher, which gives Tune the attempts that the loop wants to begin.
 
     `shared` is the part of the trial's config that is the same for all.
     """
@@ -115,7 +115,7 @@ class Assigner(Unrecorded, Searcher):
 
 
 class Messenger(Unrecorded, TrialScheduler):
-    """The scheduler: passes each message of a worker, and each worker's death, to the loop."""
+    """The scheduler, which passes each message of a worker, and each worker's death, to the loop."""
 
     _supports_buffered_results = False
 
@@ -131,11 +131,14 @@ class Messenger(Unrecorded, TrialScheduler):
         self._loop, self._actuator, self._each_turn = loop, actuator, each_turn
         self._attached, self._clock = attached, clock
         self._nodes: dict[str, str] = {}  # by the id of Tune's trial, which is our attempt
+        # Attempts for which Tune looks for a worker.
         self._added: dict[tuple[str, int], Trial] = {}
+        # When a machine was first seen for an attempt whose worker is starting.
         self._found_at: dict[tuple[str, int], float] = {}
         self._killed: dict[tuple[str, int], float] = {}  # silent workers, with the time of the kill
+        # The last turn of Tune's loop, and since when there were turns without long breaks.
         self._turned_at = self._attentive_since = clock()
-        self._next = 0
+        self._next = 0  # the waiting attempt to check next
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         return True
@@ -155,9 +158,8 @@ class Messenger(Unrecorded, TrialScheduler):
         self._nodes[trial.trial_id] = progress.node
         over = progress.state in ENDED
         machine = self._attached.heard(progress)
-        if (
-            machine is not None
-        ):  # before its time is counted, so that all of it is billed at this machine's price
+        # Before the attempt's time is counted, so that all of it is billed at this machine's price.
+        if machine is not None:
             self._loop.landed(progress.trial, progress.attempt, machine)
         if over:
             self._actuator.ended(progress.trial, progress.attempt)
@@ -261,9 +263,9 @@ class Messenger(Unrecorded, TrialScheduler):
         return found
 
     def _starts(self, tune: Any, name: str, attempt: int) -> bool:
-        """Return whether the attempt has a machine on which its worker is starting.
+        """Return whether the attempt has a machine, on which its worker is starting.
 
-        It does not wait for a machine then.
+        Then it does not wait for a machine.
         """
         actor = tune._trial_to_actor.get(self._added.get((name, attempt)))
         if actor is None or not tune._actor_manager.is_actor_started(actor):
@@ -284,7 +286,7 @@ class Messenger(Unrecorded, TrialScheduler):
 
 
 class Greeter(Unrecorded, Callback):
-    """The callback: checks the worker's machine and sends the worker its attempt before Tune starts its training."""
+    """The callback, which checks the worker's machine and sends the worker its attempt before Tune starts training."""
 
     def __init__(self, loop: Loop, actuator: Actuator, attached: Attached, display: RayDisplay) -> None:
         self._loop, self._actuator, self._attached = loop, actuator, attached

@@ -102,6 +102,7 @@ class MachineWatch:
         return bool(found)
 
     def _welcome(self, node: RayNode) -> None:
+        """Add a new node: notify it of the standing notices and give its workers the machine's facts."""
         for notice in self._standing.values():
             self._tell([node], notice)
         self._nodes[node.id] = node
@@ -133,7 +134,7 @@ class MachineWatch:
                 node.boards.withdraw(node.id, notice.id)
 
     def _tell(self, nodes: Iterable[RayNode], notice: Notice) -> None:
-        """Notify nodes and Ray. All are tried; then raise Unavailable if one could not be notified."""
+        """Notify these nodes and Ray. If some cannot be notified, the others are, and then Unavailable is raised."""
         nodes, failed = list(nodes), list[Unavailable]()
         for node in nodes:
             try:

@@ -50,8 +50,8 @@ def give_notice(address: str, node_id: str, notice: Notice) -> None:
     """Notify a node's workers, and then Ray, which places no new work on the node. Call it on the node itself.
 
     Raises:
-        NotFound, Unavailable: No notice was given.
-        Conflict: The node is the head. No notice was given.
+        NotFound, Unavailable: No notice is in effect.
+        Conflict: The node is the head. No notice is in effect.
     """
     gcs = Gcs(address)
     boards = gcs.node(node_id).boards

@@ -1,7 +1,7 @@
-"""`python -m tuner.engine.ray_node.telling`, run as a Ray Job: notify a node, from anywhere in its cluster, that it
-is about to be taken away.
+"""Notify a node, from anywhere in its cluster, that it is about to be taken away.
 
-Exit status 0: its workers and Ray were notified. 1: nothing has changed, and the last line of output says why.
+Run as a Ray Job: `python -m tuner.engine.ray_node.telling`. Exit status 0: its workers and Ray were notified. 1:
+nothing has changed, and the last line of output says why.
 """
 
 import argparse
