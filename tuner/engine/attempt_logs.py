@@ -18,7 +18,7 @@ _NAME = re.compile(r"a(\d+)\.log")
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """The output of an attempt, of which only the beginning and the end are kept."""
+    """The output of an attempt. Only its beginning and its end are kept."""
 
     total: int  #: Bytes printed.
     head: bytes
@@ -30,8 +30,8 @@ class Printed:
         """Return the newest kept output, up to `limit` bytes, that follows the first `after` bytes.
 
         Returns:
-            The part before the gap, the number of bytes missing in the gap, and the part after it. Without a gap the
-            first part is empty.
+            The part before the gap, the number of bytes missing in the gap, and the part after it. If there is no
+            gap, or nothing before it is returned, the first part is empty and the number is 0.
         """
         tail_at = self.total - len(self.tail)
         gap = tail_at - len(self.head)

@@ -321,10 +321,10 @@ class _Segment:
 
 
 class CheckpointArchive:
-    """A stored checkpoint as one tar file, of which any range of bytes can be read without reading the rest.
+    """A stored checkpoint as one tar file. Any range of its bytes can be read without reading the rest.
 
-    The members are the checkpoint's files in the order of its manifest, then the manifest. All times and owners are zero, so the same
-    checkpoint is the same tar file each time, and an interrupted download can continue.
+    The members are the checkpoint's files in the order of its manifest, then the manifest. All times and owners are
+    zero, so the same checkpoint is the same tar file each time, and an interrupted download can continue.
     """
 
     def __init__(

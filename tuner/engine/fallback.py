@@ -35,7 +35,7 @@ UNKNOWN_NS = 1
 
 @dataclass(slots=True)
 class Course:
-    """What is remembered of one trial."""
+    """What the placement remembers about one trial."""
 
     target: int | None = None  #: The step that the trial may train to.
     terms: Terms | None = None  #: The terms of the way to `target`.

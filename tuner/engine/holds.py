@@ -302,14 +302,19 @@ class Treasury:
         return total(slice_costs(purse.rate, purse.settled.total_ns, purse.meter.minus(purse.settled)))
 
     def spent(self, tx: JournalTx, purses: Iterable[Purse]) -> Money:
-        """Return the spend of the whole job so far, including what is not posted yet."""
+        """Return the spend of the whole job so far, including the part that is not posted yet."""
         return sum((purse.unposted() for purse in purses), start=tx.account().posted.usd)
 
     def limit(self, tx: JournalTx, rate: Rate, wanted: Wanted, *, gpus: bool) -> tuple[Limit, str]:
         """Return the limit that a lease was refused for, and the shared budget that refused it.
 
-        The shared budget is "" if the job's own limits refuse the lease. `gpus` says whether the job has a limit of
-        GPU-hours.
+        The shared budget is "" if the job's own limits refuse the lease.
+
+        Args:
+            tx: The transaction.
+            rate: The rate of the attempt's machine.
+            wanted: The request that was refused.
+            gpus: Whether the job has a limit of GPU-hours.
         """
         if wanted.deadline_ns is not None and wanted.deadline_ns < wanted.need_ns:
             return "wall_clock", ""

@@ -45,7 +45,7 @@ class Hours:
     def next_opening(self, at: Instant) -> Instant | None:
         """Return when the window opens after its current opening, or None if the job has no window.
 
-        The current opening is skipped, because too little of it may be left.
+        The current opening is skipped, because it may be almost over.
         """
         return None if self._window is None else self._window.opening(self._window.closing(at))
 

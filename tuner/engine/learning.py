@@ -36,7 +36,10 @@ class Learner:
         self.suggestion_ns = 0
 
     def answer(self, state: State, order: do.Suggest | do.Consult, clock: Clock) -> ev.Suggested | ev.Advised:
-        """Return the event that answers a command of `decide`. Suggestions are timed."""
+        """Carry out a command of `decide` for a suggestion or an advice, and return the resulting event.
+
+        Suggestions are timed.
+        """
         if isinstance(order, do.Consult):
             return self.advise(state, order.trial, clock.now())
         began = clock.elapsed_ns()

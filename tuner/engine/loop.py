@@ -80,7 +80,7 @@ class Loop:
         self.happened(event)
 
     def happened(self, event: ev.Event) -> None:
-        """Record an event, and carry out what is decided on it."""
+        """Record an event, and carry out the decisions about it."""
         with self._turn() as turn:
             self._tell(turn, event)
 
@@ -121,17 +121,19 @@ class Loop:
                 self._reconsider(turn, purse)
 
     def landed(self, trial: str, attempt: int, machine: Machine | None = None) -> int:
-        """Note that an attempt has a machine, and return the length of its lease there in nanoseconds.
+        """Note that an attempt has a machine, and return its lease there.
+
+        Called again when more is known about the machine.
 
         The machine costs money from now on, so it is recorded for the next driver.
 
         Args:
             trial: The trial.
             attempt: The number of its attempt.
-            machine: The known facts of the machine. Called again with more facts when they become known.
+            machine: The machine. None: nothing is known about it yet.
 
         Returns:
-            The length of the attempt's whole lease, or 0 if the attempt no longer runs.
+            The length of the attempt's whole lease in nanoseconds, or 0 if the attempt no longer runs.
         """
         if (purse := self._purse(trial, attempt)) is None:
             return 0
@@ -167,13 +169,13 @@ class Loop:
     def lost(self, trial: str, attempt: int, reason: str, *, preempted: bool = False, node: str = "") -> None:
         """End an attempt whose worker is known to be dead.
 
-        The time since the worker's last message is billed as lost, as far as the lease pays for it.
+        The time since the worker's last message is billed as lost, but not beyond the end of the lease.
 
         Args:
             trial: The trial.
             attempt: The number of its attempt.
             reason: Why the worker died.
-            preempted: Its machine was taken away. Assumed in any case if the machine had its notice.
+            preempted: Its machine was taken away. This is assumed in any case if the machine had a notice.
             node: The worker's node, if the worker itself has not reported it.
         """
         purse = self._purse(trial, attempt)
@@ -191,8 +193,9 @@ class Loop:
     def overdue(self) -> list[tuple[str, int]]:
         """Return the attempts, by trial and number, whose worker must have ended by now or have sent something.
 
-        A worker sends a heartbeat every second, but is silent while it stores its last checkpoint, which its lease pays for. So a
-        worker is overdue when its lease ended some seconds ago, or at once when it was told to stop.
+        A worker sends a heartbeat every second, but is silent while it stores its last checkpoint, which its lease
+        pays for. So a worker is overdue if it is silent for `SILENT_NS` longer than the rest of its lease lasts. If
+        it was ordered to stop, it is overdue after `SILENT_NS` of silence.
         """
         now, found = self._clock.elapsed_ns(), []
         for purse in self.purses.values():

@@ -1,4 +1,4 @@
-"""How long things take, learned from workers' reports, and thus how long a lease must be to be useful."""
+"""Durations learned from workers' reports. They decide how long a lease must be to be useful, and when a trial hangs."""
 
 from dataclasses import dataclass, field
 

@@ -1,10 +1,10 @@
 """Large files in object storage, stored as pieces that are named by their content.
 
-A piece that exists is not stored again.
+An existing piece is not stored again.
 
 Layout: `<trial>/pieces-a<attempt>-<turn>/<SHA-256>`.
 
-- Each attempt has its own pieces. An attempt that was wrongly considered dead thus removes no piece that a later one
+- Each attempt has its own pieces. So an attempt that was wrongly considered dead removes no piece that a later one
   relies on.
 - Consecutive saves use different directories (turns). A checkpoint shares no piece with the one before it, so damage
   to one is not damage to both.

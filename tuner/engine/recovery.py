@@ -25,8 +25,8 @@ Landed = Mapping[tuple[str, int], Instant | None]
 def recover(loop: Loop, *, died_at: Instant | None, now: Instant) -> None:
     """Bring a new loop to the recorded state of its job, and record `Launched`.
 
-    `died_at` is when the workers of the previous driver are known to have stopped; None means now. It only reduces
-    what is billed, because the leases limit it in any case.
+    `died_at` is when the workers of the previous driver are known to have stopped; None means now. It can only reduce
+    the bill, because the leases limit it in any case.
     """
     for event in loop.journal.events():
         loop.state, _ = decide(loop.state, event)

@@ -1,4 +1,7 @@
-"""Temporary directories of a process. If their owner was killed, the next such process removes them."""
+"""Temporary directories of a process.
+
+If a process is killed, the next process that creates a directory of the same kind removes the one that was left.
+"""
 
 import contextlib
 import fcntl

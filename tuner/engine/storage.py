@@ -23,7 +23,8 @@ LASTING = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, e
 class Storage:
     """Directories of files under one root.
 
-    A reader that looks for a directory's last file first sees all of it or nothing.
+    The last file of a directory is written after the others. A reader that checks for it first sees the whole
+    directory or nothing.
     """
 
     def __init__(self, url: str) -> None:

@@ -97,7 +97,10 @@ def dashboard_url(address: str) -> str:
 
 
 def cluster_token(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return the token of an external cluster, or None if there is none. It is looked for where Ray itself does."""
+    """Return the token of an external cluster, or None if there is none.
+
+    It is read from the same places as by Ray itself: `RAY_AUTH_TOKEN`, `RAY_AUTH_TOKEN_PATH`, `~/.ray/auth_token`.
+    """
     if token := environment.get("RAY_AUTH_TOKEN"):
         return token
     path = Path(environment.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token").expanduser()

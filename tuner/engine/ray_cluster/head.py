@@ -142,7 +142,7 @@ class LocalHead:
             self._head = None
 
     def found(self) -> Head | None:
-        """Return the head of this home if its processes are alive. It is not asked whether it answers."""
+        """Return the head of this home if its processes are alive. This does not check whether it answers."""
         state = self._read_state()
         return state if state is not None and state.lives() else None
 

@@ -46,7 +46,7 @@ def zone_of(labels: Mapping[str, str]) -> str | None:
 
 
 def corrected(labels: Mapping[str, str], facts: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels, corrected by what the machine's cloud says about it, which is what is billed.
+    """Return the labels, corrected by the facts that the machine's cloud reports, because these are billed.
 
     `facts` may contain `instance_type`, `market`, `region` and `zone`. If they show another kind of machine than the
     labels, the labels' price is dropped.

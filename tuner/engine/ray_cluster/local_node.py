@@ -105,7 +105,7 @@ class LocalNode:
     def has_ended(self) -> bool:
         """Return whether its raylet has ended for any reason.
 
-        `ray start` ends within a second after a raylet that failed, but never after one that was drained.
+        `ray start` ends within a second if its raylet fails, but never if the raylet ends because it was drained.
         """
         if self._process is None or self._process.poll() is not None:
             return True

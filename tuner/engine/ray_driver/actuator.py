@@ -26,7 +26,7 @@ class Actuator:
         self, begin_message: Callable[[Assignment], Message], clock: Callable[[], int] = time.monotonic_ns
     ) -> None:
         self._begin_message, self._clock = begin_message, clock
-        # Attempts of which Tune does not know yet.
+        # Attempts that Tune does not know yet.
         self._queue: deque[Assignment] = deque()
         # Attempts for which Tune looks for a worker, by trial.
         self._pending: dict[str, Assignment] = {}
@@ -69,7 +69,7 @@ class Actuator:
     # Events of Tune
 
     def next_assignment(self) -> Assignment | None:
-        """Return the next attempt for which Tune should find a worker: the first one that may begin by now."""
+        """Return the next attempt for which Tune should find a worker: the first whose start time has come."""
         now = self._clock()
         assignment = next((one for one in self._queue if one.not_before_ns <= now), None)
         if assignment is not None:

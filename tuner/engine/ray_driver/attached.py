@@ -17,7 +17,7 @@ log = logging.getLogger("tuner.driver")
 
 
 class Attached:
-    """What is known about the machines of attempts. Used by the driver's thread.
+    """The known machines of attempts. Used by the driver's thread.
 
     If Ray does not answer, no machine is returned. The worker's next message is another chance.
     """

@@ -41,8 +41,9 @@ def went_with_its_machine(error: Exception | None, node_id: str) -> bool:
 def node_of(error: Exception | None, actor: Any = None) -> str:
     """Return the node of an actor, which may have died before its first message, or "" if Ray does not know it.
 
-    The actor is the one that the error names. An error from the actor's own code names none; then `actor` is used,
-    the trial's actor.
+    Args:
+        error: The error that Ray reported. If it names an actor, that actor is used.
+        actor: The trial's actor. It is used if the error names none, as an error from the actor's own code does.
     """
     actor_id = getattr(error, "actor_id", None)
     if not isinstance(actor_id, str) and actor is not None:
@@ -52,7 +53,7 @@ def node_of(error: Exception | None, actor: Any = None) -> str:
 
 
 def kill_worker(actor: Any) -> None:
-    """Kill a worker's process, also one that is stopped (SIGSTOP)."""
+    """Kill a worker's process, even if it is stopped (SIGSTOP)."""
     with contextlib.suppress(Exception):
         ray.kill(actor)
 

@@ -107,7 +107,7 @@ class Post:
         return wanted.wish not in ("pause", "cancel") and (limit_ns is None or ran_ns < limit_ns)
 
     def spend(self, trials: Collection[str]) -> Spend:
-        """Read what the job spent, and what these trials did, for Ray's dashboard."""
+        """Return what the job and these trials have spent, for Ray's dashboard."""
         with self.database.read() as db:
             money = money_metadata(jobs.control(db, self.job).budget, ledger.account(db, self.job).posted)
             by_trial = {trial: ledger.posted_by_kind(db, self.job, trial).values() for trial in trials}

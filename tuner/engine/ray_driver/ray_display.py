@@ -49,7 +49,7 @@ class Work:
     unposted: Money  #: Spent since the attempt's spend was last posted to the ledger.
 
     def text(self, job: str, posted: Money) -> str:
-        """Return the text for the dashboard, such as "job: t0003, attempt 1, step 5, $0.012000"."""
+        """Return the text for the dashboard, such as "my-job: trial_00003, attempt 1, step 5, $0.012000"."""
         cost = f"${(posted + self.unposted).usd:.6f}"
         return f"{job}: {self.trial}, attempt {self.attempt}, step {self.step}, {cost}"
 

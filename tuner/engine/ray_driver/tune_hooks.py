@@ -347,7 +347,9 @@ def _unstage(tune: Any, trial: Trial) -> None:
 
 
 def _error(trial: Trial) -> Exception | None:
-    """Return the error of a trial from its file. Tune's own accessors look for it in a place where it is not yet."""
+    """Return a trial's error, read from the local file. Tune's own accessor reads the copy in storage, which may not
+    exist yet.
+    """
     try:
         with open(trial.pickled_error_file, "rb") as file:
             found: Exception = cloudpickle.load(file)

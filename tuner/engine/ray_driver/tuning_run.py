@@ -68,10 +68,10 @@ def run_tune(
 
 
 def _not_counted(callbacks: object) -> bool:
-    """Skip Ray's usage statistics about callbacks.
+    """Skip Ray's usage statistics about callbacks, which are not sent anyway.
 
     To classify each callback, Ray would import MLflow, Weights & Biases and Comet if they are installed. That costs
-    seconds at the start of each job, although the statistics are sent to nobody.
+    seconds at the start of each job.
     """
     return False
 

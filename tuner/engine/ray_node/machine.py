@@ -119,7 +119,10 @@ class MachineWatch:
             )
 
     def _on_notice(self, notice: Notice) -> None:
-        """Notify all nodes. Raise Unavailable if one could not be notified; this is then called again."""
+        """Notify all nodes of a notice that ends them.
+
+        Raise Unavailable if one could not be notified; the call is then repeated.
+        """
         if not notice.ends_node:
             return
         with self._telling:
