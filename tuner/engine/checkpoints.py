@@ -228,18 +228,16 @@ class CheckpointStore:
     ) -> tuple[int, Path] | None:
         """Return the newest intact checkpoint up to step `at_most`, or None if there is none.
 
-        Damaged ones are skipped.
-
-        An error of the storage is raised and not skipped. The checkpoint may be intact, and continuing from an older
-        one would have it removed.
+        Damaged ones are skipped. An error of the storage is raised and not skipped: the checkpoint may be intact, and
+        continuing from an older one would have it removed.
 
         Args:
             trial: The trial.
             into: Where the files of a remote storage are copied.
             at_most: The newest step to consider.
-            expected: A checkpoint that is known to be durable. It is used even if a delayed listing does not show it
-                yet. It comes before others of its step, because after the database was restored from a backup those
-                may be of another trial.
+            expected: A checkpoint that is known to be durable. It is tried first, even if a delayed listing does not
+                show it yet: after the database was restored from a backup, other checkpoints of its step may be of
+                another trial.
             last_try: Also skip `expected` if its manifest is missing, and checkpoints that fail the storage's own
                 checksum.
 

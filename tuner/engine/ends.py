@@ -24,7 +24,8 @@ _BY_ITS_MACHINE = {"killed", "saving"}
 def end_of(progress: Progress) -> AttemptEnd:
     """Return the outcome of an attempt from its worker's last message.
 
-    A failure of the worker or of the storage does not count as the trial's failure.
+    A failure of the storage does not count as the trial's failure. On a machine that is about to be taken away, a
+    failure that its shutdown also causes counts as a preemption.
     """
     if progress.state == "failed" and progress.trouble is not None:
         if progress.leaving and (progress.trouble.no_fault or progress.trouble.kind in _BY_ITS_MACHINE):

@@ -26,6 +26,7 @@ def exposure(market: str, seen: Losses) -> Exposure:
 def _crashes(held_ns: int, events: int) -> Hazard:
     """Return the hazard of crashes on demand.
 
-    The prior guess, that a machine lasts a month, has the weight of a month. It is dropped after the first loss.
+    Before the first loss the prior is that a machine lasts for a month, with the weight of a month. From the first
+    loss on, the prior of spot machines is used, which has less weight.
     """
     return Hazard(SPOT_MEAN_NS).after(held_ns, events) if events else Hazard.of_crashes().after(held_ns)

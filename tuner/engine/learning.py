@@ -78,10 +78,7 @@ class Learner:
         return earned(state, self._sampler.forecast(), also)
 
     def learn(self, state: State, event: ev.Event) -> None:
-        """Learn from an event.
-
-        Called after the decision on it. A suggestion that this sampler did not make is adopted.
-        """
+        """Learn from an event, after the decision on it. A suggestion that this sampler did not make is adopted."""
         match event:
             case ev.Suggested(_, trial, config):
                 if trial_number(trial) >= self._known:

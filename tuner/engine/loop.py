@@ -64,7 +64,7 @@ class Loop:
         self.pace = Pace()
         self.treasury = Treasury(terms.job, terms.slice_ns)
         self._placement, self._landing = placement or Anywhere(terms.rate), landing or Landing()
-        # By trial: the money of its running attempt, and why its hanging attempt is being stopped.
+        # By trial: the money of its current attempt, and why its hanging attempt is being stopped.
         self.purses, self.stalled = dict[str, Purse](), dict[str, str]()
         # By trial: the number of its newest attempt, and the step of its newest checkpoint.
         self.attempts, self.saved = dict[str, int](), dict[str, int]()
@@ -123,9 +123,8 @@ class Loop:
     def landed(self, trial: str, attempt: int, machine: Machine | None = None) -> int:
         """Note that an attempt has a machine, and return its lease there.
 
-        Called again when more is known about the machine.
-
-        The machine costs money from now on, so it is recorded for the next driver.
+        The machine costs money from now on, so it is recorded for the next driver. This is called again when more is
+        known about the machine.
 
         Args:
             trial: The trial.

@@ -33,7 +33,7 @@ def standing(
     Args:
         state: The state of the job.
         name: The trial.
-        purses: The money of the running attempts, by trial.
+        purses: The money of the current attempts, by trial.
         saved: The step of the newest checkpoint, by trial.
         pace: The durations seen so far.
         now: The time on a monotonic clock.
@@ -65,10 +65,10 @@ def standing(
 
 
 def _left_ns(trial: TrialRecord, steps: int, pace: Pace) -> int | None:
-    """Return the most training time that may be left. An estimate that turns out too low could not be made good.
+    """Return the most training time that may be left, or None if nothing is known.
 
-    It uses the trial's own steps if there are any, else the slowest step of all trials. Return None if nothing is
-    known.
+    It uses the trial's own steps if there are any, else the slowest step of all trials. It is the upper bound,
+    because the time lost through an estimate that was too low could not be made good.
     """
     if not trial.steps:
         return pace.slowest_ns * max(0, steps) or None
@@ -87,9 +87,8 @@ def _doubt(steps: int) -> float:
 
 
 def _starts_ns(purses: Mapping[str, Purse]) -> int:
-    """Return the longest start of the running attempts.
-
-    Nothing else is known about starts until the first attempt ends.
+    """Return the longest start of the current attempts. Nothing else is known about starts until the first attempt
+    ends.
     """
     return max(
         (sum(purse.meter.ns.get(kind, 0) for kind in STARTS) for purse in purses.values()),

@@ -51,7 +51,7 @@ log = logging.getLogger("tuner.driver")
 
 @dataclass(frozen=True)
 class SpotGate:
-    """The self-test check of one job, and what it needs."""
+    """The self-test check of one job before it uses spot machines."""
 
     database: Database
     row: JobRow
