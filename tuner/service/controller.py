@@ -1,8 +1,9 @@
-"""The controller: launches the drivers that jobs want, and launches the next one where a driver died.
+"""Controller: launch the drivers of waiting jobs, and start a new driver for a job whose driver died.
 
-Of several services the controller of the one that leads is at work. A pass reads the launches, looks at the cluster outside of any
-transaction, and applies what it found under the launch's epoch and the term in which the pass began: one that was killed half-way, or
-goes on after another has taken over, does nothing twice. It may be killed at any moment.
+Several services may run at once, but only the controller of the leader acts. A pass reads the launches, queries the
+cluster outside of any transaction, and writes the result under the epoch of the launch and the term in which the pass
+began. The process may therefore be killed at any moment: a pass that was cut short, or that continues after another
+service has taken over, does nothing twice.
 """
 
 import logging
@@ -35,19 +36,20 @@ log = logging.getLogger("tuner.controller")
 PASS_S = 0.25
 SILENT_NS = 4 * NS
 HUNG_NS = 90 * NS
-# When the machine has slept, or its clock was set, every driver seems to be silent until it beats again.
+# After the machine has slept or its clock was set, every driver seems silent until its next heartbeat. A driver is therefore
+# stopped only if it stays silent for this long while the controller watches it.
 WATCHED_NS = 10 * NS
 ASK_EVERY_S = 0.5
-# Ray's dashboard takes some milliseconds for each, and hundreds may run.
+# Drivers looked at in one pass. Ray's dashboard takes a few milliseconds for each, and hundreds may run.
 ASK_AT_ONCE = 16
 EITHER = "spot_with_fallback"
 QUICK_DEATHS_MAX = 5
-# A driver that lived for so long died of something else, though it had nothing to report: it may have waited for a machine.
+# A driver that lived longer than this does not count as a quick death, even without a report: it may have waited for a machine.
 QUICK_NS = 3600 * NS
 
 
 class Controller(threading.Thread):
-    """One thread, over for good after `stop()`."""
+    """Run the passes of the controller in a thread. After `stop()` it cannot be started again."""
 
     def __init__(self, service: Service) -> None:
         super().__init__(name="controller", daemon=True)
@@ -56,7 +58,8 @@ class Controller(threading.Thread):
         self._asked_at: dict[str, float] = {}
         self._silent: dict[str, tuple[Launch, Instant]] = {}
         self._rows: dict[str, JobRow] = {}
-        self._waiting: dict[str, JobRow] = {}  # jobs that had no room, whose needs do not change
+        # Jobs that had no room in an earlier pass. They are kept because what a job needs does not change.
+        self._waiting: dict[str, JobRow] = {}
         self._windows: dict[str, Window | None] = {}
         self._trouble = ""
         self.ready = threading.Event()
@@ -82,8 +85,13 @@ class Controller(threading.Thread):
         self.join(timeout_s)
 
     def one_pass(self) -> None:
-        """Raises Unavailable where the cluster or the database does not answer, Fenced where another service leads meanwhile. One
-        that does not lead makes sure of the cluster, and is ready to."""
+        """Make one pass. A service that does not lead only makes sure that the cluster runs, so that it is ready to take
+        over.
+
+        Raises:
+            Unavailable: The cluster or the database does not answer.
+            Fenced: Another service became the leader during the pass.
+        """
         self._service.cluster.ensure()
         term = self._service.leading.term()
         if term is not None:
@@ -101,9 +109,13 @@ class Controller(threading.Thread):
     # Launching
 
     def _launch_wanted(self, term: Term, live: list[Launch], begun: set[str]) -> None:
-        """Jobs that lost their drivers keep their room, and go on whatever the hour: a driver closes what the one before left
-        open, and pauses where the window is closed. The others are launched in their turn. A job without room holds back only the jobs
-        behind it that may take the same nodes. Jobs are read where that is due, since thousands may wait."""
+        """Launch the jobs that are due and have room.
+
+        A job that lost its driver in mid-run keeps its room and is launched at any hour: the new driver closes what
+        the last one left open, and pauses the job if its window is closed. Other jobs are launched in the order of
+        the queue. A job without room holds back only those jobs behind it that may take the same nodes. The rows of
+        jobs are read one by one when needed, because thousands of jobs may wait.
+        """
         now = self._service.now()
         due = {launch.job: launch for launch in live if launch.is_due(now)}
         for name, launch in due.items():
@@ -119,7 +131,7 @@ class Controller(threading.Thread):
         for turn in turns:
             if len(awaited) == len(nodes) and nodes:
                 return
-            if turn.project in full:  # whose next job goes first, however small the one behind it is
+            if turn.project in full:  # the project's next job goes first, even if a later one is smaller
                 continue
             row = self._waiting.get(turn.job) or self._row(turn.job)
             if is_full(allowed.get(row.project), under_way, row):
@@ -127,7 +139,7 @@ class Controller(threading.Thread):
                 continue
             wanted = eligible(nodes, row)
             if wanted & awaited or not has_room(nodes, under_way, row):
-                awaited |= wanted  # a job behind this one may not take them first
+                awaited |= wanted  # jobs further back in the queue may not take these nodes first
                 self._waiting[turn.job] = row
                 continue
             self._submit(term, due[turn.job], self._row(turn.job))
@@ -138,7 +150,8 @@ class Controller(threading.Thread):
             return quotas.of_projects(db)
 
     def _line(self, term: Term, due: Mapping[str, Launch], now: Instant) -> list[Waiting]:
-        """The jobs whose turn may have come. Those whose windows are closed are put off."""
+        """Return the waiting jobs that may be launched now, the next one first. Put off the launches of jobs whose
+        windows are closed."""
         self._windows = {name: window for name, window in self._windows.items() if name in due}
         if unread := [name for name in due if name not in self._windows]:
             with self._service.database.read() as db:
@@ -155,7 +168,8 @@ class Controller(threading.Thread):
             return [one for one in in_line(db, now) if one.job in due]
 
     def _under_way(self, names: Iterable[str]) -> list[JobRow]:
-        """Each is read once, since what it takes of the cluster never changes."""
+        """Return the rows of these jobs. Each row is read once and kept, because what a job takes of the cluster never
+        changes."""
         self._rows = {name: self._rows.get(name) or self._row(name) for name in names}
         return list(self._rows.values())
 
@@ -164,7 +178,8 @@ class Controller(threading.Thread):
             return jobs.get(db, job)
 
     def _submit(self, term: Term, launch: Launch, row: JobRow) -> None:
-        """Submitted first and noted after: a repeat finds it submitted."""
+        """Submit the driver of a launch, then record that. If the process dies in between, the next pass finds the
+        driver submitted."""
         name, spot = row.spec.name, any(offer.market == "spot" for offer in row.offers)
         code = code_of(row.spec, import_path()) if spot else None
         try:
@@ -176,14 +191,16 @@ class Controller(threading.Thread):
             raise
         with self._service.leading.write(term, "controller.launched") as db:
             launches.submitted(db, launch.job, launch.epoch, self._service.now())
-        self._service.leading.went_well()  # a pass that launches many may take long
+        # A pass that launches many jobs may take long, and must not look like a leader that cannot work.
+        self._service.leading.went_well()
         self._service.vitals.count("launches")
         log.info("launched %s (%s)", launch.submission_id, name)
 
     # Looking after drivers
 
     def _due(self, live: Iterable[Launch]) -> list[Launch]:
-        """Whose drivers to ask for: first the silent ones, then those that were not asked for longest."""
+        """Return the launches whose drivers to check in this pass, at most `ASK_AT_ONCE`: silent ones first, then the
+        least recently checked."""
         now, submitted = time.monotonic(), {one.submission_id: one for one in live if one.state != "wanted"}
         self._asked_at = {name: self._asked_at.get(name, 0.0) for name in submitted}
         self._silent = {job: seen for job, seen in self._silent.items() if seen[0].submission_id in submitted}
@@ -193,6 +210,7 @@ class Controller(threading.Thread):
         return [submitted[name] for name in due[:ASK_AT_ONCE]]
 
     def _silent_ns(self, launch: Launch) -> int:
+        """Return the time since the driver's last heartbeat, or since its submission if there was none."""
         return self._service.now() - max(launch.heartbeat_at or 0, launch.submitted_at or 0)
 
     def _look_after(self, term: Term, launch: Launch) -> None:
@@ -209,7 +227,7 @@ class Controller(threading.Thread):
             self._service.cluster.stop(launch.submission_id)
 
     def _stays_silent(self, launch: Launch) -> bool:
-        """Whether it has been seen so for a while."""
+        """Return whether the launch has been seen unchanged for `WATCHED_NS`."""
         now, before = self._service.now(), self._silent.get(launch.job)
         if before is None or before[0] != launch:
             self._silent[launch.job] = (launch, now)
@@ -217,12 +235,23 @@ class Controller(threading.Thread):
         return now - before[1] >= WATCHED_NS
 
     def _is_still_silent(self, term: Term, launch: Launch) -> bool:
-        """It may be this service that stood still since it read of the launch. Raises Fenced where another leads since."""
+        """Return whether the launch is unchanged in the database. This service may itself have stood still since it read
+        the launch.
+
+        Raises:
+            Fenced: Another service has become the leader.
+        """
         with self._service.leading.write(term, "controller.is_silent") as db:
             return launches.get(db, launch.job) == launch
 
     def _on_dead(self, term: Term, launch: Launch, status: JobStatus) -> None:
-        """A driver that ended as it should has ended its launch too; this one did not."""
+        """Order the next launch of a job whose driver ended without ending its launch, or fail the job after too many
+        quick deaths.
+
+        A driver that ends as intended ends its launch too. A death is quick if the driver reported nothing and lived
+        for less than `QUICK_NS`. From the second quick death in a row on, each launch is delayed twice as long as the
+        one before.
+        """
         service, now = self._service, self._service.now()
         with service.database.read() as db:
             present = launches.get(db, launch.job)
@@ -245,7 +274,8 @@ class Controller(threading.Thread):
         log.warning("the driver %s is dead (%s); the next one is launched", launch.submission_id, status)
 
     def _give_up(self, term: Term, launch: Launch, said: str) -> None:
-        """Five drivers in a row died within the hour and before a single report: the job fails, with its money accounted for."""
+        """Settle the job's money and fail it, because `QUICK_DEATHS_MAX` drivers in a row died within an hour and
+        without a single report."""
         with self._service.leading.write(term, "controller.give_up") as db:
             row = jobs.get(db, launch.job)
             close_books(db, row, Instant(launch.heartbeat_at or self._service.now()), self._service.now())
@@ -256,7 +286,7 @@ class Controller(threading.Thread):
         log.error("%s failed: its driver died %d times in a row", launch.job, QUICK_DEATHS_MAX)
 
     def _note(self, trouble: str) -> None:
-        """A lasting trouble is logged once."""
+        """Log a problem once, not again in every pass in which it lasts."""
         if trouble != self._trouble:
             log.warning("%s", trouble)
         self._trouble = trouble
@@ -284,7 +314,7 @@ def has_room(nodes: Sequence[Node], under_way: Iterable[JobRow], row: JobRow) ->
     """
     wants, mine = row.spec.resources, eligible(nodes, row)
     others = [(other, eligible(nodes, other)) for other in under_way]
-    if not mine:  # its machines are gone, or have yet to come
+    if not mine:  # the nodes it may run on are gone, or have not joined yet
         return not any(
             EITHER in (wants.market, one.spec.resources.market) or one.spec.resources.market == wants.market
             for one, _ in others
@@ -321,7 +351,7 @@ def _left(nodes: Iterable[Node], others: Iterable[JobRow], market: str, unit: st
 
 
 def is_full(quota: Quota | None, under_way: Iterable[JobRow], row: JobRow) -> bool:
-    """Whether the project of one more job has at work what it may."""
+    """Return whether the quota of the job's project leaves no room for this job next to its jobs under way."""
     if quota is None:
         return False
     took = [other.concurrency for other in under_way if other.project == row.project]
@@ -341,7 +371,7 @@ def about(row: JobRow) -> dict[str, str]:
 
 
 def close_books(db: Connection, row: JobRow, died_at: Instant, now: Instant) -> None:
-    """Settles and ends what a dead driver left open, of a job that nobody goes on with."""
+    """Settle the open holds and end the open attempts of a job whose driver is dead and gets no successor."""
     since = landed(db, row.id)
     for hold in open_holds(db, row.id):
         settle(db, row.project, row.id, hold.id, lost_since(since, hold, died_at), now)

@@ -1,4 +1,4 @@
-"""What has to be right before a job is accepted: each part looked at, and what to do where it is wrong."""
+"""Checks of everything that must be right before jobs are accepted, with what to do about each fault."""
 
 import contextlib
 import ipaddress
@@ -32,10 +32,10 @@ from tuner.store import access
 from tuner.store.database import Database, knows_revision, newest_revision
 
 PROBE = ".probe"
-# A key of fewer characters can be guessed by whoever may ask a thousand times a second.
+# A shorter key, in characters, can be guessed by somebody who tries a thousand keys per second.
 SHORTEST_KEY = 20
 SOON_NS, SHOWN = 14 * DAY_NS, 5
-# How long a service that starts waits to be told that it may not use its storage.
+# Seconds that a starting service waits for the check of its storage.
 STORAGE_S = 10.0
 
 log = logging.getLogger("tuner.storage")
@@ -43,12 +43,12 @@ log = logging.getLogger("tuner.storage")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Of one part: what was seen, and how to mend it where it is wrong."""
+    """The result of checking one part."""
 
-    part: str
+    part: str  #: Name of the part, such as `key` or `database`.
     ok: bool
-    seen: str
-    mend: str = ""
+    seen: str  #: The state that was found.
+    mend: str = ""  #: What to do about it; empty if nothing is wrong.
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,8 @@ class Findings:
 
 
 def examine(settings: Settings) -> Findings:
-    """Everything that can be told without a job. Changes nothing but a file in the storage, which it removes."""
+    """Check everything that can be checked without a job. The only change it makes is a file in the storage, which it
+    removes again."""
     parts = [
         of_key,
         of_home,
@@ -77,7 +78,8 @@ def examine(settings: Settings) -> Findings:
 
 
 def refuse_unfit(settings: Settings) -> None:
-    """For a service that starts, whose database was brought up to date. Raises Unavailable, with what to do."""
+    """Raise Unavailable, with what to do, if this service must not start. Call it after the database was brought up to
+    date."""
     _refuse(settings, of_key, of_token, _of_storage_soon, of_node_types)
 
 
@@ -87,14 +89,18 @@ def refuse_without_key(settings: Settings) -> None:
 
 
 def _refuse(settings: Settings, *parts: Callable[[Settings], Iterable[Finding]]) -> None:
-    """Raise Unavailable for the first finding of these parts that is not fit, with what to do."""
+    """Raise Unavailable for the first fault that these checks find, with what to do."""
     for one in (found for part in parts for found in part(settings)):
         if not one.ok:
             raise Unavailable(f"{one.part}: {one.seen}; {one.mend}")
 
 
 def _of_storage_soon(settings: Settings) -> list[Finding]:
-    """Nothing of a storage that does not answer for a while: that is no reason not to answer for jobs, and it is watched later."""
+    """Check the storage, or return no finding if it does not answer within `STORAGE_S`.
+
+    The service starts anyway, because it can answer questions about jobs without its storage, which is also watched
+    later.
+    """
     found: list[Finding] = []
     looking = threading.Thread(target=lambda: found.extend(of_storage(settings)), name="storage", daemon=True)
     looking.start()
@@ -107,7 +113,8 @@ def _of_storage_soon(settings: Settings) -> list[Finding]:
 
 
 def fault_of_cluster(cluster: Cluster) -> str | None:
-    """Why no job is accepted, of a cluster that answers but is of another version; None: of no such reason."""
+    """Return why the cluster's version keeps jobs from being accepted, or None if it fits or the cluster does not
+    answer."""
     try:
         cluster.check_fit()
     except RayUnfit as error:
@@ -133,9 +140,9 @@ def of_key(settings: Settings) -> Iterator[Finding]:
 
 
 def of_home(settings: Settings) -> Iterator[Finding]:
-    """Return whether any user of this machine can read the home directory, which holds the database and the key.
+    """Check that other users of this machine cannot read the home directory, which holds the database and the key.
 
-    Access by a group is left to the operator: a volume of Kubernetes has it.
+    Access by a group is left to the operator, because volumes of Kubernetes grant it.
     """
     if not settings.home.is_dir():
         return
@@ -160,7 +167,11 @@ def _of_given_key(settings: Settings, key: str) -> Finding:
 
 
 def _of_key_to_be(settings: Settings) -> Finding:
-    """Whoever has others reach a service gives it a key; of services that share a database, each would make one of its own."""
+    """Check a service that has no key yet. Only a service that listens on loopback may generate one.
+
+    A service that other machines reach needs a given key: services that share a database would each generate a
+    different one.
+    """
     if is_loopback(settings.host):
         return Finding("key", True, f"{settings.api_key_path} is created on the first start")
     seen = f"TUNER_API_KEY is empty, and TUNER_HOST={settings.host} is reached by others than this machine"
@@ -179,7 +190,8 @@ def is_loopback(host: str) -> bool:
 
 
 def of_token(settings: Settings, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Of a cluster that somebody else keeps: whoever reaches Ray without a token runs what he likes."""
+    """Check that there is a token for a cluster that is operated by others. Without tokens, anybody who reaches Ray can
+    run any code."""
     if not settings.ray_address:
         return
     if environ.get("RAY_AUTH_MODE") == "disabled":
@@ -224,7 +236,8 @@ def of_database(settings: Settings) -> Iterator[Finding]:
 
 
 def of_replicas(settings: Settings) -> Iterator[Finding]:
-    """Who leads, and which versions drivers run: nothing of a database that is not up to date."""
+    """Report which service leads and which versions the drivers run. Yield nothing if the database is not up to date or
+    not reachable."""
     database = Database(settings.database_url)
     try:
         if database.revision() != newest_revision():
@@ -240,7 +253,7 @@ def of_replicas(settings: Settings) -> Iterator[Finding]:
 
 
 def of_keys(settings: Settings) -> Iterator[Finding]:
-    """Keys of users that end soon: told in time, and no fault of the service."""
+    """Report users' keys that expire within 14 days. This is a reminder and never a fault of the service."""
     database = Database(settings.database_url)
     try:
         if database.revision() != newest_revision():
@@ -259,7 +272,7 @@ def of_keys(settings: Settings) -> Iterator[Finding]:
 
 
 def of_storage(settings: Settings) -> Iterator[Finding]:
-    """A file is written, read back and removed."""
+    """Check the storage by writing a file, reading it back and removing it."""
     name, data = f"{PROBE}-{secrets.token_hex(4)}", os.urandom(16)
     try:
         storage = Storage(settings.storage)
@@ -278,7 +291,7 @@ def of_storage(settings: Settings) -> Iterator[Finding]:
 
 
 def of_node_types(settings: Settings) -> Iterator[Finding]:
-    """Where an autoscaler's list of machines is named."""
+    """Check the autoscaler's list of node types, if `TUNER_NODE_TYPES` names one."""
     if not settings.node_types:
         return
     try:

@@ -1,7 +1,8 @@
-"""Which of several services acts. Any of them answers requests; the one that leads launches jobs, lets them go on and sends webhooks.
+"""Leader election among services that share a database.
 
-Whoever leads renews its term every second. Where it gave up, or was not heard of for three seconds, another begins the next term; what
-the one before still meant to write is refused, however late it comes (`write`).
+Every service answers requests. Only the leader launches jobs, lets waiting jobs continue and sends webhooks. The
+leader renews its term every second. If it gives up, or has not renewed for three seconds, another service begins the
+next term. Writes that belong to an earlier term are refused, however late they arrive (`Leading.write`).
 """
 
 import logging
@@ -24,13 +25,13 @@ log = logging.getLogger("tuner.leading")
 ROLE = "controller"
 LEASE_NS = 3 * NS
 RENEW_NS = NS
-# A leader that cannot do its work, such as one that alone does not reach Ray, lets the others try.
+# A leader that has not done its work for this long lets the others try: it may be the only one that cannot reach Ray.
 UNFIT_NS = 60 * NS
 REST_NS = 2 * LEASE_NS
 
 
 class Leading:
-    """One service's part in it. Thread-safe."""
+    """The part of one service in the election. Thread-safe."""
 
     def __init__(self, database: Database, now: Callable[[], Instant]) -> None:
         self.holder = f"{socket.gethostname()[:60]}:{os.getpid()}:{secrets.token_hex(4)}"
@@ -42,33 +43,45 @@ class Leading:
         self._is_over = False
 
     def term(self) -> Term | None:
-        """Ours, begun or renewed where that is due; None while another one leads. Raises Unavailable."""
+        """Return the term of this service, begun or renewed if that is due, or None if it does not lead.
+
+        Raises:
+            Unavailable: The database does not answer.
+        """
         with self._lock:
             now = self._now()
             if self._looked_at is None or not 0 <= now - self._looked_at < LEASE_NS:
-                self._fit_at = now  # it begins, or stood still
+                self._fit_at = now  # this service has just started, or it stood still
             if self._looked_at is None or not 0 <= now - self._looked_at < RENEW_NS:
                 self._set(self._look(now), now)
             return self._term
 
     def is_leading(self) -> bool:
-        """As far as this service knows, without asking."""
+        """Return whether this service leads, as far as it knows without reading the database."""
         term, looked_at = self._term, self._looked_at
         return term is not None and looked_at is not None and self._now() - looked_at < LEASE_NS
 
     @contextmanager
     def write(self, term: Term, name: str = "") -> Iterator[Connection]:
-        """A write transaction of what was decided in a term of ours. Raises Fenced where the next one has begun, and
-        Unavailable."""
+        """Open a write transaction for what was decided in this term.
+
+        Raises:
+            Fenced: The next term has begun.
+            Unavailable: The database does not answer.
+        """
         with leadership.write(self._database, term, name) as db:
             yield db
 
     def went_well(self) -> None:
-        """The work of a leader was done just now."""
+        """Record that the work of a leader was just done successfully."""
         self._fit_at = self._now()
 
     def give_up(self) -> None:
-        """For good; another one may lead at once. Raises Unavailable: then it may when this term has run out."""
+        """Stop leading for good, so that another service may lead at once.
+
+        Raises:
+            Unavailable: The database does not answer; another service may lead when this term has run out.
+        """
         with self._lock:
             self._is_over = True
             term, self._term = self._term, None
@@ -81,7 +94,7 @@ class Leading:
         term = self._term
         if (
             self._is_over or 0 < self._rests_until - now <= REST_NS
-        ):  # a clock that is set back makes no longer rest
+        ):  # the upper bound: setting the clock back must not make the rest longer
             return None
         if term is None and self._is_taken(now):
             return None
@@ -100,7 +113,8 @@ class Leading:
         return None
 
     def _is_taken(self, now: Instant) -> bool:
-        """Asked without a write, since those who wait ask all the time."""
+        """Return whether a service leads. This reads without a write transaction, because services that wait check it
+        all the time."""
         with self._database.read() as db:
             present = leadership.get(db, ROLE)
             return present is not None and present.lasts(leadership.clock(db, now))
@@ -116,7 +130,7 @@ class Leading:
 
 
 class Renewing(threading.Thread):
-    """Keeps a service's term, or waits for one, while its other threads are at work; over for good after `stop()`."""
+    """Keep the term of a service, or wait for one, in a thread of its own. After `stop()` it cannot be started again."""
 
     def __init__(self, leading: Leading) -> None:
         super().__init__(name="leading", daemon=True)
@@ -127,13 +141,13 @@ class Renewing(threading.Thread):
         while not self._over.wait(RENEW_NS / NS):
             try:
                 self._leading.term()
-            except TunerError as error:  # the controller says so, too
+            except TunerError as error:  # at debug level only, because the controller logs it too
                 log.debug("%s", error.detail)
             except Exception:
                 log.exception("the term was not renewed; it is tried again")
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Gives the term up. Call it when what the leader does has ended."""
+        """Give up the term. Call it after everything that the leader does has ended."""
         self._over.set()
         self.join(timeout_s)
         try:

@@ -1,4 +1,4 @@
-"""The line of jobs that wait for their turn, as the controller serves it and as people see it."""
+"""The queue of jobs that wait for their turn, as the controller serves it and as users see it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,29 +16,34 @@ from tuner.store.launches import Launch
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What a job without a driver waits for: its turn, of which it is at place `position` from 1 on, or its window. `quota`: what of
-    its project's is used up until another of its jobs ends or pauses; empty where there is room."""
+    """What a job without a driver waits for: its turn, its window or its project's quota."""
 
-    position: int | None = None
-    next_opening: Instant | None = None
+    position: int | None = None  #: Place in the queue, from 1.
+    next_opening: Instant | None = None  #: When its window opens; None if it does not wait for that.
+    #: What of the project's quota is used up until another of its jobs ends or pauses; empty if there is room.
     quota: str = ""
 
 
 def in_line(db: Connection, now: Instant) -> list[Waiting]:
-    """Jobs that may be launched, the next one first."""
+    """Return the jobs that may be launched now, the next one first."""
     waiting = rows.waiting(db, now)
     shares = rows.shares(db, now) if len(waiting) > 1 else {}
     return line_up(waiting, shares)
 
 
 def positions(db: Connection, now: Instant) -> dict[str, int]:
+    """Return the place of each waiting job in the queue, from 1."""
     return {one.job: place for place, one in enumerate(in_line(db, now), start=1)}
 
 
 def waits_of(
     db: Connection, found: Sequence[JobRow], launched: Mapping[str, Launch], now: Instant
 ) -> dict[str, Wait]:
-    """Of each of these jobs, given what is launched of them."""
+    """Return what each of these jobs waits for.
+
+    Args:
+        launched: The launch of each job that has one, by job.
+    """
     waiting = [
         row
         for row in found
@@ -47,7 +52,9 @@ def waits_of(
         and row.id in launched
         and launched[row.id].state == "wanted"
     ]
-    windows = {row.spec.window for row in waiting}  # many have the same
+    windows = {
+        row.spec.window for row in waiting
+    }  # many jobs share a window, and computing an opening takes time
     opens = {window: None if window is None else window.opening(now) for window in windows}
     openings = {row.id: _from(opens[row.spec.window], launched[row.id], now) for row in waiting}
     in_turn = [row for row in found if row.id in openings and openings[row.id] is None]
@@ -65,7 +72,8 @@ def waits_of(
 
 
 def _full(db: Connection, waiting: Sequence[JobRow]) -> dict[str, str]:
-    """Of those of these jobs whose project's quota is used up, what of it."""
+    """Return what of the project's quota is used up, for each of these jobs whose project has a quota; empty if there is
+    room."""
     of_projects = quotas.of_projects(db, {row.project for row in waiting}) if waiting else {}
     at_work = {project: quotas.at_work(db, project) for project in of_projects}
     return {
@@ -76,7 +84,7 @@ def _full(db: Connection, waiting: Sequence[JobRow]) -> dict[str, str]:
 
 
 def opening(launch: Launch, window: Window | None, now: Instant) -> Instant | None:
-    """When the window opens that the job waits for; None: it waits for none."""
+    """Return when the window that the job waits for opens, or None if it does not wait for one."""
     return _from(None if window is None else window.opening(now), launch, now)
 
 

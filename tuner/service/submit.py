@@ -1,4 +1,4 @@
-"""A request becomes a job: everything that can be known to be wrong is refused here, and the job begins to exist in one transaction."""
+"""Submit a job: refuse every fault that can be known now, then create the job in one transaction."""
 
 import hashlib
 import json
@@ -30,7 +30,7 @@ from tuner.store.self_tests import at_the_door, refusal
 from tuner.tuning.guard import UNKNOWN_NEED_NS
 
 MAX_CONCURRENCY = 10_000
-AMPLE_NS = 3600 * NS_PER_SECOND  # a budget that buys as much is not compared with what was measured
+AMPLE_NS = 3600 * NS_PER_SECOND  # a budget that buys this much time is not compared with measured step times
 MARKETS = {"spot": "spot", "on_demand": "on demand"}
 
 
@@ -42,13 +42,13 @@ def submit(
     priority: int = 0,
     idempotency_key: str | None = None,
 ) -> tuple[JobView, bool]:
-    """Make a job of a request.
+    """Create a job from a request.
 
     Args:
         service: The service, in the project of the request.
         spec: The job.
-        body: The request without its default values, by which a repeat with the same Idempotency-Key is recognized.
-        priority: The job's place in the queue; higher goes first.
+        body: The request without its default values. A repeat with the same Idempotency-Key is recognized by it.
+        priority: The job's priority in the queue; higher goes first.
         idempotency_key: The request's key, if it has one.
 
     Returns:
@@ -58,7 +58,7 @@ def submit(
         Invalid: The request is wrong.
         IdempotencyConflict: The key was used for another request.
         BudgetRefused: A shared budget is used up.
-        Unavailable: The cluster does not answer, or is of another version.
+        Unavailable: The cluster does not answer, or has another version.
     """
     digest = hashlib.sha256(json.dumps(dict(body), sort_keys=True).encode()).hexdigest()
     if idempotency_key is not None:
@@ -86,7 +86,8 @@ def submit(
     )
     rate = offer.rate(cpus=spec.resources.cpus, gpus=spec.resources.gpus)
     with service.database.write("job.submit") as db:
-        job = jobs.made_before(db, new)  # a repeat is answered although the budget is used up by now
+        # First, so that a repeat is answered even if the shared budget is used up by now.
+        job = jobs.made_before(db, new)
         if job is None:
             refuse_without_room(db, service, spec.tags, rate)
             job = jobs.create(db, new)
@@ -97,7 +98,7 @@ def submit(
 
 
 def check(service: Service, spec: JobSpec) -> None:
-    """Raises Invalid for all that is wrong with the job, wherever it would run."""
+    """Raise Invalid with all faults of the job that do not depend on the machines it would run on."""
     faults = [
         *spec.faults(),
         *tag_faults(spec.tags),
@@ -110,8 +111,12 @@ def check(service: Service, spec: JobSpec) -> None:
 
 
 def admit(service: Service, spec: JobSpec) -> tuple[list[Offer], int]:
-    """What the machines are had for that trials may run on, the dearest first, and how many trials run at once. Raises Invalid
-    for what no node has."""
+    """Return the offers that trials may run on, most expensive first, and how many trials run at once.
+
+    Raises:
+        Invalid: No node has the resources, no price is known, or the budget does not buy a first step.
+        Unavailable: The cluster does not answer, or has no node.
+    """
     wanted = spec.resources
     nodes = with_those_to_come(service.settings, service.cluster.nodes())
     offers = offers_of(service.settings, nodes, wanted)
@@ -126,14 +131,14 @@ def admit(service: Service, spec: JobSpec) -> tuple[list[Offer], int]:
 
 
 def _with_on_demand_price(service: Service, offer: Offer) -> Offer:
-    """Record what the machine costs on demand now, with which the bill compares what spot cost."""
+    """Return the offer with the current on-demand price of its machine, with which the bill compares the cost on spot."""
     if offer.market != "spot":
         return offer
     return replace(offer, on_demand_price=priced_kind(service.settings, offer, "on_demand").price)
 
 
 def _waits_for(nodes: Iterable[Node], offers: Iterable[Offer]) -> str:
-    """What the job says of itself until it begins; empty where a machine is there for it."""
+    """Return the text that the job shows until it begins, or an empty text if a node of one of its offers is up."""
     offers = list(offers)
     if any(offer.is_of(node.labels) and node.cpus for node in nodes for offer in offers):
         return ""
@@ -168,7 +173,8 @@ def check_affords(service: Service, spec: JobSpec, offer: Offer) -> None:
 
 
 def _check_restores(service: Service, spec: JobSpec) -> None:
-    """Raises Invalid where this code has failed the restore self-test. Code that was not tested yet is by the job's driver."""
+    """Raise Invalid if this code has failed the restore self-test. Code that was not tested yet is tested by the job's
+    driver."""
     code = code_of(spec, import_path())
     if code is None:
         return
