@@ -1,4 +1,4 @@
-"""Budgets above jobs: made, shown with what is left and when they run out, and respected at the door."""
+"""Shared budgets: change them, show what is left and when it runs out, and refuse jobs for which no money is left."""
 
 import secrets
 from collections.abc import Mapping
@@ -27,34 +27,39 @@ SHOWN_DELIVERIES = 20
 
 @dataclass(frozen=True)
 class Forecast:
-    """At the pace of the last day. `runs_out_at` None: not at this pace, or not before the period ends."""
+    """When a budget runs out at the spending rate of the last day."""
 
     usd_per_hour: Money
     gpu_ms_per_hour: int
-    runs_out_at: Instant | None
+    runs_out_at: Instant | None  #: None if it does not run out at this rate, or not before the period ends.
     earliest_at: Instant | None
     latest_at: Instant | None
 
 
 @dataclass(frozen=True)
 class BudgetView:
-    """`secret` is shown when it is new, and never again."""
+    """A shared budget as it is shown to users."""
 
     kept: Kept
     standing: Standing
     forecast: Forecast
-    waiting: list[str]
+    waiting: list[str]  #: Jobs that wait for it.
     deliveries: list[Delivery]
-    secret: str | None = None
+    secret: str | None = None  #: Signs its webhooks. Set only when it is new; it is never shown again.
 
 
 def full_name(project: str, budget: str) -> str:
-    """By which one is known among those of all projects."""
+    """Return the name of a budget that is unique over all projects."""
     return budget if project == DEFAULT_PROJECT else f"{project}/{budget}"
 
 
 def put(service: Service, budget: AboveBudget, *, new_secret: bool = False) -> tuple[BudgetView, bool]:
-    """The budget, and whether it is new. Raises Invalid, or Conflict where it allows less than is spent and held already."""
+    """Create or replace a shared budget. Return it and whether it is new.
+
+    Raises:
+        Invalid: The budget is wrong.
+        Conflict: It allows less than is spent and held already.
+    """
     with service.database.write("budget.put") as db:
         above.shut_out(db)
         known = {one.budget.name: one for one in above.kept(db, service.project)}
@@ -82,7 +87,12 @@ def put(service: Service, budget: AboveBudget, *, new_secret: bool = False) -> t
 
 
 def remove(service: Service, name: str) -> None:
-    """Raises NotFound, or Conflict where it is above others, or the project's quota."""
+    """Remove a shared budget.
+
+    Raises:
+        NotFound: There is no such budget.
+        Conflict: It contains other budgets, or is the project's quota.
+    """
     if name == BUDGET:
         raise Conflict(
             f"{BUDGET!r} is the project's quota, which whoever runs the service sets by PUT /v1/quota"
@@ -96,19 +106,19 @@ def remove(service: Service, name: str) -> None:
 
 
 def get(service: Service, name: str) -> BudgetView:
-    """Raises NotFound."""
+    """Return a shared budget. Raises NotFound."""
     with service.database.read() as db:
         return _views(db, service, [above.get(db, service.project, name)])[0]
 
 
 def all_of(service: Service) -> list[BudgetView]:
-    """By name."""
+    """Return all shared budgets of the project, by name."""
     with service.database.read() as db:
         return _views(db, service, above.kept(db, service.project))
 
 
 def refuse_without_room(db: Connection, service: Service, tags: Mapping[str, str], rate: Rate) -> None:
-    """Raises BudgetRefused where a budget above a job with these tags does not allow a second of a trial."""
+    """Raise BudgetRefused if a shared budget of a job with these tags does not allow a second of a trial."""
     found = without_room(db, service, tags, rate)
     if found is None:
         return
@@ -126,7 +136,8 @@ def refuse_without_room(db: Connection, service: Service, tags: Mapping[str, str
 def without_room(
     db: Connection, service: Service, tags: Mapping[str, str], rate: Rate
 ) -> tuple[AboveBudget, Standing] | None:
-    """The first budget above a job with these tags that does not allow a second of a trial; None: each does."""
+    """Return the first shared budget of a job with these tags that does not allow a second of a trial, or None if each
+    does."""
     budgets = [one.budget for one in above.kept(db, service.project)]
     for budget in applying(budgets, tags):
         now = above.standing(db, service.project, budget, service.now())
@@ -156,7 +167,7 @@ def _views(
 def _forecast(
     standing: Standing, slots: Mapping[str, Mapping[int, tuple[int, int]]], now: Instant
 ) -> Forecast:
-    """Whichever of dollars and GPU-hours runs out first."""
+    """Return the forecast for the limit that runs out first, dollars or GPU-hours."""
     sums: tuple[dict[int, int], dict[int, int]] = ({}, {})
     for spent in slots.values():
         for number, amounts in spent.items():

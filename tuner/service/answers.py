@@ -1,4 +1,4 @@
-"""What was found, and what everything cost."""
+"""Queries for the results and the cost of a job."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -51,15 +51,16 @@ class TrialView:
 
 @dataclass(frozen=True)
 class BillView:
-    """`full_fidelity` is what the same trials would have cost, each trained to the last step at its own pace; None where
-    there is no last step, or no trial to go by."""
+    """The bill of a job."""
 
     job: JobRow
     account: Account
     by_trial: Mapping[str, Mapping[CostKind, Cost]]
     trials: list[TrialRow]
+    #: Cost if every trial were trained to the last step at its own pace; None if there is no last step or no
+    #: report.
     full_fidelity: Money | None
-    on_demand: Money | None
+    on_demand: Money | None  #: Cost of the same machine time on demand; None if that price is not known.
 
     @property
     def by_kind(self) -> dict[CostKind, Cost]:
@@ -80,7 +81,7 @@ class BillView:
 
 @dataclass(frozen=True)
 class Version:
-    """What changes with every answer about a job."""
+    """The state of a job and counters. Whatever changes an answer about the job changes this value too."""
 
     state: str
     standing: tuple[int, ...]
@@ -88,7 +89,7 @@ class Version:
 
 @dataclass(frozen=True)
 class Changes:
-    """What a reader of a job's events has not seen yet, with the job as it is now."""
+    """What a reader of a job's events has not seen yet, and the current view of the job."""
 
     told: Told
     view: JobView
@@ -132,6 +133,11 @@ def _with_reason(row: TrialRow, job: JobRow) -> TrialRow:
 
 
 def trial(service: Service, job: str, name: str) -> TrialView:
+    """Return a trial with its curve, bill, attempts and checkpoints.
+
+    Raises:
+        NotFound: There is no such job or trial.
+    """
     with service.database.read() as db:
         found = jobs.get(db, job, service.project)
         row = answers.trial(db, job, found.spec.objective.mode, name) if TRIAL_ID.fullmatch(name) else None
@@ -147,6 +153,7 @@ def trial(service: Service, job: str, name: str) -> TrialView:
 
 
 def bill(service: Service, job: str) -> BillView:
+    """Return the bill of a job. Raises NotFound."""
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
         return BillView(
@@ -160,20 +167,28 @@ def bill(service: Service, job: str) -> BillView:
 
 
 def check_exists(service: Service, job: str) -> None:
-    """Raises NotFound."""
+    """Raise NotFound if the project has no such job."""
     with service.database.read() as db:
         jobs.get(db, job, service.project)
 
 
 def sort_key_of(row: TrialRow, sort: Sort, *, descending: bool) -> float:
-    """Where a row stands in a listing."""
+    """Return the value by which a trial is sorted in a listing."""
     return answers.sort_key_of(row, sort, descending=descending)
 
 
 def ledger_lines(
     service: Service, job: str, *, after: int = 0, limit: int | None = None
 ) -> Iterator[EntryRow]:
-    """Entries oldest first; all of them where there is no limit, read a piece at a time. Raises NotFound when it begins."""
+    """Yield the ledger entries of a job, oldest first, read in pieces of up to 1000.
+
+    Args:
+        after: Sequence number of the entry to start after.
+        limit: Most entries to yield; None for all.
+
+    Raises:
+        NotFound: There is no such job. Raised at the first entry, not at the call.
+    """
     check_exists(service, job)
     left = limit
     while left is None or left > 0:
@@ -187,26 +202,27 @@ def ledger_lines(
 
 
 def changes(service: Service, job: str, after: int) -> Changes:
+    """Return what changed after an event, and the current view of the job. Raises NotFound."""
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
         return Changes(answers.told_after(db, job, row.spec.objective.mode, after), view_of(db, service, row))
 
 
 def version(service: Service, job: str) -> Version:
-    """Raises NotFound."""
+    """Return the version of a job, to be compared with an earlier one. Raises NotFound."""
     with service.database.read() as db:
         return Version(*curves.version(db, job, service.project))
 
 
 def told(service: Service, job: str, after: int, until: int) -> Told:
-    """What changed after an event, up to another."""
+    """Return what changed after event `after`, up to event `until`. Raises NotFound."""
     with service.database.read() as db:
         mode = jobs.get(db, job, service.project).spec.objective.mode
         return answers.told_after(db, job, mode, after, until=until)
 
 
 def newest(service: Service, job: str) -> int:
-    """The number of a job's newest event."""
+    """Return the number of the newest event of a job."""
     with service.database.read() as db:
         return curves.newest(db, job)
 
@@ -220,8 +236,11 @@ def _full_fidelity(db: Connection, row: JobRow) -> Money | None:
 
 
 def _on_demand(service: Service, db: Connection, row: JobRow) -> Money | None:
-    """What the same machine time would have cost on demand: every attempt's cost at the ratio of the prices; None where that price is
-    not known. A self-test is the price of spot, and would not have been."""
+    """Return what the same machine time would have cost on demand, or None if that price is not known.
+
+    The cost of every attempt on spot is scaled by the ratio of the prices. The cost of a restore self-test is left
+    out, because a job on demand has none.
+    """
     spent_by_market = answers.spent_by_market(db, row.id)
     if not any(market == "spot" for market, _, _ in spent_by_market):
         return Money(sum(spent.micro_usd for _, _, spent in spent_by_market))
@@ -236,8 +255,8 @@ def _on_demand(service: Service, db: Connection, row: JobRow) -> Money | None:
 
 
 def _price_on_demand(service: Service, row: JobRow) -> Price | None:
-    """Return the price of one trial on demand when the job was admitted: the lowest that it could have had, or if it could have none,
-    that of its kind of machine."""
+    """Return the on-demand price of one trial when the job was admitted: the lowest that it was offered, or if it was
+    offered none, that of its instance type."""
     size = row.spec.resources
     offered = [o.rate(cpus=size.cpus, gpus=size.gpus).price for o in row.offers if o.market == "on_demand"]
     if offered:

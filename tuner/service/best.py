@@ -1,4 +1,4 @@
-"""Which configuration is best under a budget, here or on another machine."""
+"""The best configuration under a budget, here or on another machine."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -28,10 +28,10 @@ HERE = Asked()
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """A point, and what it takes on the machine that was asked for; None: as it was recorded."""
+    """A point, with its cost and time on the requested machine."""
 
     point: Reached
-    elsewhere: Repriced | None = None
+    elsewhere: Repriced | None = None  #: None if cost and time are those that were recorded.
 
     @property
     def cost(self) -> Cost:
@@ -44,13 +44,14 @@ class Priced:
 
 @dataclass(frozen=True)
 class BestView:
-    """`forecast` None: it was not asked for."""
+    """The answer to the question for the best configuration."""
 
     job: JobRow
     best: Priced
-    next_better: Priced | None
+    next_better: Priced | None  #: The cheapest point that is better than the best affordable one.
+    #: How points were priced on another machine; None if costs are those that were recorded.
     pricing: Pricing | None
-    forecast: Forecast | None = None
+    forecast: Forecast | None = None  #: None if it was not requested.
 
     @property
     def value(self) -> float:
@@ -58,7 +59,8 @@ class BestView:
         return self.best.point.value
 
     def gain(self, point: Reached) -> float:
-        """How much better it is than the best; never negative for a better one, whichever way is better."""
+        """Return how much better a point is than the best one. It is positive for a better point, also if the metric is
+        minimized."""
         score = self.job.spec.objective.score
         assert point.value is not None
         return score(point.value) - score(self.value)
@@ -67,7 +69,12 @@ class BestView:
 def best(
     service: Service, job: str, limits: Limits, asked: Asked = HERE, *, with_forecast: bool = False
 ) -> BestView:
-    """The best configuration whose training costs no more than this. Raises NothingAffordable, naming the cheapest, and Invalid."""
+    """Return the best configuration whose training costs no more than these limits.
+
+    Raises:
+        NothingAffordable: No point is within the limits; the cheapest one is named.
+        Invalid: The requested machine or market is not known.
+    """
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
         view = _best(db, row, limits, pricing(db, service, row, asked))
@@ -81,8 +88,13 @@ def best(
 def best_of_all(
     service: Service, trainable: str, metric: str, limits: Limits, asked: Asked = HERE
 ) -> BestView:
-    """The same question over all jobs that tuned this trainable for this metric, the newest deciding which way is better.
-    Raises NothingAffordable and Invalid."""
+    """Return the best configuration over all jobs that tuned this trainable for this metric. The newest job decides
+    which direction is better.
+
+    Raises:
+        NothingAffordable: No job tuned it, or no point is within the limits.
+        Invalid: The requested machine or market is not known.
+    """
     with service.database.read() as db:
         tuned = jobs.of_trainable(db, service.project, trainable)
         rows = [row for row in tuned if row.spec.objective.metric == metric]
@@ -112,7 +124,8 @@ def _nearest(word: str, known: Sequence[str]) -> str:
 
 
 def pareto(service: Service, job: str, asked: Asked = HERE) -> tuple[list[Priced], Pricing | None]:
-    """Points that no other beats on both dollars and metric, cheapest first. Raises Invalid."""
+    """Return the Pareto front of the job, cheapest first, and how its points were priced. Raise Invalid for an unknown
+    machine or market."""
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
         there = pricing(db, service, row, asked)
@@ -123,14 +136,14 @@ def pareto(service: Service, job: str, asked: Asked = HERE) -> tuple[list[Priced
 
 
 class _Elsewhere:
-    """A job's front, each point at what it takes there."""
+    """The points of a job, each with its cost on another machine."""
 
     def __init__(self, db: Connection, row: JobRow, there: Pricing) -> None:
         self._db, self._row = db, row
         self._points = [(there.repricing.of(point.duration_ns), point) for point in fronts.points(db, row.id)]
 
     def best(self, limits: Limits) -> tuple[Priced, float] | None:
-        """With its loss."""
+        """Return the best point within the limits, with its loss."""
         within = [
             (cost, point)
             for cost, point in self._points

@@ -1,4 +1,5 @@
-"""Pause, resume, cancel, top up: wishes written down for the driver, or done at once where there is none."""
+"""Pause, resume, cancel or change a job. The request is recorded for the job's driver, or carried out at once if there
+is no driver."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
@@ -25,7 +26,7 @@ UNSET: Unset = "unset"
 
 @dataclass(frozen=True, slots=True)
 class BudgetPatch:
-    """What is to change of a budget; `UNSET` stays."""
+    """Changes to a budget. A field that is `UNSET` keeps its value; None removes the limit."""
 
     usd: Any = UNSET
     gpu_ms: Any = UNSET
@@ -40,24 +41,34 @@ class BudgetPatch:
 
 
 def pause(service: Service, job: str) -> JobView:
-    """Every running trial is checkpointed and parked. Raises NotFound, or Conflict for a job that has ended."""
+    """Pause a job: each running trial saves a checkpoint and pauses.
+
+    Raises:
+        NotFound: There is no such job in this project.
+        Conflict: The job has ended, or is being cancelled.
+    """
     with service.database.write("job.pause") as db:
         row = jobs.get(db, job, service.project)
         _refuse_ended(row, "paused")
         _refuse_cancelled(row)
         if row.state == "paused":
-            budget_waits.end(db, job)  # first, so that nobody lets it go on from here on
+            budget_waits.end(db, job)  # first, so that nothing resumes the job from here on
             _call_off(db, service, row)
         elif not _ended_without_driver(db, service, row, "paused"):
             jobs.set_wish(db, job, "pause")
-        budget_waits.end(db, job)  # after the job's row, as its driver does
+        budget_waits.end(db, job)  # after the job's row, in the order of its driver, to avoid a deadlock
         _note(db, service, "job.pause", row)
     return job_view(service, job)
 
 
 def resume(service: Service, job: str) -> JobView:
-    """A paused job goes on; a succeeded one too, where its budget allows more. Raises NotFound, Conflict, or BudgetRefused where a
-    budget above it is used up."""
+    """Resume a paused job, or a succeeded one if its budget allows more.
+
+    Raises:
+        NotFound: There is no such job in this project.
+        Conflict: The job was cancelled, is being cancelled, or failed.
+        BudgetRefused: A shared budget of the job is used up.
+    """
     with service.database.write("job.resume") as db:
         row = jobs.get(db, job, service.project)
         if row.state in ("cancelled", "failed"):
@@ -74,7 +85,12 @@ def resume(service: Service, job: str) -> JobView:
 
 
 def cancel(service: Service, job: str) -> JobView:
-    """Everything stops at once; what was reached stays. A cancelled job stays cancelled, however often it is asked."""
+    """Cancel a job: all its work stops at once, and its results are kept. Cancelling a cancelled job changes nothing.
+
+    Raises:
+        NotFound: There is no such job in this project.
+        Conflict: The job has ended otherwise.
+    """
     with service.database.write("job.cancel") as db:
         row = jobs.get(db, job, service.project)
         if row.state == "cancelled":
@@ -95,10 +111,19 @@ def patch(
     priority: int | None = None,
     revisions: Collection[str] | None = None,
 ) -> JobView:
-    """Changes the budget, never below what is spent and held, and replaces tags. All of it or nothing, and only while the job's revision
-    is one of `revisions`, where these are given.
+    """Change the budget, tags or priority of a job. Either all changes are made or none.
 
-    Raises NotFound, Stale, Invalid, or Conflict.
+    Args:
+        budget: Changes to the budget. A limit may not fall below what is spent and held.
+        tags: The tags that replace all present ones.
+        revisions: Change the job only if its revision is one of these; None for any revision.
+
+    Raises:
+        NotFound: There is no such job in this project.
+        Stale: The job has another revision.
+        Invalid: A value is wrong.
+        Conflict: The job is over, a limit is below what was used already, or a shared budget that the new tags match
+            has no room.
     """
     with service.database.write("job.change") as db:
         jobs.change_alone(db, job)
@@ -120,7 +145,7 @@ def patch(
 
 
 def _note(db: Connection, service: Service, action: str, before: JobRow) -> None:
-    """What is as it was is not noted."""
+    """Record a request and what it changed in the audit log. A request that changed nothing is not recorded."""
     was, now = audit_log.of_job(before), audit_log.of_job(jobs.get(db, before.id))
     changed = [name for name in was if was[name] != now[name]]
     if changed:
@@ -159,7 +184,7 @@ def _change_budget(db: Connection, row: JobRow, budget: Budget, now: Instant) ->
 
 
 def go_on(db: Connection, row: JobRow, now: Instant) -> None:
-    """At once, or when its window opens, until when a paused job stays so."""
+    """Resume a job now, or when its window opens. A paused job stays paused until then."""
     launch = launches.get(db, row.id)
     if launch is not None and launch.state == "wanted":
         return
@@ -172,7 +197,7 @@ def go_on(db: Connection, row: JobRow, now: Instant) -> None:
 
 
 def _call_off(db: Connection, service: Service, row: JobRow) -> None:
-    """Of a job that would have gone on by itself when its window opens."""
+    """End the wanted launch of a paused job that would have resumed by itself when its window opens."""
     launch = launches.get(db, row.id)
     if launch is not None and launch.state == "wanted":
         launches.end(db, row.id, launch.epoch)
@@ -192,15 +217,17 @@ def _refuse_cancelled(row: JobRow) -> None:
 def _ended_without_driver(
     db: Connection, service: Service, row: JobRow, state: Literal["paused", "cancelled"]
 ) -> bool:
-    """Ends a job that has no driver yet, or none any more, and calls off the launch that is ordered. False where a driver has
-    to do it: one that is there, or one that first has to close what a dead one left open."""
+    """End or pause a job that has no driver, and end its wanted launch.
+
+    Return False if a driver has to do it: either one exists, or a new one must first close what a dead one left open.
+    """
     launch = launches.get(db, row.id)
     has_driver = launch is not None and launch.state in ("submitted", "running")
     if has_driver or (row.state == "running" and row.running_since is not None):
         return False
     if launch is not None:
         launches.end(db, row.id, launch.epoch)
-    if state == "cancelled" and landed(db, row.id):  # of a job that was restored from a backup in mid-run
+    if state == "cancelled" and landed(db, row.id):  # the job was restored from a backup made in mid-run
         end_open(db, row.id, service.now())
     jobs.move(db, row.id, state, "cancelled" if state == "cancelled" else None, at=service.now())
     return True

@@ -249,8 +249,8 @@ class Controller(threading.Thread):
         quick deaths.
 
         A driver that ends as intended ends its launch too. A death is quick if the driver reported nothing and lived
-        for less than `QUICK_NS`. From the second quick death in a row on, each launch is delayed twice as long as the
-        one before.
+        for less than `QUICK_NS`. The launch after the second quick death in a row is delayed by 1 s, and the delay
+        doubles with each further one.
         """
         service, now = self._service, self._service.now()
         with service.database.read() as db:
@@ -274,8 +274,8 @@ class Controller(threading.Thread):
         log.warning("the driver %s is dead (%s); the next one is launched", launch.submission_id, status)
 
     def _give_up(self, term: Term, launch: Launch, said: str) -> None:
-        """Settle the job's money and fail it, because `QUICK_DEATHS_MAX` drivers in a row died within an hour and
-        without a single report."""
+        """Settle the job's money and fail it. `QUICK_DEATHS_MAX` drivers in a row have died, each within an hour and
+        without a report."""
         with self._service.leading.write(term, "controller.give_up") as db:
             row = jobs.get(db, launch.job)
             close_books(db, row, Instant(launch.heartbeat_at or self._service.now()), self._service.now())

@@ -1,4 +1,5 @@
-"""Figures over all jobs, for people who watch the service. They are read from the record, and kept for some seconds."""
+"""Metrics over all jobs for the operators of the service. They are computed from the database and cached for a few
+seconds."""
 
 import threading
 from collections.abc import Mapping
@@ -22,14 +23,14 @@ from tuner.store.totals import Totals as Totals
 
 KEEP_NS = 5 * NS
 BUDGETS_MAX = 20
-# A running job is stalled whose last report is older than both: five of its mean steps, and ten minutes.
+# A running job is stalled if its last report is older than five of its mean steps and older than ten minutes.
 STALLED_STEPS = 5
 STALLED_NS = 600 * NS
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """One above jobs, in its present period."""
+    """A shared budget in its present period."""
 
     budget: AboveBudget
     account: Account
@@ -41,7 +42,7 @@ class Budget:
 
     @property
     def used(self) -> Fraction:
-        """The share of the limit that is nearest to its end."""
+        """Return the used fraction of the limit that is closest to being reached."""
         budget, posted = self.budget, self.account.posted
         parts = [Fraction(0)]
         if budget.usd is not None:
@@ -53,34 +54,32 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """Of the running jobs: the oldest last report, how many are stalled, the most that one has spent since its best improved, in
-    dollars and as a share of its budget, and the shares of processors and GPUs in use by attempts under way (None: not
-    measured)."""
+    """Metrics of the running jobs."""
 
-    reported_since: Instant | None
-    stalled: int
-    unimproved: Money
-    unimproved_share: Fraction
+    reported_since: Instant | None  #: Time of the oldest last report; None if no job runs.
+    stalled: int  #: Number of stalled jobs.
+    unimproved: Money  #: The most that one job has spent since its best result improved.
+    unimproved_share: Fraction  #: The same as a fraction of the job's budget.
+    #: Fraction of the CPUs of running attempts that is in use; None if it was not measured.
     cpu_share: Fraction | None
-    gpu_share: Fraction | None
+    gpu_share: Fraction | None  #: The same for their GPUs.
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """`now` is when they were read. `counts` has `("promotions",)` too, since this process began. `idle` is what machines cost
-    while no trial ran on them, by instance type and market."""
+    """All metrics, read at one time."""
 
-    now: Instant
+    now: Instant  #: When they were read.
     totals: Totals
-    counts: Counts
+    counts: Counts  #: Also has `("promotions",)`, counted since this process began.
     posted: Posted
     budgets: tuple[Budget, ...]
     watched: Watched
-    idle: Mapping[Kind, Money]
+    idle: Mapping[Kind, Money]  #: Cost of machines while no trial ran on them, by instance type and market.
 
 
 class Reader:
-    """Thread-safe; one a process, since it goes on from where it last read."""
+    """Read the metrics. Thread-safe. Use one per process, because it continues from where it last read."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -90,7 +89,7 @@ class Reader:
         self._shapes: dict[str, Shape] = {}
 
     def read(self) -> Figures:
-        """Raises Unavailable where the database does not answer."""
+        """Return the metrics, at most `KEEP_NS` old. Raise Unavailable if the database does not answer."""
         with self._lock:
             now, last = self._service.now(), self._last
             if last is None or not 0 <= now - last.now < KEEP_NS:
@@ -98,7 +97,7 @@ class Reader:
             return last
 
     def _read(self, now: Instant) -> Figures:
-        """In short transactions: with SQLite's rollback journal nobody can commit while somebody reads."""
+        """Read the metrics in short transactions, because with SQLite's rollback journal a read blocks every commit."""
         service = self._service
         posted = self._ledger.read(service)
         with service.database.read() as db:
@@ -114,7 +113,11 @@ class Reader:
 
 
 def watched(running: list[Running], cpus: Mapping[str, Fraction], now: Instant) -> Watched:
-    """`cpus`: how many a trial of each job has."""
+    """Return the metrics of the running jobs.
+
+    Args:
+        cpus: CPUs of one trial, by job.
+    """
     since = [(one, one.reported_at or one.running_since) for one in running]
     spent = [max(ZERO, one.account.posted.usd - one.improved_spent) for one in running]
     shares = [
@@ -139,7 +142,8 @@ def watched(running: list[Running], cpus: Mapping[str, Fraction], now: Instant) 
 
 
 def _budgets(db: Connection, now: Instant) -> tuple[Budget, ...]:
-    """Of all projects, those that are nearest to their end, so that their number is bounded."""
+    """Return the shared budgets of all projects that are closest to their limits, at most `BUDGETS_MAX`, so that the
+    number of metrics is bounded."""
     found = [
         Budget(one.budget, above.standing(db, project, one.budget, now).account, project)
         for project in above.projects(db)
@@ -149,7 +153,8 @@ def _budgets(db: Connection, now: Instant) -> tuple[Budget, ...]:
 
 
 def spent(posted: Posted) -> dict[str, Cost]:
-    """By market, before corrections, which only move cost between kinds: it never falls."""
+    """Return the spend by market. Corrections are left out, because they only move cost between kinds; the spend
+    therefore never falls."""
     found: dict[str, Cost] = {}
     for (entry, _, market), cost in posted.items():
         if entry == "post":
@@ -158,7 +163,7 @@ def spent(posted: Posted) -> dict[str, Cost]:
 
 
 def by_kind(posted: Posted) -> dict[tuple[str, str], Cost]:
-    """By kind and market, as bills have it."""
+    """Return the spend by kind and market, with corrections, as in bills."""
     found: dict[tuple[str, str], Cost] = {}
     for (_, kind, market), cost in posted.items():
         found[kind, market] = found.get((kind, market), FREE) + cost
@@ -166,12 +171,12 @@ def by_kind(posted: Posted) -> dict[tuple[str, str], Cost]:
 
 
 def check_database(service: Service) -> None:
-    """Raises Unavailable."""
+    """Raise Unavailable if the database does not answer."""
     with service.database.read() as db:
         totals.ping(db)
 
 
 def has_live_jobs(service: Service) -> bool:
-    """Whether a job has a driver, or waits for one."""
+    """Return whether any job has a driver or waits for one."""
     with service.database.read() as db:
         return bool(launches.live(db))

@@ -1,10 +1,11 @@
 """List the trainables that may be tuned here, by reading source files.
 
-Nothing is imported: that takes seconds per module, and runs code that nobody asked to run. So the list is what the source says. Whether a
-trainable can be imported is known once it is described (`Prober.describe`), which the page does when one is chosen.
+Nothing is imported, because that takes seconds per module and runs code that the user did not ask to run. The list
+therefore says only what the source says. Whether a trainable can be imported is known once it is described
+(`Prober.describe`), which the page does when one is chosen.
 
-The work is bounded, because the service may be started in any folder: by the number of files and folders, their size, and by time. Files near
-the root are read first, so that what is left off lies deep.
+The work is bounded by the number of files and folders, by file size and by time, because the service may be started
+in any folder. Files near the root are read first, so that those left out lie deep.
 """
 
 import ast
@@ -35,7 +36,7 @@ READ_S = 1.5
 SHIPPED = "trainables"
 NOT_CODE = frozenset({"tests", "test", "docs", "build", "dist", "node_modules", "venv", "env", "site"})
 CONFIGS = frozenset({"config", "cfg", "conf", "params", "hparams", "hyperparameters", "hyperparams"})
-# Most files of a folder train nothing: those without one of these words are not parsed.
+# Most files do not train anything. A file without one of these words is not parsed.
 HINT = re.compile(rb"\btrain\b|\breport\b|Trainable\b|\b(?:" + "|".join(sorted(CONFIGS)).encode() + rb")\b")
 
 
@@ -50,11 +51,11 @@ class Listing:
 def listed(allowed: Sequence[str], read_s: float = READ_S) -> Listing:
     """List the trainables of the modules that `TUNER_ALLOWED_MODULES` allows.
 
-    For `*`, these are the modules on PYTHONPATH and in the service's working directory, and the shipped ones. Modules that are installed may
-    be tuned too, but are not listed: there are thousands.
+    For `*`, these are the modules on PYTHONPATH and in the service's working directory, and the shipped ones.
+    Installed modules may be tuned too, but they are not listed because there are thousands.
 
     Args:
-        read_s: After that many seconds, no further file is read.
+        read_s: Seconds after which no further file is read.
     """
     walk, items = _Walk(time.monotonic() + read_s), dict[str, Described]()
     for module, file in walk.modules(allowed):
@@ -64,7 +65,7 @@ def listed(allowed: Sequence[str], read_s: float = READ_S) -> Listing:
 
 
 class _Walk:
-    """One search for modules, with what is left of its bounds."""
+    """One search for modules, with the rest of its limits."""
 
     def __init__(self, until: float) -> None:
         self.truncated = False
@@ -92,7 +93,7 @@ class _Walk:
                 yield from self._of(prefix)
 
     def _of(self, module: str) -> Iterator[tuple[str, Path]]:
-        """Yield a module, and those of its package."""
+        """Yield a module, or the modules of a package."""
         place = _place(module)
         if place is None:
             return
@@ -102,7 +103,7 @@ class _Walk:
             yield from self._below(place, module)
 
     def _below(self, root: Path, package: str) -> Iterator[tuple[str, Path]]:
-        """Yield the modules in a folder, those of its subfolders after its own."""
+        """Yield the modules in a folder, then those of its subfolders."""
         folders = deque([(root, package)])
         while folders:
             folder, package = folders.popleft()
@@ -133,7 +134,7 @@ class _Walk:
                         self.truncated = True
                         break
                     entries.append(entry)
-        except OSError:  # it may be gone, or not readable
+        except OSError:  # the folder may be gone or not readable
             return []
         return sorted(entries, key=lambda entry: entry.name)
 
@@ -143,7 +144,8 @@ def _is_test(name: str) -> bool:
 
 
 def _has_code(entry: os.DirEntry[str], path: str) -> bool:
-    """Return whether a folder may hold somebody's modules. A folder of this service or of a virtual environment does not."""
+    """Return whether a folder may hold modules of users. Folders of this service, of virtual environments and of builds
+    do not."""
     is_ours = "." not in path and path in OURS
     return (
         not is_ours
@@ -174,10 +176,11 @@ def _facts(file: Path) -> tuple[int, int]:
     return facts.st_mtime_ns, facts.st_size
 
 
-# Parsing 278 files of Python's library, 22 kB each, takes 3.1 s. Looking whether they have changed takes 3 ms.
+# The cache: parsing 278 files of Python's library, 22 kB each, takes 3.1 s. Checking whether they have changed takes 3 ms.
 @lru_cache(FILES_MAX)
 def _read(module: str, file: str, _modified_ns: int, size: int) -> tuple[Described, ...]:
-    """Return the trainables that a file defines, as far as its source says. A file that is no Python, or too large, has none."""
+    """Return the trainables that a file defines, as far as its source shows. A file that is too large or not valid
+    Python has none."""
     if size > FILE_BYTES_MAX:
         return ()
     try:
@@ -185,7 +188,7 @@ def _read(module: str, file: str, _modified_ns: int, size: int) -> tuple[Describ
         if HINT.search(source) is None:
             return ()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of somebody's code, such as invalid escape sequences
+            warnings.simplefilter("ignore")  # warnings of user code, such as invalid escape sequences
             tree = parse(source)
         return tuple(_described(module, tree))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
@@ -193,8 +196,8 @@ def _read(module: str, file: str, _modified_ns: int, size: int) -> tuple[Describ
 
 
 def _described(module: str, tree: ast.Module) -> Iterator[Described]:
-    """Describe the trainables of a module: `train`, what reports, and Ray Tune's classes; if there are none, the functions that take a
-    configuration."""
+    """Yield the trainables of a module: `train`, functions that report, and Ray Tune's classes. If there are none, yield
+    the functions that take a configuration."""
     defined = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     public = [node for node in defined if not node.name.startswith("_")]
     found = [node for node in public if _trains(node)] or [node for node in public if _takes_config(node)]
@@ -243,7 +246,7 @@ def _bound(tree: ast.Module) -> set[str]:
 
 
 def _literal(tree: ast.Module, name: str) -> Mapping[str, Any] | None:
-    """Return a dictionary that a module assigns to a name, or None if it is computed, or no JSON."""
+    """Return the dictionary that a module assigns to a name, or None if it is computed or cannot be written as JSON."""
     for node in tree.body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         value = getattr(node, "value", None)

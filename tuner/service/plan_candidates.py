@@ -1,4 +1,5 @@
-"""On which machines a planned job could run: as the cluster has them, as they were described, or from the price catalogue."""
+"""The machines that a planned job could run on: those of the cluster, those that the request describes, or those of the
+price catalogue."""
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,13 +21,13 @@ from tuner.service.node_prices import priced_kind
 from tuner.service.submit import admit
 from tuner.service.wiring import Service
 
-FROM_CATALOGUE = 6  # kinds of machines, the cheapest for such a trial
+FROM_CATALOGUE = 6  # most instance types taken from the catalogue
 
 
 @dataclass(frozen=True)
 class Described:
-    """A machine to think of. What is None is looked up in the catalogue, where the instance type has to be known then. `step_ns`: of
-    the mean configuration there; `speed`: against the machine of the other step times."""
+    """A machine that the request describes. None means that the catalogue is asked, which must then know the instance
+    type."""
 
     instance_type: str
     price: Price | None = None
@@ -35,8 +36,8 @@ class Described:
     gpus: float | None = None
     memory_gib: float | None = None
     gpu_memory_gib: float | None = None
-    speed: float | None = None
-    step_ns: int | None = None
+    speed: float | None = None  #: Relative to the machine of the measured step times.
+    step_ns: int | None = None  #: Time of one step of the mean configuration on this machine.
     market: Market | None = None
     cloud: str | None = None
     region: str | None = None
@@ -44,16 +45,16 @@ class Described:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a machine has to have beside the trial's resources: memory, memory of each GPU, and so many steps done in time."""
+    """What a machine must have in addition to the trial's resources. None means no requirement."""
 
     memory_gib: float | None = None
-    gpu_memory_gib: float | None = None
-    step_ns: int | None = None
+    gpu_memory_gib: float | None = None  #: Per GPU.
+    step_ns: int | None = None  #: Longest time that one step may take.
 
 
 @dataclass(frozen=True)
 class Listed:
-    """Which machines of the catalogue come into question."""
+    """A filter on the machines of the catalogue. None matches any."""
 
     cloud: str | None = None
     region: str | None = None
@@ -63,12 +64,12 @@ class Listed:
 
 @dataclass(frozen=True)
 class Machines:
-    """All that was said of where the job could run."""
+    """Everything that the request says about where the job could run."""
 
     described: tuple[Described, ...] = ()
     listed: Listed | None = None
     needs: Needs = field(default_factory=Needs)
-    speeds: Mapping[str, float] = field(default_factory=dict)
+    speeds: Mapping[str, float] = field(default_factory=dict)  #: Relative speeds by instance type.
     markets: tuple[Market, ...] = ()
 
     @property
@@ -79,7 +80,11 @@ class Machines:
 def candidates_of(
     service: Service, spec: JobSpec, evidence: Evidence, machines: Machines
 ) -> tuple[Candidate, ...]:
-    """At least one. Raises Invalid for machines and places that nobody knows of, with the nearest that are known."""
+    """Return the machines to plan for, at least one. If the request names no machines, this is the cluster's machine.
+
+    Raises:
+        Invalid: A machine or place is not known; the nearest known ones are named.
+    """
     if not machines.any:
         return _of_cluster(service, spec, evidence, machines)
     shelf = catalogue(service.settings)
@@ -109,7 +114,7 @@ def _of_cluster(
 
 
 def _listed(service: Service, offer: Offer, market: ListedMarket) -> Offer | None:
-    """The same kind of machine on another market; None where its price there is not known."""
+    """Return the offer for the same machine on another market, or None if its price there is not known."""
     found = priced_kind(service.settings, offer, market)
     if found.price is None:
         return None
@@ -175,7 +180,11 @@ def _too_slow(evidence: Evidence, speed: float | None, needs: Needs) -> str | No
 
 
 def _from_catalogue(shelf: Catalogue, spec: JobSpec, listed: Listed, needs: Needs) -> list[Described]:
-    """Those that such a trial fits on, the cheapest for it first. Raises Invalid for words that the catalogue does not know."""
+    """Return the cheapest machines of the catalogue that such a trial fits on, the cheapest first.
+
+    Raises:
+        Invalid: The catalogue does not know a word of the filter, or no machine fits.
+    """
     words = {name: word for name, word in asdict(listed).items() if word is not None}
     told = {name: shelf.unknown(name, word) for name, word in words.items()}
     faults = [Fault(f"/planning/catalogue/{name}", detail) for name, detail in told.items() if detail]
@@ -208,7 +217,12 @@ def _fits(row: Listing, wanted: Resources, needs: Needs) -> bool:
 
 
 def _completed(shelf: Catalogue, one: Described, number: int) -> Described:
-    """With what the catalogue knows. A machine that is priced need not be in it."""
+    """Return the machine with its unset fields filled in from the catalogue. A machine with a price need not be in the
+    catalogue.
+
+    Raises:
+        Invalid: The machine is not in the catalogue and has no price.
+    """
     rows = shelf.find(cloud=one.cloud, region=one.region, instance_type=one.instance_type)
     if not rows:
         if one.price is not None or one.spot_price is not None:
@@ -232,7 +246,7 @@ def _least(rows: Iterable[Listing], market: ListedMarket) -> Price | None:
 
 
 def _unknown(shelf: Catalogue, one: Described, number: int) -> Fault:
-    """Which of its words the catalogue does not know."""
+    """Return a fault that names the first word of this machine that the catalogue does not know."""
     for name in ("instance_type", "cloud", "region"):
         word = getattr(one, name)
         detail = None if word is None else shelf.unknown(name, word)
@@ -243,7 +257,10 @@ def _unknown(shelf: Catalogue, one: Described, number: int) -> Fault:
 
 
 def _speed(shelf: Catalogue, one: Described, evidence: Evidence, speeds: Mapping[str, float]) -> float | None:
-    """Against the machine of the evidence: as given, or by the accelerators' data sheets; None: not known."""
+    """Return the speed of a machine relative to the machine of the evidence, or None if it is not known.
+
+    A given step time or speed comes first. Otherwise the data sheets of the accelerators are compared.
+    """
     if one.step_ns is not None:
         return evidence.step_ns / one.step_ns
     if one.speed is not None:
@@ -269,7 +286,8 @@ def _by_data_sheets(shelf: Catalogue, here: str, there: str) -> float | None:
 def as_fast_by_assumption(
     candidates: Sequence[Candidate], evidence: Evidence, machines: Machines
 ) -> tuple[str, ...]:
-    """The kinds of machines that are taken to be alike, since nothing says on which one a step takes how long."""
+    """Return the instance types that are assumed to be equally fast, because nothing says on which of them the step time
+    was measured."""
     if evidence.machine or machines.speeds:
         return ()
     told = {
@@ -285,7 +303,11 @@ def _accelerator(shelf: Catalogue, instance_type: str) -> str | None:
 
 
 def that_would_do(service: Service, spec: JobSpec, machines: Machines) -> list[str]:
-    """Three kinds of the catalogue that such a trial fits on, those most like the machines that were named first, then the cheapest."""
+    """Return up to three instance types of the catalogue that such a trial fits on.
+
+    Types with an accelerator of the named machines come first, then types of the same clouds, each in the order of
+    price.
+    """
     shelf, market = catalogue(service.settings), (machines.markets or (spec.resources.market,))[0]
     listed: ListedMarket = "on_demand" if market == "on_demand" else "spot"
     named = [row for one in machines.described for row in shelf.find(instance_type=one.instance_type)]
@@ -297,7 +319,7 @@ def that_would_do(service: Service, spec: JobSpec, machines: Machines) -> list[s
 
 
 def check_speeds(speeds: Mapping[str, float], known: Sequence[str]) -> list[Fault]:
-    """Speeds of machines that are no candidate are a slip of the pen."""
+    """Return a fault for each speed of a machine that is not a candidate, which is probably a typing error."""
     return [
         Fault(f"/planning/speeds/{name}", f"is none of the machines; {_nearest(name, known)}")
         for name in speeds

@@ -1,4 +1,5 @@
-"""What earlier jobs say of how long a new one takes: the paces and curves of their trials, and the time around them."""
+"""Evidence of how long a new job takes, from earlier jobs: step times and curves of their trials, and the time spent
+around them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,23 +19,28 @@ from tuner.store import jobs, seen
 from tuner.store.jobs import JobRow
 from tuner.store.seen import Paced
 
-LOOKED_AT = 20  # jobs of the trainable, the newest
-USED = 5
-SETUPS_MIN = 3  # on new workers, before admission goes by them
-COARSE = 10  # micro-dollars: with fewer, rounding would be told as pace
+LOOKED_AT = 20  # newest jobs of the trainable that are looked at
+USED = 5  # jobs among them that are used
+SETUPS_MIN = 3  # setups on new workers that admission needs before it relies on them
+COARSE = 10  # micro-dollars that the first steps must have cost; with less, rounding would distort the step time
 Point = tuple[int, float | None, int]
 POINTER = "/planning/steps_from"
 
 
 def evidence_for(service: Service, spec: JobSpec, named: Sequence[str] = ()) -> Evidence:
-    """Of the jobs named, or of the job's pilot and the newest of the same trainable that ran on one kind of machine; of nothing, where
-    there are none. Raises Invalid for a named job that says nothing."""
+    """Return the evidence from the named jobs, otherwise from the job's pilot and the newest alike jobs, otherwise the
+    default assumptions.
+
+    Raises:
+        Invalid: A named job does not exist, is of another trainable, or no trial of the named jobs has reported.
+    """
     rows = _named(service, spec, named) if named else _alike(service, spec)
     return of_jobs(service, spec, rows) or of_nothing(warming_ns=_import_ns(service, spec))
 
 
 def of_jobs(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> Evidence | None:
-    """All of these, of which the first says on which machine. None: no trial of them has reported."""
+    """Return the evidence from all of these jobs, or None if none of their trials has reported. The first job determines
+    the machine."""
     trials: list[SeenTrial] = []
     attempts: list[AttemptRow] = []
     used: list[str] = []
@@ -66,11 +72,11 @@ def of_jobs(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> Evidence
 
 @dataclass(frozen=True)
 class FirstStep:
-    """The least time that a trial on a new worker is known to take for its setup and its first step, and where that is known from."""
+    """The least time that a trial on a new worker needs for its setup and its first step."""
 
     setup_ns: int
     step_ns: int
-    source: str
+    source: str  #: What the times were taken from, in words.
 
     @property
     def total_ns(self) -> int:
@@ -105,8 +111,11 @@ def _import_ns(service: Service, spec: JobSpec) -> int:
 
 
 def _alike(service: Service, spec: JobSpec) -> list[JobRow]:
-    """The pilot of just this code and space, where it had one, and others that were called with the same constants where there are
-    such, all on the same kind of machine."""
+    """Return earlier jobs of the trainable that can be compared with this one, at most `USED`, all on one instance type.
+
+    The pilot of exactly this code and search space comes first. Others follow, newest first; if any of them had the
+    same constants as this job, only those.
+    """
     with service.database.read() as db:
         found = seen.jobs_that_ran(db, service.project, spec.trainable, LOOKED_AT)
     found = [row for row in found if row.spec.fidelity.unit == spec.fidelity.unit]
@@ -158,7 +167,7 @@ def _seen(
 
 
 def _step_ns(one: Paced, setup_ns: int | None) -> int | None:
-    """Of a step on average, without the first setup. None where that cannot be told from it."""
+    """Return the mean time of a step without the first setup, or None if the two cannot be told apart."""
     first, last = one.points[0], one.points[-1]
     if setup_ns is not None:
         return max(1, (last[2] - setup_ns) // last[0])
@@ -166,7 +175,7 @@ def _step_ns(one: Paced, setup_ns: int | None) -> int | None:
 
 
 def _parts(one: Paced, setup_ns: int | None) -> tuple[int | None, int | None]:
-    """Of a step among the first ones, and of one behind them."""
+    """Return the mean time of a step among the first `EARLY_STEPS`, and of a later one. Each is None if it is not known."""
     early = next((point for point in reversed(one.points) if point[0] <= EARLY_STEPS), None)
     if early is None:
         return None, None
@@ -178,13 +187,16 @@ def _parts(one: Paced, setup_ns: int | None) -> tuple[int | None, int | None]:
 
 
 def _between(a: Point, b: Point) -> int | None:
-    """Of a step from one report to another; None where they are the same."""
+    """Return the mean time of a step from one report to another, or None if they are the same report."""
     return max(1, (b[2] - a[2]) // (b[0] - a[0])) if b[0] > a[0] else None
 
 
 def _setup_ns(one: Paced, row: AttemptRow | None) -> int | None:
-    """What the trial's first setup took. Known by what it cost, in whole micro-dollars: None where that is too coarse beside the
-    first steps."""
+    """Return how long the trial's first setup took, or None if that is not known exactly enough.
+
+    The time is derived from its cost, which is kept in whole micro-dollars. That is too coarse if the first steps
+    cost only a few.
+    """
     if row is None or not row.price.micro_usd_per_hour:
         return None
     setup_ns, coarse_ns = ns_of(row, "setup") or 0, row.price.affords_ns(Money(1))
@@ -193,7 +205,8 @@ def _setup_ns(one: Paced, row: AttemptRow | None) -> int | None:
 
 
 def delays_of(attempts: Sequence[AttemptRow]) -> Delays:
-    """Means; what the first attempt of a worker takes longer is its warming."""
+    """Return the mean delays of these attempts. The additional setup time of an attempt on a new worker counts as
+    warming."""
     usual = Delays()
     fresh = _on_new_workers(attempts)
     begun = [row for row in attempts if row.attempt == 1 and row.price.micro_usd_per_hour]
@@ -215,7 +228,11 @@ def delays_of(attempts: Sequence[AttemptRow]) -> Delays:
 
 
 def _on_new_workers(attempts: Sequence[AttemptRow]) -> set[tuple[str, int]]:
-    """Those that landed on a machine before any other attempt of the job had ended there: none can have had its worker before."""
+    """Return (trial, attempt) of the attempts whose worker was certainly new.
+
+    These are the attempts that got a machine before any other attempt of the job had ended there, so that no worker
+    could be reused.
+    """
     first_end: dict[str, int] = {}
     for row in attempts:
         if row.ended_at is not None:
@@ -232,7 +249,7 @@ def _mean(values: Sequence[int], usual: int) -> int:
 
 
 def ns_of(row: AttemptRow, *kinds: CostKind) -> int | None:
-    """What the attempt paid for, as time; None where its machine was free."""
+    """Return the time that the attempt paid for under these kinds, or None if its machine was free."""
     if not row.price.micro_usd_per_hour:
         return None
     return sum(row.price.affords_ns(cost.usd) for kind, cost in row.costs.items() if kind in kinds)

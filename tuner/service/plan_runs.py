@@ -1,4 +1,4 @@
-"""A plan's scenario, simulated by the code of a real job."""
+"""Simulate a scenario of a plan with the code of a real job."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -25,16 +25,16 @@ from tuner.tuning.samplers.simple import GridSampler, RandomSampler
 TURNS_MAX = 2_000_000
 SLICE_STEPS = 8
 LEARNING = ("auto", "tpe", "gp", "cmaes")
-GRID_LISTED = 2000  # points; to list more takes longer than to draw from them
+GRID_LISTED = 2000  # points; listing a larger grid takes longer than drawing from it
 HEARTBEAT_STEPS = 4
 SPOT_HEARTBEAT_NS = 60 * NS
-# How often a trial that waits for a spot machine looks for another one while its patience lasts. With a look every second, planning a
-# job of a million steps took 36 s instead of 6 s.
+# Times that a trial waiting for a spot machine checks the other market before its patience ends. With a check every second,
+# planning a job of a million steps took 36 s instead of 6 s.
 LOOKS = 6
 
 
 def simulate(scenario: Scenario) -> Outcome:
-    """Deterministic: the same scenario has the same outcome."""
+    """Simulate a scenario. The same scenario always has the same outcome."""
     run = _run(scenario)
     run.run(turns_max=TURNS_MAX)
     return _outcome(run, scenario)
@@ -71,7 +71,11 @@ def _run(scenario: Scenario) -> SimulatedRun:
 
 
 def _sampler(scenario: Scenario, training: DrawnTraining) -> Sampler:
-    """Models are too slow for a plan: one that learns is stood in for, where there is anything to learn."""
+    """Return the sampler of the simulation. Model-based samplers are too slow for a plan, so a cheap substitute imitates
+    their learning.
+
+    The substitute needs known curves. Without them there is nothing to learn, and configurations are drawn at random.
+    """
     spec, seed = scenario.spec, scenario.seed
     name = spec.algorithm.sampler
     if name == "grid":
@@ -95,7 +99,8 @@ def _overheads(delays: Delays, *, spot: bool) -> Overheads:
 
 
 def _markets(scenario: Scenario, life: SpotLife) -> Markets:
-    """Machines of the size of one trial, at what a trial pays of a real one."""
+    """Return the markets of the simulation. Each machine has the size of one trial, and the price that a trial pays on
+    the real machine."""
     wanted = scenario.spec.resources
     one = Resources(cpus=1, gpus=wanted.gpus)
     offers = []
@@ -135,7 +140,8 @@ def _outcome(run: SimulatedRun, scenario: Scenario) -> Outcome:
 
 
 def _rungs(run: SimulatedRun, scenario: Scenario) -> tuple[RungUse, ...]:
-    """Each step goes to the rung on whose way it lies; what an attempt paid beside its steps, to that of its first one."""
+    """Return what each rung took. A step belongs to the rung that it leads to; the overhead of an attempt belongs to the
+    rung of its first step."""
     steps_of = stops(scenario.spec)
     tables, uses = run.journal.tables, [_Use() for _ in steps_of]
     reached: Counter[str] = Counter()

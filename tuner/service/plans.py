@@ -1,4 +1,5 @@
-"""A job becomes a plan: what is known of its trainable, the machines it could run on, and the simulator, given to the planner."""
+"""Plan a job: collect the evidence on its trainable and the machines it could run on, and pass both with the simulator
+to the planner."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -31,34 +32,35 @@ from tuner.tuning.checkpointing import Hazard
 
 MAX_CANDIDATES = 50
 MAX_STEPS_FROM = 20
-MAX_PARTS = 2000  # of one training; ten simulations of it take some seconds
+MAX_PARTS = 2000  # parts that one training is simulated in; ten simulations of so many take a few seconds
 MAX_NS = 366 * 86400 * NS
 NO_PILOT = (
     "no pilot has told anything of this job yet: run one by POST /v1/pilots or tuner pilot, and plan again"
 )
-SPOT_WAIT_NS = 120 * NS  # until there is another machine, where one was taken away: a guess
+SPOT_WAIT_NS = 120 * NS  # from a preemption until another spot machine is available: a guess
 
 
 @dataclass(frozen=True)
 class Given:
-    """What was said beside the job. `step_ns`: of a step of the mean configuration, `spread`: the standard deviation of its logarithm
-    over configurations. `pilot`: that it should go by one. `steps_from`: the jobs to go by; none: the newest of the trainable. `deadline_ns` from now, or `deadline_at`."""
+    """What the request says about planning, in addition to the job."""
 
-    step_ns: int | None = None
-    spread: float | None = None
+    step_ns: int | None = None  #: Time of one step of the mean configuration.
+    spread: float | None = None  #: Standard deviation of the logarithm of the step time over configurations.
     setup_ns: int | None = None
     restore_ns: int | None = None
     save_ns: int | None = None
     steps: int | None = None
+    #: Jobs to take the step times from; empty for the newest of the trainable.
     steps_from: tuple[str, ...] = ()
-    deadline_ns: int | None = None
+    deadline_ns: int | None = None  #: From now. `deadline_at` has precedence.
     deadline_at: Instant | None = None
+    #: Whether the plan should be based on a pilot; without one, the plan says so in a note.
     pilot: bool = False
     machines: Machines = field(default_factory=Machines)
     seed: int = 0
 
     def faults(self) -> list[Fault]:
-        """What is wrong with it, wherever the job would run."""
+        """Return the faults of these values that do not depend on where the job would run."""
         times = {
             "step_seconds": self.step_ns,
             "setup_seconds": self.setup_ns,
@@ -102,7 +104,11 @@ class Given:
 
 
 def plan(service: Service, spec: JobSpec, given: Given) -> Plan:
-    """Runs nothing but simulations. Raises Invalid for what could not be submitted, or is said wrongly."""
+    """Plan a job. Only simulations are run.
+
+    Raises:
+        Invalid: The job could not be submitted, what was said about planning is wrong, or no machine will do.
+    """
     check(service, spec)
     if faults := given.faults():
         raise Invalid(*faults)
@@ -134,7 +140,7 @@ def plan(service: Service, spec: JobSpec, given: Given) -> Plan:
         room=None if given.machines.any else candidates[0].concurrency,
         seed=given.seed,
     )
-    from tuner.service.plan_runs import simulate  # the whole simulator, which a start does without
+    from tuner.service.plan_runs import simulate  # imported late: it loads the simulator, which a starting service does not need
 
     return planner.plan(question, simulate)
 
@@ -173,7 +179,7 @@ def _noted(evidence: Evidence, alike: Sequence[str]) -> Evidence:
 
 
 def _deadline_ns(given: Given, now: Instant) -> int | None:
-    """From now. Raises Invalid for one that is over."""
+    """Return the time left until the deadline, or None if there is none. Raise Invalid if it has passed."""
     left_ns = given.deadline_ns if given.deadline_at is None else given.deadline_at - now
     if left_ns is None or left_ns > 0:
         return left_ns
@@ -183,7 +189,7 @@ def _deadline_ns(given: Given, now: Instant) -> int | None:
 
 
 def _evidence(service: Service, spec: JobSpec, given: Given) -> Evidence:
-    """What was said goes before what is remembered."""
+    """Return the evidence from the request if it gives a step time, otherwise from earlier jobs."""
     step_ns, machine = given.step_ns, ""
     measured = [one for one in given.machines.described if one.step_ns is not None]
     if step_ns is None and measured and not given.steps_from:
