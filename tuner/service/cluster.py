@@ -1,4 +1,4 @@
-"""The Ray cluster as the service needs it: what it has, and drivers that are submitted to it."""
+"""The Ray cluster as the service uses it: its nodes, and the drivers that are submitted to it."""
 
 import os
 import sys
@@ -33,28 +33,35 @@ FIT_FRESH_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """Where Ray's dashboard is, and the token that it asks for, which is sent there and told to nobody."""
+    """The address of Ray's dashboard and the token that it requires. The token is sent to the dashboard only and never
+    shown."""
 
     url: str
     token: str | None = field(repr=False)
 
 
 class Cluster(Protocol):
-    """Methods raise RayUnavailable where the cluster does not answer. May be used from several threads."""
+    """A Ray cluster. Methods raise RayUnavailable if the cluster does not answer. They may be called from several
+    threads."""
 
     def ensure(self) -> None:
-        """Starts a cluster that is ours to keep, and its watcher for notices, where they do not run."""
+        """Start the service's own cluster and its watcher for preemption notices if they do not run."""
 
     def nodes(self) -> list[Node]: ...
 
     def check_fit(self) -> None:
-        """Raises RayUnfit, with what to do, where it is of another version of Ray or Python: no job is accepted nor launched then."""
+        """Raise RayUnfit, with what to do, if the cluster has another version of Ray or Python. No job is accepted or
+        launched then."""
 
     def submit(
         self, submission_id: str, *, job: str, epoch: int, about: Mapping[str, str], code: str | None
     ) -> None:
-        """Idempotent. `about`: what the cluster's dashboard says of it. `code`: the digest of the trainable's code, as this service
-        has it."""
+        """Submit a driver. Submitting the same id again changes nothing.
+
+        Args:
+            about: What the cluster's dashboard shows about the job.
+            code: Digest of the trainable's code as this service has it.
+        """
 
     def status(self, submission_id: str) -> JobStatus: ...
 
@@ -63,14 +70,14 @@ class Cluster(Protocol):
     def log_tail(self, submission_id: str) -> str: ...
 
     def dashboard_door(self) -> Door | None:
-        """None while there is no cluster yet."""
+        """Return the door to Ray's dashboard, or None while there is no cluster yet."""
 
     def shut_down(self) -> None:
-        """Ends a cluster that is ours."""
+        """End the service's own cluster. A cluster of others is left running."""
 
 
 class RayCluster:
-    """A local head of ours, or a cluster that is there already."""
+    """A local head of this service, or an existing cluster if the settings name one."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -105,7 +112,8 @@ class RayCluster:
         return found
 
     def check_fit(self) -> None:
-        """A local one is of this very installation."""
+        """Check the version of an existing cluster, at most every `FIT_FRESH_S`. A local head always fits: it runs this
+        installation."""
         looked_at, now = self._fit_at, time.monotonic()
         if self._head is not None or (looked_at is not None and now - looked_at < FIT_FRESH_S):
             return
@@ -137,7 +145,7 @@ class RayCluster:
         return None if self._dashboard is None else Door(self._dashboard.url, self._dashboard.token)
 
     def shut_down(self) -> None:
-        """But for one that `tuner cluster` keeps."""
+        """End the local head, unless it belongs to a cluster of `tuner cluster`."""
         if self._head is not None and not self._head.is_for_a_cluster():
             self._head.stop()
 
@@ -151,7 +159,10 @@ CREDENTIALS = ("SECRET", "TOKEN", "AWS_ACCESS_KEY_ID")
 
 
 def driver_env(settings: Settings, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What a driver and its workers are given. The dashboard shows it: a database URL with a password goes by a file."""
+    """Return the environment of a driver and its workers.
+
+    Ray's dashboard shows it. A database URL with a password is therefore passed in a file.
+    """
     env = {**DRIVER_ENV, "TUNER_HOME": str(settings.home), "TUNER_STORAGE": settings.storage}
     env["TUNER_SLICE"] = str(settings.slice_s)
     env["TUNER_SPOT_WAIT"] = str(settings.spot_wait_s)
@@ -172,11 +183,11 @@ def driver_env(settings: Settings, environ: Mapping[str, str] = os.environ) -> d
     else:
         env["TUNER_DATABASE_URL"] = settings.database_url
     passed = {k: v for k, v in environ.items() if k.startswith(("TUNER_USER_", "AWS_", "OMP_"))}
-    # Half of a cloud's key is worse than none: without one, the node's own role is used.
+    # Credentials are not passed, not even the id of an AWS key: half a key fails, while without one the node's own role is used.
     return {**env, **{k: v for k, v in passed.items() if not any(word in k for word in CREDENTIALS)}}
 
 
 def import_path(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Where trainables are looked for: PYTHONPATH, and the directory in which the service was started."""
+    """Return where trainables are looked for: PYTHONPATH and the directory in which the service was started."""
     given = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     return [*given, os.getcwd()]

@@ -1,6 +1,7 @@
-"""What the machines of the cluster cost while no trial ran on them: looked at every few seconds, by the service that leads.
+"""Meter the cost of the cluster's machines while no trial runs on them. The leader measures it every few seconds.
 
-Apart from jobs' bills, in which it is not. A time in which nobody looked is not guessed: it is told how long it was.
+This cost is not part of any job's bill. A period in which no service measured is not estimated; only its length is
+reported.
 """
 
 from collections.abc import Iterable
@@ -17,9 +18,9 @@ from tuner.store.cluster_hours import HOUR_NS, Busy, Kind, Time, Watch
 from tuner.store.database import Connection
 
 LOOK_NS = 5 * NS
-# A service that was away for longer does not know what was there meanwhile.
+# After a longer pause it is not known which machines were running in the meantime.
 GAP_NS = 30 * NS
-# A cluster that does not answer is not asked in every pass, which waits for its answer.
+# Pause after the cluster did not answer, because each try makes the pass wait.
 AWAY_NS = 15 * NS
 
 
@@ -34,40 +35,41 @@ class KindCost:
 
 @dataclass(frozen=True, slots=True)
 class ClusterCost:
-    """Of whole hours. `since` is the first that anybody looked, `watched_ns` for how long somebody did, `unseen_ns` for how long after the
-    first nobody did, `unpriced_ns` the time of machines whose price is not known. Head nodes are not counted."""
+    """Cost of the cluster in a range of whole hours, without head nodes."""
 
-    since: Instant
+    since: Instant  #: When the cluster was first measured.
     kinds: tuple[KindCost, ...]
-    watched_ns: int
-    unseen_ns: int
-    unpriced_ns: int
+    watched_ns: int  #: How long it was measured.
+    unseen_ns: int  #: How long it was not measured, after the first measurement.
+    unpriced_ns: int  #: Machine time whose price is not known.
 
     @property
     def cost(self) -> Money | None:
-        """None: nothing is known."""
+        """Return the cost of all machine time with a known price, or None if the cost is unknown."""
         return sum((one.cost for one in self.kinds), ZERO) if self._is_known else None
 
     @property
     def idle(self) -> Money | None:
-        """Likewise."""
+        """Return the cost of the idle part of that time, or None if it is unknown."""
         return sum((one.idle for one in self.kinds), ZERO) if self._is_known else None
 
     @property
     def _is_known(self) -> bool:
-        """Where no machine with a price was there, that is nothing only if somebody looked, and no other was there."""
+        """Return whether the cost is known. With no priced machines it is zero only if the period was observed and no
+        unpriced machine was running; otherwise it is unknown."""
         return bool(self.kinds) or (self.watched_ns > 0 and not self.unpriced_ns)
 
 
 class ClusterMeter:
-    """One thread."""
+    """Measure the cluster. To be used by one thread."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._again_at = Instant(0)
 
     def look(self) -> None:
-        """Counts the time since the last look, whoever looked. Raises Unavailable where the database does not answer."""
+        """Add the time since the last measurement, which may be that of another service. Raise Unavailable if the
+        database does not answer."""
         service, now = self._service, self._service.now()
         if now < self._again_at <= now + AWAY_NS:
             return
@@ -83,7 +85,8 @@ class ClusterMeter:
                 cluster_hours.begin(db, service.project, now)
                 return
             passed = now - seen.until
-            # A clock that was set back is followed; the clocks of two services may differ by a little.
+            # A small step back is a difference between the clocks of two services and is ignored; a clock that was set back further
+            # is followed.
             if -GAP_NS <= passed < LOOK_NS // 2 or not cluster_hours.advance(db, service.project, seen, now):
                 return
             if 0 < passed <= GAP_NS:
@@ -113,8 +116,11 @@ class ClusterMeter:
 
 
 def idle_of(workers: Iterable[Node], busy: Busy) -> list[Node]:
-    """Those on which nothing runs. What runs somewhere, where is not known, has one of its kind: idle cost may be told too low by
-    that, never too high."""
+    """Return the nodes on which nothing runs.
+
+    An attempt whose node is not known counts as running on one node of its kind. Idle cost may therefore be too low,
+    but never too high.
+    """
     idle = [node for node in workers if node.id not in busy.nodes]
     for kind, market in busy.elsewhere:
         one = next((n for n in idle if kind in (None, n.instance_type) and market in (None, n.market)), None)
@@ -124,13 +130,13 @@ def idle_of(workers: Iterable[Node], busy: Busy) -> list[Node]:
 
 
 def cluster_cost(service: Service, since: Instant | None, until: Instant | None) -> ClusterCost | None:
-    """Of the hours that begin in that time; None: no worker node was ever seen."""
+    """Return the cost of the hours that begin in this period, or None if no worker node was ever seen."""
     now = service.now()
     with service.database.read() as db:
         known = cluster_hours.clock(db, service.project)
         if known is None or not cluster_hours.has_seen_any(db, service.project):
             return None
-        # The hour of the first look began before it.
+        # Start at the beginning of the hour in which the cluster was first measured.
         began = known.since // HOUR_NS * HOUR_NS
         begin = Instant(began if since is None else max(began, -(-since // HOUR_NS) * HOUR_NS))
         end = now if until is None else Instant(min(-(-until // HOUR_NS) * HOUR_NS, now))

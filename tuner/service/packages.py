@@ -1,4 +1,4 @@
-"""Packages with trainables that users upload: kept by their digest, known by a row, used by jobs that name them."""
+"""Packages with trainables that users upload. They are stored by their digest and used by the jobs that name them."""
 
 import difflib
 import hashlib
@@ -21,13 +21,13 @@ from tuner.store import packages
 from tuner.store.packages import PackageRow as PackageRow
 
 MIB = 1 << 20
-UNPACKED = 10  # times what a package may have packed
+UNPACKED = 10  # limit of the unpacked size, as a multiple of the packed one
 OFF = "packages are off here: the operator switches them on by TUNER_PACKAGES=on, and restarts the service"
 SHOWN = 20
 
 
 def check_on(settings: Settings) -> None:
-    """Raises Conflict where packages are switched off."""
+    """Raise Conflict if packages are switched off."""
     if not settings.packages:
         raise Conflict(OFF)
 
@@ -37,8 +37,16 @@ def most_bytes(settings: Settings) -> int:
 
 
 def put(service: Service, data: bytes, name: str | None) -> tuple[PackageRow, bool]:
-    """The package of these bytes, and whether it is new; bytes that are known are put into the storage again, in the place of what may have
-    been lost or changed there. Raises Conflict, BadFile, Invalid for the name, and Unavailable where the storage does not take it."""
+    """Store a package. Return it and whether it is new.
+
+    Known bytes are written to the storage again, in case they were lost or changed there.
+
+    Raises:
+        Conflict: Packages are switched off.
+        BadFile: The package is too large or not valid.
+        Invalid: The name is not valid.
+        Unavailable: The storage does not accept it.
+    """
     check_on(service.settings)
     if len(data) > most_bytes(service.settings):
         mib = service.settings.package_mib
@@ -63,7 +71,12 @@ def put(service: Service, data: bytes, name: str | None) -> tuple[PackageRow, bo
 
 
 def get(service: Service, name: str) -> PackageRow:
-    """By its id. Raises Conflict and NotFound."""
+    """Return a package by its id.
+
+    Raises:
+        Conflict: Packages are switched off.
+        NotFound: There is no such package.
+    """
     check_on(service.settings)
     row = _find(service, name)
     if row is None:
@@ -72,14 +85,14 @@ def get(service: Service, name: str) -> PackageRow:
 
 
 def page(service: Service, *, before: tuple[int, str] | None, limit: int) -> list[PackageRow]:
-    """Newest first. Raises Conflict."""
+    """Return a page of the project's packages, newest first. Raise Conflict if packages are switched off."""
     check_on(service.settings)
     with service.database.read() as db:
         return packages.page(db, service.project, before=before, limit=limit)
 
 
 def faults(service: Service, spec: JobSpec) -> list[Fault]:
-    """What is wrong with the package that a job names, and with its trainable in it."""
+    """Return the faults of the package that a job names, and of its trainable in that package."""
     name = spec.package or ""
     if not service.settings.packages:
         return [Fault("/package", OFF)]
@@ -95,7 +108,8 @@ def faults(service: Service, spec: JobSpec) -> list[Fault]:
 
 
 def same(service: Service, one: JobSpec, other: JobSpec) -> bool:
-    """Whether both come from modules of the workers' machines, or from packages of one name, which are versions of one thing."""
+    """Return whether both jobs use modules of the workers' machines, or versions of one package, which have the same
+    name."""
     if one.package == other.package or one.package is None or other.package is None:
         return one.package == other.package
     rows = [_find(service, name) for name in (one.package, other.package)]
@@ -116,7 +130,12 @@ def _find(service: Service, name: str) -> PackageRow | None:
 
 @contextmanager
 def _unpacked(service: Service, name: str) -> Iterator[Path]:
-    """Raises BadFile for one that is not what was uploaded, and Unavailable."""
+    """Open a package as a folder.
+
+    Raises:
+        BadFile: The stored package is not the one that was uploaded.
+        Unavailable: The storage does not answer.
+    """
     try:
         found = opened(_stored(service, name))
     except BadFile:
@@ -130,7 +149,7 @@ def _unpacked(service: Service, name: str) -> Iterator[Path]:
 
 
 def _missing(folder: Path, entry: str) -> str | None:
-    """Why the module of a trainable is not in a package; None: it is."""
+    """Return why a package lacks the module of a trainable, or None if it has it."""
     module = entry.partition(":")[0]
     base = folder.joinpath(*module.split("."))
     if base.with_suffix(".py").is_file() or (base / "__init__.py").is_file():
@@ -159,7 +178,7 @@ def _nearest(service: Service, name: str) -> str:
 
 
 def _name_of(contents: archive.Contents) -> str:
-    """A wheel's name and version, or what is at the top of it."""
+    """Return the name and version of a wheel, or otherwise the name of a top-level module or folder."""
     tops = sorted({name.partition("/")[0] for name in contents.digests})
     wheel = next((top.removesuffix(".dist-info") for top in tops if top.endswith(".dist-info")), None)
     plain = wheel or next(

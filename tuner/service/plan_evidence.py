@@ -22,7 +22,9 @@ from tuner.store.seen import Paced
 LOOKED_AT = 20  # newest jobs of the trainable that are looked at
 USED = 5  # jobs among them that are used
 SETUPS_MIN = 3  # setups on new workers that admission needs before it relies on them
-COARSE = 10  # micro-dollars that the first steps must have cost; with less, rounding would distort the step time
+COARSE = (
+    10  # micro-dollars that the first steps must have cost; with less, rounding would distort the step time
+)
 Point = tuple[int, float | None, int]
 POINTER = "/planning/steps_from"
 

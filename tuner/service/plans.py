@@ -140,7 +140,8 @@ def plan(service: Service, spec: JobSpec, given: Given) -> Plan:
         room=None if given.machines.any else candidates[0].concurrency,
         seed=given.seed,
     )
-    from tuner.service.plan_runs import simulate  # imported late: it loads the simulator, which a starting service does not need
+    # Imported late, because it loads the whole simulator, which a starting service does not need.
+    from tuner.service.plan_runs import simulate
 
     return planner.plan(question, simulate)
 

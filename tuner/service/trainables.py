@@ -19,39 +19,41 @@ from tuner.engine.worker.limits import Limits, Question
 from tuner.service.cluster import import_path
 
 PROBE_TIMEOUT_S = 60.0
-CLEARS_S = 20.0  # in which a probe ends what it looked at
+CLEARS_S = 20.0  # time that a probe has to end the processes of the trainable
 AT_ONCE = 4  # each is a process that may import PyTorch
 
 
 @dataclass(frozen=True)
 class Described:
-    """`error` says why it cannot be tuned, and is None if it can. Space and objective are its author's suggestions. `import_ns` is
-    the processor time that importing it took, 0 if that is not known."""
+    """A trainable, as far as it could be described."""
 
     trainable: str
     doc: str = ""
-    search_space: Mapping[str, Any] | None = None
-    objective: Mapping[str, Any] | None = None
-    error: str | None = None
-    import_ns: int = 0
+    search_space: Mapping[str, Any] | None = None  #: The author's suggestion.
+    objective: Mapping[str, Any] | None = None  #: The author's suggestion.
+    error: str | None = None  #: Why it cannot be tuned; None if it can.
+    import_ns: int = 0  #: CPU time that its import took; 0 if that is not known.
 
 
 class Prober(Protocol):
     def describe(self, entry: str, package: Path | None = None, *, fresh: bool = True) -> Described:
-        """Describe a trainable. What is wrong with it is in the answer, and never raised.
+        """Describe a trainable. Faults of the trainable are in the answer and never raised.
 
         Args:
             entry: `module:attribute`.
             package: Folder of the package that it comes from.
-            fresh: Import it again if the last import failed. With False, a failure is remembered until a file that may have caused it
-                changes.
+            fresh: Import it again if the last import failed. With False, a failure is remembered until a file that
+                may have caused it changes.
         """
 
 
 @dataclass
 class SubprocessProber:
-    """Remembers what it saw until the module's file changes; a package's never do, and its folder is named by its digest. Who asks for
-    what is being looked at waits for that. Used by many threads."""
+    """Describe trainables in subprocesses. Thread-safe.
+
+    A description is kept until the module's file changes. Those of packages are kept for good, because a package's
+    folder is named by its digest. A second caller with the same question waits for the answer to the first.
+    """
 
     limits: Limits = field(default_factory=Limits)
     _failures: dict[tuple[Hashable, ...], Described] = field(default_factory=dict)
@@ -81,13 +83,13 @@ class SubprocessProber:
                     self._failures = {
                         old: one for old, one in self._failures.items() if old[:2] != (entry, package)
                     }
-                    # The import may have written bytecode next to the module, so what is around it is looked at again.
+                    # Computed again, because the import may have written bytecode next to the module.
                     self._failures[entry, package, _surroundings(entry)] = mine.result()
         return mine.result()
 
 
 def _place(entry: str, package: Path | None) -> Hashable | None:
-    """What was seen holds as long as this stays so; None: nobody knows for how long."""
+    """Return a value that changes when the description may have changed, or None if that cannot be known."""
     if package is not None:
         return package
     file = source_of(entry.partition(":")[0])
@@ -98,19 +100,23 @@ def _place(entry: str, package: Path | None) -> Hashable | None:
 
 
 def _surroundings(entry: str) -> Hashable:
-    """Return what changes if a failing import may have been repaired: the Python files next to the module, and the folders on the import
-    path, whose modification time changes when something is installed into them."""
+    """Return a value that changes when a failing import may have been repaired.
+
+    It consists of the Python files next to the module and the folders on the import path, whose modification time
+    changes when something is installed into them.
+    """
     file, found = source_of(entry.partition(":")[0]), list[Hashable]()
     near = sorted(file.parent.glob("*.py")) if file is not None else []
     for path in [*near, *map(Path, import_path()), *map(Path, sys.path)]:
-        with contextlib.suppress(OSError):  # it may be gone, or not a folder of this machine
+        with contextlib.suppress(OSError):  # the file or folder may not exist
             facts = path.stat()
             found.append((path, facts.st_mtime_ns, facts.st_size))
     return tuple(found)
 
 
 def _probe(entry: str, limits: Limits, package: Path | None) -> Described:
-    """With a temporary directory of its own; the probe holds what it imports to the limits, and ends it."""
+    """Run a probe in a process and a temporary directory of its own. The probe holds the import to the limits, and ends
+    it."""
     bounds = (PROBE_TIMEOUT_S, limits.processes, limits.import_bytes)
     question = Question(entry, *bounds, package="" if package is None else str(package))
     scratch = Scratch("probe")
@@ -141,7 +147,7 @@ def _probe(entry: str, limits: Limits, package: Path | None) -> Described:
 
 
 def source_of(module: str) -> Path | None:
-    """The file of a module, found without importing anything; None where it is not plainly on the path."""
+    """Return the file of a module without importing anything, or None if it is not a plain file on the import path."""
     parts = module.split(".")
     for root in [*import_path(), *sys.path]:
         base = Path(root or ".", *parts)

@@ -1,4 +1,4 @@
-"""A job as it stands: what is recorded of it, read in one view of the database."""
+"""The view of a job that users see, read from the database in one transaction."""
 
 import hashlib
 import json
@@ -40,7 +40,7 @@ class JobView:
 
     @property
     def seq(self) -> int:
-        """The number of its newest event."""
+        """Return the number of the job's newest event."""
         return self.standing.seq
 
     @property
@@ -53,12 +53,12 @@ class JobView:
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """The steps at which its scheduler compares trials."""
+        """Return the steps at which the job's scheduler compares trials."""
         return rungs_of(self.row)
 
     @property
     def budget_used(self) -> float:
-        """The fraction of the limit that is nearest to its end."""
+        """Return the used fraction of the limit that is closest to being reached, at most 1."""
         budget, posted = self.row.budget, self.account.posted
         parts = [0.0]
         if budget.usd is not None:
@@ -76,7 +76,8 @@ class JobView:
 
     @property
     def version(self) -> Hashable:
-        """Differs where anything of a view differs. None: time alone makes it another."""
+        """Return a value that changes whenever anything in the view does, or None while the job runs, because time alone
+        changes its view then."""
         if self.row.running_since is not None:
             return None
         return self.row, self.standing, self.wait, self.ray_dashboard, self.optuna_dashboard
@@ -84,7 +85,7 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class _CameTo:
-    """What the trials of a job came to."""
+    """A summary of the trials of a job."""
 
     states: Mapping[TrialState, int]
     steps: int
@@ -95,8 +96,11 @@ _NOTHING = _CameTo({}, 0, None)
 
 
 class _Kept:
-    """Of one database: what jobs came to up to an event, so that their trials and reports are not gone through for each who asks.
-    Used by many threads, each of which finds what is right, or nothing."""
+    """Cache of the summaries of jobs in one database, up to `KEPT`. Thread-safe.
+
+    Without it, all trials and reports of a job would be read for each request. The key contains the newest event, so
+    that an entry never becomes wrong.
+    """
 
     def __init__(self) -> None:
         self._kept: OrderedDict[Hashable, _CameTo] = OrderedDict()
@@ -122,10 +126,16 @@ _KEPT: WeakKeyDictionary[Database, _Kept] = WeakKeyDictionary()
 def _came_to(
     db: Connection, service: Service, rows: Sequence[JobRow], standings: Mapping[str, JobStanding]
 ) -> dict[str, _CameTo]:
-    """Of a job whose trials nobody's driver ended (`end_open`) its state tells, too."""
+    """Return the summary of each job, from the cache if possible.
+
+    The key contains the job's state in addition to its newest event, because `end_open` ends trials of a job without
+    a driver and adds no event.
+    """
     kept = _KEPT.setdefault(service.database, _Kept())
     at = {row.id: (row.id, standings[row.id].seq, row.state, row.ended_at) for row in rows}
-    known = {row.id: _NOTHING for row in rows if not standings[row.id].seq}  # trials begin with an event
+    known = {
+        row.id: _NOTHING for row in rows if not standings[row.id].seq
+    }  # without events there are no trials
     known |= {name: came for name, place in at.items() if (came := kept.find(place)) is not None}
     unread = [name for name in at if name not in known]
     if not unread:
@@ -143,13 +153,13 @@ def rungs_of(row: JobRow) -> tuple[int, ...]:
 
 
 def revision_of(row: JobRow) -> str:
-    """A digest of what a request can change: its budget, its tags, its priority."""
+    """Return a digest of what a request can change: budget, tags and priority."""
     changeable = json.dumps([encode(row.budget), dict(row.tags), row.priority], sort_keys=True)
     return hashlib.sha256(changeable.encode()).hexdigest()[:16]
 
 
 def job_view(service: Service, job: str) -> JobView:
-    """Raises NotFound."""
+    """Return the view of a job. Raises NotFound."""
     with service.database.read() as db:
         return view_of(db, service, jobs.get(db, job, service.project))
 
@@ -160,7 +170,7 @@ def view_of(db: Connection, service: Service, row: JobRow) -> JobView:
 
 
 def views_of(db: Connection, service: Service, rows: Sequence[JobRow]) -> list[JobView]:
-    """In as many questions to the database for many jobs as for one."""
+    """Return the views of these jobs. The number of queries does not depend on the number of jobs."""
     now, standings = service.now(), job_standings.of_jobs(db, [row.id for row in rows])
     launched = {name: one.launch for name, one in standings.items() if one.launch is not None}
     came = _came_to(db, service, rows, standings)
