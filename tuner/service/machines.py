@@ -1,4 +1,4 @@
-"""A machine that somebody names, its price, and how much of the machine a trial of a job would take."""
+"""A machine that a request names, its price, and the share of it that a trial would take."""
 
 import difflib
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from tuner.store.jobs import JobRow
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Where a training is to be priced; None: as the job has it."""
+    """The machine on which a training is to be priced. None means as in the job."""
 
     market: str | None = None
     instance_type: str | None = None
@@ -29,23 +29,23 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A whole machine and its price an hour. `accelerator` is empty where there is none, or none that is known."""
+    """A whole machine."""
 
     instance_type: str
     market: Market
     region: str | None
-    price: Price
+    price: Price  #: Of the whole machine.
     cpus: float
     gpus: float
-    accelerator: str
-    source: str
+    accelerator: str  #: Empty if it has none, or none that is known.
+    source: str  #: Where the price is from.
 
     def is_as_offered(self, offer: Offer) -> bool:
         same = _is(self.instance_type, offer.instance_type) and self.market == offer.market
         return same and self.price == offer.price
 
     def rate(self, row: JobRow) -> Rate:
-        """Of one trial of the job. Raises Invalid where it does not fit."""
+        """Return the rate of one trial of the job on this machine. Raise Invalid if a trial does not fit on it."""
         cpus, gpus = row.spec.resources.cpus, row.spec.resources.gpus
         for wanted, there, word in ((gpus, self.gpus, "GPUs"), (cpus, self.cpus, "CPUs")):
             if wanted > there:
@@ -57,8 +57,14 @@ class Machine:
 
 
 def machine(settings: Settings, row: JobRow, asked: Asked) -> Machine:
-    """The machine that is meant: one that the job was offered, at the price taken down with the job; or as TUNER_NODE_PRICES
-    has it; or the cheapest of that kind in the catalogue. Raises Invalid, with the nearest names."""
+    """Return the requested machine with its price.
+
+    A machine that the job was offered has the price recorded with the job. Otherwise the price is that of
+    TUNER_NODE_PRICES, or of the cheapest such machine in the catalogue.
+
+    Raises:
+        Invalid: There is no such machine, market or region with a price; the nearest names are given.
+    """
     prices = catalogue(settings)
     market = _market(row, asked.market)
     kind = asked.instance_type or row.offer.instance_type
@@ -84,7 +90,7 @@ def machine(settings: Settings, row: JobRow, asked: Asked) -> Machine:
 
 
 def accelerator_of(prices: Catalogue, instance_type: str) -> str:
-    """Empty where none is known."""
+    """Return the accelerator of an instance type, empty if none is known."""
     found = prices.find(instance_type=instance_type)
     return found[0].accelerator if found else ""
 
@@ -112,7 +118,7 @@ def _offered(prices: Catalogue, offer: Offer) -> Machine:
 
 
 def _named(settings: Settings, prices: Catalogue, offer: Offer, market: Market) -> Machine | None:
-    """As TUNER_NODE_PRICES has it."""
+    """Return the machine at its price in TUNER_NODE_PRICES, or None if it has none there."""
     usd = settings.node_price(offer.instance_type, market)
     if usd is None:
         return None
@@ -120,7 +126,7 @@ def _named(settings: Settings, prices: Catalogue, offer: Offer, market: Market) 
 
 
 def _local(settings: Settings, offer: Offer, market: Market) -> Machine:
-    """A kind that no catalogue has: by its CPUs and GPUs, as when the job was admitted."""
+    """Return a machine that is not in the catalogue, priced by its CPUs and GPUs as when the job was admitted."""
     usd, source = settings.local_price(cpus=offer.cpus, gpus=offer.gpus, market=market)
     return _of(None, offer, market, Price.from_usd_per_hour(usd), source)
 
@@ -131,7 +137,7 @@ def _of(prices: Catalogue | None, offer: Offer, market: Market, price: Price, so
 
 
 def _listed(prices: Catalogue, row: JobRow, kind: str, market: Market, asked: Asked) -> Machine | None:
-    """The cheapest of the catalogue; None where it has no such kind."""
+    """Return the cheapest such machine of the catalogue, or None if the catalogue does not have the instance type."""
     known = prices.find(instance_type=kind)
     if not known:
         return None
@@ -161,7 +167,7 @@ def _machine(prices: Catalogue, one: Listing, market: Market, price: Price, *, o
 
 
 def _unknown(prices: Catalogue, row: JobRow, kind: str) -> str:
-    """That there is no price of it, and the nearest that there are."""
+    """Return the text that there is no price for this instance type, with the nearest names."""
     own = sorted({offer.instance_type for offer in row.offers})
     near = [*difflib.get_close_matches(kind, own, n=1, cutoff=0.5), *prices.nearest("instance_type", kind)]
     return f"there is no price of {kind!r}; the nearest: {', '.join(near or [*own, *prices.words('instance_type')[:5]])}"

@@ -1,4 +1,4 @@
-"""Mirrors of what is recorded: which there are, by the settings, and what they read."""
+"""Mirrors of the recorded results: which ones the settings name, and the data that they read."""
 
 import os
 import secrets
@@ -25,14 +25,14 @@ from tuner.tuning.rungs import ladder
 
 REPORTS_AT_ONCE = 1000
 TURN_NS = 30 * NS
-# Two threads that import modules which import each other get halves of them.
+# Two threads that import modules which import each other may see them half imported.
 _IMPORTING = threading.Lock()
-RENEWED_S, RENEWALS_MAX = 10.0, 60  # a write that hangs for longer is given up: another service may try
+RENEWED_S, RENEWALS_MAX = 10.0, 60  # after so many renewals a hanging write loses its turn to another service
 
 
 @dataclass(frozen=True)
 class StoredRecord:
-    """What the service's database holds."""
+    """The results that are recorded in the service's database, as mirrors read them."""
 
     service: Service
 
@@ -81,7 +81,7 @@ def _rungs(row: JobRow) -> tuple[int, ...]:
 
 
 def _trial(told: ToldTrial) -> Trial:
-    """One that has changed again behind these changes is not at its end by them."""
+    """Return the trial as it was at the end of these changes. A trial that changed again later is shown as running."""
     return Trial(
         told.trial,
         told.number,
@@ -101,8 +101,12 @@ def _trial(told: ToldTrial) -> Trial:
 
 @dataclass
 class LeasedTurn:
-    """Of the service that asked first, until it stops asking: whichever that is, as mirrors go on however long a write takes, and who
-    leads may change meanwhile. Its own clock says when to ask again, the database's how long a turn lasts."""
+    """The right of one service to write a mirror, leased in the database.
+
+    The first service that takes it keeps it until it stops renewing. It is independent of which service leads,
+    because a write may take long and the leader may change meanwhile. The service's own clock determines when to
+    renew, and the database's clock how long a lease lasts.
+    """
 
     service: Service
     name: str
@@ -113,13 +117,14 @@ class LeasedTurn:
 
     def is_mine(self) -> bool:
         now = self.service.now()
-        if TURN_NS // 2 < self._until - now <= TURN_NS:  # more than a turn: the clock was set back
+        if TURN_NS // 2 < self._until - now <= TURN_NS:  # more than TURN_NS: the clock was set back
             return True
         return self._take(now)
 
     @contextmanager
     def kept(self, every_s: float = RENEWED_S) -> Iterator[None]:
-        """While something is written, however long that takes: two that write at once would write everything twice."""
+        """Renew the turn while something is written, however long that takes. Two services that write at once would
+        write everything twice."""
         over = threading.Event()
         renewing = threading.Thread(target=self._renew, args=(over, every_s), name="turn", daemon=True)
         renewing.start()
@@ -127,13 +132,13 @@ class LeasedTurn:
             yield
         finally:
             over.set()
-            renewing.join()  # or it might take what was given back
+            renewing.join()  # otherwise it could take the turn again after it was given back
 
     def _renew(self, over: threading.Event, every_s: float) -> None:
         for _ in range(RENEWALS_MAX):
             if over.wait(every_s):
                 return
-            with suppress(TunerError):  # tried again while it lasts
+            with suppress(TunerError):  # the next renewal may succeed before the turn ends
                 self._take(self.service.now())
 
     def _take(self, now: Instant) -> bool:
@@ -149,7 +154,7 @@ class LeasedTurn:
 
 
 class Mirrors:
-    """A follower for each mirror that the settings name."""
+    """The followers of all mirrors that the settings name."""
 
     def __init__(self, service: Service) -> None:
         record = StoredRecord(service)
@@ -167,12 +172,13 @@ class Mirrors:
             follower.stop()
 
     def standing(self) -> Mapping[str, str]:
-        """`ok` or `failing` by mirror."""
+        """Return `ok` or `failing` for each mirror."""
         return {one.mirror_name: "failing" if one.is_failing else "ok" for one in self._followers}
 
 
 def _configured(service: Service) -> dict[str, Callable[[], Mirror]]:
-    """What a mirror is made of is imported when it is opened, so that one which lacks is that mirror's trouble alone."""
+    """Return how to open each mirror. Its library is imported only then, so that a missing library affects that mirror
+    alone."""
     found: dict[str, Callable[[], Mirror]] = {}
     settings = service.settings
     if settings.optuna_storage:

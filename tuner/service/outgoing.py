@@ -1,4 +1,4 @@
-"""Webhooks sent out: signed, to addresses that were looked at, and to no other."""
+"""Send signed webhooks, only to addresses that were checked."""
 
 import hashlib
 import hmac
@@ -18,32 +18,34 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve = Callable[[str, int], list[str]]
 TIMEOUT_S = 10.0
 MEND = "TUNER_WEBHOOK_HOSTS with its name, or TUNER_WEBHOOK_PRIVATE=allow,"
-# Globally routed as they look, these are services of a cloud to its machines: Azure's wire server, and Oracle's metadata.
+# These addresses look globally routed, but are services of a cloud for its machines: Azure's wire server and Oracle's metadata.
 METADATA = frozenset(map(ipaddress.ip_address, ("168.63.129.16", "192.0.0.192")))
-UNICAST = ipaddress.ip_network("2000::/3")  # all of IPv6 that is routed globally
+UNICAST = ipaddress.ip_network("2000::/3")  # all globally routed IPv6 addresses
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`taken`: the other side answered with a 2xx."""
+    """The outcome of sending a webhook."""
 
-    taken: bool
-    said: str
+    taken: bool  #: Whether the receiver answered with a 2xx status.
+    said: str  #: The status, or why it was not sent.
 
 
 class Refused(Exception):
-    """An address that nothing is sent to."""
+    """Raised for an address to which nothing may be sent."""
 
 
 def signature(secret: str, at_s: int, body: bytes) -> str:
-    """The value of `Tuner-Signature`: HMAC-SHA256 (RFC 2104) of the time, a dot and the body, as Stripe and others sign."""
+    """Return the value of `Tuner-Signature`: HMAC-SHA256 (RFC 2104) of the time, a dot and the body, the scheme that
+    Stripe uses."""
     mac = hmac.new(secret.encode(), f"{at_s}.".encode() + body, hashlib.sha256)
     return f"t={at_s},v1={mac.hexdigest()}"
 
 
 def is_private(address: Address) -> bool:
-    """Whether it is of this machine, its networks or its cloud, however it is written: IPv4 within IPv6 too."""
+    """Return whether an address belongs to this machine, its networks or its cloud. IPv4 addresses inside IPv6 ones are
+    checked too."""
     if isinstance(address, ipaddress.IPv6Address):
         if address in NAT64:
             return is_private(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
@@ -56,7 +58,7 @@ def is_private(address: Address) -> bool:
 
 
 def may_be_private(settings: Settings, url: str) -> bool:
-    """Whether the operator allows this host, though it be private or without TLS."""
+    """Return whether the operator allows this host even if it is private or without TLS."""
     try:
         host = (urlsplit(url).hostname or "").rstrip(".")
     except ValueError:
@@ -65,7 +67,7 @@ def may_be_private(settings: Settings, url: str) -> bool:
 
 
 def url_fault(pointer: str, url: str, *, private: bool) -> Fault | None:
-    """What can be known to be wrong without asking the network."""
+    """Return the fault of a URL that can be found without using the network, or None."""
     try:
         parts = urlsplit(url)
         address = ipaddress.ip_address(parts.hostname or "")
@@ -83,7 +85,11 @@ def url_fault(pointer: str, url: str, *, private: bool) -> Fault | None:
 def send(
     url: str, body: bytes, headers: dict[str, str], *, private: bool, resolve: Resolve | None = None
 ) -> Outcome:
-    """One POST, without redirects, proxies or a second look at the name: it goes to the address that was checked."""
+    """Send one POST, without redirects and proxies.
+
+    The name is resolved only once, so that the request goes to the very address that was checked. Errors are in the
+    outcome, not raised.
+    """
     try:
         parts = urlsplit(url)
         addresses = _checked(parts, private=private, resolve=resolve or _resolve)
@@ -96,7 +102,7 @@ def send(
 
 
 def _checked(parts: SplitResult, *, private: bool, resolve: Resolve) -> list[str]:
-    """All addresses of the name. Raises Refused where any of them is private."""
+    """Return all addresses of the host. Raise Refused if any of them is private or the URL is not allowed."""
     if parts.scheme not in (("https", "http") if private else ("https",)):
         raise Refused("only https:// is sent to")
     if "@" in parts.netloc:
@@ -112,9 +118,9 @@ def _checked(parts: SplitResult, *, private: bool, resolve: Resolve) -> list[str
 
 
 def _resolve(host: str, port: int) -> list[str]:
-    """Return the addresses of a name. Raise OSError if there are none, or if they are not known in time.
+    """Return the addresses of a name. Raise OSError if it has none or they are not known in time.
 
-    The system's resolver has no time limit of its own, so it runs in a thread that is not waited for any longer.
+    The system's resolver has no time limit, so it runs in a thread that is abandoned when the time is over.
     """
     answer: list[list[str] | OSError] = []
 
@@ -140,10 +146,11 @@ def _port(parts: SplitResult) -> int:
 
 
 def _post(parts: SplitResult, address: str, body: bytes, headers: dict[str, str]) -> int:
-    """The answer's status. However slowly the other side talks, it is over after some seconds."""
+    """Send the request and return the status. It ends within `TIMEOUT_S` after connecting, however slowly the receiver
+    answers."""
     host = parts.hostname or ""
     raw = socket.create_connection((address, _port(parts)), TIMEOUT_S)
-    line = raw.dup()  # TLS takes `raw` over
+    line = raw.dup()  # the timer needs a handle of its own, because TLS takes over `raw`
     over = threading.Timer(TIMEOUT_S, _hang_up, [line])
     over.daemon = True
     over.start()

@@ -1,4 +1,5 @@
-"""Ray's dashboard, asked on behalf of whoever has the service's key: paths that read, and headers that say nothing of who asks."""
+"""Read Ray's dashboard for users who have a key of the service: only paths that read, and no headers that reveal the
+user."""
 
 import ssl
 from collections.abc import AsyncIterator, Mapping
@@ -13,7 +14,7 @@ from tuner.domain.errors import NotFound, Unavailable
 from tuner.service.cluster import Cluster
 
 TIMEOUT = httpx2.Timeout(60.0, connect=5.0)
-# Of Ray 2.60's dashboard, what its own pages read. Not among them: profilers, which stop a worker; packages; log tails by WebSocket.
+# The paths that the pages of Ray 2.60's dashboard read, except profilers, which stop a worker, packages, and log tails by WebSocket.
 FILES = ("favicon.ico",)
 FOLDERS = ("static/", "speedscope-1.5.3/")
 READS = (
@@ -35,7 +36,7 @@ READS = (
 )
 BELOW = ("api/data/datasets/", "api/jobs/", "api/train/v2/", "api/v0/", "logical/actors/", "nodes/")
 NEVER = ("api/v0/delay",)
-# End to end (RFC 9110, 7.6.1), and no cookies, credentials or addresses.
+# Headers that are passed on: only end-to-end ones (RFC 9110, 7.6.1), and no cookies, credentials or addresses.
 ASKED_WITH = ("accept", "accept-encoding", "if-modified-since", "if-none-match")
 ANSWERED_WITH = (
     "cache-control",
@@ -56,7 +57,7 @@ class Shown:
 
 
 def is_page(path: str) -> bool:
-    """Whether it is of the dashboard's own files, as against what jobs and nodes have written."""
+    """Return whether a path is one of the dashboard's own files, as opposed to data of jobs and nodes."""
     rest = path.removeprefix("/")
     return not rest or rest in FILES or rest.startswith(FOLDERS)
 
@@ -65,7 +66,12 @@ def is_page(path: str) -> bool:
 async def asked(
     cluster: Cluster, method: str, path: str, query: str, headers: Mapping[str, str]
 ) -> AsyncIterator[Shown]:
-    """Raises NotFound for what is not shown, Unavailable where the cluster does not answer or its token is refused."""
+    """Open a path of Ray's dashboard.
+
+    Raises:
+        NotFound: The path is not shown here.
+        Unavailable: The cluster does not answer, or refuses the service's token.
+    """
     rest = path.removeprefix("/")
     if not _is_shown(rest) or not query.isascii():
         raise NotFound(f"/{rest[:200]} of Ray's dashboard is not shown here")
@@ -81,7 +87,7 @@ async def asked(
             httpx2.AsyncClient(verify=_tls(), timeout=TIMEOUT, trust_env=False) as client,
             client.stream(method, target, headers=sent) as answer,
         ):
-            # A refused token is the service's, not the reader's: his browser shall ask him for none.
+            # The refused token is that of the service. A 401 passed on would make the user's browser ask for a password.
             if answer.status_code in (401, 403):
                 raise Unavailable("the Ray cluster refuses the service's token")
             if answer.is_redirect:
@@ -101,7 +107,7 @@ def _is_shown(rest: str) -> bool:
 
 
 def _is_plain(rest: str) -> bool:
-    """Nothing that a second decoding, or another reading of it, would take for another path."""
+    """Return whether a path has no character that a second decoding or another parser could read as a different path."""
     return rest.isascii() and rest.isprintable() and not any(mark in rest for mark in "%\\?#;")
 
 

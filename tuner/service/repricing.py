@@ -1,4 +1,4 @@
-"""Costs of a job's points on another machine or market: whose speed, whose price, and how sure that is."""
+"""Price a job's points on another machine or market: its relative speed, its price, and how certain both are."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,23 +13,29 @@ from tuner.store import jobs, paces
 from tuner.store.database import Connection
 from tuner.store.jobs import JobRow
 
-JOBS = 3  # of each kind of machine, the newest, that speeds are measured on
-SPOT_JOBS = 20  # that interruptions are counted in
+JOBS = 3  # newest jobs per instance type from which speeds are measured
+SPOT_JOBS = 20  # newest jobs from which the cost of interruptions is measured
 PARTS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
-    """`notes` say what was taken for granted."""
+    """How to price points on another machine."""
 
     machine: Machine
     repricing: Repricing
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  #: The assumptions that were made.
 
 
 def pricing(db: Connection, service: Service, row: JobRow, asked: Asked) -> Pricing | None:
-    """How to price the job's points there; None: as they were recorded, since they were on that very machine, or nothing is asked.
-    Raises Invalid."""
+    """Return how to price the job's points on the requested machine.
+
+    Return None if costs stay as they were recorded: no other machine was requested, or the job ran on exactly this
+    one.
+
+    Raises:
+        Invalid: The requested machine is not known, or a trial does not fit on it.
+    """
     if asked.nothing:
         return None
     there = machine(service.settings, row, asked)
@@ -48,7 +54,7 @@ def pricing(db: Connection, service: Service, row: JobRow, asked: Asked) -> Pric
 
 
 def _relative_time(db: Connection, service: Service, row: JobRow, there: Machine) -> RelativeTime:
-    """Where the job had several kinds of machines, as wide as all of them together."""
+    """Return the time of a step relative to the job's machine. If the job had several, the bounds cover all of them."""
     kinds = list(dict.fromkeys(offer.instance_type for offer in row.offers))
     first, *others = [_from(db, service, row, kind, there) for kind in kinds]
     for other in others:
@@ -72,7 +78,7 @@ def _from(db: Connection, service: Service, row: JobRow, kind: str, there: Machi
 
 
 def _alike(db: Connection, service: Service, row: JobRow) -> list[JobRow]:
-    """The jobs whose steps can be compared: of the same trainable, constants and share of a machine."""
+    """Return the jobs whose steps can be compared: of the same trainable, constants, step unit and share of a machine."""
     wanted = _alike_in(row.spec)
     others = jobs.of_trainable(db, service.project, row.spec.trainable)
     return [other for other in others if _alike_in(other.spec) == wanted]
@@ -84,7 +90,7 @@ def _alike_in(spec: JobSpec) -> tuple[object, ...]:
 
 
 def _seconds(db: Connection, alike: Iterable[JobRow], kind: str) -> list[float]:
-    """Of jobs that had this kind of machine alone."""
+    """Return the step times of the newest jobs that had only this instance type."""
     on_it = [row.id for row in alike if {o.instance_type.casefold() for o in row.offers} == {kind.casefold()}]
     return [seconds for job in on_it[:JOBS] for seconds in paces.step_seconds(db, job)]
 
@@ -92,7 +98,11 @@ def _seconds(db: Connection, alike: Iterable[JobRow], kind: str) -> list[float]:
 def _interruptions(
     db: Connection, service: Service, row: JobRow, there: Machine
 ) -> tuple[Fraction | None, tuple[str, ...]]:
-    """What they take on spot machines, from this job, or else from others of the trainable."""
+    """Return the share that interruptions add to the cost on spot machines, measured in this job or otherwise in others
+    of the trainable.
+
+    The share is None if the requested machine is not on spot or nothing was measured.
+    """
     if there.market != "spot":
         return None, ()
     tuned = jobs.of_trainable(db, service.project, row.spec.trainable)

@@ -1,4 +1,4 @@
-"""`tuner restore`: a backup becomes the database, and its books are made right for what they cannot know."""
+"""`tuner restore`: replace the database with a backup, and correct its money for what happened after the backup."""
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -20,44 +20,52 @@ from tuner.store.database import Database, knows_revision, newest_revision
 from tuner.store.restored import Books, Checkpoint, Paused
 
 AT_ONCE = 16  # requests to the storage
-FUTURE_NS = 5 * 60 * NS  # by which the clock of the machine that made a backup may be ahead
+FUTURE_NS = 5 * 60 * NS  # tolerance for the clock of the machine that made the backup
 
 
 @dataclass(frozen=True, slots=True)
 class PausedJob:
-    """`settled_usd`: held when the backup was made, and posted as spent. `since_usd`: spent after it: posted as lost where it is `exact`;
-    else at most so much, which was taken off its budget."""
+    """A job that was not over when the backup was made, and is now paused."""
 
     id: str
     name: str
     state_before: str
-    settled_usd: float
+    settled_usd: float  #: Held when the backup was made, and posted as spent.
+    #: Spent after the backup. Posted as lost if `exact`, otherwise an upper bound that was taken off its budget.
     since_usd: float
-    exact: bool
+    exact: bool  #: Whether `since_usd` was read from the replaced database.
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """`gone`: jobs of the replaced database that the backup knows nothing of. `missing`: checkpoints that the database names and the
-    storage does not have; `storage_fault`: why they could not be looked for. `kept`: where a damaged database was kept."""
+    """The result of a restore."""
 
-    taken_at: str
-    version: str
+    taken_at: str  #: When the backup was made.
+    version: str  #: Version of tuner that made the backup.
     revision_before: str
     revision: str
     jobs: int
     paused: tuple[PausedJob, ...]
-    gone: tuple[str, ...]
-    missing: tuple[str, ...]
-    storage_fault: str | None
-    kept: str | None
+    gone: tuple[str, ...]  #: Jobs of the replaced database that the backup does not have.
+    missing: tuple[str, ...]  #: Checkpoints that the database has and the storage does not.
+    storage_fault: str | None  #: Why the storage could not be searched for checkpoints; None if it was.
+    kept: str | None  #: Where the damaged database was kept; None if there was none.
 
 
 def restore(
     settings: Settings, file: Path, *, replace: bool, now: Callable[[], Instant] = system_now
 ) -> Restored:
-    """Raises BadFile for what is no whole backup, Conflict for one that does not fit here, for a database that has jobs unless they are
-    to be replaced, or that a service works on, and Unavailable; then nothing has changed."""
+    """Replace the database with a backup. If this raises, nothing has changed.
+
+    Args:
+        replace: Whether a database that has jobs or shared budgets may be replaced.
+
+    Raises:
+        BadFile: The file is not a complete backup.
+        Conflict: The backup does not fit here, a service works on the database, or it has jobs and `replace` is
+            false.
+        Unavailable: The database does not answer.
+    """
     if not settings.database_url_file:
         settings.make_home()
     database = Database(settings.database_url, failpoint=settings.failpoint)
@@ -144,8 +152,11 @@ def _put(
     now: Instant,
     failpoint: str,
 ) -> tuple[Books, Path | None]:
-    """With SQLite the books are right before anybody can see them. With PostgreSQL drivers are fenced from the very first, and the books
-    come right after."""
+    """Put the backup in place of the database, and return its corrected content and where a damaged database was kept.
+
+    With SQLite the money is corrected before anybody can see the backup. With PostgreSQL drivers are fenced as the
+    backup is loaded, and the money is corrected right after that.
+    """
     if about.kind == "postgresql":
         copies.put(database, copy, at=now)
         return _made_right(database, about, known, now), None
@@ -165,7 +176,7 @@ def _made_right(database: Database, about: About, known: Mapping[str, Account] |
 
 
 def _missing(settings: Settings, named: Sequence[Checkpoint]) -> tuple[list[Checkpoint], str | None]:
-    """Those that the storage does not have; or why that cannot be told."""
+    """Return the checkpoints that the storage does not have, and the reason if that could not be determined."""
     stores = {one.job: CheckpointStore(settings.storage, one.project, one.job) for one in named}
 
     def is_there(one: Checkpoint) -> bool:
@@ -174,17 +185,20 @@ def _missing(settings: Settings, named: Sequence[Checkpoint]) -> tuple[list[Chec
     try:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             found = list(pool.map(is_there, named))
-    except Exception as error:  # each kind of storage has errors of its own
+    except Exception as error:  # every storage backend raises its own error types
         return [], f"{settings.storage}: {explained(error)}"
     return [one for one, has in zip(named, found, strict=True) if not has], None
 
 
 def _went_on(settings: Settings, missing: Checkpoint) -> bool:
-    """Whether the storage has later ones of its trial, and so had this one removed in its turn. Where it has none it may be the wrong
-    one, of which a trial that goes on says so."""
+    """Return whether the storage has a later checkpoint of the same trial, so that this one was removed by retention.
+
+    Without a later one, this may be the wrong storage. The checkpoint then stays known, and a trial that resumes from
+    it reports the fault.
+    """
     try:
         found = CheckpointStore(settings.storage, missing.project, missing.job).found(missing.trial)
-    except Exception:  # each kind of storage has errors of its own; what is not known stays
+    except Exception:  # every storage backend raises its own error types; in doubt the checkpoint stays known
         return False
     return any(one.step > missing.step for one in found)
 

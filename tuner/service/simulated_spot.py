@@ -1,4 +1,4 @@
-"""What spot machines did to a simulated job: its figures, and the same job under other conditions beside it."""
+"""How spot machines affected a simulated job: its figures, and the same job under other conditions for comparison."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ Name = Literal["this_job", "uninterrupted", "on_demand", "every_15m", "every_30m
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Time that was paid for."""
+    """Machine time that was paid for."""
 
     hours: float
     usd: float
@@ -30,31 +30,29 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class SpotFigures:
-    """`notice_s` 0: without. `markets`: what was used of each. `kept_trainings`: training that need not be done again, counted in mean
-    trainings. What that, with one start of each trial, would have cost on spot without an interruption is `uninterrupted_usd`, and
-    on demand `on_demand_usd`; `times_uninterrupted` is what was spent against the first, None where nothing was kept."""
+    """Figures of a simulated job on spot machines."""
 
     trace: str
     start_s: float
-    notice_s: float
+    notice_s: float  #: 0 if there is no notice.
     market: str
-    markets: dict[str, Use]
-    kept_trainings: float
+    markets: dict[str, Use]  #: What was used of each market.
+    kept_trainings: float  #: Training that need not be repeated, in mean trainings.
+    #: Cost on spot of that training and one start of each trial, without interruptions.
     uninterrupted_usd: float
-    on_demand_usd: float
-    times_uninterrupted: float | None
+    on_demand_usd: float  #: The same on demand.
+    times_uninterrupted: float | None  #: Spend relative to `uninterrupted_usd`; None if nothing was kept.
 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """`usd_per_training`: of training that was kept, in mean trainings; None where there was none. `times_uninterrupted`: that,
-    against the run that was not interrupted."""
+    """The same job under one set of conditions."""
 
     name: Name
     spent_usd: float
     kept_trainings: float
-    usd_per_training: float | None
-    times_uninterrupted: float | None
+    usd_per_training: float | None  #: Spend per mean training that was kept; None if none was.
+    times_uninterrupted: float | None  #: `usd_per_training` relative to that of the uninterrupted run.
     lost_usd: float
     preemptions: int
     simulated_seconds: float
@@ -62,7 +60,12 @@ class Beside:
 
 
 def spot_of(request: Request) -> Spot | None:
-    """As asked for, with what is usual for the rest. Raises TraceError where the trace cannot be used."""
+    """Return the spot conditions of the request, with defaults for what it leaves out, or None if it has no spot
+    machines.
+
+    Raises:
+        TraceError: The trace cannot be used.
+    """
     if request.preemptions is None:
         return None
     notice_ns = 0 if request.noticeless else request.notice_ns
@@ -87,8 +90,10 @@ def _or(given: T | None, usual: T) -> T:
 
 
 def conditions(spot: Spot) -> dict[Name, Spot]:
-    """What a job is compared with. The last three do as little as programs without a word about spot: what was not saved in the
-    background is lost."""
+    """Return the conditions that a job is compared under.
+
+    The last three imitate programs that ignore preemption notices: what they did not save in the background is lost.
+    """
     deaf = replace(spot, notice_ns=None)
     return {
         "uninterrupted": replace(spot, trace=None, market="spot"),
@@ -102,7 +107,7 @@ def conditions(spot: Spot) -> dict[Name, Spot]:
 def beside(
     run: SimulatedRun, spot: Spot, table: RecordedTable, simulated: Callable[[Spot], SimulatedRun]
 ) -> list[Beside]:
-    """`run`, and the same job under other conditions."""
+    """Return figures of `run`, and of the same job under other conditions."""
     others = {name: simulated(other) for name, other in conditions(spot).items()}
     ideal = _price(others["uninterrupted"], table)
     runs: dict[Name, SimulatedRun] = {"this_job": run, **others}
@@ -153,7 +158,8 @@ def kept_trainings(run: SimulatedRun, table: RecordedTable) -> float:
 
 
 def kept_ns(run: SimulatedRun) -> int:
-    """By the bill, on which training that had to be done again is lost."""
+    """Return the training time that need not be repeated. It is derived from the bill, where repeated training counts as
+    lost."""
     return sum(_ns(row, "train") for row in _rows(run))
 
 

@@ -1,4 +1,5 @@
-"""Simulates a job over recorded learning curves: the code of a real job on a simulated clock, with its invariants checked."""
+"""Simulate a job over recorded learning curves: the code of a real job on a simulated clock, with its invariants
+checked."""
 
 import contextlib
 import math
@@ -25,17 +26,15 @@ TURNS_MAX = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Money is counted in trainings, where nothing else is said. `best_curve`: (spent without idle time, best value so far).
-    `best`, `best_step` and the like are None where nothing was reported, `spot` where none was asked for, and `deadline_met`
-    without a wall clock. `beside`: the same job under other conditions."""
+    """The result of a simulation. Money is counted in mean trainings unless the name says `usd`."""
 
     table: str
-    best: float | None
+    best: float | None  #: None if nothing was reported, as are the other `best_` values.
     best_config: Config | None
     best_step: int | None
     finished: bool
     normalised_regret: float | None
-    best_curve: list[tuple[float, float]]
+    best_curve: list[tuple[float, float]]  #: (spent without idle time, best value so far).
     spent: float
     budget: float
     spent_usd: float
@@ -52,14 +51,19 @@ class Result:
     simulated_seconds: float
     transactions_checked: int
     seed: int
-    deadline_met: bool | None = None
-    spot: SpotFigures | None = None
-    beside: list[Beside] = field(default_factory=list)
+    deadline_met: bool | None = None  #: None if no wall clock was set.
+    spot: SpotFigures | None = None  #: None if no spot machines were simulated.
+    beside: list[Beside] = field(default_factory=list)  #: The same job under other conditions.
 
 
 def simulate(request: Request) -> Result:
-    """Raises Invalid for what cannot be simulated, BadFile for a table or trace that cannot be used, and InvariantBroken where
-    the job did not do as it must."""
+    """Simulate a job.
+
+    Raises:
+        Invalid: The request cannot be simulated.
+        BadFile: A table or trace cannot be used.
+        InvariantBroken: The simulated job broke an invariant.
+    """
     _refuse(request.faults())
     table = load_table(request.table)
     if request.training_ns is not None:
@@ -84,7 +88,7 @@ def _simulated(
     curve: BestCurve | None = None,
     writer: TraceWriter | None = None,
 ) -> tuple[SimulatedRun, int]:
-    """The job, run to its end, and how many transactions were checked."""
+    """Run the job to its end. Return the run and how many transactions were checked."""
     invariants = Invariants()
     watchers = [invariants.recorded]
     watchers += [one.recorded for one in (curve, writer) if one is not None]
@@ -186,5 +190,5 @@ def _result(
 
 
 def _trainings(table: RecordedTable, spent: Money) -> float:
-    """Rounded, so that the micro-dollars to which a budget is cut do not show."""
+    """Return the money in mean trainings, rounded to hide that budgets are cut to whole micro-dollars."""
     return round(trainings_of(table, spent), 5)
