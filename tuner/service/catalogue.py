@@ -1,4 +1,4 @@
-"""The price catalogue that holds here: one that was named, one that was brought, or the shipped one."""
+"""The price catalogue in effect: the one that the settings name, the one that was imported, or the shipped one."""
 
 import os
 from collections.abc import Mapping
@@ -23,7 +23,10 @@ SHIPPED = "shipped with tuner"
 
 
 def catalogue(settings: Settings) -> Catalogue:
-    """TUNER_PRICES, else `$TUNER_HOME/prices.csv`, else the shipped one; read anew when the file has changed. Raises BadFile."""
+    """Return the catalogue of TUNER_PRICES, otherwise `$TUNER_HOME/prices.csv`, otherwise the shipped one.
+
+    A file is read again when it has changed. Raise BadFile if it cannot be used.
+    """
     if settings.prices:
         return _of_file(Path(settings.prices), "TUNER_PRICES: ")
     if settings.prices_path.exists():
@@ -32,7 +35,7 @@ def catalogue(settings: Settings) -> Catalogue:
 
 
 def fault_of_prices(settings: Settings) -> str | None:
-    """What is wrong with the file that is to hold here, of which every job would be refused; None: nothing."""
+    """Return why the catalogue in effect cannot be used, so that every job would be refused, or None if it can."""
     try:
         catalogue(settings)
     except BadFile as error:
@@ -65,19 +68,26 @@ def _shipped() -> Catalogue:
 
 @dataclass(frozen=True)
 class PricesView:
-    """`found` are all listings that match, `warning` is of them."""
+    """The catalogue's listings that match a query."""
 
     catalogue: Catalogue
     found: list[Listing]
     today: date
-    warning: str | None
+    warning: str | None  #: A warning about the listings found, if any.
     rates: tuple[DataRates, ...]
 
 
 def prices(
     settings: Settings, today: date, words: Mapping[str, str | None], market: Market | None = None
 ) -> PricesView:
-    """What the catalogue has for these words, by field. Raises Invalid, with the nearest choices, for words that it does not have."""
+    """Return the listings that match these words.
+
+    Args:
+        words: Words by field; None matches any.
+
+    Raises:
+        Invalid: The catalogue does not have a word; the nearest ones are named.
+    """
     here = catalogue(settings)
     given = {field: word for field, word in words.items() if word is not None}
     wrong = {field: here.unknown(field, word) for field, word in given.items()}
@@ -88,12 +98,13 @@ def prices(
 
 
 def data_rates(settings: Settings) -> tuple[DataRates, ...]:
-    """What data costs to move and keep, by cloud; the settings, where they are given, stand for every cloud."""
+    """Return the prices of moving and storing data, by cloud. A price in the settings replaces that of every cloud."""
     return tuple(_with_settings(rates, settings) for rates in _shipped_rates())
 
 
 def update(settings: Settings, file: Path) -> Catalogue:
-    """Brings the catalogue of a file, checked whole before it stands for the one before. Raises BadFile."""
+    """Replace the catalogue of this home with a file, which is checked completely first. Raise BadFile if it cannot be
+    used."""
     _of_file(file)
     settings.make_home()
     draft = settings.prices_path.with_name(f".prices.{os.getpid()}.csv")

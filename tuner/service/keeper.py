@@ -1,8 +1,9 @@
-"""The keeper of budgets above jobs: lets jobs go on that waited for one, tells webhooks how much is spent, checks the books, and
-counts what idle machines cost.
+"""Keeper of shared budgets, a background loop. It resumes jobs that waited for a budget, notes alerts and sends their
+webhooks, audits the ledger, and meters idle machines.
 
-Of several services the one that leads does this; each checks the books. Everything follows from what is recorded, so that it may be
-killed at any moment, and the next one does nothing twice but send a message that was sent: deliveries have ids to know them by.
+The leader does all of this; other services only audit. Everything is derived from the database, so the process may be
+killed at any moment. The next leader repeats nothing, except that a webhook may be sent twice. Receivers can
+recognize that by the delivery's id.
 """
 
 import hashlib
@@ -29,11 +30,11 @@ from tuner.store.deliveries import Delivery
 log = logging.getLogger("tuner.keeper")
 
 PASS_S = 1.0
-SENDS_S = 10.0  # how long requests under way are waited for at the end
+SENDS_S = 10.0  # time that `stop()` waits for webhooks under way
 
 
 class Keeper(threading.Thread):
-    """One thread, over for good after `stop()`."""
+    """Run the passes of the keeper in a thread. After `stop()` it cannot be started again."""
 
     def __init__(self, service: Service) -> None:
         super().__init__(name="keeper", daemon=True)
@@ -62,7 +63,12 @@ class Keeper(threading.Thread):
         self.webhooks.settle(SENDS_S)
 
     def one_pass(self) -> None:
-        """Raises Unavailable where the database does not answer, Fenced where another service leads meanwhile."""
+        """Make one pass.
+
+        Raises:
+            Unavailable: The database does not answer.
+            Fenced: Another service became the leader during the pass.
+        """
         if (term := self._service.leading.term()) is not None:
             self._let_go_on(term)
             self._note_alerts(term)
@@ -97,7 +103,8 @@ class Keeper(threading.Thread):
     # Webhooks
 
     def _note_alerts(self, term: Term) -> None:
-        """The outbox of shares that were passed; a period that ended while nobody looked is told of still."""
+        """Record a delivery for each alert whose share was reached. Periods that ended while no service ran are
+        included."""
         with self._service.database.read() as db:
             projects = above.projects(db)
         for project in projects:
@@ -114,7 +121,7 @@ class Keeper(threading.Thread):
 
 
 def _rests(db: Connection, job: str) -> bool:
-    """Whether no launch of it is ordered, such as at the next opening of its window."""
+    """Return whether no launch of the job is wanted or under way. One may be wanted for the next opening of its window."""
     launch = launches.get(db, job)
     return launch is None or launch.state == "ended"
 
@@ -135,7 +142,8 @@ def _passed(db: Connection, service: Service) -> list[Delivery]:
 
 
 def _delivery(service: Service, one: Kept, standing: Standing, alert: Alert, share: int) -> Delivery:
-    """Its id says which alert of which budget, limit and period it is, so that it is one however often it is found."""
+    """Return the delivery of an alert. Its id is derived from the alert, budget, limit and period, so that repeating it
+    creates no second one."""
     name, now = one.budget.name, service.now()
     limit = one.budget.limit
     words = (service.project, name, one.created_at, standing.began_at, limit, alert.at_ppm, alert.url)

@@ -1,4 +1,4 @@
-"""Keys of users: made, rotated, revoked. The whole key is in the answer that makes it, and nowhere else."""
+"""Create, rotate and revoke keys of users. The complete key is only in the answer that creates it."""
 
 import secrets
 from collections.abc import Sequence
@@ -21,27 +21,27 @@ from tuner.store import access
 from tuner.store.access import KeyRow as KeyRow
 from tuner.store.database import Connection
 
-NEAR = 500  # members among which a mistyped one is looked for
+NEAR = 500  # members that are compared with a mistyped name
 
 
 @dataclass(frozen=True)
 class KeyView:
-    """`secret`, the whole key, is there when it was made just now, and never again."""
+    """A key as it is shown to users."""
 
     row: KeyRow
     state: str
-    secret: str | None = None
+    secret: str | None = None  #: The complete key. Set only in the answer that creates it.
 
 
 def keys(service: Service, *, before: tuple[int, str] | None, limit: int) -> Sequence[KeyView]:
-    """The newest first: all of the project for its admins, for others their own."""
+    """Return a page of keys, newest first: all of the project for its admins, otherwise the user's own."""
     with service.database.read() as db:
         found = access.page_of_keys(db, service.project, user=_whose(service), before=before, limit=limit)
     return [KeyView(row, state_of(row, service.now())) for row in found]
 
 
 def own(service: Service) -> KeyRow | None:
-    """The one that is asked with; None: the service's own."""
+    """Return the key that this request was made with, or None if it is the service's own."""
     if not service.actor.key:
         return None
     with service.database.read() as db:
@@ -49,7 +49,12 @@ def own(service: Service) -> KeyRow | None:
 
 
 def make(service: Service, user: str, name: str, life_ns: int) -> KeyView:
-    """Raises Invalid, too for who is no member of the project, and Conflict for a user that is disabled."""
+    """Create a key for a member of the project.
+
+    Raises:
+        Invalid: A value is wrong, or the user is not a member of the project.
+        Conflict: The user is disabled.
+    """
     faults = [fault for fault in (key_name_fault(name), life_fault(life_ns)) if fault is not None]
     if faults:
         raise Invalid(*faults)
@@ -66,8 +71,13 @@ def make(service: Service, user: str, name: str, life_ns: int) -> KeyView:
 
 
 def rotate(service: Service, key: str, overlap_ns: int) -> KeyView:
-    """Another key in its stead, that lives as long as it was made for; the one before goes on for a while. Raises NotFound, Invalid, or
-    Conflict for a key that has ended or was rotated."""
+    """Replace a key with a new one of the same lifetime. The old key stays valid for the overlap.
+
+    Raises:
+        NotFound: There is no such key that the user may change.
+        Invalid: The overlap is wrong.
+        Conflict: The key has ended or was rotated already.
+    """
     if (fault := overlap_fault(overlap_ns)) is not None:
         raise Invalid(fault)
     with service.database.write("key.rotate") as db:
@@ -87,7 +97,8 @@ def rotate(service: Service, key: str, overlap_ns: int) -> KeyView:
 
 
 def revoke(service: Service, key: str) -> None:
-    """At once. One that was revoked stays so. Raises NotFound."""
+    """Revoke a key at once. Revoking it again changes nothing. Raise NotFound if there is no such key that the user may
+    change."""
     with service.database.write("key.revoke") as db:
         row = access.key(db, service.project, key, user=_whose(service), alone=True)
         access.revoke_key(db, key, service.now())
@@ -108,7 +119,7 @@ def state_of(row: KeyRow, now: Instant) -> str:
 
 
 def _whose(service: Service) -> str | None:
-    """Whose keys may be seen and changed; None: everybody's."""
+    """Return the user whose keys may be seen and changed, or None for all users."""
     return None if service.actor.may("admin") else service.actor.user
 
 

@@ -1,4 +1,4 @@
-"""What more money would buy: the best trials that were cut short, trained on to their last step."""
+"""Forecast what more money would buy: the best trials that were cut short, if they were trained to their last step."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ from tuner.store.standings import Standing
 from tuner.tuning.continuing import Outlook, outlooks
 from tuner.tuning.rungs import ladder
 
-TRIALS = 200  # that are learned from, the best
-ASKED = 20  # of them that are asked about
+TRIALS = 200  # best trials that the forecast learns from
+ASKED = 20  # best unfinished trials among them that are forecast
 SHOWN = 3
-RENEW_AT = 1.05  # times the events at the last forecast: a running job's is not made anew for each report
-KEPT = 200  # jobs whose forecasts are remembered
+RENEW_AT = 1.05  # growth in events after which a forecast is renewed; a running job's is not renewed at each report
+KEPT = 200  # jobs whose forecasts are cached
 TOO_FEW = (
     "too early to tell: fewer than three trials have gone on past the step where the best of the others wait"
 )
@@ -32,38 +32,36 @@ NO_END = "there is no fidelity.max: trials end as they like, and there is no las
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """One trial, trained on from a checkpoint, or from the beginning where there is none (`from_step` 0). Metrics and gains are at
-    the last step, gains over the job's best; low and high bound the middle 80 %."""
+    """Forecast of one trial that is trained to its last step."""
 
     trial: str
-    from_step: int
+    from_step: int  #: Step of its checkpoint; 0 if it starts from the beginning.
     to_step: int
-    extra: Money
-    metric: float
+    extra: Money  #: Additional cost.
+    metric: float  #: At the last step. The low and high values bound the middle 80 %.
     low_metric: float
     high_metric: float
-    gain: float
+    gain: float  #: Improvement over the job's best.
     low_gain: float
     high_gain: float
 
     @property
     def gain_per_usd(self) -> float | None:
-        """None where it costs nothing."""
+        """Return the gain per dollar, or None if the continuation costs nothing."""
         return self.gain * 1_000_000 / self.extra.micro_usd if self.extra.micro_usd else None
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """`trials`: those with the greatest gain per dollar first; none, for the `reason`. `as_of` is the newest of the job's events that
-    was seen."""
+    """The continuations that are expected to beat the job's best."""
 
-    trials: tuple[Continuation, ...]
-    reason: str
-    as_of: int
+    trials: tuple[Continuation, ...]  #: Greatest gain per dollar first.
+    reason: str  #: Why there are none; empty if there are.
+    as_of: int  #: The job's newest event that was taken into account.
 
 
 class _Remembered:
-    """Of one database: the newest forecast of each of some jobs. Thread-safe."""
+    """Cache of the newest forecasts of jobs in one database. Callers hold `making`."""
 
     def __init__(self) -> None:
         self.making = Lock()
@@ -87,7 +85,8 @@ _NEW = Lock()
 
 
 def forecast(service: Service, row: JobRow) -> Forecast:
-    """A running job's is at most a twentieth of its events behind."""
+    """Return the forecast of a job, from the cache if it is recent. For a running job, at most a twentieth of its events
+    may be missing."""
     with _NEW:
         remembered = _REMEMBERED.setdefault(service.database, _Remembered())
     with service.database.read() as db:
@@ -101,7 +100,7 @@ def forecast(service: Service, row: JobRow) -> Forecast:
 
 
 def made_anew(database: Database, row: JobRow) -> Forecast:
-    """Without a look at what was made before."""
+    """Return a new forecast of a job, without the cache."""
     fidelity, objective = ladder(row.spec), row.spec.objective
     last = fidelity.max
     with database.read() as db:
@@ -158,7 +157,8 @@ def _continuation(
 
 
 def _extra(one: Standing, last: int) -> Money:
-    """From its checkpoint to the last step, at the pace of its steps so far; rounded up. Restoring it is not counted."""
+    """Return the cost from the checkpoint to the last step at the trial's cost per step so far, rounded up. Restoring is
+    not included."""
     (first, _, begun), (newest, _, paid) = one.curve[0], one.curve[-1]
     if newest == first:
         begun, first = 0, 0

@@ -1,4 +1,4 @@
-"""What a machine of a cluster costs: as it says itself, as the settings say, as the catalogue has it, or by its size."""
+"""The price of a cluster's machine: from its own label, the settings, the catalogue, or its size."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,15 +16,21 @@ from tuner.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """`price` None: it is not known, and `source` says why and what to do."""
+    """A price and its source."""
 
-    price: Price | None
-    source: str
+    price: Price | None  #: None if it is not known.
+    source: str  #: Why the price is not known, and what to do, if it is None.
 
 
 def priced(settings: Settings, labels: Mapping[str, str], *, cpus: float, gpus: float) -> Priced:
-    """An hour of a whole machine with these labels. The first that there is: its label, TUNER_NODE_PRICES, the catalogue where it has
-    machines of this type, and else so much for each CPU and GPU. Raises BadFile for a catalogue that cannot be used."""
+    """Return the price of a whole machine with these labels.
+
+    The first source that has one is used: the machine's price label, TUNER_NODE_PRICES, or the catalogue. A machine
+    whose type is not in the catalogue is priced by its CPUs and GPUs.
+
+    Raises:
+        BadFile: The catalogue cannot be used.
+    """
     said, market = its.usd_per_hour(labels), its.market_of(labels)
     if said is not None:
         return Priced(Price.from_usd_per_hour(said), f"the node's label {its.PRICE}")
@@ -42,7 +48,7 @@ def priced(settings: Settings, labels: Mapping[str, str], *, cpus: float, gpus: 
 
 
 def priced_kind(settings: Settings, offer: Offer, market: Market) -> Priced:
-    """A machine of this kind and size on that market."""
+    """Return the price of a machine of the offer's type and size on another market."""
     named = {"instance-type": offer.instance_type, its.MARKET: its.MARKETS[market]}
     where = {} if offer.region is None else {"region": offer.region}
     return priced(settings, {**named, **where}, cpus=offer.cpus, gpus=offer.gpus)
@@ -51,7 +57,8 @@ def priced_kind(settings: Settings, offer: Offer, market: Market) -> Priced:
 def listed(
     here: Catalogue, listings: list[Listing], market: Market, *, region: str | None, zone: str | None
 ) -> Priced:
-    """The price of a type in its zone; where that is not known, the dearest of its region, or of all."""
+    """Return the price of an instance type in its zone. If that is not known, return the highest price in its region, or
+    in any region."""
     kind = listings[0].instance_type
     found = [one for one in listings if region is None or one.region.casefold() == region.casefold()]
     where = region or "any region"
@@ -69,8 +76,12 @@ def listed(
 
 
 def finder(settings: Settings, offers: Sequence[Offer]) -> Callable[[Machine], Offer | None]:
-    """What the machine on which an attempt landed is, and costs; None where its price is not known. Where there is no catalogue to
-    be read, it costs what a machine of its kind did when the job was admitted, for these `offers`."""
+    """Return a function that finds the offer of the machine on which an attempt was placed, or None if its price is not
+    known.
+
+    If the catalogue cannot be read, the machine has the price that `offers` had for its type when the job was
+    admitted.
+    """
 
     def find(machine: Machine) -> Offer | None:
         try:
@@ -101,7 +112,7 @@ def offer_of(machine: Machine, price: Price, source: str) -> Offer:
 
 
 def unpriced(reasons: Iterable[str]) -> str:
-    """The different reasons of several machines, in one line."""
+    """Return the distinct reasons of several machines in one line."""
     return "; ".join(dict.fromkeys(reasons))
 
 

@@ -1,4 +1,5 @@
-"""On which of a cluster's nodes a job's trials may run, those that its autoscaler may bring up among them, and what those cost."""
+"""The nodes that a job's trials may run on, and their prices. Nodes that the cluster's autoscaler may start are
+included."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -15,13 +16,19 @@ from tuner.settings import Settings
 
 
 def with_those_to_come(settings: Settings, nodes: Iterable[Node]) -> list[Node]:
-    """The living nodes, and those that TUNER_NODE_TYPES says may come, which are not alive. Raises BadFile where that cannot be used."""
+    """Return the living nodes, followed by those that TUNER_NODE_TYPES says may be started. Raise BadFile if that file
+    cannot be used."""
     there = list(nodes)
     return [*there, *node_types_of(settings.node_types).nodes_to_come(there)]
 
 
 def suitable(nodes: Iterable[Node], wanted: Resources) -> list[Node]:
-    """The nodes, living and to come, that could ever hold such a trial. Raises Invalid where there is none, naming what is missing."""
+    """Return the nodes, living or to be started, that could hold such a trial.
+
+    Raises:
+        Invalid: There is none; the text says what is missing.
+        Unavailable: The cluster has no node at all.
+    """
     there = list(nodes)
     found = [node for node in there if node.cpus >= wanted.cpus and node.gpus >= wanted.gpus]
     found = [node for node in found if wanted.instance_type in (None, node.instance_type)]
@@ -35,11 +42,18 @@ def suitable(nodes: Iterable[Node], wanted: Resources) -> list[Node]:
 
 
 def offers_of(settings: Settings, nodes: Iterable[Node], wanted: Resources) -> list[Offer]:
-    """One for each kind of machine that a placement can be bound to, the dearest for such a trial first; `nodes` are all of the
-    cluster. Where none of them says anything of its market nothing is bound: there the dearest stands for all. Raises Invalid
-    where none will do."""
+    """Return one offer for each kind of machine that a placement can be bound to, most expensive first.
+
+    If no node has a market label, nothing can be bound, and the most expensive node determines the only offer.
+
+    Args:
+        nodes: All nodes of the cluster.
+
+    Raises:
+        Invalid: No node will do.
+    """
     there = list(nodes)
-    # By the unsuitable ones, too: Ray would place on spot what is bound to nothing.
+    # Unsuitable nodes count too: without a binding, Ray could place a trial on one of their spot machines.
     bound = any(labels.MARKET in node.labels for node in there)
     offered = [
         (node, _offer(node, price, source, wanted, _binding(node) if bound else ()))
@@ -49,7 +63,7 @@ def offers_of(settings: Settings, nodes: Iterable[Node], wanted: Resources) -> l
     for _, offer in offered:
         if offer.labels in found:
             continue
-        # A trial may land on any node with these labels, also on one that has more of them.
+        # A trial may be placed on any node with these labels, even on one with more labels, so the highest price counts.
         like = [other for node, other in offered if offer.is_of(node.labels)]
         found[offer.labels] = replace(max(like, key=lambda one: _micro_usd(one, wanted)), labels=offer.labels)
     return sorted(found.values(), key=lambda offer: -_micro_usd(offer, wanted))
@@ -58,8 +72,11 @@ def offers_of(settings: Settings, nodes: Iterable[Node], wanted: Resources) -> l
 def priced_nodes(
     settings: Settings, nodes: Iterable[Node], wanted: Resources
 ) -> list[tuple[Node, Price, str]]:
-    """The suitable ones whose price is known, with it and its source: what is not known is not used. Raises Invalid where there is
-    none."""
+    """Return the suitable nodes with their prices and the sources of those. Nodes whose price is not known are left out.
+
+    Raises:
+        Invalid: There is no such node.
+    """
     check_size(settings, wanted)
     found, unknown = [], []
     for node in suitable(nodes, wanted):
@@ -75,7 +92,7 @@ def priced_nodes(
 
 
 def check_size(settings: Settings, wanted: Resources) -> None:
-    """Raises Invalid for more GPUs than a machine of the named type has."""
+    """Raise Invalid if the trial wants more GPUs than a machine of the named instance type has."""
     kind = wanted.instance_type
     listings = [] if kind is None else catalogue(settings).find(instance_type=kind)
     if listings and wanted.gpus > listings[0].accelerators:
@@ -94,8 +111,10 @@ def _micro_usd(offer: Offer, wanted: Resources) -> int:
 
 
 def _binding(node: Node) -> tuple[tuple[str, str], ...]:
-    """The labels by which Ray tells this node from those of other markets and kinds. Not its price: the machine that comes in its
-    stead may have another one."""
+    """Return the labels by which Ray tells this node from those of other markets and instance types.
+
+    The price is not among them, because a machine that replaces this one may have another price.
+    """
     market = labels.MARKETS["spot"] if node.market == "spot" else f"!{labels.MARKETS['spot']}"
     kind = labels.first(node.labels, labels.INSTANCE_TYPE)
     return ((labels.MARKET, market), *([kind] if kind else []))
@@ -159,7 +178,7 @@ def _missing(nodes: list[Node], wanted: Resources) -> Fault:
 
 
 def _types(nodes: Iterable[Node]) -> str:
-    """The kinds that may come; empty where none may."""
+    """Return the kinds of nodes that the autoscaler may start, empty if there are none."""
     kinds = {
         f"{node.name} ({node.instance_type}, {labels.MARKETS[node.market]}, {node.cpus:g} CPUs, {node.gpus:g} GPUs)"
         for node in nodes

@@ -55,7 +55,7 @@ class Restored:
 def restore(
     settings: Settings, file: Path, *, replace: bool, now: Callable[[], Instant] = system_now
 ) -> Restored:
-    """Replace the database with a backup. If this raises, nothing has changed.
+    """Replace the database with a backup. BadFile and Conflict are raised before anything has changed.
 
     Args:
         replace: Whether a database that has jobs or shared budgets may be replaced.

@@ -29,7 +29,7 @@ class Result:
     """The result of a simulation. Money is counted in mean trainings unless the name says `usd`."""
 
     table: str
-    best: float | None  #: None if nothing was reported, as are the other `best_` values.
+    best: float | None  #: None if nothing was reported, as are `best_config` and `best_step`.
     best_config: Config | None
     best_step: int | None
     finished: bool

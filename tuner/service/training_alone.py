@@ -1,4 +1,4 @@
-"""One configuration trained in this process, without a service, a ledger or Ray: by the very code that a worker calls it with."""
+"""Train one configuration in this process, without a service, ledger or Ray, with the same code that a worker uses."""
 
 import json
 import os
@@ -24,26 +24,28 @@ Told = Callable[[int, Mapping[str, Metric]], None]
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """`checkpoint` is where the last step was saved; None: it was not."""
+    """The result of a training."""
 
     trainable: str
     config: Mapping[str, Any]
     steps: int
     metrics: Mapping[str, Metric]
-    checkpoint: str | None
+    checkpoint: str | None  #: Where the last step was saved; None if it was not.
 
 
 def prepare(entry: str, recorded: Environment | None, *, threads: int | None, seed: int | None) -> list[str]:
-    """Set the variables of this process as `train` needs them: before anything imports PyTorch or NumPy, which read them then.
+    """Set the variables of this process as `train` needs them. Call it before anything imports PyTorch or NumPy, which
+    read them on import.
 
     Args:
-        entry: What is to be trained.
-        recorded: The environment of the trial that is trained again, whose variables are set. None leaves all but the threads alone.
-        threads: How many threads to compute with. None leaves that to the libraries.
+        entry: The trainable.
+        recorded: The environment of the trial that is trained again, whose variables are set. None leaves all but the
+            threads unchanged.
+        threads: Number of threads to compute with. None leaves that to the libraries.
         seed: The seed that `train` will be given.
 
     Returns:
-        One line for each thing that differs from the record, such as the version of a library or the code.
+        One line for each difference from the recorded environment, such as the version of a library or the code.
     """
     if threads is not None:
         os.environ[THREADS] = str(threads)
@@ -64,20 +66,21 @@ def train(
     told: Told,
     seed: int | None = None,
 ) -> Trained:
-    """Train from the beginning to step `steps`, or until the trainable returns.
+    """Train from the beginning to step `steps`, or until the trainable returns. Exceptions of the trainable are passed
+    through.
 
     Args:
         entry: The trainable, `module:function`.
-        config: Its configuration, constants included.
+        config: Its configuration, including constants.
         steps: The last step. None if the trainable decides.
         save_to: A directory for the last step's checkpoint. None saves none.
         told: Called after each step, in another thread.
-        seed: Of all random generators. None leaves them as they are.
+        seed: Seed of all random generators. None leaves them unchanged.
 
     Raises:
-        Invalid: The entry cannot be trained. What the trainable raises passes through.
+        Invalid: The entry cannot be trained.
     """
-    from tuner.engine.worker import child, tune_compat  # PyTorch must see what `prepare` has set
+    from tuner.engine.worker import child, tune_compat  # imported late: PyTorch must see what `prepare` has set
 
     target = _loaded(entry)
     with TemporaryDirectory(prefix="tuner-train-") as scratch:
@@ -117,7 +120,8 @@ def _loaded(entry: str) -> Callable[..., Any]:
 
 
 class _Answering(threading.Thread):
-    """The other end of the channel: lets each step go on, and saves the last where that is wanted."""
+    """The other end of the channel: let each step continue, and request a checkpoint of the last step if it is to be
+    saved."""
 
     def __init__(self, connection: Connection, steps: int | None, *, saves: bool, told: Told) -> None:
         super().__init__(name="answering", daemon=True)
