@@ -1,1 +1,1 @@
-"""Use cases: what REST, and with it the command line and the client, can ask for; and the controller that keeps jobs running."""
+"""Use cases behind REST, the command line and the client, and the background loops that keep jobs running."""

@@ -1,4 +1,5 @@
-"""Whose key it is, and what may be done with it: looked up for each request, so that what is taken away is gone at once."""
+"""Authenticate keys and check what they permit. Keys are looked up for each request, so that revoking one takes effect
+at once."""
 
 import hmac
 
@@ -17,12 +18,13 @@ ASK = "ask an admin of the project for another"
 
 
 def is_operators(given: str, own: str) -> bool:
-    """Whether it is the service's own key. The comparison takes the same time whatever was given."""
+    """Return whether the given key is the service's own. The comparison takes the same time for every key."""
     return hmac.compare_digest(given.encode(), own.encode())
 
 
 def operator(service: Service, project: str | None) -> Actor:
-    """Who has the service's own key, in the project that they name. Raises NotFound."""
+    """Return the actor for the service's own key, in the project that the request names. Raise NotFound if there is no
+    such project."""
     if project is not None and project != DEFAULT_PROJECT:
         with service.database.read() as db:
             access.project(db, project)
@@ -30,8 +32,12 @@ def operator(service: Service, project: str | None) -> Actor:
 
 
 def user_of(service: Service, given: str, project: str | None = None) -> Actor:
-    """Whoever has this key, in its project. Raises Unauthorized where it does not count, NotFound for another project, whether there
-    is one or not."""
+    """Return the actor for a user's key, in the key's project.
+
+    Raises:
+        Unauthorized: The key is not valid.
+        NotFound: The request names another project. The answer does not reveal whether that project exists.
+    """
     found = read_key(given)
     if found is None:
         raise Unauthorized(MISTYPED if is_like_a_key(given) else WRONG)
@@ -46,7 +52,7 @@ def user_of(service: Service, given: str, project: str | None = None) -> Actor:
 
 
 def still(service: Service, actor: Actor) -> bool:
-    """Whether who has asked with a key may go on."""
+    """Return whether the actor's key is still valid in its project, for requests that last long."""
     if not actor.key:
         return True
     try:
@@ -56,7 +62,8 @@ def still(service: Service, actor: Actor) -> bool:
 
 
 def known(service: Service, key: str) -> Actor:
-    """Whoever has the key of this id, which was shown before. Raises Unauthorized where it does not count any more."""
+    """Return the actor for the id of a key that was authenticated before. Raise Unauthorized if the key is not valid any
+    more."""
     with service.database.read() as db:
         bearer = access.bearer(db, key)
     if bearer is None:
@@ -65,7 +72,10 @@ def known(service: Service, key: str) -> Actor:
 
 
 def refuse_others_than_operator(service: Service, actor: Actor, what: str) -> None:
-    """Of what shows the jobs of all projects: open to all while there is one. Raises Forbidden."""
+    """Raise Forbidden if something that shows the jobs of all projects is not open to the actor.
+
+    With only one project it is open to everybody.
+    """
     if actor.is_operator:
         return
     with service.database.read() as db:
@@ -77,7 +87,7 @@ def refuse_others_than_operator(service: Service, actor: Actor, what: str) -> No
 
 
 def shows_all(db: Connection, actor: Actor) -> bool:
-    """Whether what shows the jobs of all projects is open to them."""
+    """Return whether the actor may see what shows the jobs of all projects."""
     return actor.is_operator or not access.has_several_projects(db)
 
 
@@ -87,7 +97,7 @@ def has_several_projects(service: Service) -> bool:
 
 
 def _actor(service: Service, bearer: Bearer) -> Actor:
-    """Raises Unauthorized, saying what became of the key."""
+    """Return the actor for a key. Raise Unauthorized, with the reason, if the key is not valid any more."""
     key, now = bearer.key, service.now()
     if key.revoked_at is not None:
         raise Unauthorized(f"{key.id} was revoked at {rfc3339(key.revoked_at)}; {ASK}")

@@ -1,4 +1,4 @@
-"""What would have made a job cheaper: what was recorded of it, put before the rules of `tuner.planning.advice`."""
+"""Advice on what would have made a job cheaper: collect its records and apply the rules of `tuner.planning.advice`."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,11 +37,11 @@ TRIALS_PAGE = 200
 
 @dataclass(frozen=True)
 class AdviceView:
-    """`measured` is what was spent on attempts of which something was measured."""
+    """The advice on a job."""
 
     job: JobRow
     spent: Money
-    measured: Money
+    measured: Money  #: Spent on attempts whose resource use was measured.
     findings: list[Finding]
     missing: list[Missing]
     catalogue: str
@@ -49,7 +49,7 @@ class AdviceView:
 
 
 def advice(service: Service, job: str) -> AdviceView:
-    """Raises NotFound."""
+    """Return the advice on a job. Raises NotFound."""
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
     evidence = evidence_of(service, row)
@@ -67,8 +67,11 @@ def advice(service: Service, job: str) -> AdviceView:
 
 
 def evidence_of(service: Service, row: JobRow) -> Evidence:
-    """Read by pages, since with a rollback journal nobody can commit while somebody reads. What was spent comes last, so that it is
-    no less than the attempts' bills."""
+    """Return what is recorded about a job.
+
+    It is read in pages, because with SQLite's rollback journal a read blocks every commit. The spend is read last, so
+    that it is no less than the bills of the attempts.
+    """
     now = service.now()
     with service.database.read() as db:
         trials = recorded.trials_of(db, row.id)
@@ -126,7 +129,7 @@ def _curves(
 
 
 def _steps(spec: JobSpec, lasts: Sequence[int]) -> set[int]:
-    """Those that the rules ask for alone, since a job may have a million reports."""
+    """Return the steps whose values the rules use. Others are not read, because a job may have a million reports."""
     reached, fidelity = sorted(lasts, reverse=True), spec.fidelity
     last = fidelity.max or (reached[LEAST_TRIALS - 1] if len(reached) >= LEAST_TRIALS else fidelity.min)
     whole = spec.algorithm.scheduler == "none"
@@ -135,8 +138,11 @@ def _steps(spec: JobSpec, lasts: Sequence[int]) -> set[int]:
 
 
 def _price(service: Service, row: JobRow, market: ListedMarket) -> tuple[Price | None, str]:
-    """Of a trial's share of a machine: the least that the job could have had one for, or where there was none of that market, what
-    is known of its kind; with its source."""
+    """Return the price of a trial's share of a machine on this market, with its source.
+
+    It is the lowest price that the job was offered there. If it was offered none, it is that of the same instance
+    type; None if that is not known.
+    """
     size = row.spec.resources
     offered = [offer for offer in row.offers if offer.market == market]
     if not offered:
@@ -152,7 +158,8 @@ def _price(service: Service, row: JobRow, market: ListedMarket) -> tuple[Price |
 
 
 def _is_priced(settings: Settings, kind: str) -> bool:
-    """Whether there is a spot market of such machines as far as is known: others have a price that stands in for one."""
+    """Return whether such machines are known to have a spot market. Other machines only have a price by size, even for
+    spot."""
     return settings.node_price(kind, "spot") is not None or bool(catalogue(settings).find(instance_type=kind))
 
 

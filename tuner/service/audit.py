@@ -1,4 +1,5 @@
-"""The books are checked again and again: each account is added up anew from its entries, some at a time, all in turn."""
+"""Audit of the ledger in the background: the sum of each account is compared with its entries, some accounts at a time,
+in rounds."""
 
 import logging
 
@@ -14,7 +15,8 @@ BUDGET = "budget "
 
 
 class Audit:
-    """Used by one thread. What is found stands in the service's vitals until a later check finds it mended."""
+    """Audit accounts. To be used by one thread. A fault stays in the service's vitals until a later check finds it
+    corrected."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -22,8 +24,10 @@ class Audit:
         self._began_at = service.now()
 
     def some(self) -> None:
-        """Checks the next accounts. With SQLite nobody can commit while somebody reads: it is done in many short transactions. A round
-        begins a minute after the one before began, or later."""
+        """Check the next accounts, if a round is under way or due. Rounds begin at least `ROUND_NS` apart.
+
+        The accounts are read in many short transactions, because with SQLite a read blocks every commit.
+        """
         service, now = self._service, self._service.now()
         if not self._after:
             if service.vitals.checked_at is not None and now - self._began_at < ROUND_NS:
@@ -43,7 +47,7 @@ class Audit:
             service.vitals.checked_at = service.now()
 
     def _check_budgets(self) -> None:
-        """That none above jobs is exceeded."""
+        """Check that no shared budget is exceeded."""
         service, names = self._service, set[str]()
         with service.database.read() as db:
             projects = above.projects(db)

@@ -1,5 +1,5 @@
-"""Who changed what: each change by request is noted in its own transaction, so that there is no change without its entry, nor an
-entry without its change."""
+"""Audit log of changes by request. An entry is written in the transaction of its change, so that neither exists without
+the other."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -28,7 +28,11 @@ def note(
     before: Facts | None = None,
     after: Facts | None = None,
 ) -> None:
-    """`action` is the name of the transaction, such as `job.pause`."""
+    """Add an entry to the audit log.
+
+    Args:
+        action: The name of the transaction, such as `job.pause`.
+    """
     actor = service.actor
     entry = Entry(
         service.project, service.now(), actor.user, actor.key, actor.request, action, target, before, after
@@ -37,16 +41,16 @@ def note(
 
 
 def page(service: Service, wanted: Wanted, *, before: int | None, limit: int) -> Sequence[Entry]:
-    """Of the project, the newest first."""
+    """Return a page of the project's entries, newest first."""
     with service.database.read() as db:
         return audit_log.page(db, service.project, wanted, before=before, limit=limit)
 
 
-# What is told of things
+# The facts that entries contain
 
 
 def of_job(row: JobRow) -> dict[str, Any]:
-    """What requests can change of it."""
+    """Return the facts of a job that a request can change."""
     return {
         "state": row.state,
         "wish": row.wish,
@@ -67,7 +71,7 @@ def of_budget(budget: Budget) -> dict[str, Any]:
 
 
 def of_above(budget: AboveBudget) -> dict[str, Any]:
-    """Of its webhooks the host alone: what follows may be a secret."""
+    """Return the facts of a shared budget. Of a webhook's URL only the host is recorded, because the rest may be secret."""
     return {
         "usd": None if budget.usd is None else budget.usd.usd,
         "gpu_hours": _hours(budget.gpu_ms),

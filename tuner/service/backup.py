@@ -1,4 +1,4 @@
-"""`tuner backup`: the database in one file, while jobs run."""
+"""`tuner backup`: copy the database into one file while jobs run."""
 
 import os
 import shutil
@@ -19,21 +19,26 @@ from tuner.store.database import Database, knows_revision
 
 @dataclass(frozen=True, slots=True)
 class BackedUp:
-    """`taken_at`: what was written after it may be missing."""
+    """A backup that was made."""
 
     file: str
     bytes: int
     kind: str
     revision: str
     version: str
-    taken_at: str
+    taken_at: str  #: Changes after this time may be missing.
     jobs: int
     sha256: str
 
 
 def backup(settings: Settings, file: Path, *, now: Callable[[], Instant] = system_now) -> BackedUp:
-    """Written whole, for its owner alone, or not at all. Raises Conflict where there is such a file, BadFile where it cannot be
-    written or the database is damaged, and Unavailable where that does not answer."""
+    """Write a backup, readable only by its owner. On any error no file is left.
+
+    Raises:
+        Conflict: The file exists, or the database is empty or newer than this version of tuner.
+        BadFile: The file cannot be written, or the database is damaged.
+        Unavailable: The database does not answer.
+    """
     file = file.expanduser().absolute()
     if file.exists():
         raise Conflict(f"{file} is there already, and a backup is never overwritten: name another file")
@@ -83,7 +88,7 @@ def told(file: Path, about: About) -> BackedUp:
 
 @contextmanager
 def _beside(file: Path) -> Iterator[Path]:
-    """A folder of its own on the same disk. Raises BadFile where there can be none, or the disk is full."""
+    """Create a temporary folder next to the file, on the same disk. Raise BadFile if that or a write into it fails."""
     try:
         folder = Path(tempfile.mkdtemp(prefix=f".{file.name}.", dir=file.parent))
     except OSError as error:

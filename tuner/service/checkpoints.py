@@ -24,7 +24,7 @@ def open_checkpoint(
         service: The service.
         job: The job's id.
         trial: The trial's id.
-        step: The step of the checkpoint. None means the one with the best metric, of equal ones the first.
+        step: The step of the checkpoint. None means the one with the best metric; among equal ones the first.
 
     Raises:
         NotFound: The job, the trial or the checkpoint does not exist, or its files are gone or damaged.
@@ -36,7 +36,7 @@ def open_checkpoint(
         return chosen, store.archive(trial, Found(chosen.step, chosen.attempt))
     except (CheckpointDamaged, CheckpointMissing) as error:
         raise NotFound(f"the checkpoint of step {chosen.step} of {trial} cannot be read: {error}") from error
-    except Exception as error:  # each kind of storage has errors of its own
+    except Exception as error:  # every storage backend raises its own error types
         raise Unavailable(f"the checkpoint cannot be read: {explained(error)}") from error
 
 

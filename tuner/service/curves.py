@@ -1,4 +1,4 @@
-"""All learning curves of a job in one look, up to an event from which its stream goes on."""
+"""All learning curves of a job up to an event, from which the job's event stream can continue."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ EMPTY = Course([], [], [], [])
 
 @dataclass(frozen=True, slots=True)
 class CurvesView:
-    """The reports of all trials up to an event, with one metric of them to be charted."""
+    """The reports of all trials up to an event, with one metric for a chart."""
 
     job: JobRow
     seq: int  #: The newest event that is included.
     trials: Sequence[TrialRow]
     courses: Mapping[str, Course]  #: By trial, with the values of the objective.
-    losses: Mapping[str, list[int]]  #: By trial, the steps at which its machine was taken away.
-    metric: str  #: The charted metric: the objective's, or the one that was asked for.
-    metrics: Sequence[str]  #: The metrics that can be asked for.
+    losses: Mapping[str, list[int]]  #: By trial, the steps at which it was preempted.
+    metric: str  #: The charted metric: the objective's, or the requested one.
+    metrics: Sequence[str]  #: The metrics that can be requested.
     values: Mapping[str, Sequence[float | None]]  #: By trial, the charted metric at each step.
 
     @property
@@ -32,7 +32,7 @@ class CurvesView:
         return sum(len(course.steps) for course in self.courses.values())
 
     def promotions(self, trial: str) -> list[int]:
-        """The rungs at which it was compared, and from which it went on."""
+        """Return the rungs at which the trial was compared and after which it continued."""
         course = self.courses.get(trial, EMPTY)
         if not course.steps:
             return []
@@ -53,7 +53,7 @@ def job_curves(service: Service, job: str, metric: str | None = None) -> CurvesV
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
         objective = row.spec.objective.metric
-        seq = curves.newest(db, job)  # first: what comes meanwhile is told by the stream
+        seq = curves.newest(db, job)  # first, so that events after it come from the stream
         names = sorted({objective, *curves.metric_names(db, job)})
         trials, courses, losses = (
             answers.all_trials(db, job, row.spec.objective.mode),

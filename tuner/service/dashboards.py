@@ -1,4 +1,4 @@
-"""Dashboards of other tools that the service shows itself."""
+"""Dashboards of other tools that the service shows."""
 
 from functools import cache
 from importlib.util import find_spec
@@ -14,7 +14,7 @@ RAY = "/ray"
 
 
 def optuna_dashboard(settings: Settings) -> OptunaDashboard | None:
-    """None where trials are not mirrored to Optuna, or its dashboard is not installed."""
+    """Return Optuna's dashboard, or None if trials are not mirrored to Optuna or the dashboard is not installed."""
     return OptunaDashboard(settings.optuna_storage, OPTUNA) if has_optuna_dashboard(settings) else None
 
 
@@ -28,12 +28,14 @@ def _installed() -> bool:
 
 
 def optuna_link(settings: Settings, job: str) -> str | None:
-    """Where the job's study is found, whichever number it has."""
+    """Return the link to the job's Optuna study, or None if there is no dashboard. The link contains the job's id, not
+    the study's number."""
     return f"{OPTUNA}/jobs/{job}" if has_optuna_dashboard(settings) else None
 
 
 def ray_link(service: Service, launch: Launch | None) -> str | None:
-    """Return the page of a job's newest Ray Job, or Ray's list of jobs if none was submitted yet. None while there is no cluster."""
+    """Return the page of a job's newest Ray Job, or Ray's list of jobs if none was submitted yet. Return None while
+    there is no cluster."""
     if service.cluster.dashboard_door() is None:
         return None
     submission = None if launch is None else launch.newest_submission
@@ -41,7 +43,12 @@ def ray_link(service: Service, launch: Launch | None) -> str | None:
 
 
 def optuna_study(service: Service, dashboard: OptunaDashboard, job: str) -> int | None:
-    """None where nothing of the job is mirrored yet. Raises NotFound, and whatever the storage raises."""
+    """Return the number of the job's study, or None if nothing of the job is mirrored yet. Errors of the storage are
+    passed through.
+
+    Raises:
+        NotFound: There is no such job in any project.
+    """
     with service.database.read() as db:
         row = jobs.get(db, job)  # the dashboard shows those of every project
     return dashboard.study(row.spec.name, row.id)

@@ -1,4 +1,4 @@
-"""What a described run would cost, by the catalogue that holds here."""
+"""Estimate the cost of a described run with the price catalogue in effect."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -40,7 +40,7 @@ from tuner.settings import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The parts that were asked for."""
+    """The requested sections of an estimate."""
 
     run: Run | None = None
     choices: Choices | None = None
@@ -63,7 +63,12 @@ class EstimateView:
 
 
 def estimate(settings: Settings, asked: Asked, now: Instant) -> EstimateView:
-    """Raises Invalid for what is not known or does not fit together, BadFile for a catalogue that cannot be read."""
+    """Return the requested sections.
+
+    Raises:
+        Invalid: Nothing is requested, or a value is not known or contradicts another.
+        BadFile: The catalogue cannot be read.
+    """
     if asked == Asked():
         parts = "run, choices, scaling, compute_optimal, recurring, ownership"
         raise Invalid.at("", f"asks for nothing; give at least one of {parts}")

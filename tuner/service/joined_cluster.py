@@ -1,4 +1,4 @@
-"""A node of a cluster that somebody else keeps is about to be taken away, by its operator's word."""
+"""Announce that the operator will take away a node of a cluster that tuner did not start."""
 
 import contextlib
 import os
@@ -17,8 +17,16 @@ LOOK_S = 0.2
 
 
 def preempt(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str], None]) -> None:
-    """The trials on the node are saved and go on elsewhere, and Ray places nothing more there; it ends once nothing runs on it.
-    The machine is its operator's to take. Blocks until the node has been told. Raises NotFound, Conflict or Unavailable."""
+    """Drain a node: its trials save checkpoints and continue elsewhere, and Ray places nothing more on it. Taking the
+    machine away is left to its operator.
+
+    This blocks until the node was notified.
+
+    Raises:
+        NotFound: Not exactly one living node has this name.
+        Conflict: The notice is 0, or the node is the head.
+        Unavailable: The cluster does not answer, or the node could not be notified.
+    """
     if not notice_ns:
         raise Conflict("the machine is not ours to take: say with --notice how long it will still be there")
     deadline = system_now() + notice_ns
@@ -39,7 +47,7 @@ def preempt(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str
 
 
 def _find(dashboard: Dashboard, name: str) -> Node:
-    """By its name, or by the beginning of its id."""
+    """Find a living node by its name or by the beginning of its id."""
     there = [node for node in nodes(dashboard) if node.alive]
     found = [node for node in there if node.name == name or (len(name) >= 4 and node.id.startswith(name))]
     if len(found) != 1:

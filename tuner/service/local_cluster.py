@@ -1,4 +1,4 @@
-"""A cluster of several nodes on this machine, and taking one of them away."""
+"""A cluster of several nodes on this machine, and the preemption of one of them."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -27,13 +27,13 @@ INSTANCE_TYPE = "local"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`replace_after_s` None: what is gone stays so."""
+    """The nodes of a local cluster."""
 
     spot: int
     on_demand: int
     cpus_per_node: int
     gpus_per_node: int
-    replace_after_s: float | None
+    replace_after_s: float | None  #: Seconds after which a lost node is replaced; None if it is not.
 
 
 def keep(
@@ -43,9 +43,14 @@ def keep(
     tell: Callable[[Sequence[KeptNode], list[str]], None],
     over: threading.Event,
 ) -> None:
-    """Until `over`. `tell` is called with all nodes, and what has changed, when they have joined and after each change.
+    """Run a local cluster until `over` is set.
 
-    Raises Conflict where this home has a cluster already or uses another one, RayUnavailable where it does not start.
+    Args:
+        tell: Called with all nodes and a list of changes, when the nodes have joined and after each change.
+
+    Raises:
+        Conflict: This home has a cluster already or uses another one.
+        RayUnavailable: The cluster does not start.
     """
     if settings.ray_address:
         raise Conflict(
@@ -63,7 +68,8 @@ def keep(
 
 
 def specs(settings: Settings, plan: Plan) -> list[NodeSpec]:
-    """The machine's memory is shared among the nodes and all else that runs here."""
+    """Return the nodes of a plan. Each gets an equal share of this machine's memory; one more share is left for
+    everything else."""
     wanted: list[tuple[str, Market]] = [
         *((f"spot-{number}", "spot") for number in range(1, plan.spot + 1)),
         *((f"on-demand-{number}", "on_demand") for number in range(1, plan.on_demand + 1)),
@@ -90,8 +96,15 @@ def _price(settings: Settings, plan: Plan, market: Market) -> Decimal:
 
 
 def preempt(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str], None]) -> None:
-    """Takes a node away after so long a notice, or without any (0). Blocks until it is gone; where it is interrupted after it gave
-    notice the node is gone at once, as a notice is not taken back. Raises NotFound, Conflict or RayUnavailable: then it stays."""
+    """Take a node away after its notice, or at once if `notice_ns` is 0. This blocks until it is gone.
+
+    If interrupted after the notice was given, the node is killed at once, because a notice cannot be withdrawn.
+
+    Raises:
+        NotFound: There is no such node.
+        Conflict: No local cluster runs, or the node is not alive.
+        RayUnavailable: The notice could not be given.
+    """
     node = _find(settings, name)
     deadline = preemption.announce(LocalHead(settings.home), node, notice_ns) if notice_ns else None
     try:
@@ -104,7 +117,7 @@ def preempt(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str
 
 
 def _find(settings: Settings, name: str) -> KeptNode:
-    """By its name, or by the beginning of its id."""
+    """Find a node by its name or by the beginning of its id."""
     kept = ClusterFile(settings.home).read()
     if kept is None:
         raise Conflict(

@@ -1,18 +1,20 @@
-"""Printed bytes as text that can be shown anywhere: as a terminal would show it, without what could steer one."""
+"""Convert printed bytes to text that is safe to show: as a terminal would show it, without control sequences."""
 
 import re
 
 _ESCAPES = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -/]*[0-~])"
 )
-# What is left of C0 and C1, and what turns the direction of text, which makes it read as what it is not.
+# The other control characters of C0 and C1, and those that change the direction of text, which can make it look like other text.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 UTF8_BYTES = 4
 
 
 def readable(data: bytes) -> str:
-    """Colours and movements of the cursor are left out, a line that was written over is as it was last, other control characters
-    are made visible.
+    """Return printed bytes as a terminal would show them.
+
+    Colours and cursor movements are removed. Of a line that was overwritten, the last version is shown. Other control
+    characters are made visible.
 
     >>> readable(b"".join([bytes([27]), b"[31mred ", bytes([13]), b"10%", bytes([7])]))
     '10%␇'
@@ -28,14 +30,15 @@ def _picture(control: str) -> str:
 
 
 def masked(data: bytes, secrets: list[str]) -> bytes:
-    """As long as it was."""
+    """Replace secrets by asterisks, keeping the length in bytes."""
     for secret in secrets:
         data = data.replace(secret.encode(), b"*" * len(secret.encode()))
     return data
 
 
 def whole_end(data: bytes) -> int:
-    """Up to where these bytes are whole characters: one that is still being written is left for later."""
+    """Return up to where the bytes are complete UTF-8 characters. An incomplete last character may still be being
+    written."""
     for back in range(1, min(UTF8_BYTES, len(data) + 1)):
         byte = data[-back]
         if byte >= 0xC0:  # begins a character of more than one byte
@@ -47,7 +50,7 @@ def whole_end(data: bytes) -> int:
 
 
 def whole_begin(data: bytes) -> bytes:
-    """Without the rest of a character that was cut."""
+    """Remove the rest of a cut UTF-8 character from the beginning."""
     begin = 0
     while begin < min(UTF8_BYTES - 1, len(data)) and 0x80 <= data[begin] < 0xC0:
         begin += 1

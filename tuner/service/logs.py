@@ -1,4 +1,4 @@
-"""What a trial's own code printed, attempt by attempt."""
+"""The log of a trial: what its own code printed, by attempt."""
 
 from dataclasses import dataclass, replace
 
@@ -12,30 +12,39 @@ from tuner.service.log_text import masked, readable, whole_begin, whole_end
 from tuner.service.wiring import Service
 from tuner.store import answers, evidence, jobs
 
-SECRET_MIN = 6  # what is shorter is in every other word
+SECRET_MIN = 6  # shorter secrets are not masked, because they occur inside ordinary words
 
 
 @dataclass(frozen=True, slots=True)
 class LogView:
-    """`attempts` have a log. Of `total` bytes `left_out` are not in the text; a reader goes on with what comes after `until`.
-    `complete`: all that it printed was kept, up to its end. `ended` alone: it was lost, and what it printed last may be, too."""
+    """A part of the log of one attempt."""
 
     job: str
     trial: str
     attempt: int
-    attempts: list[int]
+    attempts: list[int]  #: Attempts that have a log.
     at: Instant
-    complete: bool
+    complete: bool  #: Whether everything it printed was kept, up to its end.
+    #: Whether the attempt has ended. If it ended and is not complete, its last output may be lost.
     ended: bool
-    total: int
-    left_out: int
-    until: int
+    total: int  #: Bytes that it printed.
+    left_out: int  #: Bytes that are not in the text.
+    until: int  #: A reader continues after this byte.
     text: str
 
 
 def log(service: Service, job: str, trial: str, attempt: int | None, *, tail: int, after: int = 0) -> LogView:
-    """The last `tail` bytes of what an attempt printed behind its first `after` bytes; of the newest attempt that has a log, where
-    none is named. Raises NotFound, and Unavailable where the storage does not answer."""
+    """Return the last part of what an attempt printed.
+
+    Args:
+        attempt: None for the newest attempt that has a log.
+        tail: Most bytes to return.
+        after: Bytes from the beginning to skip.
+
+    Raises:
+        NotFound: There is no such job, trial or attempt, or the attempt printed nothing.
+        Unavailable: The storage does not answer.
+    """
     begun = _attempts(service, job, trial)
     logs = TrialLogs(service.settings.storage, service.project, job, trial)
     try:
@@ -46,7 +55,7 @@ def log(service: Service, job: str, trial: str, attempt: int | None, *, tail: in
         printed = logs.read(chosen) if chosen in kept else None
     except (NotFound, Unavailable):
         raise
-    except Exception as error:  # each kind of storage has errors of its own
+    except Exception as error:  # every storage backend raises its own error types
         raise Unavailable(f"the log cannot be read: {explained(error)}") from error
     ended = begun[chosen].ended_at is not None
     if printed is None:
@@ -102,7 +111,7 @@ def _view(
 
 
 def _hidden(printed: Printed, secrets: list[str]) -> Printed:
-    """Where nothing lies between head and tail, one may begin in the head and end in the tail."""
+    """Return the log with secrets masked. If nothing is missing between head and tail, a secret may span both."""
     cut = len(printed.head)
     if cut + len(printed.tail) == printed.total:
         whole = masked(printed.head + printed.tail, secrets)
@@ -111,7 +120,7 @@ def _hidden(printed: Printed, secrets: list[str]) -> Printed:
 
 
 def _secrets(service: Service) -> list[str]:
-    """Of this service. Workers have none of them; user code may have looked for them."""
+    """Return the service's secrets. Workers are not given them, but user code may have looked for them."""
     password = service.database.url.password
     return [service.settings.api_key(), *([str(password)] if password else [])]
 

@@ -21,7 +21,9 @@ from tuner.tuning.rungs import ladder
 TRIALS = 200  # best trials that the forecast learns from
 ASKED = 20  # best unfinished trials among them that are forecast
 SHOWN = 3
-RENEW_AT = 1.05  # growth in events after which a forecast is renewed; a running job's is not renewed at each report
+RENEW_AT = (
+    1.05  # growth in events after which a forecast is renewed; a running job's is not renewed at each report
+)
 KEPT = 200  # jobs whose forecasts are cached
 TOO_FEW = (
     "too early to tell: fewer than three trials have gone on past the step where the best of the others wait"

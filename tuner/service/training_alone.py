@@ -80,7 +80,8 @@ def train(
     Raises:
         Invalid: The entry cannot be trained.
     """
-    from tuner.engine.worker import child, tune_compat  # imported late: PyTorch must see what `prepare` has set
+    # Imported late, because PyTorch must see what `prepare` has set.
+    from tuner.engine.worker import child, tune_compat
 
     target = _loaded(entry)
     with TemporaryDirectory(prefix="tuner-train-") as scratch:
