@@ -1,4 +1,4 @@
-"""Projects, users and members: made, listed, changed. Each answer is what is recorded after it."""
+"""Create, list and change projects, users and members. Each function returns what is recorded afterwards."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -14,7 +14,7 @@ from tuner.store.access import UserRow as UserRow
 
 
 def projects(service: Service, *, after: str, limit: int) -> Sequence[ProjectRow]:
-    """All of them for the operator; for others, their own."""
+    """Return a page of projects: all of them for the operator, otherwise only the user's own."""
     with service.database.read() as db:
         if service.actor.is_operator:
             return access.page_of_projects(db, after=after, limit=limit)
@@ -22,7 +22,7 @@ def projects(service: Service, *, after: str, limit: int) -> Sequence[ProjectRow
 
 
 def project(service: Service, name: str) -> ProjectRow:
-    """Raises NotFound, too for a project of others."""
+    """Return a project. Raise NotFound if there is none, or if the user is not a member of it."""
     if not service.actor.is_operator and name != service.project:
         raise NotFound(f"there is no project {name!r}")
     with service.database.read() as db:
@@ -30,7 +30,7 @@ def project(service: Service, name: str) -> ProjectRow:
 
 
 def add_project(service: Service, name: str) -> ProjectRow:
-    """Raises Invalid, or Conflict where there is one of that name."""
+    """Create a project. Raise Invalid for a wrong name, or Conflict if the project exists."""
     if (fault := project_fault(name)) is not None:
         raise Invalid(fault)
     with service.database.write("project.add") as db:
@@ -40,13 +40,14 @@ def add_project(service: Service, name: str) -> ProjectRow:
 
 
 def users(service: Service, *, after: str, limit: int) -> Sequence[UserRow]:
-    """Of all projects."""
+    """Return a page of the users of all projects."""
     with service.database.read() as db:
         return access.page_of_users(db, after=after, limit=limit)
 
 
 def disable_user(service: Service, name: str, *, disabled: bool) -> UserRow:
-    """All keys of a user that is disabled are refused, until the user is not any more. Raises NotFound."""
+    """Disable a user, so that all of the user's keys are refused, or enable the user again. Raise NotFound if there is
+    no such user."""
     with service.database.write("user.change") as db:
         before = access.user(db, name)
         access.set_disabled(db, name, service.now() if disabled else None)
@@ -58,13 +59,17 @@ def disable_user(service: Service, name: str, *, disabled: bool) -> UserRow:
 
 
 def members(service: Service, *, after: str, limit: int) -> Sequence[MemberRow]:
-    """Of the project."""
+    """Return a page of the project's members."""
     with service.database.read() as db:
         return access.page_of_members(db, service.project, after=after, limit=limit)
 
 
 def put_member(service: Service, name: str, role: str) -> tuple[MemberRow, bool]:
-    """The member, and whether it is new. Whoever loses a role loses it at once. Raises Invalid."""
+    """Give a user a role in the project. Return the member and whether it is new. A change takes effect at once.
+
+    Raises:
+        Invalid: The name or the role is wrong.
+    """
     faults = [fault for fault in (user_fault(name), role_fault(role)) if fault is not None]
     if faults:
         raise Invalid(*faults)
@@ -78,7 +83,7 @@ def put_member(service: Service, name: str, role: str) -> tuple[MemberRow, bool]
 
 
 def remove_member(service: Service, name: str) -> None:
-    """With all keys of theirs in the project. Raises NotFound."""
+    """Remove a member and revoke all of the member's keys in the project. Raise NotFound if there is no such member."""
     with service.database.write("member.remove") as db:
         before = access.member(db, service.project, name, alone=True)
         access.remove_member(db, service.project, name, service.now())

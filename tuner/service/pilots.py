@@ -1,4 +1,4 @@
-"""Pilots: run once for a trainable's code, space and resources, and read by every plan after."""
+"""Pilots: small jobs that run once for a trainable's code, search space and resources, and that every later plan uses."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,8 +16,8 @@ from tuner.store import jobs
 from tuner.store.jobs import JobRow
 
 AT = "/planning/pilot"
-LOOKED_AT = 20
-UNKNOWN_CODE = "unknown"  # of a trainable that is not plainly a file: its pilot is never taken for another's
+LOOKED_AT = 20  # newest pilots that are looked at
+UNKNOWN_CODE = "unknown"  # code that is not in a plain file; a pilot of it is never reused
 
 
 def start(
@@ -28,7 +28,12 @@ def start(
     body: Mapping[str, Any],
     idempotency_key: str | None = None,
 ) -> tuple[JobView, bool]:
-    """The pilot of this job, and whether it is new: one that runs, or that has told something, is not run again. Raises Invalid."""
+    """Start the pilot of a job. Return it and whether it is new. A pilot that is under way or has reports is not run
+    again.
+
+    Raises:
+        Invalid: The job or the pilot's limits are wrong.
+    """
     faults = [
         *spec.faults(),
         *(Fault(AT + fault.pointer, fault.detail) for fault in limits.faults(spec)),
@@ -47,7 +52,7 @@ def start(
 
 
 def of_job(service: Service, spec: JobSpec) -> JobView | None:
-    """The newest pilot that holds for this job and is under way, or has ended with reports."""
+    """Return the newest pilot of this job that is under way or has ended with reports, or None."""
     code = code_of(spec, import_path())
     if code is None:
         return None

@@ -1,4 +1,5 @@
-"""Modules that a start does without, and for which the first request that needs them should not wait."""
+"""Import modules in advance that a starting service does not need, so that the first request that needs them does not
+wait."""
 
 from importlib import import_module
 

@@ -1,7 +1,7 @@
-"""What a project may spend and have at once, as who runs the service sets it and all of the project see it.
+"""Quotas: what a project may spend and run at once. The operator sets them, and all members of the project can see them.
 
-Its dollars and GPU-hours are a budget above all of the project's jobs, and as hard as one: each hold counts in it. Jobs beyond what may be
-at work wait in line.
+The limit in dollars and GPU-hours is a shared budget over all jobs of the project, so every hold counts against it.
+Jobs beyond the number that may run at once wait in the queue.
 """
 
 from dataclasses import dataclass, replace
@@ -18,13 +18,12 @@ from tuner.store.database import Connection
 
 @dataclass(frozen=True)
 class QuotaView:
-    """`budget` and how it stands are None where neither dollars nor GPU-hours are limited. `at_work`: of each job at work, how many
-    trials it may run at once."""
+    """The quota of a project and what is used of it."""
 
     quota: Quota
-    budget: AboveBudget | None
-    standing: Standing | None
-    at_work: list[int]
+    budget: AboveBudget | None  #: None if neither dollars nor GPU-hours are limited.
+    standing: Standing | None  #: The budget's present period.
+    at_work: list[int]  #: For each job at work, the number of trials that it may run at once.
 
 
 def show(service: Service) -> QuotaView:
@@ -33,8 +32,15 @@ def show(service: Service) -> QuotaView:
 
 
 def put(service: Service, quota: Quota, money: AboveBudget | None) -> QuotaView:
-    """All of it in the place of what was before; `money` None: no limit of dollars and GPU-hours. What runs goes on. Raises
-    Invalid, or Conflict where the project has spent or holds more already."""
+    """Replace the quota of the project. Running jobs continue.
+
+    Args:
+        money: The limit in dollars and GPU-hours; None for no limit.
+
+    Raises:
+        Invalid: A value is wrong.
+        Conflict: The project has spent or holds more already.
+    """
     faults = [*quota.faults(), *(() if money is None else money.faults())]
     if faults:
         raise Invalid(*faults)

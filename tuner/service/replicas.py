@@ -1,4 +1,4 @@
-"""Who acts among the services of one database, and what the drivers of running jobs run: what an operator asks before an upgrade."""
+"""Which service leads, and which versions the drivers of running jobs have. Operators check both before an upgrade."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """`term` is the newest, `lasts` whether somebody leads by it; `drivers` are those of jobs under way."""
+    """The services and drivers of one database."""
 
-    term: Term | None
-    lasts: bool
-    drivers: tuple[Launch, ...]
+    term: Term | None  #: The newest term; None if no service has led yet.
+    lasts: bool  #: Whether a service leads by that term.
+    drivers: tuple[Launch, ...]  #: The drivers of running jobs.
 
 
 def standing(db: Connection, now: Instant) -> Standing:
@@ -31,7 +31,7 @@ def standing(db: Connection, now: Instant) -> Standing:
 
 
 def is_led(service: Service) -> bool:
-    """Whether some service leads. Raises Unavailable."""
+    """Return whether any service leads. Raise Unavailable if the database does not answer."""
     with service.database.read() as db:
         return standing(db, service.now()).lasts
 
@@ -47,7 +47,7 @@ def said_of_leader(found: Standing) -> str:
 
 
 def said_of_drivers(found: Standing) -> str:
-    """Those that run another version than this one, whose jobs go on all the same, are named."""
+    """Return a text about the drivers. It names those of another version, whose jobs continue nevertheless."""
     others = [one for one in found.drivers if not _is_ours(one)]
     total = f"{len(found.drivers)} at work"
     if not others:

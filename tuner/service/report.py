@@ -1,4 +1,4 @@
-"""What the money bought: a job's best by what was spent, and what other ways to search would have spent for it."""
+"""Report on what a job's money bought: its best result by spend, and what other ways to search would have spent for it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,29 +21,30 @@ OBLIVIOUS = ("random", "grid", "qmc")
 
 @dataclass(frozen=True)
 class ReportView:
-    """`trials` counts those that reported the metric."""
+    """The report on a job."""
 
     job: JobRow
     spent: Money
     best: Reached | None
     curve: Sequence[Improvement]
-    trials: int
+    trials: int  #: Number of trials that reported the metric.
     estimates: Sequence[Estimate]
 
     @property
     def best_spent(self) -> Money | None:
-        """What had been spent when the best was first reported."""
+        """Return what had been spent when the best result was first reported."""
         return self.curve[-1].spent if self.curve else None
 
     def saved(self, estimate: Estimate) -> Money | None:
-        """Against that estimate; less than nothing where the other way would have been cheaper."""
+        """Return the saving compared with that estimate, negative if the other way would have been cheaper; None if
+        either is not known."""
         if estimate.usd is None or self.best_spent is None:
             return None
         return estimate.usd - self.best_spent
 
 
 def report(service: Service, job: str) -> ReportView:
-    """Raises NotFound."""
+    """Return the report on a job. Raises NotFound."""
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
         objective = row.spec.objective

@@ -1,4 +1,4 @@
-"""What can be asked of the simulator."""
+"""Requests to the simulator."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ SCHEDULERS: tuple[SchedulerName, ...] = get_args(SchedulerName)
 SAMPLERS: tuple[SamplerName, ...] = get_args(SamplerName)
 MARKETS: tuple[Market, ...] = get_args(Market)
 RATES = ("crash_rate", "loss_rate", "repeat_rate", "restart_rate", "clock_jump_rate")
-# By field, the name that people know it by.
+# Fields that are only valid with spot machines, with the names that users see.
 OF_SPOT = {
     "trace_id": "trace_id",
     "market": "market",
@@ -29,44 +29,41 @@ OF_SPOT = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`*_rate`: chances per message of a worker, of which there is about one a step. `trials` and `wall_clock_ns` limit the job as
-    the budget does. `training_ns`: what a mean training takes, None: as in the table. `trace`: where every event and ledger
-    entry is written.
+    """A request to simulate a job over recorded learning curves.
 
-    `preemptions`: a CSV of availability, or the name of one that is shipped; what follows is of spot machines and None for what is
-    usual there. `notice_ns`: before a machine goes; `noticeless`: without. `spot_saving`: the part of the price on demand that spot
-    saves. `beside`: whether the same job is simulated under other conditions, too.
+    The `*_rate` fields are probabilities per message of a worker, which sends about one per step. Fields about spot
+    machines are valid only with `preemptions`, and None means their default.
     """
 
     table: Path
-    budget_trainings: float
+    budget_trainings: float  #: In mean trainings.
     workers: int = 4
     seed: int = 0
     scheduler: str = "auto"
     sampler: str = "auto"
     startup_steps: float = 1
-    preemptions: Path | None = None
+    preemptions: Path | None = None  #: A CSV of spot availability, or the name of a shipped one.
     trace_id: str | None = None
-    noticeless: bool = False
+    noticeless: bool = False  #: Whether machines are preempted without notice.
     crash_rate: float = 0
     loss_rate: float = 0
     repeat_rate: float = 0
     restart_rate: float = 0
     clock_jump_rate: float = 0
-    trace: Path | None = None
-    trials: int | None = None
-    wall_clock_ns: int | None = None
-    training_ns: int | None = None
+    trace: Path | None = None  #: File to which every event and ledger entry is written.
+    trials: int | None = None  #: Limits the job as in its budget.
+    wall_clock_ns: int | None = None  #: Limits the job as in its budget.
+    training_ns: int | None = None  #: Time of a mean training; None for that of the table.
     market: str | None = None
-    notice_ns: int | None = None
-    spot_saving: float | None = None
+    notice_ns: int | None = None  #: Time from the notice to the preemption.
+    spot_saving: float | None = None  #: Fraction of the on-demand price that spot saves.
     spot_wait_ns: int | None = None
     save_ns: int | None = None
     every_ns: int | Literal["auto"] | None = None
-    beside: bool = False
+    beside: bool = False  #: Whether the same job is also simulated under other conditions.
 
     def faults(self) -> list[Fault]:
-        """Everything wrong with the request itself."""
+        """Return everything that is wrong with the request itself."""
         bounds = {**self._bounds(), **self._spot_bounds()}
         for name in RATES:
             bounds[f"/{name}"] = (0 <= getattr(self, name) <= 0.5, "must be between 0 and 0.5")

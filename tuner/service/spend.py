@@ -1,4 +1,4 @@
-"""Chargeback: who spent what, straight from the ledger."""
+"""Chargeback: spend by owner, trainable, market, day, job or tag, from the ledger."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,15 +20,16 @@ MAX_GROUPS = 5
 
 @dataclass(frozen=True)
 class SpendView:
-    """`since` and `until` as asked for: None is from the beginning, and until now. `cluster` is what its machines cost in that time,
-    whoever used them; None: nobody has looked yet, or who asks may not know."""
+    """The spend of a project, in groups."""
 
     group_by: tuple[str, ...]
-    since: Instant | None
-    until: Instant | None
+    since: Instant | None  #: As requested; None from the beginning.
+    until: Instant | None  #: As requested; None until now.
     timezone: str
     rows: list[SpendRow]
     total: SpendRow
+    #: Cost of the cluster's machines in that time, for all users. None if it was never measured or the user may
+    #: not see it.
     cluster: ClusterCost | None = None
 
 
@@ -40,7 +41,16 @@ def spend_of(
     until: str | None = None,
     timezone: str = "UTC",
 ) -> SpendView:
-    """The dearest group first, days in their order. Raises Invalid, naming what there is."""
+    """Return the spend by group: days in order, otherwise the most expensive group first.
+
+    Args:
+        group_by: Names from `GROUPS`, or `tag:KEY`.
+        since: Date in the time zone, or a time; None from the beginning.
+        until: Likewise, exclusive; None until now.
+
+    Raises:
+        Invalid: A value is wrong; the possible groups are named.
+    """
     first, last = between(since, until, timezone)
     keys = _keys(group_by)
     with service.database.read() as db:
@@ -56,12 +66,12 @@ def spend_of(
 
 
 def _sees_cluster(actor: Actor) -> bool:
-    """What the machines cost all projects together is the operator's."""
+    """Return whether the actor may see the cluster's cost. It is the cost for all projects, so only the operator may."""
     return actor.is_operator and actor.project == DEFAULT_PROJECT
 
 
 def between(since: str | None, until: str | None, timezone: str) -> tuple[Instant | None, Instant | None]:
-    """Dates of the time zone, or times. Raises Invalid."""
+    """Parse dates of the time zone, or times. Raise Invalid if one is wrong."""
     faults, where = [], calendar.zone("UTC")
     try:
         where = calendar.zone(timezone)

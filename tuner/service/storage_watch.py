@@ -1,4 +1,4 @@
-"""Whether the storage of checkpoints works, found out before a trial needs it."""
+"""Check the checkpoint storage regularly, so that a fault is found before a trial needs it."""
 
 import logging
 import os
@@ -11,11 +11,11 @@ from tuner.service.wiring import Service
 
 log = logging.getLogger("tuner.storage")
 
-EVERY_S = 120.0  # in object storage, some cents a month
+EVERY_S = 120.0  # costs a few cents a month in object storage
 
 
 class StorageWatch(threading.Thread):
-    """One thread, over for good after `stop()`; a storage that never answers does not keep the service from ending."""
+    """Check the storage in a thread. A storage that never answers does not keep the service from ending."""
 
     def __init__(self, service: Service) -> None:
         super().__init__(name="storage-watch", daemon=True)
@@ -32,7 +32,8 @@ class StorageWatch(threading.Thread):
         self._over.set()
 
     def look(self) -> None:
-        """Under a name of its own, since several services may share a storage."""
+        """Check the storage with a file whose name is unique to this process, because several services may share a
+        storage."""
         vitals = self._service.vitals
         try:
             Storage(self._service.settings.storage).probe(f"{socket.gethostname()}-{os.getpid()}")

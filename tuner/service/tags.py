@@ -1,4 +1,4 @@
-"""What tags may be."""
+"""Rules for tags of jobs and budgets."""
 
 from collections.abc import Mapping
 

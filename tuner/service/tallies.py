@@ -1,4 +1,4 @@
-"""Sums over a record that only grows: read once, and then what is new."""
+"""Sums over records that are only ever added. All are read once, later only the new ones."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -13,21 +13,21 @@ from tuner.store.database import Connection
 from tuner.store.totals import Posted
 
 ENTRIES_PAGE = 20_000
-# An entry becomes visible with its transaction, in PostgreSQL perhaps after one of a higher number: so many are added up anew.
+# Number of newest entries that are read again each time. In PostgreSQL an entry may become visible after one with a higher number.
 UNSETTLED = 5000
-# A job that ends may be written so by another machine's clock.
+# Tolerance for the clock of another machine that records the end of a job.
 CLOCKS_NS = 600 * NS
 
 
 class Ledger:
-    """Sums of entries, which are only ever added: those up to `_upto` are known, those behind it are read each time."""
+    """Sums of the ledger entries. Those up to `_upto` are kept; later ones are read each time."""
 
     def __init__(self) -> None:
         self._sums: Posted = {}
         self._upto = 0
 
     def read(self, service: Service) -> Posted:
-        """By pages: the first time of a process it reads all there are."""
+        """Return the sums of all entries. They are read in pages, because the first call of a process reads all of them."""
         with service.database.read() as db:
             newest = totals.newest_entry(db)
         while self._upto < newest - UNSETTLED:
@@ -43,7 +43,7 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What does not change of a job: the processors of a trial, and its rungs."""
+    """What never changes about a job: the CPUs of one trial, and its rungs."""
 
     cpus: Fraction
     rungs: tuple[int, ...]
@@ -55,8 +55,11 @@ def shape_of(db: Connection, job: str) -> Shape:
 
 
 class Tally:
-    """Trials, steps and ended attempts of all jobs, and promotions since the first reading. Jobs are counted as long as they are open
-    and once more when they have ended; all are counted anew where one goes on that had ended before it was known."""
+    """Counts of trials, steps and ended attempts of all jobs, and of promotions since the first reading.
+
+    A job is counted at each reading while it is open, and once more after it has ended. All jobs are counted again if
+    one continues that had ended before the first reading.
+    """
 
     def __init__(self) -> None:
         self._sum: Counts = Counter()
@@ -103,7 +106,10 @@ class Tally:
 
 
 def promotions(reached: Mapping[int, int], rungs: tuple[int, ...]) -> int:
-    """`reached`: how many trials came to each step. One that came beyond a rung was promoted there.
+    """Return the number of promotions. A trial that reached a step after a rung was promoted at that rung.
+
+    Args:
+        reached: Number of trials by the last step that they reached.
 
     >>> promotions({1: 6, 3: 2, 9: 1}, (1, 3))
     4

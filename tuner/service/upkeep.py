@@ -1,4 +1,4 @@
-"""What is done to a database before services use it."""
+"""Migrate a database before services use it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,14 +13,15 @@ from tuner.store.database import Database, knows_revision, older_revisions
 
 @dataclass(frozen=True, slots=True)
 class Migrated:
-    """The revisions of the database's schema, before and after; `before` is None of a database that was empty."""
+    """A migration of the database schema."""
 
-    before: str | None
-    after: str | None
+    before: str | None  #: Revision before it; None if the database was empty.
+    after: str | None  #: Revision after it.
 
 
 def migrate(settings: Settings) -> Migrated:
-    """As a service does when it starts. Raises Unavailable where the database does not answer, or is newer than this code."""
+    """Bring the database up to date, as a starting service does. Raise Unavailable if it does not answer or is newer
+    than this code."""
     if not settings.database_url_file:
         settings.make_home()
     database = Database(settings.database_url, failpoint=settings.failpoint)
@@ -33,8 +34,13 @@ def migrate(settings: Settings) -> Migrated:
 
 
 def downgrade(settings: Settings, to: str, *, now: Callable[[], Instant] = system_now) -> Migrated:
-    """For an older version of tuner. Raises Invalid for a revision that is none before the present one, Conflict while a service works
-    on the database, and Unavailable where it does not answer, is newer than this code, or is in use."""
+    """Take the database back to an older revision, for an older version of tuner.
+
+    Raises:
+        Invalid: There is no such older revision.
+        Conflict: A service works on the database.
+        Unavailable: The database does not answer, is newer than this code, or is in use.
+    """
     database = Database(settings.database_url, failpoint=settings.failpoint)
     try:
         before = database.revision()

@@ -1,4 +1,4 @@
-"""What this process has done since it began, and when its threads last came round: counted where it happens, told at `/metrics`."""
+"""Counters of this process and the times of the last passes of its threads, for `/metrics`."""
 
 import threading
 from collections.abc import Callable
@@ -22,17 +22,17 @@ Counted = Literal[
 
 @dataclass
 class Vitals:
-    """Thread-safe. `controller_at` and `keeper_at`: the end of the last pass as the leader that went well (None: none yet). `leads`:
-    whether this service is the one that acts. `violations` are the
-    accounts that their last check found wrong, `checked_at` is when a round of all accounts was last done. `storage` is whether the checkpoint storage answered last (None: it was not asked yet).
-    `several_projects`: that there were, when somebody last looked."""
+    """State of this process. Thread-safe."""
 
+    #: End of the last successful pass of the controller as leader; None if there was none yet.
     controller_at: Instant | None = None
-    keeper_at: Instant | None = None
-    checked_at: Instant | None = None
+    keeper_at: Instant | None = None  #: The same for the keeper.
+    checked_at: Instant | None = None  #: End of the last round of the ledger's audit.
+    #: Whether the checkpoint storage worked at the last check; None if it was not checked yet.
     storage: bool | None = None
-    several_projects: bool = False
-    leads: Callable[[], bool] | None = None
+    several_projects: bool = False  #: Whether there were several projects at the last check.
+    leads: Callable[[], bool] | None = None  #: Returns whether this service leads.
+    #: Accounts that the last check found wrong, with their faults.
     violations: dict[str, str] = field(default_factory=dict)
     _counts: dict[Counted, int] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)

@@ -1,4 +1,4 @@
-"""Which jobs a new job may learn from."""
+"""Check the jobs that a new job may learn from."""
 
 from tuner.domain.errors import Fault, NotFound
 from tuner.domain.job import JobSpec
@@ -13,7 +13,8 @@ MAX_JOBS = 50
 
 
 def warm_start_faults(service: Service, spec: JobSpec) -> list[Fault]:
-    """Each named job must be there, have tuned the same trainable for the same metric, and share a parameter."""
+    """Return the faults of the named jobs. Each must exist, have tuned the same trainable for the same metric, and share
+    a parameter."""
     names = spec.warm_start_jobs
     if len(names) > MAX_JOBS:
         return [Fault("/warm_start/jobs", f"name at most {MAX_JOBS} jobs")]
@@ -53,7 +54,7 @@ def _mismatch(name: str, source: JobSpec, spec: JobSpec) -> str | None:
 
 
 def _why_no_checkpoints(service: Service, name: str, spec: JobSpec) -> str | None:
-    """Only what would have become of a trial here, too, is gone on with."""
+    """Return why trials of that job cannot be continued, or None. They can be if they would have become the same here."""
     with service.database.read() as db:
         row, has_run = jobs.get(db, name, service.project), jobs.has_attempts(db, name)
     rest = "or leave out checkpoints, and only learn from its results"

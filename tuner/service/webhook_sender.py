@@ -1,4 +1,4 @@
-"""Sends webhooks, several at a time, so that one that hangs delays no other project and nothing else."""
+"""Send webhooks, several at a time, so that a receiver that hangs delays no other project."""
 
 import logging
 import threading
@@ -23,7 +23,7 @@ GIVE_UP_NS = 24 * 3600 * NS
 
 
 class WebhookSender:
-    """Sends the deliveries that are due. Each is claimed first, so that no other service sends it at the same time."""
+    """Send the deliveries that are due. Each is claimed first, so that no other service sends it at the same time."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -31,7 +31,8 @@ class WebhookSender:
         self._sending: Counter[str] = Counter()  # requests under way, by project
 
     def send_due(self, term: Term) -> None:
-        """Start to send what is due, and return at once. A project with its number of requests under way waits for one to end.
+        """Start to send the due deliveries and return at once. A project with `AT_ONCE_PER_PROJECT` requests under way
+        waits for one to end.
 
         Raises:
             Unavailable: The database does not answer.
@@ -76,7 +77,9 @@ class WebhookSender:
     def _send(self, term: Term, one: Delivery, secret: str, now: Instant, last: bool) -> None:
         try:
             self._send_and_note(term, one, secret, now, last=last)
-        except TunerError as error:  # another service leads, or the database is away: the next try tells
+        except (
+            TunerError
+        ) as error:  # another service leads, or the database does not answer: it is sent again later
             log.warning("what became of the webhook %s was not noted: %s", one.id, error.detail)
         except Exception:
             log.exception("the webhook %s could not be sent", one.id)

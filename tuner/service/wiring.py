@@ -1,4 +1,4 @@
-"""Settings become everything that is built: the one place where the parts are put together."""
+"""Build a service from its settings. This is the one place where the parts are put together."""
 
 import time
 from collections.abc import Callable
@@ -28,7 +28,10 @@ def system_now() -> Instant:
 
 @dataclass(frozen=True)
 class Service:
-    """What use cases work with, on behalf of whom, in which project: in that of the operator, and nobody's, where no request is."""
+    """Everything that a use case needs, with the actor of the request and the project it is in.
+
+    Without a request, the actor is `BACKGROUND` and the project is the default one.
+    """
 
     settings: Settings
     database: Database
@@ -40,11 +43,11 @@ class Service:
     actor: Actor = BACKGROUND
 
     def within(self, actor: Actor) -> Self:
-        """The same service, with the same parts, on behalf of who asks and in the project of theirs."""
+        """Return the service with the same parts for another actor, in the actor's project."""
         return self._but(project=actor.project, actor=actor)
 
     def of(self, project: str) -> Self:
-        """The same service in another project, where nobody asks."""
+        """Return the service with the same parts in another project, for work without a request."""
         return self if project == self.project else self._but(project=project)
 
     def _but(self, **changes: Any) -> Self:
@@ -54,15 +57,19 @@ class Service:
 
     @cached_property
     def leading(self) -> Leading:
-        """This service's part in which of several acts."""
+        """Return this service's part in the election of the leader."""
         found = Leading(self.database, self.now)
         self.vitals.leads = found.is_leading
         return found
 
 
 def build(settings: Settings) -> Service:
-    """The service over a database that is brought up to date. Raises Unavailable where the database does not answer, and
-    ValueError for a storage that there is not."""
+    """Build the service and bring its database up to date.
+
+    Raises:
+        Unavailable: The database does not answer.
+        ValueError: The storage cannot be used.
+    """
     settings.make_home()
     try:
         Storage(settings.storage)
@@ -79,10 +86,14 @@ def build(settings: Settings) -> Service:
 
 
 def keep_url(path: Path, url: str) -> None:
-    """For drivers, which may look for it at any moment, and beside other services of the same home."""
+    """Write the database URL to the file that drivers read.
+
+    A file with the same URL stays untouched, because a driver may read it at any moment. Another service of the same
+    home may write it first.
+    """
     with suppress(FileNotFoundError):
         if path.read_text() == url:
             return
         path.unlink()
-    with suppress(FileExistsError):  # by another service, of the same settings
+    with suppress(FileExistsError):  # another service with the same settings was faster
         write_private(path, url)
