@@ -136,8 +136,7 @@ def refuse_without_room(db: Connection, service: Service, tags: Mapping[str, str
 def without_room(
     db: Connection, service: Service, tags: Mapping[str, str], rate: Rate
 ) -> tuple[AboveBudget, Standing] | None:
-    """Return the first shared budget of a job with these tags that does not allow a second of a trial, or None if each
-    does."""
+    """Return the first shared budget of a job with these tags that does not allow a second of a trial, or None if each does."""
     budgets = [one.budget for one in above.kept(db, service.project)]
     for budget in applying(budgets, tags):
         now = above.standing(db, service.project, budget, service.now())

@@ -1,5 +1,7 @@
-"""Authenticate keys and check what they permit. Keys are looked up for each request, so that revoking one takes effect
-at once."""
+"""Authenticate keys and check what they permit.
+
+Keys are looked up for each request, so that revoking one takes effect at once.
+"""
 
 import hmac
 
@@ -23,8 +25,10 @@ def is_operators(given: str, own: str) -> bool:
 
 
 def operator(service: Service, project: str | None) -> Actor:
-    """Return the actor for the service's own key, in the project that the request names. Raise NotFound if there is no
-    such project."""
+    """Return the actor for the service's own key, in the project that the request names.
+
+    Raise NotFound if there is no such project.
+    """
     if project is not None and project != DEFAULT_PROJECT:
         with service.database.read() as db:
             access.project(db, project)
@@ -62,8 +66,10 @@ def still(service: Service, actor: Actor) -> bool:
 
 
 def known(service: Service, key: str) -> Actor:
-    """Return the actor for the id of a key that was authenticated before. Raise Unauthorized if the key is not valid any
-    more."""
+    """Return the actor for the id of a key that was authenticated before.
+
+    Raise Unauthorized if the key is not valid any more.
+    """
     with service.database.read() as db:
         bearer = access.bearer(db, key)
     if bearer is None:

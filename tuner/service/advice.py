@@ -158,8 +158,10 @@ def _price(service: Service, row: JobRow, market: ListedMarket) -> tuple[Price |
 
 
 def _is_priced(settings: Settings, kind: str) -> bool:
-    """Return whether such machines are known to have a spot market. Other machines only have a price by size, even for
-    spot."""
+    """Return whether such machines are known to have a spot market.
+
+    Other machines only have a price by size, even for spot.
+    """
     return settings.node_price(kind, "spot") is not None or bool(catalogue(settings).find(instance_type=kind))
 
 

@@ -255,8 +255,10 @@ def _on_demand(service: Service, db: Connection, row: JobRow) -> Money | None:
 
 
 def _price_on_demand(service: Service, row: JobRow) -> Price | None:
-    """Return the on-demand price of one trial when the job was admitted: the lowest that it was offered, or if it was
-    offered none, that of its instance type."""
+    """Return the on-demand price of one trial when the job was admitted.
+
+    It is the lowest that the job was offered. If it was offered none on demand, it is the price of its instance type.
+    """
     size = row.spec.resources
     offered = [o.rate(cpus=size.cpus, gpus=size.gpus).price for o in row.offers if o.market == "on_demand"]
     if offered:

@@ -1,5 +1,4 @@
-"""Audit of the ledger in the background: the sum of each account is compared with its entries, some accounts at a time,
-in rounds."""
+"""Audit of the ledger in the background: the sum of each account is compared with its entries, some accounts at a time, in rounds."""
 
 import logging
 
@@ -9,14 +8,16 @@ from tuner.store import above, ledger
 
 log = logging.getLogger("tuner.audit")
 
-AT_ONCE, TOGETHER = 50, 10
+AT_ONCE, TOGETHER = 50, 10  # accounts per call, and per transaction
 ROUND_NS = 60 * 10**9
 BUDGET = "budget "
 
 
 class Audit:
-    """Audit accounts. To be used by one thread. A fault stays in the service's vitals until a later check finds it
-    corrected."""
+    """Audit accounts.
+
+    To be used by one thread. A fault stays in the service's vitals until a later check finds it corrected.
+    """
 
     def __init__(self, service: Service) -> None:
         self._service = service

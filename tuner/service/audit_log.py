@@ -1,5 +1,7 @@
-"""Audit log of changes by request. An entry is written in the transaction of its change, so that neither exists without
-the other."""
+"""Audit log of changes by request.
+
+An entry is written in the transaction of its change, so that neither exists without the other.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -71,7 +73,10 @@ def of_budget(budget: Budget) -> dict[str, Any]:
 
 
 def of_above(budget: AboveBudget) -> dict[str, Any]:
-    """Return the facts of a shared budget. Of a webhook's URL only the host is recorded, because the rest may be secret."""
+    """Return the facts of a shared budget.
+
+    Of a webhook's URL only the host is recorded, because the rest may be secret.
+    """
     return {
         "usd": None if budget.usd is None else budget.usd.usd,
         "gpu_hours": _hours(budget.gpu_ms),

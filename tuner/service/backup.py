@@ -88,7 +88,10 @@ def told(file: Path, about: About) -> BackedUp:
 
 @contextmanager
 def _beside(file: Path) -> Iterator[Path]:
-    """Create a temporary folder next to the file, on the same disk. Raise BadFile if that or a write into it fails."""
+    """Create a temporary folder next to the file, on the same disk.
+
+    Raise BadFile if that or a write into it fails.
+    """
     try:
         folder = Path(tempfile.mkdtemp(prefix=f".{file.name}.", dir=file.parent))
     except OSError as error:

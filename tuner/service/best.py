@@ -59,8 +59,10 @@ class BestView:
         return self.best.point.value
 
     def gain(self, point: Reached) -> float:
-        """Return how much better a point is than the best one. It is positive for a better point, also if the metric is
-        minimized."""
+        """Return how much better a point is than the best one.
+
+        It is positive for a better point, also if the metric is minimized.
+        """
         score = self.job.spec.objective.score
         assert point.value is not None
         return score(point.value) - score(self.value)
@@ -88,8 +90,9 @@ def best(
 def best_of_all(
     service: Service, trainable: str, metric: str, limits: Limits, asked: Asked = HERE
 ) -> BestView:
-    """Return the best configuration over all jobs that tuned this trainable for this metric. The newest job decides
-    which direction is better.
+    """Return the best configuration over all jobs that tuned this trainable for this metric.
+
+    The newest job decides which direction is better.
 
     Raises:
         NothingAffordable: No job tuned it, or no point is within the limits.
@@ -124,8 +127,10 @@ def _nearest(word: str, known: Sequence[str]) -> str:
 
 
 def pareto(service: Service, job: str, asked: Asked = HERE) -> tuple[list[Priced], Pricing | None]:
-    """Return the Pareto front of the job, cheapest first, and how its points were priced. Raise Invalid for an unknown
-    machine or market."""
+    """Return the Pareto front of the job, cheapest first, and how its points were priced.
+
+    Raise Invalid for an unknown machine or market.
+    """
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
         there = pricing(db, service, row, asked)

@@ -98,13 +98,18 @@ def prices(
 
 
 def data_rates(settings: Settings) -> tuple[DataRates, ...]:
-    """Return the prices of moving and storing data, by cloud. A price in the settings replaces that of every cloud."""
+    """Return the prices of moving and storing data, by cloud.
+
+    A price in the settings replaces that of every cloud.
+    """
     return tuple(_with_settings(rates, settings) for rates in _shipped_rates())
 
 
 def update(settings: Settings, file: Path) -> Catalogue:
-    """Replace the catalogue of this home with a file, which is checked completely first. Raise BadFile if it cannot be
-    used."""
+    """Replace the catalogue of this home with a file, which is checked completely first.
+
+    Raise BadFile if it cannot be used.
+    """
     _of_file(file)
     settings.make_home()
     draft = settings.prices_path.with_name(f".prices.{os.getpid()}.csv")

@@ -33,16 +33,20 @@ FIT_FRESH_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """The address of Ray's dashboard and the token that it requires. The token is sent to the dashboard only and never
-    shown."""
+    """The address of Ray's dashboard and the token that it requires.
+
+    The token is sent to the dashboard only and never shown.
+    """
 
     url: str
     token: str | None = field(repr=False)
 
 
 class Cluster(Protocol):
-    """A Ray cluster. Methods raise RayUnavailable if the cluster does not answer. They may be called from several
-    threads."""
+    """A Ray cluster.
+
+    Methods raise RayUnavailable if the cluster does not answer. They may be called from several threads.
+    """
 
     def ensure(self) -> None:
         """Start the service's own cluster and its watcher for preemption notices if they do not run."""
@@ -50,8 +54,10 @@ class Cluster(Protocol):
     def nodes(self) -> list[Node]: ...
 
     def check_fit(self) -> None:
-        """Raise RayUnfit, with what to do, if the cluster has another version of Ray or Python. No job is accepted or
-        launched then."""
+        """Raise RayUnfit, with what to do, if the cluster has another version of Ray or Python.
+
+        No job is accepted or launched then.
+        """
 
     def submit(
         self, submission_id: str, *, job: str, epoch: int, about: Mapping[str, str], code: str | None
@@ -112,8 +118,10 @@ class RayCluster:
         return found
 
     def check_fit(self) -> None:
-        """Check the version of an existing cluster, at most every `FIT_FRESH_S`. A local head always fits: it runs this
-        installation."""
+        """Check the version of an existing cluster, at most every `FIT_FRESH_S`.
+
+        A local head always fits: it runs this installation.
+        """
         looked_at, now = self._fit_at, time.monotonic()
         if self._head is not None or (looked_at is not None and now - looked_at < FIT_FRESH_S):
             return

@@ -55,8 +55,11 @@ class ClusterCost:
 
     @property
     def _is_known(self) -> bool:
-        """Return whether the cost is known. With no priced machines it is zero only if the period was observed and no
-        unpriced machine was running; otherwise it is unknown."""
+        """Return whether the cost is known.
+
+        With no priced machines it is zero only if the period was observed and no unpriced machine was running;
+        otherwise it is unknown.
+        """
         return bool(self.kinds) or (self.watched_ns > 0 and not self.unpriced_ns)
 
 
@@ -68,8 +71,10 @@ class ClusterMeter:
         self._again_at = Instant(0)
 
     def look(self) -> None:
-        """Add the time since the last measurement, which may be that of another service. Raise Unavailable if the
-        database does not answer."""
+        """Add the time since the last measurement, which may be that of another service.
+
+        Raise Unavailable if the database does not answer.
+        """
         service, now = self._service, self._service.now()
         if now < self._again_at <= now + AWAY_NS:
             return
@@ -93,6 +98,7 @@ class ClusterMeter:
                 self._add(db, workers, passed, now)
 
     def _add(self, db: Connection, workers: list[Node], passed_ns: int, now: Instant) -> None:
+        """Record that these nodes were alive for `passed_ns`, and which of them were idle."""
         project = self._service.project
         idle = {node.id for node in idle_of(workers, cluster_hours.busy(db))}
         found: dict[tuple[Kind, Price], tuple[int, int]] = {}

@@ -1,5 +1,7 @@
-"""Pause, resume, cancel or change a job. The request is recorded for the job's driver, or carried out at once if there
-is no driver."""
+"""Pause, resume, cancel or change a job.
+
+The request is recorded for the job's driver, or carried out at once if there is no driver.
+"""
 
 from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
@@ -166,6 +168,7 @@ def _meanwhile(row: JobRow) -> str:
 
 
 def _change_budget(db: Connection, row: JobRow, budget: Budget, now: Instant) -> None:
+    """Set the budget of a job. Raise Conflict if it is below what was used already, or Invalid if it is wrong."""
     if row.state in ("cancelled", "failed"):
         raise Conflict(f"a job that is {row.state} spends nothing any more")
     faults = [

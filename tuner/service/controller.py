@@ -34,8 +34,8 @@ from tuner.store.ledger import open_holds, settle
 log = logging.getLogger("tuner.controller")
 
 PASS_S = 0.25
-SILENT_NS = 4 * NS
-HUNG_NS = 90 * NS
+SILENT_NS = 4 * NS  # a driver without a heartbeat for this long is checked in every pass
+HUNG_NS = 90 * NS  # and stopped after this long
 # After the machine has slept or its clock was set, every driver seems silent until its next heartbeat. A driver is therefore
 # stopped only if it stays silent for this long while the controller watches it.
 WATCHED_NS = 10 * NS
@@ -85,8 +85,9 @@ class Controller(threading.Thread):
         self.join(timeout_s)
 
     def one_pass(self) -> None:
-        """Make one pass. A service that does not lead only makes sure that the cluster runs, so that it is ready to take
-        over.
+        """Make one pass.
+
+        A service that does not lead only makes sure that the cluster runs, so that it is ready to take over.
 
         Raises:
             Unavailable: The cluster or the database does not answer.
@@ -150,8 +151,10 @@ class Controller(threading.Thread):
             return quotas.of_projects(db)
 
     def _line(self, term: Term, due: Mapping[str, Launch], now: Instant) -> list[Waiting]:
-        """Return the waiting jobs that may be launched now, the next one first. Put off the launches of jobs whose
-        windows are closed."""
+        """Return the waiting jobs that may be launched now, the next one first.
+
+        Put off the launches of jobs whose windows are closed.
+        """
         self._windows = {name: window for name, window in self._windows.items() if name in due}
         if unread := [name for name in due if name not in self._windows]:
             with self._service.database.read() as db:
@@ -168,8 +171,10 @@ class Controller(threading.Thread):
             return [one for one in in_line(db, now) if one.job in due]
 
     def _under_way(self, names: Iterable[str]) -> list[JobRow]:
-        """Return the rows of these jobs. Each row is read once and kept, because what a job takes of the cluster never
-        changes."""
+        """Return the rows of these jobs.
+
+        Each row is read once and kept, because what a job takes of the cluster never changes.
+        """
         self._rows = {name: self._rows.get(name) or self._row(name) for name in names}
         return list(self._rows.values())
 
@@ -178,8 +183,10 @@ class Controller(threading.Thread):
             return jobs.get(db, job)
 
     def _submit(self, term: Term, launch: Launch, row: JobRow) -> None:
-        """Submit the driver of a launch, then record that. If the process dies in between, the next pass finds the
-        driver submitted."""
+        """Submit the driver of a launch, then record that.
+
+        If the process dies in between, the next pass finds the driver submitted.
+        """
         name, spot = row.spec.name, any(offer.market == "spot" for offer in row.offers)
         code = code_of(row.spec, import_path()) if spot else None
         try:
@@ -199,8 +206,10 @@ class Controller(threading.Thread):
     # Looking after drivers
 
     def _due(self, live: Iterable[Launch]) -> list[Launch]:
-        """Return the launches whose drivers to check in this pass, at most `ASK_AT_ONCE`: silent ones first, then the
-        least recently checked."""
+        """Return the launches whose drivers to check in this pass, at most `ASK_AT_ONCE`.
+
+        Silent drivers come first, then the least recently checked ones.
+        """
         now, submitted = time.monotonic(), {one.submission_id: one for one in live if one.state != "wanted"}
         self._asked_at = {name: self._asked_at.get(name, 0.0) for name in submitted}
         self._silent = {job: seen for job, seen in self._silent.items() if seen[0].submission_id in submitted}
@@ -214,6 +223,7 @@ class Controller(threading.Thread):
         return self._service.now() - max(launch.heartbeat_at or 0, launch.submitted_at or 0)
 
     def _look_after(self, term: Term, launch: Launch) -> None:
+        """Check one driver: order the next launch if it ended, or stop it if it hangs."""
         silent_ns = self._silent_ns(launch)
         self._asked_at[launch.submission_id] = time.monotonic()
         status = self._service.cluster.status(launch.submission_id)
@@ -235,8 +245,9 @@ class Controller(threading.Thread):
         return now - before[1] >= WATCHED_NS
 
     def _is_still_silent(self, term: Term, launch: Launch) -> bool:
-        """Return whether the launch is unchanged in the database. This service may itself have stood still since it read
-        the launch.
+        """Return whether the launch is unchanged in the database.
+
+        This service may itself have stood still since it read the launch.
 
         Raises:
             Fenced: Another service has become the leader.
@@ -245,8 +256,7 @@ class Controller(threading.Thread):
             return launches.get(db, launch.job) == launch
 
     def _on_dead(self, term: Term, launch: Launch, status: JobStatus) -> None:
-        """Order the next launch of a job whose driver ended without ending its launch, or fail the job after too many
-        quick deaths.
+        """Order the next launch of a job whose driver ended without ending its launch, or fail the job after too many quick deaths.
 
         A driver that ends as intended ends its launch too. A death is quick if the driver reported nothing and lived
         for less than `QUICK_NS`. The launch after the second quick death in a row is delayed by 1 s, and the delay
@@ -274,8 +284,10 @@ class Controller(threading.Thread):
         log.warning("the driver %s is dead (%s); the next one is launched", launch.submission_id, status)
 
     def _give_up(self, term: Term, launch: Launch, said: str) -> None:
-        """Settle the job's money and fail it. `QUICK_DEATHS_MAX` drivers in a row have died, each within an hour and
-        without a report."""
+        """Settle the job's money and fail it.
+
+        `QUICK_DEATHS_MAX` drivers in a row have died, each within an hour and without a report.
+        """
         with self._service.leading.write(term, "controller.give_up") as db:
             row = jobs.get(db, launch.job)
             close_books(db, row, Instant(launch.heartbeat_at or self._service.now()), self._service.now())

@@ -28,14 +28,18 @@ def _installed() -> bool:
 
 
 def optuna_link(settings: Settings, job: str) -> str | None:
-    """Return the link to the job's Optuna study, or None if there is no dashboard. The link contains the job's id, not
-    the study's number."""
+    """Return the link to the job's Optuna study, or None if there is no dashboard.
+
+    The link contains the job's id, not the study's number.
+    """
     return f"{OPTUNA}/jobs/{job}" if has_optuna_dashboard(settings) else None
 
 
 def ray_link(service: Service, launch: Launch | None) -> str | None:
-    """Return the page of a job's newest Ray Job, or Ray's list of jobs if none was submitted yet. Return None while
-    there is no cluster."""
+    """Return the page of a job's newest Ray Job, or Ray's list of jobs if none was submitted yet.
+
+    Return None while there is no cluster.
+    """
     if service.cluster.dashboard_door() is None:
         return None
     submission = None if launch is None else launch.newest_submission
@@ -43,12 +47,13 @@ def ray_link(service: Service, launch: Launch | None) -> str | None:
 
 
 def optuna_study(service: Service, dashboard: OptunaDashboard, job: str) -> int | None:
-    """Return the number of the job's study, or None if nothing of the job is mirrored yet. Errors of the storage are
-    passed through.
+    """Return the number of the job's study, or None if nothing of the job is mirrored yet.
+
+    Errors of the storage are passed through.
 
     Raises:
         NotFound: There is no such job in any project.
     """
     with service.database.read() as db:
-        row = jobs.get(db, job)  # the dashboard shows those of every project
+        row = jobs.get(db, job)  # of any project, because the dashboard shows the studies of all projects
     return dashboard.study(row.spec.name, row.id)

@@ -61,8 +61,10 @@ class Findings:
 
 
 def examine(settings: Settings) -> Findings:
-    """Check everything that can be checked without a job. The only change it makes is a file in the storage, which it
-    removes again."""
+    """Check everything that can be checked without a job.
+
+    The only change it makes is a file in the storage, which it removes again.
+    """
     parts = [
         of_key,
         of_home,
@@ -78,8 +80,10 @@ def examine(settings: Settings) -> Findings:
 
 
 def refuse_unfit(settings: Settings) -> None:
-    """Raise Unavailable, with what to do, if this service must not start. Call it after the database was brought up to
-    date."""
+    """Raise Unavailable, with what to do, if this service must not start.
+
+    Call it after the database was brought up to date.
+    """
     _refuse(settings, of_key, of_token, _of_storage_soon, of_node_types)
 
 
@@ -113,8 +117,7 @@ def _of_storage_soon(settings: Settings) -> list[Finding]:
 
 
 def fault_of_cluster(cluster: Cluster) -> str | None:
-    """Return why the cluster's version keeps jobs from being accepted, or None if it fits or the cluster does not
-    answer."""
+    """Return why the cluster's version keeps jobs from being accepted, or None if it fits or the cluster does not answer."""
     try:
         cluster.check_fit()
     except RayUnfit as error:
@@ -190,8 +193,10 @@ def is_loopback(host: str) -> bool:
 
 
 def of_token(settings: Settings, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Check that there is a token for a cluster that is operated by others. Without tokens, anybody who reaches Ray can
-    run any code."""
+    """Check that there is a token for a cluster that is operated by others.
+
+    Without tokens, anybody who reaches Ray can run any code.
+    """
     if not settings.ray_address:
         return
     if environ.get("RAY_AUTH_MODE") == "disabled":
@@ -236,8 +241,10 @@ def of_database(settings: Settings) -> Iterator[Finding]:
 
 
 def of_replicas(settings: Settings) -> Iterator[Finding]:
-    """Report which service leads and which versions the drivers run. Yield nothing if the database is not up to date or
-    not reachable."""
+    """Report which service leads and which versions the drivers run.
+
+    Yield nothing if the database is not up to date or not reachable.
+    """
     database = Database(settings.database_url)
     try:
         if database.revision() != newest_revision():

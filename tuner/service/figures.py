@@ -1,5 +1,7 @@
-"""Metrics over all jobs for the operators of the service. They are computed from the database and cached for a few
-seconds."""
+"""Metrics over all jobs for the operators of the service.
+
+They are computed from the database and cached for a few seconds.
+"""
 
 import threading
 from collections.abc import Mapping
@@ -142,8 +144,10 @@ def watched(running: list[Running], cpus: Mapping[str, Fraction], now: Instant) 
 
 
 def _budgets(db: Connection, now: Instant) -> tuple[Budget, ...]:
-    """Return the shared budgets of all projects that are closest to their limits, at most `BUDGETS_MAX`, so that the
-    number of metrics is bounded."""
+    """Return the shared budgets of all projects that are closest to their limits.
+
+    At most `BUDGETS_MAX` are returned, so that the number of metrics is bounded.
+    """
     found = [
         Budget(one.budget, above.standing(db, project, one.budget, now).account, project)
         for project in above.projects(db)
@@ -153,8 +157,10 @@ def _budgets(db: Connection, now: Instant) -> tuple[Budget, ...]:
 
 
 def spent(posted: Posted) -> dict[str, Cost]:
-    """Return the spend by market. Corrections are left out, because they only move cost between kinds; the spend
-    therefore never falls."""
+    """Return the spend by market.
+
+    Corrections are left out, because they only move cost between kinds; the spend therefore never falls.
+    """
     found: dict[str, Cost] = {}
     for (entry, _, market), cost in posted.items():
         if entry == "post":

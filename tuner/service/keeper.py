@@ -1,5 +1,7 @@
-"""Keeper of shared budgets, a background loop. It resumes jobs that waited for a budget, notes alerts and sends their
-webhooks, audits the ledger, and meters idle machines.
+"""Keeper of shared budgets, a background loop.
+
+It resumes jobs that waited for a budget, notes alerts and sends their webhooks, audits the ledger, and meters idle
+machines.
 
 The leader does all of this; other services only audit. Everything is derived from the database, so the process may be
 killed at any moment. The next leader repeats nothing, except that a webhook may be sent twice. Receivers can
@@ -84,6 +86,10 @@ class Keeper(threading.Thread):
             self._let_go_on_in(self._service.of(project), term)
 
     def _let_go_on_in(self, service: Service, term: Term) -> None:
+        """Resume the jobs of a project that wait for a budget which has room again.
+
+        Every condition is checked again in the transaction, because it may have changed since it was read.
+        """
         now = service.now()
         with service.database.read() as db:
             over = [wait for wait in budget_waits.over(db, service.project, now) if _rests(db, wait.job)]
@@ -103,8 +109,10 @@ class Keeper(threading.Thread):
     # Webhooks
 
     def _note_alerts(self, term: Term) -> None:
-        """Record a delivery for each alert whose share was reached. Periods that ended while no service ran are
-        included."""
+        """Record a delivery for each alert whose share was reached.
+
+        Periods that ended while no service ran are included.
+        """
         with self._service.database.read() as db:
             projects = above.projects(db)
         for project in projects:
@@ -121,12 +129,17 @@ class Keeper(threading.Thread):
 
 
 def _rests(db: Connection, job: str) -> bool:
-    """Return whether no launch of the job is wanted or under way. One may be wanted for the next opening of its window."""
+    """Return whether no launch of the job is wanted or under way.
+
+    One may be wanted for the next opening of its window.
+    """
     launch = launches.get(db, job)
     return launch is None or launch.state == "ended"
 
 
 def _passed(db: Connection, service: Service) -> list[Delivery]:
+    """Return a delivery for each alert of the project whose share was reached, in any period since its budget was last
+    changed."""
     found = []
     for one in above.kept(db, service.project):
         if not one.budget.alerts:
@@ -142,8 +155,10 @@ def _passed(db: Connection, service: Service) -> list[Delivery]:
 
 
 def _delivery(service: Service, one: Kept, standing: Standing, alert: Alert, share: int) -> Delivery:
-    """Return the delivery of an alert. Its id is derived from the alert, budget, limit and period, so that repeating it
-    creates no second one."""
+    """Return the delivery of an alert.
+
+    Its id is derived from the alert, budget, limit and period, so that repeating it creates no second one.
+    """
     name, now = one.budget.name, service.now()
     limit = one.budget.limit
     words = (service.project, name, one.created_at, standing.began_at, limit, alert.at_ppm, alert.url)

@@ -97,8 +97,10 @@ def rotate(service: Service, key: str, overlap_ns: int) -> KeyView:
 
 
 def revoke(service: Service, key: str) -> None:
-    """Revoke a key at once. Revoking it again changes nothing. Raise NotFound if there is no such key that the user may
-    change."""
+    """Revoke a key at once.
+
+    Revoking it again changes nothing. Raise NotFound if there is no such key that the user may change.
+    """
     with service.database.write("key.revoke") as db:
         row = access.key(db, service.project, key, user=_whose(service), alone=True)
         access.revoke_key(db, key, service.now())

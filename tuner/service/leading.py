@@ -27,7 +27,7 @@ LEASE_NS = 3 * NS
 RENEW_NS = NS
 # A leader that has not done its work for this long lets the others try: it may be the only one that cannot reach Ray.
 UNFIT_NS = 60 * NS
-REST_NS = 2 * LEASE_NS
+REST_NS = 2 * LEASE_NS  # how long it does not try to lead again
 
 
 class Leading:
@@ -91,6 +91,7 @@ class Leading:
                 log.info("this service leads no more")
 
     def _look(self, now: Instant) -> Term | None:
+        """Renew or begin a term in the database and return it, or None if this service does not lead."""
         term = self._term
         if (
             self._is_over or 0 < self._rests_until - now <= REST_NS
@@ -113,8 +114,10 @@ class Leading:
         return None
 
     def _is_taken(self, now: Instant) -> bool:
-        """Return whether a service leads. This reads without a write transaction, because services that wait check it
-        all the time."""
+        """Return whether a service leads.
+
+        This reads without a write transaction, because services that wait check it all the time.
+        """
         with self._database.read() as db:
             present = leadership.get(db, ROLE)
             return present is not None and present.lasts(leadership.clock(db, now))
@@ -130,7 +133,10 @@ class Leading:
 
 
 class Renewing(threading.Thread):
-    """Keep the term of a service, or wait for one, in a thread of its own. After `stop()` it cannot be started again."""
+    """Keep the term of a service, or wait for one, in a thread of its own.
+
+    After `stop()` it cannot be started again.
+    """
 
     def __init__(self, leading: Leading) -> None:
         super().__init__(name="leading", daemon=True)

@@ -52,9 +52,7 @@ def waits_of(
         and row.id in launched
         and launched[row.id].state == "wanted"
     ]
-    windows = {
-        row.spec.window for row in waiting
-    }  # many jobs share a window, and computing an opening takes time
+    windows = {row.spec.window for row in waiting}  # many jobs have the same window
     opens = {window: None if window is None else window.opening(now) for window in windows}
     openings = {row.id: _from(opens[row.spec.window], launched[row.id], now) for row in waiting}
     in_turn = [row for row in found if row.id in openings and openings[row.id] is None]
@@ -72,8 +70,7 @@ def waits_of(
 
 
 def _full(db: Connection, waiting: Sequence[JobRow]) -> dict[str, str]:
-    """Return what of the project's quota is used up, for each of these jobs whose project has a quota; empty if there is
-    room."""
+    """Return what of the project's quota is used up, for each of these jobs whose project has a quota; empty if there is room."""
     of_projects = quotas.of_projects(db, {row.project for row in waiting}) if waiting else {}
     at_work = {project: quotas.at_work(db, project) for project in of_projects}
     return {

@@ -144,8 +144,10 @@ def _is_test(name: str) -> bool:
 
 
 def _has_code(entry: os.DirEntry[str], path: str) -> bool:
-    """Return whether a folder may hold modules of users. Folders of this service, of virtual environments and of builds
-    do not."""
+    """Return whether a folder may hold modules of users.
+
+    Folders of this service, of virtual environments and of builds do not.
+    """
     is_ours = "." not in path and path in OURS
     return (
         not is_ours
@@ -179,8 +181,10 @@ def _facts(file: Path) -> tuple[int, int]:
 # The cache: parsing 278 files of Python's library, 22 kB each, takes 3.1 s. Checking whether they have changed takes 3 ms.
 @lru_cache(FILES_MAX)
 def _read(module: str, file: str, _modified_ns: int, size: int) -> tuple[Described, ...]:
-    """Return the trainables that a file defines, as far as its source shows. A file that is too large or not valid
-    Python has none."""
+    """Return the trainables that a file defines, as far as its source shows.
+
+    A file that is too large or not valid Python has none.
+    """
     if size > FILE_BYTES_MAX:
         return ()
     try:
@@ -196,8 +200,10 @@ def _read(module: str, file: str, _modified_ns: int, size: int) -> tuple[Describ
 
 
 def _described(module: str, tree: ast.Module) -> Iterator[Described]:
-    """Yield the trainables of a module: `train`, functions that report, and Ray Tune's classes. If there are none, yield
-    the functions that take a configuration."""
+    """Yield the trainables of a module: `train`, functions that report, and Ray Tune's classes.
+
+    If there are none, yield the functions that take a configuration.
+    """
     defined = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     public = [node for node in defined if not node.name.startswith("_")]
     found = [node for node in public if _trains(node)] or [node for node in public if _takes_config(node)]

@@ -68,8 +68,10 @@ def keep(
 
 
 def specs(settings: Settings, plan: Plan) -> list[NodeSpec]:
-    """Return the nodes of a plan. Each gets an equal share of this machine's memory; one more share is left for
-    everything else."""
+    """Return the nodes of a plan.
+
+    Each gets an equal share of this machine's memory; one more share is left for everything else.
+    """
     wanted: list[tuple[str, Market]] = [
         *((f"spot-{number}", "spot") for number in range(1, plan.spot + 1)),
         *((f"on-demand-{number}", "on_demand") for number in range(1, plan.on_demand + 1)),

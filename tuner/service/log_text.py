@@ -37,8 +37,10 @@ def masked(data: bytes, secrets: list[str]) -> bytes:
 
 
 def whole_end(data: bytes) -> int:
-    """Return up to where the bytes are complete UTF-8 characters. An incomplete last character may still be being
-    written."""
+    """Return up to where the bytes are complete UTF-8 characters.
+
+    An incomplete last character may still be being written.
+    """
     for back in range(1, min(UTF8_BYTES, len(data) + 1)):
         byte = data[-back]
         if byte >= 0xC0:  # begins a character of more than one byte

@@ -81,7 +81,10 @@ def _rungs(row: JobRow) -> tuple[int, ...]:
 
 
 def _trial(told: ToldTrial) -> Trial:
-    """Return the trial as it was at the end of these changes. A trial that changed again later is shown as running."""
+    """Return the trial as it was at the end of these changes.
+
+    A trial that changed again later is shown as running.
+    """
     return Trial(
         told.trial,
         told.number,
@@ -123,8 +126,10 @@ class LeasedTurn:
 
     @contextmanager
     def kept(self, every_s: float = RENEWED_S) -> Iterator[None]:
-        """Renew the turn while something is written, however long that takes. Two services that write at once would
-        write everything twice."""
+        """Renew the turn while something is written, however long that takes.
+
+        Two services that write at once would write everything twice.
+        """
         over = threading.Event()
         renewing = threading.Thread(target=self._renew, args=(over, every_s), name="turn", daemon=True)
         renewing.start()
@@ -177,8 +182,10 @@ class Mirrors:
 
 
 def _configured(service: Service) -> dict[str, Callable[[], Mirror]]:
-    """Return how to open each mirror. Its library is imported only then, so that a missing library affects that mirror
-    alone."""
+    """Return how to open each mirror.
+
+    Its library is imported only then, so that a missing library affects that mirror alone.
+    """
     found: dict[str, Callable[[], Mirror]] = {}
     settings = service.settings
     if settings.optuna_storage:

@@ -87,8 +87,10 @@ _NEW = Lock()
 
 
 def forecast(service: Service, row: JobRow) -> Forecast:
-    """Return the forecast of a job, from the cache if it is recent. For a running job, at most a twentieth of its events
-    may be missing."""
+    """Return the forecast of a job, from the cache if it is recent.
+
+    For a running job, at most a twentieth of its events may be missing.
+    """
     with _NEW:
         remembered = _REMEMBERED.setdefault(service.database, _Remembered())
     with service.database.read() as db:
@@ -159,8 +161,10 @@ def _continuation(
 
 
 def _extra(one: Standing, last: int) -> Money:
-    """Return the cost from the checkpoint to the last step at the trial's cost per step so far, rounded up. Restoring is
-    not included."""
+    """Return the cost from the checkpoint to the last step at the trial's cost per step so far, rounded up.
+
+    Restoring is not included.
+    """
     (first, _, begun), (newest, _, paid) = one.curve[0], one.curve[-1]
     if newest == first:
         begun, first = 0, 0

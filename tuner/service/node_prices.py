@@ -57,8 +57,10 @@ def priced_kind(settings: Settings, offer: Offer, market: Market) -> Priced:
 def listed(
     here: Catalogue, listings: list[Listing], market: Market, *, region: str | None, zone: str | None
 ) -> Priced:
-    """Return the price of an instance type in its zone. If that is not known, return the highest price in its region, or
-    in any region."""
+    """Return the price of an instance type in its zone.
+
+    If that is not known, return the highest price in its region, or in any region.
+    """
     kind = listings[0].instance_type
     found = [one for one in listings if region is None or one.region.casefold() == region.casefold()]
     where = region or "any region"
@@ -76,8 +78,7 @@ def listed(
 
 
 def finder(settings: Settings, offers: Sequence[Offer]) -> Callable[[Machine], Offer | None]:
-    """Return a function that finds the offer of the machine on which an attempt was placed, or None if its price is not
-    known.
+    """Return a function that finds the offer of the machine on which an attempt was placed, or None if its price is not known.
 
     If the catalogue cannot be read, the machine has the price that `offers` had for its type when the job was
     admitted.

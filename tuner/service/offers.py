@@ -1,5 +1,7 @@
-"""The nodes that a job's trials may run on, and their prices. Nodes that the cluster's autoscaler may start are
-included."""
+"""The nodes that a job's trials may run on, and their prices.
+
+Nodes that the cluster's autoscaler may start are included.
+"""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -16,8 +18,10 @@ from tuner.settings import Settings
 
 
 def with_those_to_come(settings: Settings, nodes: Iterable[Node]) -> list[Node]:
-    """Return the living nodes, followed by those that TUNER_NODE_TYPES says may be started. Raise BadFile if that file
-    cannot be used."""
+    """Return the living nodes, followed by those that TUNER_NODE_TYPES says may be started.
+
+    Raise BadFile if that file cannot be used.
+    """
     there = list(nodes)
     return [*there, *node_types_of(settings.node_types).nodes_to_come(there)]
 
@@ -72,7 +76,9 @@ def offers_of(settings: Settings, nodes: Iterable[Node], wanted: Resources) -> l
 def priced_nodes(
     settings: Settings, nodes: Iterable[Node], wanted: Resources
 ) -> list[tuple[Node, Price, str]]:
-    """Return the suitable nodes with their prices and the sources of those. Nodes whose price is not known are left out.
+    """Return the suitable nodes with their prices and the sources of those.
+
+    Nodes whose price is not known are left out.
 
     Raises:
         Invalid: There is no such node.

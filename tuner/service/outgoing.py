@@ -37,15 +37,16 @@ class Refused(Exception):
 
 
 def signature(secret: str, at_s: int, body: bytes) -> str:
-    """Return the value of `Tuner-Signature`: HMAC-SHA256 (RFC 2104) of the time, a dot and the body, the scheme that
-    Stripe uses."""
+    """Return the value of `Tuner-Signature`: HMAC-SHA256 (RFC 2104) of the time, a dot and the body, the scheme that Stripe uses."""
     mac = hmac.new(secret.encode(), f"{at_s}.".encode() + body, hashlib.sha256)
     return f"t={at_s},v1={mac.hexdigest()}"
 
 
 def is_private(address: Address) -> bool:
-    """Return whether an address belongs to this machine, its networks or its cloud. IPv4 addresses inside IPv6 ones are
-    checked too."""
+    """Return whether an address belongs to this machine, its networks or its cloud.
+
+    IPv4 addresses inside IPv6 ones are checked too.
+    """
     if isinstance(address, ipaddress.IPv6Address):
         if address in NAT64:
             return is_private(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
@@ -146,8 +147,10 @@ def _port(parts: SplitResult) -> int:
 
 
 def _post(parts: SplitResult, address: str, body: bytes, headers: dict[str, str]) -> int:
-    """Send the request and return the status. It ends within `TIMEOUT_S` after connecting, however slowly the receiver
-    answers."""
+    """Send the request and return the status.
+
+    It ends within `TIMEOUT_S` after connecting, however slowly the receiver answers.
+    """
     host = parts.hostname or ""
     raw = socket.create_connection((address, _port(parts)), TIMEOUT_S)
     line = raw.dup()  # the timer needs a handle of its own, because TLS takes over `raw`

@@ -60,7 +60,7 @@ def put(service: Service, data: bytes, name: str | None) -> tuple[PackageRow, bo
     new = PackageRow(digest, found, len(data), len(contents.digests), service.now())
     try:
         _stored(service, package_id(digest)).put(data)
-    except Exception as error:  # each kind of storage has errors of its own
+    except Exception as error:  # every storage backend raises its own error types
         raise Unavailable(f"the package could not be stored: {explained(error)}") from error
     with service.database.write("package.put") as db:
         row, is_new = packages.put(db, service.project, new)
@@ -108,8 +108,7 @@ def faults(service: Service, spec: JobSpec) -> list[Fault]:
 
 
 def same(service: Service, one: JobSpec, other: JobSpec) -> bool:
-    """Return whether both jobs use modules of the workers' machines, or versions of one package, which have the same
-    name."""
+    """Return whether both jobs use modules of the workers' machines, or versions of one package, which have the same name."""
     if one.package == other.package or one.package is None or other.package is None:
         return one.package == other.package
     rows = [_find(service, name) for name in (one.package, other.package)]
@@ -140,7 +139,7 @@ def _unpacked(service: Service, name: str) -> Iterator[Path]:
         found = opened(_stored(service, name))
     except BadFile:
         raise
-    except Exception as error:  # each kind of storage has errors of its own
+    except Exception as error:  # every storage backend raises its own error types
         raise Unavailable(f"the package {name} cannot be read: {explained(error)}") from error
     try:
         yield found.path

@@ -1,5 +1,4 @@
-"""The machines that a planned job could run on: those of the cluster, those that the request describes, or those of the
-price catalogue."""
+"""The machines that a planned job could run on: those of the cluster, those that the request describes, or those of the price catalogue."""
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,8 +25,10 @@ FROM_CATALOGUE = 6  # most instance types taken from the catalogue
 
 @dataclass(frozen=True)
 class Described:
-    """A machine that the request describes. None means that the catalogue is asked, which must then know the instance
-    type."""
+    """A machine that the request describes.
+
+    None means that the catalogue is asked, which must then know the instance type.
+    """
 
     instance_type: str
     price: Price | None = None
@@ -217,8 +218,9 @@ def _fits(row: Listing, wanted: Resources, needs: Needs) -> bool:
 
 
 def _completed(shelf: Catalogue, one: Described, number: int) -> Described:
-    """Return the machine with its unset fields filled in from the catalogue. A machine with a price need not be in the
-    catalogue.
+    """Return the machine with its unset fields filled in from the catalogue.
+
+    A machine with a price need not be in the catalogue.
 
     Raises:
         Invalid: The machine is not in the catalogue and has no price.
@@ -286,8 +288,7 @@ def _by_data_sheets(shelf: Catalogue, here: str, there: str) -> float | None:
 def as_fast_by_assumption(
     candidates: Sequence[Candidate], evidence: Evidence, machines: Machines
 ) -> tuple[str, ...]:
-    """Return the instance types that are assumed to be equally fast, because nothing says on which of them the step time
-    was measured."""
+    """Return the instance types that are assumed to be equally fast, because nothing says on which of them the step time was measured."""
     if evidence.machine or machines.speeds:
         return ()
     told = {

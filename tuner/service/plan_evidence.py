@@ -1,5 +1,4 @@
-"""Evidence of how long a new job takes, from earlier jobs: step times and curves of their trials, and the time spent
-around them."""
+"""Evidence of how long a new job takes, from earlier jobs: step times and curves of their trials, and the time spent around them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -30,8 +29,10 @@ POINTER = "/planning/steps_from"
 
 
 def evidence_for(service: Service, spec: JobSpec, named: Sequence[str] = ()) -> Evidence:
-    """Return the evidence from the named jobs, otherwise from the job's pilot and the newest alike jobs, otherwise the
-    default assumptions.
+    """Return the evidence on how long a job takes.
+
+    It is taken from the named jobs if there are any, otherwise from the job's pilot and the newest comparable jobs.
+    If there are none either, default assumptions are returned.
 
     Raises:
         Invalid: A named job does not exist, is of another trainable, or no trial of the named jobs has reported.
@@ -41,8 +42,10 @@ def evidence_for(service: Service, spec: JobSpec, named: Sequence[str] = ()) -> 
 
 
 def of_jobs(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> Evidence | None:
-    """Return the evidence from all of these jobs, or None if none of their trials has reported. The first job determines
-    the machine."""
+    """Return the evidence from all of these jobs, or None if none of their trials has reported.
+
+    The first job determines the machine.
+    """
     trials: list[SeenTrial] = []
     attempts: list[AttemptRow] = []
     used: list[str] = []
@@ -152,6 +155,8 @@ def _named(service: Service, spec: JobSpec, names: Sequence[str]) -> list[JobRow
 def _seen(
     found: Iterable[Paced], attempts: Sequence[AttemptRow], objective: Objective, *, like: Objective
 ) -> list[SeenTrial]:
+    """Return the trials whose step time is known. Their curves are empty if the earlier job had another metric or mode
+    than `like`."""
     first = {row.trial: row for row in attempts if row.attempt == 1}
     told = (objective.metric, objective.mode) == (like.metric, like.mode)
     trials = []
@@ -177,7 +182,10 @@ def _step_ns(one: Paced, setup_ns: int | None) -> int | None:
 
 
 def _parts(one: Paced, setup_ns: int | None) -> tuple[int | None, int | None]:
-    """Return the mean time of a step among the first `EARLY_STEPS`, and of a later one. Each is None if it is not known."""
+    """Return the mean time of a step among the first `EARLY_STEPS`, and of a later one.
+
+    Each is None if it is not known.
+    """
     early = next((point for point in reversed(one.points) if point[0] <= EARLY_STEPS), None)
     if early is None:
         return None, None
@@ -207,8 +215,10 @@ def _setup_ns(one: Paced, row: AttemptRow | None) -> int | None:
 
 
 def delays_of(attempts: Sequence[AttemptRow]) -> Delays:
-    """Return the mean delays of these attempts. The additional setup time of an attempt on a new worker counts as
-    warming."""
+    """Return the mean delays of these attempts.
+
+    The additional setup time of an attempt on a new worker counts as warming.
+    """
     usual = Delays()
     fresh = _on_new_workers(attempts)
     begun = [row for row in attempts if row.attempt == 1 and row.price.micro_usd_per_hour]

@@ -71,8 +71,9 @@ def _run(scenario: Scenario) -> SimulatedRun:
 
 
 def _sampler(scenario: Scenario, training: DrawnTraining) -> Sampler:
-    """Return the sampler of the simulation. Model-based samplers are too slow for a plan, so a cheap substitute imitates
-    their learning.
+    """Return the sampler of the simulation.
+
+    Model-based samplers are too slow for a plan, so a cheap substitute imitates their learning.
 
     The substitute needs known curves. Without them there is nothing to learn, and configurations are drawn at random.
     """
@@ -99,8 +100,10 @@ def _overheads(delays: Delays, *, spot: bool) -> Overheads:
 
 
 def _markets(scenario: Scenario, life: SpotLife) -> Markets:
-    """Return the markets of the simulation. Each machine has the size of one trial, and the price that a trial pays on
-    the real machine."""
+    """Return the markets of the simulation.
+
+    Each machine has the size of one trial, and the price that a trial pays on the real machine.
+    """
     wanted = scenario.spec.resources
     one = Resources(cpus=1, gpus=wanted.gpus)
     offers = []
@@ -140,8 +143,10 @@ def _outcome(run: SimulatedRun, scenario: Scenario) -> Outcome:
 
 
 def _rungs(run: SimulatedRun, scenario: Scenario) -> tuple[RungUse, ...]:
-    """Return what each rung took. A step belongs to the rung that it leads to; the overhead of an attempt belongs to the
-    rung of its first step."""
+    """Return what each rung took.
+
+    A step belongs to the rung that it leads to; the overhead of an attempt belongs to the rung of its first step.
+    """
     steps_of = stops(scenario.spec)
     tables, uses = run.journal.tables, [_Use() for _ in steps_of]
     reached: Counter[str] = Counter()

@@ -1,5 +1,4 @@
-"""Plan a job: collect the evidence on its trainable and the machines it could run on, and pass both with the simulator
-to the planner."""
+"""Plan a job: collect the evidence on its trainable and the machines it could run on, and pass both with the simulator to the planner."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

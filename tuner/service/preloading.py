@@ -1,5 +1,4 @@
-"""Import modules in advance that a starting service does not need, so that the first request that needs them does not
-wait."""
+"""Import modules in advance that a starting service does not need, so that the first request that needs them does not wait."""
 
 from importlib import import_module
 

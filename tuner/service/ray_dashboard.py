@@ -1,5 +1,4 @@
-"""Read Ray's dashboard for users who have a key of the service: only paths that read, and no headers that reveal the
-user."""
+"""Read Ray's dashboard for users who have a key of the service: only paths that read, and no headers that reveal the user."""
 
 import ssl
 from collections.abc import AsyncIterator, Mapping

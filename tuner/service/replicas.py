@@ -1,4 +1,7 @@
-"""Which service leads, and which versions the drivers of running jobs have. Operators check both before an upgrade."""
+"""Which service leads, and which versions the drivers of running jobs have.
+
+Operators check both before an upgrade.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

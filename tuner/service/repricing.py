@@ -54,7 +54,10 @@ def pricing(db: Connection, service: Service, row: JobRow, asked: Asked) -> Pric
 
 
 def _relative_time(db: Connection, service: Service, row: JobRow, there: Machine) -> RelativeTime:
-    """Return the time of a step relative to the job's machine. If the job had several, the bounds cover all of them."""
+    """Return the time of a step relative to the job's machine.
+
+    If the job had several, the bounds cover all of them.
+    """
     kinds = list(dict.fromkeys(offer.instance_type for offer in row.offers))
     first, *others = [_from(db, service, row, kind, there) for kind in kinds]
     for other in others:
@@ -63,6 +66,11 @@ def _relative_time(db: Connection, service: Service, row: JobRow, there: Machine
 
 
 def _from(db: Connection, service: Service, row: JobRow, kind: str, there: Machine) -> RelativeTime:
+    """Return the time of a step on the new machine relative to this instance type.
+
+    It is measured if comparable jobs ran on both, otherwise taken from the data sheets of the accelerators, otherwise
+    assumed to be the same.
+    """
     if kind.casefold() == there.instance_type.casefold():
         return SAME
     alike = _alike(db, service, row)
@@ -98,8 +106,7 @@ def _seconds(db: Connection, alike: Iterable[JobRow], kind: str) -> list[float]:
 def _interruptions(
     db: Connection, service: Service, row: JobRow, there: Machine
 ) -> tuple[Fraction | None, tuple[str, ...]]:
-    """Return the share that interruptions add to the cost on spot machines, measured in this job or otherwise in others
-    of the trainable.
+    """Return the share that interruptions add to the cost on spot machines, measured in this job or otherwise in others of the trainable.
 
     The share is None if the requested machine is not on spot or nothing was measured.
     """

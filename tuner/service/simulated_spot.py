@@ -60,8 +60,7 @@ class Beside:
 
 
 def spot_of(request: Request) -> Spot | None:
-    """Return the spot conditions of the request, with defaults for what it leaves out, or None if it has no spot
-    machines.
+    """Return the spot conditions of the request, with defaults for what it leaves out, or None if it has no spot machines.
 
     Raises:
         TraceError: The trace cannot be used.
@@ -158,8 +157,10 @@ def kept_trainings(run: SimulatedRun, table: RecordedTable) -> float:
 
 
 def kept_ns(run: SimulatedRun) -> int:
-    """Return the training time that need not be repeated. It is derived from the bill, where repeated training counts as
-    lost."""
+    """Return the training time that need not be repeated.
+
+    It is derived from the bill, where repeated training counts as lost.
+    """
     return sum(_ns(row, "train") for row in _rows(run))
 
 

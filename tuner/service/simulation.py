@@ -1,5 +1,4 @@
-"""Simulate a job over recorded learning curves: the code of a real job on a simulated clock, with its invariants
-checked."""
+"""Simulate a job over recorded learning curves: the code of a real job on a simulated clock, with its invariants checked."""
 
 import contextlib
 import math

@@ -66,7 +66,10 @@ def spend_of(
 
 
 def _sees_cluster(actor: Actor) -> bool:
-    """Return whether the actor may see the cluster's cost. It is the cost for all projects, so only the operator may."""
+    """Return whether the actor may see the cluster's cost.
+
+    It is the cost for all projects, so only the operator may.
+    """
     return actor.is_operator and actor.project == DEFAULT_PROJECT
 
 

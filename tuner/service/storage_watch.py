@@ -32,8 +32,7 @@ class StorageWatch(threading.Thread):
         self._over.set()
 
     def look(self) -> None:
-        """Check the storage with a file whose name is unique to this process, because several services may share a
-        storage."""
+        """Check the storage with a file whose name is unique to this process, because several services may share a storage."""
         vitals = self._service.vitals
         try:
             Storage(self._service.settings.storage).probe(f"{socket.gethostname()}-{os.getpid()}")

@@ -173,8 +173,10 @@ def check_affords(service: Service, spec: JobSpec, offer: Offer) -> None:
 
 
 def _check_restores(service: Service, spec: JobSpec) -> None:
-    """Raise Invalid if this code has failed the restore self-test. Code that was not tested yet is tested by the job's
-    driver."""
+    """Raise Invalid if this code has failed the restore self-test.
+
+    Code that was not tested yet is tested by the job's driver.
+    """
     code = code_of(spec, import_path())
     if code is None:
         return

@@ -27,7 +27,10 @@ class Ledger:
         self._upto = 0
 
     def read(self, service: Service) -> Posted:
-        """Return the sums of all entries. They are read in pages, because the first call of a process reads all of them."""
+        """Return the sums of all entries.
+
+        They are read in pages, because the first call of a process reads all of them.
+        """
         with service.database.read() as db:
             newest = totals.newest_entry(db)
         while self._upto < newest - UNSETTLED:

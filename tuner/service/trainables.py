@@ -115,8 +115,10 @@ def _surroundings(entry: str) -> Hashable:
 
 
 def _probe(entry: str, limits: Limits, package: Path | None) -> Described:
-    """Run a probe in a process and a temporary directory of its own. The probe holds the import to the limits, and ends
-    it."""
+    """Run a probe in a process and a temporary directory of its own.
+
+    The probe holds the import to the limits, and ends it.
+    """
     bounds = (PROBE_TIMEOUT_S, limits.processes, limits.import_bytes)
     question = Question(entry, *bounds, package="" if package is None else str(package))
     scratch = Scratch("probe")

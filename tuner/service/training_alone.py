@@ -34,8 +34,9 @@ class Trained:
 
 
 def prepare(entry: str, recorded: Environment | None, *, threads: int | None, seed: int | None) -> list[str]:
-    """Set the variables of this process as `train` needs them. Call it before anything imports PyTorch or NumPy, which
-    read them on import.
+    """Set the variables of this process as `train` needs them.
+
+    Call it before anything imports PyTorch or NumPy, which read them on import.
 
     Args:
         entry: The trainable.
@@ -66,8 +67,9 @@ def train(
     told: Told,
     seed: int | None = None,
 ) -> Trained:
-    """Train from the beginning to step `steps`, or until the trainable returns. Exceptions of the trainable are passed
-    through.
+    """Train from the beginning to step `steps`, or until the trainable returns.
+
+    Exceptions of the trainable are passed through.
 
     Args:
         entry: The trainable, `module:function`.
@@ -121,8 +123,7 @@ def _loaded(entry: str) -> Callable[..., Any]:
 
 
 class _Answering(threading.Thread):
-    """The other end of the channel: let each step continue, and request a checkpoint of the last step if it is to be
-    saved."""
+    """The other end of the channel: let each step continue, and request a checkpoint of the last step if it is to be saved."""
 
     def __init__(self, connection: Connection, steps: int | None, *, saves: bool, told: Told) -> None:
         super().__init__(name="answering", daemon=True)

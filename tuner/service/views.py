@@ -76,8 +76,10 @@ class JobView:
 
     @property
     def version(self) -> Hashable:
-        """Return a value that changes whenever anything in the view does, or None while the job runs, because time alone
-        changes its view then."""
+        """Return a value that changes whenever anything in the view does.
+
+        Return None while the job runs, because time alone changes its view then.
+        """
         if self.row.running_since is not None:
             return None
         return self.row, self.standing, self.wait, self.ray_dashboard, self.optuna_dashboard
@@ -133,9 +135,8 @@ def _came_to(
     """
     kept = _KEPT.setdefault(service.database, _Kept())
     at = {row.id: (row.id, standings[row.id].seq, row.state, row.ended_at) for row in rows}
-    known = {
-        row.id: _NOTHING for row in rows if not standings[row.id].seq
-    }  # without events there are no trials
+    # A job without events has no trials.
+    known = {row.id: _NOTHING for row in rows if not standings[row.id].seq}
     known |= {name: came for name, place in at.items() if (came := kept.find(place)) is not None}
     unread = [name for name in at if name not in known]
     if not unread:

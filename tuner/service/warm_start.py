@@ -13,8 +13,10 @@ MAX_JOBS = 50
 
 
 def warm_start_faults(service: Service, spec: JobSpec) -> list[Fault]:
-    """Return the faults of the named jobs. Each must exist, have tuned the same trainable for the same metric, and share
-    a parameter."""
+    """Return the faults of the named jobs.
+
+    Each must exist, have tuned the same trainable for the same metric, and share a parameter.
+    """
     names = spec.warm_start_jobs
     if len(names) > MAX_JOBS:
         return [Fault("/warm_start/jobs", f"name at most {MAX_JOBS} jobs")]
@@ -54,7 +56,10 @@ def _mismatch(name: str, source: JobSpec, spec: JobSpec) -> str | None:
 
 
 def _why_no_checkpoints(service: Service, name: str, spec: JobSpec) -> str | None:
-    """Return why trials of that job cannot be continued, or None. They can be if they would have become the same here."""
+    """Return why trials of that job cannot be continued, or None.
+
+    They can be if they would have become the same here.
+    """
     with service.database.read() as db:
         row, has_run = jobs.get(db, name, service.project), jobs.has_attempts(db, name)
     rest = "or leave out checkpoints, and only learn from its results"

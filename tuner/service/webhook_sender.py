@@ -31,8 +31,9 @@ class WebhookSender:
         self._sending: Counter[str] = Counter()  # requests under way, by project
 
     def send_due(self, term: Term) -> None:
-        """Start to send the due deliveries and return at once. A project with `AT_ONCE_PER_PROJECT` requests under way
-        waits for one to end.
+        """Start to send the due deliveries and return at once.
+
+        A project with `AT_ONCE_PER_PROJECT` requests under way waits for one to end.
 
         Raises:
             Unavailable: The database does not answer.
@@ -58,6 +59,7 @@ class WebhookSender:
             return self._changed.wait_for(lambda: not self._sending.total(), timeout_s)
 
     def _start(self, term: Term, one: Delivery, secrets: Mapping[str, str]) -> None:
+        """Claim a delivery and send it in a thread of its own. Do nothing if another service has claimed it."""
         now = self._service.now()
         wait_ns = min(LONGEST_RETRY_NS, FIRST_RETRY_NS * 2 ** min(one.tries, 20))
         with self._service.leading.write(term, "webhook.claim") as db:
