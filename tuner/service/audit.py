@@ -1,4 +1,7 @@
-"""Audit of the ledger in the background: the sum of each account is compared with its entries, some accounts at a time, in rounds."""
+"""Audit of the ledger in the background.
+
+The balance of each account is compared with the sum of its entries, some accounts at a time, in rounds.
+"""
 
 import logging
 

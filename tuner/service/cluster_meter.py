@@ -90,8 +90,8 @@ class ClusterMeter:
                 cluster_hours.begin(db, service.project, now)
                 return
             passed = now - seen.until
-            # A small step back is a difference between the clocks of two services and is ignored; a clock that was set back further
-            # is followed.
+            # A small step back is a difference between the clocks of two services and is ignored. A clock that was set
+            # back further is followed.
             if -GAP_NS <= passed < LOOK_NS // 2 or not cluster_hours.advance(db, service.project, seen, now):
                 return
             if 0 < passed <= GAP_NS:

@@ -256,11 +256,11 @@ class Controller(threading.Thread):
             return launches.get(db, launch.job) == launch
 
     def _on_dead(self, term: Term, launch: Launch, status: JobStatus) -> None:
-        """Order the next launch of a job whose driver ended without ending its launch, or fail the job after too many quick deaths.
+        """Order the next launch of a job whose driver ended without ending its launch.
 
-        A driver that ends as intended ends its launch too. A death is quick if the driver reported nothing and lived
-        for less than `QUICK_NS`. The launch after the second quick death in a row is delayed by 1 s, and the delay
-        doubles with each further one.
+        If too many drivers in a row died quickly, the job fails instead. A driver that ends as intended ends its
+        launch too. A death is quick if the driver reported nothing and lived for less than `QUICK_NS`. The launch
+        after the second quick death in a row is delayed by 1 s, and the delay doubles with each further one.
         """
         service, now = self._service, self._service.now()
         with service.database.read() as db:

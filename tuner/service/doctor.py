@@ -88,7 +88,10 @@ def refuse_unfit(settings: Settings) -> None:
 
 
 def refuse_without_key(settings: Settings) -> None:
-    """Raise Unavailable if other machines reach the service and no key was given: a generated key would differ between services."""
+    """Raise Unavailable if other machines reach the service and it was given no key.
+
+    A generated key would differ between services.
+    """
     _refuse(settings, of_key)
 
 

@@ -19,9 +19,8 @@ LOOK_S = 0.2
 def preempt(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str], None]) -> None:
     """Drain a node: its trials save checkpoints and continue elsewhere, and Ray places nothing more on it.
 
-    Taking the machine away is left to its operator.
-
-    This blocks until the node was notified.
+    The Ray node ends once nothing runs on it. Taking the machine away is left to its operator. This blocks until the
+    node was notified.
 
     Raises:
         NotFound: Not exactly one living node has this name.

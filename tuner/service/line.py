@@ -21,6 +21,8 @@ class Wait:
     position: int | None = None  #: Place in the queue, from 1.
     next_opening: Instant | None = None  #: When its window opens; None if it does not wait for that.
     #: What of the project's quota is used up until another of its jobs ends or pauses; empty if there is room.
+    #: The limit of the project's quota that it waits for until another job ends or pauses; empty if there is
+    #: room.
     quota: str = ""
 
 
@@ -70,7 +72,8 @@ def waits_of(
 
 
 def _full(db: Connection, waiting: Sequence[JobRow]) -> dict[str, str]:
-    """Return what of the project's quota is used up, for each of these jobs whose project has a quota; empty if there is room."""
+    """Return the limit of the project's quota that is used up, or an empty text, for each of these jobs whose project
+    has a quota."""
     of_projects = quotas.of_projects(db, {row.project for row in waiting}) if waiting else {}
     at_work = {project: quotas.at_work(db, project) for project in of_projects}
     return {

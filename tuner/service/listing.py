@@ -144,10 +144,8 @@ def _is_test(name: str) -> bool:
 
 
 def _has_code(entry: os.DirEntry[str], path: str) -> bool:
-    """Return whether a folder may hold modules of users.
-
-    Folders of this service, of virtual environments and of builds do not.
-    """
+    """Return whether a folder may hold modules of users. Folders of this service, of virtual environments, tests, docs
+    and builds do not."""
     is_ours = "." not in path and path in OURS
     return (
         not is_ours

@@ -1,4 +1,7 @@
-"""The machines that a planned job could run on: those of the cluster, those that the request describes, or those of the price catalogue."""
+"""The machines that a planned job could run on.
+
+They are taken from the cluster, from the description in the request, or from the price catalogue.
+"""
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
@@ -81,7 +84,8 @@ class Machines:
 def candidates_of(
     service: Service, spec: JobSpec, evidence: Evidence, machines: Machines
 ) -> tuple[Candidate, ...]:
-    """Return the machines to plan for, at least one. If the request names no machines, this is the cluster's machine.
+    """Return the machines to plan for, at least one. If the request names no machines, the result is the cluster's
+    machine.
 
     Raises:
         Invalid: A machine or place is not known; the nearest known ones are named.
@@ -288,7 +292,10 @@ def _by_data_sheets(shelf: Catalogue, here: str, there: str) -> float | None:
 def as_fast_by_assumption(
     candidates: Sequence[Candidate], evidence: Evidence, machines: Machines
 ) -> tuple[str, ...]:
-    """Return the instance types that are assumed to be equally fast, because nothing says on which of them the step time was measured."""
+    """Return the instance types that are assumed to be equally fast.
+
+    Nothing says on which of them the step time was measured.
+    """
     if evidence.machine or machines.speeds:
         return ()
     told = {

@@ -1,4 +1,7 @@
-"""Evidence of how long a new job takes, from earlier jobs: step times and curves of their trials, and the time spent around them."""
+"""Evidence of how long a new job takes, from earlier jobs.
+
+It consists of the step times and curves of their trials, and of the time spent around the steps.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

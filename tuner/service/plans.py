@@ -1,4 +1,7 @@
-"""Plan a job: collect the evidence on its trainable and the machines it could run on, and pass both with the simulator to the planner."""
+"""Plan a job.
+
+The evidence on its trainable, the machines it could run on and the simulator are passed to the planner.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -148,8 +151,8 @@ def plan(service: Service, spec: JobSpec, given: Given) -> Plan:
 def _refuse_too_large(spec: JobSpec, evidence: Evidence) -> None:
     """Raise Invalid if one training has too many steps to simulate.
 
-    The simulator joins steps between rungs into one, but no two rungs: with the scheduler `asha` the first rung is at `fidelity.min`,
-    so that a training of a million times as many steps is simulated in a million parts.
+    The simulator joins the steps between two rungs into one part, but never joins rungs. With the scheduler `asha` the
+    first rung is at `fidelity.min`, so a training of a million times as many steps is simulated in a million parts.
     """
     last = spec.fidelity.max or evidence.steps or 1
     planned = replace(spec, fidelity=replace(spec.fidelity, max=last))

@@ -36,7 +36,10 @@ class ReportView:
         return self.curve[-1].spent if self.curve else None
 
     def saved(self, estimate: Estimate) -> Money | None:
-        """Return the saving compared with that estimate, negative if the other way would have been cheaper; None if either is not known."""
+        """Return the saving compared with that estimate, or None if either amount is not known.
+
+        It is negative if the other way would have been cheaper.
+        """
         if estimate.usd is None or self.best_spent is None:
             return None
         return estimate.usd - self.best_spent

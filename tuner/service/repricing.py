@@ -106,9 +106,10 @@ def _seconds(db: Connection, alike: Iterable[JobRow], kind: str) -> list[float]:
 def _interruptions(
     db: Connection, service: Service, row: JobRow, there: Machine
 ) -> tuple[Fraction | None, tuple[str, ...]]:
-    """Return the share that interruptions add to the cost on spot machines, measured in this job or otherwise in others of the trainable.
+    """Return the cost of interruptions on spot as a fraction of setup and training, with a note on its source.
 
-    The share is None if the requested machine is not on spot or nothing was measured.
+    It is measured in this job, otherwise in others of the trainable. It is None if the requested machine is not on
+    spot or nothing was measured.
     """
     if there.market != "spot":
         return None, ()

@@ -115,6 +115,7 @@ def admit(service: Service, spec: JobSpec) -> tuple[list[Offer], int]:
 
     Raises:
         Invalid: No node has the resources, no price is known, or the budget does not buy a first step.
+        BadFile: The list of node types or the price catalogue cannot be used.
         Unavailable: The cluster does not answer, or has no node.
     """
     wanted = spec.resources

@@ -61,7 +61,7 @@ class Tally:
     """Counts of trials, steps and ended attempts of all jobs, and of promotions since the first reading.
 
     A job is counted at each reading while it is open, and once more after it has ended. All jobs are counted again if
-    one continues that had ended before the first reading.
+    one continues that had ended before the last complete count.
     """
 
     def __init__(self) -> None:
