@@ -106,7 +106,7 @@ def remove(service: Service, name: str) -> None:
 
 
 def get(service: Service, name: str) -> BudgetView:
-    """Return a shared budget. Raises NotFound."""
+    """Return a shared budget. Raise NotFound if there is no such budget."""
     with service.database.read() as db:
         return _views(db, service, [above.get(db, service.project, name)])[0]
 

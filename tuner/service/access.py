@@ -27,7 +27,8 @@ def is_operators(given: str, own: str) -> bool:
 def operator(service: Service, project: str | None) -> Actor:
     """Return the actor for the service's own key, in the project that the request names.
 
-    Raise NotFound if there is no such project.
+    Raises:
+        NotFound: There is no such project.
     """
     if project is not None and project != DEFAULT_PROJECT:
         with service.database.read() as db:
@@ -56,7 +57,8 @@ def user_of(service: Service, given: str, project: str | None = None) -> Actor:
 
 
 def still(service: Service, actor: Actor) -> bool:
-    """Return whether the actor's key is still valid in its project, for requests that last long."""
+    """Return whether the actor's key is still valid in its project. Long requests, such as event streams, check it
+    repeatedly."""
     if not actor.key:
         return True
     try:
@@ -68,7 +70,8 @@ def still(service: Service, actor: Actor) -> bool:
 def known(service: Service, key: str) -> Actor:
     """Return the actor for the id of a key that was authenticated before.
 
-    Raise Unauthorized if the key is not valid any more.
+    Raises:
+        Unauthorized: The key is not valid any more.
     """
     with service.database.read() as db:
         bearer = access.bearer(db, key)

@@ -49,7 +49,7 @@ class AdviceView:
 
 
 def advice(service: Service, job: str) -> AdviceView:
-    """Return the advice on a job. Raises NotFound."""
+    """Return the advice on a job. Raise NotFound if there is no such job."""
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
     evidence = evidence_of(service, row)

@@ -111,7 +111,7 @@ def page_of_jobs(
 def page_of_trials(
     service: Service, job: str, *, sort: Sort, descending: bool, after: After | None, limit: int
 ) -> list[TrialRow]:
-    """Return a page of the job's trials. Raises NotFound."""
+    """Return a page of the job's trials. Raise NotFound if there is no such job."""
     with service.database.read() as db:
         mode = jobs.get(db, job, service.project).spec.objective.mode
         return answers.page_of_trials(
@@ -153,7 +153,7 @@ def trial(service: Service, job: str, name: str) -> TrialView:
 
 
 def bill(service: Service, job: str) -> BillView:
-    """Return the bill of a job. Raises NotFound."""
+    """Return the bill of a job. Raise NotFound if there is no such job."""
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
         return BillView(
@@ -202,20 +202,20 @@ def ledger_lines(
 
 
 def changes(service: Service, job: str, after: int) -> Changes:
-    """Return what changed after an event, and the current view of the job. Raises NotFound."""
+    """Return what changed after an event, and the current view of the job. Raise NotFound if there is no such job."""
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
         return Changes(answers.told_after(db, job, row.spec.objective.mode, after), view_of(db, service, row))
 
 
 def version(service: Service, job: str) -> Version:
-    """Return the version of a job, to be compared with an earlier one. Raises NotFound."""
+    """Return the version of a job, to be compared with an earlier one. Raise NotFound if there is no such job."""
     with service.database.read() as db:
         return Version(*curves.version(db, job, service.project))
 
 
 def told(service: Service, job: str, after: int, until: int) -> Told:
-    """Return what changed after event `after`, up to event `until`. Raises NotFound."""
+    """Return what changed after event `after`, up to event `until`. Raise NotFound if there is no such job."""
     with service.database.read() as db:
         mode = jobs.get(db, job, service.project).spec.objective.mode
         return answers.told_after(db, job, mode, after, until=until)

@@ -90,7 +90,8 @@ def told(file: Path, about: About) -> BackedUp:
 def _beside(file: Path) -> Iterator[Path]:
     """Create a temporary folder next to the file, on the same disk.
 
-    Raise BadFile if that or a write into it fails.
+    Raises:
+        BadFile: That or a write into it fails.
     """
     try:
         folder = Path(tempfile.mkdtemp(prefix=f".{file.name}.", dir=file.parent))

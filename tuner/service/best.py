@@ -129,7 +129,9 @@ def _nearest(word: str, known: Sequence[str]) -> str:
 def pareto(service: Service, job: str, asked: Asked = HERE) -> tuple[list[Priced], Pricing | None]:
     """Return the Pareto front of the job, cheapest first, and how its points were priced.
 
-    Raise Invalid for an unknown machine or market.
+    Raises:
+        NotFound: There is no such job in this project.
+        Invalid: The requested machine or market is not known.
     """
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)

@@ -108,7 +108,8 @@ def data_rates(settings: Settings) -> tuple[DataRates, ...]:
 def update(settings: Settings, file: Path) -> Catalogue:
     """Replace the catalogue of this home with a file, which is checked completely first.
 
-    Raise BadFile if it cannot be used.
+    Raises:
+        BadFile: It cannot be used.
     """
     _of_file(file)
     settings.make_home()

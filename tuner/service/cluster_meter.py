@@ -73,7 +73,8 @@ class ClusterMeter:
     def look(self) -> None:
         """Add the time since the last measurement, which may be that of another service.
 
-        Raise Unavailable if the database does not answer.
+        Raises:
+            Unavailable: The database does not answer.
         """
         service, now = self._service, self._service.now()
         if now < self._again_at <= now + AWAY_NS:

@@ -20,7 +20,8 @@ from tuner.settings import Settings
 def with_those_to_come(settings: Settings, nodes: Iterable[Node]) -> list[Node]:
     """Return the living nodes, followed by those that TUNER_NODE_TYPES says may be started.
 
-    Raise BadFile if that file cannot be used.
+    Raises:
+        BadFile: That file cannot be used.
     """
     there = list(nodes)
     return [*there, *node_types_of(settings.node_types).nodes_to_come(there)]

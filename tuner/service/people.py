@@ -48,7 +48,8 @@ def users(service: Service, *, after: str, limit: int) -> Sequence[UserRow]:
 def disable_user(service: Service, name: str, *, disabled: bool) -> UserRow:
     """Disable a user, so that all of the user's keys are refused, or enable the user again.
 
-    Raise NotFound if there is no such user.
+    Raises:
+        NotFound: There is no such user.
     """
     with service.database.write("user.change") as db:
         before = access.user(db, name)
@@ -87,7 +88,8 @@ def put_member(service: Service, name: str, role: str) -> tuple[MemberRow, bool]
 def remove_member(service: Service, name: str) -> None:
     """Remove a member and revoke all of the member's keys in the project.
 
-    Raise NotFound if there is no such member.
+    Raises:
+        NotFound: There is no such member.
     """
     with service.database.write("member.remove") as db:
         before = access.member(db, service.project, name, alone=True)

@@ -292,10 +292,7 @@ def _by_data_sheets(shelf: Catalogue, here: str, there: str) -> float | None:
 def as_fast_by_assumption(
     candidates: Sequence[Candidate], evidence: Evidence, machines: Machines
 ) -> tuple[str, ...]:
-    """Return the instance types that are assumed to be equally fast.
-
-    Nothing says on which of them the step time was measured.
-    """
+    """Return the instance types that are assumed to be equally fast, because no speed or step time was given for them."""
     if evidence.machine or machines.speeds:
         return ()
     told = {

@@ -46,7 +46,7 @@ class ReportView:
 
 
 def report(service: Service, job: str) -> ReportView:
-    """Return the report on a job. Raises NotFound."""
+    """Return the report on a job. Raise NotFound if there is no such job."""
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
         objective = row.spec.objective

@@ -22,7 +22,8 @@ class Migrated:
 def migrate(settings: Settings) -> Migrated:
     """Bring the database up to date, as a starting service does.
 
-    Raise Unavailable if it does not answer or is newer than this code.
+    Raises:
+        Unavailable: It does not answer or is newer than this code.
     """
     if not settings.database_url_file:
         settings.make_home()
