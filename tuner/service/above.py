@@ -106,7 +106,11 @@ def remove(service: Service, name: str) -> None:
 
 
 def get(service: Service, name: str) -> BudgetView:
-    """Return a shared budget. Raise NotFound if there is no such budget."""
+    """Return a shared budget.
+
+    Raises:
+        NotFound: There is no such budget.
+    """
     with service.database.read() as db:
         return _views(db, service, [above.get(db, service.project, name)])[0]
 

@@ -91,7 +91,7 @@ def _beside(file: Path) -> Iterator[Path]:
     """Create a temporary folder next to the file, on the same disk.
 
     Raises:
-        BadFile: That or a write into it fails.
+        BadFile: The folder cannot be created, or a write into it fails.
     """
     try:
         folder = Path(tempfile.mkdtemp(prefix=f".{file.name}.", dir=file.parent))

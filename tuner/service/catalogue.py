@@ -109,7 +109,7 @@ def update(settings: Settings, file: Path) -> Catalogue:
     """Replace the catalogue of this home with a file, which is checked completely first.
 
     Raises:
-        BadFile: It cannot be used.
+        BadFile: The file cannot be used.
     """
     _of_file(file)
     settings.make_home()

@@ -26,10 +26,12 @@ AWAY_NS = 15 * NS
 
 @dataclass(frozen=True, slots=True)
 class KindCost:
+    """Time and cost of one kind of machine."""
+
     kind: Kind
-    alive_ns: int
+    alive_ns: int  #: Summed over its machines, as is `idle_ns`.
     idle_ns: int
-    cost: Money
+    cost: Money  #: Of all the time; `idle` is the part of it in which no trial ran.
     idle: Money
 
 

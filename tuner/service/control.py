@@ -64,7 +64,8 @@ def pause(service: Service, job: str) -> JobView:
 
 
 def resume(service: Service, job: str) -> JobView:
-    """Resume a paused job, or a succeeded one if its budget allows more.
+    """Resume a paused job, or a succeeded one if its budget allows more. A requested pause that has not happened yet is
+    withdrawn.
 
     Raises:
         NotFound: There is no such job in this project.

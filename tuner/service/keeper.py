@@ -1,11 +1,10 @@
 """Keeper of shared budgets, a background loop.
 
 It resumes jobs that waited for a budget, notes alerts and sends their webhooks, audits the ledger, and meters idle
-machines.
+machines. The leader does all of this; other services only audit.
 
-The leader does all of this; other services only audit. Everything is derived from the database, so the process may be
-killed at any moment. The next leader repeats nothing, except that a webhook may be sent twice. Receivers can
-recognize that by the delivery's id.
+Everything is derived from the database, so the process may be killed at any moment. The next leader repeats nothing,
+except that a webhook may be sent twice. Receivers recognize that by the delivery's id.
 """
 
 import hashlib

@@ -63,7 +63,7 @@ class Leading:
 
     @contextmanager
     def write(self, term: Term, name: str = "") -> Iterator[Connection]:
-        """Open a write transaction for what was decided in this term.
+        """Open a write transaction for what was decided in the given term.
 
         Raises:
             Fenced: The next term has begun.

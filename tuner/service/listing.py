@@ -157,9 +157,8 @@ def _has_code(entry: os.DirEntry[str], path: str) -> bool:
 def _place(module: str) -> Path | None:
     """Return the file of a module or the folder of a package, found without importing it."""
     file = source_of(module)
-    if (
-        file is None and "." not in module
-    ):  # only Python's own finders know a package that is installed from a checkout
+    # A package that is installed from a checkout is known to Python's own finders only.
+    if file is None and "." not in module:
         spec = importlib.util.find_spec(module)
         file = Path(spec.origin) if spec is not None and spec.origin else None
     if file is not None:

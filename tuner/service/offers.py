@@ -21,7 +21,7 @@ def with_those_to_come(settings: Settings, nodes: Iterable[Node]) -> list[Node]:
     """Return the living nodes, followed by those that TUNER_NODE_TYPES says may be started.
 
     Raises:
-        BadFile: That file cannot be used.
+        BadFile: The file that TUNER_NODE_TYPES names cannot be used.
     """
     there = list(nodes)
     return [*there, *node_types_of(settings.node_types).nodes_to_come(there)]

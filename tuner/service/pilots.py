@@ -28,9 +28,9 @@ def start(
     body: Mapping[str, Any],
     idempotency_key: str | None = None,
 ) -> tuple[JobView, bool]:
-    """Start the pilot of a job.
+    """Start the pilot of a job. Return it and whether it is new.
 
-    Return it and whether it is new. A pilot that is under way or has reports is not run again.
+    A pilot that is under way or has reports is not run again.
 
     Raises:
         Invalid: The job or the pilot's limits are wrong.

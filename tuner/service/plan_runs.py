@@ -73,9 +73,8 @@ def _run(scenario: Scenario) -> SimulatedRun:
 def _sampler(scenario: Scenario, training: DrawnTraining) -> Sampler:
     """Return the sampler of the simulation.
 
-    Model-based samplers are too slow for a plan, so a cheap substitute imitates their learning.
-
-    The substitute needs known curves. Without them there is nothing to learn, and configurations are drawn at random.
+    Model-based samplers are too slow for a plan, so a cheap substitute imitates their learning. The substitute needs
+    known curves. Without them there is nothing to learn, and configurations are drawn at random.
     """
     spec, seed = scenario.spec, scenario.seed
     name = spec.algorithm.sampler

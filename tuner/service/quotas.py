@@ -1,6 +1,4 @@
-"""Quotas: what a project may spend and run at once.
-
-The operator sets them, and all members of the project can see them.
+"""Quotas: what a project may spend and run at once. The operator sets them; all members of the project see them.
 
 The limit in dollars and GPU-hours is a shared budget over all jobs of the project, so every hold counts against it.
 Jobs beyond the number that may run at once wait in the queue.

@@ -20,7 +20,7 @@ NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The services and drivers of one database."""
+    """Which service leads, and the drivers that run."""
 
     term: Term | None  #: The newest term; None if no service has led yet.
     lasts: bool  #: Whether a service leads by that term.

@@ -54,9 +54,9 @@ def pricing(db: Connection, service: Service, row: JobRow, asked: Asked) -> Pric
 
 
 def _relative_time(db: Connection, service: Service, row: JobRow, there: Machine) -> RelativeTime:
-    """Return the time of a step relative to the job's machine.
+    """Return the time of a step on the requested machine relative to the job's machine.
 
-    If the job had several, the bounds cover all of them.
+    If the job had several kinds of machines, the bounds cover all of them.
     """
     kinds = list(dict.fromkeys(offer.instance_type for offer in row.offers))
     first, *others = [_from(db, service, row, kind, there) for kind in kinds]

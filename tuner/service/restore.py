@@ -19,7 +19,7 @@ from tuner.store.backup_file import About, unpack
 from tuner.store.database import Database, knows_revision, newest_revision
 from tuner.store.restored import Books, Checkpoint, Paused
 
-AT_ONCE = 16  # requests to the storage
+AT_ONCE = 16  # parallel requests to the storage
 FUTURE_NS = 5 * 60 * NS  # tolerance for the clock of the machine that made the backup
 
 

@@ -20,7 +20,7 @@ from tuner.service.cluster import import_path
 
 PROBE_TIMEOUT_S = 60.0
 CLEARS_S = 20.0  # time that a probe has to end the processes of the trainable
-AT_ONCE = 4  # each is a process that may import PyTorch
+AT_ONCE = 4  # probes at the same time; each is a process that may import PyTorch
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ def migrate(settings: Settings) -> Migrated:
     """Bring the database up to date, as a starting service does.
 
     Raises:
-        Unavailable: It does not answer or is newer than this code.
+        Unavailable: The database does not answer or is newer than this code.
     """
     if not settings.database_url_file:
         settings.make_home()
