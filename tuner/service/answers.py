@@ -31,9 +31,11 @@ from tuner.store.ledger import EntryRow as EntryRow
 
 @dataclass(frozen=True)
 class CurveView:
+    """One report of a trial."""
+
     step: int
     value: float | None
-    metrics: str
+    metrics: str  #: All reported metrics, as JSON text.
     cost: Cost
     duration_ns: int
     at: Instant
@@ -41,11 +43,13 @@ class CurveView:
 
 @dataclass(frozen=True)
 class TrialView:
+    """A trial with everything that is recorded of it."""
+
     row: TrialRow
     curve: list[CurveView]
     bill: Mapping[CostKind, Cost]
     attempts: list[tuple[AttemptRow, Usage | None]]
-    inherited: Inherited | None
+    inherited: Inherited | None  #: What it continues from a trial of an earlier job, if anything.
     checkpoints: list[StoredCheckpoint]
 
 

@@ -34,7 +34,7 @@ class BudgetPatch:
     gpu_ms: Any = UNSET
     wall_clock_ns: Any = UNSET
     trials: Any = UNSET
-    on_exhausted: Any = UNSET
+    on_exhausted: Any = UNSET  #: What to do when the budget is exhausted.
 
     def applied(self, budget: Budget) -> Budget:
         given = {f.name: getattr(self, f.name) for f in fields(self)}

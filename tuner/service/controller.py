@@ -321,8 +321,9 @@ def eligible(nodes: Sequence[Node], row: JobRow) -> frozenset[int]:
 def has_room(nodes: Sequence[Node], under_way: Iterable[JobRow], row: JobRow) -> bool:
     """Return whether the trials of one more job fit next to those that are under way and may take the same nodes.
 
-    A job of one market takes its own nodes first. A job that may use both takes what is left, so it reduces the room of either market
-    only by what does not fit on the other one. If no other job wants the same nodes, a job always has room.
+    A job of one market takes its own nodes first. A job that may use both takes what is left, so it reduces the room
+    of either market only by what does not fit on the other one. If no other job wants the same nodes, a job always
+    has room.
     """
     wants, mine = row.spec.resources, eligible(nodes, row)
     others = [(other, eligible(nodes, other)) for other in under_way]

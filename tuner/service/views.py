@@ -28,13 +28,15 @@ KEPT = 5000
 
 @dataclass(frozen=True)
 class JobView:
+    """A job with everything that users see of it."""
+
     row: JobRow
     standing: JobStanding
-    states: Mapping[TrialState, int]
-    steps: int
+    states: Mapping[TrialState, int]  #: Number of trials in each state.
+    steps: int  #: Steps that its trials have reported.
     best: Reached | None
-    running_ns: int
-    wait: Wait
+    running_ns: int  #: How long it has run so far.
+    wait: Wait  #: What it waits for.
     ray_dashboard: str | None
     optuna_dashboard: str | None
 
