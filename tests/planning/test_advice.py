@@ -1,5 +1,6 @@
 """Each rule finds what it is for and nothing else, and its dollars are what its evidence makes them."""
 
+from dataclasses import replace
 from fractions import Fraction
 from math import isclose
 from random import Random
@@ -24,6 +25,7 @@ from tests.planning.advising import (
     usd,
 )
 from tests.strategies import examples
+from tuner.domain.budget import Budget
 from tuner.domain.money import Money
 from tuner.domain.time import NS
 from tuner.domain.usage import Usage
@@ -187,9 +189,16 @@ def test_setting_up_again_and_again() -> None:
 
 
 def test_a_budget_that_bought_little_but_setup() -> None:
-    one = found(setup.finding(evidence(piece(0, setup="0.30"), piece(1, setup="0.20"), concurrency=2)))
+    pieces = piece(0, setup="0.30"), piece(1, setup="0.20")
+    job = replace(spec(), budget=Budget(usd=usd("0.60")))
+    one = found(setup.finding(evidence(*pieces, job=job, concurrency=2)))
     assert (one.change.setting, one.change.then, one.saves) == ("budget.usd", "6", None)
     assert "100% of the money" in one.title
+
+
+def test_a_job_that_failed_with_most_of_its_budget_left_is_not_advised_to_raise_it() -> None:
+    job = replace(spec(), budget=Budget(usd=usd("2.00")))
+    assert setup.finding(evidence(piece(0, setup="0.30"), piece(1, setup="0.20"), job=job)) is None
 
 
 def test_machines_that_wait() -> None:

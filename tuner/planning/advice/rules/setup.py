@@ -18,7 +18,7 @@ def finding(evidence: Evidence) -> Finding | None:
     setups = [piece.of("setup") for piece in evidence.pieces]
     spent = total(setups)
     part = share(spent.micro_usd, evidence.spent.micro_usd)
-    if part > MOSTLY and len(setups) < LEAST_ATTEMPTS:
+    if part > MOSTLY and len(setups) < LEAST_ATTEMPTS and _is_mostly_spent(evidence):
         return _too_small(evidence, setups, part)
     if len(setups) < LEAST_ATTEMPTS or part <= DEAR_ABOVE:
         return None
@@ -54,6 +54,12 @@ def finding(evidence: Evidence) -> Finding | None:
         verify="the metric at each step of one configuration with the same seed must be as before; compare `setup` in the bills",
         confidence="medium",
     )
+
+
+def _is_mostly_spent(evidence: Evidence) -> bool:
+    """Return whether the budget may have ended the job. A job that failed early for another reason does not need more money."""
+    limit = evidence.spec.budget.usd
+    return limit is None or evidence.spent.micro_usd > MOSTLY * limit.micro_usd
 
 
 def _too_small(evidence: Evidence, setups: Sequence[Money], part: Fraction) -> Finding:
