@@ -1,4 +1,4 @@
-"""The Python client: what REST offers, with types, as `Client` and, to be awaited, as `AsyncClient`.
+"""The Python client: the calls of the REST API with types, as the blocking `Client` and as `AsyncClient`, whose methods are awaited.
 
 from tuner import Client
 
@@ -26,8 +26,15 @@ from tuner.schemas.job import Job as JobAnswer
 
 
 class Client(Calls, Blocking):
-    """May be shared between threads. Everything raises ApiError. `project`: of the operator, who is in several; TUNER_PROJECT where it is
-    not given."""
+    """Client of the service. It may be shared between threads. All methods raise ApiError if the service refuses or does not answer.
+
+    Args:
+        url: The service. None means TUNER_URL.
+        api_key: The API key. None means TUNER_API_KEY, or the content of $TUNER_HOME/api_key.
+        project: The project to work in, for the operator, who can work in all of them. None means TUNER_PROJECT.
+        timeout_s: The time limit for each response in seconds.
+        transport: The HTTP transport, for tests.
+    """
 
     def __init__(
         self,
@@ -48,7 +55,7 @@ class Client(Calls, Blocking):
             raise silent(there.url, error) from error
 
     def on_request(self, begin: Callable[[], None], end: Callable[[], None]) -> None:
-        """Call `begin` when a request is sent, and `end` when the headers of its answer are there."""
+        """Call `begin` when a request is sent, and `end` when the headers of its response arrive."""
         self._http.event_hooks = {"request": [lambda _: begin()], "response": [lambda _: end()]}
 
     def close(self) -> None:
@@ -65,7 +72,7 @@ class Client(Calls, Blocking):
 
 
 class AsyncClient(Calls, Awaiting):
-    """The same to be awaited, in one event loop. Everything raises ApiError."""
+    """Client of the service whose methods are awaited. It belongs to one event loop. All methods raise ApiError."""
 
     def __init__(
         self,

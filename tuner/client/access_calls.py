@@ -1,4 +1,4 @@
-"""Calls about who may do what: projects, users, members and keys."""
+"""Calls about access: projects, users, members and API keys."""
 
 from typing import TYPE_CHECKING
 
@@ -7,7 +7,7 @@ from tuner.client.methods import call, series
 from tuner.client.paging import pages
 from tuner.client.steps import Series, Steps
 
-if TYPE_CHECKING:  # each is loaded when it is asked for
+if TYPE_CHECKING:  # each is imported by the call that needs it, so that importing the client stays fast
     from tuner.schemas.access import Key, Member, Project, User, WhoAmI
 
 PAGE = 100
@@ -18,14 +18,14 @@ class AccessCalls:
 
     @call
     def whoami(self) -> Steps["WhoAmI"]:
-        """Whose key this is, in which project, with which role."""
+        """Return the user, project and role that this client's API key belongs to."""
         from tuner.schemas.access import WhoAmI
 
         return ask(self.url, WhoAmI, "GET", "/v1/whoami")
 
     @series
     def projects(self) -> Series["Project"]:
-        """By name: all for the operator, for others their own."""
+        """Yield the projects, ordered by name: all of them for the operator, for other users their own."""
         from tuner.schemas.access import ProjectPage
 
         return pages(self.url, ProjectPage, "/v1/projects", {}, page=PAGE)
@@ -38,21 +38,21 @@ class AccessCalls:
 
     @call
     def add_project(self, name: str) -> Steps["Project"]:
-        """For the operator, who works in it with `Client(project=name)`."""
+        """Create a project. Only the operator may do this, and works in the project with `Client(project=name)`."""
         from tuner.schemas.access import Project
 
         return ask(self.url, Project, "POST", "/v1/projects", body={"name": name})
 
     @series
     def users(self) -> Series["User"]:
-        """By name, of all projects; for the operator."""
+        """Yield the users of all projects, ordered by name. Only the operator may do this."""
         from tuner.schemas.access import UserPage
 
         return pages(self.url, UserPage, "/v1/users", {}, page=PAGE)
 
     @call
     def disable_user(self, name: str, *, disabled: bool = True) -> Steps["User"]:
-        """Refuses all keys of theirs, or takes them again; for the operator."""
+        """Disable all API keys of a user, or re-enable them with `disabled=False`. Only the operator may do this."""
         from tuner.schemas.access import User
 
         body = {"disabled": disabled}
@@ -60,14 +60,14 @@ class AccessCalls:
 
     @series
     def members(self) -> Series["Member"]:
-        """Of the project, by name; for its admins."""
+        """Yield the members of the project, ordered by name. Only the project's admins may do this."""
         from tuner.schemas.access import MemberPage
 
         return pages(self.url, MemberPage, "/v1/members", {}, page=PAGE)
 
     @call
     def put_member(self, user: str, role: str) -> Steps["Member"]:
-        """Takes a user into the project, or gives a member another role: viewer, submitter or admin."""
+        """Add a user to the project, or change a member's role. Roles are `viewer`, `submitter` and `admin`."""
         from tuner.schemas.access import Member
 
         path = f"/v1/members/{quoted(user)}"
@@ -75,19 +75,19 @@ class AccessCalls:
 
     @call
     def remove_member(self, user: str) -> Steps[None]:
-        """All keys of theirs in the project are revoked with it."""
+        """Remove a member from the project, and revoke all their API keys in it."""
         yield from exchange(self.url, request("DELETE", f"/v1/members/{quoted(user)}"))
 
     @series
     def keys(self) -> Series["Key"]:
-        """The newest first, none of them whole: all of the project for its admins, for others their own."""
+        """Yield API keys without their secrets, newest first: all of the project for its admins, for other users their own."""
         from tuner.schemas.access import KeyPage
 
         return pages(self.url, KeyPage, "/v1/keys", {}, page=PAGE)
 
     @call
     def make_key(self, user: str, name: str, *, expires_in: str = "90d") -> Steps["Key"]:
-        """For a member; for admins. The answer alone has the whole key, as `secret`."""
+        """Create an API key for a member. Only admins may do this. Only this answer contains the whole key, as `secret`."""
         from tuner.schemas.access import Key
 
         body = {"user": user, "name": name, "expires_in": expires_in}
@@ -95,12 +95,12 @@ class AccessCalls:
 
     @call
     def rotate_key(self, key: str, *, overlap: str = "1h") -> Steps["Key"]:
-        """Another one in its stead, whole as `secret`; the one before goes on for `overlap`."""
+        """Replace an API key. The answer contains the new key as `secret`. The old key stays valid for `overlap`."""
         from tuner.schemas.access import Key
 
         return ask(self.url, Key, "POST", f"/v1/keys/{quoted(key)}/rotate", body={"overlap": overlap})
 
     @call
     def revoke_key(self, key: str) -> Steps[None]:
-        """The next request with it is refused."""
+        """Revoke an API key. It takes effect with the next request."""
         yield from exchange(self.url, request("DELETE", f"/v1/keys/{quoted(key)}"))

@@ -1,4 +1,4 @@
-"""The call about who changed what."""
+"""The call that lists the audit log."""
 
 from typing import TYPE_CHECKING
 
@@ -6,7 +6,7 @@ from tuner.client.methods import series
 from tuner.client.paging import pages
 from tuner.client.steps import Series
 
-if TYPE_CHECKING:  # loaded when it is asked for
+if TYPE_CHECKING:  # imported by the call that needs it, so that importing the client stays fast
     from tuner.schemas.audit import AuditEntry
 
 
@@ -24,8 +24,16 @@ class AuditCalls:
         until: str | None = None,
         limit: int | None = None,
     ) -> Series["AuditEntry"]:
-        """Every change that somebody asked for in the project, the newest first; at most `limit` where it is given. `action` is such as
-        `job.pause`, `target` a job's id or a name; `since` and `until` are dates of UTC, or times."""
+        """Yield the changes that users requested in the project, newest first.
+
+        Args:
+            user: Only changes by this user.
+            action: Only this kind of change, such as `job.pause`.
+            target: Only changes of this job, by its id, or of this object, by its name.
+            since: A UTC date or a time at which the period begins.
+            until: A UTC date or a time at which the period ends.
+            limit: Yield at most this many entries.
+        """
         from tuner.schemas.audit import AuditPage
 
         query = {"user": user, "action": action, "target": target, "since": since, "until": until}

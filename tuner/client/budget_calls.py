@@ -1,4 +1,4 @@
-"""Calls about what many jobs may spend together: budgets above jobs, and the project's quota."""
+"""Calls about limits on many jobs together: shared budgets, and the project's quota."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +8,7 @@ from tuner.client.methods import call
 from tuner.client.queries import refuse_unknown
 from tuner.client.steps import Steps
 
-if TYPE_CHECKING:  # each is loaded when it is asked for
+if TYPE_CHECKING:  # each is imported by the call that needs it, so that importing the client stays fast
     from tuner.schemas.budgets import BudgetAbove, BudgetList
     from tuner.schemas.quota import Quota
 
@@ -18,7 +18,7 @@ class BudgetCalls:
 
     @call
     def budgets(self) -> Steps["BudgetList"]:
-        """Budgets above jobs."""
+        """Return all shared budgets."""
         from tuner.schemas.budgets import BudgetList
 
         return ask(self.url, BudgetList, "GET", "/v1/budgets")
@@ -31,8 +31,11 @@ class BudgetCalls:
 
     @call
     def put_budget(self, /, name: str, **budget: Any) -> Steps["BudgetAbove"]:
-        """Makes it or puts another in its place: `usd=`, `gpu_hours=`, `match={tag: value}`, `period=`, `timezone=`, `parent=`,
-        `alerts=[{"at": 0.8, "url": ...}]`, `new_secret=True`. The answer alone has the webhooks' secret, where that is new."""
+        """Create a shared budget, or replace it.
+
+        Keyword arguments are `usd=`, `gpu_hours=`, `match={tag: value}`, `period=`, `timezone=`, `parent=`,
+        `alerts=[{"at": 0.8, "url": ...}]` and `new_secret=True`. If the webhooks' secret is new, only this answer contains it.
+        """
         from tuner.schemas.budgets import BudgetAbove
 
         refuse_unknown(budget, queries.BUDGET)
@@ -44,15 +47,18 @@ class BudgetCalls:
 
     @call
     def quota(self) -> Steps["Quota"]:
-        """What the project may spend and have at once, and what of it is used."""
+        """Return the project's quota, and how much of it is used."""
         from tuner.schemas.quota import Quota
 
         return ask(self.url, Quota, "GET", "/v1/quota")
 
     @call
     def put_quota(self, /, **quota: Any) -> Steps["Quota"]:
-        """Sets all of it anew: `usd=`, `gpu_hours=`, `period=`, `timezone=`, `concurrent_jobs=`, `concurrent_trials=`. What is not
-        given is not limited."""
+        """Replace the project's quota.
+
+        Keyword arguments are `usd=`, `gpu_hours=`, `period=`, `timezone=`, `concurrent_jobs=` and `concurrent_trials=`. A limit that is
+        not given is removed.
+        """
         from tuner.schemas.quota import Quota
 
         refuse_unknown(quota, queries.QUOTA)

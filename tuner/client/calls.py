@@ -1,4 +1,4 @@
-"""What REST offers, each call once for both clients: as steps, which they do or await."""
+"""The calls of the REST API. Each is written once, as a generator of steps that `Client` runs and `AsyncClient` awaits."""
 
 import uuid
 from abc import ABC, abstractmethod
@@ -26,7 +26,7 @@ from tuner.schemas import best as choices
 from tuner.schemas.job import Job, JobFacts, JobPage
 from tuner.schemas.logs import TrialLog
 
-if TYPE_CHECKING:  # each is loaded when it is asked for
+if TYPE_CHECKING:  # each is imported by the call that needs it, so that importing the client stays fast
     from tuner.client.downloads import Downloaded
     from tuner.schemas.advice import Advice
     from tuner.schemas.curves import Curves
@@ -40,14 +40,22 @@ AnyJob = str | JobFacts
 
 
 class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
-    """Everything raises ApiError. What is safe to repeat is tried again for some seconds when the service does not answer. `job` is
-    a job's id, or the job."""
+    """The methods of `Client` and `AsyncClient`. They raise ApiError if the service refuses or does not answer.
+
+    Requests that are safe to repeat are retried for some seconds if the service does not answer. The argument `job` is a job or its id.
+    """
 
     # Jobs
 
     @job_call
     def submit(self, job: Mapping[str, Any], *, idempotency_key: str | None = None) -> Steps[JobFacts]:
-        """`job` as in the YAML file. A key is made where none is given, so that a retry makes no second job."""
+        """Submit a tuning job.
+
+        Args:
+            job: The fields of a job file, as a dictionary.
+            idempotency_key: A second submission with the same key returns the first job. Without a key, the client generates one,
+                so that its own retries never create a second job.
+        """
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         return self._ask_job("POST", "/v1/jobs", body=job, headers=headers, repeat=True)
 
@@ -57,7 +65,7 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
 
     @job_series
     def jobs(self, *, state: str | None = None, tag: str | None = None) -> Series[JobFacts]:
-        """Newest first, page by page. `tag` is `key:value`."""
+        """Yield the jobs, newest first. Pages are fetched as needed. `tag` has the form `key:value`."""
         query = {"state": state, "tag": tag}
         return pages(self.url, JobPage, "/v1/jobs", query, page=100, made=self._acting)
 
@@ -75,8 +83,18 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
 
     @job_call
     def patch(self, /, job: AnyJob, *, if_match: str | None = None, **change: Any) -> Steps[JobFacts]:
-        """`budget={...}`, `tags={...}`, `priority=1`. `if_match`: the `revision` of the job that the change was made for; where it has
-        another by now, ApiError with status 412, unless what is asked for is done: by an earlier try, whose answer was lost."""
+        """Change a job's budget, tags or priority.
+
+        Args:
+            job: A job or its id.
+            if_match: The `revision` of the job that the change is based on.
+            change: The new values, such as `budget={...}`, `tags={...}` or `priority=1`.
+
+        Raises:
+            ApiError: With status 412 if the job has another revision by now. It is not raised if an earlier try of this call, whose
+                response was lost, already made the change.
+            TypeError: A keyword argument is not known.
+        """
         refuse_unknown(change, queries.CHANGE)
         headers = {} if if_match is None else {"If-Match": f'"{if_match}"'}
         sent = self._ask_job("PATCH", path_of(job), body=change, headers=headers, repeat=True)
@@ -86,8 +104,14 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
     def top_up(
         self, job: AnyJob, *, usd: float | None = None, gpu_hours: float | None = None
     ) -> Steps[JobFacts]:
-        """Adds to the budget as it is now, once, whatever becomes of the connection; the job goes on if it had stopped for want of it.
-        ApiError 412 where somebody else changes it at the same time: then nothing was added."""
+        """Add to the job's current budget. Resume the job if it had stopped because its budget was spent.
+
+        The amount is added exactly once, even if the connection breaks.
+
+        Raises:
+            ApiError: With status 412 if somebody else changes the job at the same time. Nothing was added then.
+            ValueError: No amount was given, or the job has no limit of that kind.
+        """
         before = yield from self._ask_job("GET", path_of(job))
         change = raised(before.budget, usd=usd, gpu_hours=gpu_hours)
         after: JobFacts = yield from Calls.patch.steps(self, job, if_match=before.revision, budget=change)
@@ -97,15 +121,24 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
 
     @job_call
     def pilot(self, job: Mapping[str, Any], *, usd: float | None = None) -> Steps[JobFacts]:
-        """Runs a few steps of a few configurations of a job under a budget of their own, for plans to learn from, unless there is
-        such a pilot: then it answers that one. `usd` where `job` does not say it under `planning`."""
+        """Start a pilot: a few steps of a few configurations of a job, under a separate budget, for plans to learn from.
+
+        If the same code, search space and resources already had a pilot, return that one.
+
+        Args:
+            job: The fields of a job file.
+            usd: The pilot's budget in US dollars. It replaces `planning.pilot.usd` of `job`.
+        """
         body = job if usd is None else _with_pilot(job, usd)
         headers = {"Idempotency-Key": uuid.uuid4().hex}
         return self._ask_job("POST", "/v1/pilots", body=body, headers=headers, repeat=True)
 
     @call
     def plan(self, job: Mapping[str, Any]) -> Steps["Plan"]:
-        """What the job would cost, take and find; nothing runs. What is known beside it is under `planning`."""
+        """Predict what a job would cost, how long it would take and what it would find, without running anything.
+
+        The `planning` section of `job` may hold what you know in addition, such as the time of a step.
+        """
         from tuner.schemas.plan import Plan
 
         return self._ask(Plan, "POST", "/v1/plans", body=job, repeat=True)
@@ -119,8 +152,15 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
         until: tuple[str, ...] = (*follow.ENDED, "paused"),
         progress: bool | None = False,
     ) -> Steps[JobFacts]:
-        """Until the job has ended or is paused. `progress` shows how far it is: in place in a notebook, by lines on standard error
-        elsewhere; None: where somebody looks. Raises TimeoutError."""
+        """Wait until the job has ended or is paused, and return it.
+
+        Args:
+            job: A job or its id.
+            timeout_s: Raise TimeoutError after this many seconds. None means no limit.
+            until: The states to wait for.
+            progress: Whether to show the progress: updated in place in a notebook, as lines on standard error elsewhere. None means
+                only in a notebook or on a terminal.
+        """
         path, show = path_of(job), progress_of(wanted=progress)
         return follow.wait(
             lambda limit_s: self._ask_job("GET", path, limit_s=limit_s),
@@ -141,10 +181,15 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
         patience_s: float = follow.RESTART_S,
     ) -> Series[follow.Event]:
         """Yield the job's events until it has ended. If the connection breaks, or the service sends nothing for 4 seconds, reconnect
-        and continue behind the last event.
+        and continue after the last event.
 
-        `on_connection` is called with False when the service does not answer, and with True when it answers again. `on_silence` is
-        called before, with the time of the last answer. ApiError if it does not answer for `patience_s`."""
+        Args:
+            job: A job or its id.
+            after: The id of an event. Only later events are yielded.
+            on_connection: Called with False when the service does not answer, and with True whenever a connection is established.
+            on_silence: Called before `on_connection(False)`, with the time of the last answer.
+            patience_s: Raise ApiError if the service does not answer for this many seconds.
+        """
         path = path_of(job, "/events")
         return follow.events(self.url, path, after, on_connection, on_silence, patience_s)
 
@@ -154,7 +199,7 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
     def best(
         self, job: AnyJob, *, forecast: bool = True, **limits: Unpack[BestQuery]
     ) -> Steps[choices.BestAnswer]:
-        """The best configuration that may be trained within the limits. ApiError 404 where none is affordable."""
+        """Return the best configuration that can be trained within the limits. Raise ApiError with status 404 if there is none."""
         refuse_unknown(limits, queries.BEST)
         query = {**limits, "forecast": None if forecast else "false"}
         return self._ask(choices.BestAnswer, "GET", path_of(job, "/best"), query=query)
@@ -163,49 +208,53 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
     def best_of_all(
         self, trainable: str, metric: str, **limits: Unpack[BestQuery]
     ) -> Steps[choices.BestOfAll]:
-        """Over all jobs that tuned it for this metric."""
+        """Return the best configuration among all jobs that tuned `trainable` for `metric`."""
         refuse_unknown(limits, queries.BEST)
         query = {"trainable": trainable, "metric": metric, **limits}
         return self._ask(choices.BestOfAll, "GET", "/v1/best", query=query)
 
     @call
     def pareto(self, job: AnyJob, **elsewhere: Unpack[Elsewhere]) -> Steps[choices.Pareto]:
-        """The front of metric against cost that `best` answers from."""
+        """Return the Pareto front of metric against cost, from which `best` answers."""
         refuse_unknown(elsewhere, queries.ELSEWHERE)
         return self._ask(choices.Pareto, "GET", path_of(job, "/pareto"), query=elsewhere)
 
     @call
     def bill(self, job: AnyJob) -> Steps[show.Bill]:
-        """What it cost, by kind and by trial, and what was saved."""
+        """Return the job's cost by kind and by trial, and what was saved."""
         return self._ask(show.Bill, "GET", path_of(job, "/bill"))
 
     @call
     def report(self, job: AnyJob) -> Steps[show.JobReport]:
-        """What the money bought, and estimates of what other ways to search would have spent for it."""
+        """Return what the money bought, and estimates of what other search strategies would have spent for the same result."""
         return self._ask(show.JobReport, "GET", path_of(job, "/report"))
 
     @call
     def advice(self, job: AnyJob) -> Steps["Advice"]:
-        """What would have made it cheaper, with evidence and dollars, and what could not be judged."""
+        """Return what would have made the job cheaper, with evidence and dollars, and what could not be judged."""
         from tuner.schemas.advice import Advice
 
         return self._ask(Advice, "GET", path_of(job, "/advice"))
 
     @series
     def trials(self, job: AnyJob, *, sort: str = "number", limit: int | None = None) -> Series[show.Trial]:
-        """Page by page; at most `limit` where it is given."""
+        """Yield the trials, at most `limit` if it is given. Pages are fetched as needed."""
         path, query = path_of(job, "/trials"), {"sort": sort}
         return pages(self.url, show.TrialPage, path, query, page=500, limit=limit)
 
     @call
     def trial(self, job: AnyJob, trial: str) -> Steps[show.TrialDetail]:
-        """With the learning curve, the bill and every attempt."""
+        """Return a trial with its learning curve, its bill and every attempt."""
         return self._ask(show.TrialDetail, "GET", path_of(job, f"/trials/{quoted(trial)}"))
 
     @call
     def curves(self, job: AnyJob, *, metric: str | None = None) -> Steps["Curves"]:
-        """Return the learning curves of all trials, up to the event `seq`, from which `events(after=seq)` continues. `metric` names any
-        reported metric; without it, the objective's is returned."""
+        """Return the learning curves of all trials up to the event `seq`. `events(after=seq)` continues from there.
+
+        Args:
+            job: A job or its id.
+            metric: Any reported metric. None means the objective's.
+        """
         from tuner.schemas.curves import Curves
 
         return self._ask(Curves, "GET", path_of(job, "/curves"), query={"metric": metric})
@@ -220,8 +269,18 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
         tail: int | None = None,
         after: int | None = None,
     ) -> Steps[TrialLog]:
-        """What the trial's own code printed: the last `tail` bytes, of those behind the first `after`; of the newest attempt that
-        printed anything, where none is named. ApiError 404 where nothing was printed."""
+        """Return what the trial's own code printed.
+
+        Args:
+            job: A job or its id.
+            trial: The trial's id.
+            attempt: The attempt's number. None means the newest attempt that printed anything.
+            tail: Return at most this many bytes, from the end.
+            after: Skip this many bytes at the beginning.
+
+        Raises:
+            ApiError: With status 404 if nothing was printed.
+        """
         query = {"attempt": attempt, "tail": tail, "after": after}
         return self._ask(TrialLog, "GET", path_of(job, f"/trials/{quoted(trial)}/logs"), query=query)
 
@@ -252,7 +311,7 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
 
     @call
     def ledger(self, job: AnyJob) -> Steps[show.LedgerPage]:
-        """Every entry, oldest first."""
+        """Return all ledger entries of the job, oldest first."""
         return self._ask(show.LedgerPage, "GET", path_of(job, "/ledger"))
 
     @call
@@ -264,7 +323,14 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
         until: str | None = None,
         timezone: str = "UTC",
     ) -> Steps["SpendAnswer"]:
-        """By `tag:KEY`, `owner`, `trainable`, `market`, `day`, `job`, or several of them; `since` and `until` are dates or times."""
+        """Return the spend of all jobs, grouped.
+
+        Args:
+            group_by: One or more of `tag:KEY`, `owner`, `trainable`, `market`, `day` and `job`.
+            since: A date or time at which the period begins.
+            until: A date or time at which the period ends.
+            timezone: The time zone of days and dates.
+        """
         from tuner.schemas.spend import SpendAnswer
 
         query = {"group_by": list(group_by), "since": since, "until": until, "timezone": timezone}
@@ -272,7 +338,7 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
 
     @call
     def spend_csv(self, /, group_by: Sequence[str] = ("tag:project",), **query: Any) -> Steps[str]:
-        """The same as a table."""
+        """Return the same as `spend`, as a CSV table."""
         refuse_unknown(query, queries.SPEND)
         asked = {"group_by": list(group_by), **query}
         send = request("GET", "/v1/spend", query=asked, headers={"Accept": "text/csv"})
@@ -281,7 +347,7 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
 
     @call
     def trainables(self) -> Steps[show.Trainables]:
-        """List what may be tuned here, as the source files say, without importing them."""
+        """Return the trainables that can be tuned here. They are found in the source files, without importing them."""
         return self._ask(show.Trainables, "GET", "/v1/trainables")
 
     @call
@@ -291,7 +357,10 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
 
     @call
     def prices(self, /, *, limit: int = 100, **filters: str | None) -> Steps["Prices"]:
-        """`cloud`, `region`, `zone`, `instance_type`, `accelerator`, `market`; the cheapest first."""
+        """Return prices of the catalogue, cheapest first.
+
+        Filters are `cloud`, `region`, `zone`, `instance_type`, `accelerator` and `market`.
+        """
         from tuner.schemas.prices import Prices
 
         refuse_unknown(filters, queries.PRICES)
@@ -299,7 +368,11 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
 
     @call
     def estimate(self, /, **parts: Any) -> Steps["Estimate"]:
-        """`run={...}`, `choices`, `scaling`, `compute_optimal`, `recurring`, `ownership`: any of them."""
+        """Estimate the cost of a single training run, and related questions.
+
+        Any of these keyword arguments may be given, each a dictionary: `run`, `choices`, `scaling`, `compute_optimal`, `recurring`,
+        `ownership`.
+        """
         from tuner.schemas.estimate_answers import Estimate
 
         refuse_unknown(parts, queries.ESTIMATE)
@@ -307,13 +380,14 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
 
     @call
     def is_ready(self) -> Steps[bool]:
+        """Return whether the service answers and is ready. Wait at most 5 seconds, and never raise ApiError."""
         try:
             answer: httpx2.Response = yield request("GET", "/readyz", timeout_s=5)
         except httpx2.HTTPError:
             return False
         return answer.is_success
 
-    # How they are made
+    # Helpers
 
     def _ask(self, kind: type[A], method: str, path: str, **options: Any) -> Steps[A]:
         return ask(self.url, kind, method, path, **options)
@@ -324,7 +398,7 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
 
     @abstractmethod
     def _acting(self, job: Job) -> JobFacts:
-        """The job, with the methods that go through this client."""
+        """Return the job with methods that call the service through this client."""
 
 
 def id_of(job: AnyJob) -> str:

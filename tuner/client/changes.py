@@ -1,4 +1,4 @@
-"""A change that is made once, whatever becomes of the answers."""
+"""Changes of a job that take effect exactly once, even if responses are lost."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,13 +8,20 @@ from tuner.client.steps import Steps
 from tuner.schemas.job import JobFacts
 
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-SMALLEST = 5e-7  # what amounts differ by that are not the same, in JSON's six decimals
+SMALLEST = 5e-7  # amounts that differ by less are equal, because JSON has six decimals
 
 
 def once(
     sent: Steps[JobFacts], look: Callable[[], Steps[JobFacts]], change: Mapping[str, Any]
 ) -> Steps[JobFacts]:
-    """Sends a change of what has a revision; it is done, too, where an answer was lost and the job is as asked."""
+    """Send a change that is bound to a revision, and return the changed job.
+
+    If a response was lost, the change may have been made although this call failed. Then fetch the job with `look`, and return it if it has
+    the requested values.
+
+    Raises:
+        ApiError: The change failed, and the job does not have the requested values.
+    """
     try:
         return (yield from sent)
     except ApiError as error:
@@ -30,7 +37,7 @@ def once(
 
 
 def is_as_asked(job: JobFacts, change: Mapping[str, Any]) -> bool:
-    """Of a change as `PATCH /v1/jobs/{id}` takes it."""
+    """Return whether the job has the values of `change`, which is a body of `PATCH /v1/jobs/{id}`."""
     budget = change.get("budget") or {}
     limits = all(_same(name, asked, job.budget[name]) for name, asked in budget.items())
     plain = all(change.get(name) in (None, getattr(job, name)) for name in ("tags", "priority"))
@@ -38,7 +45,11 @@ def is_as_asked(job: JobFacts, change: Mapping[str, Any]) -> bool:
 
 
 def raised(budget: Mapping[str, Any], **more: float | None) -> dict[str, float]:
-    """The limits of a budget to which something is added, as a change of it. Raises ValueError."""
+    """Return the new limits of a budget after adding the amounts `more`.
+
+    Raises:
+        ValueError: No amount is given, or the budget has no limit of that kind.
+    """
     added = {name: value for name, value in more.items() if value is not None}
     if not added:
         raise ValueError(f"say how much to add: {' or '.join(more)}")
@@ -49,7 +60,7 @@ def raised(budget: Mapping[str, Any], **more: float | None) -> dict[str, float]:
 
 
 def wants_more(job: JobFacts) -> bool:
-    """Whether it stopped because its budget was spent."""
+    """Return whether the job stopped because its budget was spent."""
     return job.state in ("paused", "succeeded") and str(job.stop_reason).startswith("budget")
 
 
@@ -60,7 +71,7 @@ def _same(name: str, asked: Any, found: Any) -> bool:
 
 
 def _amount(asked: float | str) -> float:
-    """Of seconds where it is a duration, such as 90s or 6h."""
+    """Return a requested limit as a number. Durations such as 90s or 6h are converted to seconds."""
     if isinstance(asked, str):
         return float(asked[:-1]) * SECONDS[asked[-1]] if asked[-1:] in SECONDS else float(asked)
     return asked

@@ -1,4 +1,4 @@
-"""Download of checkpoints: streamed, continued after an interruption, and checked."""
+"""Download of checkpoints. They are streamed, continued after an interruption, and checked against their manifest."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def download(url: str, path: str, trial: str, to: Path, step: int | None) -> Ste
     """Download a checkpoint into the directory `to`, which must not exist or be empty. Nothing is left there if it fails.
 
     Raises:
-        ApiError: The service refused, does not answer, or sent files that its manifest contradicts (status 422 if `to` has files).
+        ApiError: The service refused or does not answer. The status is 422 if `to` is not an empty directory or cannot be written, and
+            0 if the files do not match their manifest.
     """
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise _refused(422, "The directory is not empty", f"{to} exists; name an empty or a new directory")
@@ -61,7 +62,7 @@ def download(url: str, path: str, trial: str, to: Path, step: int | None) -> Ste
 
 
 def _fetch(url: str, path: str, target: Path, step: int | None) -> Steps[int]:
-    """Write the tar file, and return the checkpoint's step. A broken connection continues where it broke."""
+    """Download the tar file to `target`, and return the checkpoint's step. After a broken connection, continue where it broke."""
     query = {} if step is None else {"step": step}
     with target.open("wb") as file:
         tar = _TarFile(file)
@@ -83,18 +84,18 @@ def _fetch(url: str, path: str, target: Path, step: int | None) -> Steps[int]:
 
 
 class _TarFile:
-    """The tar file as far as it has arrived."""
+    """The part of the tar file that has arrived. It is the sink of the download."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._etag = file, ""
 
     def headers(self) -> dict[str, str]:
-        """Return the headers that ask for the rest, if the checkpoint is still the same."""
+        """Return the headers that request the rest of the file, or all of it if the checkpoint has changed."""
         arrived = self._file.tell()
         return {"Range": f"bytes={arrived}-", "If-Range": self._etag} if arrived else {}
 
     def begin(self, answer: httpx2.Response) -> None:
-        """Start from the beginning unless the answer is the rest."""
+        """Discard what has arrived unless the response is the rest of it."""
         self._etag = answer.headers.get("ETag", "")
         if answer.status_code != httpx2.codes.PARTIAL_CONTENT:
             self._file.seek(0)
@@ -105,8 +106,11 @@ class _TarFile:
 
 
 def _unpack(tar: Path, into: Path) -> int:
-    """Write the files of a downloaded tar file, and return their size in bytes. Raises ValueError if one is not what the manifest
-    says."""
+    """Extract the files of a downloaded tar file, and return their total size in bytes.
+
+    Raises:
+        ValueError: A file does not match the manifest, or its name leads out of the directory.
+    """
     into.mkdir()
     digests: dict[str, str] = {}
     total, manifest = 0, dict[str, Any]()

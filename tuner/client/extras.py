@@ -1,11 +1,11 @@
-"""What notebooks have and the client does not need: imported when it is asked for."""
+"""Import of optional dependencies that notebooks have and the client does not need, such as pandas and matplotlib."""
 
 import importlib
 from typing import Any
 
 
 def load(module: str, what_for: str) -> Any:
-    """The module; where it is missing, an ImportError that says how to get it."""
+    """Import a module. If a dependency is missing, raise an ImportError that says how to install it."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

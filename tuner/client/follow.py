@@ -1,4 +1,4 @@
-"""A job followed to its end: by its events, or by asking how it is."""
+"""Follow a job to its end, by its events or by polling its state."""
 
 import json
 import time
@@ -16,32 +16,32 @@ from tuner.schemas.job import JobFacts
 
 J = TypeVar("J", bound=JobFacts)
 ENDED = ("succeeded", "cancelled", "failed")
-RESTART_S = 120.0  # who follows a job outlasts a restart of the service
+RESTART_S = 120.0  # long enough for a restart of the service
 PAUSE_S = 0.5
-# A service sends a line of each stream every two seconds. One that sends nothing for twice as long does not answer.
+# The service sends a line on each stream every two seconds. If it sends nothing for twice as long, it counts as not answering.
 SILENT_S = 4.0
-# A service that answers slowly, because it is overloaded, is given twice as long with each try.
+# The service may answer slowly because it is overloaded, so the time limit doubles with each try, up to this one.
 ANSWER_S_MAX = 64.0
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One server-sent event. `id` is None for those that only tell how things stand."""
+    """One server-sent event."""
 
     type: str
     data: dict[str, Any]
-    id: int | None = None
+    id: int | None = None  #: None for events that only describe the current state.
 
 
 class EventReader:
-    """Makes events, as the HTML standard has them, of lines."""
+    """Parses lines into server-sent events, as the HTML standard defines them."""
 
     def __init__(self) -> None:
         self._kind, self._data = "message", ""
         self._number: int | None = None
 
     def take(self, line: str) -> Event | None:
-        """The event that this line ends."""
+        """Add a line. Return the event if the line completes one, otherwise None."""
         if line == "":
             return self._ended()
         if line.startswith("event:"):
@@ -59,7 +59,7 @@ class EventReader:
 
 
 class _Patience:
-    """How long one who follows a job waits for a service that does not answer, once it has answered."""
+    """Decides how long to keep trying while the service does not answer, and reports silence to the caller's callbacks."""
 
     def __init__(
         self,
@@ -79,13 +79,17 @@ class _Patience:
         self.answer_s = SILENT_S
 
     def tell(self, is_there: bool) -> None:
-        """Report whether the service answers."""
+        """Call the callbacks with whether the service answers."""
         if not is_there:
             self._on_silence(self.heard_time)
         self._on_connection(is_there)
 
     def bear(self, error: ApiError, cause: BaseException | None) -> None:
-        """Raise errors that will not pass, and those that have lasted too long. Otherwise wait longer for the next answer."""
+        """Raise the error if it is permanent or has lasted too long. Otherwise return, and allow the next answer more time if it was slow.
+
+        A status below 500 is permanent. Before the service has answered once, every error that is not a timeout is raised, and
+        timeouts are tolerated until the limit for an answer has reached its maximum.
+        """
         was_slow = isinstance(cause, httpx2.TimeoutException)
         if self._heard_at is not None:
             is_over = time.monotonic() - self._heard_at > self._lasts_s
@@ -105,15 +109,15 @@ def events(
     on_silence: Callable[[datetime], None] | None = None,
     patience_s: float = RESTART_S,
 ) -> Series[Event]:
-    """Yield the events of a job until it has ended. Reconnect behind the last event if the connection breaks or stays silent.
+    """Yield the events of a job until it has ended. If the connection breaks or stays silent, reconnect after the last event.
 
     Args:
-        url: The service, for error messages.
-        path: Of the stream.
+        url: The service's URL, for error messages.
+        path: The path of the stream.
         after: The id of the last event that is known.
-        on_connection: Called with False when the connection broke or is silent, and with True when the service answers again.
+        on_connection: Called with False when the connection broke or is silent, and with True whenever it is established.
         on_silence: Called before `on_connection(False)`, with the time of the last answer.
-        patience_s: How long to try again before the error is raised.
+        patience_s: Raise the error if the service has not answered for this many seconds.
     """
     patience, ended = _Patience(patience_s, on_connection, on_silence), False
     while not ended:
@@ -132,7 +136,7 @@ def events(
                     after = event.id if event.id is not None else after
                     yield Item(event)
                     told = event.data["state"] in ENDED if event.type == "job" else told
-            ended = told  # the service ends the stream once it has told everything
+            ended = told  # the service ends the stream once it has sent everything
         except httpx2.HTTPError as error:
             patience.bear(silent(url, error), error)
         except ApiError as error:
@@ -150,7 +154,10 @@ def wait(
     until: tuple[str, ...],
     show: Show,
 ) -> Steps[J]:
-    """Return the job once its state is one of `until`. `look` asks for the job, with a time limit in seconds. Raises TimeoutError."""
+    """Return the job once its state is one of `until`. Raise TimeoutError after `timeout_s` seconds.
+
+    `look` fetches the job. Its argument is the time limit of the request in seconds.
+    """
     began, patience, state = time.monotonic(), _Patience(), "unknown"
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Trials and learning curves as pandas data frames. What is not known is NA, in columns that keep their type."""
+"""Trials and learning curves as pandas data frames. Unknown values are NA, and columns keep their type."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -17,7 +17,10 @@ TIMES = ("created_at", "updated_at")
 
 
 def trials(found: Sequence[Trial], space: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
-    """One row a trial. `metric` is the best that it reported. A parameter `x` is the column `config.x`, NA where the trial does not have it."""
+    """Return one row per trial.
+
+    `metric` is the best value that the trial reported. A parameter `x` is the column `config.x`, with NA for trials that do not have it.
+    """
     columns: dict[str, pd.Series] = {"trial": _column([one.id for one in found], TEXT)}
     columns |= {name: _column([getattr(one, name) for one in found], kind) for name, kind in BEFORE.items()}
     for name in _parameters(found, space):
@@ -29,7 +32,7 @@ def trials(found: Sequence[Trial], space: Mapping[str, Mapping[str, Any]]) -> pd
 
 
 def curves(found: Curves) -> pd.DataFrame:
-    """One row a report: each trial's in the order of its steps."""
+    """Return one row per report, trial by trial, in the order of steps."""
     lines = [
         (one.id, *line)
         for one in found.trials
@@ -42,7 +45,7 @@ def curves(found: Curves) -> pd.DataFrame:
 
 
 def kind_of(parameter: Mapping[str, Any], values: Iterable[Any]) -> str:
-    """The type of a parameter's column: what the search space says, or what all choices are."""
+    """Return the type of a parameter's column: that of the search space, or one that fits all choices and values."""
     if parameter.get("type") in NUMBERS:
         return NUMBERS[parameter["type"]]
     kinds = {type(one) for one in (*parameter.get("choices", ()), *values) if one is not None}
@@ -53,7 +56,7 @@ def kind_of(parameter: Mapping[str, Any], values: Iterable[Any]) -> str:
 
 
 def _parameters(found: Sequence[Trial], space: Mapping[str, Any]) -> list[str]:
-    """In the order of the search space."""
+    """Return the names of all parameters, in the order of the search space, then those of other configurations."""
     return list(dict.fromkeys([*space, *(name for one in found for name in one.config)]))
 
 

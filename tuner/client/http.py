@@ -1,4 +1,4 @@
-"""Requests to the service: its address and key, what is tried again, and what went wrong."""
+"""Requests to the service: its address and key, retries, and errors."""
 
 import json
 from collections.abc import Mapping
@@ -19,8 +19,13 @@ LONGEST_WAIT_S = 30.0
 
 
 class ApiError(Exception):
-    """The service refused, or does not answer (`status` 0). `errors` point at the fields that are wrong. `in_doubt`: it was tried
-    more than once, and an earlier try, whose answer was lost, may have done what was asked."""
+    """The service refused a request or does not answer.
+
+    Attributes:
+        status: The HTTP status, or 0 if the service does not answer or a download is not valid.
+        errors: The fields of the request that are wrong.
+        in_doubt: Whether the request may have been executed, because the response to one of its tries was lost.
+    """
 
     def __init__(self, problem: Problem, *, in_doubt: bool = False) -> None:
         super().__init__(f"{problem.title}: {problem.detail}")
@@ -31,14 +36,17 @@ class ApiError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the service is, and the headers that open it."""
+    """The service's URL, and the headers that authenticate requests."""
 
     url: str
     headers: dict[str, str]
 
 
 def address(url: str | None, api_key: str | None, project: str | None = None) -> Address:
-    """TUNER_URL, the key from TUNER_API_KEY or $TUNER_HOME/api_key, and TUNER_PROJECT, where none is given."""
+    """Return the service's address. Arguments that are None are taken from the environment.
+
+    The URL is TUNER_URL, the key is TUNER_API_KEY or the content of $TUNER_HOME/api_key, and the project is TUNER_PROJECT.
+    """
     settings = Settings.from_env()
     key = api_key or settings.given_api_key or _kept_key(settings)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -60,10 +68,23 @@ def ask(
     repeat: bool = False,
     limit_s: float | None = None,
 ) -> Steps[A]:
-    """Return the answer as `kind`.
+    """Send a request, and return the answer parsed as `kind`.
 
-    `data` is a zip, in place of a `body`. A request that is safe to repeat is tried again for some seconds if the service does not
-    answer, unless `limit_s` says how long to wait for a single try.
+    Args:
+        url: The service's URL, for error messages.
+        kind: The type of the answer.
+        method: The HTTP method.
+        path: The path, without the service's URL.
+        query: Query parameters. Those that are None are omitted.
+        body: The JSON body.
+        data: A zip file to send in place of `body`.
+        headers: Headers in addition to those of the client.
+        repeat: Whether the request is safe to repeat. GET always is. Such requests are retried for some seconds if the service does
+            not answer.
+        limit_s: Try only once, and wait at most this many seconds.
+
+    Raises:
+        ApiError: The service refused, does not answer, or sent something else than `kind`.
     """
     tries = TRIES if (repeat or method == "GET") and limit_s is None else 1
     send = request(method, path, query=query, body=body, headers=headers, timeout_s=limit_s)
@@ -79,7 +100,7 @@ def ask(
 
 
 def quoted(name: str) -> str:
-    """As one part of a path; `..` too, which would lead to another call."""
+    """Quote a name as one segment of a path. `.` and `..` are quoted too, because they would lead to another route."""
     return quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
 
 
@@ -92,7 +113,7 @@ def request(
     headers: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
 ) -> Send:
-    """A NaN is sent as it is: the service says which field it is that may have none."""
+    """Build a request with a JSON body. NaN is sent unchanged, so that the service can name the field that must not have it."""
     params = {name: value for name, value in (query or {}).items() if value is not None}
     if body is None:
         return Send(method, path, params, dict(headers or {}), timeout_s=timeout_s)
@@ -105,7 +126,14 @@ def request(
 
 
 def exchange(url: str, send: Send, *, tries: int = 1) -> Steps[httpx2.Response]:
-    """An answer that is no refusal."""
+    """Send a request up to `tries` times, and return the successful response.
+
+    Retried are connection errors and the statuses 429 and 503, after 0.25 s, 0.5 s and so on, or after the response's `Retry-After` if
+    that is longer.
+
+    Raises:
+        ApiError: The last try failed, or the service refused with another status.
+    """
     in_doubt = False
     for attempt in range(tries):
         wait_s = 0.25 * 2**attempt
@@ -129,7 +157,7 @@ def exchange(url: str, send: Send, *, tries: int = 1) -> Steps[httpx2.Response]:
 
 
 def _retry_after_s(answer: httpx2.Response) -> float:
-    """Seconds that the answer asks to wait; 0 where it says none, or a date."""
+    """Return the seconds in `Retry-After`, at most LONGEST_WAIT_S. Return 0 if the header is missing or a date."""
     told = answer.headers.get("Retry-After", "")
     return min(float(told), LONGEST_WAIT_S) if told.isdecimal() else 0.0
 

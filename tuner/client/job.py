@@ -1,4 +1,4 @@
-"""A job that acts: what REST says of it, and the calls that are about it."""
+"""`Job` and `AsyncJob`: a job as REST returns it, with methods for the calls about it."""
 
 import html
 from collections.abc import Callable
@@ -36,8 +36,10 @@ STOPPED = (*follow.ENDED, "paused")
 
 
 class Acting(JobFacts):
-    """As it was when it was last looked at; what changes it looks at it anew, and so does `refresh`. `best_so_far` is what REST
-    calls `best`: that name is the question's here."""
+    """A job as it was when it was last fetched. `refresh`, `wait` and the methods that change the job update it in place.
+
+    The field that REST calls `best` is `best_so_far` here, because `best` is a method.
+    """
 
     model_config = ConfigDict(serialize_by_alias=True, ignored_types=(Method,))
 
@@ -51,11 +53,11 @@ class Acting(JobFacts):
         found._client, found._http = client, client._http
         return found
 
-    # What it does
+    # Actions
 
     @job_call
     def refresh(self) -> Steps[JobFacts]:
-        """Looks at it anew."""
+        """Fetch the job again, and update this object in place."""
         return self._changed(Calls.job.steps(self._client, self.id))
 
     @job_call
@@ -65,33 +67,45 @@ class Acting(JobFacts):
         progress: bool | None = None,
         until: tuple[str, ...] = STOPPED,
     ) -> Steps[JobFacts]:
-        """Until it has ended or is paused. `progress` shows how far it is: in place in a notebook, by lines on standard error
-        elsewhere; where nothing is said, if somebody looks, which is a notebook or a terminal. Raises TimeoutError."""
+        """Wait until the job has ended or is paused.
+
+        Args:
+            timeout_s: Raise TimeoutError after this many seconds. None means no limit.
+            progress: Whether to show the progress: updated in place in a notebook, as lines on standard error elsewhere. None means
+                only in a notebook or on a terminal.
+            until: The states to wait for.
+        """
         wait = Calls.wait.steps(self._client, self.id, timeout_s=timeout_s, until=until, progress=progress)
         return self._changed(wait)
 
     @job_call
     def pause(self) -> Steps[JobFacts]:
-        """Running trials are checkpointed at their next step and parked."""
+        """Pause the job. Running trials save a checkpoint at their next step and pause."""
         return self._changed(Calls.pause.steps(self._client, self.id))
 
     @job_call
     def resume(self) -> Steps[JobFacts]:
-        """Goes on with a paused job, or with a succeeded one whose budget was raised."""
+        """Resume a paused job, or a succeeded job whose budget was raised."""
         return self._changed(Calls.resume.steps(self._client, self.id))
 
     @job_call
     def cancel(self) -> Steps[JobFacts]:
-        """Stops all work at once."""
+        """Cancel the job. All work stops at once."""
         return self._changed(Calls.cancel.steps(self._client, self.id))
 
     @job_call
     def top_up(self, *, usd: float | None = None, gpu_hours: float | None = None) -> Steps[JobFacts]:
-        """Adds to the budget as it is now, once, whatever becomes of the connection; goes on if it had stopped for want of it.
-        ApiError 412 where somebody else changes it at the same time: then nothing was added."""
+        """Add to the current budget. Resume the job if it had stopped because its budget was spent.
+
+        The amount is added exactly once, even if the connection breaks.
+
+        Raises:
+            ApiError: With status 412 if somebody else changes the job at the same time. Nothing was added then.
+            ValueError: No amount was given, or the job has no limit of that kind.
+        """
         return self._changed(Calls.top_up.steps(self._client, self.id, usd=usd, gpu_hours=gpu_hours))
 
-    # What is known of it
+    # Answers
 
     @series
     def events(
@@ -103,10 +117,14 @@ class Acting(JobFacts):
         patience_s: float = follow.RESTART_S,
     ) -> Series[follow.Event]:
         """Yield the events until the job has ended. If the connection breaks, or the service sends nothing for 4 seconds, reconnect
-        and continue behind the last event.
+        and continue after the last event.
 
-        `on_connection` is called with False when the service does not answer, and with True when it answers again. `on_silence` is
-        called before, with the time of the last answer. ApiError if it does not answer for `patience_s`."""
+        Args:
+            after: The id of an event. Only later events are yielded.
+            on_connection: Called with False when the service does not answer, and with True whenever a connection is established.
+            on_silence: Called before `on_connection(False)`, with the time of the last answer.
+            patience_s: Raise ApiError if the service does not answer for this many seconds.
+        """
         return Calls.events.steps(
             self._client,
             self.id,
@@ -118,65 +136,85 @@ class Acting(JobFacts):
 
     @call
     def best(self, *, forecast: bool = True, **limits: Unpack[BestQuery]) -> Steps[choices.BestAnswer]:
-        """The best configuration that may be trained within the limits. ApiError 404 where none is affordable."""
+        """Return the best configuration that can be trained within the limits. Raise ApiError with status 404 if there is none."""
         return Calls.best.steps(self._client, self.id, forecast=forecast, **limits)
 
     @call
     def pareto(self, **elsewhere: Unpack[Elsewhere]) -> Steps[choices.Pareto]:
-        """The front of metric against cost that `best` answers from."""
+        """Return the Pareto front of metric against cost, from which `best` answers."""
         return Calls.pareto.steps(self._client, self.id, **elsewhere)
 
     @call
     def bill(self) -> Steps[show.Bill]:
-        """What it cost, by kind and by trial, and what was saved."""
+        """Return the job's cost by kind and by trial, and what was saved."""
         return Calls.bill.steps(self._client, self.id)
 
     @call
     def report(self) -> Steps[show.JobReport]:
-        """What the money bought, and estimates of what other ways to search would have spent for it."""
+        """Return what the money bought, and estimates of what other search strategies would have spent for the same result."""
         return Calls.report.steps(self._client, self.id)
 
     @call
     def advice(self) -> Steps["Advice"]:
-        """What would have made it cheaper, with evidence and dollars, and what could not be judged."""
+        """Return what would have made the job cheaper, with evidence and dollars, and what could not be judged."""
         return Calls.advice.steps(self._client, self.id)
 
     @series
     def trials(self, *, sort: str = "number", limit: int | None = None) -> Series[show.Trial]:
-        """Page by page; at most `limit` where it is given."""
+        """Yield the trials, at most `limit` if it is given. Pages are fetched as needed."""
         return Calls.trials.steps(self._client, self.id, sort=sort, limit=limit)
 
     @call
     def trial(self, trial: str) -> Steps[show.TrialDetail]:
-        """With the learning curve, the bill and every attempt."""
+        """Return a trial with its learning curve, its bill and every attempt."""
         return Calls.trial.steps(self._client, self.id, trial)
 
     @call
     def curves(self, *, metric: str | None = None) -> Steps["Curves"]:
-        """Return the learning curves of all trials, up to the event `seq`, from which `events(after=seq)` continues. `metric` names any
-        reported metric; without it, the objective's is returned."""
+        """Return the learning curves of all trials up to the event `seq`. `events(after=seq)` continues from there.
+
+        `metric` names any reported metric. None means the objective's.
+        """
         return Calls.curves.steps(self._client, self.id, metric=metric)
 
     @call
     def logs(
         self, trial: str, *, attempt: int | None = None, tail: int | None = None, after: int | None = None
     ) -> Steps[TrialLog]:
-        """What the trial's own code printed: the last `tail` bytes, of those behind the first `after`; of the newest attempt that
-        printed anything, where none is named. ApiError 404 where nothing was printed."""
+        """Return what the trial's own code printed.
+
+        Args:
+            trial: The trial's id.
+            attempt: The attempt's number. None means the newest attempt that printed anything.
+            tail: Return at most this many bytes, from the end.
+            after: Skip this many bytes at the beginning.
+
+        Raises:
+            ApiError: With status 404 if nothing was printed.
+        """
         return Calls.logs.steps(self._client, self.id, trial, attempt=attempt, tail=tail, after=after)
 
     @call
     def download_checkpoint(
         self, trial: str | None = None, *, to: str | Path, step: int | None = None
     ) -> Steps["Downloaded"]:
-        """Download the checkpoint of the best trial, or of the one that is named, into an empty or new directory, and check its files."""
+        """Download a trial's checkpoint, and check its files.
+
+        Args:
+            trial: The trial's id. None means the job's best trial, at its best step.
+            to: A directory that is empty or does not exist yet.
+            step: The step of the checkpoint. None means the one with the best metric.
+        """
         return Calls.download_checkpoint.steps(self._client, self.id, trial, to=to, step=step)
 
-    # Tables and pictures
+    # Data frames and plots
 
     @call
     def trials_dataframe(self) -> Steps["pandas.DataFrame"]:
-        """One row a trial, by number; a parameter `x` is the column `config.x`, NA where a trial does not have it. Times are UTC."""
+        """Return one row per trial, ordered by number.
+
+        A parameter `x` is the column `config.x`, with NA for trials that do not have it. Times are in UTC.
+        """
         frames = load("tuner.client.frames", "trials_dataframe()")
         found = yield from collected(Calls.trials.steps(self._client, self.id))
         table: pandas.DataFrame = frames.trials(found, self.search_space)
@@ -184,9 +222,11 @@ class Acting(JobFacts):
 
     @call
     def curves_dataframe(self, *, metric: str | None = None) -> Steps["pandas.DataFrame"]:
-        """Return one row per report: `trial`, `step`, `metric`, `cost_to_train_usd`, `spent_usd` by the job until then. The column
-        `metric` has any metric that you name, or the objective's. Numbers are rounded if there are very many reports; `trial()` has
-        them exactly."""
+        """Return one row per report: `trial`, `step`, `metric`, `cost_to_train_usd`, and `spent_usd` by the job until then.
+
+        The column `metric` holds the metric that you name, or the objective's. Numbers are rounded if there are very many reports;
+        `trial()` returns them exactly.
+        """
         frames = load("tuner.client.frames", "curves_dataframe()")
         found = yield from Calls.curves.steps(self._client, self.id, metric=metric)
         table: pandas.DataFrame = frames.curves(found)
@@ -194,8 +234,8 @@ class Acting(JobFacts):
 
     @call
     def plot(self, kind: Kind | None = None) -> Steps["Figure"]:
-        """A picture: `curves` (learning curves with rungs, promotions and preemptions), `best` (against dollars), `pareto` or `bill`; all
-        four where none is named."""
+        """Return a plot: `curves` (learning curves with rungs, promotions and preemptions), `best` (best metric against dollars spent),
+        `pareto` or `bill`. Without `kind`, all four are drawn."""
         kinds = chosen(kind)
         plots = load("tuner.client.plots", "plot()")
         seen: dict[str, Any] = {"job": self}
@@ -204,7 +244,7 @@ class Acting(JobFacts):
         picture: Figure = plots.draw(plots.Seen(**seen), kinds)
         return picture
 
-    # How it is shown
+    # Display
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} {line_of(self)}>"
@@ -216,14 +256,14 @@ class Acting(JobFacts):
         return f"<div><code>{html.escape(self.id)}</code><br>{html_of(self)}</div>"
 
     def _changed(self, steps: Steps[Any]) -> Steps[Self]:
-        """This job, as the steps found it."""
+        """Run steps that return a job, and update this object to it."""
         found = yield from steps
         self.__dict__, self.__pydantic_extra__ = found.__dict__, found.__pydantic_extra__
         return self
 
 
 def chosen(kind: Kind | None) -> list[Kind]:
-    """Raises ValueError with the nearest that there is."""
+    """Return the plots to draw. Raise ValueError, which names the nearest known plot, if `kind` is not known."""
     if kind is None:
         return list(NEEDS)
     if kind not in NEEDS:
@@ -234,8 +274,8 @@ def chosen(kind: Kind | None) -> list[Kind]:
 
 
 class Job(Acting, Blocking):
-    """Of a `Client`."""
+    """A job of a `Client`."""
 
 
 class AsyncJob(Acting, Awaiting):
-    """Of an `AsyncClient`: its methods are awaited."""
+    """A job of an `AsyncClient`. Its methods are awaited."""

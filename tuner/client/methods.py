@@ -1,6 +1,8 @@
-"""Methods with one body for both clients: who is `Blocking` answers, who is `Awaiting` is awaited, with types for each.
+"""Descriptors that make a blocking and an awaitable method of one body.
 
-`@call` is for one answer, `@job_call` for one that is a job to act on, `@series` and `@job_series` for many, one after another.
+The body is a generator of steps. On a `Blocking` object, the method returns the answer. On an `Awaiting` object, it returns a coroutine.
+`@call` is for a single answer, `@job_call` for an answer that is a `Job` or `AsyncJob`, and `@series` and `@job_series` are for iterators.
+There are four, so that type checkers know the result for each client.
 """
 
 import functools
@@ -19,7 +21,7 @@ T = TypeVar("T")
 
 
 class Method(Generic[P, F]):
-    """`steps` is the body, for other bodies to go through."""
+    """Base of the descriptors. `steps` is the body, which other bodies call directly."""
 
     def __init__(self, body: Callable[Concatenate[Any, P], F]) -> None:
         self.steps = body

@@ -1,4 +1,4 @@
-"""A folder as a package: the same files are the same bytes, whenever and wherever they are packed."""
+"""Packing of a folder as a package. The same files give the same bytes, at any time and on any machine."""
 
 import io
 import os
@@ -6,14 +6,21 @@ import zipfile
 from pathlib import Path
 
 LEFT_OUT = ("__pycache__", "node_modules", "venv")
-BEGINNING = (1980, 1, 1, 0, 0, 0)  # of zip's time
-PLAIN = 0o100644 << 16
+BEGINNING = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip file can hold
+PLAIN = 0o100644 << 16  # the mode of a regular file, in the upper half of a zip entry's external attributes
 
 
 def packed(path: Path) -> tuple[str, bytes]:
-    """The name and the bytes of a package: of a .zip or .whl as it is, of a module or a folder packed. A folder with an `__init__.py` is
-    a module itself; of another, its files are at the top. Left out are __pycache__, environments, what was built, and all that begins
-    with a dot. Raises OSError, and ValueError for a link, or where there is nothing to pack."""
+    """Return the name and the bytes of a package.
+
+    A .zip or .whl file is returned unchanged. A .py file or a folder is packed. A folder with an `__init__.py` is packed as a module,
+    under its own name. The files of other folders are at the top of the package. Omitted are `__pycache__`, `node_modules`, virtual
+    environments, build results, and names that begin with a dot.
+
+    Raises:
+        OSError: A file cannot be read.
+        ValueError: There is a symbolic link, or no .py file.
+    """
     path = Path(os.path.abspath(path))
     if path.suffix in (".zip", ".whl"):
         return _name(path.stem), path.read_bytes()
@@ -53,6 +60,6 @@ def _zipped(files: dict[str, Path]) -> bytes:
 
 
 def _name(stem: str) -> str:
-    """As the service takes it."""
+    """Return a name that the service accepts: ASCII letters, digits, spaces, `.`, `_` and `-`, at most 100 characters."""
     plain = "".join(c if c.isascii() and (c.isalnum() or c in " ._-") else "-" for c in stem)
     return plain.lstrip(" ._-")[:100] or "package"

@@ -1,4 +1,4 @@
-"""Listings, page by page."""
+"""Listings that are fetched page by page."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,8 +18,17 @@ def pages(
     made: Callable[[Any], Any] = lambda item: item,
     limit: int | None = None,
 ) -> Series[Any]:
-    """The items of all pages, each page asked for when its turn comes; `kind` has `items` and `next_cursor`. At most `limit` where it
-    is given."""
+    """Yield the items of all pages. Each page is fetched when its first item is needed.
+
+    Args:
+        url: The service's URL, for error messages.
+        kind: The type of a page, with `items` and `next_cursor`.
+        path: The path of the listing.
+        query: Query parameters, without cursor and limit.
+        page: The number of items per page.
+        made: Converts each item.
+        limit: Yield at most this many items.
+    """
     cursor, left = None, limit
     while left is None or left > 0:
         asked = {**query, "cursor": cursor, "limit": min(page, left or page)}

@@ -1,5 +1,7 @@
-"""Pictures of a job: learning curves, best against dollars, the Pareto front, the bill. Figures of their own, which no window
-and no `pyplot` knows of; colours that the colour-blind tell apart (Okabe and Ito, 2008)."""
+"""Plots of a job: learning curves, best metric against dollars, the Pareto front, and the bill.
+
+The figures are independent of `pyplot`, so none opens a window. Colour-blind readers can distinguish the colours (Okabe and Ito, 2008).
+"""
 
 import io
 import math
@@ -37,11 +39,13 @@ KINDS = (
     ("idle", "#bbbbbb", "--"),
 )
 BARS = 12
-WIDE = 30.0  # from which ratio of costs on their scale is logarithmic
+WIDE = (
+    30.0  # costs whose largest and smallest differ by more than this factor are drawn on a logarithmic scale
+)
 
 
 class Picture(Figure):
-    """Shows itself in a notebook, also where nothing was set up for that."""
+    """A figure that a notebook displays as PNG, even if matplotlib's notebook integration is not set up."""
 
     def __init__(self, width: float, height: float) -> None:
         super().__init__(figsize=(width, height), layout="constrained")
@@ -55,7 +59,7 @@ class Picture(Figure):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is drawn of a job; null what no picture asks for."""
+    """The data of a job to draw. Fields that no requested plot needs are None."""
 
     job: JobFacts
     curves: Curves | None = None
@@ -68,12 +72,12 @@ class Seen:
 
     @property
     def sign(self) -> int:
-        """Times which a better metric is a larger one."""
+        """The factor by which a metric is multiplied so that larger is better: 1 or -1."""
         return -1 if self.job.objective.get("mode") == "min" else 1
 
 
 def draw(seen: Seen, kinds: Sequence[str]) -> Figure:
-    """One picture for each kind, two in a row."""
+    """Draw one plot per kind, two in a row."""
     columns = min(2, len(kinds))
     rows = math.ceil(len(kinds) / columns)
     picture = Picture(6.4 * columns, 4.4 * rows)
@@ -86,7 +90,7 @@ def draw(seen: Seen, kinds: Sequence[str]) -> Figure:
 
 
 def draw_curves(axes: Axes, seen: Seen) -> None:
-    """All trials, the leaders in colour; rungs as lines, promotions as triangles, preemptions as crosses."""
+    """Draw the curves of all trials, the best in colour. Rungs are lines, promotions are triangles, and preemptions are crosses."""
     assert seen.curves is not None
     began = [one for one in seen.curves.trials if one.steps]
     ranked = sorted(began, key=lambda one: _reached(one, seen.sign), reverse=True)
@@ -114,7 +118,7 @@ def draw_curves(axes: Axes, seen: Seen) -> None:
 
 
 def draw_best(axes: Axes, seen: Seen) -> None:
-    """The best so far by what the job had spent."""
+    """Draw the best metric so far against the dollars that the job had spent."""
     assert seen.curves is not None
     points = best_by_spend(seen.curves, seen.sign)
     if points:
@@ -141,7 +145,7 @@ def draw_best(axes: Axes, seen: Seen) -> None:
 
 
 def draw_pareto(axes: Axes, seen: Seen) -> None:
-    """The best that may be had for each sum, as `best` answers."""
+    """Draw the best metric that each amount of dollars can train, as `best` answers."""
     assert seen.pareto is not None
     points = [(one.cost_usd, one.metric) for one in seen.pareto.items if one.metric is not None]
     points.sort()
@@ -154,7 +158,7 @@ def draw_pareto(axes: Axes, seen: Seen) -> None:
 
 
 def draw_bill(axes: Axes, seen: Seen) -> None:
-    """What the dearest trials cost, by kind; all others together."""
+    """Draw the cost of the most expensive trials by kind. All other trials share one bar."""
     assert seen.bill is not None
     names, kinds = bars(seen.bill)
     left = [0.0] * len(names)
@@ -173,7 +177,10 @@ DRAWN = {"curves": draw_curves, "best": draw_best, "pareto": draw_pareto, "bill"
 
 
 def best_by_spend(curves: Curves, sign: int) -> list[tuple[float, float]]:
-    """(dollars spent by the job, metric) of each report that was better than all before it; the last where spending stands."""
+    """Return (dollars spent by the job, metric) of each report that was better than all before it.
+
+    The last point repeats the best metric at the spend of the last report, so that a plotted line reaches the present.
+    """
     reports = sorted(
         (spent, metric)
         for one in curves.trials
@@ -188,7 +195,10 @@ def best_by_spend(curves: Curves, sign: int) -> list[tuple[float, float]]:
 
 
 def bars(bill: Bill) -> tuple[list[str], list[dict[str, float]]]:
-    """Names and costs by kind, the dearest first. What all bars show together is the bill's total, less the self-test."""
+    """Return the names and the costs by kind of the bars, most expensive first.
+
+    The sum over all bars is the bill's total without the self-test.
+    """
     ranked = sorted(bill.trials, key=lambda one: one.total_usd, reverse=True)
     shown, rest = ranked[:BARS], ranked[BARS:]
     names, kinds = [one.trial for one in shown], [one.by_kind for one in shown]
@@ -229,7 +239,7 @@ def _labels(axes: Axes, title: str, x: str, y: str) -> None:
 
 
 def _text(put: Any, text: str) -> None:
-    """What people named is no formula, though it has dollars."""
+    """Set a text that is not parsed as a formula, because names that users choose may contain dollar signs."""
     put(text, parse_math=False)
 
 

@@ -1,4 +1,4 @@
-"""How far a job is, while one waits: a bar that is drawn anew in a notebook, lines elsewhere."""
+"""Progress of a job while a program waits for it: a bar that is updated in place in a notebook, lines elsewhere."""
 
 import html
 import sys
@@ -14,7 +14,7 @@ class Show(Protocol):
 
 
 def progress_of(wanted: bool | None) -> Show:
-    """Without a wish: where somebody looks, which is a notebook or a terminal."""
+    """Return what shows the progress. If `wanted` is None, show it only in a notebook or on a terminal."""
     if wanted is False:
         return _Nothing()
     if in_notebook():
@@ -23,7 +23,7 @@ def progress_of(wanted: bool | None) -> Show:
 
 
 def in_notebook() -> bool:
-    """A kernel that shows what it is sent: Jupyter and its kin, not IPython in a terminal."""
+    """Return whether this process is a notebook kernel, such as Jupyter's, and not IPython in a terminal."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return getattr(shell, "kernel", None) is not None
@@ -38,7 +38,7 @@ class _Nothing:
 
 
 class _Lines:
-    """One whenever the state or the best has changed."""
+    """Writes a line to standard error whenever the state or the best metric has changed."""
 
     def __init__(self) -> None:
         self._told: tuple[object, ...] = ()
@@ -62,7 +62,7 @@ class _Lines:
 
 
 class _InPlace:
-    """A bar and a line, changed where they are."""
+    """Displays a bar and a line in a notebook, and updates them in place."""
 
     def __init__(self) -> None:
         self._handle: Any = None
@@ -84,12 +84,12 @@ class _InPlace:
 
 
 def silent_since(since: datetime) -> str:
-    """Say that the service does not answer, and when it did last."""
+    """Return a message that the service does not answer, with the time of its last answer."""
     return f"The service has not answered since {since:%H:%M:%S}; trying again. The job runs on without it."
 
 
 def line_of(job: Any) -> str:
-    """Of a job: state, money, trials, the best so far."""
+    """Return a job's state, money, trials and best metric so far in one line."""
     trials = sum(job.progress.trials.values())
     parts = [f"{job.name}: {_state(job)}", _money(job), f"{trials} trials", f"{job.progress.steps} steps"]
     if job.best_so_far is not None:
@@ -98,7 +98,7 @@ def line_of(job: Any) -> str:
 
 
 def html_of(job: Any) -> str:
-    """The line under a bar of the budget. What people named is text, not markup."""
+    """Return a bar of the budget with the job's line below it. The line is escaped, because users choose the names in it."""
     used = min(max(job.progress.budget_used, 0.0), 1.0)
     return (
         f'<progress value="{used:.4f}" max="1" style="width: 24em" aria-label="budget used">{used:.0%}</progress>'

@@ -1,4 +1,4 @@
-"""Keyword arguments of questions, and the check that no unknown one is sent."""
+"""Keyword arguments of calls, and the check that refuses unknown ones."""
 
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
@@ -6,7 +6,7 @@ from typing import TypedDict
 
 
 class Elsewhere(TypedDict, total=False):
-    """A machine to price for; without it costs are as they were recorded."""
+    """The machine to compute costs for. Without it, costs are those that were recorded."""
 
     market: str | None
     instance_type: str | None
@@ -14,7 +14,7 @@ class Elsewhere(TypedDict, total=False):
 
 
 class BestQuery(Elsewhere, total=False):
-    """Limits on what training a configuration may take."""
+    """Limits on training a configuration."""
 
     max_cost_usd: float | None
     max_gpu_hours: float | None
@@ -32,7 +32,10 @@ QUOTA = frozenset({"usd", "gpu_hours", "period", "timezone", "concurrent_jobs", 
 
 
 def refuse_unknown(given: Mapping[str, object], known: Collection[str]) -> None:
-    """Raise TypeError, with the nearest known name, if a keyword argument is not known: the service would answer another question."""
+    """Raise TypeError, which suggests the nearest known name, if a keyword argument is not known.
+
+    Without this check, a misspelled filter would be ignored, and the answer would be to another question.
+    """
     for name in given:
         if name not in known:
             near = get_close_matches(name, known, n=1)

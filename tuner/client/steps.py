@@ -1,7 +1,7 @@
-"""How one description of a call serves two clients.
+"""Effects, and the two ways to run them, so that each call is written once for both clients.
 
-A call is a generator: it yields what is to be done outside (send, sleep, read a line of a stream), is sent what came of it, and
-returns the answer. `Blocking` does these things at once, `Awaiting` awaits them; the calls themselves know neither.
+A call is a generator. It yields effects (send a request, sleep, read a line of a stream), receives the result of each, and returns the
+answer. `Blocking` performs the effects directly, and `Awaiting` awaits them. The calls depend on neither.
 """
 
 import time
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Answered by the response, whatever its status."""
+    """Send a request. The result is the response, whatever its status."""
 
     method: str
     path: str
@@ -40,41 +40,38 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Answered by the response, of which only a refusal has been read; the stream before it is closed.
-
-    `answer_s` limits the wait for the headers, and `line_s` the wait for each line that follows.
-    """
+    """Open a stream, and close the previous one. The result is the response. Its body has been read only if it is an error."""
 
     path: str
     headers: dict[str, str]
-    answer_s: float
-    line_s: float
+    answer_s: float  #: The limit for the headers.
+    line_s: float  #: The limit for each line that follows.
 
     def timeout(self, whole: httpx2.Timeout) -> httpx2.Timeout:
         return httpx2.Timeout(connect=whole.connect, write=whole.write, pool=whole.pool, read=self.answer_s)
 
     def begun(self, answer: httpx2.Response) -> None:
-        """Change the read timeout from that of the headers to that of a line. The transport looks it up when the body begins."""
+        """Change the read timeout from that of the headers to that of a line. The transport reads it when the body begins."""
         answer.request.extensions["timeout"]["read"] = self.line_s
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLine:
-    """Answered by the next line of the stream, or by None at its end."""
+    """Read a line. The result is the next line of the stream, or None at its end."""
 
 
 class Sink(Protocol):
-    """Takes the body of a successful answer."""
+    """Receives the body of a successful response."""
 
     def begin(self, answer: httpx2.Response) -> None:
-        """The headers have arrived."""
+        """Prepare for the body. Called when the headers have arrived."""
 
     def write(self, chunk: bytes) -> object: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Answered by the response. The body of a success goes to the sink, chunk by chunk."""
+    """Send a GET request. The result is the response. If it is a success, its body is written to the sink in chunks."""
 
     path: str
     query: dict[str, Any]
@@ -84,7 +81,7 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Item(Generic[T]):
-    """For whoever iterates."""
+    """A value for the caller that iterates over the series, in contrast to an effect."""
 
     value: T
 
@@ -96,18 +93,18 @@ Series: TypeAlias = Generator[Effect | Item[T], Any, None]
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What came of an effect."""
+    """The result of an effect, or the exception that it raised."""
 
     value: Any = None
     error: Exception | None = None
 
     def into(self, steps: Generator[S, Any, Any]) -> S:
-        """The next effect."""
+        """Pass the result to the generator, or raise the exception in it. Return the next effect that it yields."""
         return steps.send(self.value) if self.error is None else steps.throw(self.error)
 
 
 def collected(series: Series[T]) -> Steps[list[T]]:
-    """All of them."""
+    """Return all items of the series as a list."""
     found, outcome = list[T](), _Outcome()
     while True:
         try:
@@ -125,7 +122,7 @@ def collected(series: Series[T]) -> Steps[list[T]]:
 
 
 class _Line:
-    """To the service, for one call: the stream that it reads, if it reads one."""
+    """Performs the effects of one call, and holds the stream that it reads, if any."""
 
     def __init__(self, http: httpx2.Client) -> None:
         self._http, self._open = http, ExitStack()
@@ -173,7 +170,7 @@ class _Line:
 
 
 class _AsyncLine:
-    """The same, awaited."""
+    """The same as `_Line`, awaited."""
 
     def __init__(self, http: httpx2.AsyncClient) -> None:
         self._http, self._open = http, AsyncExitStack()
@@ -223,7 +220,7 @@ class _AsyncLine:
 
 
 class Blocking:
-    """Answers when it is done."""
+    """Runs calls to their end before returning. The base of `Client` and `Job`."""
 
     _http: httpx2.Client
 
@@ -254,7 +251,7 @@ class Blocking:
 
 
 class Awaiting:
-    """Is awaited."""
+    """Runs calls as coroutines. The base of `AsyncClient` and `AsyncJob`."""
 
     _http: httpx2.AsyncClient
 

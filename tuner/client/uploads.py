@@ -1,4 +1,4 @@
-"""Packages with trainables: uploaded, listed, looked up."""
+"""Calls about packages, which contain trainables: upload, list and get."""
 
 from __future__ import annotations
 
@@ -18,14 +18,22 @@ PAGE = 100
 
 
 class Uploads:
-    """Everything raises ApiError: 409 where packages are switched off."""
+    """Calls about packages. They raise ApiError with status 409 if packages are switched off in the service."""
 
     url: str
 
     @call
     def upload(self, path: str | Path, *, name: str | None = None) -> Steps[Package]:
-        """A .zip or .whl, or a folder or .py file, which is packed: the same files are the same package, however often. A job names it by
-        `package: <id>`."""
+        """Upload a package. A job uses it with `package: <id>`.
+
+        Args:
+            path: A .zip or .whl file, or a folder or .py file, which is packed first. Uploading the same files again returns the same
+                package.
+            name: The name of the package. None means the name of the file or folder.
+
+        Raises:
+            ApiError: With status 422 if the path cannot be read or packed.
+        """
         from tuner.client.packing import packed
         from tuner.schemas.packages import Package
 
@@ -40,14 +48,14 @@ class Uploads:
 
     @series
     def packages(self) -> Series[Package]:
-        """Newest first, page by page."""
+        """Yield the packages, newest first. Pages are fetched as needed."""
         from tuner.schemas.packages import PackagePage
 
         return pages(self.url, PackagePage, "/v1/packages", {}, page=PAGE)
 
     @call
     def package(self, package: str) -> Steps[Package]:
-        """By its id."""
+        """Return a package by its id."""
         from tuner.schemas.packages import Package
 
         return (yield from ask(self.url, Package, "GET", f"/v1/packages/{quoted(package)}"))
