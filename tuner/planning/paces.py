@@ -1,10 +1,10 @@
-"""How long steps take and what they bring, drawn for configurations that nobody has tried, from those that were seen.
+"""Step times and learning curves for untried configurations, drawn from the trials that were seen.
 
-A configuration is given the pace and the curve of a seen trial: of its nearest neighbour in the unit cube, or of one drawn at
-random, as often as neighbours were seen to tell nothing of each other. Both are moved a little, together as they go together, and
-towards the mean by so much that their spread stays what was seen: a smoothed bootstrap (Silverman 1986, section 6.4). A curve
-that was cut short goes on by what the others gained on average. Where nothing was seen, paces are log-normal around what was
-given, and scores stand for ranks alone.
+A new configuration gets the pace (its step time) and the curve of a seen trial. That is its nearest neighbour in the unit cube, or a trial
+drawn at random. The less similar neighbours are, the more often it is a random one. Pace and score are then varied by a smoothed
+bootstrap (Silverman 1986, section 6.4): noise is added, correlated as pace and score are, and the result is shrunk towards the mean so that
+the spread remains that of the seen trials. A curve that was cut short continues with the mean gain of the other curves. If no trial was
+seen, paces are log-normal around the given one, and scores mean nothing but a ranking.
 """
 
 import math
@@ -28,14 +28,12 @@ from tuner.tuning.samplers.encoding import UnitCube
 Curve = Sequence[tuple[int, float]]
 Floats = npt.NDArray[np.float64]
 MILESTONES = 24
-DECAY = (
-    0.7  # what a curve gains at each doubling beyond all that was seen, of what it gained at the one before
-)
-NEIGHBOURS_MIN = 8  # trials; fewer say nothing of whether neighbours are alike
+DECAY = 0.7  # beyond all seen steps, each doubling of the steps gains this share of the gain of the doubling before
+NEIGHBOURS_MIN = 8  # with fewer trials, it cannot be told whether neighbours are similar
 
 
 class Paces:
-    """Of one plan: the same for all its scenarios. `steps`: a whole training."""
+    """The distribution of paces and curves for one plan, shared by all its scenarios. `steps` is the length of a full training."""
 
     def __init__(self, evidence: Evidence, space: Space, steps: int) -> None:
         self.evidence, self.steps = evidence, steps
@@ -49,14 +47,14 @@ class Paces:
         self._points: Floats = np.array(points).reshape(len(points), self._cube.parameters)
 
     def training_ns(self, trial: SeenTrial, steps: float) -> float:
-        """What the first so many steps of it take."""
+        """Return how long the first `steps` steps of a seen trial take."""
         if trial.early_ns is None:
             return trial.step_ns * steps
         later_ns = trial.later_ns or trial.early_ns * self.evidence.later
         return trial.early_ns * min(steps, EARLY_STEPS) + later_ns * max(0.0, steps - EARLY_STEPS)
 
     def pace_of(self, seen: SeenTrial, config: Config, rng: Random) -> float | None:
-        """How many times as long a step takes this configuration as that trial, by its parameters; None where they do not tell."""
+        """Draw the ratio of this configuration's step time to that of a seen trial. Return None if parameters do not predict it."""
         if self._model is None:
             return None
         return self._model.drawn_ns(config, rng) / (seen.early_ns or seen.step_ns)
@@ -70,7 +68,7 @@ class Paces:
         return self.evidence.knows_curves
 
     def seen_for(self, config: Config, rng: Random) -> SeenTrial | None:
-        """The trial whose pace and curve this configuration is given; None where none was seen."""
+        """Choose the trial whose pace and curve this configuration gets. Return None if no trial was seen."""
         trials = self.evidence.curves if self.knows_curves else self.evidence.trials
         if not trials:
             return None
@@ -84,7 +82,7 @@ class Paces:
 
     @cached_property
     def likeness(self) -> float:
-        """How alike neighbours are, from 0 to 1: the larger of the correlations of their paces and of their scores."""
+        """How similar neighbours are, from 0 to 1: the larger of the correlations of their paces and of their scores."""
         if len(self._near) < NEIGHBOURS_MIN:
             return 0.0
         squares = ((self._points[:, None, :] - self._points[None, :, :]) ** 2).sum(axis=2)
@@ -99,7 +97,7 @@ class Paces:
 
     @cached_property
     def width(self) -> float:
-        """Of the kernel, in standard deviations, by Silverman's rule for this many trials."""
+        """The width of the bootstrap's kernel in standard deviations, by Silverman's rule for this number of trials."""
         return float(1.06 * max(1, len(self.evidence.trials)) ** -0.2)
 
     @cached_property
@@ -108,7 +106,7 @@ class Paces:
 
     @cached_property
     def _ends(self) -> Floats:
-        """Where the seen trials stand or would stand at the last step."""
+        """The place of each seen trial at the last step, extrapolated if necessary."""
         return np.array([self.place(trial, self.steps) for trial in self.evidence.curves])
 
     @cached_property
@@ -117,21 +115,24 @@ class Paces:
 
     @cached_property
     def togetherness(self) -> float:
-        """How much better the slower ones are: the correlation of log pace and score."""
+        """The correlation of log pace and score. It is positive if slower configurations are better."""
         if not self.knows_curves:
             return 0.0
         paces = np.log([trial.step_ns for trial in self.evidence.curves])
         return max(-1.0, min(1.0, _correlation(paces, self._ends)))
 
     def moved(self, trial: SeenTrial, noise: float) -> float:
-        """By how much the curve of this trial is moved."""
+        """Return the offset that is added to this trial's curve for a new configuration."""
         if not self.knows_curves or not trial.curve:
             return 0.0
         end = self.place(trial, self.steps)
         return smoothed(end, float(self._ends.mean()), self.place_spread, noise, self.width) - end
 
     def place(self, trial: SeenTrial, step: int) -> float:
-        """Its score there, on the scale of scores: as it was seen, between reports by the logarithm of steps, and beyond them by what others gained."""
+        """Return the score of a seen trial at a step, on the transformed scale (`scale.py`).
+
+        Between reports it is interpolated on the logarithm of steps. Before the first and after the last report it follows the mean curve.
+        """
         curve = self._curve(trial)
         last, score = curve[-1]
         if step > last:
@@ -152,7 +153,7 @@ class Paces:
         return found
 
     def _gained(self, step: int) -> float:
-        """The mean curve, from 0 at the first milestone."""
+        """Return the height of the mean curve at a step. It is 0 at the first milestone."""
         milestones, heights = self._mean_curve
         if step <= milestones[-1]:
             return float(np.interp(math.log(step), np.log(milestones), heights))
@@ -178,19 +179,24 @@ class Paces:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What a configuration was given: a step's time, and the curve of `seen`, `moved` by so much; or, of no known curve, talent and
-    luck."""
+    """The pace and the curve that a configuration got."""
 
-    step_ns: int
-    seen: SeenTrial | None
-    moved: float
-    talent: float
-    luck: float
+    step_ns: int  #: The time of a simulated step.
+    seen: SeenTrial | None  #: The trial whose curve it gets. None if no trial was seen.
+    moved: float  #: The offset that is added to that curve.
+    talent: float  #: Without known curves: how good the configuration really is.
+    luck: float  #: Without known curves: the noise of its early scores.
 
 
 class DrawnTraining:
-    """What a simulated job trains: fulfils the simulator's `Training`. `stretch`: how many times as long as was seen everything takes;
-    `coarse` steps are one."""
+    """The training of a simulated job. It implements the simulator's `Training` protocol.
+
+    Args:
+        paces: The distribution to draw from.
+        seed: Determines, with the configuration, what is drawn.
+        stretch: A factor on all step times.
+        coarse: The number of real steps in one simulated step.
+    """
 
     def __init__(self, paces: Paces, *, seed: int, stretch: float, coarse: float) -> None:
         self._paces, self._seed, self._stretch, self._coarse = paces, seed, stretch, coarse
@@ -208,12 +214,12 @@ class DrawnTraining:
         drawn, known = self._of(config), max(1, round(step * self._coarse))
         if drawn.seen is not None and self._paces.knows_curves:
             return self._paces.scale.score(self._paces.place(drawn.seen, known) + drawn.moved)
-        # Ranks alone: more and more of them is talent.
+        # Without curves, scores only rank trials. The later the step, the more the ranking follows talent instead of luck.
         part = min(1.0, math.sqrt(step * self._coarse / self._paces.steps))
         return drawn.talent * part + drawn.luck * (1 - part) - 3 / math.sqrt(step)
 
     def standing(self, config: Config, step: int) -> float:
-        """Its score at that step, in standard deviations of those of other configurations."""
+        """Return the configuration's score at a step, in standard deviations of the scores of all configurations."""
         value = self.value(config, step)
         return (self._paces.scale.place(value) if self._paces.knows_curves else value) / (
             self._paces.place_spread or 1.0
@@ -246,7 +252,7 @@ class DrawnTraining:
 
 
 def smoothed(value: float, mean: float, deviation: float, noise: float, width: float) -> float:
-    """One that is near it, of a spread that is the same as before."""
+    """Return a value near `value`, such that values smoothed in this way keep their mean and deviation."""
     return mean + (value - mean + width * deviation * noise) / math.sqrt(1 + width * width)
 
 
@@ -255,7 +261,7 @@ def _between(curve: Curve, step: int) -> float:
 
 
 def _thinned(steps: Sequence[int], most: int) -> list[int]:
-    """At most so many of them, evenly by their logarithms, the first and the last included."""
+    """Return at most `most` of the steps, evenly spaced by their logarithms. The first and the last are included."""
     if len(steps) <= most:
         return list(steps)
     low, high = math.log(steps[0]), math.log(steps[-1])

@@ -1,4 +1,4 @@
-"""A plan: what a job is expected to cost, to take and to find, what was chosen and why, and what it rests on."""
+"""A plan: the cost, time and result expected of a job, the choices and their reasons, and the inputs behind the figures."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ ComparisonName = Literal["grid_search", "random_search", "on_demand", "spot", "s
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The mean, and what eight of ten are expected within. Whole units of whatever it is of."""
+    """An expected value with an 80 % interval, in whole units of the quantity."""
 
     expected: int
     low: int
@@ -23,7 +23,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Of the objective's metric as it is reported; `low` and `high` bound eight of ten."""
+    """The expected value of the objective's metric, as trials report it. `low` and `high` bound an 80 % interval."""
 
     expected: float
     low: float
@@ -32,16 +32,15 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRung:
-    """The way from the rung below to `step`. `trials`: how many come to it; `milli_trials` and `milli_steps` in thousandths, as means
-    are. `train` = steps x `step_ns` x `price`; `usd` = `train` + `overhead`."""
+    """The training from the rung below to `step`, as a mean over the runs. `train` = steps x `step_ns` x `price`."""
 
     step: int
-    milli_trials: int
-    milli_steps: int
+    milli_trials: int  #: Trials that reach this rung, in thousandths, because means are not whole.
+    milli_steps: int  #: Steps trained on the way to it, in thousandths.
     step_ns: int
     price: Price
     train: Money
-    overhead: Money
+    overhead: Money  #: Everything paid that is not training, such as setup and checkpoints.
     gpu_ms: int
 
     @property
@@ -51,7 +50,7 @@ class PlannedRung:
 
 @dataclass(frozen=True, slots=True)
 class Chance:
-    """How many of the runs met the limit."""
+    """How many of the simulated runs met a limit or a target."""
 
     met: int
     runs: int
@@ -63,17 +62,16 @@ class Chance:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A machine and market that the job could run on. `price`: of one trial, None: unknown. `why_not`: why it was left out; all figures are None then. `speed`: against the
-    machine whose step times are known. `usd_per_1000_steps`: what the money buys."""
+    """A machine and market that the job could run on."""
 
     instance_type: str
     market: Market
-    price: Price | None
+    price: Price | None  #: Of one trial. None if it is not known.
     concurrency: int
     source: str
-    speed: float | None
+    speed: float | None  #: Relative to the machine whose step times are known. None if it is not known.
     chosen: bool = False
-    why_not: str | None = None
+    why_not: str | None = None  #: Why it was not simulated. The figures below are None then.
     usd: Money | None = None
     finish_ns: int | None = None
     trials: int | None = None
@@ -83,36 +81,37 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Something that can be set. `asked` None: left to the service. Where `chosen` differs from what was asked it is advice, and the
-    plan is for what was asked."""
+    """A setting of the job, and the value that the planner chose.
+
+    If `chosen` differs from a value that was requested, it is advice: the plan is for the requested value.
+    """
 
     what: Literal[
         "instance_type", "market", "checkpoint_interval", "fidelity_min", "reduction_factor", "concurrency"
     ]
-    asked: str | None
+    asked: str | None  #: None if the job leaves it to the service.
     chosen: str
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Another way to do it, by means of a few runs. `trials` are as many as the plan's, where the way is one of searching. `low` and
-    `high` are of the runs."""
+    """What the job would cost with another search method or on another market, as means of a few runs."""
 
     name: ComparisonName
     usd: Money
     gpu_ms: int
     finish_ns: int
-    trials: int
+    trials: int  #: As many as the plan's for another search method. A grid may have fewer points.
     note: str
-    low: Money
-    high: Money
+    low: Money  #: The cheapest of the runs.
+    high: Money  #: The most expensive of the runs.
     steps: int
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpointing:
-    """How often to save, in steps and time."""
+    """The checkpoint interval, in steps and in time."""
 
     every_steps: int
     every_ns: int
@@ -121,7 +120,7 @@ class Checkpointing:
 
 @dataclass(frozen=True)
 class Inputs:
-    """All that the figures follow from: the same inputs give the same plan."""
+    """Everything that the figures depend on. The same inputs give the same plan."""
 
     evidence: Evidence
     offers: tuple[Offer, ...]
@@ -137,15 +136,15 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Plan:
-    """`ends`: of how many runs each reason was the end. `trials`: begun."""
+    """The prediction for a job."""
 
-    cost: Spread
+    cost: Spread  #: In micro-dollars.
     gpu_ms: Spread
     finish_ns: Spread
-    trials: Spread
+    trials: Spread  #: Trials that are started.
     rungs: tuple[PlannedRung, ...]
-    ends: Mapping[StopReason, int]
-    deadline_ns: int | None
+    ends: Mapping[StopReason, int]  #: The number of runs that ended for each reason.
+    deadline_ns: int | None  #: The deadline or the wall-clock limit, the earlier of the two.
     in_time: Chance | None
     target: Chance | None
     best: Scores | None

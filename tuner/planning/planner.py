@@ -1,8 +1,8 @@
-"""The planner: from a job to what it is expected to cost, to take and to find, before anything runs.
+"""The planner: predicts what a job will cost, how long it will take and what it will find, before anything runs.
 
-Every figure comes of the simulator, which is the code of a real job, run several times on paces and curves drawn from the
-evidence (`paces.py`); the figures are means of those runs, and the runs' own spread is the interval. Pure: the same inputs give
-the same plan.
+Every figure comes from the simulator, which executes the code of a real job. It is run several times on step times and learning curves
+drawn from the evidence (`paces.py`). The figures are means over those runs, and the spread of the runs gives the intervals. The planner is
+pure: the same inputs give the same plan.
 """
 
 import math
@@ -23,35 +23,41 @@ from tuner.planning.scenario import Outcome, Simulate, SpotLife
 from tuner.planning.simulations import Setting, for_planning, mean, stops_of
 from tuner.planning.warnings import warnings_of
 
-T_RUNS = 1.45  # the 90th percentile of Student's t with 9 degrees of freedom, for one more run than the ten
-MARGIN = 50  # an interval is wider by a fiftieth at each end: for what no simulation knows of
+# The 90th percentile of Student's t with 9 degrees of freedom, times sqrt(1 + 1/10): it bounds one more run after ten.
+T_RUNS = 1.45
+MARGIN = (
+    50  # each end of an interval is moved out by a fiftieth, for effects that the simulation does not know
+)
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be planned. `candidates`: what the job may run on, at least one; the first is what it gets as it was asked for
-    where `choose` is not set. `deadline_ns`: from now, a wish, which ends nothing. `life`: of spot machines. `room`: how many trials
-    could run at once; None: any number."""
+    """A job to plan, and everything that the plan depends on."""
 
     spec: JobSpec
     evidence: Evidence
-    candidates: tuple[Candidate, ...]
-    slice_ns: int
+    candidates: tuple[Candidate, ...]  #: The machines that the job may run on, at least one.
+    slice_ns: int  #: The length of a lease.
     life: SpotLife
-    choose: bool = False
-    deadline_ns: int | None = None
-    room: int | None = None
+    choose: bool = False  #: Whether to choose among the candidates. Otherwise the job runs on the first one.
+    deadline_ns: int | None = None  #: From now. A wish: the job is not stopped when it passes.
+    room: int | None = None  #: How many trials can run at once. None means any number.
     seed: int = 0
 
     @property
     def limit_ns(self) -> int | None:
-        """Whichever comes first of the deadline and the end of the wall clock."""
+        """The deadline or the budget's wall-clock limit, the earlier of the two. None if there is neither."""
         limits = [ns for ns in (self.deadline_ns, self.spec.budget.wall_clock_ns) if ns is not None]
         return min(limits, default=None)
 
 
 def plan(question: Question, simulate: Simulate) -> Plan:
-    """Of a job that could be admitted. Some tens of simulations of some hundred steps each."""
+    """Plan a job that could be admitted. This runs some tens of simulations with some hundred steps each.
+
+    Args:
+        question: The job and everything that the plan depends on.
+        simulate: Runs one simulation. It must be deterministic.
+    """
     base = _base(question)
     limit_ns, life, budget = question.limit_ns, question.life, question.spec.budget
     offered = alternatives.compared(base, question.candidates, life, limit_ns, simulate)
@@ -102,7 +108,7 @@ def _base(question: Question) -> Setting:
 
 
 def _rungs(setting: Setting, runs: Sequence[Outcome]) -> tuple[PlannedRung, ...]:
-    """Means over the runs, in whole micro-dollars, of which the plan's cost is the sum."""
+    """Return the means over the runs for each rung. They are whole micro-dollars, and the plan's cost is their sum."""
     count, found = len(runs), []
     for i, step in enumerate(stops_of(setting.spec)):
         uses = [run.rungs[i] for run in runs]
@@ -124,7 +130,7 @@ def _rungs(setting: Setting, runs: Sequence[Outcome]) -> tuple[PlannedRung, ...]
 
 
 def _most(setting: Setting, budget: Budget) -> Cost:
-    """What all limits together allow, at the dearest price."""
+    """Return the cost that all limits of the budget together allow, at the highest price."""
     wanted = setting.spec.resources
     rates = [offer.rate(cpus=wanted.cpus, gpus=wanted.gpus) for offer in setting.offers]
     rate = max(rates, key=lambda one: one.price)
@@ -132,15 +138,22 @@ def _most(setting: Setting, budget: Budget) -> Cost:
 
 
 def _within(spread: Spread, limit: int | None) -> Spread:
-    """A limit is hard: nothing is expected beyond it."""
+    """Cap a spread at a limit of the budget, because a job never exceeds its limits."""
     if limit is None:
         return spread
     return Spread(min(spread.expected, limit), min(spread.low, limit), min(spread.high, limit))
 
 
 def _spread(values: Sequence[int], expected: int | None = None) -> Spread:
-    """`expected` None: the mean. The ends are the 10th and the 90th percentile of the runs, or of the log-normal distribution that
-    they would be of, whichever is farther: so few runs seldom show the ends."""
+    """Return the expected value and an 80 % interval of the runs' values.
+
+    Each end is the 10th or 90th percentile of the values, or of a log-normal distribution fitted to them, if that is farther out. So few
+    runs seldom reach the ends of the distribution.
+
+    Args:
+        values: One value per run.
+        expected: The expected value. None means the mean.
+    """
     ordered, middle = sorted(values), mean(values) if expected is None else expected
     low, high = _quantile(ordered, 1), _quantile(ordered, 9)
     if ordered[0] > 0 and len(ordered) > 1:
@@ -152,7 +165,7 @@ def _spread(values: Sequence[int], expected: int | None = None) -> Spread:
 
 
 def _quantile(ordered: Sequence[int], tenths: int) -> int:
-    """Linear between neighbours, in whole numbers."""
+    """Return a quantile of ascending values, interpolated linearly in whole numbers."""
     place = tenths * (len(ordered) - 1)
     below, part = divmod(place, 10)
     above = ordered[min(below + 1, len(ordered) - 1)]
@@ -160,7 +173,7 @@ def _quantile(ordered: Sequence[int], tenths: int) -> int:
 
 
 def _target(spec: JobSpec, setting: Setting, runs: Sequence[Outcome]) -> Chance | None:
-    """None without a target, or without curves that say anything of it."""
+    """Return how many runs reached the target. Return None if there is no target or no curves are known."""
     if spec.objective.target is None or not setting.paces.knows_curves:
         return None
     return Chance(sum(run.reason == "target" for run in runs), len(runs))

@@ -1,8 +1,8 @@
-"""A job simulated several times over: its size made small enough to answer soon, and what came of it made large again.
+"""Repeated simulation of a job, which is scaled down so that a plan is quick, and whose outcome is scaled up again.
 
-How far step times may be off is drawn evenly: each run has its own quantile of that. A job of more steps than are worth
-simulating has fewer trials and workers, and less money, in proportion, and long trainings are told in fewer, longer steps. How
-much is simulated depends on counts alone, never on how long it takes.
+The error of the step times is sampled evenly: each run uses its own quantile. A job with more steps than are worth simulating is
+simulated with fewer trials and workers and less money, in proportion. Long trainings are simulated in fewer, longer steps. The amount
+of simulation depends only on counts, never on measured time, so that a plan is reproducible.
 """
 
 import math
@@ -24,23 +24,23 @@ from tuner.tuning.rungs import ladder
 STEPS_A_RUN = 100
 TRIALS_AT_LEAST = 12
 SLICES_AT_LEAST = 3
-STEPS_OF_FULL = 12  # of a training, where nobody looks at it before its end
+STEPS_OF_FULL = 12  # simulated steps of a training that is not compared with others before its end
 STEPS_WITH_RUNGS = 36
 MIN_NS = 1_000_000_000
-GOLDEN = 0.6180339887  # multiples of it, less the whole, are spread evenly, and are in no order
+GOLDEN = 0.6180339887  # the fractional parts of its multiples are evenly spread, and in no order
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is simulated. `speed`: of the machine against that of the evidence."""
+    """A job on certain machines, to be simulated."""
 
     spec: JobSpec
     offers: tuple[Offer, ...]
     concurrency: int
     paces: Paces
-    slice_ns: int
+    slice_ns: int  #: The length of a lease.
     spot: SpotLife | None = None
-    speed: float = 1.0
+    speed: float = 1.0  #: The speed of the machine relative to the one of the evidence.
     seed: int = 0
 
     @property
@@ -51,7 +51,7 @@ class Setting:
         return [self._run(simulate, factor, number) for number, factor in enumerate(self.factors(count))]
 
     def factors(self, count: int) -> list[float]:
-        """How many times as long as expected the steps of each run take."""
+        """Return for each run the factor by which its steps take longer than expected."""
         doubt = self.paces.evidence.doubt
         return [math.exp(doubt * NormalDist().inv_cdf((n + 0.5) / count)) for n in range(count)]
 
@@ -83,8 +83,10 @@ class Setting:
         return grown(simulate(scenario), size, longer, ladder(self.spec).reduction_factor, spec.budget)
 
     def _size(self, factor: float, coarse: float, fidelity: Fidelity) -> Fraction:
-        """By how much the job is larger than what is simulated, 1 at least. Trials count with the time around their steps; of what
-        is simulated there is enough for some slices."""
+        """Return how many times larger the job is than its simulation, at least 1.
+
+        A trial counts with its setup and save, not only with its steps. The simulation is large enough for some leases.
+        """
         wanted, budget = self.spec.resources, self.spec.budget
         delays = self.paces.evidence.delays
         step_ns = max(1, round(self.paces.evidence.step_ns * factor * coarse))
@@ -101,13 +103,15 @@ class Setting:
             trials = min(trials, budget.trials)
         small = max(STEPS_A_RUN / steps, TRIALS_AT_LEAST, SLICES_AT_LEAST * self.slice_ns / trial_ns)
         size = max(Fraction(1), Fraction(trials) / Fraction(small))
-        if budget.trials is not None:  # so that a whole number of them comes to as many
+        if (
+            budget.trials is not None
+        ):  # a whole number of simulated trials, times the size, must give exactly the budget's
             return Fraction(budget.trials, max(1, int(budget.trials / size)))
         return size.limit_denominator(1000)
 
 
 def steps_a_trial(spec: JobSpec) -> float:
-    """Of a trial on average, where of each rung the best 1/η go on."""
+    """Return the mean number of steps of a trial if the best 1/η of each rung continue."""
     last = spec.fidelity.max or 1
     if spec.algorithm.scheduler == "none":
         return last
@@ -118,7 +122,7 @@ def steps_a_trial(spec: JobSpec) -> float:
 
 
 def coarsened(spec: JobSpec) -> tuple[float, Fidelity]:
-    """How many steps are one of the simulation, and the fidelity in those."""
+    """Return the number of real steps in a simulated step, and the fidelity in simulated steps."""
     fidelity = spec.fidelity
     last = fidelity.max or 1
     if spec.algorithm.scheduler == "none":
@@ -132,20 +136,29 @@ def coarsened(spec: JobSpec) -> tuple[float, Fidelity]:
 
 
 def stops(spec: JobSpec) -> list[int]:
-    """The steps at which trials are compared, and the last."""
+    """Return the steps at which trials are compared, and the last step."""
     rungs = () if spec.algorithm.scheduler == "none" else ladder(spec).rungs()
     return [*rungs, spec.fidelity.max or 1]
 
 
 def stops_of(spec: JobSpec) -> list[int]:
-    """The steps of the job that the stops of its simulation stand for."""
+    """Return the job's steps that correspond to the stops of its simulation."""
     coarse, fidelity = coarsened(spec)
     simulated, real = stops(replace(spec, fidelity=fidelity)), stops(spec)
     return real if len(real) == len(simulated) else [round(stop * coarse) for stop in simulated]
 
 
 def for_planning(spec: JobSpec, *, steps: int | None, knows_curves: bool) -> JobSpec:
-    """As it is simulated: at any hour of the day, with a last step, and without ends that depend on scores of which nothing is known."""
+    """Return the job as it is simulated.
+
+    It has no time window, has a last step, and maximizes a score. If no curves are known, it has no target and no plateau, because scores
+    would not be meaningful. The number of trials is at most the size of the search space.
+
+    Args:
+        spec: The job.
+        steps: The last step if the job has none. None means DEFAULT_STEPS.
+        knows_curves: Whether learning curves of earlier trials are known.
+    """
     fidelity = spec.fidelity
     if fidelity.max is None:
         last = max(1, steps or DEFAULT_STEPS)
@@ -182,7 +195,7 @@ def _shrunk(spec: JobSpec, size: Fraction, longer: Fraction) -> Budget:
 
 
 def _shorter(plateau: Plateau | None, size: Fraction) -> Plateau | None:
-    """Patience is a part of the money, too."""
+    """Shrink a plateau's patience like the budget, because it is an amount of money."""
     if plateau is None:
         return None
     return replace(plateau, patience_micro_usd=max(1, int(plateau.patience_micro_usd / size)))
@@ -191,9 +204,19 @@ def _shorter(plateau: Plateau | None, size: Fraction) -> Plateau | None:
 def grown(
     outcome: Outcome, size: Fraction, longer: Fraction, reduction_factor: int, budget: Budget
 ) -> Outcome:
-    """What the whole job would come to. Where the best trial alone came to a rung, it is one of as many as that rung has of a whole
-    job's, and not of as many as the job is larger; the money of a budget that ran out is spent all the same, but for what the small
-    `budget` left, which is as much of a larger one."""
+    """Scale the outcome of a simulation up to the whole job.
+
+    A rung that at most one simulated trial reached is not scaled by `size`, but at most to the number of trials that this rung of the
+    whole job has. If the simulated job ended because of its budget, the costs are then rescaled so that the whole job spends its budget,
+    except for the amount that the simulated job left unspent: a larger job leaves the same amount.
+
+    Args:
+        outcome: The outcome of the simulation.
+        size: How many times larger the job is.
+        longer: How many times longer the job takes.
+        reduction_factor: The job's η.
+        budget: The budget of the simulation.
+    """
     if size == 1 == longer:
         return outcome
     trials = round(outcome.trials * size)
@@ -217,7 +240,7 @@ def grown(
 
 
 def _left(outcome: Outcome, budget: Budget) -> Fraction:
-    """Of the limit that ended it, in parts of what was used of it."""
+    """Return what was left of the limit that ended the simulation, as a share of what was used of it."""
     if outcome.reason == "budget_usd" and budget.usd is not None and outcome.cost.usd.micro_usd:
         return Fraction(budget.usd.micro_usd - outcome.cost.usd.micro_usd, outcome.cost.usd.micro_usd)
     if outcome.reason == "budget_gpu_hours" and budget.gpu_ms is not None and outcome.cost.gpu_ms:

@@ -1,4 +1,4 @@
-"""What an estimate takes for granted, said with it, and what to beware of."""
+"""The assumptions of an estimate, and warnings about its answers."""
 
 from collections.abc import Iterator
 
@@ -28,7 +28,7 @@ def of_run(run: Run) -> tuple[Assumption, ...]:
 
 
 def warnings(run: Run, ranked: Ranked) -> Iterator[str]:
-    """Of the answers that people act on."""
+    """Yield warnings about the answers that users act on: the cheapest machine, the cheapest in time, and the fastest."""
     if not ranked.fitting:
         yield "no machine that was looked at fits the run as it is; see what would with changes, and what was left out"
     if run.deadline_ns is not None and ranked.fitting and ranked.cheapest(in_time=True) is None:

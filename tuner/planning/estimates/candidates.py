@@ -1,4 +1,4 @@
-"""A described run on every machine and market of the catalogue: what fits, how long it takes, what it costs, and what is left out."""
+"""Evaluation of a described run on every machine and market of the catalogue: whether it fits, how long it takes and what it costs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,34 +14,34 @@ from tuner.planning.estimates.scaling import Link, bandwidth, link_within, point
 from tuner.planning.estimates.spot import Interrupted, interrupted
 from tuner.planning.estimates.throughput import Speed, speed
 
-SHOWN = 10
+SHOWN = 10  # instance types that are named for each reason to leave machines out
 UNKNOWN_SPEED = "no measurement and no data sheet says how fast it is"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """One kind of machine. `per_second` of all GPUs together; `train_ns` shortest, counted on, longest, without interruptions; `met`
-    the same with those of spot, None where it would not end."""
+    """How long the run takes on one kind of machine."""
 
     gpus: int
     fit: Fit | None
     link: Link | None
     speed: Speed
     efficiency: Fraction
-    per_second: Fraction
-    train_ns: tuple[int, int, int]
-    met: tuple[Interrupted, ...] | None
+    per_second: Fraction  #: Of all GPUs together.
+    train_ns: tuple[int, int, int]  #: The shortest, expected and longest time, without interruptions.
+    met: (
+        tuple[Interrupted, ...] | None
+    )  #: The same with spot interruptions. None without spot, or if the run would not end.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spot:
-    """What interruptions add to the run that is counted on, and what is saved against the same machine on demand; None: its price
-    there is not known."""
+    """What interruptions add to the expected run, and what spot saves compared to the same machine on demand."""
 
     interrupted: Interrupted
     train_ns: int
     price: Price
-    demand: Price | None
+    demand: Price | None  #: The on-demand price. If it is None, the savings are not known.
 
     @property
     def overhead(self) -> float:
@@ -62,46 +62,47 @@ class Spot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One machine at one place on one market. `wall_ns` and `usd` are as counted on; ranges from the least to the most. The deadline
-    is met where the most meets it."""
+    """One machine at one place on one market."""
 
     listing: Listing
     zones: tuple[str, ...]
     market: Market
     price: Price
     timed: Timed
-    wall_ns: int
+    wall_ns: int  #: The expected time.
     wall_ns_range: tuple[int, int]
-    usd: Money
+    usd: Money  #: The expected cost.
     usd_range: tuple[Money, Money]
     spot: Spot | None
-    meets_deadline: bool | None
-    meets_on_average: bool | None
+    meets_deadline: bool | None  #: Whether the longest time is within the deadline. None without a deadline.
+    meets_on_average: (
+        bool | None
+    )  #: Whether the expected time is within the deadline. None without a deadline.
 
     def per_dollar(self, count: Fraction) -> Fraction | None:
-        """So many of the work's samples or tokens for a dollar."""
+        """Return how many of `count` samples or tokens a dollar pays for. Return None if the run costs nothing."""
         return count * MICRO / self.usd.micro_usd if self.usd.micro_usd else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """Why some machines are no candidates. `instance_types` are the first ten of `count` listings on either market."""
+    """A reason why machines are not candidates, and the machines."""
 
     reason: str
-    count: int
-    instance_types: tuple[str, ...]
+    count: int  #: The number of offers on both markets.
+    instance_types: tuple[str, ...]  #: The first ten, in alphabetical order.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranked:
-    """Cheapest first, as is; and those that only fit with changes."""
+    """All candidates, the cheapest first."""
 
-    fitting: tuple[Candidate, ...]
-    changed: tuple[Candidate, ...]
+    fitting: tuple[Candidate, ...]  #: Machines on which the run fits as described.
+    changed: tuple[Candidate, ...]  #: Machines on which the run fits only with changes.
     left_out: tuple[LeftOut, ...]
 
     def cheapest(self, *, market: Market | None = None, in_time: bool = False) -> Candidate | None:
-        """Of those that fit as they are."""
+        """Return the cheapest candidate that fits without changes. `in_time` requires that it meets the deadline."""
         found = (one for one in self.fitting if market in (None, one.market))
         return next((one for one in found if one.meets_deadline or not in_time), None)
 
@@ -110,7 +111,7 @@ class Ranked:
 
 
 def rank(run: Run, listings: Sequence[Listing]) -> Ranked:
-    """Whole machines are paid for, whatever of them is used."""
+    """Evaluate and sort all offers. Whole machines are paid for, even if the run uses only a part of one."""
     left: dict[str, list[str]] = {}
     kinds: dict[tuple[object, ...], Timed | str] = {}
     found: list[Candidate] = []
@@ -133,7 +134,7 @@ def rank(run: Run, listings: Sequence[Listing]) -> Ranked:
 
 
 def timed(run: Run, listing: Listing) -> Timed | str:
-    """How long the run takes on such a machine; or why it does not run there."""
+    """Return how long the run takes on a machine, or the reason why it cannot run there."""
     gpus = _gpus(run, listing)
     if isinstance(gpus, str):
         return gpus
@@ -164,7 +165,7 @@ def timed(run: Run, listing: Listing) -> Timed | str:
 
 
 def _offers(run: Run, listings: Sequence[Listing]) -> Iterator[tuple[Listing, tuple[str, ...], Market]]:
-    """Zones of a region that ask the same are one offer."""
+    """Yield a listing, its zones and its market for each offer. Zones of a region with the same price are one offer."""
     for market in run.where.markets:
         same: dict[tuple[object, ...], list[Listing]] = {}
         for one in listings:
@@ -176,7 +177,7 @@ def _offers(run: Run, listings: Sequence[Listing]) -> Iterator[tuple[Listing, tu
 
 
 def _gpus(run: Run, listing: Listing) -> int | str:
-    """How many the run uses there, or why it does not run there."""
+    """Return how many GPUs the run uses on a machine, or the reason why it cannot run there."""
     has = listing.accelerators
     if run.gpus == 0:
         return "it has GPUs, and the run takes none" if has else 0
@@ -212,7 +213,10 @@ def _precision(run: Run, fitted: Fit | None) -> Format:
 
 
 def _recomputes(run: Run, fitted: Fit | None, found: Speed) -> bool:
-    """What was measured has its recomputing in it, where it was asked for."""
+    """Return whether the time must be increased for gradient checkpointing.
+
+    A measured speed already includes it if the run was described with it.
+    """
     if fitted is None or not fitted.gradient_checkpointing:
         return False
     return found.basis == "flops" or "gradient_checkpointing" in fitted.changes
@@ -225,7 +229,10 @@ def _work(run: Run, found: Speed) -> Fraction:
 
 
 def _efficiency(run: Run, listing: Listing, gpus: int, found: Speed, link: Link | None) -> Fraction:
-    """Against what was measured: no more than was lost there is counted where no more GPUs talk."""
+    """Return the efficiency of several GPUs relative to the measured speed.
+
+    It is 1 if the run uses at most as many GPUs as the measurement did, because the measurement already includes the communication.
+    """
     if link is None or gpus <= found.measured_gpus:
         return Fraction(1)
     if run.efficiency is not None:
@@ -243,7 +250,7 @@ def _efficiency(run: Run, listing: Listing, gpus: int, found: Speed, link: Link 
 
 
 def _per_step(run: Run, found: Speed) -> Fraction | None:
-    """Of the unit in which the speed is counted, on one GPU."""
+    """Return the work of one step on one GPU, in the unit of the speed. Return None if it is not known."""
     model = run.model
     if model is None:
         return None

@@ -1,4 +1,4 @@
-"""What is wrong with a described run, each fault with its place and the nearest valid choices."""
+"""Validation of a described run. Each fault names its place and the nearest valid choices."""
 
 import difflib
 from collections.abc import Collection, Iterator
@@ -19,7 +19,7 @@ FILTERS = (
 
 
 def check_run(run: Run, catalogue: Catalogue) -> list[Listing]:
-    """The listings to look at. Raises Invalid with everything that is wrong."""
+    """Return the listings to evaluate. Raise Invalid with all faults if the run is not valid."""
     faults = [*_unknown(run.where, catalogue), *_speed_faults(run, catalogue), *_model_faults(run)]
     if run.deadline_ns is not None and run.deadline_ns <= 0:
         faults.append(Fault("/run/deadline", "has passed: give a time to come, or a duration such as 12h"))
@@ -50,7 +50,7 @@ def listings_in(where: Where, catalogue: Catalogue) -> list[Listing]:
 
 
 def check_accelerator(pointer: str, name: str) -> Iterator[Fault]:
-    """One that there is a data sheet of."""
+    """Yield a fault if there is no data sheet for the accelerator."""
     if accelerator(name) is None:
         known = {one.casefold(): one for one in ACCELERATORS}
         near = [known[one] for one in difflib.get_close_matches(name.casefold(), known, n=3, cutoff=0.3)]
@@ -59,7 +59,7 @@ def check_accelerator(pointer: str, name: str) -> Iterator[Fault]:
 
 
 def check_word(pointer: str, field: str, word: str, catalogue: Catalogue) -> Iterator[Fault]:
-    """One that the catalogue has."""
+    """Yield a fault if the catalogue does not have this value in the field."""
     known = catalogue.words("accelerator")
     if field == "accelerator" and any(_name(field, word) == _name(field, one) for one in known):
         return
@@ -77,7 +77,11 @@ def work_of(
     flops_per_sample: Fraction | None,
     parameters: int | None,
 ) -> Work:
-    """The work, with its FLOPs where they are known: 6 a parameter and token (Kaplan et al. 2020). Raises Invalid."""
+    """Return the work of a run, with its FLOPs if they are known. A token takes 6 FLOPs per parameter (Kaplan et al. 2020).
+
+    Raises:
+        Invalid: The work is missing, or is given both in samples and in tokens.
+    """
     if samples is not None and tokens is not None:
         raise Invalid.at("/run/tokens", "count the work in samples or in tokens, not in both")
     if samples is None and tokens is None and flops is None:
@@ -96,13 +100,16 @@ def work_of(
 def timed_run(
     hours: Fraction, *, where: Where, gpus: int | None, others: Collection[str]
 ) -> tuple[Work, Measurement]:
-    """Describe a run by the hours that it takes on one kind of machine, as work and the speed that was measured there. Raises Invalid.
+    """Convert the hours that a run takes on one kind of machine to work, and the speed measured on that machine.
 
     Args:
-        hours: Of the whole run, on all its GPUs together.
-        where: Must name exactly one accelerator or one instance type.
-        gpus: How many GPUs the run uses. None means all of each machine, which may differ between machines.
-        others: Fields of the request that describe the same in another way.
+        hours: The duration of the whole run with `gpus` GPUs.
+        where: It must name exactly one accelerator or one instance type.
+        gpus: The number of GPUs that the run uses. None is not valid here, because machines differ in their number of GPUs.
+        others: The names of fields in the request that also describe work or speed. It must be empty.
+
+    Raises:
+        Invalid: One of these conditions is not met.
     """
     if others:
         raise Invalid.at("/run/hours", f"give hours, or {', '.join(sorted(others))}, not both")

@@ -1,8 +1,8 @@
-"""The size of model, and the tokens, that a compute budget is best spent on.
+"""The model size and the number of tokens that make the best use of a compute budget.
 
-L(N, D) = E + A/N^α + B/D^β under C = 6·N·D has its least at N = G·(C/6)^a, D = (C/6)^b/G, with G = (αA/βB)^(1/(α+β)), a = β/(α+β),
-b = α/(α+β) (Hoffmann et al. 2022, approach 3, eq. 4). Its published coefficients do not reproduce: a refit of the same data gives
-others (Besiroglu et al. 2024), which agree with the paper's approaches 1 and 2, some twenty tokens a parameter. The refit is counted on.
+The loss L(N, D) = E + A/N^α + B/D^β, under C = 6·N·D, has its minimum at N = G·(C/6)^a and D = (C/6)^b/G, with G = (αA/βB)^(1/(α+β)),
+a = β/(α+β) and b = α/(α+β) (Hoffmann et al. 2022, approach 3, eq. 4). The published coefficients do not reproduce. A refit of the same data
+(Besiroglu et al. 2024) agrees with the paper's approaches 1 and 2, which give about twenty tokens per parameter. Estimates use the refit.
 """
 
 from dataclasses import dataclass
@@ -31,13 +31,13 @@ CAVEATS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimum:
-    """By one law. `loss` in nats a token; None: the rule says none."""
+    """The best model size and number of tokens by one law."""
 
     law: str
     parameters: int
     tokens: int
     tokens_per_parameter: float
-    loss: float | None
+    loss: float | None  #: In nats per token. None if the law does not predict it.
 
 
 def optimum(law: Law, flops: float) -> Optimum:
@@ -56,7 +56,7 @@ def rule_of_twenty(flops: float) -> Optimum:
 
 
 def optima(flops: float) -> list[Optimum]:
-    """The one to count on first."""
+    """Return the optimum by each law, the recommended one first."""
     return [optimum(BESIROGLU, flops), rule_of_twenty(flops), optimum(HOFFMANN, flops)]
 
 

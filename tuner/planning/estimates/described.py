@@ -1,4 +1,4 @@
-"""A run as it is described: the work, its speed, its memory, and the terms of spot. Numbers are exact; durations are nanoseconds."""
+"""The description of a run: its work, speed, memory and spot terms. Numbers are exact, and durations are in nanoseconds."""
 
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -14,22 +14,26 @@ Unit = Literal["samples", "tokens", "hours"]
 # Model FLOPs utilisation of large trainings: GPT-3 0.213, MT-NLG 0.302, Gopher 0.325, PaLM 0.462 (Chowdhery et al. 2022, table 3).
 UTILISATION = Fraction(3, 10)
 UTILISATION_RANGE = Fraction(21, 100), Fraction(46, 100)
-# Of so many GPUs in one machine where nothing says how much they talk. An assumption, without a source.
+# The efficiency of several GPUs in one machine if nothing is known about their communication. An assumption without a source.
 EFFICIENCY = Fraction(9, 10)
-# Of the vendor's figure of a link that a ring of collectives reaches. An assumption: NCCL's own tests show 0.7 to 0.9.
+# The share of a link's published bandwidth that a ring of collectives reaches. An assumption: NCCL's own tests show 0.7 to 0.9.
 LINK_SHARE = Fraction(7, 10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """`batch` is of one step on one GPU. Activations are either given, in bytes a sample as measured at `precision` without
-    gradient checkpointing, or those of a transformer with `layers`, `hidden`, `heads` and `sequence`."""
+    """The model to train, as far as its memory depends on it.
+
+    The activations are either given by `activation_bytes`, or are those of a transformer with `layers`, `hidden`, `heads` and `sequence`.
+    """
 
     parameters: int
     optimizer: Optimizer = "adamw"
     precision: Format = "fp32"
-    batch: int = 1
-    activation_bytes: int | None = None
+    batch: int = 1  #: Samples in one step on one GPU.
+    activation_bytes: int | None = (
+        None  #: Per sample, as measured at `precision` without gradient checkpointing.
+    )
     layers: int | None = None
     hidden: int | None = None
     heads: int | None = None
@@ -41,38 +45,36 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """`per_second` samples or tokens, of all `gpus` together, on an accelerator or on one instance type (CPUs: gpus 0)."""
+    """A measured speed, on an accelerator or on an instance type."""
 
-    per_second: Fraction
+    per_second: Fraction  #: Samples, tokens or hours of work per second, of all `gpus` together.
     accelerator: str | None = None
     instance_type: str | None = None
-    gpus: int = 1
+    gpus: int = 1  #: 0 for CPUs.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotTerms:
-    """`mean_ns` between interruptions of one machine; `checkpoint_ns` that a save stalls; `restore_ns` that is paid until training
-    goes on; `wait_ns` without a machine, which is not paid."""
+    """How often spot machines are interrupted, and what an interruption costs."""
 
-    mean_ns: int
-    checkpoint_ns: int = 10 * NS
-    restore_ns: int = 120 * NS
-    wait_ns: int = 300 * NS
+    mean_ns: int  #: The mean time between interruptions of one machine.
+    checkpoint_ns: int = 10 * NS  #: How long a save stalls training.
+    restore_ns: int = 120 * NS  #: The paid time from the start of a new machine until training continues.
+    wait_ns: int = 300 * NS  #: The time without a machine, which is not paid.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """So many samples or tokens, or hours of a machine that was named; or FLOPs alone, then `count` is None. `flops` of all the work,
-    where they are known."""
+    """The amount of work: samples, tokens, or hours on a named machine, or only FLOPs."""
 
-    count: Fraction | None
+    count: Fraction | None  #: None if only the FLOPs are known.
     unit: Unit = "samples"
-    flops: Fraction | None = None
+    flops: Fraction | None = None  #: The FLOPs of all the work. None if they are not known.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """Which listings are looked at. Empty: all."""
+    """The listings to evaluate. An empty field means all values."""
 
     clouds: tuple[str, ...] = ()
     regions: tuple[str, ...] = ()
@@ -83,23 +85,25 @@ class Where:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """`gpus` None: all that each machine has. `efficiency` of several GPUs against as many single ones; None: as computed."""
+    """A single training run to estimate."""
 
     work: Work
     spot: SpotTerms
     measurements: tuple[Measurement, ...] = ()
     utilisation: Fraction | None = None
     model: Model | None = None
-    gpus: int | None = 1
-    efficiency: Fraction | None = None
+    gpus: int | None = 1  #: None means all that each machine has.
+    efficiency: Fraction | None = (
+        None  #: The speed of several GPUs as a share of as many single ones. None means it is computed.
+    )
     deadline_ns: int | None = None
     where: Where = field(default_factory=Where)
-    limit: int = 20
+    limit: int = 20  #: How many candidates are shown.
 
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """What was not given, and what is taken for it."""
+    """A value that was not given, and the one that the estimate uses instead."""
 
     name: str
     value: str

@@ -1,16 +1,18 @@
-"""What training takes of a GPU's memory, and what would make it fit.
+"""GPU memory that training needs, and the changes that make it fit.
 
-**Weights, gradients, optimizer** (Rajbhandari et al., ZeRO, SC 2020, §3.1): in fp32 4 + 4 bytes a parameter; in bf16 or fp16 2 + 2,
-and 4 for the optimizer's own fp32 copy. On top, in fp32: momentum 4, Adam and AdamW 8, Adam with 8-bit states 2 (Dettmers et al.
-2022), SGD and Adafactor without momentum none (Shazeer & Stern 2018: rows and columns alone).
+**Weights, gradients and optimizer** (Rajbhandari et al., ZeRO, SC 2020, §3.1). In fp32, a parameter takes 4 + 4 bytes for weights and
+gradients. In bf16 or fp16, it takes 2 + 2 bytes, and 4 for the optimizer's fp32 copy. The optimizer's state adds 4 bytes for momentum, 8
+for Adam and AdamW, 2 for Adam with 8-bit states (Dettmers et al. 2022), and none for SGD and for Adafactor without momentum, which keeps
+only rows and columns (Shazeer & Stern 2018).
 
-**Activations** of a transformer (Korthikanti et al. 2022, eq. 1, 2): for each layer and sample s·h·(34 + 5·a·s/h) bytes at 16 bits, of
-which 2 and 1 are dropout masks of one byte; s·h·(66 + 9·a·s/h) at 32. FlashAttention keeps no scores: the term with a is dropped. The
-logits are kept in fp32: 4·s·v. With gradient checkpointing each layer's input is kept, and one layer is whole at a time. Activations
-that were measured are cut into ⌊√L⌋ segments of L layers (Chen et al. 2016). Either costs one more forward pass, a third of the time.
+**Activations** of a transformer (Korthikanti et al. 2022, eq. 1, 2). Each layer and sample takes s·h·(34 + 5·a·s/h) bytes at 16 bits,
+where 2 of the 34 and 1 of the 5 are dropout masks of one byte per element. At 32 bits it takes s·h·(66 + 9·a·s/h). FlashAttention stores
+no scores, so the term with a is dropped. The logits are kept in fp32: 4·s·v. With gradient checkpointing, only the input of each layer is
+kept, and one layer at a time is complete. Measured activations are divided into ⌊√L⌋ segments of the L layers (Chen et al. 2016). Either
+way, gradient checkpointing costs one more forward pass, which is a third of the time.
 
-**Around it** a GiB of CUDA context and libraries, and a tenth for fragmentation: assumptions, to be checked by
-`torch.cuda.max_memory_reserved()`.
+**Overhead**: 1 GiB for the CUDA context and libraries, and a tenth of the rest for fragmentation. These are assumptions, to be checked
+with `torch.cuda.max_memory_reserved()`.
 """
 
 import math
@@ -23,20 +25,22 @@ from tuner.planning.estimates.described import Format, Model
 
 GIB = 2**30
 CONTEXT = GIB
-FRAGMENTS = 10  # a tenth
+FRAGMENTS = 10  # a tenth of the memory is lost to fragmentation
 OPTIMIZER_BYTES = {"sgd": 0, "momentum": 4, "adam": 8, "adamw": 8, "adam_8bit": 2, "adafactor": 0}
-RECOMPUTED = Fraction(4, 3)  # forward, backward as long as two, and forward again
+RECOMPUTED = Fraction(
+    4, 3
+)  # a step is one forward pass and a backward pass twice as long; one more forward pass adds a third
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """In bytes, on each GPU. `activations` of one micro-batch."""
+    """Memory in bytes on each GPU."""
 
     weights: int
     gradients: int
     optimizer: int
-    activations: int
-    around: int
+    activations: int  #: Of one micro-batch.
+    around: int  #: CUDA context, libraries and fragmentation.
 
     @property
     def total(self) -> int:
@@ -45,9 +49,9 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """How it fits. `changes` against what was asked for; none: as it is."""
+    """A way in which a model fits into a GPU."""
 
-    changes: tuple[str, ...]
+    changes: tuple[str, ...]  #: The differences from the described model. Empty if it fits as described.
     precision: Format
     micro_batch: int
     accumulation: int
@@ -56,7 +60,7 @@ class Fit:
 
 
 def memory_of(model: Model, micro_batch: int | None = None) -> Memory:
-    """What the model takes with micro-batches of this size; None: with its whole batch."""
+    """Return the memory that the model needs with micro-batches of this size. None means the whole batch at once."""
     half = model.precision != "fp32"
     weights = gradients = model.parameters * (2 if half else 4)
     optimizer = model.parameters * (OPTIMIZER_BYTES[model.optimizer] + (4 if half else 0))
@@ -72,13 +76,21 @@ def memory_of(model: Model, micro_batch: int | None = None) -> Memory:
 
 
 def fit(model: Model, gib: Fraction, *, bf16: bool) -> Fit | None:
-    """The least change with which the model fits into a GPU; None: none is enough. `bf16`: whether the GPU has it."""
+    """Return the way to fit the model into a GPU that changes least. Return None if no change is enough.
+
+    Args:
+        model: The model.
+        gib: The memory of the GPU in GiB.
+        bf16: Whether the GPU supports bf16.
+    """
     return next(fits(model, gib, bf16=bf16), None)
 
 
 def fits(model: Model, gib: Fraction, *, bf16: bool) -> Iterator[Fit]:
-    """Every way to fit, the least change first: smaller micro-batches change nothing that is learned, bf16 the rounding alone,
-    gradient checkpointing costs time."""
+    """Yield every way to fit the model into a GPU, the one that changes least first.
+
+    Smaller micro-batches do not change the result. bf16 changes only the rounding. Gradient checkpointing costs time.
+    """
     native = "fp16" if model.precision == "bf16" and not bf16 else model.precision
     formats: list[Format] = [native]
     if native == "fp32":
@@ -112,14 +124,14 @@ def _fit(model: Model, changed: Model, micro: int) -> Fit:
 
 
 def _in(model: Model, precision: Format) -> Model:
-    """In another format. Measured activations are halved where 32 bits become 16."""
+    """Return the model in another format. Measured activations are halved when 32 bits become 16."""
     if model.precision != "fp32" or precision == "fp32" or model.activation_bytes is None:
         return replace(model, precision=precision)
     return replace(model, precision=precision, activation_bytes=-(-model.activation_bytes // 2))
 
 
 def _largest_micro_batch(model: Model, gib: Fraction) -> int:
-    """0 where not even one sample fits."""
+    """Return the largest micro-batch that fits. Return 0 if not even one sample fits."""
     low, high = 0, model.batch
     while low < high:
         middle = (low + high + 1) // 2
@@ -131,7 +143,7 @@ def _largest_micro_batch(model: Model, gib: Fraction) -> int:
 
 
 def _activations(model: Model) -> int:
-    """Bytes of one sample."""
+    """Return the bytes of one sample's activations. Return 0 if neither a measurement nor a complete shape is known."""
     if model.activation_bytes is not None:
         return _measured(model.activation_bytes, model)
     if model.layers is None or model.hidden is None or model.heads is None or model.sequence is None:

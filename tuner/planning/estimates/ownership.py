@@ -1,8 +1,8 @@
-"""Cloud against hardware of one's own: what an hour of use costs on either, and from how much use owning pays.
+"""Comparison of the cloud with owned hardware: the cost of an hour of use, and the use from which owning pays off.
 
-Owned: purchase less resale, and upkeep, are paid whether it works or not; power is paid for what it works, the building's share
-by its power usage effectiveness (PUE; 1.56 on average in the Uptime Institute's survey of 2024). Rented: nothing but the hours used.
-Cost of capital, tax and people are left out unless they are in the upkeep.
+For owned hardware, the purchase less the resale and the upkeep are paid whether it is used or not. Power is paid for the hours of use,
+and includes the building's share by its power usage effectiveness (PUE; 1.56 on average in the Uptime Institute's survey of 2024). In the
+cloud, only the hours of use are paid. Costs of capital, taxes and staff are not included unless the upkeep contains them.
 """
 
 from dataclasses import dataclass
@@ -16,22 +16,25 @@ PUE = Fraction(156, 100)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owned:
-    """One machine. `watts` under load. `utilisation` is the share of all hours in which it works."""
+    """One owned machine."""
 
     purchase: Money
     resale: Money
     lifetime_years: Fraction
     upkeep_per_year: Money
-    watts: Fraction
-    pue: Fraction
+    watts: Fraction  #: Under load.
+    pue: Fraction  #: The power usage effectiveness of the building.
     usd_per_kwh: Fraction
-    utilisation: Fraction
+    utilisation: Fraction  #: The share of all hours in which the machine is used.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Over the machine's lifetime. Break-even figures are None where an hour in the cloud costs no more than the power: owning
-    never pays. `break_even_utilisation` above 1: not within this lifetime."""
+    """The costs over the machine's lifetime.
+
+    The break-even figures are None if an hour in the cloud costs no more than the power, because owning never pays off then. If
+    `break_even_utilisation` is above 1, owning does not pay off within this lifetime.
+    """
 
     hours_used: Fraction
     fixed_usd: Money
@@ -47,7 +50,7 @@ class Comparison:
 
 
 def compare(owned: Owned, cloud: Price) -> Comparison:
-    """Against as many hours of a like machine at this price."""
+    """Compare an owned machine with as many hours of a similar machine in the cloud at this price."""
     life_hours = owned.lifetime_years * HOURS_A_YEAR
     used = life_hours * owned.utilisation
     fixed = (owned.purchase - owned.resale).micro_usd + owned.upkeep_per_year.micro_usd * owned.lifetime_years

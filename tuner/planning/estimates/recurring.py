@@ -1,4 +1,4 @@
-"""What a training that comes back every month costs in a year."""
+"""The yearly cost of a training run that is repeated every month."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -10,18 +10,21 @@ MONTHS = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Yearly:
-    """`runs_per_year` counts those that are repeated because they failed. `saving` against the first of a list; None: it is it."""
+    """The cost of a repeated run."""
 
     name: str
     usd_per_run: Money
-    runs_per_year: Fraction
+    runs_per_year: Fraction  #: Including the runs that repeat failed ones.
     usd_per_month: Money
     usd_per_year: Money
-    saving_usd_per_year: Money | None = None
+    saving_usd_per_year: Money | None = None  #: Compared to the first of a list. None for the first itself.
 
 
 def yearly(name: str, per_run: Money, *, runs_per_month: Fraction, failed_share: Fraction) -> Yearly:
-    """A share of failed runs, each paid for whole, and run again until it succeeds: 1/(1 − share) runs for one."""
+    """Compute the cost of a repeated run.
+
+    A failed run is paid in full and repeated until it succeeds, so each run takes 1/(1 − `failed_share`) runs on average.
+    """
     a_month = runs_per_month / (1 - failed_share)
     return Yearly(
         name=name,

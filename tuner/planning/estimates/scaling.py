@@ -1,8 +1,9 @@
-"""How much of several GPUs is lost to talking: data-parallel training with a ring all-reduce of the gradients.
+"""Efficiency of several GPUs: the communication cost of data-parallel training with a ring all-reduce of the gradients.
 
-A ring moves 2·(k−1)/k of the gradients over each link, the least that any all-reduce can (Patarasu & Yuan, JPDC 69(2), 2009), in
-2·(k−1) messages: t = 2·(k−1)/k·S/B + 2·(k−1)·α. A step takes c for computing and, cautiously, t after it: efficiency c/(c + t).
-Frameworks hide as much of t as they can behind the backward pass, two thirds of c: c/(c + max(0, t − ⅔·c)) is the best to hope for.
+A ring of k GPUs moves 2·(k−1)/k of the gradients over each link, which is the minimum for any all-reduce (Patarasu & Yuan, JPDC 69(2),
+2009). It does so in 2·(k−1) messages. With gradients of S bytes, bandwidth B and delay α, it takes t = 2·(k−1)/k·S/B + 2·(k−1)·α. If a
+step computes for c and then communicates for t, the efficiency is c/(c + t). This is the cautious figure. Frameworks hide as much of t as
+possible behind the backward pass, which is two thirds of c. The best possible efficiency is therefore c/(c + max(0, t − ⅔·c)).
 """
 
 from collections.abc import Sequence
@@ -20,27 +21,26 @@ Link = Literal["nvlink", "pcie", "ethernet"]
 LINKS: tuple[Link, ...] = ("nvlink", "pcie", "ethernet")
 GB = 10**9
 BACKWARD = Fraction(2, 3)
-# A message's delay. Assumptions, of the order that NCCL's own tests show.
+# The delay of a message. These are assumptions, of the order of magnitude that NCCL's own tests show.
 LATENCY_S = {"nvlink": Fraction(5, 10**6), "pcie": Fraction(10, 10**6), "ethernet": Fraction(30, 10**6)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """So many GPUs over one link. `efficiency` with nothing hidden is counted on; `overlapped` is the best to hope for."""
+    """The efficiency of a number of GPUs that communicate over one kind of link."""
 
     gpus: int
     link: Link
     bytes_per_second: Fraction
     allreduce_seconds: Fraction
-    efficiency: Fraction
-    overlapped: Fraction
+    efficiency: Fraction  #: With no communication hidden. Estimates use this one.
+    overlapped: Fraction  #: With as much communication hidden as possible.
     speedup: Fraction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machines:
-    """The cheapest machines of the catalogue for so many GPUs, what the run takes there, and whether these GPUs pay. Each hour
-    that they save against the cheapest with fewer costs `usd_per_hour_saved`; None: they save money too, or no time."""
+    """The cheapest machines of the catalogue for a number of GPUs, the run's time and cost there, and whether more GPUs pay off."""
 
     gpus: int
     machines: int
@@ -52,26 +52,30 @@ class Machines:
     efficiency: Fraction
     hours: Fraction
     usd: Money
+    #: The price of each hour saved compared to the cheapest machines with fewer GPUs. None if they also save money, or save no time.
     usd_per_hour_saved: Fraction | None
     pays: Literal["first", "cheaper and faster", "faster, dearer", "dearer and no faster"]
 
 
 def bandwidth(kind: Accelerator, link: Link, gbit_s: Fraction) -> Fraction | None:
-    """Bytes a second in one direction that a ring reaches; None: the accelerator has no such link."""
+    """Return the bytes per second in one direction that a ring reaches. Return None if the accelerator has no such link."""
     both_ways = kind.nvlink_gb_s if link == "nvlink" else kind.pcie_gb_s
     one_way = gbit_s * GB / 8 if link == "ethernet" else Fraction(both_ways * GB, 2)
     return one_way * LINK_SHARE if one_way else None
 
 
 def link_within(listing: Listing) -> Link:
-    """Between the GPUs of one machine. Azure's NC series and RunPod's cards are joined in pairs at most: counted as PCIe."""
+    """Return the link between the GPUs of one machine.
+
+    Azure's NC series and RunPod's cards are connected by NVLink in pairs at most, so they count as PCIe.
+    """
     kind = accelerator(listing.accelerator, listing.gpu_memory_gib)
     paired = listing.cloud == "runpod" or "_NC" in listing.instance_type
     return "nvlink" if kind is not None and kind.nvlink_gb_s and not paired else "pcie"
 
 
 def point(*, gpus: int, link: Link, gradient_bytes: int, step_s: Fraction, bytes_s: Fraction) -> Point:
-    """`step_s` is what a step takes on one GPU, alone."""
+    """Compute the efficiency of `gpus` GPUs. `step_s` is the time of a step on a single GPU."""
     messages = 2 * (gpus - 1)
     talk_s = Fraction(messages, gpus) * gradient_bytes / bytes_s + messages * LATENCY_S[link]
     efficiency = step_s / (step_s + talk_s)
@@ -89,7 +93,7 @@ def point(*, gpus: int, link: Link, gradient_bytes: int, step_s: Fraction, bytes
 def table(
     kind: Accelerator, *, gpus: Sequence[int], gradient_bytes: int, step_s: Fraction, gbit_s: Fraction
 ) -> list[Point]:
-    """Every number of GPUs over every link that there is."""
+    """Return the efficiency of each number of GPUs over each link that the accelerator has."""
     reached = [(link, bandwidth(kind, link, gbit_s)) for link in LINKS]
     return [
         point(gpus=count, link=link, gradient_bytes=gradient_bytes, step_s=step_s, bytes_s=bytes_s)
@@ -100,7 +104,7 @@ def table(
 
 
 def machines(points: Sequence[Point], listings: Sequence[Listing], hours_on_one: Fraction) -> list[Machines]:
-    """For each number of GPUs the machines on which the run is cheapest, on demand; whole machines are paid for."""
+    """Return for each number of GPUs the on-demand machines on which the run is cheapest. Whole machines are paid for."""
     by_place = {(one.gpus, one.link): one for one in points}
     found: list[Machines] = []
     for count in sorted({one.gpus for one in points}):

@@ -1,4 +1,4 @@
-"""The parts of an estimate, any of which may be asked for alone."""
+"""The sections of an estimate. Each can be requested alone."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ TERA = 10**12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A machine whose price and time are known to whoever asks."""
+    """A machine whose price and run time the user already knows."""
 
     name: str
     usd_per_hour: Price
@@ -36,20 +36,22 @@ class Choices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """`step_s` is a step's time on one GPU; `hours_on_one` what the whole run takes there, None: machines are not looked for."""
+    """A request for the efficiency of data-parallel training on several GPUs."""
 
     accelerator: str
     parameters: int
     precision: Format
-    step_s: Fraction
+    step_s: Fraction  #: The time of a step on one GPU.
     gpus: tuple[int, ...]
     ethernet_gbit_s: Fraction
-    hours_on_one: Fraction | None = None
+    hours_on_one: Fraction | None = (
+        None  #: The time of the whole run on one GPU. If None, no machines are compared.
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeOptimal:
-    """For so many FLOPs, or for what these dollars buy on machines with this accelerator."""
+    """A request for the best model size for a number of FLOPs, or for the FLOPs that `usd` buys on machines with `accelerator`."""
 
     flops: Fraction | None = None
     usd: Money | None = None
@@ -60,16 +62,21 @@ class ComputeOptimal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recurring:
-    """`costs`: what a run costs, by name; none: those of the run that is described beside it."""
+    """A request for the yearly cost of a run that is repeated."""
 
     runs_per_month: Fraction
     failed_share: Fraction
-    costs: tuple[tuple[str, Money], ...] = ()
+    costs: tuple[
+        tuple[str, Money], ...
+    ] = ()  #: Names and costs of a run. If empty, those of the run section of the same request.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ownership:
-    """Against a price, or the cheapest machine of the catalogue that has so many of this accelerator."""
+    """A request to compare owned hardware with the cloud.
+
+    Without the price `cloud`, the cheapest machine of the catalogue with `gpus` of `accelerator` is used.
+    """
 
     owned: ownership.Owned
     cloud: Price | None = None
@@ -87,7 +94,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoicesView:
-    """Cheapest first; of two that cost the same, the faster."""
+    """The options, cheapest first. Of two with the same cost, the faster comes first."""
 
     options: tuple[Chosen, ...]
 
@@ -116,7 +123,7 @@ class ScalingView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bought:
-    """What dollars buy: hours of the machine on which a FLOP is cheapest, at a share of its GPUs' peak."""
+    """The machine on which a FLOP is cheapest, and the hours of it that an amount of money buys."""
 
     cloud: str
     region: str
@@ -185,7 +192,13 @@ def compute_view(asked: ComputeOptimal, catalogue: Catalogue) -> ComputeView:
 
 
 def recurring_view(asked: Recurring, run: RunView | None) -> tuple[recurring.Yearly, ...]:
-    """The saving is against the first: of a run, its cheapest on demand."""
+    """Return the yearly costs of each way to run.
+
+    The savings are relative to the first one. For a described run, that is normally the cheapest on-demand machine.
+
+    Raises:
+        Invalid: No cost is known.
+    """
     costs = asked.costs or _costs(run)
     if not costs:
         raise Invalid.at(
@@ -201,7 +214,11 @@ def recurring_view(asked: Recurring, run: RunView | None) -> tuple[recurring.Yea
 
 
 def ownership_view(asked: Ownership, catalogue: Catalogue) -> tuple[ownership.Comparison, Listing | None]:
-    """With the listing that the price is of."""
+    """Return the comparison, and the listing whose price was used. The listing is None if the user gave the price.
+
+    Raises:
+        Invalid: The request is not valid, or no machine of the catalogue has these accelerators.
+    """
     if asked.owned.resale > asked.owned.purchase:
         raise Invalid.at("/ownership/resale_usd", "is more than purchase_usd")
     if asked.cloud is not None:
@@ -257,7 +274,7 @@ def _listed(pointer: str, name: str, market: Market, catalogue: Catalogue) -> Se
 
 def _micro(listing: Listing, market: Market) -> int:
     price = listing.price(market)
-    assert price is not None  # asked of the catalogue by its market
+    assert price is not None  # callers searched the catalogue by this market
     return price.micro_usd_per_hour
 
 

@@ -1,10 +1,11 @@
-"""What interruptions add to a run on spot.
+"""The time and cost that interruptions add to a run on spot machines.
 
-Losses come at random, M apart on average, and cost what was not saved and a restart R. With saves of δ every τ of training, a run of
-T takes M·e^(R/M)·(e^((τ+δ)/M) − 1)·T/τ (Daly, FGCS 22(3), 2006, eq. 20), where τ is Daly's own best. No notice is counted on, so that
-what is saved on one comes on top. While there is no machine nothing is paid, but the clock runs.
+Interruptions happen at random, with a mean distance M. Each costs the unsaved work and a restart R. With saves of length δ every τ of
+training, a run of length T takes M·e^(R/M)·(e^((τ+δ)/M) − 1)·T/τ (Daly, FGCS 22(3), 2006, eq. 20), where τ is Daly's optimum. Notices are
+not taken into account, so work saved after a notice is an additional gain. While there is no machine, nothing is paid, but time passes.
 
-Their number n is Poisson's: in nine of ten runs it is at most n + 1.2816·√n, each of which costs a restart, a wait and half an interval.
+The number of interruptions has a Poisson distribution with mean n. In nine of ten runs it is at most n + 1.2816·√n. Each additional one
+costs a restart, a wait and half an interval.
 """
 
 import math
@@ -19,23 +20,22 @@ NINE_OF_TEN = 1.2816  # standard deviations of a normal distribution
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupted:
-    """A run of `train_ns` on spot, on average: `paid_ns` at the machine, `wall_ns` until the result is there; `late_ns` and
-    `late_paid_ns` where more interruptions come than in nine of ten runs."""
+    """A run on spot machines."""
 
-    interval_ns: int
-    interruptions: float
-    paid_ns: int
-    wall_ns: int
-    late_paid_ns: int
-    late_ns: int
+    interval_ns: int  #: Training time between saves.
+    interruptions: float  #: The mean number.
+    paid_ns: int  #: The mean time that is paid.
+    wall_ns: int  #: The mean time until the result is available.
+    late_paid_ns: int  #: Nine of ten runs pay for at most this time.
+    late_ns: int  #: Nine of ten runs are finished after this time.
 
     def overhead(self, train_ns: int) -> float:
-        """What is paid beyond training, as a share of training."""
+        """Return the paid time beyond training as a share of the training time."""
         return self.paid_ns / train_ns - 1 if train_ns else 0.0
 
 
 def interrupted(train_ns: int, terms: SpotTerms) -> Interrupted | None:
-    """None: interrupted so often that it does not end within 30 years."""
+    """Compute the time of a run on spot machines. Return None if interruptions are so frequent that it may not end within 30 years."""
     mean = terms.mean_ns
     interval = max(NS, min(train_ns, daly_ns(terms.checkpoint_ns, mean)))
     try:

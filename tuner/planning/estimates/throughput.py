@@ -1,4 +1,7 @@
-"""How fast a run goes on an accelerator: as measured there, as a data sheet tells from where it was measured, or from its FLOPs."""
+"""The speed of a run on an accelerator.
+
+It is measured on the same accelerator, converted from a measurement on another one by data sheets, or computed from the run's FLOPs.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,26 +14,29 @@ from tuner.planning.estimates.described import UTILISATION, UTILISATION_RANGE, F
 
 Basis = Literal["measured", "catalogued", "flops"]
 Range = tuple[Fraction, Fraction, Fraction]
-"""At least, counted on, at most."""
+"""The minimum, the expected value and the maximum."""
 TERA = 10**12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """Of one GPU (of the whole machine where it has none): samples or tokens a second, FLOP/s where the basis is FLOPs.
-
-    `measured_on` is what the figure was taken from, with so many `measured_gpus`; `factor` what it was multiplied with."""
+    """The speed of one GPU, or of the whole machine if it has none."""
 
     basis: Basis
-    per_second: Range
-    measured_on: str | None = None
-    measured_gpus: int = 1
-    factor: Range | None = None
+    per_second: Range  #: Samples or tokens per second. FLOP/s if the basis is `flops`.
+    measured_on: str | None = None  #: The accelerator or instance type of the measurement.
+    measured_gpus: int = 1  #: The number of GPUs in the measurement.
+    factor: Range | None = None  #: The factor that converts the measurement to this accelerator.
 
 
 def speed(run: Run, listing: Listing, precision: Format) -> Speed | None:
-    """In this format; ratios of what was measured are those of the format that it was measured in. None: nothing that is known says
-    how fast it goes there."""
+    """Return the speed of a run on a machine. Return None if neither a measurement nor a data sheet gives it.
+
+    Args:
+        run: The run.
+        listing: The machine.
+        precision: The format in which the run is trained there. A measurement is converted by the ratio in the format in which it was made.
+    """
     kind = accelerator(listing.accelerator, listing.gpu_memory_gib)
     there = _measured_here(run.measurements, listing, kind)
     if there is not None:
@@ -66,7 +72,7 @@ def _as_measured(one: Measurement, name: str) -> Speed:
 
 
 def _catalogued(given: Sequence[Measurement], kind: Accelerator, precision: Precision) -> Speed | None:
-    """From the measurement that leaves the least doubt."""
+    """Convert the measurement that gives the narrowest range."""
     ranges = [
         (one, factor)
         for one in given
