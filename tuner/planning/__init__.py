@@ -1,1 +1,1 @@
-"""What things would cost, said before money is spent or after: pure."""
+"""Price catalogue, plans, estimates and advice: what work would cost or would have cost. Pure functions."""

@@ -1,10 +1,11 @@
-"""What the vendors say of accelerators, and how fast one is beside another where only one was measured.
+"""Data sheets of accelerators, and the relative speed of two accelerators if only one was measured.
 
-Peaks are dense: where a data sheet gives tensor figures "with sparsity", half of them. One place for each figure:
+Peaks are for dense operations. If a data sheet gives tensor figures "with sparsity", the table has half of them. The sources are:
 
-P100, V100, T4, A10, A10G, A100, L4, L40S, RTX A6000, H100, H200, GH200, B200, B300, RTX PRO: NVIDIA's data sheet of that name
-(A10G: the sheet that AWS publishes). T4g: NVIDIA publishes none; AWS names a T4 beside Arm cores. B200 and B300: an eighth of
-the HGX system's. H100-MEGA: an H100 SXM on a machine of Google's with a faster network.
+- P100, V100, T4, A10, A10G, A100, L4, L40S, RTX A6000, H100, H200, GH200, B200, B300 and RTX PRO: NVIDIA's data sheet of that name. For the
+  A10G, it is the sheet that AWS publishes. For B200 and B300, it is an eighth of the HGX system.
+- T4g: NVIDIA publishes no data sheet. AWS describes it as a T4 with Arm cores.
+- H100-MEGA: an H100 SXM on a Google machine with a faster network.
 """
 
 from dataclasses import dataclass
@@ -12,28 +13,27 @@ from fractions import Fraction
 from functools import cache
 from typing import Literal
 
-Precision = Literal[
-    "fp32", "half"
-]  # half: fp16 or bf16 in tensor cores, as mixed-precision training uses them
+# `half` is fp16 or bf16 in tensor cores, as mixed-precision training uses them.
+Precision = Literal["fp32", "half"]
 
-# A chip is seldom used as well as its peaks allow: launch overheads, power limits and input take more from a faster one. No
-# source gives the share; a quarter covers the published training benchmarks that were looked at.
+# A faster chip seldom gains as much as its peaks suggest, because launch overheads, power limits and input take a larger share of its time.
+# No source gives that share. A quarter covers the published training benchmarks that were examined.
 CAUTION = Fraction(3, 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
-    """One accelerator. TFLOP/s are dense peaks, GB are 10^9 bytes, links are in both directions together, per accelerator."""
+    """One accelerator. TFLOP/s are dense peaks, GB are 10^9 bytes, and the bandwidth of a link is the sum of both directions."""
 
     name: str
     half_tflops: Fraction
     fp32_tflops: Fraction
     memory_gb_s: int
     memory_gib: int
-    nvlink_gb_s: int  # 0: it has none, and talks over PCIe
+    nvlink_gb_s: int  #: 0 if it has no NVLink and communicates over PCIe.
     pcie_gb_s: int
     watts: int
-    bf16: bool = True  # False: fp16 alone
+    bf16: bool = True  #: False if its only half-precision format is fp16.
     source: str = ""
 
     def tflops(self, precision: Precision) -> Fraction:
@@ -83,7 +83,7 @@ RTX-PRO-SERVER-6000    500   120 1597  96    0 128  600 bf16 NVIDIA RTX PRO 6000
 """
 ACCELERATORS = {row.name: row for row in map(_row, _TABLE.strip().splitlines())}
 
-# As Ray's node labels and some clouds write them.
+# Names in Ray's node labels and in the catalogues of some clouds.
 _ALSO = {
     "a100-40g": "A100",
     "a100-40gb": "A100",
@@ -97,7 +97,10 @@ _BY_NAME = {name.casefold(): row for name, row in ACCELERATORS.items()} | {
 
 
 def accelerator(name: str, memory_gib: float | None = None) -> Accelerator | None:
-    """The one of that name, in any case; None where there is no data sheet. Catalogues call an H100 NVL an H100 with 94 GiB."""
+    """Return the accelerator of that name, ignoring case. Return None if there is no data sheet.
+
+    Catalogues list an H100 NVL as an H100 with 94 GiB, so `memory_gib` distinguishes them.
+    """
     found = _BY_NAME.get(name.casefold())
     if found is not None and found.name == "H100" and memory_gib is not None and memory_gib > 90:
         return ACCELERATORS["H100-NVL"]
@@ -108,11 +111,11 @@ def accelerator(name: str, memory_gib: float | None = None) -> Accelerator | Non
 def relative_speed(
     measured: str, other: str, precision: Precision = "half"
 ) -> tuple[Fraction, Fraction, Fraction] | None:
-    """How many times as fast as `measured` the `other` is thought to train: at least, as counted on, at most.
+    """Return how many times as fast `other` trains as `measured`: the minimum, the expected value and the maximum.
 
-    From data sheets, so a guess to be marked as *catalogued*. Counted on is the smaller of the gains in peak and in memory
-    bandwidth, since a training is bound by either; at most is the larger, and at least a quarter below what is counted on,
-    yet no slower than the measured where neither figure is worse. None: one of them has no data sheet here.
+    The figures come from data sheets, so they are guesses, to be marked as *catalogued*. The expected value is the smaller of the gains in
+    peak and in memory bandwidth, because either can limit a training. The maximum is the larger of them. The minimum is a quarter below
+    the expected value, but not below 1 if neither figure is worse. Return None if one of them has no data sheet.
 
     >>> [round(float(speed), 2) for speed in relative_speed("A100", "H100")]
     [1.62, 2.15, 3.17]

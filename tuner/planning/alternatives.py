@@ -1,5 +1,4 @@
-"""On which machine and market: each candidate is simulated, and the one that does a step for the least money is chosen, of those
-that have it done in time."""
+"""Choice of the machine and market: simulate each candidate, and choose the one with the cheapest step among those that finish in time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,23 +10,23 @@ from tuner.planning.plan import Alternative, Chance
 from tuner.planning.scenario import Outcome, Simulate, SpotLife
 from tuner.planning.simulations import Setting, mean
 
-MOST = 8
+MOST = 8  # candidates that are simulated
 RUNS = 10
 FEW_RUNS = 3
-SURE_ENOUGH = 0.8
+SURE_ENOUGH = 0.8  # the share of runs in time from which a candidate counts as in time
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """`offers`: what its trials may be given, the dearest first; `markets`: the same machine by other markets, as far as prices are
-    known. `speed`: against the machine of the evidence, None: not known. `why_not`: it does not do."""
+    """A machine and market that the job may run on."""
 
     instance_type: str
     market: Market
-    offers: tuple[Offer, ...]
+    offers: tuple[Offer, ...]  #: The offers that its trials may run on, most expensive first.
     concurrency: int
-    speed: float | None = 1.0
-    why_not: str | None = None
+    speed: float | None = 1.0  #: Relative to the machine of the evidence. None if it is not known.
+    why_not: str | None = None  #: Why the job cannot run on it.
+    #: The offers of the same machine by market, as far as prices are known.
     markets: Mapping[Market, tuple[Offer, ...]] = field(default_factory=dict)
 
     def setting(self, base: Setting, life: SpotLife) -> Setting:
@@ -42,13 +41,13 @@ class Candidate:
         )
 
     def price(self, wanted: Resources) -> Price:
-        """Of one trial, at most."""
+        """Return the highest price of a trial on these offers."""
         return max(offer.rate(cpus=wanted.cpus, gpus=wanted.gpus).price for offer in self.offers)
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A candidate, how it compares, and the runs that its figures are means of."""
+    """A candidate, its figures for the plan, and the runs that these are means of."""
 
     candidate: Candidate
     shown: Alternative
@@ -62,10 +61,10 @@ def compared(
     limit_ns: int | None,
     simulate: Simulate,
 ) -> list[Compared]:
-    """Simulate the first few candidates that will do, and return all in their order.
+    """Simulate the first MOST suitable candidates, and return all candidates in their order.
 
-    The runs of a candidate depend on nothing but the candidate and the job, so that neither a deadline nor the choice changes what it
-    costs. They are also the runs of the plan if the candidate is chosen.
+    The runs of a candidate depend only on the candidate and the job, so that neither a deadline nor the choice changes its cost. If the
+    candidate is chosen, they are also the runs of the plan.
     """
     found, simulated = [], 0
     for candidate in candidates:
@@ -99,7 +98,7 @@ def _unsimulated(candidate: Candidate, base: Setting) -> Alternative:
 
 
 def _measured(shown: Alternative, runs: Sequence[Outcome], limit_ns: int | None) -> Alternative:
-    """With the figures of these runs."""
+    """Return an alternative with the figures of its runs."""
     usd = sum(run.cost.usd.micro_usd for run in runs)
     steps = sum(run.steps for run in runs)
     return replace(
@@ -113,15 +112,17 @@ def _measured(shown: Alternative, runs: Sequence[Outcome], limit_ns: int | None)
 
 
 def in_time(runs: Sequence[Outcome], limit_ns: int | None) -> Chance | None:
-    """How many ended by themselves, or with their budget, before the limit."""
+    """Return how many runs ended before the limit, by themselves or with their budget. Return None without a limit."""
     if limit_ns is None:
         return None
     return Chance(sum(run.reason != "wall_clock" and run.elapsed_ns <= limit_ns for run in runs), len(runs))
 
 
 def chosen_of(compared: Sequence[Compared]) -> Compared:
-    """Return the cheapest by step of those in time. If none is, return the one that is most often in time, and of those the fastest.
-    If all are left out, return the first."""
+    """Return the candidate in time whose steps are cheapest.
+
+    If none is in time, return the one that is most often in time, and among equals the fastest. If none was simulated, return the first.
+    """
     able = [one for one in compared if one.shown.why_not is None]
     if not able:
         return compared[0]
@@ -141,7 +142,7 @@ def _share(shown: Alternative) -> float:
 
 
 def why_chosen(chosen: Alternative, others: Sequence[Alternative]) -> str:
-    """In words, for people."""
+    """Return the reason for the choice in words."""
     if not others:
         return "it is what there is"
     per = chosen.usd_per_1000_steps

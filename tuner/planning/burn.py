@@ -1,4 +1,4 @@
-"""When a budget runs out, at the pace at which it was spent of late."""
+"""Forecast of when a budget runs out, from the rate of recent spending."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,24 +11,30 @@ SLOT_NS = 300 * NS
 WINDOW_NS = DAY_NS
 SLOTS = WINDOW_NS // SLOT_NS
 FARTHEST_NS = 3650 * DAY_NS
-# The square of the normal distribution's 90th percentile, 1.2816: 80 % lie between both sides.
+# The square of the normal distribution's 90th percentile, 1.2816, as a fraction. 80 % of values lie within that many deviations.
 Z2 = (16424, 10000)
 
 
 @dataclass(frozen=True, slots=True)
 class Burn:
-    """`per_hour` in the unit of what was spent. Nanoseconds from now until it runs out, with an 80 % interval; None: not at this
-    pace."""
+    """The rate of spending, and the nanoseconds until the budget runs out. They are None if it does not at this rate."""
 
-    per_hour: int
-    in_ns: int | None
+    per_hour: int  #: In the unit of the budget.
+    in_ns: int | None  #: The expected time. The next two bound an 80 % interval.
     earliest_ns: int | None
     latest_ns: int | None
 
 
 def burn(slots: Mapping[int, int], left: int) -> Burn:
-    """`slots` has what was spent in each five minutes of the last day, numbered from 0 for the oldest. The pace is their mean since
-    the first in which anything was; the interval takes them for independent draws (the standard error of their mean)."""
+    """Compute when the rest of a budget is spent.
+
+    The rate is the mean of the slots, from the first one with any spending. The interval is based on the standard error of that mean, as if
+    the slots were independent.
+
+    Args:
+        slots: The amounts spent in each five minutes of the last day. Slot 0 is the oldest.
+        left: The amount that is left.
+    """
     spent = {number: amount for number, amount in slots.items() if amount and 0 <= number < SLOTS}
     if not spent:
         return Burn(0, None, None, None)

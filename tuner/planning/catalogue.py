@@ -1,4 +1,4 @@
-"""The price catalogue: what machines cost where, read from CSV, with every price's date and source."""
+"""The price catalogue: prices of machines in each region, read from CSV, each with its date and source."""
 
 import difflib
 import re
@@ -12,16 +12,16 @@ from tuner.planning.catalogue_file import read_listings
 
 FIELDS = ("cloud", "region", "zone", "instance_type", "accelerator")
 OLD_AFTER_DAYS = 90
-FEW = 10  # words that can all be told
+FEW = 10  # up to this number, an error names all known words
 DATE = re.compile(r"(\d{4})-(\d{2})(?:-(\d{2}))?")
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """`name` says where it was read from."""
+    """All known prices."""
 
     listings: tuple[Listing, ...]
-    name: str
+    name: str  #: Where it was read from, for messages.
 
     def find(
         self,
@@ -33,8 +33,11 @@ class Catalogue:
         accelerator: str | None = None,
         market: Market | None = None,
     ) -> list[Listing]:
-        """Those that match every word given, in either case; the cheapest on that market first. A market leaves out the listings
-        whose price there is not known; without one they are ordered by the price on demand, unknown prices last."""
+        """Return the listings that match all given words, ignoring case, the cheapest first.
+
+        With a market, listings without a price on that market are omitted. Without one, listings are ordered by their on-demand price,
+        unknown prices last.
+        """
         words = (cloud, region, zone, instance_type, accelerator)
         wanted = [
             (field, word.casefold()) for field, word in zip(FIELDS, words, strict=True) if word is not None
@@ -45,24 +48,23 @@ class Catalogue:
         return sorted(found, key=lambda one: _order(one, market or "on_demand"))
 
     def words(self, field: str) -> list[str]:
-        """All that some listing has in this field, of FIELDS, sorted."""
+        """Return the sorted values of a field, which is one of FIELDS."""
         return self._words[field]
 
     def nearest(self, field: str, word: str) -> list[str]:
-        """The field's words most like this one, at most three, the most like first: for the texts of errors."""
+        """Return at most three values of the field that are spelled most like `word`, the most similar first. Used in error texts."""
         by_case = {known.casefold(): known for known in self._words[field]}
         near = difflib.get_close_matches(word.casefold(), by_case, n=3, cutoff=0.5)
         return [by_case[one] for one in near]
 
     def unknown(self, field: str, word: str) -> str | None:
-        """What is wrong with this word, and the nearest of those that there are; None: some listing has it."""
+        """Return an error text with the nearest known values if no listing has `word` in the field. Otherwise return None."""
         if word.casefold() in (known.casefold() for known in self._words[field]):
             return None
         words, named = self._words[field], field.replace("_", " ")
         near = self.nearest(field, word) or words[:FEW]
-        if (
-            len(words) <= FEW
-        ):  # so few that all can be told: what is like "amazon" in spelling is not what was meant
+        # With so few words, name all of them: for "amazon", the word that is spelled most like it is not the one that was meant.
+        if len(words) <= FEW:
             near = sorted(words, key=lambda known: known not in near)
         if not near:
             return f"no {named} is known to the catalogue {self.name}"
@@ -70,7 +72,7 @@ class Catalogue:
 
     @property
     def newest(self) -> str | None:
-        """The newest date of a price, such as 2026-07-30 or 2026-07; None: no price has one."""
+        """The newest date of a price, such as 2026-07-30 or 2026-07. None if no price has a date."""
         return max(self._dates, default=None)
 
     @property
@@ -79,15 +81,15 @@ class Catalogue:
 
     @property
     def undated(self) -> int:
-        """How many prices have no date."""
+        """The number of prices without a date."""
         return sum(day_of(text) is None for text in _dates(self.listings))
 
     def age_days(self, today: date) -> int | None:
-        """Of the newest price; None where no price has a date."""
+        """Return the age of the newest price in days. Return None if no price has a date."""
         return _days(self.newest, today)
 
     def age(self, today: date) -> str:
-        """How old the prices are, in words."""
+        """Return the age of the prices in words."""
         if self.newest is None or self.oldest is None:
             return "no price has a date"
         span = f"prices of {self.newest}"
@@ -97,7 +99,10 @@ class Catalogue:
         return f"{span}, the newest {days_in_words(_days(self.newest, today) or 0)} old{undated}"
 
     def warning(self, today: date, listings: Iterable[Listing] | None = None) -> str | None:
-        """That prices, of these listings or of all, are older than 90 days or of unknown age; None: they are not."""
+        """Return a warning if prices are older than 90 days or of unknown age. Otherwise return None.
+
+        `listings` limits the check to these listings.
+        """
         dates = _dates(self.listings if listings is None else listings)
         ages = [_days(text, today) for text in dates]
         old = sum(age is not None and age > OLD_AFTER_DAYS for age in ages)
@@ -118,12 +123,16 @@ class Catalogue:
 
 
 def read_catalogue(text: str, name: str) -> Catalogue:
-    """From CSV. Raises BadFile, naming line, column and mend of all that is wrong with it."""
+    """Read a catalogue from CSV. `name` is used in messages.
+
+    Raises:
+        BadFile: The file is not valid. The text names the line, the column and the fix of each fault.
+    """
     return Catalogue(read_listings(text, name), name)
 
 
 def day_of(text: str) -> date | None:
-    """The first day that a price's date may mean: 2026-07 is 2026-07-01; None for a text that is no date."""
+    """Return the first day that a price's date can mean, such as 2026-07-01 for 2026-07. Return None if the text is not a date."""
     found = DATE.match(text)
     if found is None:
         return None
@@ -145,7 +154,7 @@ def _days(text: str | None, today: date) -> int | None:
 
 
 def _dates(listings: Iterable[Listing]) -> list[str]:
-    """One for each price that is known."""
+    """Return the date of each known price."""
     return [one.date(market) for one in listings for market in MARKETS if one.price(market) is not None]
 
 

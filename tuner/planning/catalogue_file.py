@@ -1,4 +1,4 @@
-"""Reading a price catalogue from CSV: everything that is wrong with it named by line, column and mend."""
+"""Reader of price catalogues in CSV. Each fault is reported with its line, its column and how to fix it."""
 
 import csv
 import difflib
@@ -16,12 +16,12 @@ COLUMNS = (
     "gpu_memory_gib", "on_demand_usd_h", "spot_usd_h", "on_demand_date", "spot_date", "on_demand_source",
     "spot_source", "flags",
 )  # fmt: skip
-SHOWN = 10
+SHOWN = 10  # faults that an error names
 MAX_USD_PER_HOUR = 100_000
 
 
 class _Row:
-    """One line's cells; `faults` collects what is wrong with them."""
+    """The cells of one line. Faults in them are added to `faults`."""
 
     def __init__(self, line: int, cells: Mapping[str | None, object], faults: list[str]) -> None:
         self.line = line
@@ -44,7 +44,7 @@ class _Row:
         return self.text(column)
 
     def number(self, column: str, *, needed: bool = False) -> float | None:
-        """More than zero, or None where nothing is written."""
+        """Return a number above zero. Return None if the cell is empty or not valid."""
         text = self.needed(column) if needed else self.text(column)
         if not text:
             return None
@@ -79,7 +79,7 @@ class _Row:
 
 
 def read_listings(text: str, name: str) -> tuple[Listing, ...]:
-    """Raises BadFile, naming line, column and mend of all that is wrong, the first ten in words."""
+    """Read all listings. Raise BadFile, which names the line, the column and the fix of the first ten faults, if any line is not valid."""
     reader = csv.DictReader(io.StringIO(text.removeprefix("\ufeff"), newline=None), strict=True)
     faults: list[str] = []
     listings: list[Listing] = []

@@ -1,4 +1,4 @@
-"""How often to save, where to compare trials first, how many to send on, and how many to run at once: chosen, with the reason."""
+"""Choice of the checkpoint interval, the first rung, the reduction factor and the concurrency, each with its reason."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -16,14 +16,14 @@ from tuner.tuning.checkpointing import Exposure, Hazard, Saving, steps_between
 from tuner.tuning.rungs import ladder
 
 FACTORS = (2, 3, 4)
-FORETELLS = 0.6  # a rank correlation with the last step from which on a rung is worth comparing at
+FORETELLS = 0.6  # trials are worth comparing at a rung if its ranks correlate with those at the last step by at least this
 TRIALS_TO_RANK = 8
 STALL_PART = 10
 LEAST_STALL_NS = NS // 10
 
 
 def checkpointing(setting: Setting, asked: JobSpec) -> Checkpointing:
-    """By the rule of the worker (`tuner.tuning.checkpointing`), for a step of the mean configuration."""
+    """Choose the checkpoint interval by the worker's rule (`tuner.tuning.checkpointing`), for a step of the mean configuration."""
     step_ns = max(1, round(setting.paces.evidence.step_ns / setting.speed))
     save_ns = setting.paces.evidence.delays.save_ns
     saving = Saving(max(LEAST_STALL_NS, save_ns // STALL_PART), save_ns)
@@ -72,7 +72,7 @@ def _saves(asked: JobSpec, plan: Plan) -> Choice:
 def _ladder(
     asked: JobSpec, setting: Setting, runs: Sequence[Outcome], simulate: Simulate
 ) -> Iterator[Choice]:
-    """Where a trial is first compared, and how many go on."""
+    """Choose the step at which trials are first compared, and the reduction factor."""
     climbed = ladder(replace(asked, fidelity=setting.spec.fidelity))
     if asked.algorithm.scheduler == "none" or not climbed.rungs():
         return
@@ -100,7 +100,10 @@ def _first_rung(asked: JobSpec, paces: Paces) -> Choice:
 
 
 def rank_correlation(paces: Paces, step: int, last: int) -> float | None:
-    """Spearman's, of scores at `step` and at the end, over seen trials that came at least half-way; None where those are few."""
+    """Return Spearman's correlation of the scores at `step` and at `last`, over the seen trials that reached at least half of `last`.
+
+    Return None if there are too few such trials.
+    """
     far = [t for t in paces.evidence.curves if t.curve[-1][0] * 2 >= last and t.curve[0][0] <= step]
     if len(far) < TRIALS_TO_RANK:
         return None
@@ -114,7 +117,7 @@ def rank_correlation(paces: Paces, step: int, last: int) -> float | None:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Ties share the mean of theirs."""
+    """Return the rank of each value from 0. Equal values get the mean of their ranks."""
     ordered = sorted(values)
     first = {value: i for i, value in reversed(list(enumerate(ordered)))}
     count = {value: ordered.count(value) for value in first}
@@ -158,7 +161,7 @@ def _concurrency(
     room: int | None,
     simulate: Simulate,
 ) -> Choice:
-    """The least that is in time, where there is a limit."""
+    """Choose the smallest concurrency that finishes in time. Without a time limit, keep the present one."""
     told = asked.resources.max_concurrent_trials
     wanted = None if told is None else str(told)
     now, limit_ns = setting.concurrency, plan.deadline_ns

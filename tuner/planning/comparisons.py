@@ -1,4 +1,4 @@
-"""What else the same work could cost: every trial trained in full on a grid or at random, and other markets."""
+"""What the job would cost in other ways: with every trial of a grid or random search trained in full, and on other markets."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from tuner.tuning.samplers.simple import GRID_POINTS
 def compared(
     setting: Setting, runs: Sequence[Outcome], chosen: Candidate, life: SpotLife, simulate: Simulate
 ) -> tuple[Comparison, ...]:
-    """`runs` are those of the plan, whose number of trials the others have, too."""
+    """Simulate the job in other ways. Grid and random search have as many trials as `runs`, the runs of the plan, on average."""
     trials = max(1, mean([run.trials for run in runs]))
     found = [_searched(name, setting, trials, simulate) for name in ("grid_search", "random_search")]
     for market, offers in sorted(chosen.markets.items()):
@@ -29,12 +29,12 @@ def compared(
 
 
 def grid_points(space: Space) -> int:
-    """Of the whole grid, at most: parameters that are not always active make it smaller."""
+    """Return the number of points of the whole grid, as an upper bound: conditional parameters make the grid smaller."""
     return math.prod(len(parameter.grid(GRID_POINTS)) for parameter in space.parameters.values())
 
 
 def _searched(name: ComparisonName, setting: Setting, trials: int, simulate: Simulate) -> Comparison:
-    """So many trials, each to its last step, whatever they cost."""
+    """Simulate a search of `trials` trials. Each is trained to its last step, with no limit on the cost."""
     sampler: SamplerName = "grid" if name == "grid_search" else "random"
     points = grid_points(setting.spec.space)
     count = min(trials, points) if sampler == "grid" else trials

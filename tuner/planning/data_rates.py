@@ -1,4 +1,4 @@
-"""What moving and keeping data costs, by cloud."""
+"""Prices of data transfer and storage by cloud."""
 
 import csv
 import io
@@ -9,12 +9,12 @@ from tuner.domain.money import Money
 
 @dataclass(frozen=True, slots=True)
 class DataRates:
-    """List prices of a GB, at the first tier that is not free; None is not known. `storage` is for a month."""
+    """List prices per GB in the first tier that is not free. None if a price is not known."""
 
     cloud: str
     internet: Money | None
     between_regions: Money | None
-    storage: Money | None
+    storage: Money | None  #: Per month.
     date: str
     source: str
 

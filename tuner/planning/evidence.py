@@ -1,4 +1,4 @@
-"""What a plan draws on: trials that were seen, or times that were given, and how far either may be off."""
+"""The evidence for a plan: trials of earlier jobs or times given by the user, and the uncertainty of either."""
 
 import hashlib
 import json
@@ -14,69 +14,69 @@ from tuner.domain.time import NS
 from tuner.planning.pace_model import PaceModel, fitted
 
 Source = Literal["pilot", "history", "given", "none"]
-# What is assumed where nothing is known: no source, and said with every plan that rests on it.
+# Assumptions if nothing is known. They have no source, and every plan that uses them says so.
 DEFAULT_STEP_NS = 30 * NS
 DEFAULT_STEPS = 10
 DEFAULT_SETUP_NS = 2 * NS
-# Natural logarithms: of how far a mean step time may be off (one standard deviation), and of how far configurations differ.
+# Standard deviations of natural logarithms: DOUBT is the error of the mean step time, SPREAD the variation between configurations.
 DOUBT = {"pilot": 0.04, "history": 0.04, "given": 0.06, "none": math.log(4)}
 SPREAD = {"given": 0.25, "none": 0.5}
 LEAST_SPREAD = 0.02
-DOUBT_MAX = math.log(30)  # natural logarithm: beyond it is nothing that a plan could tell
-FASTEST = 1000  # times as fast as the mean: what is faster costs nothing beside it, and may be below what a clock resolves
-EARLY_STEPS = 2  # caches fill and code compiles: they are often slower than those that follow
-LATER_SHIFT = 0.3  # natural logarithm: how far later steps may differ from early ones, where no trial tells
-CURVES_MIN = 3  # trials; of fewer nothing is foretold
+DOUBT_MAX = math.log(30)  # with a larger uncertainty, a plan would say nothing
+# Step times are taken to be at least a thousandth of the mean. Shorter ones cost nothing in comparison, and a clock may not resolve them.
+FASTEST = 1000
+EARLY_STEPS = 2  # the first steps are often slower than later ones, because caches fill and code is compiled
+LATER_SHIFT = (
+    0.3  # uncertainty (natural logarithm) of later steps compared to early ones if no trial shows it
+)
+CURVES_MIN = 3  # with fewer curves, scores are not predicted
 
 
 @dataclass(frozen=True, slots=True)
 class SeenTrial:
-    """A trial of an earlier job. `step_ns`: what a step took on average, training alone; `early_ns`: what one of the first did, and
-    `later_ns` one of those behind, None where they are not known. `curve`: (step, score) ascending, a
-    higher score is better; empty where its metric is another one. `ended`: it came to its own end."""
+    """A trial of an earlier job."""
 
     config: Config
-    step_ns: int
+    step_ns: int  #: The mean time of a step, training only.
+    #: (step, score), ascending by step. A higher score is better. Empty if the trial reported another metric.
     curve: tuple[tuple[int, float], ...] = ()
     last_step: int = 0
-    ended: bool = False
-    early_ns: int | None = None
-    later_ns: int | None = None
+    ended: bool = False  #: Whether the trial ended by itself.
+    early_ns: int | None = None  #: The time of one of the first EARLY_STEPS steps. None if it is not known.
+    later_ns: int | None = None  #: The time of one of the following steps. None if it is not known.
 
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """Time around the training. `warming_ns`: of the first attempt on a machine, beyond `setup_ns`; `restore_ns`: of an attempt that
-    goes on from a checkpoint, its setup included; `save_ns`: of a save that is waited for."""
+    """Times of an attempt that are not training."""
 
-    warming_ns: int = 0
+    warming_ns: int = 0  #: The additional setup of the first attempt on a machine.
     setup_ns: int = DEFAULT_SETUP_NS
-    restore_ns: int = DEFAULT_SETUP_NS
-    save_ns: int = NS // 2
+    restore_ns: int = (
+        DEFAULT_SETUP_NS  #: The start of an attempt that continues from a checkpoint, including its setup.
+    )
+    save_ns: int = NS // 2  #: A save that the attempt waits for.
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """`step_ns`: of the mean configuration, on `machine` (an instance type; "": on whatever the job gets). `doubt`: the standard
-    deviation of the logarithm of how far that may be off; `spread`: of configurations' step times. `later`: a step behind the first
-    ones takes so many times as long as they do, by the trials that were seen to go on. `jobs`: which ones `trials`
-    are of. `steps`: what a trial has that ends by itself; None: unknown. `notes`: what a reader should know of it."""
+    """Everything that a plan knows about step times and learning curves."""
 
     source: Source
-    step_ns: int
-    doubt: float
-    spread: float
+    step_ns: int  #: The step time of the mean configuration on `machine`.
+    doubt: float  #: The uncertainty of `step_ns`, as the standard deviation of its logarithm.
+    spread: float  #: The standard deviation of the logarithms of the configurations' step times.
     delays: Delays = field(default_factory=Delays)
     trials: tuple[SeenTrial, ...] = ()
-    jobs: tuple[str, ...] = ()
-    machine: str = ""
-    steps: int | None = None
-    notes: tuple[str, ...] = ()
-    later: float = 1.0
+    jobs: tuple[str, ...] = ()  #: The jobs of `trials`.
+    machine: str = ""  #: An instance type. Empty means the machine that the job gets.
+    steps: int | None = None  #: The number of steps of a trial that ends by itself. None if it is not known.
+    notes: tuple[str, ...] = ()  #: Caveats for the reader of the plan.
+    later: float = 1.0  #: How many times as long a later step takes as one of the first.
 
     @property
     def curves(self) -> tuple[SeenTrial, ...]:
-        """The trials of which something is known beside their pace."""
+        """The trials with a learning curve."""
         return tuple(trial for trial in self.trials if trial.curve)
 
     @property
@@ -85,12 +85,12 @@ class Evidence:
 
     @property
     def digest(self) -> str:
-        """Of all of it: the same evidence gives the same plan."""
+        """A hash of all the evidence. The same evidence gives the same plan."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
 
 def of_nothing(*, warming_ns: int = 0) -> Evidence:
-    """Return what is assumed if nothing is known but how long the trainable's import takes."""
+    """Return the evidence if nothing is known except how long the trainable's import takes."""
     delays = Delays(warming_ns=warming_ns)
     return Evidence("none", DEFAULT_STEP_NS, DOUBT["none"], SPREAD["none"], delays)
 
@@ -112,7 +112,11 @@ def of_trials(
     notes: Sequence[str] = (),
     space: Space | None = None,
 ) -> Evidence:
-    """Of at least one trial. The fewer there are, the more may their mean be off; less so where paces follow from parameters of `space`."""
+    """Return the evidence of at least one trial.
+
+    The uncertainty of the mean step time decreases with the number of trials, and if step times can be predicted from the parameters of
+    `space`.
+    """
     mean_ns = round(fmean(trial.step_ns for trial in trials))
     trials = [_resolved(trial, max(1, mean_ns // FASTEST)) for trial in trials]
     logs = [math.log(trial.step_ns) for trial in trials]
@@ -148,7 +152,7 @@ def _resolved(trial: SeenTrial, least_ns: int) -> SeenTrial:
 
 
 def pace_model_of(trials: Sequence[SeenTrial], space: Space) -> PaceModel | None:
-    """How first steps' times follow from parameters; None where they do not, or some trial is of another space."""
+    """Fit the times of the first steps to the parameters. Return None if they cannot be predicted, or a trial is not of this space."""
     placed = [transferred(space, one.config) for one in trials]
     configs = [config for config in placed if config is not None]
     if len(configs) < len(trials):
@@ -157,16 +161,21 @@ def pace_model_of(trials: Sequence[SeenTrial], space: Space) -> PaceModel | None
 
 
 def _doubt_of_mean(spread: float, count: int) -> float:
-    """Of the mean of so many log-normal paces: it is further off than the mean of their logarithms, and more so where the spread itself
-    is known from few, as Student's t has it."""
+    """Return the relative standard error of the mean of `count` log-normal step times.
+
+    It is larger than that of the mean of their logarithms. For few trials it is increased as in Student's t distribution, because the
+    spread itself is uncertain.
+    """
     varying = math.sqrt(math.expm1(max(spread, LEAST_SPREAD) ** 2))
     tails = math.sqrt((count - 1) / (count - 3)) if count > 3 else 2.0
     return varying * tails / math.sqrt(count)
 
 
 def _later(trials: Sequence[SeenTrial]) -> tuple[float, float]:
-    """How many times as long a later step takes as an early one, and the doubt of its logarithm: the more, the further apart
-    they are and the fewer trials went on."""
+    """Return how many times as long a later step takes as an early one, and the uncertainty of the logarithm of that ratio.
+
+    The uncertainty is larger the more they differ, and the fewer trials continued beyond the first steps.
+    """
     both = [(one.early_ns, one.later_ns) for one in trials if one.early_ns and one.later_ns]
     if all(one.early_ns is None for one in trials):
         return 1.0, 0.0

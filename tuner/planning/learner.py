@@ -1,7 +1,7 @@
-"""What a sampler that learns would propose, without its model: in a plan hundreds of trials are drawn in a second.
+"""Imitation of a learning sampler in simulations, without its model, because a plan draws hundreds of trials per second.
 
-After the first few, each proposal is the best of several random ones, by what they would come to at the last step, and for the
-sampler `auto` by their pace, too: so the trials of a plan grow better, and dearer or cheaper, as those of the job will.
+After the first few trials, each proposal is the best of several random configurations by their score at the last step. For the sampler
+`auto`, the step time counts too. The simulated trials therefore become better, and cheaper or more expensive, as those of the job will.
 """
 
 import math
@@ -17,7 +17,10 @@ BEST_OF = 8
 
 
 class KnowingSampler(Oblivious):
-    """`thrifty`: a configuration that takes half as long is worth as much more as one is better by 0.7 standard deviations."""
+    """Proposes the best of several random configurations by the scores that the simulation will give them.
+
+    With `thrifty`, halving the step time is worth as much as a score that is better by 0.7 standard deviations (ln 2).
+    """
 
     def __init__(self, space: Space, seed: int, training: DrawnTraining, *, last: int, thrifty: bool) -> None:
         self._space, self._seed, self._training = space, seed, training

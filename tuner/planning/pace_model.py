@@ -1,7 +1,7 @@
-"""How a configuration's pace follows from its parameters: a ridge regression of the logarithm of step times on the unit cube.
+"""Prediction of step times from parameters: a ridge regression of the logarithm of step times on the unit cube.
 
-Step times are mostly products (width, depth, one over the batch size), so their logarithms are sums. How strongly the slopes are held
-back is chosen by leaving one out, and where a single mean foretells nearly as well, that is what is believed.
+Step times are mostly products of factors such as width, depth and the inverse of the batch size, so their logarithms are sums. The ridge
+penalty is chosen by leave-one-out cross-validation. If the mean predicts nearly as well, no model is used.
 """
 
 import math
@@ -17,37 +17,39 @@ from tuner.tuning.samplers.encoding import UnitCube
 
 Floats = npt.NDArray[np.float64]
 PENALTIES = (0.03, 0.1, 0.3, 1.0, 3.0)
-BETTER = 0.35  # of the mean's squared error: of a dozen trials, less of an improvement may be chance
+# The model is used if its squared error is below this share of the mean's. With a dozen trials, a smaller improvement may be chance.
+BETTER = 0.35
 TRIALS_MIN = 6
 
 
 @dataclass(frozen=True)
 class PaceModel:
-    """`residuals`: of each trial, foretold by all others, as logarithms. `parts`: how many numbers were learnt, as effective ones.
-    `bounds`: no configuration is taken to be faster or slower than what was seen, but for its residual."""
+    """A fitted regression. Step times are natural logarithms of nanoseconds."""
 
     cube: UnitCube
-    centre: Floats
-    level: float
+    centre: Floats  #: The mean of the trials' points.
+    level: float  #: The mean of their step times.
     slopes: Floats
-    residuals: tuple[float, ...]
-    parts: float
-    bounds: tuple[float, float]
+    residuals: tuple[float, ...]  #: For each trial, the error if it is predicted from all others.
+    parts: float  #: The effective number of parameters.
+    bounds: tuple[
+        float, float
+    ]  #: The fastest and the slowest step time seen. Predictions, without residuals, are clipped to them.
 
     @property
     def spread(self) -> float:
-        """Standard deviation of what remains."""
+        """The standard deviation of the residuals."""
         return math.sqrt(math.fsum(one * one for one in self.residuals) / len(self.residuals))
 
     def drawn_ns(self, config: Config, rng: Random) -> float:
-        """A pace for this configuration."""
+        """Draw a step time for a configuration: the prediction plus a random residual."""
         level = self.level + float((self.cube.point(config) - self.centre) @ self.slopes)
         low, high = self.bounds
         return math.exp(min(high, max(low, level)) + rng.choice(self.residuals))
 
 
 def fitted(space: Space, configs: Sequence[Config], paces_ns: Sequence[int]) -> PaceModel | None:
-    """None where the mean of all is as good."""
+    """Fit the model. Return None if there are too few trials, or the mean predicts nearly as well."""
     count = len(configs)
     if count < TRIALS_MIN:
         return None

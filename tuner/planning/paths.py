@@ -1,7 +1,7 @@
-"""Learning curves read to their end: those that were cut short go on in favour of whoever is to be compared with us.
+"""Learning curves that are extended to the last step, for comparisons with other search methods.
 
-A cut trial is taken to cost as much a step as before, and to gain as much as any trial of its job gained from there on. So
-what a peer is estimated to need for a result is rather too little than too much.
+Trials that were cut short are extended in favour of the other method: a step costs as much as before, and the gain is the largest of any
+trial of the job over the same steps. The estimate of what the other method needs is therefore rather too low than too high.
 """
 
 from bisect import bisect_left, bisect_right
@@ -15,21 +15,20 @@ End = Literal["completed", "failed", "cut"]
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """`cost` in micro-dollars from the trial's beginning; a higher score is better."""
+    """A trial at a step."""
 
     step: int
-    score: float
-    cost: int
+    score: float  #: Higher is better.
+    cost: int  #: Micro-dollars since the start of the trial.
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A trial as far as it was trained, reports ascending by step, at least one. `start`: what it cost before its first step.
-    `cut`: it could have gone on."""
+    """A trial as far as it was trained."""
 
-    curve: tuple[Point, ...]
-    start: int = 0
-    end: End = "cut"
+    curve: tuple[Point, ...]  #: At least one report, ascending by step.
+    start: int = 0  #: Micro-dollars before the first step.
+    end: End = "cut"  #: `cut` if it could have continued.
 
     @property
     def last(self) -> Point:
@@ -38,23 +37,25 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A trial on its whole way: its score where it crosses each rung, what all of it costs, and where it reaches the goal."""
+    """A trial, extended to the last step."""
 
-    rungs: tuple[Point, ...]
-    cost: int
-    goal: Point | None
+    rungs: tuple[Point, ...]  #: The trial at each rung that it reaches.
+    cost: int  #: Micro-dollars of the whole training.
+    goal: Point | None  #: The first point that reaches the goal.
 
 
 def last_step_of(trials: Sequence[Seen], max_step: int | None) -> int | None:
-    """How far a trial is trained in full: the maximum where one came to it, else what the longest that ended by itself did; None
-    where that is not known."""
+    """Return the last step of a full training.
+
+    It is `max_step` if a trial reached it, otherwise the last step of the longest trial that ended by itself. Return None if there is none.
+    """
     if max_step is not None and any(trial.last.step >= max_step for trial in trials):
         return max_step
     return max((trial.last.step for trial in trials if trial.end == "completed"), default=None)
 
 
 class Paths:
-    """The ways of a job's trials to `last_step`, which lies above all rungs."""
+    """The paths of a job's trials to `last_step`, which must be above all rungs."""
 
     def __init__(self, trials: Sequence[Seen], *, rungs: Sequence[int], last_step: int, goal: float) -> None:
         self._rungs, self._last, self._goal = rungs, last_step, goal
@@ -82,7 +83,7 @@ class Paths:
         return Point(step, best.scores[-1] + self._gain(last.step, step), cost)
 
     def _gain(self, start: int, end: int) -> float:
-        """The most that a trial's best rose between these steps, of those that were seen at both."""
+        """Return the largest gain in best score between two steps, over the trials that were seen at both."""
         if (start, end) not in self._gains:
             seen = (best for best in self._bests if best.steps[0] <= start and best.steps[-1] >= end)
             self._gains[start, end] = max((best.at(end) - best.at(start) for best in seen), default=0.0)
@@ -101,5 +102,5 @@ class _Best:
 
 
 def _crossing(trial: Seen, best: _Best, rung: int) -> Point:
-    """The first report at or after the rung."""
+    """Return the first report at or after the rung."""
     return trial.curve[bisect_left(best.steps, rung)]

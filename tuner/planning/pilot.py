@@ -1,4 +1,4 @@
-"""A pilot: a few steps of a few configurations spread over the space, so that a plan knows how long steps take."""
+"""Pilots: jobs that run a few steps of configurations spread over the search space, so that a plan knows the step times."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from tuner.domain.money import Money
 TAG = "pilot"
 TRIALS_MAX = 100
 STEPS_MAX = 1000
-# Of every four trials the best is trained on, to six times as many steps: first steps are often slower than later ones.
+# The best of every four trials continues to six times as many steps, because first steps are often slower than later ones.
 ONE_OF = 4
 FURTHER = 6
 NAME_MAX = 100
@@ -21,12 +21,12 @@ NAME_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class PilotLimits:
-    """What a pilot may use, and at most how many configurations it trains for how many `steps`, one of four further."""
+    """The budget of a pilot, and how much it trains."""
 
     usd: Money | None = None
     gpu_ms: int | None = None
-    trials: int = 12
-    steps: int = 2
+    trials: int = 12  #: The maximum number of configurations.
+    steps: int = 2  #: The steps of each configuration. One of four is trained further.
 
     def faults(self, job: JobSpec) -> list[Fault]:
         found = []
@@ -52,8 +52,11 @@ def _is_out_of(value: Money | int | None, low: Money | int, high: Money | int | 
 
 
 def pilot_of(job: JobSpec, limits: PilotLimits, key: str) -> JobSpec:
-    """The small job that is run before `job`: a Sobol sequence over its space, each point for the first steps, and of the best
-    some further. It has a budget of its own, and learns from nobody."""
+    """Return the pilot of a job, as a job.
+
+    It trains each point of a Sobol sequence over the search space for the first steps, and the best of them further. It has its own budget
+    and does not learn from other jobs. It is tagged with `key`.
+    """
     most = job.fidelity.max
     steps = limits.steps if most is None else min(limits.steps, most)
     further = FURTHER * steps if most is None else min(FURTHER * steps, most)
@@ -72,8 +75,11 @@ def pilot_of(job: JobSpec, limits: PilotLimits, key: str) -> JobSpec:
 
 
 def pilot_key(job: JobSpec, code: str) -> str:
-    """What a pilot holds for: the code of the trainable, what it is called with, and what a trial has of a node. The market is no
-    part of it: it decides the price, not the pace."""
+    """Return a key that is the same for all jobs for which a pilot is valid.
+
+    It covers the code of the trainable, its arguments, and the resources of a trial. The market is not included, because it determines the
+    price and not the step time.
+    """
     taken = asdict(job.resources)
     del taken["market"]
     parts = [

@@ -1,8 +1,8 @@
-"""What other ways to search would have spent for the same result, replayed on a job's own learning curves: estimates.
+"""Estimates of what other search methods would have spent for the same result, by replaying a job's own learning curves.
 
-The job's trials are drawn in random orders, one after the other, until one of them reaches the goal; each order is one story
-of what the peer would have spent. That takes the trials to be exchangeable, which those of a sampler that learns are not: later
-ones are better than random draws, so the peer would need more than is estimated.
+The job's trials are drawn in random order until one of them reaches the goal. Each order is one sample of what the other method would
+have spent. This assumes that the trials are exchangeable. Those of a sampler that learns are not: later trials are better than random
+ones, so the other method would spend more than the estimate.
 """
 
 import math
@@ -19,7 +19,7 @@ from tuner.planning.paths import Path, Paths, Seen, last_step_of
 Method = Literal["random_search", "stopping_asha"]
 Status = Literal["estimated", "unreached", "not_enough_data"]
 METHODS: tuple[Method, ...] = ("random_search", "stopping_asha")
-ORDERS = 200
+ORDERS = 200  # random orders per estimate
 MIN_TRIALS = 5
 REDUCTION_FACTOR = 3
 UNREACHED = math.inf
@@ -27,32 +27,32 @@ UNREACHED = math.inf
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """`usd` is the median over the orders, `low` and `high` their 5th and 95th percentile; None: the goal was not reached in so
-    many of them. `is_biased_low`: what is assumed favours the peer, so that on average over jobs it would need more; one
-    estimate may still be too high by chance. `note` says it in words."""
+    """What another search method would have spent. A quantile is None if too few of the orders reached the goal."""
 
     method: Method
     status: Status
-    note: str
-    usd: Money | None = None
-    low: Money | None = None
-    high: Money | None = None
+    note: str  #: The method and its assumptions in words.
+    usd: Money | None = None  #: The median over the orders.
+    low: Money | None = None  #: The 5th percentile.
+    high: Money | None = None  #: The 95th percentile.
+    #: Whether the assumptions favour the other method, so that on average over many jobs it would spend more than the estimate. A single
+    #: estimate may still be too high by chance.
     is_biased_low: bool = False
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """A job's trials that reported a metric. `learned`: its sampler learned from results. `goal` is a score that one reached."""
+    """The trials of a job to replay."""
 
-    trials: Sequence[Seen]
-    goal: float
+    trials: Sequence[Seen]  #: Those that reported a metric.
+    goal: float  #: A score that one of them reached.
     fidelity: Fidelity
-    learned: bool
+    learned: bool  #: Whether the job's sampler learned from results.
     seed: int = 0
 
 
 def estimates(evidence: Evidence | None) -> list[Estimate]:
-    """One for each method; None: nothing was reported yet."""
+    """Return one estimate for each method. `evidence` is None if no trial has reported the metric yet."""
     why_not = _missing(evidence)
     if evidence is None or why_not is not None:
         return [Estimate(method, "not_enough_data", why_not or "") for method in METHODS]
@@ -60,14 +60,14 @@ def estimates(evidence: Evidence | None) -> list[Estimate]:
 
 
 def rungs_of(fidelity: Fidelity) -> tuple[int, ...]:
-    """The steps at which a peer that stops trials looks at them."""
+    """Return the steps at which stopping ASHA compares trials."""
     return Fidelity(
         min=fidelity.min, max=fidelity.max or MAX_STEPS, reduction_factor=REDUCTION_FACTOR
     ).rungs()
 
 
 def random_search(order: Iterable[Path]) -> float:
-    """Micro-dollars until the goal, every trial before trained in full."""
+    """Return the micro-dollars until a trial reaches the goal if all trials before it are trained in full."""
     spent = 0
     for path in order:
         if path.goal is not None:
@@ -77,7 +77,7 @@ def random_search(order: Iterable[Path]) -> float:
 
 
 def stopping_asha(order: Iterable[Path]) -> float:
-    """Micro-dollars until the goal where trials are stopped at rungs, as Ray Tune's AsyncHyperBandScheduler decides."""
+    """Return the micro-dollars until a trial reaches the goal if Ray Tune's AsyncHyperBandScheduler stops trials at rungs."""
     rungs: dict[int, list[float]] = {}
     spent = 0
     for path in order:
@@ -89,14 +89,18 @@ def stopping_asha(order: Iterable[Path]) -> float:
 
 
 def _falls(recorded: list[float], score: float) -> bool:
-    """Whether the score is below the cut of those that came to the rung before; it is recorded in either case."""
+    """Record a score at a rung, and return whether it is below the cut of the scores recorded before."""
     cut = quantile_between(recorded, 1 - 1 / REDUCTION_FACTOR) if recorded else -math.inf
     insort(recorded, score)
     return score < cut
 
 
 def quantile_between(ordered: Sequence[float], share: float) -> float:
-    """As numpy's percentile, to the last bit, since scores are compared with it: linear between neighbours, from the nearer one."""
+    """Return the linearly interpolated quantile.
+
+    Interpolation starts from the nearer neighbour, so that the result is bit for bit that of numpy's percentile. This matters because
+    scores are compared with it.
+    """
     place = share * (len(ordered) - 1)
     below = math.floor(place)
     low, high, part = ordered[below], ordered[min(below + 1, len(ordered) - 1)], place - below
@@ -110,13 +114,13 @@ PEERS: dict[Method, Callable[[Iterable[Path]], float]] = {
 
 
 def spending(method: Method, paths: Sequence[Path], *, seed: int, orders: int = ORDERS) -> list[float]:
-    """What the method spends until the goal in each of so many random orders, ascending."""
+    """Return the micro-dollars that a method spends until the goal in each of `orders` random orders, ascending."""
     stories = (drawn(paths, Random(f"{method}/{seed}/{number}")) for number in range(orders))
     return sorted(map(PEERS[method], stories))
 
 
 def drawn(paths: Sequence[Path], rng: Random) -> Iterator[Path]:
-    """Each once, in random order, drawn when it is asked for: most stories end before the last."""
+    """Yield each path once, in random order. They are drawn lazily, because the goal is usually reached before the last."""
     left = list(paths)
     while left:
         chosen = int(rng.random() * len(left))
@@ -146,7 +150,7 @@ def _estimate(method: Method, evidence: Evidence) -> Estimate:
 
 
 def _missing(evidence: Evidence | None) -> str | None:
-    """What is missing for an estimate, in words."""
+    """Return a text that says what is missing for an estimate, or None if nothing is."""
     if evidence is None:
         return "no trial has reported the metric yet"
     if len(evidence.trials) < MIN_TRIALS:
@@ -186,7 +190,7 @@ def _learned_words(learned: bool) -> str:
 
 
 def _rank(ordered: Sequence[float], share: float) -> float:
-    """The nearest-rank quantile: one of the values, so that those without an end stay whole."""
+    """Return the nearest-rank quantile. It is one of the values, because UNREACHED cannot be interpolated."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 

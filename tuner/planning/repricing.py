@@ -1,6 +1,6 @@
-"""What the same training would cost on another machine: its time there, at that machine's price.
+"""The cost of the same training on another machine: its time there, at that machine's price.
 
-Dollars are of the time, not of the dollars that were paid, so that a time on several machines or markets has one price.
+The cost is computed from the time, not from the dollars that were paid, so that time spent on several machines or markets has one price.
 """
 
 import math
@@ -15,19 +15,19 @@ from tuner.planning.accelerators import relative_speed
 
 SpeedSource = Literal["same_machine", "measured", "catalogued", "assumed_same"]
 
-FEW = 3  # trials on either side, below which nothing is measured
-Z80 = 1.2815515655446004  # of a normal distribution's middle 80 %
-MEDIAN_SPREAD = 1.2533141373155003  # sqrt(pi / 2): a median spreads so much more than a mean
+FEW = 3  # the fewest trials on each machine for a measurement
+Z80 = 1.2815515655446004  # 80 % of a normal distribution lie within this many standard deviations
+MEDIAN_SPREAD = 1.2533141373155003  # sqrt(pi / 2), the standard error of a median relative to that of a mean
 PARTS = 1_000_000
-# How far an assumption may be off, either way: CPUs of the catalogue differ by less than twice in the speed of a core; GPUs of
-# which nothing is known by far more.
+# The factor by which an assumption may be wrong in either direction. The cores of the catalogue's CPUs differ in speed by less than a
+# factor of 2. Unknown GPUs differ by far more.
 CPU_UNKNOWN = Fraction(2)
 GPU_UNKNOWN = Fraction(4)
 
 
 @dataclass(frozen=True, slots=True)
 class RelativeTime:
-    """How long the same training takes there, as a multiple of its time here: at least, expected, at most."""
+    """The time of the same training on another machine, as a multiple of its time on this one."""
 
     low: Fraction
     expected: Fraction
@@ -36,7 +36,7 @@ class RelativeTime:
     note: str
 
     def widened(self, other: "RelativeTime") -> "RelativeTime":
-        """Where it is not known which of two holds."""
+        """Return this time with a range that also covers `other`, for when it is not known which of the two applies."""
         low, high = min(self.low, other.low), max(self.high, other.high)
         return RelativeTime(low, self.expected, high, self.source, self.note)
 
@@ -46,24 +46,26 @@ SAME = RelativeTime(Fraction(1), Fraction(1), Fraction(1), "same_machine", "the 
 
 @dataclass(frozen=True, slots=True)
 class Repriced:
-    """`low` and `high` bound the dollars by what is known of the speed."""
+    """The cost and time of a training on another machine."""
 
     cost: Cost
     duration_ns: int
-    low: Cost
-    high: Cost
+    low: Cost  #: The cost if the machine is as fast as it may be.
+    high: Cost  #: The cost if the machine is as slow as it may be.
 
 
 @dataclass(frozen=True, slots=True)
 class Repricing:
-    """`overhead`: seconds that interruptions take for each second of training; None: not known, and not counted."""
+    """The price and the relative time of another machine."""
 
     rate: Rate
     time: RelativeTime
-    overhead: Fraction | None = None
+    overhead: Fraction | None = (
+        None  #: Seconds of interruptions per second of training. If None, it is not known and not counted.
+    )
 
     def of(self, duration_ns: int) -> Repriced:
-        """Of a training that takes so long here. Times are rounded up, and so is money."""
+        """Return the cost there of a training that takes `duration_ns` here. Times and money are rounded up."""
         low, expected, high = (
             self._ns(duration_ns, factor) for factor in (self.time.low, self.time.expected, self.time.high)
         )
@@ -74,8 +76,16 @@ class Repricing:
 
 
 def measured(here: Sequence[float], there: Sequence[float], *, names: tuple[str, str]) -> RelativeTime | None:
-    """From the seconds of a step of trials on either machine: the ratio of the medians, with the 80 % interval of both medians'
-    sampling errors on a logarithmic scale. None where there are too few."""
+    """Compute the relative time from measured step times on both machines.
+
+    It is the ratio of the medians. Its 80 % interval comes from the sampling errors of both medians on a logarithmic scale. Return None if
+    there are too few trials.
+
+    Args:
+        here: Seconds per step of each trial on this machine.
+        there: Seconds per step of each trial on the other machine.
+        names: The names of both machines, for the note.
+    """
     if min(len(here), len(there)) < FEW or min(*here, *there) <= 0:
         return None
     ratio = median(there) / median(here)
@@ -89,7 +99,7 @@ def measured(here: Sequence[float], there: Sequence[float], *, names: tuple[str,
 
 
 def catalogued(here: str, there: str) -> RelativeTime | None:
-    """From the data sheets of two accelerators. None where one of them has none."""
+    """Compute the relative time from the data sheets of two accelerators. Return None if one of them has no data sheet."""
     speed = relative_speed(here, there)
     if speed is None:
         return None
@@ -101,7 +111,7 @@ def catalogued(here: str, there: str) -> RelativeTime | None:
 
 
 def assumed_same(*, on_gpus: bool) -> RelativeTime:
-    """Where nothing is known of either."""
+    """Return a relative time of 1 with a wide range, for two machines about which nothing is known."""
     factor = GPU_UNKNOWN if on_gpus else CPU_UNKNOWN
     kind = "GPU" if on_gpus else "CPU core"
     note = f"taken to be as fast, since nothing is known: a {kind} may be up to {factor} times as fast or as slow"
@@ -109,10 +119,10 @@ def assumed_same(*, on_gpus: bool) -> RelativeTime:
 
 
 def _median_error(values: Sequence[float]) -> float:
-    """Standard error of the logarithm of the median."""
+    """Return the standard error of the logarithm of the median."""
     return MEDIAN_SPREAD * stdev([math.log(value) for value in values]) / math.sqrt(len(values))
 
 
 def _parts(factor: float) -> Fraction:
-    """To six decimals, as it is shown, so that what is shown can be recomputed."""
+    """Round a factor to the six decimals that are shown, so that users can recompute the result."""
     return Fraction(max(1, round(factor * PARTS)), PARTS)

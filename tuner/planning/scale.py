@@ -1,20 +1,22 @@
-"""Scores that are all shares are extended and drawn on a logistic scale: there nothing gains beyond what is whole."""
+"""A logistic scale for scores that are shares, such as accuracies, on which extrapolated scores cannot exceed 1."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-EDGE = 0.001  # so near to an end of the scale counts as no nearer
+EDGE = 0.001  # shares nearer to 0 or 1 are treated as this near
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Shares between `low` and `high`; None: scores stay as they are."""
+    """A transformation of scores to places, on which they are extrapolated and smoothed, and back."""
 
-    ends: tuple[float, float] | None = None
+    ends: tuple[float, float] | None = (
+        None  #: The lowest and the highest score. None means that scores are not transformed.
+    )
 
     def clip(self, score: float) -> float:
-        """Return the nearest score that the scale has."""
+        """Limit a score to the range of the scale."""
         return score if self.ends is None else min(self.ends[1], max(self.ends[0], score))
 
     def place(self, score: float) -> float:
@@ -32,7 +34,10 @@ class Scale:
 
 
 def scale_of(scores: Sequence[float]) -> Scale:
-    """A loss is seen as a score below zero."""
+    """Return a logistic scale if all scores are between 0 and 1, or between -1 and 0, as negated losses are.
+
+    Otherwise return a scale that changes nothing.
+    """
     if scores and all(0 <= score <= 1 for score in scores):
         return Scale((0.0, 1.0))
     return Scale((-1.0, 0.0)) if scores and all(-1 <= score <= 0 for score in scores) else Scale()

@@ -1,4 +1,4 @@
-"""What is simulated for a plan, and what came of it. The simulator itself is handed to the planner as a function."""
+"""Inputs and outcomes of the simulations for a plan. The planner receives the simulator itself as a function."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -10,8 +10,8 @@ from tuner.domain.time import NS
 from tuner.planning.evidence import Delays
 from tuner.planning.paces import Paces
 
-# Markets differ: the share of the time that a machine was there, and the mean hours until it was taken away. Deciles of the 30 markets
-# (zone and type) of AWS that were watched for "Can't Be Late" (Wu et al., NSDI 2024), October 2022 to May 2023, by that share.
+# Spot markets as (share of the time that a machine was available, mean hours until its preemption). They are the deciles, by that share, of
+# the 30 AWS markets (zone and type) recorded for "Can't Be Late" (Wu et al., NSDI 2024) from October 2022 to May 2023.
 MARKETS = (
     (0.17, 0.7),
     (0.33, 1.6),
@@ -28,17 +28,18 @@ MARKETS = (
 
 @dataclass(frozen=True, slots=True)
 class SpotLife:
-    """How spot machines come and go: exponential lives of `mean_ns` (None: they stay), another machine after `wait_ns`, a word
-    `notice_ns` before; they are there for `share` of the time, and so when the job begins. Without one for `patience_ns` a trial that may goes on demand."""
+    """The availability of spot machines in a simulation. Their lifetimes are exponentially distributed."""
 
-    mean_ns: int | None
-    wait_ns: int = 120 * NS
-    notice_ns: int | None = 30 * NS
-    patience_ns: int = 60 * NS
-    share: float = 1.0
+    mean_ns: int | None  #: The mean lifetime. None means that they are never preempted.
+    wait_ns: int = 120 * NS  #: The time from a preemption until another machine is available.
+    notice_ns: int | None = 30 * NS  #: The time from the notice to the preemption.
+    patience_ns: int = (
+        60 * NS
+    )  #: How long a trial with fallback waits for a spot machine before it uses an on-demand one.
+    share: float = 1.0  #: The probability that a machine is available when the job starts.
 
     def of_market(self, place: float) -> "SpotLife":
-        """In one of the recorded markets, 0 the scarcest, below 1 the best."""
+        """Return the availability in one of the recorded markets. `place` is from 0 for the scarcest to below 1 for the best."""
         if self.mean_ns is None:
             return self
         share, hours = MARKETS[int(place * len(MARKETS))]
@@ -48,44 +49,42 @@ class SpotLife:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A job as it is simulated. `offers` are what its trials may run on; `factor` how many times as long as expected its steps take;
-    `coarse`: so many steps of the job are one of the simulation, whose spec counts in those."""
+    """A job to simulate."""
 
-    spec: JobSpec
-    offers: tuple[Offer, ...]
+    spec: JobSpec  #: Its steps are simulated steps.
+    offers: tuple[Offer, ...]  #: The offers that its trials may run on.
     concurrency: int
     paces: Paces
-    factor: float
+    factor: float  #: How many times as long as expected its steps take.
     delays: Delays
-    slice_ns: int
-    coarse: float = 1
+    slice_ns: int  #: The length of a lease.
+    coarse: float = 1  #: The number of the job's steps in a simulated step.
     spot: SpotLife | None = None
     seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RungUse:
-    """Of a rung: how many trials came to it, and what the way there from the rung below took. `train` is of steps that count;
-    `overhead` everything else that was paid for: setup, loading, saving, waiting, and steps that were lost."""
+    """The trials that reached a rung, and the time and money spent from the rung below to it."""
 
     trials: int
     steps: int
     train_ns: int
-    train: Money
-    overhead: Money
+    train: Money  #: For steps that were not lost.
+    overhead: Money  #: For everything else: setup, loading, saving, waiting, and steps that were lost.
     gpu_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`rungs`: of each rung, and of the last step at the end. `best`: a score, and None where there is none."""
+    """The result of a simulation."""
 
     cost: Cost
     elapsed_ns: int
     reason: StopReason | None
     trials: int
-    rungs: tuple[RungUse, ...]
-    best: float | None
+    rungs: tuple[RungUse, ...]  #: One for each rung, and one for the last step.
+    best: float | None  #: The best score. None if no trial has one.
     preemptions: int
 
     @property

@@ -1,4 +1,4 @@
-"""What a reader of a plan has to know before believing it."""
+"""Warnings about a plan that its reader has to know."""
 
 from collections.abc import Iterator
 

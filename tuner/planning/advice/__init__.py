@@ -1,4 +1,4 @@
-"""What would have made a job cheaper, from what was measured of it and from its ledger: one rule a module, pure."""
+"""Advice on what would have made a job cheaper, from its measurements and its ledger. Each rule is a module with a pure function."""
 
 from tuner.planning.advice.evidence import Evidence
 from tuner.planning.advice.finding import Finding, Rule
@@ -36,6 +36,6 @@ RULES: tuple[Rule, ...] = (
 
 
 def findings(evidence: Evidence) -> list[Finding]:
-    """What saves most first; what cannot be said in dollars last."""
+    """Return all findings, the largest savings first. Findings without an amount come last."""
     found = [finding for rule in RULES if (finding := rule(evidence)) is not None]
     return sorted(found, key=lambda one: (one.saves is None, -(one.saves.micro_usd if one.saves else 0)))

@@ -1,4 +1,4 @@
-"""What advice goes by: a job's terms, its attempts with their bills and what was measured of them, its curves, and prices."""
+"""The evidence for advice: a job, the bills and measurements of its attempts, its learning curves, and prices."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,11 +20,11 @@ LOST: tuple[str, ...] = ("preempted", "lost")
 
 @dataclass(frozen=True)
 class Piece:
-    """One attempt: `bill` is what the ledger posted for it, corrections included; `usage` None: nothing was measured."""
+    """One attempt."""
 
     row: AttemptRow
-    bill: Mapping[CostKind, Money]
-    usage: Usage | None = None
+    bill: Mapping[CostKind, Money]  #: The amounts posted to the ledger, corrections included.
+    usage: Usage | None = None  #: None if nothing was measured.
 
     @property
     def spent(self) -> Money:
@@ -34,28 +34,27 @@ class Piece:
         return total(self.bill.get(kind, ZERO) for kind in kinds)
 
     def ns(self, *kinds: CostKind) -> int:
-        """The time that was paid for, at the attempt's price; 0 where that is nothing."""
+        """Return the time that was paid for these kinds, at the attempt's price. Return 0 if the price is zero."""
         price = self.row.price.micro_usd_per_hour
         return self.of(*kinds).micro_usd * NS_PER_HOUR // price if price else 0
 
 
 @dataclass(frozen=True)
 class Point:
-    """A trial at a step; `cost` is what training it to there takes."""
+    """A trial at a step."""
 
     step: int
     score: float | None
-    cost: Money
+    cost: Money  #: The cost of training to this step.
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Of one trial: its reports at the steps that were asked for, ascending; `last` is the last step that it reported, and
-    `cut` whether it was stopped there for good, not having failed."""
+    """The learning curve of one trial."""
 
-    points: tuple[Point, ...]
-    last: int
-    cut: bool = True
+    points: tuple[Point, ...]  #: Its reports at the steps that rules need, ascending.
+    last: int  #: The last step that it reported.
+    cut: bool = True  #: Whether it was stopped there for good, without having failed.
 
     def at(self, step: int) -> Point | None:
         return next((point for point in self.points if point.step == step), None)
@@ -63,18 +62,17 @@ class Curve:
 
 @dataclass(frozen=True)
 class Places:
-    """Where the job computes and where its checkpoints lie, with the price of a GB that leaves the former; None: not known."""
+    """The regions of the job's machines and of its checkpoints. None if one is not known."""
 
     compute: str | None = None
     storage: str | None = None
-    egress_usd_per_gb: Money | None = None
+    egress_usd_per_gb: Money | None = None  #: The price of a GB that leaves the region `compute`.
     source: str = ""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """`spot` and `demand` are the prices of the trial's share of its machine on either market, None: not known, with their
-    sources. `self_test`: whether the trainable passed its newest restore self-test, and why not. `exposures` by market."""
+    """Everything that the rules of advice use."""
 
     spec: JobSpec
     offer: Offer
@@ -82,11 +80,14 @@ class Evidence:
     pieces: tuple[Piece, ...]
     spent: Money
     catalogue: Catalogue
-    exposures: Mapping[str, Exposure] = field(default_factory=dict)
+    exposures: Mapping[str, Exposure] = field(default_factory=dict)  #: By market.
     curves: tuple[Curve, ...] = ()
-    demand: Price | None = None
-    spot: Price | None = None
+    demand: Price | None = (
+        None  #: The on-demand price of a trial's share of its machine. None if it is not known.
+    )
+    spot: Price | None = None  #: The spot price of the same share. None if it is not known.
     spot_source: str = ""
+    #: Whether the trainable passed its newest restore self-test, and the reason if not. None if it has not been tested.
     self_test: tuple[bool, str] | None = None
     places: Places = field(default_factory=Places)
 
@@ -94,7 +95,7 @@ class Evidence:
         return total(piece.of(*kinds) for piece in self.pieces)
 
     def measured(self, *names: str) -> tuple[Piece, ...]:
-        """Attempts of which all of these counts are known."""
+        """Return the attempts for which all of these counts were measured."""
 
         def knows(usage: Usage | None) -> bool:
             return usage is not None and all(getattr(usage, name) is not None for name in names)
@@ -110,26 +111,26 @@ class Evidence:
 
     @cached_property
     def market(self) -> Market:
-        """On which most was spent."""
+        """The market on which most of the money was spent."""
         spot = total(piece.spent for piece in self.pieces if piece.row.market == "spot")
         return "spot" if spot + spot > total(piece.spent for piece in self.pieces) else "on_demand"
 
     @cached_property
     def home(self) -> Listing | None:
-        """The machine in the catalogue, in its region where that is known; the cheapest of several."""
+        """The job's machine in the catalogue, in its region if that is known. If several listings match, it is the cheapest."""
         kind, region = self.offer.instance_type, self.offer.region or self.places.compute
         found = self.catalogue.find(instance_type=kind, region=region, market=self.market)
         return found[0] if found else None
 
     def rate(self, *, cpus: float | None = None, gpus: float | None = None) -> Rate:
-        """Of a trial of another size on the same machine."""
+        """Return the rate of a trial of another size on the same machine."""
         size = self.spec.resources
         return self.offer.rate(
             cpus=size.cpus if cpus is None else cpus, gpus=size.gpus if gpus is None else gpus
         )
 
     def neighbours(self, fits: Callable[[Listing], bool]) -> list[Listing]:
-        """Cheaper machines beside the present one, of its cloud and place, on which such a trial fits; the cheapest first."""
+        """Return cheaper machines of the same cloud and zone on which such a trial fits, the cheapest first."""
         home, size = self.home, self.spec.resources
         here = home.price(self.market) if home is not None else None
         if home is None or here is None:
@@ -147,7 +148,7 @@ class Evidence:
         ]
 
     def rate_on(self, listing: Listing) -> Rate | None:
-        """Of such a trial on a listed machine; None where its price is not known."""
+        """Return the rate of such a trial on a listed machine. Return None if its price is not known."""
         price, size = listing.price(self.market), self.spec.resources
         if price is None:
             return None
@@ -165,17 +166,17 @@ def total(amounts: Iterable[Money]) -> Money:
 
 
 def share(part: int, whole: int) -> Fraction:
-    """0 of nothing."""
+    """Return `part` / `whole`, or 0 if `whole` is 0."""
     return Fraction(part, whole) if whole else Fraction(0)
 
 
 def portion(amount: Money, part: Fraction) -> Money:
-    """Rounded down: what is saved is not overstated."""
+    """Return a share of an amount, rounded down so that savings are not overstated. Return zero for a negative share."""
     return Money(int(amount.micro_usd * part)) if part > 0 else ZERO
 
 
 def sums(pieces: Iterable[Piece]) -> dict[str, int]:
-    """Of each count over all pieces; those that no piece has are missing."""
+    """Return the sum of each count over all attempts. Counts that no attempt has are missing."""
     found: dict[str, int] = {}
     for piece in pieces:
         for name in COUNTS:
@@ -186,13 +187,13 @@ def sums(pieces: Iterable[Piece]) -> dict[str, int]:
 
 
 def peak(pieces: Iterable[Piece], name: str) -> int | None:
-    """The largest of a count; None where no piece has it."""
+    """Return the largest value of a count. Return None if no attempt has it."""
     known = [getattr(piece.usage, name) for piece in pieces if piece.usage is not None]
     return max((value for value in known if value is not None), default=None)
 
 
 def fact(pieces: Iterable[Piece], name: str) -> Fact | None:
-    """That which most money was spent with."""
+    """Return the value of a fact with which most money was spent. Return None if no attempt has it."""
     spent: dict[Fact, int] = {}
     for piece in pieces:
         if piece.usage is not None and name in piece.usage.facts:

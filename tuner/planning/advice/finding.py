@@ -1,4 +1,4 @@
-"""What a rule finds: its evidence, the change to make, what it would save, and how to see that nothing was lost by it."""
+"""The result of a rule: the evidence, the change to make, the savings, and how to verify that the result is as good."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,27 +14,28 @@ Figure = int | str | Fraction | Money | None
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """`setting` is that of the job, as in its YAML, or of the trainable; `now` and `then` are its values."""
+    """A change of a setting."""
 
-    setting: str
-    now: str | None
-    then: str
+    setting: str  #: A setting of the job, as in its YAML file, or of the trainable.
+    now: str | None  #: The present value. None if it is not known.
+    then: str  #: The recommended value.
     how: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """`saves` is what this job would not have spent so far, had it been run so; None: cannot be said, for the reason in
-    `saves_note`, which else says how it was reckoned. Findings overlap: what they save does not add up."""
+    """A change that would have made the job cheaper. Findings overlap, so their savings must not be added."""
 
     kind: str
     title: str
     evidence: Mapping[str, Figure]
     change: Change
     alternatives: tuple[Change, ...] = ()
-    saves: Money | None
-    saves_note: str
-    verify: str
+    saves: (
+        Money | None
+    )  #: The amount that the job would not have spent so far with this change. None if it is not known.
+    saves_note: str  #: How `saves` was computed, or why it is not known.
+    verify: str  #: How to check that the change does not make the result worse.
     confidence: Confidence
 
 

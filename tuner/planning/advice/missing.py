@@ -1,4 +1,4 @@
-"""What could not be judged for want of a measurement, and how to have it measured."""
+"""Questions that advice cannot answer because a measurement is missing, and how to obtain it."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class Missing:
 
 
 def not_measured(evidence: Evidence) -> list[Missing]:
-    """In the order of the rules."""
+    """Return the missing measurements, in the order of the rules."""
     found = [
         _gpu(evidence),
         _cpu(evidence),

@@ -1,1 +1,1 @@
-"""What a described run would cost on each machine of the catalogue, and the questions around it: pure, each by a cited formula."""
+"""Estimates for a described run on each machine of the catalogue, and related questions. Pure functions that cite their formulas."""

@@ -1,1 +1,1 @@
-"""The rules: each a module with one `finding`, and its thresholds as constants."""
+"""The rules of advice. Each is a module with a function `finding`, and its thresholds as constants."""

@@ -1,7 +1,7 @@
-"""Checkpoints that are made too often or too seldom, against Young's and Daly's optimum.
+"""Rule: checkpoints are saved too often or too rarely, compared to Young's and Daly's optimum.
 
-With τ of training between saves that each stall it for δ, and a loss every M, saves take δ/τ of the training and losses τ/2M of
-it (Young 1974); Daly's τ makes the sum least.
+Let τ be the training time between saves, δ the stall of each save, and M the mean time between losses. Saves then take δ/τ of the training
+time, and losses take τ/2M of it (Young 1974). Daly's τ minimizes the sum.
 """
 
 from fractions import Fraction
@@ -12,7 +12,9 @@ from tuner.planning.advice.evidence import Evidence, Piece, portion, share, sums
 from tuner.planning.advice.finding import Change, Finding
 from tuner.tuning.checkpointing import Exposure, daly_ns
 
-FAR_OFF = 2  # times the best interval, or a half of it: in between the waste is flat
+FAR_OFF = (
+    2  # intervals from half to twice the best one are accepted, because the waste hardly changes between them
+)
 DEAR_ABOVE = Fraction(1, 20)
 LOST_ABOVE = Fraction(1, 50)
 LEAST_STALL_NS = NS // 10
@@ -71,7 +73,7 @@ def _trained_usd(pieces: tuple[Piece, ...]) -> Money:
 def _change(evidence: Evidence, best_ns: int, *, saves: int, too_dear: bool) -> Change:
     fixed, fidelity = evidence.spec.checkpoint.interval_ns, evidence.spec.fidelity
     now = "auto" if fixed is None else f"{fixed / NS:g}s"
-    if fixed is None and too_dear:  # what `auto` saves beside its own interval is at pauses
+    if fixed is None and too_dear:  # saves in addition to the interval of `auto` happen at pauses
         then = fidelity.min * fidelity.reduction_factor
         how = "each pause at a rung saves; fewer rungs, or a smaller state, save less often"
         return Change("fidelity.min", str(fidelity.min), str(then), how)

@@ -1,4 +1,4 @@
-"""Checkpoints that leave their region: the cloud bills what goes out, by the GB."""
+"""Rule: checkpoints are stored in another region, and the cloud bills each GB that leaves a region."""
 
 from fractions import Fraction
 

@@ -1,4 +1,4 @@
-"""A GPU that is idle for most of the training: share it, take a smaller one, or give it more to do at once."""
+"""Rule: the GPU is idle for most of the training, so share it, use a smaller one, or give it larger batches."""
 
 import math
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from tuner.planning.accelerators import relative_speed
 from tuner.planning.advice.evidence import Evidence, Piece, fact, peak, portion, share, sums, total
 from tuner.planning.advice.finding import Change, Finding
 
-LEAST_SAMPLES = 30  # seconds of training; fewer say little of what comes in bursts
+LEAST_SAMPLES = 30  # one per second of training; fewer do not show a load that comes in bursts
 IDLE_BELOW = Fraction(1, 2)
-# Two trials on one GPU fit where the busy shares and the memory of both stay within nine tenths of it.
+# Two trials fit on one GPU if the busy shares and the memory of both stay within nine tenths of it.
 SHARED_WITHIN = Fraction(9, 10)
 MEMORY_SPARE = Fraction(11, 10)
 GIB = 1 << 30
@@ -73,7 +73,7 @@ def finding(evidence: Evidence) -> Finding | None:
 def _shared(
     evidence: Evidence, pieces: tuple[Piece, ...], busy: Fraction, memory: Fraction | None
 ) -> _Option | None:
-    """Half as many GPUs a trial: two trials take turns on what one had for itself."""
+    """Return the option to halve the GPUs of a trial, so that two trials share what one had alone. Return None if they do not fit."""
     if 2 * busy > SHARED_WITHIN or memory is None or 2 * memory > SHARED_WITHIN:
         return None
     gpus = evidence.spec.resources.gpus
@@ -93,8 +93,10 @@ def _shared(
 def _smaller(
     evidence: Evidence, pieces: tuple[Piece, ...], busy: Fraction, used: int | None
 ) -> _Option | None:
-    """The machine on which the same training is cheapest, where its GPU is slower by what data sheets say: that part of the time
-    in which the GPU is busy takes longer, at the least of the speeds that are likely."""
+    """Return the option to use the machine on which the same training is cheapest. Return None if there is none.
+
+    Only the time in which the GPU is busy is taken to be longer. The factor is the slowest speed that data sheets make likely.
+    """
     home = evidence.home
     if home is None or used is None or not home.accelerator:
         return None

@@ -1,4 +1,4 @@
-"""Machines that are held and paid for, and wait."""
+"""Rule: machines that are paid for are idle for too long."""
 
 from fractions import Fraction
 

@@ -1,4 +1,4 @@
-"""Preemptions that cost more than the spot market saved."""
+"""Rule: preemptions cost more than the spot market saved."""
 
 from tuner.domain.money import Money, Price
 from tuner.planning.advice.evidence import LOST, Evidence, Piece, share, total
@@ -6,7 +6,10 @@ from tuner.planning.advice.finding import Change, Finding
 
 
 def finding(evidence: Evidence) -> Finding | None:
-    """Against the same useful time on demand: without what was lost, and without restoring and setting up again after a loss."""
+    """Compare the cost with that of the same useful time on demand.
+
+    Useful time excludes lost steps, and the setup and restore after a loss.
+    """
     pieces, demand = [piece for piece in evidence.pieces if piece.row.market == "spot"], evidence.demand
     paid = total(piece.spent for piece in pieces)
     losses = sum(piece.row.end in LOST for piece in pieces)
@@ -43,7 +46,7 @@ def finding(evidence: Evidence) -> Finding | None:
 
 
 def _after_a_loss(evidence: Evidence) -> set[tuple[str, int]]:
-    """Attempts that begin where the one before was lost."""
+    """Return the (trial, attempt) pairs whose previous attempt was lost."""
     return {(piece.row.trial, piece.row.attempt + 1) for piece in evidence.pieces if piece.row.end in LOST}
 
 
@@ -53,7 +56,10 @@ def _interrupted(piece: Piece, again: set[tuple[str, int]]) -> Money:
 
 
 def _at(usd: Money, price: Price, demand: Price) -> int:
-    """At the other price, rounded up. Where none was paid nothing is known, and nothing is gained."""
+    """Convert an amount to the on-demand price, rounded up.
+
+    If the attempt's price is zero, the time is not known, so return the amount unchanged.
+    """
     if not price.micro_usd_per_hour:
         return usd.micro_usd
     return -(-usd.micro_usd * demand.micro_usd_per_hour // price.micro_usd_per_hour)

@@ -1,4 +1,4 @@
-"""A machine with much more memory than its trials use."""
+"""Rule: the machine has much more memory than its trials use."""
 
 from fractions import Fraction
 
@@ -63,7 +63,7 @@ def finding(evidence: Evidence) -> Finding | None:
 
 
 def _trials(evidence: Evidence, home: Listing) -> int:
-    """How many such trials the machine holds."""
+    """Return how many such trials fit on the machine."""
     size = evidence.spec.resources
     counts = [int(home.vcpus / size.cpus)] if size.cpus else []
     counts += [int(home.accelerators / size.gpus)] if size.gpus else []

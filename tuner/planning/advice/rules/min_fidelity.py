@@ -1,4 +1,4 @@
-"""A fidelity minimum that does not predict: trials are cut at it by chance, and what they cost bought nothing."""
+"""Rule: the ranking at the fidelity minimum does not predict the final one, so trials are cut by chance and their cost is wasted."""
 
 from fractions import Fraction
 
@@ -6,7 +6,7 @@ from tuner.planning.advice.evidence import Evidence, portion, total
 from tuner.planning.advice.finding import Change, Finding
 from tuner.planning.advice.rules.ranks import last_step, predicts
 
-# Where it could be so good at best, by the upper end of its interval, the ranking at the first rung is near to chance.
+# If even the upper end of the correlation's interval is below this, the ranking at the first rung is close to chance.
 MISLEADS_BELOW = 0.6
 PREDICTS_ABOVE = 0.7
 

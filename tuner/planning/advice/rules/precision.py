@@ -1,4 +1,4 @@
-"""Training in fp32 on a GPU that has bf16."""
+"""Rule: training uses fp32 on a GPU that supports bf16."""
 
 from fractions import Fraction
 
@@ -8,10 +8,10 @@ from tuner.planning.accelerators import accelerator
 from tuner.planning.advice.evidence import Evidence, Piece, fact, portion, share, sums, total
 from tuner.planning.advice.finding import Change, Finding
 
-# NVIDIA's GPUs have bf16 in their tensor cores from compute capability 8.0 (Ampere) on.
+# The tensor cores of NVIDIA's GPUs support bf16 since compute capability 8.0 (Ampere).
 BF16_SINCE = 8
-# Of the GPU's busy time: half the bytes to move, and tensor cores for products. NVIDIA tells of 1.5 to 3.3 times as fast for mixed
-# precision against fp32 (developer.nvidia.com, "Mixed Precision Training", 2017 to 2020).
+# The speedup of the GPU's busy time, because half the bytes are moved and tensor cores compute the products. NVIDIA reports speedups of 1.5
+# to 3.3 for mixed precision compared to fp32 (developer.nvidia.com, "Mixed Precision Training", 2017 to 2020).
 FASTER = Fraction(2)
 
 
@@ -52,7 +52,7 @@ def _measured(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
 
 
 def _busy(pieces: tuple[Piece, ...]) -> Fraction | None:
-    """None where no GPU was measured."""
+    """Return the share of time in which the GPU was busy. Return None if no GPU was measured."""
     counts = sums(_measured(pieces))
     samples = counts.get("gpu_samples", 0)
     return min(Fraction(1), share(counts.get("gpu_percent", 0), 100 * samples)) if samples else None

@@ -1,4 +1,4 @@
-"""Trials that are cut later than need be: an earlier step ranks them as well."""
+"""Rule: trials are cut later than necessary, because an earlier step ranks them as well."""
 
 from fractions import Fraction
 
@@ -48,7 +48,7 @@ def finding(evidence: Evidence) -> Finding | None:
 
 
 def earlier_steps(evidence_min: int, last: int, factor: int, *, whole: bool) -> list[int]:
-    """At which trials might be compared instead, ascending."""
+    """Return the earlier steps at which trials might be compared instead, ascending."""
     found, step = [], last if whole else evidence_min
     while step // factor >= 1:
         step //= factor
@@ -71,7 +71,7 @@ def _cut(evidence: Evidence, step: int) -> list[Curve]:
 
 
 def _worst(evidence: Evidence, step: int, last: int) -> list[Curve]:
-    """All but the best 1/η at a step, of those that were trained to the last one."""
+    """Return the trials that were trained to the last step, except for the best 1/η at `step`."""
     scored = [
         (point.score, n, curve)
         for n, curve in enumerate(evidence.curves)
@@ -82,7 +82,7 @@ def _worst(evidence: Evidence, step: int, last: int) -> list[Curve]:
 
 
 def _between(curve: Curve, step: int) -> Money:
-    """What it cost beyond a step."""
+    """Return what a trial cost beyond `step`."""
     here, end = curve.at(step), curve.points[-1]
     return Money(max(0, end.cost.micro_usd - here.cost.micro_usd)) if here is not None else Money(0)
 

@@ -1,4 +1,4 @@
-"""How well a step's ranking of trials predicts that at the last step: Spearman's coefficient of rank correlation."""
+"""Spearman's rank correlation, as a measure of how well the ranking of trials at a step predicts that at the last step."""
 
 import math
 from collections.abc import Sequence
@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from tuner.planning.advice.evidence import Curve, Evidence
 
 LEAST_TRIALS = 10
-Z90 = 1.2815515655446004  # of the normal distribution: 90 % lie below
-VARIANCE = (
-    1.06  # of Fisher's transform of Spearman's coefficient, times n − 3 (Fieller, Hartley & Pearson 1957)
-)
+Z90 = 1.2815515655446004  # the 90th percentile of the normal distribution
+# The variance of Fisher's transform of Spearman's coefficient, times n − 3 (Fieller, Hartley & Pearson 1957).
+VARIANCE = 1.06
 
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """`low` and `high` hold the middle 80 %."""
+    """A rank correlation. `low` and `high` bound an 80 % interval."""
 
     rho: float
     low: float
@@ -24,7 +23,7 @@ class Correlation:
 
 
 def last_step(evidence: Evidence) -> int | None:
-    """Of the fidelity, or the last that as many trials as are needed have reached."""
+    """Return the last step of the fidelity. If it has none, return the last step that LEAST_TRIALS trials reached, or None."""
     if evidence.spec.fidelity.max is not None:
         return evidence.spec.fidelity.max
     reached = sorted((curve.last for curve in evidence.curves), reverse=True)
@@ -32,7 +31,10 @@ def last_step(evidence: Evidence) -> int | None:
 
 
 def predicts(curves: Sequence[Curve], step: int, last: int) -> Correlation | None:
-    """Between the metric at both steps, of the trials that have both; None: too few have."""
+    """Return the correlation of the metric at two steps, over the trials that have both.
+
+    Return None if there are too few such trials, or their metrics do not differ.
+    """
     points = [(curve.at(step), curve.at(last)) for curve in curves]
     pairs = [
         (a.score, b.score)
@@ -50,7 +52,7 @@ def predicts(curves: Sequence[Curve], step: int, last: int) -> Correlation | Non
 
 
 def spearman(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """Pearson's coefficient of the ranks, equal values sharing theirs; None where all of one are equal.
+    """Return Pearson's coefficient of the ranks. Equal values share their mean rank. Return None if all values of one side are equal.
 
     >>> spearman([1, 2, 3, 4], [10, 20, 40, 30])
     0.8
@@ -63,7 +65,7 @@ def spearman(one: Sequence[float], other: Sequence[float]) -> float | None:
 
 
 def ranks(values: Sequence[float]) -> list[float]:
-    """From 1; equal values have the mean of theirs."""
+    """Return the rank of each value from 1. Equal values get the mean of their ranks."""
     order = sorted(range(len(values)), key=values.__getitem__)
     found = [0.0] * len(values)
     at = 0

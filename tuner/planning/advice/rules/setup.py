@@ -1,4 +1,4 @@
-"""Money that goes into setting trials up, again and again."""
+"""Rule: too much of the money is spent on setting up trials."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -10,11 +10,11 @@ from tuner.planning.advice.finding import Change, Finding
 DEAR_ABOVE = Fraction(3, 20)
 LEAST_ATTEMPTS = 5
 MOSTLY = Fraction(1, 2)
-ENOUGH = 10  # setups that a budget should pay for, so that most of it can buy training
+ENOUGH = 10  # setups per worker that a budget should pay for, so that most of it can buy training
 
 
 def finding(evidence: Evidence) -> Finding | None:
-    """Find money that was spent on setup: on many setups, or on so few that the budget bought little else."""
+    """Report that too much was spent on setup: on many setups, or on a few that used up most of the money."""
     setups = [piece.of("setup") for piece in evidence.pieces]
     spent = total(setups)
     part = share(spent.micro_usd, evidence.spent.micro_usd)
@@ -23,7 +23,7 @@ def finding(evidence: Evidence) -> Finding | None:
     if len(setups) < LEAST_ATTEMPTS or part <= DEAR_ABOVE:
         return None
     dearest, fidelity = max(setups), evidence.spec.fidelity
-    # Each worker sets up once, whatever is done.
+    # Each worker must set up once in any case.
     saves = max(ZERO, Money(spent.micro_usd - evidence.concurrency * dearest.micro_usd))
     return Finding(
         kind="setup_dear",
@@ -63,7 +63,7 @@ def _is_mostly_spent(evidence: Evidence) -> bool:
 
 
 def _too_small(evidence: Evidence, setups: Sequence[Money], part: Fraction) -> Finding:
-    """The budget was spent before the job could train: the setups cost as much as they did, and only more money helps."""
+    """Report that the budget is too small: a few necessary setups cost most of it, so only a larger budget or fewer workers help."""
     dearest = max(setups)
     enough = Money(ENOUGH * max(1, evidence.concurrency) * max(1, dearest.micro_usd))
     limit = evidence.spec.budget.usd

@@ -1,4 +1,4 @@
-"""Machines on demand, where spot machines would do."""
+"""Rule: the job runs on demand although spot machines would be cheaper."""
 
 from fractions import Fraction
 
@@ -12,7 +12,10 @@ LEAST_STALL_NS = NS // 10
 
 
 def finding(evidence: Evidence) -> Finding | None:
-    """Interruptions are reckoned with: what saves and losses take at the best interval, and setting up again after each loss."""
+    """Compare the cost with that on spot machines, including their interruptions.
+
+    Interruptions cost saves and lost steps, at the best checkpoint interval, and a new setup after each loss.
+    """
     pieces = tuple(piece for piece in evidence.pieces if piece.row.market == "on_demand")
     paid, spot, demand = total(piece.spent for piece in pieces), evidence.spot, evidence.demand
     if evidence.spec.resources.market != "on_demand" or spot is None or demand is None or not paid.micro_usd:
@@ -65,5 +68,5 @@ def _stall_ns(pieces: tuple[Piece, ...]) -> int:
 
 
 def _again_ns(pieces: tuple[Piece, ...]) -> int:
-    """Setting up and restoring, for an attempt on average."""
+    """Return the mean time of setup and restore per attempt."""
     return sum(piece.ns("setup", "restore") for piece in pieces) // max(1, len(pieces))
