@@ -199,7 +199,7 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
     def best(
         self, job: AnyJob, *, forecast: bool = True, **limits: Unpack[BestQuery]
     ) -> Steps[choices.BestAnswer]:
-        """Return the best configuration that can be trained within the limits. Raise ApiError with status 404 if there is none."""
+        """Return the best configuration that can be trained within the limits. Raise ApiError with status 404 if none can."""
         refuse_unknown(limits, queries.BEST)
         query = {**limits, "forecast": None if forecast else "false"}
         return self._ask(choices.BestAnswer, "GET", path_of(job, "/best"), query=query)

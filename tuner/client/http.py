@@ -24,7 +24,7 @@ class ApiError(Exception):
     Attributes:
         status: The HTTP status, or 0 if the service does not answer or a download is not valid.
         errors: The fields of the request that are wrong.
-        in_doubt: Whether the request may have been executed, because the response to one of its tries was lost.
+        in_doubt: Whether the request may have been executed, because one of its tries got no response or status 503.
     """
 
     def __init__(self, problem: Problem, *, in_doubt: bool = False) -> None:
@@ -132,7 +132,7 @@ def exchange(url: str, send: Send, *, tries: int = 1) -> Steps[httpx2.Response]:
     that is longer.
 
     Raises:
-        ApiError: The last try failed, or the service refused with another status.
+        ApiError: The last try failed, the service refused with another status, or the request cannot be sent (status 422).
     """
     in_doubt = False
     for attempt in range(tries):

@@ -136,7 +136,7 @@ class Acting(JobFacts):
 
     @call
     def best(self, *, forecast: bool = True, **limits: Unpack[BestQuery]) -> Steps[choices.BestAnswer]:
-        """Return the best configuration that can be trained within the limits. Raise ApiError with status 404 if there is none."""
+        """Return the best configuration that can be trained within the limits. Raise ApiError with status 404 if none can."""
         return Calls.best.steps(self._client, self.id, forecast=forecast, **limits)
 
     @call

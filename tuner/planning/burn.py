@@ -40,7 +40,7 @@ def burn(slots: Mapping[int, int], left: int) -> Burn:
         return Burn(0, None, None, None)
     count, total = SLOTS - min(spent), sum(spent.values())
     squares = sum(amount * amount for amount in spent.values())
-    margin = 0
+    margin = 0  # z times the standard error of the total, in integers
     if count > 1:
         margin = isqrt(max(0, count * squares - total * total) * Z2[0] // (Z2[1] * (count - 1)))
     return Burn(

@@ -63,6 +63,7 @@ def fitted(space: Space, configs: Sequence[Config], paces_ns: Sequence[int]) -> 
         gram = centred.T @ centred + penalty * np.eye(centred.shape[1])
         solved = np.linalg.solve(gram, centred.T)
         hat = centred @ solved + 1 / count
+        # The leave-one-out errors follow from the hat matrix, so nothing is fitted again.
         left_out = (wanted - hat @ wanted) / np.maximum(1 - np.diag(hat), 1 / count)
         found.append((float((left_out**2).mean()), solved @ wanted, left_out, float(np.trace(hat))))
     error, slopes, residuals, parts = min(found, key=lambda one: one[0])

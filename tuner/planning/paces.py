@@ -29,7 +29,7 @@ Curve = Sequence[tuple[int, float]]
 Floats = npt.NDArray[np.float64]
 MILESTONES = 24
 DECAY = 0.7  # beyond all seen steps, each doubling of the steps gains this share of the gain of the doubling before
-NEIGHBOURS_MIN = 8  # with fewer trials, it cannot be told whether neighbours are similar
+NEIGHBOURS_MIN = 8  # with fewer trials, it is not known whether neighbours are similar
 
 
 class Paces:

@@ -59,6 +59,8 @@ class Setting:
         coarse, fidelity = coarsened(self.spec)
         factor = factor / self.speed
         size = self._size(factor, coarse, fidelity)
+        # The simulation has fewer workers, but a whole number of them. The rest of the reduction makes it shorter: the real job takes
+        # `longer` times as long.
         concurrency = max(1, round(self.concurrency / size))
         longer = size * concurrency / self.concurrency
         spec = replace(
@@ -67,6 +69,7 @@ class Setting:
             budget=_shrunk(self.spec, size, longer),
             plateau=_shorter(self.spec.plateau, size),
         )
+        # A worker warms up once. Because the simulation is shorter than the job, its warm-up is shortened too, to keep its share.
         delays = self.paces.evidence.delays
         scenario = Scenario(
             spec,

@@ -99,6 +99,7 @@ def fits(model: Model, gib: Fraction, *, bf16: bool) -> Iterator[Fit]:
     for again, precision, whole in product(checkpointing, formats, (True, False)):
         changed = replace(_in(model, precision), gradient_checkpointing=again)
         micro = model.batch if whole else _largest_micro_batch(changed, gib)
+        # A micro-batch as large as the batch was already tried as the whole batch.
         if (not whole and micro in (0, model.batch)) or memory_of(changed, micro).total > gib * GIB:
             continue
         yield _fit(model, changed, micro)
