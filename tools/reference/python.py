@@ -15,6 +15,10 @@ from tools.reference.words import MADE, doc
 from tuner.client.methods import Method
 from tuner.client.steps import Item
 
+# Sections of Google's docstring style (https://google.github.io/styleguide/pyguide.html#383-functions-and-methods).
+LISTED = ("Args:", "Raises:", "Attributes:")
+SECTIONS = (*LISTED, "Returns:", "Yields:")
+
 HEAD = f"""# Python
 {MADE}
 
@@ -129,9 +133,28 @@ def _code(text: str) -> str:
 
 
 def _paragraphs(text: str) -> str:
-    """As written; what is indented is an example."""
-    parts, told = text.split("\n\n"), []
-    for part in parts:
-        example = part.startswith("    ") or ("\n" in part and part.startswith(("from ", "client")))
-        told.append(f"```text\n{textwrap.dedent(part)}\n```" if example else part)
-    return "\n\n".join(told) + "\n" if text else ""
+    """Return a docstring as Markdown. Indented paragraphs are examples, and the sections of Google's style become lists."""
+    return "\n\n".join(_paragraph(part) for part in text.split("\n\n")) + "\n" if text else ""
+
+
+def _paragraph(part: str) -> str:
+    if part.partition("\n")[0] in SECTIONS:
+        return _section(part)
+    is_example = part.startswith("    ") or ("\n" in part and part.startswith(("from ", "client")))
+    return f"```text\n{textwrap.dedent(part)}\n```" if is_example else part
+
+
+def _section(part: str) -> str:
+    """Return a list with an item for each entry. An entry's further lines are indented more than its first."""
+    title, _, rest = part.partition("\n")
+    entries: list[str] = []
+    for line in textwrap.dedent(rest).splitlines():
+        if title in LISTED and entries and line.startswith(" "):
+            entries[-1] += f" {line.strip()}"
+        elif title in LISTED:
+            name, colon, meaning = line.partition(": ")
+            entries.append(f"`{name}`: {meaning}" if colon else line)
+        else:
+            entries.append(line.strip())
+    text = "\n".join(f"- {entry}" for entry in entries) if title in LISTED else " ".join(entries)
+    return f"**{title.removesuffix(':')}**\n\n{text}"
