@@ -68,6 +68,12 @@ def rows(database: Database) -> dict[str, int]:
         return {name: db.execute(query).scalar_one() for name, query in counts.items()}
 
 
+def test_the_newest_submission_is_the_one_before_a_launch_that_is_wanted() -> None:
+    assert WANTED.newest_submission is None
+    assert replace(WANTED, state="submitted").newest_submission == f"{JOB}-1"
+    assert replace(WANTED, epoch=3).newest_submission == f"{JOB}-2"
+
+
 def test_a_launch_is_wanted_then_submitted_then_running_then_ended(wanted: Database) -> None:
     assert launch(wanted) == WANTED
     assert WANTED.submission_id == f"{JOB}-1"
