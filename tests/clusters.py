@@ -19,7 +19,7 @@ GPUS = 3
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A service and its Ray with logical GPUs. Tests leave both running and undamaged."""
+    """A service and its Ray cluster with logical GPUs. Tests must leave both running and undamaged."""
     service = Served(tmp_path_factory.mktemp("home"), gpus=GPUS).start()
     yield service
     service.stop()
@@ -40,7 +40,7 @@ def dashboard(local_head: LocalHead) -> Iterator[Dashboard]:
 
 @pytest.fixture(scope="session")
 def broken_before(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """The service of `breakable`, in whatever state the last test left it."""
+    """The service of `breakable`, in the state in which the last test left it."""
     with moto_server() as port:
         proxy = Proxy(port)
         service = Served(
@@ -63,15 +63,16 @@ def broken_before(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture
 def breakable(broken_before: Served) -> Served:
-    """A service whose processes tests may kill. It runs four trials at once, at $0.05 an hour each, and stores checkpoints in
-    S3 over HTTP."""
+    """A service whose processes tests may kill. It runs four trials at once, at $0.05 an hour each, and stores
+    checkpoints in S3 over HTTP.
+    """
     if broken_before.process.poll() is not None:
         broken_before.start()
     return broken_before
 
 
 def storage_of(service: Served) -> fsspec.AbstractFileSystem:
-    """Return the storage of `breakable`, seen by a client of its own that caches nothing."""
+    """Return the storage of `breakable` through a separate client that caches nothing."""
     environment = service.environment
     return fsspec.filesystem(
         "s3",
@@ -85,7 +86,9 @@ def storage_of(service: Served) -> fsspec.AbstractFileSystem:
 
 @pytest.fixture(scope="session")
 def on_spot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnSpot]:
-    """A service on one on-demand node and three spot nodes, which tests may preempt: one trains, one comes back, one is free."""
+    """A service on one on-demand node and three spot nodes, which tests may preempt: one trains, one is being
+    replaced, one is free.
+    """
     cluster = SpotCluster(tmp_path_factory.mktemp("spot"), spot=3, replace_after="1s")
     service = OnSpot(cluster, TUNER_SPOT_WAIT="8")
     try:

@@ -1,6 +1,7 @@
-"""What all tests share: a clean environment, the two tiers, the order of the files, and the external programs.
+"""Configure all tests: a clean environment, the two tiers, the order of the files, and the external programs.
 
-`make test` runs the gate. `make test-all` adds `--all`: tests marked `extended`, all seeds, and all generated requests.
+`make test` runs the gate. `make test-all` adds `--all`: tests marked `extended`, all seeds, and all generated
+requests.
 """
 
 import os
@@ -72,8 +73,8 @@ for profile, derandomize, max_examples in (("gate", True, 100), ("full", False, 
         print_blob=True,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
     )
-# Hypothesis also draws constants that it finds in the modules imported so far. Examples would then change with any edit of any file
-# and with the order of the test files, in spite of `derandomize` and of a given seed.
+# Hypothesis also draws constants that it finds in the modules imported so far. The examples would then change
+# with any edit of any file and with the order of the test files, despite `derandomize` and a fixed seed.
 providers._get_local_constants = lambda: providers._local_constants
 
 
@@ -91,14 +92,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Load the tier's Hypothesis profile, and draw where fresh seeds begin. xdist hands the options to its workers, so that all agree."""
+    """Load the tier's Hypothesis profile and choose the first fresh seed. xdist passes the options to its
+    workers, so that all use the same seeds.
+    """
     settings.load_profile("full" if config.option.all else "gate")
     if config.option.fresh_seed is None:
         config.option.fresh_seed = 10**6 + secrets.randbelow(10**9)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Print where the fresh seeds begin. `-q` would hide a report header."""
+    """Print the first fresh seed here, because `-q` would hide a report header."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if session.config.option.all and reporter is not None:
         number = session.config.option.fresh_seed
@@ -106,7 +109,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """When only system and browser tests are run, do not import files that have none: importing all takes each worker 20 s."""
+    """Skip files without a system or browser test when only those tests run, because importing all files takes
+    each worker 20 s.
+    """
     is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
     if not is_test or config.getoption("markexpr") != "system or browser":
         return None
@@ -115,7 +120,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what the tier does not run, and put the files that take longest first."""
+    """Deselect the tests that the tier does not run, and put the files that take longest first."""
     if not config.getoption("--all"):
         extended = [item for item in items if item.get_closest_marker("extended")]
         if extended:
@@ -126,7 +131,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class ByCluster(LoadFileScheduling):
-    """Give workers whole files, and all files that use the same Ray cluster to the same worker."""
+    """Distribute whole files to workers, and send all files that use the same Ray cluster to the same worker."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
@@ -141,7 +146,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByCluster:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test whose program is missing. In CI it fails, as nobody would notice that it was skipped."""
+    """Skip a test whose program is missing. In CI the test fails instead, because nobody would notice the skip."""
     for mark in item.iter_markers("needs"):
         program = PROGRAMS[mark.args[0]]
         if program.missing():

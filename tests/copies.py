@@ -1,4 +1,4 @@
-"""Copies of a job with all that belongs to it, by the thousand."""
+"""Create thousands of copies of a job and its rows."""
 
 from sqlalchemy import Table, text
 
@@ -10,7 +10,9 @@ MOMENTS |= {f"{what}_at" for what in ("placed", "started", "submitted", "updated
 
 
 def copy_job(database: Database, job: str, count: int, *, name: str = "copy", apart_ns: int = 0) -> None:
-    """Each is so much older than the one before. What is not the job's own, such as its shares of budgets above it, is left out."""
+    """Copy a job `count` times, each copy `apart_ns` older than the one before. Rows that do not belong to the
+    job alone, such as its shares of shared budgets, are not copied.
+    """
     with database.write() as db:
         if database.is_sqlite:
             db.execute(text("PRAGMA defer_foreign_keys = ON"))

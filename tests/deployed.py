@@ -1,4 +1,4 @@
-"""The commands of deploy/, as what starts them there reads them."""
+"""The commands and manifests of deploy/, as Kubernetes and systemd read them."""
 
 import configparser
 import shlex
@@ -16,7 +16,7 @@ def ray_cluster() -> dict[str, Any]:
 
 
 def spot_pods() -> list[dict[str, Any]]:
-    """The pod of each group of workers that are on spot machines."""
+    """Return the pod specification of each spot worker group."""
     groups = ray_cluster()["spec"]["workerGroupSpecs"]
     return [one["template"]["spec"] for one in groups if one["labels"]["ray.io/market-type"] == "spot"]
 
@@ -34,7 +34,7 @@ def unit() -> configparser.ConfigParser:
 
 
 def commands() -> dict[str, list[str]]:
-    """Of a watcher, by the file that has it."""
+    """Return the command that starts the watcher, by the file that contains it."""
     return {
         "kubernetes/base/ray-cluster.yaml": sidecar()["command"],
         "systemd/tuner-watch.service": shlex.split(unit()["Service"]["ExecStart"]),

@@ -1,4 +1,6 @@
-"""A service without Ray: a cluster, a prober and a clock that do as they are told, and jobs filled by the simulator."""
+"""A service without Ray: a fake cluster, a fake prober, a fake clock, and jobs whose results come from the
+simulator.
+"""
 
 import atexit
 import contextlib
@@ -50,7 +52,7 @@ SMALL = Node("n1", cpus=2, gpus=0, memory_bytes=8 << 30)
 
 
 class FakeClock:
-    """Stands still until it is told to move."""
+    """A clock that moves only when a test calls `pass_s`."""
 
     def __init__(self) -> None:
         self.at = EPOCH_NS
@@ -64,7 +66,9 @@ class FakeClock:
 
 @dataclass
 class FakeCluster:
-    """Fulfils `Cluster`. `submitted` has every call, repeats too; a driver pends until its status is set."""
+    """Implement `Cluster` in memory. `submitted` records every call, including repeated ones. A driver is
+    pending until a test sets its status.
+    """
 
     found: list[Node] = field(default_factory=lambda: [SMALL])
     submitted: list[str] = field(default_factory=list)
@@ -128,7 +132,7 @@ class FakeCluster:
 
 @dataclass
 class FakeProber:
-    """Everything can be trained but what `errors` names."""
+    """Describe every trainable as valid, except those that `errors` contains."""
 
     errors: dict[str, str] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
@@ -142,7 +146,7 @@ class FakeProber:
 
 @dataclass(frozen=True)
 class FakeService(Service):
-    """With its parts as what they are."""
+    """A service whose cluster, prober and clock are the fakes."""
 
     cluster: FakeCluster = field(default_factory=FakeCluster)
     prober: FakeProber = field(default_factory=FakeProber)
@@ -165,7 +169,7 @@ def _empty_database() -> Path:
 
 
 def database_in(home: Path) -> Database:
-    """Migrated once for all tests, and copied; it need not survive a loss of power."""
+    """Create a database in `home` by copying one that is migrated once for all tests. It does not sync to disk."""
     home.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(_empty_database(), home / "tuner.db")
     database = Database(f"sqlite:///{home}/tuner.db")
@@ -174,7 +178,7 @@ def database_in(home: Path) -> Database:
 
 
 def database_in_memory() -> Database:
-    """As `database_in`."""
+    """Create an in-memory database as a copy of the migrated one."""
     database = Database("sqlite://")
     with (
         contextlib.closing(sqlite3.connect(_empty_database())) as empty,
@@ -197,7 +201,7 @@ def service_in(home: Path) -> FakeService:
 
 
 class SharedApp:
-    """One app for many services: it takes 50 ms to make, and holds nothing but its service."""
+    """Serve many services with one app, because creating an app takes 50 ms and its only state is its service."""
 
     def __init__(self, service: Service) -> None:
         self._app, self._service = shared_app(), service
@@ -213,7 +217,9 @@ def shared_app() -> FastAPI:
 
 
 def stand_idle(service: FakeService, *workers: Node, looks: int, seconds: float) -> None:
-    """These are there, and nobody uses them, until the service has looked so many times since the first."""
+    """Let `workers` stand idle while the meter looks `looks` times after the first, `seconds` apart. Restore
+    the previous nodes at the end.
+    """
     meter, before = ClusterMeter(service), service.cluster.found
     service.cluster.found = list(workers)
     meter.look()
@@ -226,14 +232,20 @@ def stand_idle(service: FakeService, *workers: Node, looks: int, seconds: float)
 def client_of(
     service: Service, *, with_key: bool = True, raises: bool = True, own: bool = False
 ) -> TestClient:
-    """`own`: over an app that nobody else uses, whose metrics count this service's requests only."""
+    """Return a client of the service.
+
+    Args:
+        own: Create a separate app, so that its metrics count only this service's requests.
+    """
     headers = {"Authorization": f"Bearer {KEY}"} if with_key else {}
     app = create_app(service) if own else SharedApp(service)
     return OneLoopClient(app, headers=headers, raise_server_exceptions=raises)
 
 
 def fixtures(scope: Literal["function", "module"]) -> tuple[Any, Any]:
-    """A service and its client, for a module to name `service` and as it likes."""
+    """Return fixtures for a service and its client. A module assigns the first to `service` and the second to
+    any name.
+    """
 
     @pytest.fixture(scope=scope)
     def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeService]:
@@ -249,7 +261,7 @@ def fixtures(scope: Literal["function", "module"]) -> tuple[Any, Any]:
 
 
 def body(**changes: Any) -> dict[str, Any]:
-    """A job that is right."""
+    """Return the body of a valid job request, with `changes` applied."""
     right: dict[str, Any] = {
         "name": "digits",
         "trainable": ENTRY,
@@ -266,14 +278,16 @@ def body(**changes: Any) -> dict[str, Any]:
 
 
 def submit(client: TestClient, **changes: Any) -> str:
-    """The new job's id."""
+    """Submit a job and return its id."""
     answer = client.post("/v1/jobs", json=body(**changes))
     assert answer.status_code == 201, answer.text
     return str(answer.json()["id"])
 
 
 class Curves:
-    """Half a second to 1.5 s a step; wider is slower and noisier; the best learning rate is 0.01."""
+    """Training curves: a step takes 0.6 to 1.5 s, and larger widths are slower. The learning rate does not
+    affect the metric.
+    """
 
     def step_ns(self, config: Config, step: int) -> int:
         return int((0.5 + int(str(config["width"])) / 64) * 1e9)
@@ -284,7 +298,7 @@ class Curves:
 
 
 class SimulatedSqlJournal(SqlJournal):
-    """What a simulated run asks of its journal beside the port."""
+    """The SQL journal, with what a simulated run needs in addition to the port."""
 
     def __init__(self, database: Database, job: str, project: str, at: Instant) -> None:
         with database.write() as db:
@@ -316,8 +330,14 @@ def simulate(
     heirs: Heirs = NO_HEIRS,
     journal: Callable[[Database, str, str, Instant], SimulatedSqlJournal] = SimulatedSqlJournal,
 ) -> SimulatedRun:
-    """Runs a job that waits to its end, or for so many messages only, into the service's database. `up_s`: from when to when its
-    machines are there, each time with a notice of 2 s; always where it is not given. `at`: what the clock shows as it begins."""
+    """Run a waiting job in the simulator, to its end or for `messages` messages, and write to the service's
+    database.
+
+    Args:
+        up_s: The periods in which the machines exist, as (start, end) in seconds. Each ends with a notice of 2 s.
+            If it is None, the machines always exist.
+        at: The time of the clock at the start.
+    """
     with service.database.read() as db:
         row = jobs.get(db, job)
     rate = row.offer.rate(cpus=row.spec.resources.cpus, gpus=row.spec.resources.gpus)
@@ -365,7 +385,7 @@ def _journal_maker(
 
 
 def begin(service: FakeService, job: str) -> None:
-    """The job's driver says its first word."""
+    """Record the first heartbeat of the job's driver and set the job to running."""
     with service.database.write() as db:
         launch = launches.get(db, job)
         assert launch is not None
@@ -374,7 +394,7 @@ def begin(service: FakeService, job: str) -> None:
 
 
 def move(service: FakeService, job: str, state: Any, reason: Any = None) -> None:
-    """As the driver does it: a job that runs no more has no launch."""
+    """Move a job to `state` as the driver does: end its launch unless it is still running."""
     with service.database.write() as db:
         launch = launches.get(db, job)
         assert launch is not None

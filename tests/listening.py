@@ -1,4 +1,4 @@
-"""Servers of tests, which listen on the loopback for as long as a test needs them."""
+"""HTTP and TCP servers for tests, listening on the loopback interface."""
 
 import threading
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ S = TypeVar("S", bound=BaseServer)
 
 @contextmanager
 def listening(server: S) -> Iterator[S]:
-    """Closed at the end, with no thread of it left."""
+    """Serve in a thread. At exit, stop the server and join the thread."""
     with server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()

@@ -1,5 +1,7 @@
-"""Requests of tests are answered on one event loop, as a server's are. Starlette's client else makes one for each, and threads for it:
-that takes longer than most answers."""
+"""A test client whose requests all run on one event loop, as on a real server.
+
+Starlette's client creates a loop and threads for each request, which takes longer than most answers.
+"""
 
 import atexit
 import os
@@ -11,7 +13,9 @@ from starlette.testclient import TestClient
 
 
 class OneLoopClient(TestClient):
-    """Its app is not told that it starts and ends, unless it is entered, as with any other."""
+    """A TestClient on the shared event loop. As with any TestClient, the app's lifespan runs only if the client
+    is used as a context manager.
+    """
 
     def __init__(self, *args: object, **more: object) -> None:
         super().__init__(*args, **more)  # type: ignore[arg-type]
@@ -19,10 +23,10 @@ class OneLoopClient(TestClient):
 
 
 class _Loop:
-    """In a thread that ends with the process."""
+    """An event loop in a thread that ends with the process."""
 
     def __init__(self) -> None:
-        # Kept, since it ends what it began when nobody holds it any more.
+        # Keep a reference: if the context manager were collected, it would stop the loop.
         self._begun: AbstractContextManager[BlockingPortal] = start_blocking_portal()
         self._process = os.getpid()
         self.portal = self._begun.__enter__()
@@ -35,5 +39,7 @@ class _Loop:
 
 @cache
 def _loop(process: int) -> _Loop:
-    """Threads of a process are not those of what is forked from it."""
+    """Return the loop of this process. A forked process does not inherit the threads of its parent, so it needs
+    its own loop.
+    """
     return _Loop()

@@ -1,4 +1,4 @@
-"""Seeds of the seeded tests: a fixed share in the gate; all of them, and as many fresh ones, with `--all`."""
+"""Seeds of the seeded tests: a fixed number in the gate; with `--all`, every seed and as many fresh ones."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ import pytest
 
 
 def parametrize(metafunc: pytest.Metafunc, *, gate: Iterable[int], every: Sequence[int]) -> None:
-    """Run each test that takes a `seed` with every seed of this run: those of `--seed` if it is given, else those of the tier."""
+    """Run each test that takes a `seed` with the seeds of `--seed` if given, otherwise with those of the tier."""
     if "seed" not in metafunc.fixturenames:
         return
     option = metafunc.config.option
@@ -18,14 +18,14 @@ def parametrize(metafunc: pytest.Metafunc, *, gate: Iterable[int], every: Sequen
 
 
 def first(gate: int, every: int) -> list[object]:
-    """Return the seeds below `every`, of which the gate runs those below `gate`."""
+    """Return the seeds below `every`. Those from `gate` on are marked `extended`."""
     extended = [pytest.param(seed, marks=pytest.mark.extended) for seed in range(gate, every)]
     return [*range(gate), *extended]
 
 
 @contextmanager
 def reproducible(test: str, seed: int) -> Iterator[None]:
-    """End the message of a failure with the command that runs `test`, a file or a node id, with this seed alone."""
+    """Add to a failure the command that runs `test`, a file or a node id, with this seed only."""
     try:
         yield
     except Exception as error:

@@ -9,7 +9,9 @@ from tuner.domain.space import Categorical, Float, Int, Parameter, Space
 
 
 def examples(count: int, **more: Any) -> settings:
-    """Return settings for `count` examples in the gate, and for as many times more in the full run as its profile has more."""
+    """Return settings for `count` examples in the gate. In the full run, `count` is scaled by the ratio of the
+    profiles' examples.
+    """
     return settings(max_examples=count * settings().max_examples // 100, **more)
 
 
@@ -38,7 +40,7 @@ categoricals = st.lists(
 
 @st.composite
 def spaces(draw: st.DrawFn) -> Space:
-    """Up to six parameters; some depend on a categorical before them."""
+    """Draw up to six parameters. Some depend on a categorical parameter before them."""
     parameters: dict[str, Parameter] = {}
     for name in draw(st.lists(names, min_size=1, max_size=6, unique=True)):
         parameter = draw(st.one_of(floats(), ints(), categoricals))

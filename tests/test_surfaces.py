@@ -1,4 +1,4 @@
-"""The interface that clients rely on: paths, queries, fields, commands and names must not disappear."""
+"""Paths, queries, fields, commands and names that clients rely on must not disappear."""
 
 import typer
 from typer.main import get_command

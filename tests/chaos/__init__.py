@@ -1,4 +1,5 @@
-"""Faults in real processes, drawn from a seed, and a checker that recomputes everything from outside. `python -m tests.chaos`.
+"""Chaos tests: inject faults drawn from a seed into real processes, then recompute all results from outside.
+Run with `python -m tests.chaos`.
 
 plan (seed) ──▶ strikes ──▶ deployment: services, Ray, PostgreSQL, S3, behind proxies
                                ▲

@@ -1,6 +1,6 @@
-"""`python -m tests.chaos --minutes 10`: real processes under the faults of a seed, and what came of it.
+"""Run real processes under the faults of a seed, and print what happened: `python -m tests.chaos --minutes 10`.
 
-Ends by itself; its status is 1 where anything was lost, doubled, overspent or otherwise broken.
+Exits by itself. The exit status is 1 if anything was lost, doubled, overspent or otherwise broken.
 """
 
 import argparse

@@ -1,7 +1,8 @@
-"""What must hold once the faults are over, recomputed from a history and what was found afterwards. Pure: says what is broken.
+"""Check the rules that must hold after the faults, from the history and the final state. Pure.
 
-The rules are P1 to P7: each acknowledged submission exists once; each acknowledged report once and unchanged; the ledger adds up and
-never exceeds its budget; no process without a live attempt; every job ends; what has ended stays as it is; the best is the best.
+P1: each acknowledged submission exists once. P2: each acknowledged report exists once, unchanged. P3: the
+ledger adds up and never exceeds its budget. P4: no process runs without a live attempt. P5: every job ends. P6:
+a job that has ended stays as it is. P7: the best trial shown is the best.
 """
 
 import math
@@ -23,7 +24,7 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`usd`: micro-dollars, as everywhere here."""
+    """A ledger entry. `usd` is in micro-dollars, as everywhere in this module."""
 
     id: str
     entry: str
@@ -42,7 +43,9 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A job as the database has it, and as REST shows it (`shown_*`). `running`: attempts that have no end."""
+    """A job as the database has it, and as REST shows it (`shown_*`). `running` counts the attempts without an
+    end.
+    """
 
     id: str
     state: str
@@ -62,7 +65,11 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """`keys`: which jobs were made for an idempotency key. `processes` that train or conduct, each in words."""
+    """The final state.
+
+    `keys` pairs each idempotency key with the job that it created. `processes` describes each process that
+    still trains or drives a job.
+    """
 
     jobs: Sequence[Found]
     keys: Sequence[tuple[str, str]] = ()
@@ -70,7 +77,7 @@ class After:
 
 
 def broken(history: Iterable[Line], after: After) -> list[Broken]:
-    """Empty where all rules hold."""
+    """Return the violations of all rules, or an empty list if all hold."""
     lines = list(history)
     found = [*_submissions(lines, after), *_states(lines, after), *_processes(after)]
     acknowledged = _acknowledged(lines)
@@ -80,12 +87,12 @@ def broken(history: Iterable[Line], after: After) -> list[Broken]:
 
 
 def over(jobs: Iterable[Found]) -> int:
-    """Micro-dollars spent and held beyond budgets."""
+    """Return the micro-dollars posted and held beyond the budgets."""
     return sum(max(0, job.posted_usd + job.held_usd - job.limit_usd) for job in jobs)
 
 
 def _submissions(lines: Sequence[Line], after: After) -> Iterator[Broken]:
-    """P1: a key has one job, the one that was answered; no job is there that nobody asked for."""
+    """P1: each key has exactly one job, the one in the answer, and no job exists that was not submitted."""
     answered: dict[str, str] = {}
     exist, made = Counter(job.id for job in after.jobs), dict(after.keys)
     for key, job in [(line.told["key"], line.told["job"]) for line in lines if line.what == "submitted"]:
@@ -114,7 +121,9 @@ def _acknowledged(lines: Iterable[Line]) -> dict[str, list[tuple[str, int, float
 
 
 def _reports(acknowledged: Sequence[tuple[str, int, float | None]], job: Found) -> Iterator[Broken]:
-    """P2: what was told is kept once as it was told; each trial has every step once; REST shows the same."""
+    """P2: each acknowledged report is stored once and unchanged, each step of a trial exists once, and REST
+    shows the same.
+    """
     kept = {(report.trial, report.step): report.value for report in job.reports}
     for place, count in Counter((report.trial, report.step) for report in job.reports).items():
         if count > 1:
@@ -141,8 +150,9 @@ def _curves(kept: dict[tuple[str, int], float | None], job: Found) -> Iterator[B
 
 
 def _ledger(job: Found) -> Iterator[Broken]:
-    """P3: no entry twice, no hold gives out more than it holds, at no entry more is posted and held than the budget; the account
-    is the sum of its entries, and what is shown."""
+    """P3: no entry is doubled, no hold gives out more than it holds, no entry takes posted plus held above the
+    budget, and the account equals the sum of its entries and what REST shows.
+    """
     if doubled := [name for name, count in Counter(one.id for one in job.entries).items() if count > 1]:
         yield Broken("P3 doubled", job.id, f"entry {doubled[0]} is there twice")
     holds: dict[tuple[str, int, int], int] = defaultdict(int)
@@ -159,7 +169,7 @@ def _ledger(job: Found) -> Iterator[Broken]:
 
 
 def _account(job: Found, posted: int, held: dict[tuple[str, int, int], int]) -> Iterator[Broken]:
-    """What its entries come to, and what its account says."""
+    """P3: compare the sums of the entries with the account."""
     if (posted, sum(held.values())) != (job.posted_usd, job.held_usd):
         sums = f"{posted} posted and {sum(held.values())} held"
         yield Broken(
@@ -176,7 +186,7 @@ def _account(job: Found, posted: int, held: dict[tuple[str, int, int], int]) -> 
 
 
 def _processes(after: After) -> Iterator[Broken]:
-    """P4, once all jobs are over."""
+    """P4: no attempt of an ended job is running, and no process is left when all jobs have ended."""
     for job in after.jobs:
         if job.state in FINAL and job.running:
             yield Broken("P4 attempt", job.id, f"it is over, and {job.running} of its attempts are not")
@@ -186,7 +196,7 @@ def _processes(after: After) -> Iterator[Broken]:
 
 
 def _states(lines: Sequence[Line], after: After) -> Iterator[Broken]:
-    """P5 and P6."""
+    """P5 and P6: every job ends, and an ended job does not change its state."""
     ended: dict[str, str] = {}
     for line in lines:
         if line.what != "state":
@@ -205,7 +215,7 @@ def _states(lines: Sequence[Line], after: After) -> Iterator[Broken]:
 
 
 def _best(job: Found) -> Iterator[Broken]:
-    """P7."""
+    """P7: the best that REST shows is the best finite report."""
     sign = 1 if job.is_max else -1
     values = {(one.trial, one.step): one.value for one in job.reports if one.value is not None}
     finite = {place: value for place, value in values.items() if math.isfinite(value)}

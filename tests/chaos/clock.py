@@ -1,4 +1,6 @@
-"""The wall clock of our own processes, moved: a library before libc's that adds what a file says. Durations stay as they are."""
+"""Move the wall clock of our own processes. A preloaded library adds the offset in a file to libc's time;
+monotonic clocks are unchanged.
+"""
 
 import mmap
 import shutil
@@ -62,7 +64,7 @@ time_t time(time_t *into) {
 
 
 class Clock:
-    """`environment` is for the processes whose clock it is to be; empty where this machine has no C compiler."""
+    """`environment` makes a process use the moved clock. It is empty if this machine has no C compiler."""
 
     def __init__(self, folder: Path) -> None:
         self.environment: dict[str, str] = {}
@@ -78,7 +80,7 @@ class Clock:
         self.environment = {"LD_PRELOAD": str(library), "CHAOS_CLOCK": str(offset)}
 
     def jump(self, seconds: int) -> bool:
-        """To so many seconds from the right time. False where the clock cannot be moved."""
+        """Set the clock to `seconds` from the true time. Return False if the clock cannot be moved."""
         if not self.environment:
             return False
         self._shared[:] = struct.pack("q", seconds)

@@ -1,4 +1,6 @@
-"""Those who use a deployment while it suffers: they submit jobs until they are acknowledged, and follow each to its end."""
+"""Users of a deployment under faults: they submit jobs until each is acknowledged, and follow each job to its
+end.
+"""
 
 import threading
 from random import Random
@@ -15,7 +17,9 @@ REFUSED_MAX = 60
 
 
 class Customers:
-    """`at_once` jobs at a time, each with a budget between `usd`, until `enough()`; followers go on until the jobs are over."""
+    """Submit jobs, `at_once` at a time, each with a budget in the range `usd`, until `enough()` is called.
+    Followers continue until the jobs end.
+    """
 
     def __init__(
         self, deployment: Deployment, history: History, *, seed: int, at_once: int, usd: tuple[float, float]
@@ -29,7 +33,7 @@ class Customers:
         self._submitting.start()
 
     def enough(self) -> None:
-        """What is being submitted is submitted still."""
+        """Stop submitting new jobs. A submission in progress is completed."""
         self._enough.set()
         self._submitting.join(120)
 
@@ -73,7 +77,9 @@ class Customers:
         )
 
     def _submit(self, key: str, wanted: dict[str, Any], number: int) -> str | None:
-        """None where it was refused for as long as a customer tries: a machine that is away may be wanted."""
+        """Submit until acknowledged. Return None if the service refused it REFUSED_MAX times, for example
+        because the machine it needs is away.
+        """
         refused = 0
         while not self._given_up.is_set() and refused < REFUSED_MAX:
             try:
@@ -109,7 +115,9 @@ class Customers:
         self._places.release()
 
     def _report(self, found: str, told: dict[str, Any], before: dict[tuple[str, int], float | None]) -> None:
-        """Each as it was first told, and again where it is told otherwise: a stream goes on a little before where it broke."""
+        """Record a report when it first arrives, and again if its value differs: a reconnected stream repeats a
+        few reports.
+        """
         place, value = (told["trial"], told["step"]), told["metric"]
         if place not in before or before[place] != value:
             before[place] = value

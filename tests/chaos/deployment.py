@@ -1,4 +1,6 @@
-"""Everything that runs: services, Ray with its nodes, the database and the storage; who of them is there, and the mending of all."""
+"""The processes under test: services, Ray and its nodes, the database and the storage. Starts, lists, heals and
+stops them.
+"""
 
 import contextlib
 import http.client
@@ -28,8 +30,11 @@ PRICES = "local=0.10,local/spot=0.04"
 
 
 class Deployment:
-    """`with_postgres`: PostgreSQL and S3 behind proxies, and nodes of their own beside Ray's head; without, SQLite, a folder, and a
-    service with its own Ray."""
+    """A deployment.
+
+    With `with_postgres`: PostgreSQL and S3 behind proxies, and separate nodes in addition to Ray's head.
+    Without it: SQLite, a folder, and a service with its own Ray.
+    """
 
     def __init__(
         self, folder: Path, history: History, *, with_postgres: bool, services: int, seed: int
@@ -47,7 +52,8 @@ class Deployment:
         self.urls = [f"http://127.0.0.1:{port}" for port in free_ports(services)]
         self._leaving: list[subprocess.Popen[bytes]] = []
         self._with_postgres, self._rng = with_postgres, Random(seed)
-        # User code has nothing of ours in its environment but where it was found: so that is a mark of all who belong to this run.
+        # The environment of user code contains nothing of ours except its import path. That path therefore
+        # marks all processes of this run.
         self._code = folder / "code"
         shutil.copytree(USER_CODE, self._code, ignore=shutil.ignore_patterns("__pycache__"))
 
@@ -106,7 +112,7 @@ class Deployment:
         return kept is not None and all(node.state == "alive" for node in kept.nodes)
 
     def heal(self) -> None:
-        """No fault lasts beyond this."""
+        """End all faults."""
         for part in (self.database, self.storage):
             if part is not None:
                 part.proxy.heal()
@@ -121,7 +127,7 @@ class Deployment:
             one.wait(60)
 
     def stop(self) -> None:
-        """Ends all that was started, in whatever state it is."""
+        """Stop all processes that were started, in any state."""
         self.heal()
         for kept in [*self.services, *([self.cluster] if self.cluster else [])]:
             kept.stop()
@@ -134,7 +140,9 @@ class Deployment:
         self.disk.remove()
 
     def calm(self, but: Kept | None = None) -> int | None:
-        """The number of faults by now, where none lasts and no other part is down; None otherwise."""
+        """Return the number of faults so far if no fault is active and every part except `but` is ready;
+        otherwise return None.
+        """
         parts = [*self.services, *([self.cluster] if self.cluster else [])]
         parts += [self.database.kept] if self.database else []
         is_calm = not self.troubles and all(part.ready.is_set() for part in parts if part is not but)
@@ -143,12 +151,12 @@ class Deployment:
     # Who is there
 
     def ours(self) -> list[psutil.Process]:
-        """All that runs, but for PostgreSQL and S3."""
+        """Return all processes of this run except PostgreSQL and S3."""
         mark = os.fsencode(self._code)
         return [one for pid in psutil.pids() if pid != os.getpid() and (one := _of(pid, mark))]
 
     def victims(self, kind: str) -> list[psutil.Process]:
-        """In an order that does not depend on when they were started."""
+        """Return the processes of a kind, in an order that does not depend on when they started."""
         match kind:
             case "service":
                 return [one for kept in self.services if (one := kept.running())]
@@ -160,13 +168,13 @@ class Deployment:
         return sorted(found, key=lambda process: (line(process), process.pid))
 
     def with_it(self, kind: str, victim: psutil.Process) -> list[psutil.Process]:
-        """All that goes with a victim: a server's connections, a head's processes."""
+        """Return the victim and the processes that die with it: a server's connections, or a head's processes."""
         if kind in ("database", "head"):
             return [victim, *children(victim, recursive=True)]
         return [victim]
 
     def _workers(self) -> list[psutil.Process]:
-        """Actors: those who have a fork server."""
+        """Return the actors, which are the parents of fork servers."""
         parents = [one.parent() for one in self.ours() if _is("fork server", one)]
         return [one for one in parents if one is not None and one.pid > 1 and not _is("fork server", one)]
 
@@ -190,7 +198,7 @@ class Deployment:
         return [one for one in self.ours() if _is("driver", one) or "tuner.cli.main" in line(one)]
 
     def left(self) -> list[str]:
-        """Processes that train or conduct."""
+        """Describe the processes that still train or drive a job."""
         found = [one for one in self.ours() if _is("driver", one) or _is("fork server", one)]
         return [f"{one.pid}: {line(one)[:200]}" for one in found]
 
@@ -210,7 +218,7 @@ def _is(kind: str, process: psutil.Process) -> bool:
 
 
 def _of(pid: int, mark: bytes) -> psutil.Process | None:
-    """A living process with these bytes in its environment."""
+    """Return the process if it is alive and its environment contains `mark`."""
     with suppress(psutil.Error, OSError):
         if mark in Path(f"/proc/{pid}/environ").read_bytes():
             found = psutil.Process(pid)

@@ -1,4 +1,6 @@
-"""A small disk that can be full: a file system of its own where this process may mount one, else a limit on its writers' files."""
+"""A small disk that can be filled: a mounted file system if this process may mount one, otherwise a file size
+limit on the writers.
+"""
 
 import os
 import resource
@@ -13,7 +15,10 @@ SIZE_MB = 512
 
 
 class Disk:
-    """`writers`: the processes whose files cannot grow while the disk is full, where it is not mounted."""
+    """A disk of `size_mb`.
+
+    If it cannot be mounted, the files of the processes that `writers` returns cannot grow while it is full.
+    """
 
     def __init__(
         self, folder: Path, writers: Callable[[], Iterable[psutil.Process]], *, size_mb: int = SIZE_MB
@@ -31,7 +36,7 @@ class Disk:
         if self.is_mounted:
             with self._ballast.open("wb", buffering=0) as file, suppress(OSError):
                 while True:
-                    # In small pieces, so that the last ones take what is left.
+                    # Write small pieces, so that the last ones fill the remaining space.
                     file.write(bytes(1 << 16))
             return
         for process in self._writers():
@@ -43,7 +48,7 @@ class Disk:
     def free(self) -> None:
         self._ballast.unlink(missing_ok=True)
         for process in self._writers() if self._limited else ():
-            # Those that have come meanwhile have inherited it.
+            # Processes started in the meantime have inherited the limit.
             with suppress(psutil.Error, OSError):
                 process.rlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         self._limited.clear()

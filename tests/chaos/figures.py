@@ -1,4 +1,4 @@
-"""What a run came to, out of its history: faults, and how long it took until all was well again. Pure."""
+"""Compute figures of a run from its history: the number of faults, and the time to recover from them. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -6,23 +6,25 @@ from statistics import median
 
 from tests.chaos.history import Line
 
-# The client tries again for so long.
+# The client retries for this long.
 CLIENT_TRIES_S = 3.0
-# What a customer is told within this after a loss was reported before it.
+# A report that arrives within this time after a loss was already under way before it.
 UNDER_WAY_S = 2.0
-# After these, trials train again once a report has come of an attempt that began afterwards.
+# After these faults, trials train again once a report arrives from an attempt that began afterwards.
 LOSSES = ("kill head", "kill gcs", "kill driver")
 
 
 def faults(lines: Iterable[Line]) -> Counter[str]:
-    """By name, those that found a victim."""
+    """Count the faults that found a victim, by name."""
     return Counter(line.told["fault"] for line in lines if line.what == "strike" and line.told["victim"])
 
 
 def recoveries(lines: Sequence[Line], attempts: dict[tuple[str, str, int], int]) -> list[float]:
-    """Seconds from each loss of a head or driver to the first report that came of an attempt which nobody had heard of before. `attempts`
-    tells which attempt reported a step of a trial of a job. A loss that is followed by another one before that is counted from
-    the last: the first had no chance to be mended. One of a job that trains no more is left out."""
+    """Return the seconds from each loss of a head or driver to the first report of an attempt not seen before.
+
+    `attempts` maps (job, trial, step) to the attempt that reported the step. If another loss follows before
+    recovery, the time is counted from the last loss. Losses of jobs that no longer train are not counted.
+    """
     found: list[float] = []
     heard: set[tuple[str, str, int]] = set()
     lost: dict[str, float] = {}
@@ -46,7 +48,9 @@ def recoveries(lines: Sequence[Line], attempts: dict[tuple[str, str, int], int])
 
 
 def percentile(seconds: Sequence[float], share: float) -> float | None:
-    """The smallest that at least this share does not exceed; None of none."""
+    """Return the smallest value that at least `share` of the values do not exceed, or None if there are no
+    values.
+    """
     ordered = sorted(seconds)
     return ordered[max(0, -int(-share * len(ordered) // 1) - 1)] if ordered else None
 
@@ -61,8 +65,11 @@ def told(seconds: Sequence[float]) -> str:
 
 
 def unmended(lines: Sequence[Line]) -> int:
-    """Requests which the client's own tries did not mend, from each kill -9 of PostgreSQL to a while after it answers, where nothing else
-    was down or harmed meanwhile."""
+    """Count requests that failed despite the client's retries.
+
+    A request counts if it failed between a kill -9 of PostgreSQL and CLIENT_TRIES_S after PostgreSQL answers
+    again, and nothing else was down or harmed in that time.
+    """
     away = [
         (line.at - line.told["seconds"], line.at + CLIENT_TRIES_S)
         for line in lines
@@ -77,6 +84,8 @@ def _is_of_a_kill(line: Line) -> bool:
 
 
 def back(lines: Iterable[Line], part: str) -> list[float]:
-    """Seconds from each kill -9 of this part to its being ready, where nothing else was down or harmed meanwhile."""
+    """Return the seconds from each kill -9 of `part` until it is ready, if nothing else was down or harmed in
+    that time.
+    """
     found = [line for line in lines if line.what == "ready" and line.told["part"] == part]
     return [line.told["seconds"] for line in found if _is_of_a_kill(line)]

@@ -1,4 +1,4 @@
-"""What was done and what was acknowledged, one JSON line each, in the order in which it happened."""
+"""Record each action and acknowledgement as one JSON line, in the order in which they happen."""
 
 import json
 import threading
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 class Line(NamedTuple):
-    """`at`: seconds since the run began, by a clock that no fault moves."""
+    """`at` is in seconds since the run began, by a clock that no fault moves."""
 
     at: float
     what: str
@@ -16,7 +16,7 @@ class Line(NamedTuple):
 
 
 class History:
-    """Written by any thread, to the file at once."""
+    """A history that any thread may write to. Each line is written to the file at once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,4 +1,6 @@
-"""Processes that are started again whenever they end, as systemd or Docker would, and the two that are not ours: PostgreSQL and S3."""
+"""Processes that restart whenever they end, as under systemd or Docker, and the external ones: PostgreSQL and
+S3.
+"""
 
 import http.client
 import os
@@ -26,13 +28,15 @@ BUCKET = "chaos"
 
 
 class Calm(Protocol):
-    """Tells how many faults there were by now, where nothing but this part is down or harmed; None where something is."""
+    """Return the number of faults so far if nothing but this part is down or harmed; otherwise return None."""
 
     def __call__(self, but: "Kept") -> int | None: ...
 
 
 class Kept:
-    """One process and its keeper, a thread. What ends is started again at once; a start that fails is tried again."""
+    """A process and the thread that keeps it running. It restarts the process at once when it ends, and retries
+    a failed start.
+    """
 
     def __init__(
         self,
@@ -99,7 +103,7 @@ class Kept:
 
 
 class Postgres:
-    """A server that survives kill -9; `proxy` is before it, `url` goes through it and `direct` does not."""
+    """A PostgreSQL server that recovers from kill -9. `url` goes through `proxy`; `direct` does not."""
 
     def __init__(self, folder: Path, logs: Path, history: History, calm: Calm) -> None:
         bindir = postgres.programs()
@@ -146,12 +150,12 @@ class Postgres:
         return subprocess.run([str(self._bindir / "pg_isready"), *words], capture_output=True).returncode == 0
 
     def processes(self) -> list[psutil.Process]:
-        """The server first, then those that serve its connections."""
+        """Return the server first, then its connections' processes."""
         found = self.kept.running()
         return [] if found is None else [found, *children(found, recursive=True)]
 
     def stop(self) -> None:
-        # Its connections are not waited for.
+        # Do not wait for open connections.
         self.kept._over.set()
         self.kept._thread.join()
         if self.kept.process.poll() is None:
@@ -161,7 +165,9 @@ class Postgres:
 
 
 class Storage:
-    """S3 by moto's server, behind a proxy that answers errors, behind one that harms connections."""
+    """S3 served by moto. An HTTP proxy in front of it can answer with errors, and a TCP proxy in front of that
+    can harm connections.
+    """
 
     def __init__(self, position: Callable[[int], int]) -> None:
         self._stack = ExitStack()
@@ -180,7 +186,7 @@ class Storage:
         asked.close()
 
     def answer(self, status: int) -> None:
-        """To everything, until it is well again."""
+        """Answer every request with `status` until healed."""
         for method in ("GET", "PUT", "POST", "HEAD", "DELETE"):
             self.http.fault("answer", method, "", times=1_000_000, status=status)
 
@@ -194,7 +200,7 @@ class Storage:
 
 
 def until(said: str, holds: Callable[[], bool], timeout_s: float) -> float:
-    """Seconds until it holds. Raises TimeoutError."""
+    """Wait until the condition holds, and return the seconds it took. Raise TimeoutError after `timeout_s`."""
     began = time.monotonic()
     while not holds():
         if time.monotonic() - began > timeout_s:

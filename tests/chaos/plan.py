@@ -1,4 +1,4 @@
-"""Which faults happen when: drawn from a seed, so that a run can be repeated. Pure."""
+"""Draw the faults and their times from a seed, so that a run can be repeated. Pure."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,11 @@ from tests.chaos.proxy import HARMS
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`of`: the kind it is counted and chosen by. `longest_s`: how long it may last; 0: it is over at once."""
+    """A fault.
+
+    `of` is the kind under which it is counted and selected. `longest_s` is how long it may last; 0 means that
+    it is instantaneous.
+    """
 
     name: str
     of: str
@@ -17,7 +21,8 @@ class Fault:
     longest_s: float = 0.0
 
 
-# Those that a deployment gets over within seconds come often; those that end all that trains come seldom, so that something does.
+# Faults from which a deployment recovers within seconds are frequent. Faults that end all training are rare, so
+# that trials make progress.
 _KILLED = {
     "service": 4.0,
     "driver": 2.0,
@@ -43,18 +48,20 @@ FAULTS: tuple[Fault, ...] = (
     Fault("clock forward", "clock", 1, 5.0),
     Fault("clock back", "clock", 1, 5.0),
 )
-# Faults come for so long, and then none for as long as trials need to train a little.
+# Faults occur for STORM_S seconds, followed by REST_S seconds without faults, so that trials can train.
 STORM_S, REST_S = 40.0, 20.0
 KINDS = tuple(dict.fromkeys(fault.of for fault in FAULTS))
 
 
-# What a deployment with SQLite, a folder and one node does not have.
+# A deployment with SQLite, a folder and one node does not have these.
 _BEHIND_A_NETWORK = ("database", "storage", "node")
 
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """`draw` in [0, 1) chooses among the victims that are there at that time, and how hard it hits."""
+    """A fault at a time. `draw`, in [0, 1), selects the victim among those alive at that time, and the
+    severity.
+    """
 
     at_s: float
     fault: Fault
@@ -63,7 +70,9 @@ class Strike:
 
 
 def chosen(words: Collection[str]) -> tuple[Fault, ...]:
-    """Faults by their name or kind; all of them where nothing is said. Raises ValueError for a word that is neither."""
+    """Return the faults with these names or kinds, or all faults if `words` is empty. Raise ValueError for an
+    unknown word.
+    """
     known = {*KINDS, *(fault.name for fault in FAULTS)}
     if unknown := sorted(set(words) - known):
         raise ValueError(f"no fault is called {unknown[0]!r}; there are {', '.join(sorted(known))}")
@@ -75,7 +84,11 @@ def without_network(faults: Sequence[Fault]) -> tuple[Fault, ...]:
 
 
 def strikes(seed: int, seconds: float, faults: Sequence[Fault], *, every_s: float = 7.0) -> list[Strike]:
-    """In order. Faults of processes come every `every_s` on average, all others together half as often; in storms, with a rest after each."""
+    """Return the strikes in order of time.
+
+    Process faults come every `every_s` seconds on average, all others together half as often. Faults come in
+    storms, with a rest after each.
+    """
     rng, found = Random(seed), []
     processes = [fault for fault in faults if fault.of == "process"]
     others = [fault for fault in faults if fault.of != "process"]

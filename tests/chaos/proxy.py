@@ -1,8 +1,8 @@
-"""A TCP proxy that does harm to the connections that pass through it, when it is told to.
+"""A TCP proxy that can harm the connections that pass through it.
 
     client ──▶ Proxy ──▶ upstream        harm: cut · refuse · delay · half_open · cut_after · corrupt
 
-One asyncio loop in a thread of its own; `harm` and `heal` may be called from any thread.
+It runs one asyncio loop in a thread of its own. `harm` and `heal` may be called from any thread.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ NO_LINGER = struct.pack("ii", 1, 0)  # a reset instead of an orderly end
 
 @dataclass(eq=False)
 class _Link:
-    """Both ends of a connection."""
+    """The two ends of a connection."""
 
     ends: tuple[asyncio.StreamWriter, asyncio.StreamWriter]
     muted: bool = False
@@ -36,8 +36,12 @@ class _Link:
 
 
 class Proxy:
-    """`position` chooses the byte of a piece of so many that is corrupted: the first one of PostgreSQL's protocol is the kind of a
-    message, so that an error is seen; what it has no checksum for would be believed."""
+    """A proxy to `upstream_port`.
+
+    `position` returns the index of the byte to corrupt in a piece of the given length. For PostgreSQL it must
+    be the first byte, the type of a message, so that the error is noticed; the protocol has no checksums for
+    the rest.
+    """
 
     def __init__(self, upstream_port: int, *, position: Callable[[int], int] = lambda _: 0) -> None:
         self.upstream_port, self._position = upstream_port, position
@@ -64,9 +68,12 @@ class Proxy:
     # What it is told
 
     def harm(self, harm: Harm, *, delay_s: float = 1.0, after_bytes: int = 2000) -> None:
-        """`cut` happens once, to all connections; `half_open` to those that are open, whose bytes vanish until they are healed, and
-        to those that come meanwhile; `cut_after`: each connection is reset when so many more bytes have passed in all; `corrupt`:
-        one byte of the next piece is another."""
+        """Begin a harm.
+
+        `cut` resets all connections once. `half_open` drops the bytes of open connections, and of new ones,
+        until they are healed. `cut_after` resets each connection after `after_bytes` more bytes in total.
+        `corrupt` changes one byte of the next piece.
+        """
         self._call(self._begin(harm, delay_s, after_bytes))
 
     async def _begin(self, harm: Harm, delay_s: float, after_bytes: int) -> None:
@@ -77,7 +84,7 @@ class Proxy:
             link.muted = harm == "half_open"
 
     def heal(self) -> None:
-        """Nothing is harmed any more. What was half-open is reset: bytes are missing in it."""
+        """End all harm. Half-open connections are reset, because bytes are missing in them."""
         self._call(self._heal())
 
     async def _heal(self) -> None:
@@ -144,7 +151,7 @@ class Proxy:
             passing = piece[: max(self._bytes_left, 0)]
             self._bytes_left -= len(piece)
             if self._bytes_left <= 0:
-                # What passes still is sent before the reset.
+                # Send the bytes that still pass before the reset.
                 self._loop.call_later(0.01, self._reset, link)
             return passing
         return piece

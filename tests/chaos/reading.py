@@ -1,4 +1,6 @@
-"""A deployment as it is found afterwards: by its database, read only and past the proxies, by REST, and by its processes."""
+"""Read the state of a deployment after a run: from the database, read-only and past the proxies, from REST, and
+from its processes.
+"""
 
 import sqlite3
 from collections.abc import Callable
@@ -28,7 +30,7 @@ def states(read: Read) -> dict[str, str]:
 
 
 def attempts(read: Read) -> dict[tuple[str, str, int], int]:
-    """Which attempt reported a step of a trial of a job."""
+    """Return the attempt that reported each (job, trial, step)."""
     return {
         (job, trial, step): n for job, trial, step, n in read("SELECT job, trial, step, attempt FROM reports")
     }

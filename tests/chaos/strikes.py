@@ -1,4 +1,4 @@
-"""What each fault does to a deployment, and how its end undoes it."""
+"""Apply each fault to a deployment, and undo it."""
 
 import re
 import signal
@@ -15,7 +15,7 @@ NOTICE_S = 3
 
 
 class Done(NamedTuple):
-    """`victim` is empty where there was none. `end` undoes it."""
+    """The result of a strike. `victim` is empty if none was found. `end` undoes the fault."""
 
     victim: str
     end: Callable[[], object] = lambda: None
@@ -50,7 +50,7 @@ def _process(at: Deployment, what: Strike, verb: str, kind: str) -> Done:
     job = re.search(r"job_[0-9a-f]+", words) if kind == "driver" else None
     said = Done(f"{victim.pid}: {words[:100]}", of_job=job[0] if job else "")
     if verb == "restart":
-        # A fast shutdown of PostgreSQL, an orderly one of ours.
+        # PostgreSQL's fast shutdown (SIGINT), or an orderly shutdown of our processes (SIGTERM).
         send([victim], signal.SIGINT if kind == "database" else signal.SIGTERM)
         return said
     family = at.with_it(kind, victim)

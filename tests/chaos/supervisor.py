@@ -1,4 +1,4 @@
-"""One run: a deployment, its customers, the faults of a seed, and what came of it."""
+"""Run a deployment with its customers under the faults of a seed, and report the outcome."""
 
 import heapq
 import tempfile
@@ -19,13 +19,14 @@ from tests.chaos.strikes import strike
 
 BOUND_S = 240.0
 GONE_S = 40.0
-# A strike waits so long for a victim: drivers and workers come and go.
+# A strike without a victim is retried after AGAIN_S seconds, up to TRIES times, because drivers and workers
+# come and go.
 AGAIN_S, TRIES = 4.0, 4
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`at_once`: jobs at a time; each has a budget between `usd`."""
+    """The settings of a run. `at_once` jobs run at a time, each with a budget in the range `usd`."""
 
     seed: int
     seconds: float
@@ -39,7 +40,7 @@ class Run:
 
 @dataclass
 class Outcome:
-    """`said`: figures, in lines."""
+    """The outcome of a run. `said` holds its figures as lines of text."""
 
     broken: list[checker.Broken] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
@@ -48,7 +49,9 @@ class Outcome:
 
 
 def run(asked: Run, history: History, say: Callable[[str], None] = lambda _: None) -> Outcome:
-    """Raises what went wrong with the run itself; what is broken in the deployment is in the outcome."""
+    """Run the deployment under faults and return the outcome, which lists what is broken. Errors of the run
+    itself are raised.
+    """
     plan = strikes(asked.seed, asked.seconds, asked.faults, every_s=asked.every_s)
     with tempfile.TemporaryDirectory(prefix="chaos-") as name:
         Path(name).chmod(0o755)  # PostgreSQL runs as somebody else
@@ -78,7 +81,7 @@ def _strike_all(
     seconds: float,
     say: Callable[[str], None],
 ) -> None:
-    """Each at its time, or a little later where there is no victim yet; and its end at its own."""
+    """Begin each strike at its time, or a little later if it has no victim yet, and end it at its own time."""
     began, order = time.monotonic(), count()
     due: list[tuple[float, int, Callable[[], None]]] = []
 
@@ -118,7 +121,7 @@ def _strike_all(
 
 
 def _afterwards(deployment: Deployment, customers: Customers, history: History, asked: Run) -> Outcome:
-    """Faults stop; every job ends within its bound; then all is looked at."""
+    """End all faults, wait until every job has ended, and check the results."""
     deployment.heal()
     history.write("calm")
     until("all parts are there", lambda: deployment.calm() is not None and deployment._answers(0), BOUND_S)
@@ -173,7 +176,7 @@ def _tell(
 
 
 def _keep_logs(deployment: Deployment, folder: Path, history: Path) -> None:
-    """Beside the history, for whoever looks for a cause."""
+    """Copy the last 2 MB of each log next to the history, to help find the cause of a failure."""
     kept = history.with_suffix(".logs")
     kept.mkdir(exist_ok=True)
     of_ray = (folder / "home" / "ray_logs", deployment.head.temp_dir / "session_latest" / "logs")

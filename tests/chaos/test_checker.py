@@ -1,4 +1,4 @@
-"""A history and its end in which all is well, and each way to break one rule of it."""
+"""Test that a correct history passes, and that each violation of a rule is found."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A disk that is full and free again, and a clock that is moved for those whose clock it is."""
+"""Test the disk that can be filled, and the clock that can be moved for selected processes."""
 
 import os
 import subprocess
@@ -39,7 +39,7 @@ def writer() -> Iterator["subprocess.Popen[str]"]:
 def test_who_writes_on_a_full_disk_is_refused_until_it_is_free(
     writer: "subprocess.Popen[str]", tmp_path: Path, is_limit: bool
 ) -> None:
-    """`is_limit`: as on a machine where nobody may mount a file system."""
+    """`is_limit` simulates a machine on which the process may not mount a file system."""
     disk = Disk(tmp_path / "disk", lambda: [psutil.Process(writer.pid)], size_mb=2)
 
     def writes(name: str) -> str:

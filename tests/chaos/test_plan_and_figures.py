@@ -1,4 +1,4 @@
-"""A seed's faults are the same each time; recoveries are measured by what is heard."""
+"""Test that a seed always gives the same faults, and that recoveries are measured from reports."""
 
 import json
 from pathlib import Path

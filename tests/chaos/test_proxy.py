@@ -1,4 +1,4 @@
-"""What passes a proxy, and what does not, seen by a client of an echo server."""
+"""Test each harm of the proxy, from a client of an echo server."""
 
 import socket
 import threading
@@ -49,7 +49,7 @@ def connect(proxy: Proxy) -> socket.socket:
 
 
 def heard(client: socket.socket, sent: bytes) -> bytes:
-    """As many bytes as were sent, or what came before the connection ended."""
+    """Return as many bytes as were sent, or those received before the connection ended."""
     found = b""
     try:
         client.sendall(sent)
@@ -103,7 +103,7 @@ def test_what_is_delayed_comes_later(proxy: Proxy) -> None:
         proxy.harm("delay", delay_s=0.2)
         began = time.monotonic()
         assert heard(client, b"late") == b"late"
-        assert time.monotonic() - began >= 0.4  # on its way there, and back
+        assert time.monotonic() - began >= 0.4  # The delay applies in both directions.
 
 
 def test_a_half_open_connection_swallows_and_ends_when_it_is_healed(proxy: Proxy) -> None:

@@ -1,4 +1,6 @@
-"""A short run: one service with SQLite and its own Ray, a handful of faults of a fixed seed, and everything recomputed afterwards."""
+"""A short run: one service with SQLite and its own Ray, a few faults of a fixed seed, and all results
+recomputed afterwards.
+"""
 
 from pathlib import Path
 

@@ -75,9 +75,7 @@ def _forecast(found: show.Forecast | None) -> list[RenderableType]:
         return []
     if not found.items:
         return [Text(f"training longer: {found.reason}")]
-    lines: list[RenderableType] = [
-        Text("training longer, estimated from trials that did (80 % interval):")
-    ]
+    lines: list[RenderableType] = [Text("training longer, estimated from trials that did (80 % interval):")]
     for one in found.items:
         gain = f"gains {number(one.expected_gain)} ({number(one.low_gain)} to {number(one.high_gain)})"
         way = f"{one.trial} from step {one.from_step} to {one.to_step}"
