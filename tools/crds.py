@@ -1,11 +1,12 @@
-"""Holds manifests to definitions of custom resources, as Kubernetes does that takes them with strict validation.
+"""Validate manifests against definitions of custom resources, as strictly as Kubernetes does with strict
+validation.
 
-    kubectl get crd rayclusters.ray.io -o yaml > rayclusters.yaml    # or the file of a release of KubeRay
+    kubectl get crd rayclusters.ray.io -o yaml > rayclusters.yaml    # or the file of a KubeRay release
     kubectl kustomize deploy/kubernetes/overlays/trial | python -m tools.crds rayclusters.yaml
 
-Says what is wrong with each manifest, by its path, and ends with 1 if anything is; with 2 if no manifest is of a kind that is defined.
-Structural schemas: https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/. Rules in CEL
-(`x-kubernetes-validations`) are left to a cluster.
+Prints each error with its path. The exit status is 1 if there is an error, and 2 if no manifest is of a defined
+kind. Rules in CEL (`x-kubernetes-validations`) are not checked.
+Structural schemas: https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/.
 """
 
 import json
@@ -26,9 +27,11 @@ OF_A_RESOURCE = {"apiVersion": TEXT, "kind": TEXT, "metadata": {"type": "object"
 
 
 def strict(schema: Schema, *, resource: bool = False) -> Schema:
-    """A structural schema in words of JSON Schema: fields that it does not have are refused, not left out.
+    """Return a structural schema as a strict JSON Schema, which refuses unknown fields instead of dropping
+    them.
 
-    What stands in `anyOf` and the like speaks of values alone, and is left as it is."""
+    Schemas within `anyOf` and the like constrain only values, so they are left unchanged.
+    """
     made = {word: value for word, value in schema.items() if word != "x-kubernetes-validations"}
     made["properties"] = {name: strict(one) for name, one in schema.get("properties", {}).items()}
     if resource or schema.get("x-kubernetes-embedded-resource"):
@@ -47,7 +50,7 @@ def strict(schema: Schema, *, resource: bool = False) -> Schema:
 
 
 def each_once(_: Any, kind: str, found: Any, schema: Schema) -> Iterator[ValidationError]:
-    """A list that is a set, or a map by some fields of what is in it, has nothing twice."""
+    """Yield an error if a list that is a set, or a map by some fields of its items, has a duplicate."""
     if kind not in ("set", "map") or not isinstance(found, list):
         return
     names = schema.get("x-kubernetes-list-map-keys", [])
@@ -64,7 +67,7 @@ Strictly = extend(Draft4Validator, {"x-kubernetes-list-type": each_once})
 
 
 def faults(one: Manifest, definition: Manifest) -> list[str]:
-    """What a manifest has that its definition does not let it have, or lacks, each with its path."""
+    """Return the errors of a manifest against its definition, each with its path."""
     spec = definition["spec"]
     served = {
         f"{spec['group']}/{version['name']}": version for version in spec["versions"] if version["served"]
@@ -77,7 +80,7 @@ def faults(one: Manifest, definition: Manifest) -> list[str]:
 
 
 def defined(one: Manifest, definitions: list[Manifest]) -> Manifest | None:
-    """By group and kind."""
+    """Return the definition with the manifest's group and kind, or None."""
     group = one["apiVersion"].rpartition("/")[0]
     for definition in definitions:
         spec = definition["spec"]
@@ -100,7 +103,7 @@ def main(definitions: list[Manifest], manifests: list[Manifest]) -> int:
 
 
 def read(text: str) -> list[Manifest]:
-    """All of them; kubectl puts several that it gets into a list."""
+    """Return all manifests. kubectl puts several objects into a List, which is expanded."""
     found = [one for one in yaml.safe_load_all(text) if one]
     return [inner for one in found for inner in (one["items"] if one["kind"] == "List" else [one])]
 

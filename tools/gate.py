@@ -23,7 +23,7 @@ LOWER_PRIORITY = 10
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of pytest, with a number of workers that was measured to be fastest on two cores."""
+    """One pytest run. The number of workers was measured to be fastest on two cores."""
 
     name: str
     marks: str
@@ -52,7 +52,8 @@ class Run:
         )
 
 
-# Playwright keeps an event loop running in its process, in which tests that start one themselves would fail. System tests start none.
+# Playwright keeps an event loop running in its process. Tests that start their own loop would fail there;
+# system tests start none.
 RUNS = (
     Run("system and browser tests", "system or browser", 3, 0),
     Run("other tests", "not system and not browser", 3, LOWER_PRIORITY),

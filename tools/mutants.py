@@ -1,10 +1,10 @@
-"""Plants each mutant of `tools.planted` in a copy of the code, and runs the tests that should notice.
+"""Plant each mutant of `tools.planted` in a copy of the code, and run the tests that should notice it.
 
-    python -m tools.mutants              # all of them
-    python -m tools.mutants money-float  # these
+    python -m tools.mutants                # all of them
+    python -m tools.mutants money-float    # these
 
-Ends with 1 if one survives, cannot be planted any more, or makes its tests fail to run at all; with 2 where those tests fail
-without it. The working tree is never touched.
+The exit status is 1 if a mutant survives, cannot be planted, or prevents its tests from running, and 2 if its
+tests fail without it. The working tree is never changed.
 """
 
 import shutil
@@ -20,20 +20,26 @@ from typing import Literal
 from tools.planted import MUTANTS, Mutant
 
 ROOT = Path(__file__).parent.parent
-COPIES = 2  # each has tests run in it at the same time
+COPIES = 2  # copies of the code, each running tests at the same time
 LIMIT_S = 300
 Result = Literal["killed", "survived", "not there", "no test ran", "too slow"]
-# What pytest ends with: https://docs.pytest.org/en/stable/reference/exit-codes.html
+# Exit statuses of pytest: https://docs.pytest.org/en/stable/reference/exit-codes.html
 RESULTS: dict[int, Result] = {0: "survived", 1: "killed"}
 
 
 def planted(mutant: Mutant, text: str) -> str | None:
-    """The text of its file with the mutant in it; None where what it replaces is not there, or not once."""
+    """Return the text of the file with the mutant planted, or None if the text to replace does not occur
+    exactly once.
+    """
     return text.replace(mutant.old, mutant.new) if text.count(mutant.old) == 1 else None
 
 
 def copied(folder: Path) -> Path:
-    """All that tests need, with bytecode that is checked by what a file says: one that is changed twice in a second stays new."""
+    """Copy everything that tests need.
+
+    The bytecode is validated by the hash of its source, because a file that changes twice within a second would
+    otherwise seem unchanged.
+    """
     shutil.copy(ROOT / "pyproject.toml", folder)
     for name in ("tuner", "trainables", "tests", "tools"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -43,7 +49,7 @@ def copied(folder: Path) -> Path:
 
 
 def passes(folder: Path, tests: Sequence[str]) -> int | None:
-    """What pytest ends with; None where it takes too long."""
+    """Return pytest's exit status, or None if it takes longer than the limit."""
     words = ["-B", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", *tests]
     try:
         ran = subprocess.run(

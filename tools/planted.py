@@ -1,11 +1,11 @@
-"""Mistakes that would lose or double money, work or decisions, each with the tests that notice it."""
+"""Mutants that would lose or double money, work or decisions, each with the tests that must notice it."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """In `file` the text `old`, which is there once, becomes `new`; `why` is what would come of it."""
+    """A mutant. In `file`, the text `old`, which occurs once, becomes `new`. `why` describes the consequence."""
 
     name: str
     file: str

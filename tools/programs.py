@@ -16,14 +16,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# Asked by Debian's packages before they start a service. Status 101 forbids it: `man invoke-rc.d`.
+# Debian's packages run this before they start a service. Status 101 forbids the start; see `man invoke-rc.d`.
 POLICY = Path("/usr/sbin/policy-rc.d")
 FORBID_STARTS = "#!/bin/sh\nexit 101\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program as the tests name it."""
+    """An external program that tests need."""
 
     name: str  #: As in `@pytest.mark.needs("…")`.
     package: str  #: Debian's package that contains it.

@@ -1,4 +1,6 @@
-"""What clients ask for, in chapters that pass every commit between them. Each can be begun anew at any point, and is then gone on with."""
+"""Client scenarios ("chapters") that together pass every commit. Each can be restarted at any point and then
+continues.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -22,14 +24,14 @@ URL = "http://127.0.0.1:9/hook"
 
 
 def schema(life: Life) -> None:
-    """An empty database, and a small job in it."""
+    """Migrate an empty database and run a small job in it."""
     life.service.database.migrate()
     life.submit("first", usd=SMALL)
     life.finish()
 
 
 def older(life: Life) -> None:
-    """The schema is taken back by a step, and brought up to date again."""
+    """Downgrade the schema by one revision and migrate it again."""
     database = life.service.database
     before = older_revisions(newest_revision())[0]
     if database.revision() != before:
@@ -40,13 +42,13 @@ def older(life: Life) -> None:
 
 
 def turns(life: Life) -> None:
-    """A job whose trials are promoted."""
+    """Run a job whose trials are promoted."""
     life.submit("whole", usd=MORE)
     life.finish()
 
 
 def queue(life: Life) -> None:
-    """Jobs are paused, resumed, topped up and cancelled before they run; then the service stops."""
+    """Pause, resume, top up and cancel jobs before they run; then stop the service."""
     first = life.submit("first", usd=SMALL / 2)
     life.ask("pause", "POST", f"/v1/jobs/{first}/pause")
     life.ask("resume", "POST", f"/v1/jobs/{first}/resume")
@@ -58,7 +60,7 @@ def queue(life: Life) -> None:
 
 
 def cancelled(life: Life) -> None:
-    """A job is cancelled while it runs."""
+    """Cancel a job while it runs."""
     job = life.submit("runs", usd=0.004)
     if life.launch(job) and (run := life.drive(job, messages=12)) is not None:
         life.ask("stop", "POST", f"/v1/jobs/{job}/cancel")
@@ -69,7 +71,7 @@ def cancelled(life: Life) -> None:
 
 
 def hangs(life: Life) -> None:
-    """A driver is not heard of any more, and the next one goes on; then the first one wakes up."""
+    """A driver stops sending heartbeats and is replaced; then the first driver wakes up."""
     job = life.submit("hangs", usd=MORE)
     if life.launch(job):
         first = life.drive(job, messages=15)
@@ -89,7 +91,7 @@ def hangs(life: Life) -> None:
 
 
 def wakes_up(life: Life, run: SimulatedRun) -> None:
-    """It does not know that another one is at work."""
+    """Continue the replaced driver, which must be fenced."""
     try:
         life.go_on(run)
     except Fenced:
@@ -98,7 +100,7 @@ def wakes_up(life: Life, run: SimulatedRun) -> None:
 
 
 def dies(life: Life) -> None:
-    """Drivers die as they begin."""
+    """Let drivers die at their start until the job fails."""
     job = life.submit("dies")
     for _ in range(20):
         if not life.launch(job):
@@ -108,7 +110,7 @@ def dies(life: Life) -> None:
 
 
 def hours(life: Life) -> None:
-    """A job whose turn comes when its window has closed."""
+    """A job is due when its window has closed."""
     hour = datetime.fromtimestamp(life.service.now() // NS, UTC).hour
     life.submit("later", usd=SMALL, window={"start": f"{hour:02}:00", "end": f"{(hour + 1) % 24:02}:00"})
     life.pass_s(7200)
@@ -116,7 +118,7 @@ def hours(life: Life) -> None:
 
 
 def limits(life: Life) -> None:
-    """A budget above jobs is spent, told of, raised, and removed."""
+    """Exhaust a shared budget, deliver its alert, raise it, and remove it."""
     alerts = [{"at": 0.5, "url": URL}]
     life.ask("limit", "PUT", "/v1/budgets/all", usd=SMALL, alerts=alerts)
     bounded = life.submit("bounded", usd=2 * SMALL)
@@ -137,7 +139,7 @@ def limits(life: Life) -> None:
 
 
 def people(life: Life) -> None:
-    """Somebody gets a key in a project with a quota, another one in its stead, and loses all."""
+    """Give a user a key in a project with a quota, rotate it, and revoke everything."""
     life.ask("project", "POST", "/v1/projects", name="vision", done=409)
     life.ask("quota", "PUT", "/v1/quota", concurrent_jobs=5)
     life.ask("member", "PUT", "/v1/members/ada", role="submitter")
@@ -152,7 +154,7 @@ def people(life: Life) -> None:
 
 
 def uploaded(life: Life) -> None:
-    """A package, which is sent again where nobody said that it is there."""
+    """Upload a package, and upload it again if the first upload was not acknowledged."""
     service = life.service
     on = replace(service, settings=replace(service.settings, packages=True))
     if "package" not in life.acks:
@@ -163,7 +165,7 @@ def uploaded(life: Life) -> None:
 
 
 def mirrored(life: Life) -> None:
-    """A mirror follows, and the service stops."""
+    """A mirror follows the events, and the service stops."""
     job = life.submit("seen", usd=SMALL)
     life.finish()
     mirror = Mirror()
@@ -174,7 +176,7 @@ def mirrored(life: Life) -> None:
 
 
 def forgetful(life: Life) -> None:
-    """A trainable that does not pass the restore self-test."""
+    """The trainable fails the restore self-test."""
     life.service.cluster.found = NODES
     job = life.submit("forgets", usd=SPOT_USD, resources=SPOT)
     life.verdicts[job] = Verdict(False, "it forgets")
@@ -183,7 +185,7 @@ def forgetful(life: Life) -> None:
 
 
 def slow(life: Life) -> None:
-    """A trainable that does not pass the restore self-test this time."""
+    """The trainable does not complete the restore self-test, but may pass it the next time."""
     life.service.cluster.found = NODES
     job = life.submit("slow", usd=SPOT_USD, resources=SPOT)
     life.verdicts[job] = Verdict(False, "it was not through", lasting=False)
@@ -192,7 +194,7 @@ def slow(life: Life) -> None:
 
 
 def restored(life: Life) -> None:
-    """A backup is made while a job runs, and put back in place of what there is."""
+    """Make a backup while a job runs, and restore it over the current database."""
     kept = life.submit("kept", usd=SMALL)
     if life.launch(kept):
         life.drive(kept)
@@ -216,7 +218,7 @@ def restored(life: Life) -> None:
 
 
 class Mirror:
-    """Holds in which state each job was told last."""
+    """A mirror that keeps the last state reported for each job."""
 
     def __init__(self) -> None:
         self.told: dict[str, str] = {}
@@ -232,7 +234,7 @@ class Mirror:
         return
 
 
-# A commit is tried out in the first of them that passes it.
+# A commit is tested in the first chapter that passes it.
 CHAPTERS: Mapping[str, Callable[[Life], None]] = {
     one.__name__: one
     for one in (

@@ -1,6 +1,7 @@
-"""What one process does for a client: service, controller, keeper and driver in one, over a simulated cluster.
+"""Run everything in one process for a client: service, controller, keeper and driver, over a simulated cluster.
 
-It may end at any commit. The next one is told what was acknowledged, repeats what was not, and goes on.
+The process may end at any commit. The next process receives what was acknowledged, repeats the rest, and
+continues.
 """
 
 import math
@@ -45,7 +46,9 @@ SPOT = {"market": "spot_with_fallback"}
 
 @dataclass
 class Earlier:
-    """What those outside know of the processes before: their answers by step, and which drivers Ray was given."""
+    """What the outside world knows of earlier processes: the acknowledged answers by step, and the drivers
+    submitted to Ray.
+    """
 
     acks: dict[str, str] = field(default_factory=dict)
     submitted: list[str] = field(default_factory=list)
@@ -53,7 +56,7 @@ class Earlier:
 
 @dataclass
 class Clock(fakes.FakeClock):
-    """Goes on only as it is told to."""
+    """A clock that starts at the current time and moves only when told to."""
 
     at: int = 0
 
@@ -63,7 +66,9 @@ class Clock(fakes.FakeClock):
 
 @dataclass
 class Cluster(FakeCluster):
-    """Ray knows a driver by its submission: one that is given to it again is the same one. All died with the machine."""
+    """A cluster whose drivers all died with the machine. Submitting a known submission id again has no effect,
+    as in Ray.
+    """
 
     tell: Tell = print
 
@@ -73,7 +78,7 @@ class Cluster(FakeCluster):
 
 
 class Journal(fakes.SimulatedSqlJournal):
-    """The driver's beginning as in `tuner.engine.ray_driver.main`; tells of each report once it is committed."""
+    """A journal that begins as in `tuner.engine.ray_driver.main`, and reports each report after its commit."""
 
     def __init__(self, life: "Life", database: Database, job: str, project: str, at: Instant) -> None:
         post = life.post(job)
@@ -121,7 +126,7 @@ class Life:
         self.begin(settings)
 
     def begin(self, settings: Settings) -> None:
-        """The service starts, over whatever database is there."""
+        """Start the service on the existing database, in any state."""
         database = Database(settings.database_url, failpoint=settings.failpoint)
         if database.is_sqlite:  # nobody cuts the power
             event.listen(database.engine, "connect", lambda raw, _: raw.execute("PRAGMA synchronous = OFF"))
@@ -132,8 +137,10 @@ class Life:
     # The client
 
     def ask(self, step: str, method: str, path: str, *, done: int = 200, **body: Any) -> str:
-        """Repeats what was not acknowledged; `done` is what a repeat is answered with where that says that it was done before. The
-        answer's id, if it has one."""
+        """Send a request unless it was acknowledged, and return the id in the answer, or an empty string.
+
+        `done` is the status of a repeated request that was already carried out.
+        """
         if step not in self.acks:
             headers = {"Idempotency-Key": step} if path == "/v1/jobs" else {}
             answer = self.client.request(method, path, json=body or None, headers=headers)
@@ -161,7 +168,7 @@ class Life:
         self.keeper.one_pass()
 
     def finish(self) -> None:
-        """Time passes until every job has ended."""
+        """Let time pass until every job has ended."""
         for _ in range(100):
             with self.service.database.read() as db:
                 waiting = launches.live(db)
@@ -177,7 +184,7 @@ class Life:
         raise AssertionError({job: self.row(job).state for job in ids})
 
     def launch(self, job: str) -> bool:
-        """False where the job has ended."""
+        """Wait until the job's driver is submitted to Ray. Return False if the job has ended."""
         for _ in range(50):
             if self.row(job).state in FINAL:
                 return False
@@ -201,7 +208,7 @@ class Life:
         return Post(self.service.database, job, found.epoch)
 
     def drive(self, job: str, messages: float = math.inf) -> SimulatedRun | None:
-        """A driver that was launched works, for so many messages; None where it refused."""
+        """Run a launched driver for `messages` messages, or return None if it refused to run."""
         post = self.post(job)
         self._cluster.statuses[f"{job}-{post.epoch}"] = "running"
         post.beat()
@@ -222,7 +229,7 @@ class Life:
         return run
 
     def go_on(self, run: SimulatedRun, messages: float = math.inf) -> None:
-        """First the driver looks whether somebody wants something else of it."""
+        """Continue the run. The driver first checks for a control request."""
         wish = self.row(run.terms.job).wish
         if run.loop.end is None and wish in ("pause", "cancel"):
             run.loop.happened(Asked(run.clock.now(), wish))
@@ -248,7 +255,7 @@ class Life:
 
 @contextmanager
 def surroundings(tell: Tell) -> Iterator[None]:
-    """One clock for all, and somebody who takes webhooks."""
+    """Give all database clocks the same time, and accept all webhooks."""
 
     def taken(url: str, body: bytes, headers: dict[str, str], **_: Any) -> outgoing.Outcome:
         tell("webhook", headers["Tuner-Delivery"])

@@ -1,4 +1,6 @@
-"""What a database holds, recomputed by plain SQL from what clients and drivers were told, with nothing of ours."""
+"""Recompute the contents of a database with plain SQL from what clients and drivers were told, without any code
+of the service.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -13,7 +15,7 @@ FINAL = ("succeeded", "cancelled", "failed")
 
 @dataclass
 class Found:
-    """`wrong`: in words, nothing where all is right."""
+    """The result of the check. `wrong` describes each error and is empty if all is correct."""
 
     figures: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
@@ -84,8 +86,11 @@ def _reports(found: Found, told: dict[str, list[Any]], kept: list[Any]) -> None:
 
 
 def _money(found: Found, told: dict[str, list[Any]], entries: list[Any], accounts: dict[str, Any]) -> None:
-    """Oldest first: never more than the client allowed, and nothing of a hold twice. At the end no more than the limit, which is
-    lower for a restored job."""
+    """Check the entries, oldest first.
+
+    A job never spends more than the client allowed, and nothing of a hold is given out twice. At the end, a job
+    has spent at most its limit, which is lower for a restored job.
+    """
     allowed: dict[str, int] = defaultdict(int)
     for job, usd in told["budget"]:
         allowed[job] = max(allowed[job], usd)

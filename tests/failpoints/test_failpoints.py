@@ -1,4 +1,4 @@
-"""The places at which a process can be made to end: their names, how one is asked for, and that nothing happens elsewhere."""
+"""Test failpoints: their names, how one is requested, and that nothing else happens."""
 
 import ast
 import re
@@ -29,7 +29,9 @@ for number in range(3):
 
 
 def transactions() -> Iterator[tuple[str, str | None]]:
-    """Where each write transaction is begun, and its name; None where that is no plain text."""
+    """Yield the location and the name of each write transaction. The name is None if it is not a string
+    literal.
+    """
     for path in sorted((ROOT / "tuner").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             for item in node.items if isinstance(node, ast.With) else []:

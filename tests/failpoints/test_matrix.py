@@ -1,4 +1,6 @@
-"""A process may end before or after any commit: nothing is lost or doubled, and no budget is overspent."""
+"""Test that a process may end before or after any commit: nothing is lost or doubled, and no budget is
+overspent.
+"""
 
 import json
 import subprocess
@@ -11,7 +13,8 @@ import pytest
 from tuner.store.failpoints import FAILPOINTS, SIDES
 
 ROOT = Path(__file__).parents[2]
-#: Commits that run other SQL on PostgreSQL than on SQLite, one of each kind. The others differ in nothing but the dialect.
+#: Commits that run different SQL on PostgreSQL and SQLite, one of each kind. The others differ only in the
+#: dialect.
 DIFFERENT = (
     "schema.migrate",  # an advisory lock and lock timeouts
     "job.submit",  # an advisory lock per Idempotency-Key

@@ -1,4 +1,6 @@
-"""The ledger of a job recomputed from outside: from what REST tells, with integer micro-dollars and nothing of ours."""
+"""Recompute the ledger of a job from its REST answers alone, in integer micro-dollars and without any code of
+the service.
+"""
 
 from collections import defaultdict
 from typing import Any
@@ -11,7 +13,7 @@ def micro(usd: float) -> int:
 
 
 def check(client: Client, job: str) -> dict[str, int]:
-    """Asserts that the books are right; answers spend by kind in micro-dollars."""
+    """Assert that the books are correct, and return the spend by kind in micro-dollars."""
     shown, bill = client.job(job), client.bill(job)
     entries = [one.model_dump() for one in client.ledger(job).items]
     budget = shown.budget["usd"]
@@ -29,7 +31,9 @@ def check(client: Client, job: str) -> dict[str, int]:
 
 
 def _walk(entries: list[dict[str, Any]], limit: int) -> dict[str, int]:
-    """Oldest first: at no entry is more posted and held than the budget, and no hold gives out more than it holds."""
+    """Walk the entries, oldest first. Posted plus held never exceeds the budget, and no hold gives out more
+    than it holds.
+    """
     holds: dict[tuple[str, int, int], int] = {}
     by_kind: dict[str, int] = defaultdict(int)
     for one in entries:

@@ -1,4 +1,6 @@
-"""A cloud says that a machine goes: the watcher beside its node, started as deploy/ starts it, has the trial there saved and moved."""
+"""A cloud announces that a machine goes away. The watcher next to its node, started as in deploy/, has the
+trial saved and moved.
+"""
 
 import subprocess
 import sys
@@ -24,8 +26,10 @@ ACTION = "instance-action"
 def watched(
     served: OnSpot, node: str, command: list[str], cloud: str, server: MetadataServer[Any]
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """The command of deploy/ as it stands, but for what another cluster and an emulated cloud make necessary: which of the nodes on
-    this machine is meant, as each stands for a machine of its own."""
+    """Run the watcher command of deploy/, changed only for the test cluster and the emulated cloud.
+
+    The node is named explicitly, because each node of this machine represents a machine of its own.
+    """
     local = LocalHead(served.home)
     head = local.found()
     assert head is not None
@@ -47,7 +51,9 @@ def watched(
 
 
 def a_trial_is_moved_by_the_word_of_one_cloud_and_then_of_another(on_spot: OnSpot) -> None:
-    """Its cluster has three nodes, so that there is one to move to each time."""
+    """Check that notices of two clouds in turn each move the trial. The cluster has three nodes, so that there
+    is always one to move to.
+    """
     job = on_spot.submit(
         "steady:train",
         budget={"usd": 1, "trials": 1},
@@ -83,7 +89,9 @@ def a_trial_is_moved_by_the_word_of_one_cloud_and_then_of_another(on_spot: OnSpo
 
 
 def nothing_is_a_notice_but_one(on_spot: OnSpot, job: str, aws: MetadataServer[Aws]) -> None:
-    """Answers that are malformed first, and late then. The last is still awaited at the end."""
+    """Check that malformed and then late answers do not count as notices. The last request is still pending at
+    the end.
+    """
     aws.fail(ACTION, says(b'{"action": "terminate", "time": "soon"}'), times=2)
     until(lambda: aws.asked(ACTION) >= 3, seconds=300)
     aws.fail(ACTION, hangs)

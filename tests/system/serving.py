@@ -1,4 +1,6 @@
-"""A service as its users start it: `tuner serve` in a home of its own, with its real Ray, and a hand on every process."""
+"""A service started as users start it: `tuner serve` in its own home with a real Ray cluster, and control of
+all its processes.
+"""
 
 import contextlib
 import os
@@ -21,8 +23,11 @@ TIMEOUT_S = 300.0
 
 
 def until(said: str, condition: Callable[[], Any], *, timeout_s: float = TIMEOUT_S) -> Any:
-    """What the condition answers once that is true. The limit is for hangs; no verdict depends on it otherwise. Asks more and
-    more rarely, so that it does not keep what it waits for from its work."""
+    """Return the condition's result as soon as it is true.
+
+    The limit only catches hangs. The pause between checks grows from 0.05 to 0.4 s, so that polling does not
+    slow the processes down.
+    """
     deadline, pause_s = time.monotonic() + timeout_s, 0.05
     while time.monotonic() < deadline:
         found = condition()
@@ -34,7 +39,9 @@ def until(said: str, condition: Callable[[], Any], *, timeout_s: float = TIMEOUT
 
 
 class Served:
-    """`prices`: TUNER_NODE_PRICES. The local node has two CPUs, logically, and as many GPUs as are asked for."""
+    """A running service. `prices` sets TUNER_NODE_PRICES. The local node has two logical CPUs and `gpus`
+    logical GPUs.
+    """
 
     def __init__(self, home: Path, *, prices: str = "local=0.10", gpus: int = 0, **settings: str) -> None:
         self.home = home
@@ -83,7 +90,7 @@ class Served:
         self.start()
 
     def stop(self) -> None:
-        """Ends all that was started, in whatever state it is."""
+        """Stop the service and everything that it started, in any state."""
         if self.process.poll() is None:
             self.process.terminate()
             try:
@@ -95,7 +102,7 @@ class Served:
         assert self.tuner("stop").returncode == 0
 
     def tuner(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """The command line, with the settings of the service."""
+        """Run a `tuner` command with the settings of the service."""
         command = [sys.executable, "-m", "tuner.cli.main", *words]
         return subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
 
@@ -110,7 +117,7 @@ class Served:
         return [p for p in self._descendants() if "tuner.service.driver" in line(p) and job in line(p)]
 
     def workers(self) -> list[psutil.Process]:
-        """Actors: the processes that have a fork server."""
+        """Return the Ray actors, which are the parents of fork servers."""
         servers = [p for p in self._descendants() if "tuner.engine.worker.fork_server" in line(p)]
         return [
             parent
@@ -129,7 +136,7 @@ class Served:
             kill(process)
 
     def kill_worker(self, job: str) -> None:
-        """Of a job whose trainable reports which `fork_server` it comes from."""
+        """Kill the worker of a job. Its trainable must report the `fork_server` that it comes from."""
         kill(until("the job has a worker", lambda: self._worker(job)))
 
     def _worker(self, job: str) -> psutil.Process | None:
@@ -142,7 +149,7 @@ class Served:
         return None
 
     def kill_head(self) -> None:
-        """The whole cluster, as if the machine had lost its power."""
+        """Kill all processes of the cluster, as a power loss would."""
         root = psutil.Process(self.head_pids()[0])
         for process in [root, *root.children(recursive=True)]:
             kill(process)
@@ -159,14 +166,14 @@ class Served:
         until(f"{count} reports", lambda: self.has_reported(job, count))
 
     def has_reported(self, job: str, count: int) -> bool:
-        """Of a job that is under way."""
+        """Return whether an unfinished job has reported at least `count` steps."""
         shown = self.client.job(job)
         assert shown.state in ("queued", "running"), shown
         return shown.progress.steps >= count
 
 
 def job(trainable: str, **changes: Any) -> dict[str, Any]:
-    """A small job in the words of REST."""
+    """Return the request of a small job, with `changes` applied."""
     usual: dict[str, Any] = {
         "name": "test",
         "trainable": trainable,
@@ -185,7 +192,7 @@ def kill(process: psutil.Process) -> None:
 
 
 def children(process: psutil.Process, *, recursive: bool = False) -> list[psutil.Process]:
-    """None of a process that is gone."""
+    """Return the process's children, or an empty list if the process is gone."""
     try:
         return process.children(recursive=recursive)
     except psutil.Error:
@@ -193,7 +200,7 @@ def children(process: psutil.Process, *, recursive: bool = False) -> list[psutil
 
 
 def line(process: psutil.Process) -> str:
-    """Its command line; empty of a process that is gone."""
+    """Return the process's command line, or an empty string if the process is gone."""
     try:
         return " ".join(process.cmdline())
     except psutil.Error:

@@ -1,4 +1,6 @@
-"""`tuner cluster` as its users start it, its nodes taken away in every way, and what its jobs say of that."""
+"""A cluster started by `tuner cluster`, whose nodes can be preempted in several ways, and what its jobs record
+about that.
+"""
 
 import json
 import os
@@ -17,7 +19,9 @@ from tuner.schemas.answers import Attempt
 
 
 class SpotCluster:
-    """Its home is the service's, too. `replace_after`: as the option has it."""
+    """A cluster whose home is also the home of the service. `replace_after` is the value of the option of that
+    name.
+    """
 
     def __init__(self, home: Path, *, spot: int = 2, on_demand: int = 1, replace_after: str = "2s") -> None:
         self.home = home
@@ -80,12 +84,12 @@ class SpotCluster:
         until(f"{names} are alive", lambda: all(self._node(name).state == "alive" for name in names))
 
     def preempt(self, name: str, notice: str, stdout: int = subprocess.DEVNULL) -> "subprocess.Popen[bytes]":
-        """`tuner preempt`, which ends when the node is gone."""
+        """Start `tuner preempt`, which exits when the node is gone."""
         command = self._tuner("preempt", name, "--notice", notice)
         return subprocess.Popen(command, env=self.environment, stdout=stdout)
 
     def kill_raylet(self, name: str) -> None:
-        """kill -9 of the raylet alone: nobody is told, and its workers end as they find out."""
+        """Kill only the raylet, with SIGKILL. Nothing is notified; its workers end when they notice."""
         for process in marked(self._node(name).session):
             if line(process).partition(" ")[0].endswith("/raylet"):
                 process.kill()
@@ -93,7 +97,7 @@ class SpotCluster:
         raise AssertionError(f"{name} has no raylet")
 
     def stop(self) -> None:
-        """Ends the nodes and the head, and sees that they are."""
+        """Stop the nodes and the head, and wait until they have ended."""
         if self._process.poll() is None:
             self._process.terminate()
             try:
@@ -104,21 +108,25 @@ class SpotCluster:
 
 
 class OnSpot(Served):
-    """A service of a cluster's home, which its end leaves alone."""
+    """A service in the home of a cluster. The cluster keeps running when the service stops."""
 
     def __init__(self, cluster: SpotCluster, **settings: str) -> None:
         super().__init__(cluster.home, prices="", PYTHONPATH=cluster.environment["PYTHONPATH"], **settings)
         self.cluster = cluster
 
     def attempts(self, job: str) -> list[tuple[str, Attempt]]:
-        """Trial and attempt, oldest first."""
+        """Return each attempt with its trial, oldest first."""
         trials = self.client.trials(job)
         found = [(t.id, a) for t in trials for a in self.client.trial(job, t.id).attempt_list]
         return sorted(found, key=lambda one: one[1].began_at)
 
     def trains(self, job: str, *, since: float = 0.0, but: str = "") -> tuple[str, float] | None:
-        """The node of the newest report after `since` (Unix seconds) of an attempt that runs on another node than `but`; and when
-        that came."""
+        """Return the node and the time of the newest report of a running attempt, or None.
+
+        Args:
+            since: Ignore reports up to this time, in Unix seconds.
+            but: Ignore attempts on this node.
+        """
         from datetime import datetime
 
         assert self.client.job(job).ended_at is None, f"{job} is over"
@@ -144,7 +152,7 @@ class OnSpot(Served):
 
 
 def left_of(home: Path) -> list[psutil.Process]:
-    """Processes that a cluster of this home has left behind."""
+    """Return the processes that a cluster of this home has left behind."""
     from tuner.engine.ray_cluster import LocalHead
 
     return list(marked(f"{LocalHead(home).tag}-"))

@@ -1,4 +1,6 @@
-"""Ray's own autoscaler (v2), over its provider whose machines are processes: from no worker to a tuned model, and back to none."""
+"""Test Ray's autoscaler (v2) with its fake multi-node provider, whose machines are processes: from no workers
+to a tuned model, and back.
+"""
 
 import json
 import os
@@ -24,13 +26,13 @@ pytestmark = [pytest.mark.system, pytest.mark.extended, pytest.mark.timeout(900)
 
 HEAD_ID = "fffffffffffffffffffffffffffffffffffffffffffffffffff00000"
 IDLE_MINUTES = 0.1
-# Those not given to Ray would be fixed ones, over which two of a machine would fall.
+# Ports that are not set would be fixed ones, which collide when two nodes share a machine.
 PORTS = (
     *("ray-client-server-port", "node-manager-port", "object-manager-port"),
     *("dashboard-agent-grpc-port", "dashboard-agent-listen-port", "runtime-env-agent-port"),
     "metrics-export-port",
 )
-# Of which Ray wants lists, though its machines here need none.
+# Ray requires lists of commands, although these machines need none.
 COMMANDS = (
     *("initialization_commands", "setup_commands", "head_setup_commands", "worker_setup_commands"),
     *(
@@ -49,7 +51,7 @@ def worker(market: str, kind: str, usd: str) -> dict[str, Any]:
 
 
 class Growing:
-    """A head without CPUs, on ports and in a folder of its own, with Ray's monitor that starts workers as they are asked for."""
+    """A head without CPUs, with its own ports and folder. Ray's monitor starts workers on demand."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="scale-", dir="/tmp"))
@@ -57,7 +59,7 @@ class Growing:
         self.config = self.folder / "cluster.yaml"
         self._begin()
         if until("the head answers, or is over", lambda: self._over() or self._look()) is True:
-            self._begin()  # somebody may have taken one of the ports that were free
+            self._begin()  # Another process may have taken one of the free ports.
             until("the head answers", self._look)
 
     def _begin(self) -> None:
@@ -69,7 +71,7 @@ class Growing:
             *("--node-ip-address=127.0.0.1", f"--port={port}", f"--dashboard-port={dashboard}"),
             *("--dashboard-host=127.0.0.1", "--include-dashboard=true", "--disable-usage-stats"),
             *(f"--temp-dir={self.folder}", f"--autoscaling-config={self.config}"),
-            *("--min-worker-port=0", "--max-worker-port=0"),  # whatever port the system gives them
+            *("--min-worker-port=0", "--max-worker-port=0"),  # any port that the system assigns
             *(f"--{name}={number}" for name, number in zip(PORTS, others, strict=True)),
         ]
         environment = {
@@ -94,7 +96,7 @@ class Growing:
             "idle_timeout_minutes": IDLE_MINUTES,
             "upscaling_speed": 1.0,
             "provider": {
-                # As Ray's package has no defaults for it by its own name.
+                # Ray's package has no defaults for this provider under its own name.
                 "type": "external",
                 "module": "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider",
                 "use_node_id_as_ip": True,
@@ -120,7 +122,7 @@ class Growing:
         return self._process.poll() is not None
 
     def _look(self) -> list[Node] | None:
-        """All nodes; None where nobody answers."""
+        """Return all nodes, or None if the head does not answer."""
         assert not self._over(), (self.folder / "head.log").read_text()[-2000:]
         with closing(Dashboard(self.url, self.token)) as dashboard, suppress(RayUnavailable):
             return nodes(dashboard)
@@ -131,7 +133,9 @@ class Growing:
         return [node for node in found if node.alive] if alive else found
 
     def stop(self) -> None:
-        """Ends what it started, by pid: workers are children of the monitor, and know the folder."""
+        """Kill everything that was started, by pid: workers are children of the monitor, and their command
+        lines name the folder.
+        """
         own = [p for p in psutil.process_iter() if _is_of(p, str(self.folder))]
         if self._process.poll() is None:
             own += psutil.Process(self._process.pid).children(recursive=True)
@@ -160,7 +164,7 @@ def growing() -> Iterator[Growing]:
 def test_machines_come_for_trials_and_go_and_what_they_cost_idle_is_told_apart(
     growing: Growing, tmp_path: Path
 ) -> None:
-    # No machine of another kind is asked for, however long the first takes to come.
+    # No machine of another type is requested, however long the first takes to start.
     told = {
         "TUNER_NODE_TYPES": str(growing.config),
         "TUNER_SPOT_WAIT": "600",

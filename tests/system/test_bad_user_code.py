@@ -1,4 +1,4 @@
-"""User code at its worst costs its own trial, with the money accounted for."""
+"""Test that misbehaving user code costs only its own trial, and that its cost is accounted for."""
 
 from pathlib import Path
 
@@ -13,7 +13,9 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
 @pytest.fixture(scope="module", autouse=True)
 def hanging(served: Served) -> str:
-    """A job of which one trial hangs: half a minute is waited for it, so it is submitted before all others."""
+    """A job with one trial that hangs. It is submitted before all others, because detecting the hang takes half
+    a minute.
+    """
     asked = job(
         "steady:hangs_when_large",
         search_space={"x": {"type": "categorical", "choices": [0.1, 0.9, 0.2]}},

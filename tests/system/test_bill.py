@@ -1,4 +1,6 @@
-"""A bill against clocks that are not ours: since when Ray ran the worker, by its state API, and until when it was there."""
+"""Compare a bill with external clocks: the start of the worker according to Ray's state API, and the time when
+it was last seen.
+"""
 
 import threading
 import time
@@ -23,7 +25,7 @@ WORKERS = {
 
 
 class Watch(threading.Thread):
-    """When the last worker of this cluster was seen, in Unix seconds."""
+    """Record when the last worker of the cluster was last seen, in Unix seconds."""
 
     def __init__(self, served: Served) -> None:
         super().__init__(daemon=True)
@@ -32,7 +34,8 @@ class Watch(threading.Thread):
         self._seen_at = 0.0
 
     def run(self) -> None:
-        # Those that were found are looked at alone: to look among all processes takes the time that the worker should have.
+        # Once found, only these processes are checked. Scanning all processes would take CPU time away from the
+        # worker.
         servers: list[psutil.Process] = []
         while not self._over.wait(0.05 if servers else 0.5):
             if not any(_lives(server) for server in servers):
@@ -54,7 +57,7 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def began(served: Served) -> float:
-    """When Ray began to run the last worker that there was, in Unix seconds."""
+    """Return when Ray started the last worker, in Unix seconds."""
     local = LocalHead(served.home)
     head = local.found()
     assert head is not None
@@ -88,7 +91,9 @@ def test_a_bill_is_what_the_worker_s_time_costs(served: Served) -> None:
         assert attempt.machine.price_source == "TUNER_NODE_PRICES"
     advice = served.client.advice(job)
     assert advice.measured_usd == advice.spent_usd > 0
-    assert "cpu_underused" in [finding.kind for finding in advice.findings]  # its steps sleep
+    assert "cpu_underused" in [
+        finding.kind for finding in advice.findings
+    ]  # The steps sleep, so the CPU is underused.
     books.check(served.client, job)
     worked_s = watch.stop() - began(served)
     expected = worked_s * ended.price.trial_usd_per_hour / 3600

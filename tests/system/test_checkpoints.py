@@ -1,4 +1,4 @@
-"""Jobs whose workers are killed and whose checkpoints are damaged, with the checkpoints in S3 over HTTP."""
+"""Test jobs whose workers are killed and whose checkpoints are damaged, with the checkpoints in S3 over HTTP."""
 
 import json
 from collections.abc import Callable
@@ -21,7 +21,7 @@ OFTEN = {"interval": 0.01, "keep": 3}
 def test_a_worker_that_is_killed_costs_what_was_trained_since_its_newest_checkpoint(
     breakable: Served, tmp_path: Path
 ) -> None:
-    # Until it is killed a step takes longer than a save to the storage does on a busy machine.
+    # Until the kill, a step takes longer than a save to the storage takes on a busy machine.
     constants = {"step_s": 2.0, "hurry": str(tmp_path / "hurry")}
     job = breakable.submit(
         "steady:train", budget={"usd": 0.02, "trials": 1}, constants=constants, checkpoint=OFTEN
@@ -33,14 +33,17 @@ def test_a_worker_that_is_killed_costs_what_was_trained_since_its_newest_checkpo
     assert (ended.state, ended.stop_reason) == ("succeeded", "trials"), ended.detail
     first, second = _attempts(breakable, job)[:2]
     assert first.end == "lost"
-    # A save may be under way: the worker dies in the step after, and one more may be on its way to the storage.
+    # A save may be in progress when the worker dies, one step later, and one more may be on its way to the
+    # storage.
     assert second.from_step >= first.to_step - 2 > 0, (first, second)
     no_report_is_lost_or_doubled(breakable, job)
     books.check(breakable.client, job)
 
 
 def test_damaged_checkpoints_are_passed_over_for_the_newest_whole_one(breakable: Served) -> None:
-    """Each of the newest in another way, while the job is paused. Its trainable says so where a state is not that of its step."""
+    """The newest checkpoints are damaged, each in a different way, while the job is paused. The trainable fails
+    if a restored state does not match its step.
+    """
     job = breakable.submit(
         "steady:train",
         budget={"usd": 0.05, "trials": 1},

@@ -1,4 +1,4 @@
-"""Pause, resume, cancel and top-up of jobs that run."""
+"""Test pausing, resuming, cancelling and topping up running jobs."""
 
 import time
 from pathlib import Path
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
 
 def test_a_paused_job_goes_on_where_it_was(served: Served, tmp_path: Path) -> None:
-    """Its steps are long, so that there is one to pause in; those that are left are short."""
+    """Steps are long until the pause, so that one is in progress, and short after the resume."""
     constants = {"step_s": 1.5, "hurry": str(tmp_path / "hurry")}
     job = served.submit("steady:train", budget={"usd": 0.01, "trials": 3}, constants=constants).id
     served.reports_at_least(job, 2)
@@ -65,7 +65,9 @@ def test_a_queued_job_can_be_cancelled_and_the_next_one_runs(served: Served) -> 
 
 
 def test_a_top_up_continues_exactly_as_if_it_had_been_there_from_the_start(served: Served) -> None:
-    """Eight seconds of a trial and then 120 against 120 at once: the former is too little for all that is wanted, the latter enough."""
+    """$0.000112, too little for the job, is topped up to $0.001667, which is enough; the result equals that of
+    a job with $0.001667 from the start.
+    """
     much, little = 0.001667, 0.000112
     whole, parts = (_budgeted(served, usd) for usd in (much, little))
     paused = served.finished(parts)
@@ -88,7 +90,7 @@ def _budgeted(served: Served, usd: float) -> str:
 
 
 def _outcome(served: Served, job: str) -> dict[str, Any]:
-    """Trials, their rungs and values, and the best: everything but money and time."""
+    """Return the trials with their steps and values, and the best: everything except money and time."""
     ended = served.finished(job)
     assert (ended.state, ended.stop_reason) == ("paused", "trials"), ended.detail
     best = served.client.best(job)
@@ -105,7 +107,7 @@ def _in(served: Served, job: str, state: str) -> Job | None:
 
 
 def _busy_children(served: Served) -> list[psutil.Process]:
-    """User code that burns CPU: the children of the actors' fork servers."""
+    """Return the children of the fork servers that have used CPU time, which run user code."""
     servers = [p for worker in served.workers() for p in children(worker) if "fork_server" in line(p)]
     return [p for server in servers for p in children(server) if _cpu_s(p) > 0.5]
 

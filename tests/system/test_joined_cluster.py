@@ -1,4 +1,4 @@
-"""A service that joins a cluster which somebody else keeps, and leaves it alone."""
+"""Test a service that joins a cluster started by someone else, and does not stop it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +28,7 @@ def shown(served: Served, path: str) -> httpx2.Response:
 
 
 def drivers(served: Served, job: str) -> list[str]:
-    """How those of a job are, by Ray's dashboard."""
+    """Return the statuses of a job's drivers, from Ray's dashboard."""
     shown_jobs = shown(served, "/ray/api/jobs/").json()
     return [one["status"] for one in shown_jobs if one["metadata"].get("tuning_job") == job]
 

@@ -1,4 +1,6 @@
-"""kill -9 of every process, at any time: nothing acknowledged is lost, nothing doubled, not a micro-dollar overspent."""
+"""Kill every kind of process with SIGKILL at any time: nothing acknowledged is lost or doubled, and nothing is
+overspent.
+"""
 
 from pathlib import Path
 from random import Random
@@ -13,8 +15,9 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
 @pytest.mark.parametrize("count", [2, pytest.param(12, marks=pytest.mark.extended)])
 def test_tiny_budgets_with_a_kill_in_each_are_never_overspent(breakable: Served, count: int) -> None:
-    """How much its workers take to begin is the machine's affair: so each job is given a little more than that when its time has
-    come."""
+    """The startup cost of a worker depends on the machine. Each job therefore gets a budget slightly above what
+    it has spent and held, after a random number of steps.
+    """
     rng, budgets = Random(0), dict[str, float]()
     jobs = [
         breakable.submit("steady:train", name=f"tiny {n}", budget={"usd": 0.01}, constants={"step_s": 0.1}).id
@@ -44,7 +47,7 @@ def test_tiny_budgets_with_a_kill_in_each_are_never_overspent(breakable: Served,
 
 
 def tightened(served: Served, job: str) -> float:
-    """The job's new budget: what is spent and held, and a little more."""
+    """Reduce the job's budget to slightly more than it has spent and held, and return the new budget in USD."""
     spend = served.client.job(job).spend
     usd = round(spend.usd + spend.held_usd + 0.0003, 6)
     served.client.patch(job, budget={"usd": usd})
@@ -52,8 +55,10 @@ def tightened(served: Served, job: str) -> float:
 
 
 def test_a_job_survives_the_end_of_each_process(breakable: Served, tmp_path: Path) -> None:
-    """API, driver, worker, head, and all of it at once, one after another in one job. Its steps are long enough for it to last until
-    the machine is back, however slow that is, and short after that."""
+    """Kill the API, the driver, the worker, the head, and then all of them, one after another in one job.
+
+    Steps are long until the end, so that the job outlasts all restarts on a slow machine, and short after that.
+    """
     budget, constants = {"usd": 0.02, "trials": 10}, {"step_s": 2.0, "hurry": str(tmp_path / "hurry")}
     job = breakable.submit("steady:train", budget=budget, constants=constants).id
     seen = 2

@@ -1,4 +1,6 @@
-"""The main job: submitted over REST, run on Ray Tune under its budget, asked for its best configuration."""
+"""Test the main job: submitted over REST, run on Ray Tune within its budget, and queried for its best
+configuration.
+"""
 
 import json
 import os
@@ -44,7 +46,7 @@ def test_a_job_spends_its_budget_and_not_a_micro_dollar_more(served: Served) -> 
 
 
 def shows_work(served: Served) -> bool:
-    """Whether an actor of the job shows its trial, step and cost. Ray forgets them when the actor dies."""
+    """Return whether an actor of the job shows its trial, step and cost. Ray forgets them when the actor dies."""
     local = LocalHead(served.home)
     ray = Dashboard(local.find_or_start().dashboard_url, local.token, timeout_s=60)
     actors = ray.get("/logical/actors")["data"]["actors"].values()
@@ -85,7 +87,7 @@ def metadata(ray: Dashboard, job_id: str) -> dict[str, str]:
 
 
 def trained_as_printed(served: Served, job_id: str) -> Any:
-    """The last step of the command that `tuner best` prints, typed where no service is known."""
+    """Run the command that `tuner best` prints, without a reachable service, and return its last step."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     there = {**os.environ, "PATH": path, "TUNER_URL": served.client.url, "TUNER_HOME": str(served.home)}
     told = subprocess.run(
@@ -125,7 +127,9 @@ def test_a_real_model_is_tuned(served: Served) -> None:
 
 @pytest.mark.extended
 def test_a_warm_started_job_begins_near_the_optimum_of_the_earlier_job(served: Served) -> None:
-    """Without the warm start it would propose what the earlier job of the same seed proposed first. The best `x` is 1."""
+    """The best `x` is 1. Without the warm start, the job would suggest the same configurations as the earlier
+    job, because both have the same seed.
+    """
     shared = {"constants": {"step_s": 0.01}, "algorithm": {"seed": 4}}
     earlier = served.submit("steady:train", budget={"usd": 0.01, "trials": 12}, **shared)
     served.finished(earlier.id)
@@ -145,7 +149,9 @@ def test_a_warm_started_job_begins_near_the_optimum_of_the_earlier_job(served: S
 
 
 def test_gpu_hours_bind_as_dollars_do(served: Served) -> None:
-    """Logical GPUs: one for two trials of a half each. The limit is several times what two workers take to begin."""
+    """Two trials with half a logical GPU each share one GPU. The limit is several times what starting two
+    workers takes.
+    """
     limit = 0.005
     asked = job(
         "steady:train",
@@ -161,7 +167,7 @@ def test_gpu_hours_bind_as_dollars_do(served: Served) -> None:
 
 
 def gpus_seen(served: Served, job_id: str) -> set[object]:
-    """CUDA_VISIBLE_DEVICES of a job's attempts."""
+    """Return the values of CUDA_VISIBLE_DEVICES in a job's attempts."""
     trials = [served.client.trial(job_id, one.id) for one in served.client.trials(job_id)]
     return {point.metrics["gpus"] for trial in trials for point in trial.curve}
 

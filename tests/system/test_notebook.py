@@ -1,4 +1,4 @@
-"""The notebook of the docs, cell by cell in a kernel of its own, against a real service."""
+"""Run the notebook of the docs cell by cell in a Jupyter kernel, against a real service."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ NOTEBOOK = Path(__file__).parents[2] / "docs/notebook.ipynb"
 
 
 def shown(cell: Any) -> dict[str, str]:
-    """What a cell shows, by MIME type."""
+    """Return the output of a cell by MIME type."""
     return {kind: text for output in cell["outputs"] for kind, text in output.get("data", {}).items()}
 
 

@@ -1,4 +1,8 @@
-"""Every command and program that the pages mark as run, in each page's order, against one real service. tools/checks/blocks.py says what is marked."""
+"""Run every command and program that the documentation pages mark as run, in the order of each page, against
+one real service.
+
+tools/checks/blocks.py describes the marks.
+"""
 
 import os
 import subprocess
@@ -30,7 +34,9 @@ PAGES = [page for page in pages() if has_runs(page) and page not in OWN_TEST]
 
 @pytest.fixture(scope="module")
 def tried(served: Served) -> Iterator[Served]:
-    """With the README's job, which it has when the README was tried before; what the pages set up is taken down."""
+    """A service that has the README's job, which is submitted if it is missing. Quotas and budgets that the
+    pages create are removed at the end.
+    """
     if not any(job.name == "digits" for job in served.client.jobs(state="succeeded")):
         (job,) = [block for block in blocks(README) if block.mark == "file"]
         found = served.client.submit(yaml.load(job.text, JobYaml))  # noqa: S506  a SafeLoader
@@ -47,8 +53,9 @@ def environment(served: Served) -> dict[str, str]:
 
 
 def adapted(line: str, served: Served) -> str:
-    """The line with the newest job of the README's kind that has a best for JOB, as other tests of this service have jobs too, and
-    with this service for the usual one."""
+    """Return the line for this service: JOB becomes the newest job of the README's kind that has a best trial,
+    and URLs and paths are replaced.
+    """
     found = (job for job in served.client.jobs() if job.name == "digits" and job.best_so_far)
     newest = next(found, None)
     line = line.replace("JOB.yaml", "job.yaml").replace("JOB", newest.id if newest else "JOB")
@@ -66,7 +73,7 @@ def by_shell(line: str, served: Served, folder: Path) -> str:
 
 
 def in_this_process(line: str, served: Served, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """As the shell would, but for starting Python once a line."""
+    """Run a line in this process and return its output, because starting Python for each line would be slow."""
     with monkeypatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("TUNER_URL", served.client.url)

@@ -1,4 +1,4 @@
-"""A pilot on a real Ray, and the plan by it."""
+"""Test a pilot on a real Ray cluster, and the plan that results from it."""
 
 import json
 from pathlib import Path
@@ -16,15 +16,18 @@ pytestmark = [pytest.mark.system, pytest.mark.extended, pytest.mark.timeout(900)
 
 
 def pilots(served: Served) -> set[str]:
-    """Other tests of this service have some too."""
+    """Return the ids of all pilots. Other tests of this service have pilots, too."""
     return {one.id for one in served.client.jobs() if one.tags.get("pilot")}
 
 
 def test_a_plan_with_a_pilot_tells_what_the_job_then_costs(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Steps of 0.35 s, which no other test of this service has, of which the job has 6 trials of 9. Nobody else on the machine is asked
-    to be quiet, so within a factor of two; waiting, which takes as long on a busy one, is most of it."""
+    """The plan must be within a factor of two of the bill, because other work may slow the machine down.
+
+    No other test uses steps of 0.35 s, so the pilot finds no earlier measurements. Most of the time is spent
+    sleeping, which a busy machine does not slow down.
+    """
     before = pilots(served)
     monkeypatch.setattr("tuner.client.Client", lambda: served.client)
     asked = job(

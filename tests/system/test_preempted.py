@@ -1,4 +1,6 @@
-"""Machines taken away from running jobs, on a real cluster of several raylets: the same trials, decisions and best as if none had been."""
+"""Test preemptions of running jobs on a real cluster of several raylets: trials, decisions and best are the
+same as without preemptions.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -12,14 +14,16 @@ from tuner.engine.ray_cluster import LocalHead
 from tuner.schemas.answers import Attempt
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]
-# A pod's notice, none and nobody told, a short one; none as in a power cut; and then again and again.
+# A pod's notice, a silent raylet kill without any notice, and a short notice. TWENTY adds no notice, as in a
+# power cut, and repeated short ones.
 WAYS = ("15s", "silent", "5s")
 TWENTY = (*WAYS, "0s", *["5s"] * 16)
 
 
 def submit(served: OnSpot, market: str, *, step_s: float, trials: int) -> str:
-    """One trial at a time, so that no decision depends on what came first; some five steps for each. They are long until the job
-    is told to hurry."""
+    """Submit a job with one trial at a time, so that no decision depends on the order of results. Steps are
+    long until the `hurry` file exists.
+    """
     return served.submit(
         "steady:train",
         name=market,
@@ -37,7 +41,7 @@ def hurry(served: OnSpot, market: str) -> Path:
 
 
 def decided(served: OnSpot, job: str) -> list[dict[str, Any]]:
-    """All that a job decided: which trials, up to where, and what each step of them brought."""
+    """Return all decisions of a job: its trials, how far each ran, and the metric of each step."""
     found = []
     for trial in served.client.trials(job):
         curve = served.client.trial(job, trial.id).curve
@@ -52,7 +56,7 @@ def preempted(served: OnSpot, job: str) -> list[Attempt]:
 
 
 def take_away(served: OnSpot, node: str, way: str) -> None:
-    served.cluster.alive(node)  # as its keeper, who is asked to take it away, knows it
+    served.cluster.alive(node)  # Wait until the cluster process that preempts it knows the node.
     if way == "silent":
         served.cluster.kill_raylet(node)
     else:
@@ -72,7 +76,7 @@ def test_a_job_that_is_preempted_again_and_again_ends_as_one_that_was_not(
     rough = submit(on_spot, "spot", step_s=1.5, trials=trials)
     node, _ = on_spot.trains_on(rough)
     for number, way in enumerate(ways):
-        # Again, where the trial had just been parked or moved on by itself.
+        # Retry if the trial had just been paused or moved on its own.
         while len(preempted(on_spot, rough)) <= number:
             at = now()
             take_away(on_spot, node, way)
@@ -91,7 +95,7 @@ def test_a_job_that_is_preempted_again_and_again_ends_as_one_that_was_not(
 
 
 def it_is_on_the_record(served: OnSpot, job: str, ways: tuple[str, ...]) -> None:
-    """What was taken away, where from, and what it cost."""
+    """Check the recorded preemptions, their nodes, and their cost."""
     books.check(served.client, job)
     bill, attempts = served.client.bill(job), served.attempts(job)
     taken = preempted(served, job)
@@ -100,7 +104,7 @@ def it_is_on_the_record(served: OnSpot, job: str, ways: tuple[str, ...]) -> None
     assert {attempt.market for _, attempt in served.attempts(job)} == {"spot"}
     assert all(attempt.usd_per_hour == 0.0162 and attempt.node for attempt in taken)
     assert not [attempt for _, attempt in served.attempts(job) if attempt.end in ("lost", "failed")]
-    # At the prices of one vCPU there, to the rounding of each attempt. On demand there would have been no self-test.
+    # At the prices of one vCPU, up to the rounding of each attempt. On demand, no self-test would have run.
     trained = bill.total_usd - bill.self_test_usd
     assert abs(bill.savings.on_demand_usd - trained * 0.0504 / 0.0162) < 0.000_01
     assert abs(bill.savings.against_on_demand_usd - (bill.savings.on_demand_usd - bill.total_usd)) < 0.000_001
@@ -110,7 +114,7 @@ def it_is_on_the_record(served: OnSpot, job: str, ways: tuple[str, ...]) -> None
             assert attempt.bill["lost"] == 0, attempt
             trial = next(trial for trial, one in attempts if one == attempt)
             later = [one for name, one in attempts if name == trial and one.attempt == attempt.attempt + 1]
-            # There is no later one where it was left at a rung.
+            # There is no later attempt if the trial was left paused at a rung.
             assert {one.from_step for one in later} <= {attempt.to_step}, (
                 "steps were lost in spite of the notice"
             )
@@ -123,7 +127,7 @@ def test_nothing_is_left_held(on_spot: OnSpot) -> None:
 
 @pytest.mark.extended
 def test_a_node_is_taken_away_once_however_often_it_is_told(on_spot: OnSpot) -> None:
-    """And it comes back under the address that it had, to be trained on again."""
+    """The node comes back at the address that it had, and is trained on again."""
     hurry(on_spot, "spot").unlink(missing_ok=True)
     job = submit(on_spot, "spot", step_s=1.5, trials=12)
     node, _ = on_spot.trains_on(job)
@@ -151,7 +155,7 @@ def test_the_word_of_a_cloud_moves_a_trial_with_nothing_lost(on_spot: OnSpot) ->
 
 
 def address(served: OnSpot, name: str) -> str:
-    """Host and port of the node's raylet, by Ray's word."""
+    """Return the host and port of the node's raylet, as Ray reports them."""
     head = LocalHead(served.home)
     dashboard = head.dashboard(head.find_or_start())
     rows = dashboard.get("/api/v0/nodes?detail=1&limit=1000")["data"]["result"]["result"]

@@ -1,4 +1,6 @@
-"""Backups are made while a job trains on a real Ray, and what they are of is lost: the database, and then the whole breakable."""
+"""Test backups made while a job trains on a real Ray cluster, after the loss of the database and then of the
+whole machine.
+"""
 
 import sqlite3
 import time
@@ -18,7 +20,7 @@ USD = 1.0
 
 @pytest.fixture
 def elsewhere(breakable: Served, tmp_path: Path) -> Iterator[Served]:
-    """A service on another machine, which reaches the same storage."""
+    """A service on another machine that uses the same storage."""
     shared = {name: value for name, value in breakable.environment.items() if name.startswith("AWS_")}
     service = Served(tmp_path / "elsewhere", TUNER_STORAGE=breakable.storage, **shared)
     yield service
@@ -60,7 +62,7 @@ def test_a_job_goes_on_after_each_restore_and_never_passes_its_budget(
 
 
 def backed_up(served: Served, job: str, file: Path) -> Job:
-    """The job some time after a backup was made between two of its reports."""
+    """Make a backup between two reports, wait for another report, and return the job."""
     until("it reports", lambda: served.client.job(job).progress.steps)
     seen = served.client.job(job).progress.steps
     made = served.tuner("backup", str(file))
@@ -70,14 +72,14 @@ def backed_up(served: Served, job: str, file: Path) -> Job:
 
 
 def restored(served: Served, job: str, file: Path, *words: str) -> bool:
-    """Whether it was not refused."""
+    """Restore a backup, and return whether the command lists the job as running at the backup."""
     done = served.tuner("restore", str(file), *words)
     assert done.returncode == (not done.stdout), done.stderr
     return f"{job}  test  was running" in done.stdout
 
 
 def paused(served: Served, job: str) -> Job:
-    """The job after a restore, which holds nothing and lost nothing that it had learned."""
+    """Return the job after a restore. It holds no money and has kept what it learned."""
     found = served.client.job(job)
     assert (found.state, found.spend.held_usd) == ("paused", 0)
     assert "restored from the backup" in found.detail
@@ -86,7 +88,9 @@ def paused(served: Served, job: str) -> Job:
 
 
 def spent_until(stopped_ns: int, database: Path, job: str) -> int:
-    """At most: what was posted, and of what is held still as much as its time until all of it was stopped."""
+    """Return the upper bound of the spend in micro-dollars: what was posted, plus the share of each open hold
+    up to the time when everything was stopped.
+    """
     with sqlite3.connect(database) as db:
         (posted,) = db.execute("SELECT posted_usd FROM accounts WHERE job = ?", (job,)).fetchone()
         query = "SELECT usd, placed_at, ends_at FROM holds WHERE job = ? AND state = 'open'"

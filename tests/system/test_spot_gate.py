@@ -1,4 +1,4 @@
-"""Who may use spot machines, on a cluster that has some: the restore self-test as people meet it."""
+"""Test who may use spot machines, with the restore self-test on a cluster that has spot nodes."""
 
 import pytest
 
@@ -65,7 +65,7 @@ def test_code_that_raises_in_its_first_step_is_not_judged_for_good(on_spot: OnSp
 def test_a_test_that_is_killed_is_paid_for_and_made_again_and_one_that_nobody_wants_is_given_up(
     on_spot: OnSpot,
 ) -> None:
-    """Its first step takes as long as it takes to kill its driver, and to cancel its job."""
+    """The first step takes long enough to kill the driver, and to cancel the job."""
     wanted = {"market": "spot_with_fallback", "max_concurrent_trials": 1}
     job = on_spot.submit(
         "misbehaving:slow", budget={"usd": 0.1}, constants={"step_s": 20}, resources=wanted
@@ -83,7 +83,7 @@ def test_a_test_that_is_killed_is_paid_for_and_made_again_and_one_that_nobody_wa
 
 
 def test_the_wall_clock_ends_a_job_in_the_midst_of_its_test(on_spot: OnSpot) -> None:
-    """Whose step takes ten times as long as the job may."""
+    """The step takes ten times as long as the job may."""
     budget = {"usd": 0.1, "wall_clock": "6s"}
     wanted = {"market": "spot", "max_concurrent_trials": 1}
     job = on_spot.submit("misbehaving:slow", budget=budget, constants={"step_s": 60}, resources=wanted).id
@@ -95,7 +95,7 @@ def test_the_wall_clock_ends_a_job_in_the_midst_of_its_test(on_spot: OnSpot) -> 
 
 
 def test_where_others_have_what_is_not_spot_the_test_takes_what_there_is(on_spot: OnSpot) -> None:
-    """A job on demand has the only such machine, for longer than the next one takes."""
+    """An on-demand job holds the only on-demand machine for longer than the next job takes."""
     one = {"max_concurrent_trials": 1}
     long = on_spot.submit(
         "misbehaving:slow",

@@ -1,4 +1,6 @@
-"""The tutorial, followed from its text alone: in an empty directory, with its own `tuner serve`, every file as shown and every command as typed."""
+"""Follow the tutorial from its text alone: in an empty directory, with its own `tuner serve`, and with every
+file and command as shown.
+"""
 
 import contextlib
 import difflib
@@ -17,12 +19,15 @@ from tools.checks.blocks import CONSOLE, ROOT, Block, blocks, commands
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 PAGE = blocks(ROOT / "docs/tutorial.md")
-ALREADY = ("make install", "source .venv/bin/activate")  # or there would be no tests
+ALREADY = ("make install", "source .venv/bin/activate")  # already done, because these tests run
 
 
 class Newcomer:
-    """One who types what the page says. Only the port is another one, and the machine is said to have two CPUs, of twice the price that
-    they have on the page: so its budgets last half as long."""
+    """A user who types what the page shows.
+
+    Only the port differs, and the machine has two CPUs at twice the page's price, so that budgets last half as
+    long.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._desk = folder / "desk"
@@ -30,7 +35,7 @@ class Newcomer:
         self._home = folder / "home"
         self._home.mkdir()
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        # Without OMP_NUM_THREADS, as in most terminals, where PyTorch takes all cores.
+        # Remove OMP_NUM_THREADS, as in most terminals. PyTorch then uses all cores.
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("TUNER_", "OMP_"))}
         small = {"TUNER_PORT": "0", "TUNER_LOCAL_CPUS": "2", "TUNER_CLOUD": "none"}
         dear = {"TUNER_NODE_PRICES": "local=0.20"}
@@ -42,7 +47,7 @@ class Newcomer:
         (self._desk / name).write_text(text)
 
     def start(self, line: str) -> str:
-        """In a terminal of its own; answers the two lines that it prints."""
+        """Run a line in a terminal of its own, and return the two lines that it prints."""
         here, there = pty.openpty()
         with (self._home / "serve.log").open("w") as log:
             self._service = subprocess.Popen(
@@ -126,7 +131,9 @@ def do(newcomer: Newcomer, line: str, block: Block) -> str:
 
 
 def assert_like(block: Block, printed: str) -> None:
-    """What the page shows is what was printed, but for figures, ids, and a word here and there that depends on them."""
+    """Assert that the page's output matches what was printed, except for figures, ids and up to a fifth of the
+    words.
+    """
     shown = words(block.text)
     missing = [word for word in shown if word not in words(printed)]
     assert len(missing) <= len(shown) / 5, f"{block}: {missing} in\n{printed}"
@@ -137,7 +144,7 @@ def words(text: str) -> list[str]:
 
 
 def test_few_lines_of_the_script_change() -> None:
-    """Apart from how far they are indented."""
+    """Indentation is ignored."""
     before, after = ([line.strip() for line in text.splitlines()] for text in versions("classify.py"))
     assert len(before) <= 40
     changed = [line for line in difflib.ndiff(before, after) if line.startswith("+ ") and line[2:]]

@@ -1,4 +1,6 @@
-"""A service is killed, the next one replaced by a newer version with a newer schema, and the jobs' drivers notice nothing."""
+"""Kill a service and replace it with a newer version with a newer schema. The drivers of its jobs continue
+undisturbed.
+"""
 
 import sqlite3
 import subprocess
@@ -29,7 +31,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def services(home: Path) -> Iterator[list[Served]]:
-    """Three of one home, one after the other: two of this version, one of a newer one."""
+    """Three services of one home that run one after the other: two of this version, and one of a newer version."""
     found = [Served(home) for _ in range(3)]
     yield found
     for one in found:
@@ -53,7 +55,7 @@ def serve_again(service: Served) -> "subprocess.CompletedProcess[str]":
 
 def test_jobs_go_on_through_a_kill_and_an_upgrade(home: Path, services: list[Served], tmp_path: Path) -> None:
     first, second, newer = services
-    # They take minutes, until they are told to hurry.
+    # The jobs take minutes until the `hurry` file exists.
     slow = {"step_s": 1.5, "hurry": str(tmp_path / "hurry")}
     long = {"min": 18, "max": 54, "reduction_factor": 3}
     wanted: dict[str, Any] = {"budget": {"usd": 1, "trials": 6}, "constants": slow, "fidelity": long}

@@ -1,5 +1,6 @@
-"""The whole deployment on several machines' addresses: a job submitted through one replica and watched through the other, while a spot
-worker and the first replica are killed."""
+"""Test the whole deployment on several addresses: a job is submitted through one replica and watched through
+the other, while a spot worker and the first replica are killed.
+"""
 
 import json
 import os
@@ -28,12 +29,14 @@ from tuner.schemas.answers import Attempt
 
 pytestmark = [pytest.mark.system, pytest.mark.extended, pytest.mark.timeout(1500)]
 LIMIT_S = 400.0
-# Its keeper gives up before, and tells which part was late.
+# `deploy.processes` gives up before this limit, and reports which part was late.
 UP_LIMIT_S = UP_WITHIN_S + 100
 
 
 class Whole:
-    """What `python -m deploy.processes up` brings up, on addresses and a port that nobody else has."""
+    """The deployment that `python -m deploy.processes up` starts, on addresses and a port that nothing else
+    uses.
+    """
 
     def __init__(self, state: Path) -> None:
         self.state = state
@@ -73,7 +76,7 @@ class Whole:
         return line.strip().removeprefix(name).strip()
 
     def do(self, *words: str) -> None:
-        """`kill` or `start` of a part."""
+        """Run `kill` or `start` for a part."""
         process = self._start(*words)
         said, _ = process.communicate(timeout=LIMIT_S)
         assert process.returncode == 0, said
@@ -82,7 +85,7 @@ class Whole:
         return str(json.loads((self.state / "processes.json").read_text())["parts"][part]["state"])
 
     def marks(self) -> set[str]:
-        """Of all processes that are left of it."""
+        """Return the marks of all processes that are left of this deployment."""
         found = {_mark(process) for process in psutil.process_iter()}
         return {mark for mark in found if mark.startswith(Folder(self.state).mark)}
 
@@ -115,7 +118,7 @@ def whole(tmp_path: Path) -> Iterator[Whole]:
 
 
 class Watcher:
-    """Reads a job's events to their end."""
+    """Read a job's events until the stream ends."""
 
     def __init__(self, client: Client, job: str) -> None:
         self.events: list[Event] = []
@@ -145,7 +148,11 @@ def test_a_job_outlives_a_spot_worker_and_the_replica_that_it_was_submitted_to(
         job(
             "steady:train",
             budget={"usd": 0.05, "trials": 2},
-            fidelity={"min": 30, "max": 90, "reduction_factor": 3},  # minutes, until it is told to hurry
+            fidelity={
+                "min": 30,
+                "max": 90,
+                "reduction_factor": 3,
+            },  # takes minutes until the `hurry` file exists
             algorithm={"scheduler": "asha", "sampler": "random", "seed": 7},
             constants={"step_s": 1.0, "hurry": str(tmp_path / "hurry")},
             checkpoint={"interval": 0.5, "keep": 3},
@@ -179,13 +186,13 @@ def test_a_job_outlives_a_spot_worker_and_the_replica_that_it_was_submitted_to(
 
 
 def _attempts(client: Client, name: str) -> list[tuple[str, Attempt]]:
-    """Trial and attempt, oldest first."""
+    """Return each attempt with its trial, oldest first."""
     found = [(t.id, a) for t in client.trials(name) for a in client.trial(name, t.id).attempt_list]
     return sorted(found, key=lambda one: one[1].began_at)
 
 
 def _trains(client: Client, name: str, market: str) -> tuple[str, Attempt] | None:
-    """The trial and attempt that runs there and has reported."""
+    """Return the trial and attempt that runs in this market and has reported, or None."""
     shown = client.job(name)
     assert shown.ended_at is None, shown.detail
     for trial, attempt in _attempts(client, name):
@@ -202,7 +209,7 @@ def no_report_is_lost_or_doubled(client: Client, name: str) -> None:
 
 
 def every_report_came_once(client: Client, name: str, events: list[Event]) -> None:
-    """To who watched through the replica that was left, and numbered one after another."""
+    """Check that the client of the remaining replica received each report once, with increasing event ids."""
     told = [(one.data["trial"], one.data["step"]) for one in events if one.type == "report"]
     curves = [(t.id, p.step) for t in client.trials(name) for p in client.trial(name, t.id).curve]
     assert sorted(told) == sorted(curves)
@@ -212,12 +219,12 @@ def every_report_came_once(client: Client, name: str, events: list[Event]) -> No
 
 
 def it_went_on_elsewhere(client: Client, name: str, lost: tuple[str, Attempt]) -> None:
-    """The trial of the worker that was lost, from its newest checkpoint, on a machine on demand."""
+    """Check that the lost trial continued from its newest checkpoint on an on-demand machine."""
     trial, before = lost
     attempts = [attempt for whose, attempt in _attempts(client, name) if whose == trial]
     (ended,) = [one for one in attempts if one.attempt == before.attempt]
     assert ended.end in ("preempted", "lost"), ended
-    # Those that had waited for a spot machine in vain are between them.
+    # In between are attempts that waited for a spot machine in vain.
     after = [one for one in attempts if one.attempt > before.attempt and one.to_step > one.from_step]
     assert after[0].market == "on_demand"
     assert 0 < after[0].from_step <= ended.to_step
@@ -225,7 +232,7 @@ def it_went_on_elsewhere(client: Client, name: str, lost: tuple[str, Attempt]) -
 
 
 def scraping_is_well(prometheus: str) -> None:
-    """Both replicas were scraped, and every rule was evaluated without a fault."""
+    """Check that Prometheus scrapes both replicas and evaluates every rule without an error."""
 
     def asked(path: str) -> Any:
         with urllib.request.urlopen(f"{prometheus}/api/v1/{path}", timeout=60) as answer:
@@ -255,7 +262,7 @@ def storage_of(whole: Whole) -> dict[str, str]:
 
 
 def checkpoints_are_whole(client: Client, name: str, folder: Path) -> None:
-    """In the storage, by their own digests."""
+    """Check the stored checkpoints against their own digests."""
     store = CheckpointStore("s3://tuner/checkpoints", "default", name)
     newest = {trial.id: trial.steps for trial in client.trials(name)}
     for trial, steps in newest.items():

@@ -1,4 +1,5 @@
-"""The modules and tests that `make core` lists exist, and no comment excludes a line of the core from coverage.
+"""Check that the modules and tests that `make core` lists exist, and that no comment excludes a line of the
+core from coverage.
 
 Without this check, renaming a module or a test would silently leave a part of the core unmeasured.
 """

@@ -1,4 +1,6 @@
-"""Links lead somewhere, and the pages that list what the code has agree with it: settings, metrics, commands, docs/reference."""
+"""Check that links lead somewhere, and that the pages that list settings, metrics, commands and references
+agree with the code.
+"""
 
 import inspect
 import re
@@ -26,7 +28,7 @@ def check(root: Path) -> Iterator[Problem]:
 
 
 def links(root: Path) -> Iterator[Problem]:
-    """Check each link to a file or a heading of the repository; addresses on the web are not asked for."""
+    """Check each link to a file or a heading of the repository. Web addresses are not requested."""
     for page in sorted({*pages(root), *root.glob("*.md"), *(root / "benchmarks").glob("*.md")}):
         text = prose(page.read_text())
         for found in re.finditer(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", text):

@@ -1,4 +1,6 @@
-"""The commands, programs, job files and JSON on the documentation pages are valid, as far as that shows without running them."""
+"""Check that commands, programs, job files and JSON on the documentation pages are valid, as far as possible
+without running them.
+"""
 
 import ast
 import contextlib
@@ -40,10 +42,10 @@ from tuner.schemas.estimates import EstimateRequest
 from tuner.schemas.job import JobRequest
 from tuner.schemas.plan import PlanRequest
 
-# A newcomer types everything on these pages, so everything runs in tests.
+# Newcomers type everything on these pages, so everything on them runs in tests.
 FOLLOWED = ("README.md", "docs/tutorial.md")
 WATCHER = "tuner.engine.ray_node.watch"
-# Completes a part of a job file.
+# The remaining keys, added to a part of a job file to make it complete.
 JOB: dict[str, Any] = {
     "name": "a",
     "trainable": "m:f",
@@ -54,7 +56,7 @@ JOB: dict[str, Any] = {
 
 
 class Wrong(ValueError):
-    """An example is not valid; the message says why."""
+    """An invalid example. The message says why."""
 
 
 def check(root: Path) -> Iterator[Problem]:
@@ -186,7 +188,7 @@ def _subcommand(words: list[str]) -> tuple[Any, list[str], list[str]]:
 
 @contextlib.contextmanager
 def _usage() -> Iterator[None]:
-    """Raise Wrong with what a parser of command lines says."""
+    """Raise Wrong with the message of a command line parser."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
@@ -203,7 +205,7 @@ def _usage() -> Iterator[None]:
 
 
 def _inline(page: Path) -> Iterator[Problem]:
-    """Check the names and options of `tuner ...` within sentences, where arguments may be missing."""
+    """Check the commands and options of `tuner ...` in sentences, where arguments may be missing."""
     text = prose(page.read_text())
     for found in re.finditer(r"`(tuner [a-z][^`\n]*)`", text):
         try:

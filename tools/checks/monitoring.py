@@ -1,4 +1,4 @@
-"""Alerts, the runbook and the Grafana dashboard agree with each other and name metrics that exist.
+"""Check that alerts, the runbook and the Grafana dashboard agree with each other and name existing metrics.
 
 What Prometheus itself can check is in tests/monitoring, which runs promtool.
 """
@@ -16,7 +16,7 @@ from tools.checks import Problem, line_of
 from tuner.api.families import OF_PROCESS, OWN
 from tuner.api.recorded import QUEUE_WAIT, RECORDED
 
-# A metric of ours, of a rule, or of the Prometheus client.
+# A metric of the service, of a recording rule, or of the Prometheus client.
 METRIC = re.compile(r"\b(?:tuner[_:][a-z0-9_:]+|process_[a-z_]+|python_[a-z_]+)\b")
 PROCESS = ("cpu_seconds_total", "resident_memory_bytes", "open_fds", "start_time_seconds")
 # The paragraphs of each section of the runbook.

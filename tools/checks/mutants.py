@@ -1,4 +1,4 @@
-"""Each mutant of `make mutants` can be planted and changes its module, and the tests that should notice it exist."""
+"""Check that each mutant of `make mutants` can be planted and changes its module, and that its tests exist."""
 
 import ast
 from collections.abc import Iterator, Sequence

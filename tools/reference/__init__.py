@@ -1,1 +1,1 @@
-"""The reference pages of docs/reference, made from the code: `python -m tools.reference` (`make docs`) writes them anew."""
+"""Generate the pages of docs/reference from the code: `python -m tools.reference`, or `make docs`."""

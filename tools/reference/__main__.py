@@ -1,4 +1,4 @@
-"""Writes the pages anew."""
+"""Write all reference pages."""
 
 from tools.reference.pages import FOLDER, made
 

@@ -1,4 +1,4 @@
-"""Every command with its arguments and options, from the command line's own parser."""
+"""Describe every command with its arguments and options, from the parser of the command line."""
 
 from collections.abc import Iterator
 from enum import Enum
@@ -55,7 +55,7 @@ def _section(path: str, command: Any) -> str:
 
 
 def _help(command: Any) -> str:
-    """Paragraphs; examples, which are indented or marked by \\b, stay as they are."""
+    """Format a help text as Markdown. Examples, which are indented or marked by \\b, are kept as they are."""
     paragraphs = []
     for part in (command.help or "").replace("\b\n", "\b").split("\n\n"):
         as_is = part.startswith(("\b", "  ")) or "\n  " in part

@@ -1,4 +1,4 @@
-"""What a job says, key by key, from its schema."""
+"""Describe the keys of a job file from its schema."""
 
 import types
 from typing import Any, Literal, Union, get_args, get_origin
@@ -117,7 +117,7 @@ def default_of(field: FieldInfo) -> str:
 
 
 def type_of(annotation: Any) -> str:
-    """In the words of JSON."""
+    """Return the type in JSON's terms."""
     plain = {
         int: "integer",
         float: "number",

@@ -1,4 +1,4 @@
-"""The pages by name."""
+"""Collect the reference pages by file name."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What Python programs import: the clients, and what a trainable uses. From signatures and docstrings."""
+"""Describe the Python API, the clients and what a trainable uses, from signatures and docstrings."""
 
 import inspect
 import re
@@ -61,12 +61,12 @@ def _class(name: str, kind: type) -> str:
 
 
 def _made_from(kind: type) -> str:
-    """Answers are made by the client, not by programs."""
+    """Return the constructor's signature, or an empty string for answers, which only the client creates."""
     return "" if issubclass(kind, BaseModel) else _signature(kind).removesuffix(" -> None")
 
 
 def _methods(kind: type) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Public ones of ours, in the order in which they are written, of the class first."""
+    """Yield our public methods in the order of their definition, those of the class before those of its bases."""
     seen: set[str] = set()
     for owner in kind.__mro__:
         if not owner.__module__.startswith("tuner."):
@@ -89,7 +89,7 @@ def _function(name: str, found: Any) -> str:
 
 
 def _signature(found: Any) -> str:
-    """Without `self`, and types in short words."""
+    """Return the signature without `self` and with short type names."""
     try:
         told = inspect.signature(found)
     except (TypeError, ValueError):
@@ -103,7 +103,9 @@ def _signature(found: Any) -> str:
 
 
 def _plain(parameter: inspect.Parameter) -> inspect.Parameter:
-    """Keywords that a TypedDict tells are named one by one, in `_keywords`."""
+    """Remove the annotation of keyword arguments described by a TypedDict, because `_keywords` lists them one
+    by one.
+    """
     if get_origin(parameter.annotation) is Unpack:
         return parameter.replace(annotation=inspect.Parameter.empty)
     return parameter
@@ -120,7 +122,11 @@ def _keywords(found: Any) -> str:
 
 
 def _answer(annotation: Any) -> Any:
-    """What the caller gets: bodies are generators, of which `Steps` return the answer and `Series` yield it, item by item."""
+    """Return the type that the caller gets.
+
+    Method bodies are generators: those that yield only steps return the answer, and those that also yield
+    `Item` give the caller an iterator of items.
+    """
     if get_origin(annotation) is not Generator:
         return annotation
     steps, _, returned = get_args(annotation)

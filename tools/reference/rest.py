@@ -1,4 +1,4 @@
-"""Every call with its parameters, body and answers, from the OpenAPI description that the service gives of itself."""
+"""Describe every REST call with its parameters, body and answers, from the service's OpenAPI description."""
 
 import re
 import tempfile
@@ -16,7 +16,7 @@ HEAD = f"""# REST
 Everything under `/v1` wants `Authorization: Bearer KEY`. Errors are `application/problem+json`: 400, 401, 404, 408, 409, 413, 414, 422, 429, 431 and 503 may answer any call
 ([what they mean](../api.md#errors)). `/docs` of the service has the same to try out, `/openapi.json` for programs.
 """
-USUAL = {"400", "401", "404", "408", "409", "413", "414", "422", "429", "431", "503"}  # told once, above
+USUAL = {"400", "401", "404", "408", "409", "413", "414", "422", "429", "431", "503"}  # described once, above
 VERBS = ("get", "post", "put", "patch", "delete")
 
 
@@ -46,7 +46,7 @@ def description() -> dict[str, Any]:
 
 
 def _first(call: dict[str, Any]) -> str:
-    """The first sentence of what is said of it, else its name."""
+    """Return the first sentence of the call's description, or of its summary."""
     said = one_line(call.get("description") or call.get("summary", ""))
     return re.split(r"(?<=[.;:]) ", said)[0].rstrip(".;:") + "."
 
@@ -94,7 +94,7 @@ def _content(body: dict[str, Any]) -> str:
 
 
 def _type(schema: dict[str, Any]) -> str:
-    """In few words; a shape is a link."""
+    """Return a short form of the type. A shape becomes a link."""
     if "$ref" in schema:
         name = schema["$ref"].rsplit("/", 1)[1]
         return f"[{name}](#{name.lower()})"

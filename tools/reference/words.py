@@ -1,4 +1,4 @@
-"""What the pages have in common."""
+"""Helpers that all reference pages use."""
 
 import inspect
 import re
@@ -7,7 +7,7 @@ MADE = "<!-- Made from the code by `make docs`. Change the code, not this page. 
 
 
 def doc(thing: object) -> str:
-    """Its own docstring; empty where there is none but a base class's."""
+    """Return the object's own docstring, or an empty string if it has none or only inherits one."""
     own = vars(thing).get("__doc__") if isinstance(thing, type) else getattr(thing, "__doc__", None)
     return inspect.cleandoc(own).strip() if own else ""
 

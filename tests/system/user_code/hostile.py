@@ -28,7 +28,7 @@ ATTACKS: dict[str, Callable[[], None]] = {}
 
 
 def train(config: dict[str, Any]) -> None:
-    """Run one attack. `well` behaves, and reports as `score` its step."""
+    """Run one attack. `well` behaves correctly and reports its step as `score`."""
     if config["attack"] == "well":
         behave()
     else:
@@ -290,7 +290,7 @@ def announces_many_checkpoints() -> None:
 
 @attack
 def announces_a_checkpoint_elsewhere() -> None:
-    """It is left out, and the trial goes on."""
+    """The service ignores the announcement, and the trial continues."""
     reported_once()
     say(type="saved", step=1, path="/etc", seconds=0)
 

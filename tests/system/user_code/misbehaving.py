@@ -1,4 +1,4 @@
-"""User code at its worst: each of these costs its own trial and nothing else."""
+"""Trainables that misbehave in several ways. Each costs its own trial and nothing else."""
 
 import os
 import signal
@@ -11,7 +11,9 @@ from tuner.training import SpotSafe
 
 
 def train(config: dict[str, Any]) -> None:
-    """Behaves as `config["how"]` says in its second step. What it leaves behind is named after `config["mark"]`."""
+    """Misbehave in the second step as `config["how"]` names. Anything left behind is named after
+    `config["mark"]`.
+    """
     with SpotSafe() as run:
         for step in run.steps():
             if step == 1:
@@ -62,7 +64,7 @@ MANNERS = {
 
 
 class Forgetful:
-    """Takes what was saved, and does nothing with it."""
+    """A part that ignores the state that it is given."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,4 +1,4 @@
-"""What people have who use Ray Tune already; nothing here knows of the service."""
+"""Trainables of existing Ray Tune users. None of them depends on the service."""
 
 import json
 import tempfile
@@ -15,7 +15,7 @@ def objective(config: dict[str, Any]) -> None:
 
 
 def with_checkpoint(config: dict[str, Any]) -> None:
-    """As in the guide to checkpoints."""
+    """The function from Ray Tune's guide to checkpoints."""
     start = 0
     checkpoint = tune.get_checkpoint()
     if checkpoint:
@@ -29,7 +29,7 @@ def with_checkpoint(config: dict[str, Any]) -> None:
 
 
 class Trainable(tune.Trainable):
-    """As in the guide to the class API."""
+    """The class from Ray Tune's guide to the class API."""
 
     def setup(self, config: dict[str, Any]) -> None:
         self.x, self.total = config["x"], 0.0
@@ -46,5 +46,5 @@ class Trainable(tune.Trainable):
 
 
 def returns(config: dict[str, Any]) -> dict[str, float]:
-    """The shortest trainable that there is."""
+    """The shortest possible trainable."""
     return {"score": config["x"] ** 2}

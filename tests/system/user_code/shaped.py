@@ -1,4 +1,4 @@
-"""A model whose shape somebody changes between two attempts, in a file that both read."""
+"""A model whose shape, stored in a file, is changed between two attempts."""
 
 import time
 from pathlib import Path

@@ -12,7 +12,7 @@ SHORT_S = 0.05
 
 
 class Counter:
-    """The whole of a model: how often it was trained."""
+    """A model that only counts how often it was trained."""
 
     def __init__(self) -> None:
         self.count = torch.zeros(1)
@@ -25,8 +25,10 @@ class Counter:
 
 
 def train(config: dict[str, Any]) -> None:
-    """The score rises by a tenth of `x` a step, from wherever the checkpoint left it. A step takes `step_s`, but is short once there
-    is a file `hurry`."""
+    """Report a score that approaches `x`, closing a tenth of the distance in each step.
+
+    A step takes `step_s` seconds, or little time once the file `hurry` exists.
+    """
     counter = Counter()
     with SpotSafe(counter=counter) as run:
         for step in run.steps():
@@ -43,7 +45,7 @@ def tested_on_spot(config: dict[str, Any]) -> None:
 
 
 def hangs_when_large(config: dict[str, Any]) -> None:
-    """Some configurations never come back."""
+    """Hang if `x` is above 0.5."""
     with SpotSafe() as run:
         for step in run.steps():
             while config["x"] > 0.5:
@@ -52,7 +54,7 @@ def hangs_when_large(config: dict[str, Any]) -> None:
 
 
 def hangs(config: dict[str, Any]) -> None:
-    """Deaf to everything but SIGKILL."""
+    """Hang and ignore all signals except SIGKILL."""
     import signal
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -62,7 +64,7 @@ def hangs(config: dict[str, Any]) -> None:
 
 
 class Weights:
-    """Of so many bytes."""
+    """Random weights of the given size."""
 
     def __init__(self, megabytes: float) -> None:
         self.weights = torch.rand(int(megabytes * 250_000))
@@ -75,7 +77,9 @@ class Weights:
 
 
 def one_long_among_short(config: dict[str, Any]) -> None:
-    """The first trial of all that share `marker`, a file, trains as long as it may; any other is over after a step."""
+    """Train for as long as allowed if this is the first trial that creates the file `marker`; otherwise end
+    after one step.
+    """
     try:
         with open(config["marker"], "x") as file:
             file.write(str(config["x"]))
