@@ -1,4 +1,4 @@
-"""Trainables that behave badly, well, and as Ray Tune's examples do."""
+"""Trainables that behave well or badly, and some in the style of Ray Tune's examples."""
 
 import math
 import multiprocessing
@@ -21,7 +21,10 @@ not_callable = 3
 
 
 def counts(config: dict[str, Any]) -> None:
-    """Reports how many steps it has done in all its attempts: 1, 2, 3, … Those from `gated` on end once there is a file `gate`."""
+    """Report the number of steps done in all attempts: 1, 2, 3, and so on.
+
+    From step `gated` on, each step waits until the file `gate` exists.
+    """
     counter = Counter()
     with SpotSafe(counter=counter) as run:
         for step in run.steps():
@@ -41,7 +44,7 @@ def loads_first(config: dict[str, Any]) -> None:
 
 
 def draws(config: dict[str, Any]) -> None:
-    """Reports a number of each random generator, and how many threads PyTorch uses."""
+    """Report a number from each random generator, and the number of PyTorch threads."""
     with SpotSafe() as run:
         for _ in run.steps():
             drawn = {"python": random.random(), "numpy": np.random.rand(), "torch": torch.rand(1).item()}
@@ -71,7 +74,7 @@ def exits(config: dict[str, Any]) -> None:
 
 
 def forks_and_exits(config: dict[str, Any]) -> None:
-    """Its child has its channel, and outlives it."""
+    """Exit and leave a child that holds the channel and outlives its parent."""
     multiprocessing.get_context("fork").Process(target=time.sleep, args=(1000,)).start()
     os._exit(3)
 
@@ -125,7 +128,7 @@ def reports_hugely(config: dict[str, Any]) -> None:
 
 
 def leaves_children(config: dict[str, Any]) -> None:
-    """One child in its own session, whose parent is gone, and one plain."""
+    """Leave two children: one in a session of its own, and an ordinary one."""
     sleeper = f"import time; time.sleep(1000)  # {config['mark']}"
     subprocess.Popen([sys.executable, "-c", sleeper])
     subprocess.Popen([sys.executable, "-c", sleeper], start_new_session=True)
@@ -135,7 +138,7 @@ def leaves_children(config: dict[str, Any]) -> None:
 
 
 def eats_memory(config: dict[str, Any]) -> None:
-    """As much as does no harm to the machine."""
+    """Allocate up to 2.5 GB, which does no harm to the machine."""
     eaten = []
     while True:
         if len(eaten) < 125:
@@ -177,7 +180,7 @@ def dies_saving(config: dict[str, Any]) -> None:
 
 
 def burns_or_waits(config: dict[str, Any]) -> None:
-    """A step is 0.3 s of a processor's arithmetic, or the same time without any; in a process of its own where `apart`."""
+    """In each step, compute for 0.3 s or sleep for the same time. With `apart`, do so in a forked process."""
     with SpotSafe(counter=Counter()) as run:
         for _ in run.steps():
             if config.get("apart"):
@@ -198,7 +201,7 @@ def _burn(burns: bool) -> None:
 
 
 def waits_for_data(config: dict[str, Any]) -> None:
-    """Of a step of 0.4 s, `wait_s` goes into waiting for a batch."""
+    """Wait `wait_s` for a batch in each step of 0.4 s."""
 
     def batches() -> Any:
         time.sleep(config["wait_s"])
@@ -242,7 +245,7 @@ def tells_what_is_imported(config: dict[str, Any]) -> None:
 
 
 def follows_scores(config: dict[str, Any]) -> None:
-    """Reports the configured scores, one a step."""
+    """Report the configured scores, one per step."""
     counter = Counter()
     with SpotSafe(counter=counter) as run:
         for step in run.steps():

@@ -1,4 +1,4 @@
-"""Trainables that look where they should not, and take more than they may."""
+"""Trainables that look at what they should not see, and use more than they may."""
 
 import ctypes
 import os
@@ -14,7 +14,7 @@ SLEEPS = "import time; time.sleep(1000)  # "
 
 
 def looks_around(config: dict[str, Any]) -> dict[str, str]:
-    """What there is to see of its own, and of the process that forked it."""
+    """Return what this process can see of its own environment and of the process that forked it."""
     mine, parents = (Path(f"/proc/{pid}/environ").read_bytes() for pid in ("self", os.getppid()))
     return {
         "environ": "\n".join(f"{name}={value}" for name, value in os.environ.items()),
@@ -29,7 +29,7 @@ def looks_around(config: dict[str, Any]) -> dict[str, str]:
 
 
 def _kind(fd: str) -> str:
-    """Of an open file: its number where that is a standard one."""
+    """Return the kind of an open file, or its number if it is a standard stream."""
     try:
         found = os.readlink(f"/proc/self/fd/{fd}")
     except OSError:
@@ -44,7 +44,7 @@ def opens_files(config: dict[str, Any]) -> None:
 
 
 def multiplies(config: dict[str, Any]) -> None:
-    """Each in a session of its own, as daemons are."""
+    """Start 60 processes, each in its own session, as daemons are."""
     for _ in range(60):
         subprocess.Popen([sys.executable, "-S", "-c", SLEEPS + config["mark"]], start_new_session=True)
     time.sleep(1000)
@@ -59,7 +59,11 @@ def threads(config: dict[str, Any]) -> None:
 
 
 def eats_as_a_daemon(config: dict[str, Any]) -> None:
-    """Its parent ends at once, so that it is nobody's of the family; takes 900 MB, which does no harm to the machine."""
+    """Start a daemon that allocates 900 MB.
+
+    Its parent exits at once, so that it does not descend from this process any more. The amount does no harm to
+    the machine.
+    """
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:

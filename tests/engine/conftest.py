@@ -1,4 +1,4 @@
-"""Supervisors that leave no process behind."""
+"""Supervisors for tests, which leave no process behind."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,9 @@ from tuner.engine.worker.supervisor import Supervisor
 
 @pytest.fixture(scope="module")
 def warm() -> Iterator[dict[str, Supervisor]]:
-    """Supervisors whose fork servers are ready, by the module that they serve, as a worker's is from its second attempt on."""
+    """Supervisors with a ready fork server, by the module that they serve. A worker has one from its second
+    attempt on.
+    """
     found: dict[str, Supervisor] = {}
     yield found
     for supervisor in found.values():
@@ -23,7 +25,9 @@ def warm() -> Iterator[dict[str, Supervisor]]:
 
 
 def _children_of(fork_server: int) -> list[psutil.Process]:
-    """None of one that is gone: a module may be too much for the fork server that imports it."""
+    """Return the descendants of a fork server, or an empty list if it is gone, because importing a module may
+    have killed it.
+    """
     try:
         return psutil.Process(fork_server).children(recursive=True)
     except psutil.NoSuchProcess:
@@ -32,7 +36,7 @@ def _children_of(fork_server: int) -> list[psutil.Process]:
 
 @pytest.fixture
 def drive(tmp_path: Path, warm: dict[str, Supervisor]) -> Iterator[Any]:
-    """A driver for a case of a module; `fresh`: with a worker that has only been born."""
+    """Start drivers for a case of a module. With `fresh`, the driver gets a newly started worker."""
     drivers: list[Driver] = []
     fresh_ones: list[Supervisor] = []
 
@@ -81,7 +85,7 @@ def bucket(moto: int, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRe
     )
     fs = fsspec.filesystem("s3", skip_instance_cache=True)
     fs.mkdir(found.name)
-    type(fs).clear_instance_cache()  # clients of the test before know another proxy
+    type(fs).clear_instance_cache()  # Clients of the previous test use another proxy.
     yield found
     type(fs).clear_instance_cache()
     proxy.close()

@@ -1,4 +1,4 @@
-"""Takes its process with it when it is imported."""
+"""A module that kills its process when it is imported."""
 
 import os
 

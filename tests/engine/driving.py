@@ -1,4 +1,6 @@
-"""A worker's supervisor, driven as a job's driver does: with its real fork server and real children, without a Ray cluster."""
+"""Drive a worker's supervisor as a job's driver does, with a real fork server and real children, but without a
+Ray cluster.
+"""
 
 import time
 from collections.abc import Callable
@@ -12,10 +14,10 @@ LEASE_S = 600
 
 
 class Driver:
-    """Gives orders and collects what comes back."""
+    """A driver that gives orders to a supervisor and collects the results."""
 
     def __init__(self, storage: Path | str, entry: str, supervisor: Supervisor | None = None) -> None:
-        """With a supervisor of its own where none is given."""
+        """Use the given supervisor, or create one."""
         self.entry, self.storage = entry, storage
         self.supervisor = supervisor or Supervisor(entry)
         self.reports: list[dict[str, Any]] = []
@@ -47,7 +49,9 @@ class Driver:
         self.supervisor.order({"order": word, **more})
 
     def until_state(self, *states: str) -> dict[str, Any]:
-        """Steps until the worker is in one of the states; every meter on the way stays within the lease."""
+        """Step until the worker is in one of the states, and return that result. No meter on the way exceeds
+        the lease.
+        """
         deadline = time.monotonic() + 240
         while time.monotonic() < deadline:
             result = self.supervisor.step()
@@ -59,7 +63,7 @@ class Driver:
         raise AssertionError(f"not {states} within four minutes")
 
     def until(self, what: Callable[[dict[str, Any]], object]) -> None:
-        """Steps until a result of the running attempt is so."""
+        """Step until the predicate is true for a result of the running attempt."""
         deadline = time.monotonic() + 240
         while time.monotonic() < deadline:
             result = self.supervisor.step()
@@ -74,18 +78,18 @@ class Driver:
 
     @property
     def step_ns(self) -> list[int]:
-        """How long the last steps took, as the supervisor measured them."""
+        """Return the durations of the last steps in nanoseconds, as the supervisor measured them."""
         assert self.supervisor.attempt is not None
         return list(self.supervisor.attempt.step_ns)
 
     def takes(self, step_s: float) -> None:
-        """From here on the supervisor believes that a step takes so long."""
+        """Make the supervisor believe that a step takes `step_s` seconds."""
         assert self.supervisor.attempt is not None
         with self.supervisor._changed:
             self.supervisor.attempt.step_ns.append(round(step_s * SECOND))
 
     def lease_ends_in(self, left_s: float) -> int:
-        """As if no more than that had been paid for; the whole lease in nanoseconds."""
+        """Shorten the lease so that `left_s` seconds are left. Return the whole lease in nanoseconds."""
         attempt = self.supervisor.attempt
         assert attempt is not None
         with self.supervisor._changed:
@@ -93,7 +97,7 @@ class Driver:
         return attempt.lease_ns
 
     def let_go(self) -> None:
-        """Ends an attempt that is still under way."""
+        """Stop the attempt if one is still running."""
         if self.supervisor._attempt is not None:
             self.order("stop")
             while self.supervisor.step()["state"] in ("running", "waiting"):

@@ -1,4 +1,4 @@
-"""Trainables that restore badly or not at all."""
+"""Trainables that restore incorrectly or not at all."""
 
 import os
 import time
@@ -11,7 +11,7 @@ from tuner.training import SpotSafe
 
 
 class Forgets(Counter):
-    """Takes what was saved, and does nothing with it."""
+    """A part that ignores the state that it is given."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         pass
@@ -26,7 +26,7 @@ def forgets(config: dict[str, Any]) -> None:
 
 
 class Half(Counter):
-    """What it gives is in another precision than what it takes."""
+    """A part whose saved state has another precision than the state that it loads."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"count": self.count.half() + 0.1}
@@ -52,14 +52,14 @@ def breaks(config: dict[str, Any]) -> None:
 
 
 def other_shape(config: dict[str, Any]) -> None:
-    """Its model has as many outputs as its process has a number."""
+    """The shape of the model depends on the pid, so that it differs between processes."""
     with SpotSafe(model=torch.nn.Linear(1, os.getpid() % 10_000 + 1)) as run:
         for step in run.steps():
             run.report(loss=float(step))
 
 
 def one_step_of_many(config: dict[str, Any]) -> None:
-    """Ends by itself after its first step."""
+    """End after the first step, regardless of the number of steps."""
     with SpotSafe(counter=Counter()) as run:
         for step in run.steps(1):
             run.report(loss=float(step))

@@ -1,4 +1,4 @@
-"""Trainables of Ray Tune that restore well, badly, and not at all."""
+"""Ray Tune trainables that restore correctly, incorrectly, or not at all."""
 
 import json
 import os
@@ -49,7 +49,7 @@ class Remembers(tune.Trainable):
 
 
 class Stamps(Remembers):
-    """Says in each checkpoint when and where it was written, and has a file named after that."""
+    """A trainable that records time and pid in each checkpoint, and adds a file named after the time."""
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         now = time.time_ns()

@@ -1,4 +1,4 @@
-"""Prints much when it is imported, and takes 900 MB, which does no harm to the machine."""
+"""A module that prints a lot and allocates 900 MB when it is imported. The amount does no harm to the machine."""
 
 import os
 import time

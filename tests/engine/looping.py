@@ -1,4 +1,4 @@
-"""The real loop of a job of one trial, whose worker is the test: it says what it wants to."""
+"""The real loop of a job with one trial. The test acts as its worker and chooses the messages."""
 
 from dataclasses import dataclass, field
 
@@ -17,7 +17,7 @@ from tuner.tuning.samplers import sampler_for
 
 @dataclass
 class World:
-    """Writes down what is ordered."""
+    """Record what the loop orders."""
 
     begun: dict[str, Assignment] = field(default_factory=dict)
     stopped: list[str] = field(default_factory=list)
@@ -39,7 +39,7 @@ class World:
 
 
 class Job:
-    """One trial, whose first attempt did a step, saved it, and was taken away."""
+    """A job of one trial, whose first attempt did a step, saved it, and was preempted."""
 
     trial = "trial_00000"
 
@@ -53,7 +53,7 @@ class Job:
         self.trains(1, 1)
 
     def trains(self, attempt: int, *steps: int) -> None:
-        """Up to each of these steps, which it saves; then it is taken away."""
+        """Train up to each of these steps and save it. Then preempt the attempt."""
         for number, step in enumerate(steps, start=1):
             meter = Meter({"setup": NS, "train": number * NS})
             report = StepReport(step, {"acc": 0.5}, True, meter, Instant(1))
@@ -62,7 +62,7 @@ class Job:
         self.loop.progress(Progress(self.trial, attempt, "preempted", meter, saved_step=steps[-1]))
 
     def tells(self, kind: CostKind, seconds: range, *, outage: range | None = None) -> None:
-        """Every second, of how long its attempt has been at it, and how much of that was an outage."""
+        """Report once per second the time that attempt 2 has spent in `kind`, and how much of it was an outage."""
         for each, second in enumerate(seconds):
             outage_ns = (outage[min(each, len(outage) - 1)] if outage else 0) * NS
             meter = Meter({kind: second * NS})

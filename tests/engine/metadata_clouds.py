@@ -1,7 +1,8 @@
-"""What the metadata services of AWS, Google and Azure answer to a machine, and what changes when it is given notice.
+"""Emulate the answers of the metadata services of AWS, Google and Azure to a machine, and how they change when
+a notice is given.
 
-Paths, headers, statuses and bodies are those of the vendors' documentation and of their own clients and mocks. Times are
-fixed when the notice is given, as they are in the clouds.
+Paths, headers, statuses and bodies are those of the vendors' documentation and of their own clients and mocks.
+Times are fixed when the notice is given, as in the clouds.
 """
 
 import json
@@ -24,7 +25,7 @@ XHTML = """<?xml version="1.0" encoding="iso-8859-1"?>
 
 @dataclass(frozen=True)
 class Request:
-    """Names of headers are in lower case."""
+    """A request to the metadata service. Header names are in lower case."""
 
     method: str
     path: str
@@ -42,14 +43,14 @@ class Reply:
 
 class Cloud(Protocol):
     def answer(self, request: Request) -> Reply:
-        """From several threads at once."""
+        """Answer a request. Several threads call this at the same time."""
 
     def close(self) -> None:
-        """Lets go of those who wait for a change."""
+        """Release the requests that wait for a change."""
 
 
 class Nowhere:
-    """No cloud: something else has the address."""
+    """An address that belongs to something else than a cloud."""
 
     def answer(self, request: Request) -> Reply:
         return Reply(404, b"not found\n", {"Content-Type": "text/plain"})
@@ -58,7 +59,7 @@ class Nowhere:
 
 
 class Aws:
-    """With IMDSv2 required."""
+    """AWS with IMDSv2 required."""
 
     TTL, TOKEN = "x-aws-ec2-metadata-token-ttl-seconds", "x-aws-ec2-metadata-token"
     ACTION = "/latest/meta-data/spot/instance-action"
@@ -124,7 +125,9 @@ class Aws:
 
 
 class Gcp:
-    """Every value has a tag that changes with it, and a question may wait until it does."""
+    """Google's metadata server. Every value has an ETag that changes with it, and a request may wait for a
+    change.
+    """
 
     BASE = "/computeMetadata/v1/instance/"
 
@@ -140,7 +143,7 @@ class Gcp:
         self._over = False
 
     def say(self, key: str, value: str) -> None:
-        """Also where it is the same once more."""
+        """Set a value. Setting the same value again also changes its ETag."""
         with self._changed:
             self._values[key], self._etags[key] = value, secrets.token_hex(8)
             self._changed.notify_all()
@@ -173,7 +176,7 @@ class Gcp:
 
 
 class Azure:
-    """The document of a scale set: `worker_3` is this machine, others are in it too."""
+    """Azure's events for a scale set. This machine is `worker_3`; others belong to the set, too."""
 
     NAME = "/metadata/instance/compute/name"
     EVENTS = "/metadata/scheduledevents"
@@ -193,7 +196,7 @@ class Azure:
         not_before: str = "Mon, 19 Sep 2026 18:29:47 GMT",
         status: str = "Scheduled",
     ) -> None:
-        """Replaces what was said of the same event before."""
+        """Schedule an event. It replaces an earlier event with the same id."""
         event = {
             "EventId": event_id,
             "EventType": event_type,

@@ -1,11 +1,11 @@
-"""A cloud's metadata service on 127.0.0.1, over real HTTP, which fails in every way when it is told to.
+"""A cloud's metadata service on 127.0.0.1 over real HTTP, which can be made to fail in many ways.
 
     with MetadataServer(Aws()) as server:
         server.cloud.interrupt()
         server.fail("instance-action", status(500), times=2)
 
-Run as a program, `python -m tests.engine.metadata_server aws|gcp|azure`, it says its URL and gives notice with each line that
-it reads, for trying a watcher out by hand.
+Run as a program, `python -m tests.engine.metadata_server aws|gcp|azure` prints its URL and gives a notice for
+each line that it reads. Use it to try out a watcher manually.
 """
 
 import sys
@@ -40,7 +40,9 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = answer
 
     def send(self, reply: Reply, *, body: bytes | None = None) -> None:
-        """`body`: what really follows the headers, where it is not what they say."""
+        """Send the reply. `body` overrides the bytes that follow the headers, so that they can contradict the
+        headers.
+        """
         self.send_response_only(reply.status)
         self.send_header("Date", self.date_time_string())
         for name, value in {**reply.headers, "Content-Length": str(len(reply.body))}.items():
@@ -56,7 +58,7 @@ class Listener(ThreadingHTTPServer):
     owner: "MetadataServer[Any]"
 
     def handle_error(self, *_: Any) -> None:
-        """A client that has gone away, which is what some tests are about."""
+        """Ignore clients that have disconnected, which some tests do on purpose."""
 
 
 Failure = Callable[["MetadataServer[Any]", Handler, Callable[[], Reply]], None]
@@ -67,7 +69,7 @@ def status(code: int) -> Failure:
 
 
 def says(body: bytes, *, status: int = 200) -> Failure:
-    """With the headers of the true answer."""
+    """Answer with this body and the headers of the true answer."""
     return lambda _, handler, truth: handler.send(Reply(status, body, truth().headers))
 
 
@@ -86,13 +88,13 @@ def no_answer(_: "MetadataServer[Any]", handler: Handler, truth: Callable[[], Re
 
 
 def hangs(server: "MetadataServer[Any]", handler: Handler, truth: Callable[[], Reply]) -> None:
-    """Until it is mended, or the server ends: late, not never."""
+    """Answer only after the fault is fixed or the server ends, or after HOLD_S seconds."""
     server.mended.wait(HOLD_S)
     handler.send(truth())
 
 
 def drips(server: "MetadataServer[Any]", handler: Handler, truth: Callable[[], Reply]) -> None:
-    """Byte after byte, so that no read ever times out; it never ends."""
+    """Send one byte after another, so that no read ever times out. The answer never ends."""
     handler.close_connection = True
     handler.send(Reply(200, b" " * 10_000_000, truth().headers), body=b"")
     while not server.mended.wait(0.02):
@@ -108,7 +110,7 @@ def has_no_end(server: "MetadataServer[Any]", handler: Handler, truth: Callable[
 
 
 class MetadataServer(Generic[CloudT]):
-    """`requests` has every request, in the order in which they came."""
+    """The server. `requests` holds every request in the order of arrival."""
 
     def __init__(self, cloud: CloudT) -> None:
         self.cloud = cloud
@@ -133,7 +135,7 @@ class MetadataServer(Generic[CloudT]):
         self._listener.server_close()
 
     def fail(self, part: str, failure: Failure, *, times: int | None = None) -> None:
-        """Whatever has `part` in its path, `times` times; None: until it is mended."""
+        """Fail `times` requests whose path contains `part`. None fails all of them until the fault is fixed."""
         with self._lock:
             self.mended.clear()
             self._failures[part] = (failure, times)
@@ -144,7 +146,7 @@ class MetadataServer(Generic[CloudT]):
             self.mended.set()
 
     def asked(self, part: str, method: str = "GET") -> int:
-        """How often."""
+        """Return the number of requests of this method whose path contains `part`."""
         return sum(part in one.path and one.method == method for one in tuple(self.requests))
 
     def serve(self, handler: Handler, request: Request) -> None:

@@ -1,4 +1,4 @@
-"""An S3 that is real but for its disks: moto's server as a process of its own, and an HTTP proxy before it that does harm."""
+"""An S3 service for tests: moto's server as a separate process, behind an HTTP proxy that injects faults."""
 
 import contextlib
 import http.client
@@ -26,7 +26,7 @@ SLOW_S = 0.3
 
 @contextlib.contextmanager
 def moto_server() -> Iterator[int]:
-    """The port that it was given by the system."""
+    """Start moto's server and yield the port that the system assigned."""
     assert importlib.util.find_spec("moto"), (
         "these tests need moto's server: pip install -c constraints.txt -e '.[dev,s3]'"
     )
@@ -41,7 +41,7 @@ def moto_server() -> Iterator[int]:
 
 
 def _port(server: subprocess.Popen[bytes], log: int) -> int:
-    """Once it is said, the server listens."""
+    """Return the port from the server's log. The server listens as soon as it logs it."""
     deadline, said = time.monotonic() + 120, ""
     while time.monotonic() < deadline and server.poll() is None:
         said = os.pread(log, 4000, 0).decode(errors="replace")
@@ -53,7 +53,7 @@ def _port(server: subprocess.Popen[bytes], log: int) -> int:
 
 @dataclass
 class Fault:
-    """What happens to the next `times` requests of a method whose path or query has `part` in it."""
+    """A fault for the next `times` requests of a method whose path or query contains `part`."""
 
     harm: Harm
     method: str
@@ -70,7 +70,9 @@ class Answer:
 
 
 class Proxy(ThreadingHTTPServer):
-    """`asked` has the method and path of each request, in order. After `dies_after` of them, each connection is reset."""
+    """The proxy. `asked` holds the method and path of each request in order. After `dies_after` requests, each
+    connection is reset.
+    """
 
     daemon_threads = True
 
@@ -103,7 +105,7 @@ class Proxy(ThreadingHTTPServer):
         return None
 
     def asks(self, part: str, within_s: float = 240) -> bool:
-        """Whether somebody asks for something with `part` in its path or query."""
+        """Return whether a request whose path or query contains `part` arrives within `within_s` seconds."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             if any(part in asked for asked in list(self.asked)):
@@ -117,7 +119,7 @@ class Proxy(ThreadingHTTPServer):
         self.server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that gives up while it is answered is what some tests want."""
+        """Ignore clients that give up while they are being answered, which some tests do on purpose."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -173,18 +175,18 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def _cut(self, fault: Fault, body: bytes) -> None:
-        """Half of the answer, then the end of the connection."""
+        """Send half of the answer and close the connection."""
         self._send(self._forward(body), cut=True)
 
     def _flip(self, fault: Fault, body: bytes) -> None:
-        """One byte of the answer is another."""
+        """Flip one bit of the answer."""
         answer = self._forward(body)
         middle = len(answer.body) // 2
         answer.body = answer.body[:middle] + bytes([answer.body[middle] ^ 1]) + answer.body[middle + 1 :]
         self._send(answer)
 
     def _shorten(self, fault: Fault, body: bytes) -> None:
-        """Half of what was sent is stored, and well received."""
+        """Store half of the body, and answer with success."""
         for name in [
             name for name in self.headers if "checksum" in name.lower() or name.lower() == "content-md5"
         ]:
@@ -200,13 +202,13 @@ class Handler(BaseHTTPRequestHandler):
         self._send(self._forward(body))
 
     def _unlisted(self, fault: Fault, body: bytes) -> None:
-        """A listing that lags behind."""
+        """Answer with an empty listing, as if the listing lagged behind."""
         self._send(Answer(200, [("Content-Type", "application/xml")], EMPTY))
 
 
 @dataclass
 class Bucket:
-    """A bucket behind a proxy, and the client's settings for it."""
+    """A bucket behind a proxy, with the client's settings for it."""
 
     proxy: Proxy
     name: str

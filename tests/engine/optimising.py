@@ -1,4 +1,6 @@
-"""Trainables with an optimizer, which restore well; one says what was imported before it made it."""
+"""Trainables with an optimizer, which restore correctly. One of them reports which modules were imported before
+it created the optimizer.
+"""
 
 import sys
 from typing import Any

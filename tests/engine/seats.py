@@ -1,4 +1,4 @@
-"""A cluster of no substance for the restore self-test: machines that are there or not, and verdicts as they were ordered."""
+"""A fake cluster for the restore self-test: machines that exist or not, and predefined verdicts."""
 
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -11,7 +11,7 @@ from tuner.engine.worker.self_test import SeatLost, Verdict
 
 @dataclass
 class Seats:
-    """A cluster with machines of the offers in `there`, where a test ends with the next of these verdicts."""
+    """A cluster with machines for the offers in `there`. Each self-test ends with the next verdict."""
 
     there: list[Offer]
     verdicts: list[Verdict | type[SeatLost] | None] = field(default_factory=list)

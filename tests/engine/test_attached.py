@@ -1,4 +1,4 @@
-"""The machine that an attempt is found on, as Ray and the machine's cloud say it."""
+"""Test finding the machine that an attempt runs on, from Ray and from the machine's cloud."""
 
 from typing import Any
 

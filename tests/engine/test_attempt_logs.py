@@ -1,4 +1,6 @@
-"""What user code prints is on the job's storage, whatever its end, and nothing of it is mixed up."""
+"""Test that the output of user code is stored with the job, however the attempt ends, and that it is not mixed
+up.
+"""
 
 import time
 from pathlib import Path
@@ -17,7 +19,9 @@ TRIAL = ("default", "job_1", "trial_00000")
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that is paid for waits for a second, and what it printed last may not be there yet."""
+    """Extend the worker's wait for the last output from a second to four minutes, because the output may arrive
+    late on a busy machine.
+    """
     monkeypatch.setattr(pumping, "LAST_S", 240.0)
 
 
@@ -49,7 +53,7 @@ def test_what_is_shown_is_the_end_of_what_is_kept(
     printed = Printed(len(data), data[:head], data[head:][-tail:], complete=True)
     earlier, gap, later = printed.since(after, limit)
     wanted = [place for place in kept if place >= after]
-    if gap == 0 and len(kept) < len(data):  # what lies before a gap is shown only together with the gap
+    if gap == 0 and len(kept) < len(data):  # bytes before a gap are shown only together with the gap
         assert earlier == b""
     assert earlier + later == bytes(data[place] for place in wanted[-limit:])
     assert gap == (len(data) - len(kept) if earlier else 0)

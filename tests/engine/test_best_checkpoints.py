@@ -1,4 +1,6 @@
-"""A worker stores the checkpoint of each step that is the job's best, however rarely it saves otherwise."""
+"""Test that a worker stores the checkpoint of each step that is the job's best, however rarely it saves
+otherwise.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -67,7 +69,7 @@ def test_a_kept_state_is_dropped_when_another_trial_takes_the_lead(drive: Any) -
 def test_a_leader_that_is_stopped_stores_its_best_step_first(
     drive: Any, until: int, stored: list[int]
 ) -> None:
-    """The best is the step that waits for a reply, or an earlier one."""
+    """The best step is the one that waits for a reply, or an earlier one."""
     driver = drive("follows_scores")
     driver.begin(until=until, **SCORES)
     driver.until_state("waiting")

@@ -1,4 +1,6 @@
-"""The supervisor's end of a child's channel: what is sent arrives whole and in order, and a reply never waits for the child."""
+"""Test the supervisor's end of a child's channel: messages arrive whole and in order, and a reply never waits
+for the child.
+"""
 
 import threading
 import time

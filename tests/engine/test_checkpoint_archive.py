@@ -1,4 +1,4 @@
-"""A checkpoint as one tar file: any range of it, from a folder and from object storage."""
+"""Test reading any range of a checkpoint as one tar file, from a folder and from object storage."""
 
 import hashlib
 import io

@@ -1,4 +1,4 @@
-"""Class trainables of plain Ray Tune whose `save_checkpoint` returns a dictionary, over a pause."""
+"""Test pausing class trainables of plain Ray Tune whose `save_checkpoint` returns a dictionary."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Clocks that are set: they date what happens, and bill or end nothing."""
+"""Test that setting the clock changes recorded times, but neither bills nor ends anything."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from tuner.engine.messages import Progress
 from tuner.engine.simulated.clock import SimulatedClock
 
 HOUR_NS = 3600 * NS
-# 2023-11-14, 22:13:20 in UTC, where a simulated clock begins.
+# 2023-11-14, 22:13:20 UTC, the start of a simulated clock.
 EVENING = Window("22:00", "23:00")
 
 
@@ -47,7 +47,7 @@ def test_a_clock_that_is_set_ends_no_job(by_ns: int) -> None:
 
 @pytest.mark.parametrize("by_ns", [-HOUR_NS, HOUR_NS])
 def test_a_clock_that_is_set_bills_nothing(by_ns: int) -> None:
-    """What a lost worker was last heard of is counted by the clock that is never set."""
+    """The time since a lost worker was last heard of is measured by the monotonic clock."""
     job = Job()
     clock = job.loop._clock
     assert isinstance(clock, SimulatedClock)

@@ -1,4 +1,6 @@
-"""What a local cluster's keeper tells the other processes of its home, and only as long as it keeps it."""
+"""Test the file in which a local cluster's process describes the cluster to other processes of its home, for as
+long as it runs.
+"""
 
 import os
 import signal

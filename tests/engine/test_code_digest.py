@@ -1,4 +1,4 @@
-"""Of what a trainable's code is made, as far as the files tell."""
+"""Test which files count as the code of a trainable."""
 
 import gc
 import time
@@ -75,7 +75,7 @@ def test_a_module_that_is_no_python_has_one_too(root: Path) -> None:
 
 @pytest.fixture
 def switches_during_collections() -> Iterator[None]:
-    """Let other threads run in every garbage collection, and have many of them."""
+    """Trigger frequent garbage collections, and let other threads run during each of them."""
     thresholds = gc.get_threshold()
     gc.callbacks.append(yields)
     gc.set_threshold(50)

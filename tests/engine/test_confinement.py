@@ -1,4 +1,6 @@
-"""User code in its place: what it sees, how much it may take, and what is left of it; real children."""
+"""Test the confinement of user code with real children: what it sees, how much it may use, and what it leaves
+behind.
+"""
 
 import os
 import subprocess
@@ -65,7 +67,7 @@ PASSES = [
 
 @pytest.fixture(scope="module", autouse=True)
 def strict() -> Iterator[None]:
-    """A worker with secrets around it and little to give."""
+    """An environment with secrets, and limits on what a child may use."""
     with pytest.MonkeyPatch.context() as patch:
         for name in HELD_BACK:
             patch.setenv(name, SECRET)
@@ -193,7 +195,7 @@ def test_a_module_is_held_to_its_limits_as_it_is_imported(
 
 
 def test_folders_without_rights_are_removed_too() -> None:
-    """As a user whom rights bind."""
+    """Run the removal as a user without root's rights."""
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         place = Path(name)
         place.chmod(0o777)

@@ -1,4 +1,4 @@
-"""How attempts end: what is a trial's failure, and what is its machine's or its storage's."""
+"""Test how attempts end: which failures are the trial's, and which are the machine's or the storage's."""
 
 import pytest
 

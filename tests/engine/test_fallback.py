@@ -1,4 +1,6 @@
-"""Spot with fallback: a bounded wait for spot, on demand where time runs out or a storm goes on, and back again."""
+"""Test spot with fallback: a bounded wait for spot, on-demand when time runs out or preemptions repeat, and the
+way back.
+"""
 
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -25,7 +27,7 @@ WAIT_NS = 60 * NS
 
 @dataclass
 class Cluster:
-    """One trial on machines that come and go; `at` is where it is, as its loop would have it."""
+    """One trial on machines that come and go. `at` is where it is, as its loop would record it."""
 
     machines: list[Machine]
     offers: tuple[Offer, ...] = (DEMAND, SPOT)
@@ -45,7 +47,7 @@ class Cluster:
         self.stands(now=Instant(self.trial.now + ns), waited_ns=waited, time_ns=left)
 
     def begins(self) -> Offer | None:
-        """Where it then waits, or if there is a machine, runs."""
+        """Begin the trial, and return the offer on which it runs, or waits if there is no machine."""
         self.stands(at=None, waited_ns=None)
         place = self.placement.choose(self.trial)[0]
         assert place.offer is not None
@@ -112,7 +114,7 @@ def test_no_wait_is_so_long_that_the_wall_clock_would_end_before_its_work() -> N
     assert cluster.begins() == SPOT
     cluster.passes(22)
     assert cluster.elsewhere() is None
-    cluster.passes(1)  # seven tenths of the time that is left are needed now
+    cluster.passes(1)  # seven tenths of the remaining time are needed now
     assert cluster.elsewhere() == DEMAND
 
 
@@ -147,7 +149,7 @@ def test_what_may_be_done_in_time_on_demand_and_on_spot_would_not_is_done_on_dem
     cluster.passes(5)
     cluster.stands(left_ns=90 * NS)
     assert cluster.elsewhere() is None
-    cluster.stands(left_ns=50 * NS)  # steps were not as long as was feared
+    cluster.stands(left_ns=50 * NS)  # steps took less time than expected
     assert cluster.elsewhere() == SPOT
 
 
@@ -174,7 +176,7 @@ def test_a_trial_on_spot_goes_on_demand_while_there_is_time_for_the_move() -> No
     cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
     cluster.stands(left_ns=100 * NS, target=9, time_ns=200 * NS)
     assert cluster.begins() == SPOT
-    cluster.passes(90)  # and nothing was saved meanwhile
+    cluster.passes(90)  # nothing was saved in the meantime
     assert cluster.elsewhere() is None
     cluster.passes(6)
     assert cluster.elsewhere() == DEMAND
@@ -225,7 +227,7 @@ def test_a_storm_ends_on_demand_and_what_is_saved_there_ends_the_storm() -> None
 
 
 def test_where_every_kind_was_waited_for_in_vain_they_are_tried_in_turn() -> None:
-    """Other jobs have all machines, though there seems to be room."""
+    """Other jobs hold all machines, although there seems to be room."""
     cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
     cluster.stands(left_ns=10**5 * NS, target=9)
     cluster.begins()
@@ -238,7 +240,7 @@ def test_where_every_kind_was_waited_for_in_vain_they_are_tried_in_turn() -> Non
         found.append(to)
         waited.append((cluster.trial.now - began) // NS)
     assert found == [DEMAND, SPOT, DEMAND, SPOT, DEMAND]
-    assert waited[:3] == [60, 60, 120]  # and then the marks of the first ones fade
+    assert waited[:3] == [60, 60, 120]  # and then the first backoffs have expired
 
 
 def test_after_each_further_storm_it_stays_on_demand_for_twice_as_long() -> None:
@@ -264,7 +266,7 @@ def test_spot_that_wasted_more_than_it_saves_is_not_taken_until_that_is_forgotte
     cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
     spot, hour = Place(SPOT, SPOT.rate(cpus=1, gpus=0)), 3600 * NS
     cluster.placement.paid(spot, 2 * hour, gained_ns=0, now=Instant(0))
-    assert cluster.begins() == SPOT  # where it would wait: it is not late yet
+    assert cluster.begins() == SPOT  # it would wait there: it is not late yet
     cluster.stands(waited_ns=0)
     cluster.passes(61)
     assert cluster.elsewhere() == DEMAND
@@ -294,7 +296,7 @@ def test_spot_that_should_be_free_and_is_not_counts_as_full_for_a_while() -> Non
 
 
 def asked_for_spot(cluster: Cluster, seconds: int) -> list[int]:
-    """When the trial went to a spot machine, of which there is one that another job has."""
+    """Return the seconds at which the trial moved to a spot machine. There is one, but another job holds it."""
     found = []
     for second in range(seconds):
         cluster.passes(1)
@@ -343,7 +345,9 @@ def test_a_machine_that_is_taken_by_another_trial_is_not_there() -> None:
 def test_machines_of_several_sizes_are_compared_by_what_a_trial_takes_of_them(
     spot: tuple[int, int], demand: tuple[int, int], chosen: str
 ) -> None:
-    """CPUs, and thousandths of a dollar an hour; the larger machine is dearer, and a trial on it is not."""
+    """`spot` and `demand` are CPUs and thousandths of a dollar per hour. The larger machine costs more, but the
+    trial's share of it does not.
+    """
     offers = tuple(
         replace(offer, cpus=size[0], price=Price(1000 * size[1]))
         for offer, size in ((SPOT, spot), (DEMAND, demand))

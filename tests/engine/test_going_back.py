@@ -1,4 +1,6 @@
-"""An attempt that went on from an older checkpoint than it was given, as that one is damaged, or from none, as its machine goes."""
+"""Test attempts that start from an older checkpoint because theirs is damaged, and attempts that are refused
+because the machine goes away.
+"""
 
 from tests.engine.looping import Job
 from tuner.domain.cost import Meter
@@ -7,7 +9,7 @@ from tuner.engine.messages import Progress, Trouble
 
 
 def test_what_is_damaged_is_asked_for_no_more() -> None:
-    """Else the next driver would wait for it as for something that is there, and send it as the best."""
+    """Otherwise the next driver would wait for the damaged checkpoint, or return it as the best."""
     job = Job()
     job.trains(2, 5, 9)
     assert job.journal.newest_checkpoints() == {job.trial: 9}
@@ -26,7 +28,7 @@ def test_one_that_starts_over_has_no_checkpoint_left() -> None:
 
 
 def test_what_an_idle_worker_refuses_goes_on_at_once_and_counts_for_nothing() -> None:
-    """However many there are on the machine that goes."""
+    """Several attempts may be refused on a machine that goes away."""
     job = Job()
     trial = job.loop.state.trial(job.trial)
     before = trial.preemptions, trial.in_vain

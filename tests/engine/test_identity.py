@@ -1,4 +1,6 @@
-"""What clouds say of a machine, told to its nodes' workers, and what that makes of its labels."""
+"""Test that a cloud's description of a machine reaches the workers of its nodes, and how it changes the
+machine's labels.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a sampler is told of reports, and what it is asked for a free worker."""
+"""Test which reports the sampler receives, and what it is asked to suggest for a free worker."""
 
 from collections.abc import Mapping
 

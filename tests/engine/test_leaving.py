@@ -1,4 +1,6 @@
-"""A worker whose machine is about to be taken away: real children, real fork server, a notice on the node's board."""
+"""Test a worker whose machine is about to be preempted, with real children, a real fork server, and a notice on
+the node's board.
+"""
 
 import os
 import signal
@@ -24,7 +26,7 @@ EVERY_STEP = {"checkpoint_interval_ns": 0}
 
 
 class Node:
-    """What its watcher does."""
+    """Post notices as the node's watcher does."""
 
     def __init__(self, folder: Path) -> None:
         self.board = NodeBoard(folder)
@@ -72,12 +74,12 @@ def drive(tmp_path: Path, supervisor: Supervisor, node: Node) -> Iterator[Any]:
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Path:
-    """Steps that wait for it end once it is there."""
+    """The file that gated steps wait for."""
     return tmp_path / "gate"
 
 
 def gated(first: int, gate: Path) -> dict[str, Any]:
-    """A configuration whose steps wait for the gate, from this one on."""
+    """Return a configuration whose steps wait for the gate from step `first` on."""
     return {"gated": first, "gate": str(gate)}
 
 
@@ -109,7 +111,7 @@ def test_the_step_in_progress_is_finished_and_saved_without_a_word_of_the_driver
     assert Progress.parse(ended).leaving
     assert ended["error"]["message"] == "goes"
     node.stays()
-    driver.begin(until=9, restore=last)  # elsewhere
+    driver.begin(until=9, restore=last)  # on another machine
     driver.until_state("waiting")
     assert [report["metrics"]["acc"] for report in driver.reports] == [float(n) for n in range(1, 10)]
 
@@ -154,7 +156,7 @@ def test_a_first_step_that_does_not_end_is_given_up_before_the_machine_goes(driv
 
 @pytest.mark.parametrize("case", ["hangs", "restores_for_ever"])
 def test_what_has_not_begun_to_train_leaves_at_once(drive: Any, node: Node, case: str) -> None:
-    """In its setup, and while user code's process restores."""
+    """The notice comes during setup, and while the child restores."""
     driver = drive()
     driver.begin(until=1)
     driver.until_state("waiting")
@@ -191,7 +193,9 @@ def test_a_checkpoint_that_is_being_fetched_is_not_waited_for(
 
 @pytest.fixture
 def slow_storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, threading.Event]]:
-    """Publications hang from the first on: (one hangs, they go on)."""
+    """Let publications hang, beginning with the first. The first event is set when one hangs; setting the
+    second releases them.
+    """
     hangs, goes_on = threading.Event(), threading.Event()
     real = CheckpointStore.publish
 
@@ -262,7 +266,7 @@ def test_what_cannot_be_saved_leaves_at_once(drive: Any, node: Node) -> None:
 
 
 def test_who_is_killed_with_its_machine_is_preempted(drive: Any, node: Node) -> None:
-    """As where a machine that shuts down sends each of its processes a signal."""
+    """A machine that shuts down also sends a signal to each of its processes."""
     driver = drive()
     driver.begin(until=9, config={"step_s": 1000})
     trains(driver)
@@ -313,7 +317,7 @@ def test_two_notices_at_once_count_as_the_earlier_one_and_one_brought_forward_as
 
 
 def test_nothing_begins_on_a_machine_that_goes_and_elsewhere_it_does(drive: Any, node: Node) -> None:
-    """Nor is that a preemption, where the worker was kept from an attempt before: its machine went while it was idle."""
+    """If an idle worker is kept from an earlier attempt, its refusal does not count as a preemption."""
     driver = drive()
     driver.begin(until=1)
     driver.until_state("waiting")
@@ -337,7 +341,7 @@ def test_nothing_begins_on_a_machine_that_goes_and_elsewhere_it_does(drive: Any,
 def test_a_worker_that_is_born_on_a_machine_that_goes_says_so(
     place: Path, node: Node, tmp_path: Path
 ) -> None:
-    """As on a head, which is never drained."""
+    """The head, for example, is never drained."""
     born = Supervisor("tests.engine.cases:counts", notice=lambda: NodeBoard(place).standing(HERE))
     try:
         driver = Driver(tmp_path / "storage", "tests.engine.cases:counts", born)

@@ -1,4 +1,4 @@
-"""What user code leaves in the storage, or hands over as a checkpoint, leads to nothing outside."""
+"""Test that links which user code leaves in the storage or in a checkpoint lead to nothing outside."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ def outside(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Of a whole checkpoint."""
+    """The folder of a complete checkpoint."""
     source = tmp_path / "source"
     (source / "inner").mkdir(parents=True)
     (source / "state.pt").write_bytes(b"state")
@@ -43,7 +43,7 @@ def store(tmp_path: Path) -> CheckpointStore:
 
 
 def name_file(folder: Path, name: str) -> None:
-    """The manifest says that the checkpoint has it, and that it is as the one outside."""
+    """Add to the manifest a file with the size and digest of the one outside."""
     told = json.loads((folder / MANIFEST).read_text())
     described = {"path": name, "bytes": len(SECRET), "sha256": hashlib.sha256(SECRET).hexdigest()}
     (folder / MANIFEST).write_text(json.dumps({**told, "files": [*told["files"], described]}))

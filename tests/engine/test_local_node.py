@@ -1,4 +1,4 @@
-"""The ports of a node of this machine."""
+"""Test the ports of a node on this machine."""
 
 from collections.abc import Iterator
 from decimal import Decimal
@@ -25,7 +25,7 @@ def node(tmp_path: Path) -> Iterator[LocalNode]:
 
 
 def ports(node: LocalNode) -> str:
-    """As its process was started with."""
+    """Return the node manager port that the node's process was started with."""
     assert node._process is not None
     words = node._process.args
     assert isinstance(words, list)
@@ -42,7 +42,7 @@ def test_a_node_comes_back_under_its_ports(node: LocalNode) -> None:
 
 
 def test_a_node_that_never_came_up_tries_others(node: LocalNode) -> None:
-    """Somebody may have taken one of them since they were found."""
+    """Another process may have taken one of the ports since they were chosen."""
     node.start(NOBODY)
     before = ports(node)
     node.kill()

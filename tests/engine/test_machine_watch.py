@@ -1,4 +1,6 @@
-"""A machine's notices and the nodes of a cluster that are on it: all are told, whenever they began, and Ray for each that it can drain."""
+"""Test that a machine's notices reach all nodes on that machine, whenever they started, and that Ray drains
+each node that it can.
+"""
 
 import threading
 from collections.abc import Iterator
@@ -23,7 +25,9 @@ ACTION = "aws/instance-action"
 
 @dataclass
 class Cluster:
-    """What Ray knows. `here`: ids of the nodes on this machine; `down`: it does not answer."""
+    """A fake of what Ray knows. `here` holds the ids of the nodes on this machine. With `down`, it does not
+    answer.
+    """
 
     folder: Path
     here: list[str] = field(default_factory=lambda: ["head", "a"])
@@ -48,12 +52,12 @@ class Cluster:
         self.drained.append((node_id, notice.id))
 
     def seen(self, node_id: str) -> str | None:
-        """The notice that the node's workers see."""
+        """Return the id of the notice that the node's workers see, or None."""
         standing = self.node(node_id).boards.standing(node_id)
         return None if standing is None else standing.id
 
     def looked(self, times: int = 2) -> None:
-        """Until the machine's nodes were asked for so often again."""
+        """Wait until the machine's nodes were queried `times` more times."""
         before = self.asked
         until(lambda: self.asked >= before + times)
 
@@ -94,7 +98,7 @@ def test_every_node_of_the_machine_is_told_and_those_that_can_be_are_drained(clu
 
 
 def test_a_node_that_begins_while_a_notice_stands_is_told_too(cluster: Cluster) -> None:
-    """As one that comes back on the same machine."""
+    """A node may restart on the same machine."""
     cluster.here = []
     with MetadataServer(Aws()) as server, watched(cluster, server):
         server.cloud.interrupt()

@@ -1,4 +1,4 @@
-"""What there is of machines is known at once, however long Ray takes to say so."""
+"""Test that asking for machines returns at once, however long Ray takes to answer."""
 
 import threading
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ ONE, TWO = Machine({}, 1, 0), Machine({}, 2, 0)
 
 
 class Head:
-    """A Ray head as one that asks sees it: it answers once, then it hangs until it is let go, then it fails and comes back."""
+    """A fake Ray head. It answers once, then hangs until it is released, then fails, and then answers again."""
 
     def __init__(self) -> None:
         self.asked: list[threading.Thread] = []

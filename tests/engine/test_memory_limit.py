@@ -1,4 +1,6 @@
-"""How much memory a trial may use: its share of the machines that are there when it begins, not when its driver did."""
+"""Test the memory limit of a trial: its share of the machines that exist when it begins, not when its driver
+began.
+"""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What user code says may be anything: what is recorded of it is what every database takes."""
+"""Test that whatever user code reports, only values that every database accepts are recorded."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The stopwatch of an attempt, with hypothesis: what was shown once is never taken back."""
+"""Property tests of the stopwatch of an attempt: a value that was shown never decreases."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +18,7 @@ INSTANTS = st.integers(0, 1000)
     )
 )
 def test_no_kind_ever_goes_back_and_no_lease_is_passed(happened: list[tuple[str, object, int]]) -> None:
-    """Messages are late, and arrive after a reading of a later instant; leases only grow."""
+    """Messages may arrive after a reading of a later instant. Leases only grow."""
     watch, lease, before = Stopwatch("setup", 0), 100, dict[str, int]()
     for what, value, at in happened:
         if what == "switch":

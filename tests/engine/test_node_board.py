@@ -1,4 +1,4 @@
-"""Notices put up for a node's workers: whole or not at all, for this node only, and gone when they are taken down."""
+"""Test notices posted for a node's workers: complete or absent, for this node only, and gone when withdrawn."""
 
 import multiprocessing
 from dataclasses import replace
@@ -47,7 +47,7 @@ def test_a_deadline_that_is_brought_forward_replaces_the_one_before(board: NodeB
 
 
 def test_a_notice_that_is_said_again_leaves_no_more_time(board: NodeBoard) -> None:
-    """As by a watcher that was started anew, where the cloud says no time."""
+    """A restarted watcher posts the notice again, and the cloud gives no time."""
     board.announce("a", GOES)
     board.announce("a", replace(GOES, deadline=Instant(LATER + 30 * NS), text="again"))
     assert board.standing("a") == GOES

@@ -1,4 +1,6 @@
-"""Metadata services that fail: the watch goes on, nothing is made up, nothing counts as withdrawn, and nothing is missed."""
+"""Test failing metadata services: the watch continues, nothing is invented or taken for a withdrawal, and no
+notice is missed.
+"""
 
 import socket
 import time
@@ -36,7 +38,7 @@ CLOUDS: dict[Name, tuple[Callable[[], Any], str, str, str, str]] = {
         "Azure scheduled events",
     ),
 }
-# True answers have to come in that time, too; where one does not, a later one will.
+# Correct answers must arrive within this time, too. If one does not, a later one will.
 IMPATIENT = {"answer_s": 0.3, "azure_first_answer_s": 0.3}
 FAILURES: dict[str, tuple[Failure, dict[str, Any]]] = {
     "500": (status(500), {}),
@@ -69,7 +71,7 @@ def test_what_fails_tells_nothing_withdraws_nothing_and_hides_nothing(cloud: Nam
     with MetadataServer(make()) as server, watching(server, cloud, told, gcp_hang_s=0, **patience) as watcher:
         until(lambda: server.asked(part) >= 2)
         server.fail(part, how)
-        looks_again(server, part, 1)  # who was asked before has answered, or is not waited for any more
+        looks_again(server, part, 1)  # Earlier requests have been answered or have timed out.
         until(troubled(watcher, name))
         getattr(server.cloud, give_notice)()
         looks_again(server, part)
@@ -179,7 +181,7 @@ def test_an_older_document_withdraws_nothing() -> None:
         server.fail("scheduledevents", says(b'{"DocumentIncarnation": 1, "Events": []}'), times=1)
         looks_again(server, "scheduledevents")
         assert told.calls == ["+azure/a"]
-        # A service that counts anew is believed the second time.
+        # A service that counts from the start again is believed the second time.
         server.fail("scheduledevents", says(b'{"DocumentIncarnation": 1, "Events": []}'))
         told.waits_for("+azure/a", "-azure/a")
 

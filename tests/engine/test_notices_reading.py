@@ -1,4 +1,4 @@
-"""What the clouds answer, read: a notice, none, or a complaint; and never anything else, whatever the bytes."""
+"""Test reading the clouds' answers: whatever the bytes, the result is a notice, no notice, or a complaint."""
 
 import json
 from collections.abc import Callable

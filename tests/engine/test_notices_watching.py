@@ -1,4 +1,6 @@
-"""A watcher and each cloud's metadata service as it is meant to be: told once, told all, told when it is over."""
+"""Test a watcher with each cloud's correctly working metadata service: each notice is reported once, and its
+withdrawal, too.
+"""
 
 from tests.cluster.waiting import until
 from tests.engine.metadata_clouds import Aws, Azure, Gcp
@@ -50,7 +52,7 @@ def test_one_token_serves_all_and_is_renewed_when_it_has_ended() -> None:
         told.waits_for("+aws/instance-action")
         looks_again(server, ACTION)
         looks_again(server, REBALANCE)
-        # Both may have been refused before either had renewed it.
+        # Both requests may have been refused before either renewed the token.
         assert 2 <= server.asked("token", "PUT") <= 3
 
 

@@ -1,4 +1,4 @@
-"""Which cloud it is, and what does not come from one: signals and an operator's word."""
+"""Test detecting the cloud, and notices that do not come from a cloud: signals and an operator's command."""
 
 import asyncio
 import os

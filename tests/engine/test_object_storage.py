@@ -1,4 +1,4 @@
-"""Checkpoints in S3, through the real client and over real HTTP, while requests fail in all the ways that they do."""
+"""Test checkpoints in S3 with the real client over real HTTP, while requests fail in many ways."""
 
 import contextlib
 import os
@@ -110,7 +110,7 @@ def test_a_storage_that_falters_costs_a_trial_some_time_and_nothing_else(
     drive: Any, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, harm: Any, request_: str, status: int
 ) -> None:
     method, part = request_.split()
-    # Answers that are only slow may come later than that, too, and are asked for again.
+    # Answers that are only slow may also take longer than this, and are requested again.
     hangs_up_after(monkeypatch, 2 if harm == "hang" else 240)
     bucket.proxy.fault(harm, method, part, times=2 if harm == "answer" else 1, status=status)
     driver = drive("counts", storage=bucket.url)
@@ -204,7 +204,7 @@ def test_what_the_storage_never_gives_as_it_was_costs_its_checkpoint(drive: Any,
 def test_what_the_storage_does_not_give_may_be_whole_and_is_not_passed_over(
     drive: Any, bucket: Bucket
 ) -> None:
-    """An older one would be found. The newer one would be forgotten for it, and removed."""
+    """Otherwise an older checkpoint would be used, and the newer one would be forgotten and removed."""
     driver = drive("counts", storage=bucket.url)
     save(driver, until=2)
     save(driver, until=4, restore=2, by=1)
@@ -312,11 +312,13 @@ def pieces(bucket: Bucket) -> list[str]:
 def test_wherever_the_storage_dies_the_newest_durable_checkpoint_survives(
     store: CheckpointStore, bucket: Bucket, tmp_path: Path
 ) -> None:
-    """Three checkpoints are saved, and older ones removed; the storage dies before the first request, the second, and so on."""
+    """Three checkpoints are saved and older ones removed. The storage fails before the first request, then
+    before the second, and so on.
+    """
     proxy, durable, requests, before = bucket.proxy, 0, 0, 0
     while durable < 3:
         durable, proxy.asked[:], proxy.dies_after = 0, [], requests
-        with contextlib.suppress(Exception):  # of each kind that the client has
+        with contextlib.suppress(Exception):  # any kind of exception that the client raises
             for step in (1, 2, 3):
                 saved(store, tmp_path / str(requests), step, attempt=1 + requests)
                 durable = step

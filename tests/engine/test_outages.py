@@ -1,4 +1,6 @@
-"""A storage that fails for minutes: its worker waits and says so, and its driver does not take that for hanging."""
+"""Test a storage outage of several minutes: the worker waits and reports it, and the driver does not take it
+for a hang.
+"""
 
 from tests.engine.looping import Job
 

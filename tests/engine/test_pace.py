@@ -1,4 +1,4 @@
-"""When a trial that says nothing is taken to hang."""
+"""Test when a silent trial is considered to hang."""
 
 from tuner.domain.cost import Meter
 from tuner.engine.pace import Pace
@@ -25,7 +25,7 @@ def test_twenty_of_the_slowest_steps_are_waited_for() -> None:
 
 
 def test_a_trial_that_begins_asks_for_the_least_that_was_seen() -> None:
-    """However busy the machine was since, and however soon an attempt was stopped."""
+    """A busy machine or an attempt that stopped early does not change it."""
     pace = Pace()
     pace.stepped("trial_00000", 4 * S)
     for setup_s, train_s in ((2, 4), *[(9, 4)] * 20, (1, 0)):
@@ -45,7 +45,9 @@ def test_quick_steps_say_nothing_of_a_long_setup() -> None:
 
 
 def test_an_outage_of_the_storage_makes_nothing_longer() -> None:
-    """Else whatever hangs afterwards would be waited for, and paid, twenty times as long as it lasted."""
+    """Otherwise a trial that hangs later would be waited for, and paid for, twenty times as long as the outage
+    lasted.
+    """
     pace = Pace()
     meter = Meter({"restore": 101 * S, "train": S})
     pace.ended("trial_00000", meter, warming_ns=0, outage_ns=100 * S, starved=False)

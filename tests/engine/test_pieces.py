@@ -1,4 +1,6 @@
-"""Large checkpoints in object storage: only what changed is stored again, nothing that is needed is removed, nothing else kept."""
+"""Test large checkpoints in object storage: only changed pieces are stored again, and exactly the needed pieces
+are kept.
+"""
 
 from pathlib import Path
 
@@ -27,7 +29,7 @@ def store(bucket: Bucket) -> CheckpointStore:
 
 
 def save(store: CheckpointStore, folder: Path, step: int, *, attempt: int = 1) -> None:
-    """Eight pieces, of which two are other ones at each step."""
+    """Publish a checkpoint of eight pieces, two of which differ at each step."""
     source = folder / f"staged-{step}-{attempt}"
     source.mkdir()
     same = [bytes([number]) * MB for number in range(6)]
@@ -46,7 +48,7 @@ def restored(store: CheckpointStore, folder: Path, at_most: int = 99) -> int | N
 
 
 def stored_since(bucket: Bucket) -> int:
-    """How many pieces were sent since this was asked last."""
+    """Return the number of pieces uploaded since the last call."""
     sent = [asked for asked in bucket.proxy.asked if asked.startswith("PUT") and "/pieces-" in asked]
     bucket.proxy.asked[:] = []
     return len(sent)
@@ -84,7 +86,7 @@ def test_a_piece_goes_with_the_last_checkpoint_that_names_it(
         save(store, tmp_path, step)
         store.prune(TRIAL, 1, newest=step, keep=2, protect=frozenset({min(step, 3)}))
         assert restored(store, tmp_path) == step
-    # Of steps 3, 6 and 7: what all have, twice, and two of each.
+    # Steps 3, 6 and 7 are left: the pieces that all share, stored twice, and two pieces of each.
     assert len(pieces(bucket)) == 6 * 2 + 3 * 2
     assert restored(store, tmp_path, at_most=5) == 3
     save(store, tmp_path, 8, attempt=2)
@@ -142,7 +144,7 @@ def restored_step(store: CheckpointStore, folder: Path) -> int:
 def test_of_a_model_most_of_which_is_frozen_little_is_stored_again(
     store: CheckpointStore, bucket: Bucket, tmp_path: Path
 ) -> None:
-    """As `SpotSafe` writes it, step numbers of different lengths and random generators that moved included."""
+    """Save as `SpotSafe` does, with step numbers of different lengths and random generators that have advanced."""
     body, head = torch.nn.Linear(2048, 4096), torch.nn.Linear(64, 64)
     parts = {"head": head, "body": body}
     sent = []

@@ -1,4 +1,4 @@
-"""Where an attempt runs: the cheapest kind of machine that is free, another one once it has waited."""
+"""Test where an attempt runs: on the cheapest free offer, or on another offer after it has waited."""
 
 from collections import Counter
 from dataclasses import replace

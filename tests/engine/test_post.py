@@ -1,4 +1,4 @@
-"""A driver's post: what it reads of its job, over a database that may be cut off."""
+"""Test what a driver reads about its job, from a database whose connection may break."""
 
 import pytest
 

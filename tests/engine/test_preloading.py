@@ -1,4 +1,4 @@
-"""What a fork server imports before the first attempt: what its code needs, and no more than that."""
+"""Test what a fork server imports before the first attempt: what the code needs, and no more."""
 
 import sys
 from pathlib import Path

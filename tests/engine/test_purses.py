@@ -1,4 +1,4 @@
-"""The money of one attempt: what is read, held and posted of it."""
+"""Test the money of one attempt: what is metered, held and posted."""
 
 import pytest
 
@@ -20,14 +20,14 @@ DEAR = Offer("m5.24xlarge", Price(1_000_000), cpus=2, gpus=0)
 
 
 class Refuses(MemoryTx):
-    """A ledger that has what it says, and gives none of it."""
+    """A ledger that reports enough money, but refuses every hold."""
 
     def hold(self, hold: OpenHold) -> bool:
         return False
 
 
 def begun(usd: int = 10**6) -> tuple[MemoryJournal, Treasury, Purse]:
-    """An attempt with a first slice of 10 s, of which it has used 8."""
+    """Open an attempt with a first lease of 10 s, of which it has used 8."""
     journal, treasury = MemoryJournal(JOB, budget(usd)), Treasury(JOB, 10 * NS)
     with journal.transaction() as tx:
         opened = treasury.open(tx, TRIAL, 1, [PLACE], Wanted(NS, 1, None, AT))
@@ -39,7 +39,7 @@ def begun(usd: int = 10**6) -> tuple[MemoryJournal, Treasury, Purse]:
 
 
 def test_nobody_is_billed_for_more_than_was_held() -> None:
-    """However long a worker runs on; what was shown before stays as it was."""
+    """This holds however long the worker runs on. Costs that were shown before do not change."""
     journal, treasury, purse = begun()
     purse.read(Meter({"setup": NS, "train": 60 * NS, "idle": 5 * NS}), heard_ns=0)
     assert purse.meter.total_ns == purse.lease_ns == 10 * NS
@@ -60,7 +60,7 @@ def test_a_lease_that_is_cut_takes_nothing_back_that_was_posted() -> None:
 
 
 def test_a_ledger_that_refuses_what_it_said_was_left_ends_the_turn() -> None:
-    """Nothing of such a turn is kept: the driver begins anew from what is recorded."""
+    """Nothing of such a transaction is kept. The driver restarts from what is recorded."""
     journal, treasury, purse = begun()
     other = Place(DEAR, Rate(DEAR.price))
     with pytest.raises(AssertionError, match="read in this transaction"):
@@ -93,7 +93,7 @@ def test_why_money_was_refused_is_said() -> None:
             assert treasury.open(tx, TRIAL, 1, [Place(OFFER, rate)], wanted) is None
             return treasury.limit(tx, rate, wanted, gpus=bool(limits.gpu_ms))[0]
 
-    second = Rate(Price(3600), 1000)  # a micro-dollar, and a second of a GPU
+    second = Rate(Price(3600), 1000)  # one micro-dollar and one GPU-second per second
     assert why(Cost(Money(4)), Rate(Price(3600))) == "budget_usd"
     assert why(Cost(Money(4), 10**6), second) == "budget_usd"
     assert why(Cost(Money(100), 4000), second) == "budget_gpu_hours"

@@ -1,4 +1,6 @@
-"""What an attempt uses of its machine, measured from beside its process; real children, GPUs in place of which a module stands."""
+"""Test measuring what an attempt uses of its machine from outside its process, with real children and a fake
+GPU module.
+"""
 
 import json
 import os
@@ -102,7 +104,7 @@ def _missing(path: object) -> bytes:
 
 
 class Nvml(ModuleType):
-    """Two GPUs, with what each answers in turn."""
+    """Two GPUs with a sequence of utilization percentages."""
 
     def __init__(self, percents: list[int]) -> None:
         super().__init__("pynvml")

@@ -1,4 +1,6 @@
-"""When a running attempt saves: by what its saves take, what its market does, and what was asked for."""
+"""Test when a running attempt saves: depending on the duration of saves, the market, and the configured
+interval.
+"""
 
 import pytest
 
@@ -21,7 +23,9 @@ STEP_NS, STALL_NS, DURABLE_NS = 10 * NS, NS // 2, 2 * NS
 
 
 class Run:
-    """Steps of one length, each save with the same stall and way to durability; `saved` has the steps of saves."""
+    """Steps of equal length. Each save stalls training for the same time and takes equally long to become
+    durable. `saved` lists the steps saved.
+    """
 
     def __init__(
         self, exposed: Exposure, *, interval_ns: int | None = None, stall_ns: int = STALL_NS
@@ -69,11 +73,13 @@ def test_saves_are_as_far_apart_as_the_rule_says_of_what_they_were_measured_to_t
     saving = Saving(stall_ns, stall_ns + DURABLE_NS)
     wanted = steps_between(step_ns=STEP_NS, saving=saving, exposure=exposed)
     assert set(run.gaps()) == {wanted}
-    assert run.stalled <= run.trained / 20 + stall_ns  # what the first takes is not known before
+    assert (
+        run.stalled <= run.trained / 20 + stall_ns
+    )  # the duration of the first save is not known in advance
 
 
 def test_a_market_whose_shortest_notice_is_a_pods_has_long_steps_saved_one_by_one() -> None:
-    """18 s are longer than the 15 s in which a step would have to be finished and saved."""
+    """A step of 18 s is longer than the notice of 15 s in which it would have to be finished and saved."""
     run = Run(exposure("spot", Losses()), stall_ns=LEAST_NS)
     for _ in range(6):
         run.step(18 * NS)

@@ -1,4 +1,4 @@
-"""Storage that fails or hangs, and children that die while they save: each costs its own attempt and no more."""
+"""Test storage that fails or hangs, and children that die while they save: each costs only its own attempt."""
 
 import os
 import threading
@@ -64,7 +64,7 @@ def test_storage_that_falters_costs_some_time(drive: Any, monkeypatch: pytest.Mo
 
 
 def test_what_waits_for_the_storage_is_told(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a restore and of the closing save, as nothing else is done meanwhile."""
+    """The worker reports it for a restore and for the final save, because nothing else is done meanwhile."""
     monkeypatch.setattr(publishing, "WAITS_S", (0.4,) * 4)
     fails: list[bool] = []
 
@@ -101,7 +101,7 @@ def test_storage_that_cannot_be_read_fails_the_attempt(drive: Any, monkeypatch: 
 
 @pytest.fixture
 def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """The first publication hangs until the end of the test; set once it does."""
+    """Let the first publication hang until the end of the test. The event is set when it does."""
     hangs, over = threading.Event(), threading.Event()
     real = CheckpointStore.publish
 
@@ -157,7 +157,7 @@ def save(driver: Any, *, until: int, restore: int | None) -> None:
 
 
 def test_what_a_driver_has_not_recorded_replaces_nothing(drive: Any, tmp_path: Path) -> None:
-    """It died while step 4 was saved, and the next one goes on from step 2."""
+    """The driver died while step 4 was being saved, and the next driver continues from step 2."""
     driver, folder = drive("counts"), tmp_path / "storage/default/job_1/trial_00000"
     save(driver, until=2, restore=None)
     save(driver, until=4, restore=2)

@@ -1,4 +1,4 @@
-"""Directories of processes that were killed."""
+"""Test removing the directories of processes that were killed."""
 
 import subprocess
 import sys

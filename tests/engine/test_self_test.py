@@ -1,4 +1,6 @@
-"""The restore self-test, with a real worker and real kills: who passes it, who does not, and what is said to them."""
+"""Test the restore self-test with a real worker and real kills: which trainables pass it, and what the others
+are told.
+"""
 
 from collections.abc import Sequence
 from typing import Any

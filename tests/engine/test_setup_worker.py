@@ -1,4 +1,4 @@
-"""The program that starts Ray's workers does what Ray's own does, without importing Ray."""
+"""Test that the program that starts Ray's workers does what Ray's own does, without importing Ray."""
 
 import importlib.util
 import json
@@ -24,7 +24,7 @@ WORKER = "import json, os, sys\nprint(json.dumps([sys.argv, dict(os.environ), 'r
 
 
 def started(program: str, worker: Path, context: dict[str, Any], language: str = "PYTHON") -> tuple[Any, ...]:
-    """What a worker sees that the program starts: its arguments and environment."""
+    """Return what a worker sees that the program starts: its arguments and environment."""
     own = [f"--language={language}", f"--serialized-runtime-env-context={json.dumps(context)}"]
     words = [sys.executable, program, str(worker), "--node-id=a b", "--webui=", *own, "--it's"]
     answer = subprocess.run(

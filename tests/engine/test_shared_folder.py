@@ -1,4 +1,6 @@
-"""Checkpoints in a folder that many machines mount: full, slow to show what is there, on another file system, and damaged."""
+"""Test checkpoints in a folder that many machines mount: full, with delayed listings, on another file system,
+and damaged.
+"""
 
 import errno
 import json
@@ -33,7 +35,7 @@ def store(tmp_path: Path) -> CheckpointStore:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Of the trial."""
+    """The folder of the trial."""
     return tmp_path / "storage/default/job_1" / TRIAL
 
 
@@ -67,7 +69,7 @@ def rewritten(**changes: Any) -> Callable[[Path], object]:
 
 
 def of_the_first(folder: Path) -> None:
-    """Its own files and manifest, where those of step 2 should be."""
+    """Replace the checkpoint of step 2 by the files and manifest of step 1."""
     shutil.rmtree(folder)
     shutil.copytree(folder.parent / "step_00000001-a1", folder)
 
@@ -126,7 +128,7 @@ def test_what_is_damaged_is_never_restored_and_the_one_before_is(
 UNSEEN = {
     "a flipped byte",
     "a flipped byte in a shard",
-    "a flipped byte in the manifest",  # which may be one of a digest
+    "a flipped byte in the manifest",  # which may be a digit of a digest
     "a missing shard",
     "missing shards",
     "a folder in place of a file",
@@ -139,7 +141,7 @@ SEEN = {name: damage for name, damage in DAMAGES.items() if name not in UNSEEN}
 def test_what_is_damaged_does_not_push_out_what_is_whole(
     store: CheckpointStore, tmp_path: Path, folder: Path, damage: Callable[[Path], object]
 ) -> None:
-    """As far as that can be told from its manifest: nobody reads it all again for this."""
+    """Only damage that the manifest reveals counts, because pruning does not read all the data again."""
     publish(store, tmp_path, 1, 2)
     damage(folder / "step_00000002-a1")
     publish(store, tmp_path, 3)
@@ -148,7 +150,7 @@ def test_what_is_damaged_does_not_push_out_what_is_whole(
     assert newest(store, tmp_path) == 1
 
 
-# With how often each is tried: the worker is paid for while it waits for what will not change.
+# With the number of attempts: waiting for something that will not change costs worker time.
 TAKES_NO_MORE = [
     (errno.ENOSPC, "make room", 4),
     (errno.EDQUOT, "make room", 4),
@@ -215,7 +217,7 @@ def test_a_file_system_that_cannot_sync_a_folder_will_do(
 def test_what_was_not_put_can_be_put_again(
     store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever step of it fails."""
+    """Every step of the publication may fail."""
     source, fails_at = staged(tmp_path, 1), 0
     real, seen = storage._sync, 0
 
@@ -238,7 +240,7 @@ def test_what_was_not_put_can_be_put_again(
 
 
 def test_nothing_is_not_published(store: CheckpointStore, tmp_path: Path, folder: Path) -> None:
-    """As where a save that hung goes on after its attempt, whose files are gone."""
+    """A save that hung may continue after its attempt, when its files are gone."""
     (tmp_path / "empty").mkdir()
     for source in (tmp_path / "empty", tmp_path / "gone"):
         with pytest.raises(FileNotFoundError):
@@ -250,7 +252,7 @@ def test_nothing_is_not_published(store: CheckpointStore, tmp_path: Path, folder
 def test_a_folder_that_is_not_mounted_starts_no_trial_over(
     drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool, tries: int
 ) -> None:
-    """Where only the checkpoint is missing, it may come: another machine wrote it."""
+    """If only the checkpoint is missing, it may still appear, because another machine wrote it."""
     if there:
         (tmp_path / "storage").mkdir()
     looks: list[str] = []
@@ -300,7 +302,7 @@ def test_when_the_best_is_damaged_all_stay_of_which_one_may_be_the_best_now(driv
 def test_a_listing_that_lags_hides_nothing_that_is_known(
     store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As NFS does, which remembers what a folder held for a minute."""
+    """NFS, for example, caches the listing of a folder for up to a minute."""
     publish(store, tmp_path, 1, 2)
     monkeypatch.setattr(storage.Storage, "names", lambda *_: ["step_00000001-a1"])
     found = store.newest_valid(TRIAL, tmp_path / "here", at_most=2, expected=Found(2, 1))
@@ -330,7 +332,7 @@ for step in range(1, 9):
 
 
 def test_a_disk_that_is_full_in_earnest(tmp_path: Path) -> None:
-    """A real file system of 1 MiB, in a mount namespace of its own."""
+    """Use a real file system of 1 MiB, in its own mount namespace."""
     (tmp_path / "mount").mkdir()
     mounted = f"mount -t tmpfs -o size=1m tmpfs {tmp_path}/mount && exec "
     command = " ".join(
@@ -358,7 +360,9 @@ def test_half_a_folder_is_never_seen(store: CheckpointStore, tmp_path: Path, fol
 def test_the_one_that_is_known_comes_before_others_of_its_step(
     store: CheckpointStore, tmp_path: Path
 ) -> None:
-    """Those of later attempts may be of another configuration, where the database was restored from a backup."""
+    """Checkpoints of later attempts may belong to another configuration if the database was restored from a
+    backup.
+    """
     publish(store, tmp_path, 2)
     other = staged(tmp_path, 2)
     (other / "state.pt").write_text("another")

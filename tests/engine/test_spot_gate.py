@@ -1,4 +1,4 @@
-"""Who is let onto spot machines, by a gate with a real database and a cluster of no substance."""
+"""Test which jobs may use spot machines, with a real database and a fake cluster."""
 
 import time
 from dataclasses import replace
@@ -37,8 +37,10 @@ def gate(
     goes_on: Any = lambda: True,
     usd: int = 36_000_000,
 ) -> SpotGate:
-    """Of a job that is new, or was there. With $36 a trial on demand runs for ten hours. Nothing is waited for: one look at each
-    kind of machine."""
+    """Return the gate of the job, which is created if it does not exist.
+
+    $36 pays for ten hours of an on-demand trial. The gate looks for each kind of machine once, without waiting.
+    """
     with database.read() as db:
         known = launches.get(db, JOB)
     if known is None:
@@ -184,7 +186,7 @@ def test_what_fails_for_good_is_refused_though_it_could_run_on_demand(database: 
 
 @pytest.mark.parametrize("verdict", [FORGETS, SLOW])
 def test_a_job_that_has_had_a_trial_is_not_tested_again(database: Database, verdict: Verdict) -> None:
-    """Whatever became of its code since it was let in: what it found is not taken from it."""
+    """Later changes to its code do not matter: the job keeps its permission."""
     seats = Seats([DEMAND, SPOT], [Verdict(True), verdict])
     assert refusal(gate(database, seats)) is None
     begin_a_trial(database)
@@ -208,7 +210,7 @@ def test_a_wish_ends_the_test_and_it_is_paid_for(database: Database) -> None:
 def test_what_the_test_and_the_wait_for_it_take_counts_for_the_wall_clock(
     database: Database, wall_clock_s: int | None, wish: Any, goes_on: bool
 ) -> None:
-    """Of a job that has been running for ten seconds, two of them before its last pause."""
+    """The job has run for ten seconds, two of them before its last pause."""
     limit = None if wall_clock_s is None else wall_clock_s * NS
     create(database, new_job(limits=Budget(usd=Money(1), wall_clock_ns=limit)))
     now = time.time_ns()

@@ -1,4 +1,4 @@
-"""What whoever places a trial is told of it, and who places it."""
+"""Test the snapshot of a trial from which its placement is decided, and which placement policy is used."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ def stands(trial: TrialRecord, *, saved: int = 0, max_step: int | None = 27) -> 
 
 
 def test_a_trial_has_to_do_what_is_left_since_its_newest_checkpoint() -> None:
-    """A step took a second; after four of them the mean may be wrong by a quarter."""
+    """A step took one second. After four steps, the mean may be wrong by a quarter."""
     found = stands(TrialRecord(0, {}, 9, steps=4, trained_ns=4 * NS), saved=3)
     assert (found.target, found.left_ns, found.least_ns) == (9, round(6 * NS * 1.25), round(6 * NS * 0.75))
     found = stands(TrialRecord(0, {}, None, steps=4, trained_ns=4 * NS), saved=4)
@@ -54,7 +54,7 @@ def test_spot_is_fallen_back_from_where_both_markets_are_offered() -> None:
 
 
 def test_of_a_machine_that_is_of_no_offer_nothing_is_learned() -> None:
-    """An attempt that any machine was good enough for."""
+    """The attempt could run on any machine."""
     cluster, anywhere = Cluster([SPOT_MACHINE, DEMAND_MACHINE]), Place(None, Rate(Price(10)))
     cluster.stands(at=anywhere)
     assert cluster.elsewhere() is None

@@ -1,4 +1,4 @@
-"""A worker's supervisor with its real fork server and real children; no Ray cluster."""
+"""Test a worker's supervisor with a real fork server and real children, but without a Ray cluster."""
 
 import os
 import time
@@ -144,7 +144,7 @@ def test_failing_user_code_is_reported_with_what_happened(
     failed = driver.until_state("failed")
     assert failed["error"]["kind"] == kind
     assert word in failed["error"]["message"]
-    driver.begin()  # the worker outlives it
+    driver.begin()  # the worker survives it
     assert driver.until_state("failed")["attempt"] == 2
 
 
@@ -265,7 +265,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over_for_the_one_before(drive: An
 
 
 def test_a_dead_fork_server_is_replaced(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what it cannot tell any more is not waited for."""
+    """The exit status that a dead fork server cannot report is not waited for."""
     monkeypatch.setattr(endings, "STATUS_S", float("inf"))
     driver = drive("counts")
     driver.begin(until=1)

@@ -1,4 +1,4 @@
-"""A node that is told of its end by two ways, of which the second fails."""
+"""Test a node whose end is announced in two ways, of which the second fails."""
 
 import os
 from pathlib import Path

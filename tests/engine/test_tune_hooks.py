@@ -1,4 +1,6 @@
-"""What Tune is told of attempts that wait for a worker: the real hooks and orders, and in Tune's place its side of both."""
+"""Test what Tune learns about attempts that wait for a worker, with the real hooks and a fake of Tune's
+controller.
+"""
 
 import importlib
 import inspect
@@ -20,14 +22,14 @@ from tuner.engine.world import Assignment
 
 
 class Loop:
-    """Has those in `elsewhere` begin anew."""
+    """A job loop that restarts the trials in `elsewhere` somewhere else."""
 
     def __init__(self, actuator: Actuator) -> None:
         self._actuator = actuator
         self.end = None
         self.elsewhere: set[str] = set()
         self.told: list[Any] = []
-        self.late: list[tuple[str, int]] = []  # attempts whose worker must have ended
+        self.late: list[tuple[str, int]] = []  # attempts whose workers must have ended
 
     def overdue(self) -> list[tuple[str, int]]:
         return self.late
@@ -51,7 +53,7 @@ class Loop:
 
 
 class Tune:
-    """The part of its controller that the hooks use. What it stops is no longer live, at once."""
+    """The part of Tune's controller that the hooks use. A trial that it stops is no longer live, immediately."""
 
     def __init__(self) -> None:
         self.live: set[Any] = set()
@@ -68,11 +70,11 @@ class Tune:
         self._actor_task_events = self
 
     def get_futures(self) -> set[str]:
-        """Of calls of workers that are not answered, or whose answer is not delivered."""
+        """Return the workers' calls that are unanswered or whose answer is not yet delivered."""
         return self.futures
 
     def is_actor_started(self, actor: Any) -> bool:
-        """What Ray says as soon as it has a machine for the actor, whose process then starts."""
+        """Return whether Ray has a machine for the actor. Its process starts after that."""
         return actor in self.placed
 
     @property
@@ -97,7 +99,7 @@ SPOT_NODE = {"NodeID": "gone", "Alive": False, "DeathReason": 0, "Labels": {deat
 
 
 class GlobalState:
-    """What Ray knows of actors, and which nodes are being drained."""
+    """A fake of what Ray knows about actors and draining nodes."""
 
     def __init__(self, actors: dict[str, Any], draining: dict[str, int] | None = None) -> None:
         self.actor_table = actors.__getitem__
@@ -117,7 +119,7 @@ class Driver:
         self.messenger = Messenger(*hooks, Attached(), lambda: None, lambda: self.now)
 
     def tune_asks(self) -> Any:
-        """And looks for a worker for what it is given."""
+        """Ask for the next assignment and look for a worker for it, as Tune does."""
         config = self.assigner.suggest("any")
         if config is None:
             return None
@@ -167,7 +169,9 @@ def test_an_attempt_that_is_to_be_elsewhere_is_called_off_and_its_next_one_looke
 
 
 def test_a_worker_that_starts_on_its_machine_is_waited_for_and_not_for_ever(driver: Driver) -> None:
-    """However short the wait for a machine is: elsewhere it would start anew, and be given up again."""
+    """The wait for a machine may be short. On another machine, the worker would only start again and be given
+    up again.
+    """
     driver.actuator.begin(assignment("a"))
     a = driver.tune_asks()
     driver.tune.placed = {driver.tune._trial_to_actor[a]}
@@ -211,7 +215,7 @@ def test_what_is_called_off_while_it_waits_has_ended(driver: Driver) -> None:
 def test_an_idle_worker_that_died_with_its_machine_is_noticed_by_its_next_attempt(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Which is preempted, on the node of that worker; and Tune keeps no other idle for it."""
+    """The attempt counts as preempted on the node of that worker, and Tune keeps no other idle worker for it."""
     monkeypatch.setattr(deaths.ray, "nodes", lambda: [SPOT_NODE])
     monkeypatch.setattr(deaths, "state", GlobalState({"actor": {"Address": {"NodeID": "gone"}}}))
     driver.actuator.begin(assignment("a"))
@@ -227,7 +231,7 @@ def test_an_idle_worker_that_died_with_its_machine_is_noticed_by_its_next_attemp
 def test_a_worker_whose_own_code_fails_before_its_first_word_is_looked_for_by_its_actor(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Such an error names no actor. It counts as preempted where the node is drained."""
+    """Such an error names no actor. It counts as a preemption if the node is being drained."""
     actor = ActorID.from_random()
     monkeypatch.setattr(deaths.ray, "nodes", lambda: [{**SPOT_NODE, "NodeID": "here", "Alive": True}])
     known = GlobalState({actor.hex(): {"Address": {"NodeID": "here"}}}, {"here": 0})
@@ -271,13 +275,15 @@ def test_a_few_that_have_ended_are_left_alone(driver: Driver) -> None:
 
 
 def test_ray_tune_counts_callbacks_where_a_driver_keeps_it_from_that() -> None:
-    """Its own way of counting imports MLflow and others, seconds at the start of each job."""
+    """Tune's own way of counting callbacks imports MLflow and others, which takes seconds at the start of each
+    job.
+    """
     assert "air_usage.tag_callbacks(callbacks)" in inspect.getsource(importlib.import_module("ray.tune.tune"))
     assert callable(usage.tag_callbacks)
 
 
 def silent_driver(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[Any]]:
-    """Have one attempt run whose worker is overdue; return Tune's trial, and the actors that are killed from here on."""
+    """Run one attempt whose worker is overdue. Return Tune's trial, and the actors that are killed from now on."""
     killed: list[Any] = []
     monkeypatch.setattr(tune_hooks, "kill_worker", killed.append)
     driver.actuator.begin(assignment("a"))
@@ -289,7 +295,7 @@ def silent_driver(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> tuple[Any,
 
 
 def listen(driver: Driver, seconds: float) -> None:
-    """Have Tune turn four times a second for so long."""
+    """Let Tune loop four times per second for `seconds` seconds."""
     for _ in range(round(4 * seconds)):
         driver.now += 0.25
         driver.messenger.choose_trial_to_run(driver.tune)
@@ -317,7 +323,7 @@ def test_a_driver_that_was_stopped_itself_kills_nobody_at_once(
     driver.now += 3600
     listen(driver, 4)
     assert killed == []
-    driver.loop.late = []  # its messages arrived
+    driver.loop.late = []  # its messages have arrived
     listen(driver, 10)
     assert killed == []
 

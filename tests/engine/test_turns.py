@@ -1,4 +1,6 @@
-"""Turns of a job's loop that seldom come: old news, hanging trials, other machines, and trials that go on from an earlier job's."""
+"""Test rare events of a job's loop: late messages, hanging trials, other machines, and trials that continue
+those of earlier jobs.
+"""
 
 from collections.abc import Sequence
 
@@ -101,14 +103,14 @@ def test_a_job_that_is_over_is_ended_once() -> None:
 
 
 class Elsewhere(OnlySpot):
-    """Would have every attempt on a machine that nobody can pay for."""
+    """A placement policy that wants to move every attempt to an offer that the budget cannot pay for."""
 
     def elsewhere(self, trial: Standing) -> Place | None:
         return Place(DEAR, Rate(DEAR.price))
 
 
 class Cheaper(OnlySpot):
-    """Asks for what is dear and would take what is cheap."""
+    """A placement policy that chooses the cheap offer, and wants to move to the expensive one at a low price."""
 
     def choose(self, trial: Standing) -> Sequence[Place]:
         return [Place(SPOT, Rate(SPOT.price))]
@@ -137,7 +139,7 @@ def test_an_attempt_that_waits_goes_elsewhere_only_where_that_can_be_paid_for() 
 
 
 class GoesOnce(OnlySpot):
-    """Would have the first attempt somewhere else, once it runs."""
+    """A placement policy that moves the first attempt once, when it runs."""
 
     gone = False
 
@@ -161,7 +163,7 @@ def test_an_attempt_that_should_be_elsewhere_is_saved_and_its_trial_goes_on_from
 
 
 class TakesItsTime(Cheaper):
-    """A second goes by between the question and the answer, as on a database that is busy."""
+    """A placement policy during which a second passes, as on a busy database."""
 
     clock: SimulatedClock
 

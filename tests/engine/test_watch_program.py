@@ -1,4 +1,6 @@
-"""The watcher as a program, where there is nothing to watch: over soon, cheap, and no alarm."""
+"""Test the watcher as a program when there is nothing to watch: it exits soon, costs little, and raises no
+alarm.
+"""
 
 import socket
 import subprocess
@@ -21,7 +23,7 @@ sys.exit(code)
 
 
 def ends(*words: str) -> str:
-    """What it logs."""
+    """Run the watcher, check that it exits with NO_CLOUD, and return its log."""
     command = [sys.executable, "-c", ENDS, "--address", "127.0.0.1:1", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == NO_CLOUD, done.stderr
@@ -30,7 +32,7 @@ def ends(*words: str) -> str:
 
 @pytest.fixture
 def nobody() -> Iterator[str]:
-    """Where nobody listens, nor can anybody begin to."""
+    """A URL on which nothing listens. The port is bound, so that nothing else can."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{free.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""Watchers of an emulated cloud, and what they were told."""
+"""Watchers of an emulated cloud, and a record of their calls."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ OPERATORS = Notice("operator", "terminate", "operator/1", Instant(10**18), "the 
 
 @dataclass
 class Told:
-    """`calls`: `+` before the id of a notice, `-` before that of one that was withdrawn."""
+    """Record the watcher's calls: `+` and the id of a notice, `-` and the id of a withdrawn notice."""
 
     calls: list[str] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
@@ -28,7 +28,7 @@ class Told:
         self.calls.append(f"-{notice.id}")
 
     def waits_for(self, *calls: str) -> None:
-        """Until there are as many; fails where they are others, in whatever order."""
+        """Wait until there are as many calls, and fail if they are not these, in any order."""
         until(lambda: len(self.calls) >= len(calls))
         assert sorted(self.calls) == sorted(calls)
 
@@ -36,7 +36,7 @@ class Told:
 def sources(
     server: MetadataServer[Any], cloud: Literal["aws", "gcp", "azure"] | None, **more: Any
 ) -> Sources:
-    """Quick to ask again, slow to give up."""
+    """Return sources that poll frequently and give up slowly."""
     quick: dict[str, Any] = {
         "aws_poll_s": 0.02,
         "azure_poll_s": 0.02,
@@ -70,6 +70,6 @@ def watching(
 
 
 def looks_again(server: MetadataServer[Any], part: str, times: int = 3) -> None:
-    """Until it was looked so often again that what was answered before must have been dealt with."""
+    """Wait for `times` more requests, after which the watcher must have handled all earlier answers."""
     before = server.asked(part)
     until(lambda: server.asked(part) >= before + times)

@@ -8,7 +8,7 @@ import torch
 from tuner.training import SpotSafe
 
 IMPORTED_BY = os.getpid()
-# As in a PyTorch of CUDA, whose forks know, and only they, that the process before them has started the driver.
+# With a CUDA build of PyTorch, only a forked process knows that its parent has initialized the driver.
 torch.cuda._is_in_bad_fork = lambda: os.getpid() != IMPORTED_BY  # type: ignore[assignment]
 
 

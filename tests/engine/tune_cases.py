@@ -1,4 +1,4 @@
-"""Functions of plain Ray Tune; whoever begins one imports Ray."""
+"""Functions of plain Ray Tune. Running one imports Ray."""
 
 import tempfile
 import time
@@ -21,7 +21,7 @@ def never_saves_slowly(config: dict[str, Any]) -> None:
 
 
 def tune_checkpoints(config: dict[str, Any]) -> None:
-    """A plain Ray Tune function, as its documentation has them."""
+    """A plain Ray Tune function with checkpoints, as in Ray's documentation."""
     start = 0
     checkpoint = tune.get_checkpoint()
     if checkpoint:
@@ -38,7 +38,7 @@ def tune_checkpoints(config: dict[str, Any]) -> None:
 
 
 def follows_scores(config: dict[str, Any]) -> None:
-    """Reports the configured scores, one a step, each with a checkpoint."""
+    """Report the configured scores, one per step, each with a checkpoint."""
     for step, score in enumerate(config["scores"], start=1):
         with tempfile.TemporaryDirectory() as directory:
             (Path(directory) / "step.txt").write_text(str(step))

@@ -1,4 +1,4 @@
-"""A class trainable of plain Ray Tune."""
+"""Class trainables of plain Ray Tune."""
 
 import json
 from collections import deque
@@ -33,7 +33,7 @@ class DictSteps(Steps):
 
 
 class ArraySteps(Steps):
-    """Its state is NumPy's."""
+    """A trainable whose state consists of NumPy values."""
 
     def setup(self, config: dict[str, Any]) -> None:
         self.count = numpy.zeros((2, 3), order="F")
@@ -58,7 +58,7 @@ class Unsaveable(Steps):
 
 
 class FollowsScores(Steps):
-    """Reports the configured scores, one a step."""
+    """Report the configured scores, one per step."""
 
     def step(self) -> dict[str, Any]:
         self.count += 1
