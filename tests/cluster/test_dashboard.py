@@ -1,4 +1,4 @@
-"""The door to a cluster's HTTP, and what is read through it."""
+"""Test access to a cluster's HTTP interface, and what is read through it."""
 
 import socket
 import stat
@@ -41,7 +41,7 @@ def test_a_node_has_what_the_head_was_given(local_head: LocalHead, dashboard: Da
 @pytest.mark.system
 def test_a_head_listens_on_the_loopback_only(local_head: LocalHead) -> None:
     session = local_head.find_or_start().session
-    until(lambda: len(listening(session)) >= 8)  # its agents begin after it answers
+    until(lambda: len(listening(session)) >= 8)  # the head's agents start after it answers
     assert set(listening(session)) <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
 
 
@@ -51,7 +51,7 @@ def listening(session: str) -> list[str]:
 
 
 def connections(process: psutil.Process) -> list[Any]:
-    """None of a process that ends meanwhile."""
+    """Return the process's connections, or an empty list if it has ended."""
     with suppress(psutil.NoSuchProcess):
         return process.net_connections("inet")
     return []
@@ -71,7 +71,7 @@ def test_only_the_token_opens_a_head_and_only_its_owner_can_read_it(local_head: 
 @pytest.mark.system
 def test_every_process_of_a_head_carries_its_mark(local_head: LocalHead) -> None:
     head = local_head.find_or_start()
-    until(lambda: bool(titled(head)))  # processes that Ray gives a title are those that could lose the mark
+    until(lambda: bool(titled(head)))  # Processes to which Ray gives a title could lose the mark.
     family = psutil.Process(head.pids[0]).children(recursive=True)
     assert len(family) >= 5
     assert {mark_of(process.pid) for process in family if process.is_running()} <= {head.session, None}

@@ -1,4 +1,6 @@
-"""A local Ray head as real processes: found again, noticed when it dies, replaced, and gone without a trace."""
+"""Test a local Ray head as real processes: found again, detected when it dies, replaced, and removed without a
+trace.
+"""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Ray Jobs by HTTP, against a real head."""
+"""Test Ray Jobs over HTTP, against a real head."""
 
 import shlex
 import sys
@@ -64,7 +64,9 @@ def test_a_driver_is_stopped_however_deaf_it_is(jobs: RayJobs, name: str) -> Non
     until(lambda: "ready" in jobs.logs(name))
     assert jobs.stop(name)
     assert end_of(jobs, name) == "stopped"
-    until(lambda: not jobs.stop(name))  # Ray's own actor for it goes a moment after the status has been told
+    until(
+        lambda: not jobs.stop(name)
+    )  # Ray's own actor for the job ends a moment after the status is reported.
 
 
 def test_a_running_job_cannot_be_deleted_and_an_ended_one_is_forgotten(jobs: RayJobs, name: str) -> None:

@@ -1,4 +1,6 @@
-"""The watcher beside a local head: started with it, kept, ended with it, and heard by every node of the machine."""
+"""Test the watcher of a local head: started, restarted and ended with it, and its notices reach every node of
+the machine.
+"""
 
 import os
 import signal
@@ -63,7 +65,7 @@ def test_a_watch_of_no_cloud_is_over_and_one_that_failed_or_took_the_nodes_for_g
     again: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The head lives on: it was silent."""
+    """The head is alive; it only did not answer."""
     program = tmp_path / "ends"
     program.write_text(f"#!/bin/sh\nexit {status}\n")
     program.chmod(0o700)
@@ -122,7 +124,9 @@ def test_of_the_nodes_of_a_machine_one_may_be_told_and_all_are_told_what_is_for_
     board: NodeBoard,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nodes on which nothing runs end at once, as drained ones do; the head, which cannot be drained, tells its workers."""
+    """Nodes without work end at once, as drained nodes do. The head, which cannot be drained, notifies its
+    workers.
+    """
     monkeypatch.setattr(module, "AGAIN_S", 0.0)
     head = LocalHead(tmp_path).found()
     assert head is not None
@@ -170,7 +174,7 @@ def it_is_kept_by_whoever_keeps_the_head(
 
 
 def a_pod_is_deleted(home: Path, head: Head, node_id: str) -> None:
-    """Of which the node is the raylet: SIGTERM to the sidecar, which ends with its node."""
+    """Send SIGTERM to the sidecar of a pod whose node is the raylet. The sidecar ends with its node."""
     with MetadataServer(Aws()) as server:
         kept = [word for word in deployed.sidecar()["command"][1:] if not word.startswith("--address")]
         more = [f"--address={head.address}", f"--node-id={node_id}", f"--metadata-url={server.url}"]

@@ -1,4 +1,4 @@
-"""What an autoscaler may bring up, read from its own files; and what of it is still to come."""
+"""Test which nodes an autoscaler may start, read from its own files, and which of them are still to come."""
 
 from pathlib import Path
 
@@ -116,7 +116,9 @@ TYPES = st.lists(st.integers(0, 4), min_size=1, max_size=3).map(
 def test_never_more_are_to_come_than_the_autoscaler_would_start(
     types: tuple[NodeType, ...], at_most: int, alive: list[int], grouped: bool
 ) -> None:
-    """Of each type with those that are there, and of all together as long as that is kept to."""
+    """The limit holds for each type including its existing nodes, and for all types together as long as the
+    existing nodes respect it.
+    """
     found = NodeTypes(types, at_most)
     label = "ray.io/node-group" if grouped else "kind"
     nodes = [Node(f"n{n}", kind + 1, 0, 0, {label: f"t{kind}"}) for n, kind in enumerate(alive)]

@@ -1,4 +1,4 @@
-"""`tuner preempt` against nodes of a cluster that another service keeps."""
+"""Test `tuner preempt` with nodes of a cluster that another service started."""
 
 from pathlib import Path
 

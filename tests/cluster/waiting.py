@@ -7,7 +7,7 @@ import psutil
 
 
 def until(holds: Callable[[], bool], *, seconds: float = 120.0) -> float:
-    """Asks until it holds and returns how many seconds that took; fails where it does not in time."""
+    """Wait until the condition holds, and return the seconds it took. Fail if it does not hold in time."""
     began = time.monotonic()
     while not holds():
         assert time.monotonic() < began + seconds, f"not within {seconds} s"

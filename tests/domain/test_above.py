@@ -1,4 +1,4 @@
-"""Which budgets a job counts in, and what is wrong with a budget."""
+"""Test in which shared budgets a job counts, and which budgets are invalid."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Keys as they are written, roles in their order, and what names and times may be."""
+"""Test the text form of keys, the order of roles, and which names and times are valid."""
 
 import base64
 

@@ -1,4 +1,4 @@
-"""What a job may use, and what is no budget."""
+"""Test what a job may use, and which budgets are invalid."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Local days and calendar periods where clocks are put forward and back."""
+"""Test local days and calendar periods when clocks are put forward and back."""
 
 from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -75,7 +75,7 @@ def test_a_date_is_its_first_moment_in_the_zone() -> None:
 
 @given(zones, st.dates())
 def test_every_date_is_a_moment_in_every_zone(where: ZoneInfo, day: date) -> None:
-    """The first and the last of all too, from which a zone's offset leads out of the years that can be written."""
+    """This includes the first and last dates, for which a zone's offset leads out of the representable years."""
     for text in (day.isoformat(), f"{day}T00:00:00+14:00", f"{day}T23:59:59-12:00"):
         far_off_ns = moment_of(text, where) - (day.toordinal() - _EPOCH) * DAY_NS
         assert abs(far_off_ns) < 3 * DAY_NS

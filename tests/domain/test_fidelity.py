@@ -1,4 +1,4 @@
-"""Rungs, scores, and what is wrong with what they are made of."""
+"""Test rungs and scores, and which settings for them are invalid."""
 
 import math
 

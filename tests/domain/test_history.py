@@ -1,4 +1,4 @@
-"""What one job may learn from another: configurations that are its own, and the trials that tell most."""
+"""Test what one job may learn from another: configurations in its own space, and the most informative trials."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Names that say what they are of."""
+"""Test ids, whose prefix names what they identify."""
 
 from tuner.domain.ids import package_id, trial_id, trial_number
 

@@ -1,4 +1,4 @@
-"""Who is next, for any jobs that wait."""
+"""Test which waiting job is next."""
 
 from collections import Counter
 from random import Random
@@ -47,7 +47,7 @@ def test_everybody_has_one_place_whatever_order_they_came_in(
 
 @given(waiting, shares)
 def test_each_is_the_one_whose_turn_it_is(jobs: list[Waiting], given: dict[str, Share]) -> None:
-    """By trying everybody at each place."""
+    """Check each position of the queue by trying all waiting jobs."""
     found, rest = line_up(jobs, given), list(jobs)
     at_work = Counter({owner: share.at_work for owner, share in given.items()})
     for one in found:
@@ -70,7 +70,9 @@ def test_each_is_the_one_whose_turn_it_is(jobs: list[Waiting], given: dict[str, 
 def test_nobody_waits_for_ever_behind_others_who_always_have_more_jobs(
     jobs: list[Waiting], owner: str
 ) -> None:
-    """One slot, of which each job uses up a dollar; the other owners hand in another job at once for each that ran."""
+    """There is one slot, and each job uses one dollar. The other owners submit a new job whenever one of theirs
+    has run.
+    """
     mine = [one for one in jobs if one.owner == owner]
     others = [job(f"new_{name}", name, since=0) for name in "abcd" if name != owner]
     alike = [Waiting(one.job, one.owner, 0, one.since) for one in mine] + others

@@ -1,4 +1,4 @@
-"""Money never drifts and never rounds against the budget."""
+"""Test that money never drifts, and is never rounded against the budget."""
 
 import pytest
 from hypothesis import given
@@ -58,7 +58,7 @@ def test_a_meter_that_goes_back_is_refused() -> None:
 
 
 def test_a_nanosecond_beyond_ten_thousand_hours_is_paid() -> None:
-    """A float has no room for it."""
+    """A float could not represent it."""
     hours = 10_000 * NS_PER_HOUR
     assert Price(1).of(hours) == Money(10_000)
     assert Price(1).of(hours + 1) == Money(10_001)

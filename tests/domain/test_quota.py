@@ -1,4 +1,4 @@
-"""What a project may have at once, for any quota and any jobs."""
+"""Test what a project may run at once, for any quota and any jobs."""
 
 from hypothesis import given
 from hypothesis import strategies as st

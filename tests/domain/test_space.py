@@ -1,4 +1,4 @@
-"""Search spaces: what is drawn is inside, what is wrong is named."""
+"""Test search spaces: drawn values lie inside, and errors are named."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Instants as text."""
+"""Test instants as text."""
 
 import pytest
 from hypothesis import given

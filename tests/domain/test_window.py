@@ -1,4 +1,4 @@
-"""When windows are open, against a walk through the minutes with the clocks of each zone."""
+"""Test when windows are open, against a walk through the minutes on the clocks of each zone."""
 
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -15,11 +15,11 @@ ZONES = (
     "UTC",
     "Europe/Berlin",
     "America/New_York",
-    "Australia/Lord_Howe",  # half an hour forward and back
-    "Asia/Kathmandu",  # a quarter of an hour beside the others
-    "Pacific/Apia",  # left out 2011-12-30
-    "Africa/Casablanca",  # set back for a month
-    "America/Santiago",  # at midnight
+    "Australia/Lord_Howe",  # clocks change by half an hour
+    "Asia/Kathmandu",  # an offset with a quarter of an hour
+    "Pacific/Apia",  # skipped 2011-12-30
+    "Africa/Casablanca",  # set back during one month
+    "America/Santiago",  # changes at midnight
 )
 times = st.tuples(st.integers(0, 23), st.integers(0, 59)).map(lambda t: f"{t[0]:02}:{t[1]:02}")
 windows = st.builds(Window, times, times, st.sampled_from(ZONES)).filter(lambda w: w.start != w.end)
@@ -41,7 +41,7 @@ def instant(moment: datetime) -> Instant:
 
 
 def shows(window: Window, at: int) -> bool:
-    """What the clock on the wall says, as text."""
+    """Return whether the window is open according to the local time as text."""
     clock = datetime.fromtimestamp(at // NS, UTC).astimezone(ZoneInfo(window.timezone)).strftime("%H:%M")
     if window.start < window.end:
         return window.start <= clock < window.end
@@ -49,7 +49,7 @@ def shows(window: Window, at: int) -> bool:
 
 
 def walked(window: Window, at: Instant, *, open: bool) -> Instant:
-    """From `at` on, minute by minute, to the first one in which the window is so."""
+    """Walk from `at`, minute by minute, to the first minute in which the window is open, or closed."""
     if shows(window, at) is open:
         return at
     minute = Instant(at - at % MINUTE)

@@ -1,4 +1,4 @@
-"""Small tables with a known best, as files and in memory."""
+"""Small tables with a known best row, as files and in memory."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ SPACE = [
 
 
 def arrays(rows: int = 40, steps: int = 9, *, seed: int = 0, mean_s: float = 20.0) -> dict[str, Any]:
-    """Wider rows take longer; the best learning rate is 0.01."""
+    """Return the arrays of a table. Wider rows take longer, and the best learning rate is 0.01."""
     rng = np.random.default_rng(seed)
     lr = np.exp(rng.uniform(np.log(1e-4), 0, rows))
     width = rng.integers(8, 65, rows)

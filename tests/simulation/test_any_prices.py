@@ -1,4 +1,6 @@
-"""Money with as many prices as there are kinds of machines, under any faults: the ledger's invariants, and never over the limit."""
+"""Test money with different prices for all kinds of machines, under any faults: the ledger's invariants hold,
+and no limit is exceeded.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +26,7 @@ WORKERS = 3
 
 @dataclass(frozen=True)
 class Market:
-    """Prices in micro-dollars an hour, of which free ones are a part; each machine is up and gone by turns."""
+    """Prices in micro-dollars per hour, some of them zero. Each machine is up and down by turns."""
 
     prices: list[int]
     milli_gpus: int
@@ -45,7 +47,9 @@ class Market:
 
 
 def _spans(seconds: Sequence[float]) -> list[UpTimes]:
-    """Up for so long, down for two seconds, and so on; at last up for good."""
+    """Return spans in which a machine is up for so many seconds each, with two seconds down in between, and up
+    indefinitely at the end.
+    """
     found, at = [], 0.0
     for up in seconds:
         found.append(UpTimes(round(at * NS), round((at + up) * NS)))
@@ -70,7 +74,9 @@ markets = st.builds(
 
 
 class Whims:
-    """Any machine, by chance, and now and then another one; what was paid must be what there was."""
+    """A placement policy that chooses machines at random and sometimes moves. It checks that no more
+    time is gained than was paid for.
+    """
 
     def __init__(self, market: Market) -> None:
         self._places, self._rng = market.places, Random(f"whims/{market.seed}")
@@ -88,7 +94,9 @@ class Whims:
 
 
 def check_purses(run: SimulatedRun) -> None:
-    """Each attempt that runs: posted up to the nanosecond at its own rate, and held for the rest of its lease."""
+    """Check each running attempt: posted up to the nanosecond at its own rate, and held for the rest of its
+    lease.
+    """
     for purse in run.loop.purses.values():
         posted, rate = total(purse.posted), purse.place.rate
         assert posted == rate.cost(purse.settled.total_ns)

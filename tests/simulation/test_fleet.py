@@ -1,4 +1,4 @@
-"""Workers that come and go: what waits for one costs nothing, what has its notice is saved."""
+"""Test workers that come and go: waiting for one costs nothing, and a worker with a notice saves its trial."""
 
 from collections.abc import Iterator
 
@@ -42,7 +42,7 @@ def bill_of(run: SimulatedRun, trial: str) -> Cost:
 
 
 def test_what_waits_for_a_worker_costs_nothing_and_is_called_off_at_the_end() -> None:
-    """One of three workers is there; the wall clock ends the job."""
+    """One of three workers exists. The wall clock ends the job."""
     run = run_with(up((0, None)), up(), up(), wall_clock_ns=8 * NS)
     run.run()
     assert run.loop.end is not None
@@ -92,7 +92,7 @@ def test_without_one_the_trial_is_lost_and_begins_again() -> None:
 
 
 def test_a_worker_that_is_about_to_go_is_given_nothing() -> None:
-    """Its second time is no longer than the notice."""
+    """The second period in which the worker is up is no longer than the notice."""
     run = run_with(up((0, 10), (12, 16), (40, None)), notice_s=5, trials=1)
     run.run()
     begun = [row.began_at - run.clock.offset_ns for row in run.journal.tables.attempts.values()]

@@ -1,4 +1,4 @@
-"""Each invariant can fail: a ledger or a job that breaks it is caught by its name."""
+"""Test that each invariant can fail: a ledger or a job that violates it is reported by its name."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,7 +29,7 @@ def hold(number: int = 1, micro: int = 10) -> OpenHold:
 
 
 def books(*acts: Callable[[MemoryTx], object]) -> Invariants:
-    """Each act in a transaction of its own, on a budget of 100 micro-dollars."""
+    """Run each act in its own transaction, on a budget of 100 micro-dollars."""
     journal, invariants = MemoryJournal("job", Budget(usd=Money(100))), Invariants()
     journal.watchers.append(invariants.recorded)
     for act in acts:
@@ -43,7 +43,7 @@ def entry(kind: str, number: int, micro: int, name: str = "odd") -> Entry:
 
 
 def account(**changed: Cost) -> Callable[[MemoryTx], None]:
-    """The account says something else than the entries."""
+    """Make the account differ from the sum of the entries."""
 
     def act(tx: MemoryTx) -> None:
         tx._account = replace(tx._account, **changed)
@@ -108,7 +108,7 @@ def test_a_ledger_that_is_right_passes() -> None:
 
 
 def test_what_is_posted_cannot_fall() -> None:
-    """Entries alone cannot bring it about: only a release beyond its hold, which I4 has caught by then."""
+    """Entries alone cannot cause this, except a release beyond its hold, which I4 has reported by then."""
     invariants = Invariants()
     journal = MemoryJournal("job", Budget(usd=Money(100)))
     journal.watchers.append(invariants.recorded)

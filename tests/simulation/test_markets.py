@@ -1,4 +1,6 @@
-"""Attempts of one job at different prices: each is held and billed at that of its own machine, and the budget holds."""
+"""Test attempts of one job at different prices: each is held and billed at the price of its own machine, within
+the budget.
+"""
 
 from collections.abc import Sequence
 from random import Random
@@ -21,7 +23,7 @@ PLACES = {offer: Place(offer, Rate(offer.price)) for offer in (SPOT, DEMAND)}
 
 
 class Fickle:
-    """Either market, by chance; and elsewhere by chance, too."""
+    """A placement policy that chooses a market at random, and sometimes moves."""
 
     def __init__(self, seed: int, *, only: Offer | None = None) -> None:
         self._rng, self._only = Random(f"markets/{seed}"), only
@@ -55,14 +57,16 @@ def run_of(seed: int, *, only: Offer | None = None, usd: str = "0.005", **faults
 
 
 def restless(run: SimulatedRun) -> list[str]:
-    """From now on every attempt that waits for a worker is asked, at each turn, whether it would go elsewhere."""
+    """Ask every attempt that waits for a worker, at each turn, whether it would move. Return the trials that
+    moved.
+    """
     moved: list[str] = []
     before = run.on_turn
 
     def turn() -> None:
         for waiting in list(run.fleet._queue):
             if waiting in run.fleet._queue:
-                run.fleet._queue.remove(waiting)  # or it is placed while it is asked
+                run.fleet._queue.remove(waiting)  # otherwise it could be placed while it is asked
                 if run.loop.relocate(waiting.trial, waiting.attempt):
                     moved.append(waiting.trial)
                 else:
@@ -78,7 +82,7 @@ def test_whatever_the_markets_do_the_budget_and_all_invariants_hold(seed: int) -
     run = run_of(seed, crash=0.02, repeat=0.02, driver_restart=0.01, loss=0.02)
     invariants = watched(run)
     moved = restless(run)
-    run.fleet.workers[2].up = False  # so that there is always somebody who waits
+    run.fleet.workers[2].up = False  # so that an attempt always waits
     run.run()
     invariants.at_end(run)
     check_books(run)
@@ -110,7 +114,7 @@ def test_an_attempt_is_billed_at_the_price_of_its_own_machine(seed: int) -> None
 
 
 def test_the_same_money_buys_more_on_spot() -> None:
-    """Some three times as many steps at less than a third of the price."""
+    """About three times as many steps, because spot costs less than a third."""
     steps = {}
     for only in (SPOT, DEMAND):
         run = run_of(0, only=only, usd="0.003")
@@ -123,7 +127,7 @@ def test_the_same_money_buys_more_on_spot() -> None:
 
 @pytest.mark.parametrize("seed", seeds.first(1, 3))
 def test_a_job_at_less_than_its_dearest_price_decides_as_one_that_has_no_dearer(seed: int) -> None:
-    """What `auto` keeps back is counted at what was paid, not at the dearest price that a machine of the job may have."""
+    """The reserve of `auto` is computed at the paid price, not at the highest price of the job's machines."""
     told = []
     for dearest in (SPOT, DEMAND):
         run = SimulatedRun(
@@ -139,7 +143,7 @@ def test_a_job_at_less_than_its_dearest_price_decides_as_one_that_has_no_dearer(
 
 
 def test_who_cannot_pay_for_the_first_place_takes_the_next() -> None:
-    """The money is enough for some seconds on spot, and for none on demand that a step could be done in."""
+    """The money is enough for some seconds on spot, but not for a step on demand."""
 
     class DearestFirst(Fickle):
         def choose(self, trial: Standing) -> Sequence[Place]:

@@ -1,4 +1,6 @@
-"""What is billed is the machine that was found: cheaper, dearer, forbidden, or of unknown price; and the budget holds whatever is found."""
+"""Test that the machine that an attempt got is billed, whether it is cheaper, more expensive, forbidden or of
+unknown price, and that the budget holds.
+"""
 
 from random import Random
 
@@ -30,7 +32,7 @@ def run_of(
     faults: Faults | None = None,
     concurrency: int = 2,
 ) -> SimulatedRun:
-    """Every attempt lands on one of these machines by chance; they are told apart by a label."""
+    """Run a job whose attempts each get one of these machines at random. A label tells the machines apart."""
     rng, names = Random(f"machines/{seed}"), sorted(found)
 
     def machine(_: Assignment) -> Machine:
@@ -118,7 +120,8 @@ def test_what_the_job_did_not_allow_is_stopped_at_once_and_costs_next_to_nothing
     assert {row.end for row in rows} == {"lost"}
     with pytest.raises(AssertionError, match=why):
         raise AssertionError(rows[0].reason)
-    # A message takes 2 ms to arrive: that long, at the price that was found, or the one that was held for.
+    # A message takes 2 ms to arrive. That time is billed at the price that was found, or at the price of the
+    # hold.
     price = PRICE if found is None else found.price
     for row in rows:
         assert sum(cost.usd.micro_usd for cost in row.costs.values()) <= price.of(10_000_000).micro_usd

@@ -1,4 +1,6 @@
-"""Jobs on spot machines that come and go as recorded: what they cost, what they decide, and whether they end in time."""
+"""Test jobs on spot machines that come and go as recorded: their costs, their decisions, and whether they end
+in time.
+"""
 
 from dataclasses import replace
 from random import Random
@@ -25,7 +27,7 @@ SHIPPED = load_traces("bamboo")
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> RecordedTable:
-    """Trainings of 24 min to an hour, in steps of 36 to 90 s that differ by a fifth."""
+    """Trainings of 24 min to an hour, in steps of 36 to 90 s that vary by up to a fifth."""
     found = arrays(rows=40, steps=40, mean_s=60)
     rng = Random("uneven")
     found["time"] = found["time"] * [[rng.uniform(0.8, 1.2) for _ in row] for row in found["time"]]
@@ -33,7 +35,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> RecordedTable:
 
 
 def made(*minutes: float, nodes: int = 1) -> Trace:
-    """There and away by turns."""
+    """Return a trace that is available and unavailable by turns, for the given minutes."""
     found, at = [], 0
     for number, length in enumerate(minutes):
         found.append((at, at + round(length * MINUTE), nodes * (1 - number % 2)))
@@ -42,7 +44,7 @@ def made(*minutes: float, nodes: int = 1) -> Trace:
 
 
 def drawn(seed: int) -> Trace:
-    """Most times are short and some long, as those that were recorded."""
+    """Return a trace in which most periods are short and some long, as in recorded traces."""
     rng = Random(f"market/{seed}")
     return made(*(max(0.1, rng.lognormvariate(2, 1.5)) for _ in range(30)))
 
@@ -87,11 +89,11 @@ def lost(run: SimulatedRun) -> int:
 
 
 def markets(run: SimulatedRun) -> list[str]:
-    """Of the attempts that had a machine, one after the other."""
+    """Return the market of each attempt that had a machine, in order."""
     return [row.market for row in run.journal.tables.attempts.values() if row.landed_at is not None]
 
 
-# No cent over
+# Budgets hold
 
 
 @pytest.mark.parametrize("seed", range(16))
@@ -149,7 +151,7 @@ def test_a_job_that_is_preempted_often_decides_as_one_that_is_not(
 def in_time(
     table: RecordedTable, trace: Trace, seed: int, spare: float, **more: Any
 ) -> tuple[SimulatedRun, int]:
-    """One training with a deadline at which it is done on demand alone, with a part of that time to spare."""
+    """Run one training with a deadline that leaves, on demand alone, a share `spare` of its duration."""
     took = run_of(table, Spot(market="on_demand"), seed=seed, trials=1).clock.elapsed_ns()
     limits = {"seed": seed, "trials": 1, "wall_clock_ns": round(took * (1 + spare))}
     assert ended(run_of(table, Spot(market="on_demand"), **limits)) == "trials"
@@ -171,7 +173,9 @@ def test_a_deadline_that_is_met_on_demand_is_met_with_fallback(
 
 
 def test_who_has_time_to_spare_waits_for_spot_as_long_as_it_may(table: RecordedTable) -> None:
-    """Away for half of the time, by turns. With three times as long as it takes, it need not go on demand once the pace is known."""
+    """Spot is available half of the time, by turns. With three times the needed time, the job need not use
+    on-demand once its pace is known.
+    """
 
     def on_demand(patience_ns: int) -> float:
         run, _ = in_time(table, made(*(20, 20) * 20), 0, 2.0, patience_ns=patience_ns)
@@ -186,7 +190,7 @@ def test_who_has_time_to_spare_waits_for_spot_as_long_as_it_may(table: RecordedT
 
 
 def hours(run: SimulatedRun, market: str) -> dict[int, float]:
-    """That were paid for, by attempt."""
+    """Return the paid hours of each attempt in this market."""
     rows = [row for row in run.journal.tables.attempts.values() if row.market == market]
     paid = ((row, sum(cost.usd.micro_usd for cost in row.costs.values())) for row in rows)
     return {row.attempt: micro / row.price.micro_usd_per_hour for row, micro in paid if micro}
@@ -203,8 +207,10 @@ def test_it_goes_on_demand_and_back_once_spot_is_there_for_good(table: RecordedT
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_storm_ends_on_demand(table: RecordedTable, seed: int) -> None:
-    """Taken away every minute, before a step is done or just after one: the training ends on demand, which it leaves for spot a few
-    times in vain."""
+    """Spot machines are preempted every minute, before a step is done or just after one.
+
+    The training ends on demand, which it leaves for spot a few times in vain.
+    """
     storm = made(*(0.9, 0.1) * 10)
     alone = run_of(table, Spot(market="on_demand"), seed=seed, trials=1)
     run = run_of(table, Spot(trace=storm, market="spot_with_fallback"), seed=seed, trials=1)
@@ -228,7 +234,7 @@ def test_on_spot_alone_only_the_budget_ends_a_storm(table: RecordedTable) -> Non
 
 
 def test_checkpoints_are_saved_as_often_as_real_workers_would(table: RecordedTable) -> None:
-    """More often where saving is cheap and machines go without a notice, hardly on demand."""
+    """Saves are frequent if saving is cheap and machines go away without a notice, and rare on demand."""
 
     def saves(**more: Any) -> int:
         return len(run_of(table, Spot(**more), trials=1).journal.tables.checkpoints)
@@ -241,7 +247,7 @@ def test_checkpoints_are_saved_as_often_as_real_workers_would(table: RecordedTab
 
 
 def test_what_was_being_saved_when_the_machine_went_is_lost(table: RecordedTable) -> None:
-    """Without a notice: the newest checkpoint that was durable by then is gone on from."""
+    """Without a notice, the job continues from the newest checkpoint that was durable by then."""
     trace = made(30, 5, 10_000)
     quick, slow = (
         run_of(table, Spot(trace=trace, save_ns=save_ns, every_ns=2 * MINUTE), trials=1)

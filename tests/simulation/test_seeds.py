@@ -1,6 +1,7 @@
-"""Jobs under faults of every kind: none spends more than its budget, and no invariant breaks.
+"""Test jobs under faults of every kind: no job spends more than its budget, and no invariant is violated.
 
-Each seed draws its own chances, so that some runs see one kind of fault often and others see all of them rarely.
+Each seed draws its own probabilities, so that some runs see one kind of fault often and others see all of them
+rarely.
 """
 
 from functools import cache
@@ -22,11 +23,11 @@ from tuner.engine.simulated.world import Faults, SimulatedRun
 HERE = "tests/simulation/test_seeds.py"
 SCHEDULERS: tuple[SchedulerName, ...] = ("auto", "asha", "asha_stopping", "none")
 SEEDS = range(1000)
-MODEL_EVERY = 20  # jobs, as the model takes its time
-KEPT_SEEDS: tuple[int, ...] = ()  # Seeds that failed once. Add yours, with what it found.
-# The gate's share: every seventh seed, which meets each scheduler and sampler equally often, and the seeds that add what those do not
-# see of `features`. They were found by repeatedly adding the seed that saw most of what was missing.
-# `test_the_gate_sees_what_all_seeds_see` compares the share with all seeds in the full run.
+MODEL_EVERY = 20  # jobs between two with the model, which is slow
+KEPT_SEEDS: tuple[int, ...] = ()  # Seeds that failed once. Add new ones with what they found.
+# The gate's share: every seventh seed, which covers each scheduler and sampler equally often, and seeds that
+# add `features` which those lack. They were found by repeatedly adding the seed that covered most of what was
+# missing. `test_the_gate_sees_what_all_seeds_see` compares the share with all seeds in the full run.
 GATE_SEEDS = (*SEEDS[::7], 6, 81, 128, 209, 212, 379, 480, 604, 625, 845, 887, *KEPT_SEEDS)
 
 
@@ -48,7 +49,7 @@ def faults_of(rng: Random) -> Faults:
 
 
 def trace_of(rng: Random) -> Trace:
-    """Draw a trace: up for 20 s on average, down for 5 s, sometimes a part of the fleet and sometimes all of it."""
+    """Draw a trace: up for 20 s on average and down for 5 s, with a part of the fleet or all of it."""
     segments, at = [], 0
     for count in (rng.randint(0, 4) for _ in range(20)):
         length = 1 + round(rng.expovariate(1 / (20 if count else 5)) * NS)
@@ -85,9 +86,11 @@ def check_spent(run: SimulatedRun) -> None:
 
 
 def features(run: SimulatedRun) -> set[tuple[object, ...]]:
-    """Return what was seen in a run: its algorithm, faults with it and in pairs, ends of attempts, and which event followed which."""
+    """Return what was seen in a run: its algorithm with each fault, pairs of faults, ends of attempts, and
+    which event followed which.
+    """
     tables, algorithm = run.journal.tables, (run.spec.algorithm.scheduler, run.spec.algorithm.sampler)
-    # A worker that had its notice ends the attempt itself, so that nobody has to give a reason.
+    # A worker with a notice ends the attempt itself, without a reason.
     preempted = [bool(row.reason) for row in tables.attempts.values() if row.end == "preempted"]
     counts = {
         "crash": run.crashes,
@@ -126,7 +129,7 @@ def test_no_job_overspends_under_faults(seed: int) -> None:
 
 
 def test_no_job_with_a_tiny_budget_overspends_under_faults(seed: int) -> None:
-    """At 1.5 thousandths of a dollar or less, most jobs end within their first attempts."""
+    """With 1.5 thousandths of a dollar or less, most jobs end within their first attempts."""
     with seeds.reproducible(f"{HERE}::test_no_job_with_a_tiny_budget_overspends_under_faults", seed):
         rng = Random(f"tiny/{seed}")
         check_spent(
@@ -145,7 +148,7 @@ def test_the_gate_sees_every_fault_under_every_scheduler() -> None:
 
 @pytest.mark.extended
 def test_the_gate_sees_what_all_seeds_see() -> None:
-    """If it does not, add seeds that see what is missing to `GATE_SEEDS`."""
+    """If this fails, add seeds that cover the missing features to `GATE_SEEDS`."""
     missing = {feature: seed for seed in SEEDS for feature in seen(seed)}
     for seed in GATE_SEEDS:
         missing = {feature: other for feature, other in missing.items() if feature not in seen(seed)}

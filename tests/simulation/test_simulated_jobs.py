@@ -1,4 +1,6 @@
-"""The real loop on a simulated clock: budgets hold under any fault, restarts and top-ups change no decision."""
+"""Test the real loop on a simulated clock: budgets hold under any fault, and restarts and top-ups change no
+decision.
+"""
 
 import math
 from dataclasses import replace
@@ -25,7 +27,9 @@ PRICE = Price(100_000)  # $0.10 an hour: 28 micro-dollars a second
 
 
 class Curves:
-    """Steps of 0.5 to 1.5 s; wider is slower; the best learning rate is 0.01; some never learn."""
+    """Steps take 0.6 to 1.5 s, and longer for larger widths. The best learning rate is 0.01. Rates above 0.8
+    never learn.
+    """
 
     def step_ns(self, config: Config, step: int) -> int:
         return int((0.5 + int(str(config["width"])) / 64) * 1e9)
@@ -38,7 +42,7 @@ class Curves:
 
 
 class QuickCurves(Curves):
-    """Steps of 50 to 150 ms."""
+    """Steps take 60 to 150 ms."""
 
     def step_ns(self, config: Config, step: int) -> int:
         return super().step_ns(config, step) // 10
@@ -64,7 +68,7 @@ def terms(concurrency: int = 2, milli_gpus: int = 0) -> Terms:
 
 
 def check_books(run: SimulatedRun) -> None:
-    """The ledger's invariants, recomputed from its entries."""
+    """Recompute the ledger's invariants from its entries."""
     tables, account = run.journal.tables, run.journal.tables.account
     assert (account.posted + account.held).fits(account.limit)
     assert account.posted.usd >= Money(0)
@@ -83,7 +87,7 @@ def check_books(run: SimulatedRun) -> None:
 
 
 def outcome(run: SimulatedRun) -> dict[str, object]:
-    """What a user sees of the decisions: trials, how far each came, rungs and the best."""
+    """Return the decisions that a user sees: trials, how far each came, rungs and the best."""
     state = run.loop.state
     return {
         "trials": [(t.config, t.steps, t.status, t.value) for t in state.trials],
@@ -118,7 +122,7 @@ def test_a_budget_that_binds_is_used(concurrency: int) -> None:
 
 
 def test_what_a_cold_worker_took_to_begin_does_not_keep_the_rest_of_the_money_from_being_used() -> None:
-    """$0.0005 buy 18 s; the worker warms up for 12 of them."""
+    """$0.0005 buys 18 s, and the worker warms up for 12 s of them."""
     cold = Overheads(warming_ns=12 * 10**9)
     run = SimulatedRun(spec("0.0005"), terms(1), QuickCurves(), overheads=cold)
     run.run()
@@ -206,7 +210,7 @@ def test_restarted_drivers_and_lost_workers_change_no_decision(seed: int, schedu
 
 
 def learning(usd: str, seed: int, **budget: object) -> JobSpec:
-    """Both scheduler and sampler are ours."""
+    """Return a job whose scheduler and sampler are both `auto`."""
     return replace(spec(usd, **budget), algorithm=Algorithm(scheduler="auto", sampler="auto", seed=seed))
 
 
@@ -222,7 +226,9 @@ def test_restarts_change_no_decision_of_the_model_either(seed: int) -> None:
 
 
 def test_the_best_trial_reaches_its_last_step_within_the_budget(pytestconfig: pytest.Config) -> None:
-    """It does in all of the first 5 runs, and in at least 95 % of 20 in the full run. No run spends more than its budget."""
+    """This holds in all of the first 5 runs, and in at least 95 % of 20 in the full run. No run spends more
+    than its budget.
+    """
     finished = []
     for seed in range(20 if pytestconfig.option.all else 5):
         run = SimulatedRun(learning("0.01", seed), terms(2), Curves(), seed=seed)
@@ -235,7 +241,7 @@ def test_the_best_trial_reaches_its_last_step_within_the_budget(pytestconfig: py
 
 
 def test_money_for_a_finish_is_no_excuse_to_spend_nothing() -> None:
-    """A budget far too small to finish one trial is used all the same: what is left buys no further step."""
+    """A budget that is too small to finish one trial is still used: the rest would not pay for another step."""
     run = SimulatedRun(learning("0.0005", 0), terms(2), Curves())
     run.run()
     assert run.loop.end is not None

@@ -1,4 +1,6 @@
-"""Whole jobs over recorded tables: budgets hold, the same seed is the same run, restarts change no decision."""
+"""Test whole jobs over recorded tables: budgets hold, the same seed gives the same run, and restarts change no
+decision.
+"""
 
 import subprocess
 import sys
@@ -97,7 +99,9 @@ def test_the_curve_rises_within_what_was_spent_and_ends_at_the_best(folder: Path
 
 
 def test_one_training_of_one_worker_costs_what_the_table_says(tmp_path: Path) -> None:
-    """Without a start-up cost and with one worker, ten trainings of equal rows cost ten, and each ends."""
+    """Without a start-up cost and with one worker, the money for ten trainings of equal rows buys ten, and each
+    is completed.
+    """
     even = arrays(rows=40)
     even["time"] = even["time"] * 0 + 20.0
     written(tmp_path / "made.npz", even)
@@ -152,7 +156,7 @@ def test_restarted_drivers_and_lost_workers_change_no_decision(tmp_path: Path, s
 
 
 def test_fewer_workers_train_fewer_trials_and_absent_ones_cost_nothing(tmp_path: Path) -> None:
-    """Half of the time there is no worker at all."""
+    """Half of the time, no worker exists."""
     found = table(tmp_path, rows=200)
     path = trace_file(tmp_path, COUNTS, *(count(600 * i, 4 * (i % 2)) for i in range(20)))
     written(tmp_path / "made.npz", arrays(rows=200))
@@ -179,7 +183,7 @@ def test_a_notice_saves_what_would_be_lost(tmp_path: Path) -> None:
 
 
 def traced(folder: Path, name: str, hash_seed: str) -> bytes:
-    """In a process of its own."""
+    """Run the simulator in a separate process, and return the bytes of its trace."""
     words = ["--table", str(folder / "made.npz"), "--budget-trainings", "15", "--seed", "5", "--json"]
     rates = [word for rate, value in ALL.items() for word in (f"--{rate.replace('_', '-')}", str(value))]
     trace = folder / name

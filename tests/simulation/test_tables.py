@@ -1,4 +1,6 @@
-"""Tables of recorded curves: what is read is what was written, and whatever cannot be used is refused by name."""
+"""Test tables of recorded curves: they are read as they were written, and tables that cannot be used are
+refused with a reason.
+"""
 
 import contextlib
 import json
@@ -177,7 +179,7 @@ def test_a_damaged_file_is_refused_or_is_a_table(tmp_path: Path, whole: bytes, a
 
 
 class Trap:
-    """Unpickling it would leave a file."""
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -262,7 +264,9 @@ def test_a_proposal_is_answered_by_the_nearest_row(tmp_path: Path) -> None:
 
 
 def test_tpe_learns_what_the_row_was_and_not_what_it_proposed(tmp_path: Path) -> None:
-    """Over 400 rows, of which it is told the first steps, it finds the good learning rates: the mean row is 1.0 away."""
+    """TPE is told only the first steps of 400 rows and still finds the good learning rates. The mean row is 1.0
+    away.
+    """
     found = table(tmp_path, rows=400)
     training, sampler = TableTraining(found), RowsSampler(found, build("tpe", found.space))
     distance = []

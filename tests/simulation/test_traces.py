@@ -1,4 +1,4 @@
-"""Traces of spot machines: which workers are up when, and what is no trace."""
+"""Test traces of spot machines: which workers are up when, and which traces are invalid."""
 
 from itertools import islice, pairwise
 from pathlib import Path

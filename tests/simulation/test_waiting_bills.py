@@ -1,4 +1,6 @@
-"""Drivers that die while attempts wait for machines, or have had theirs for a while: only what had one is billed."""
+"""Test drivers that die while attempts wait for machines, or after they got them: only attempts with a machine
+are billed.
+"""
 
 from collections.abc import Sequence
 
@@ -55,7 +57,9 @@ def test_what_waits_for_a_machine_costs_nothing_however_often_its_driver_dies() 
 
 
 def test_a_worker_that_came_late_is_billed_from_when_it_came() -> None:
-    """One that waited for an hour and has worked for two seconds of its lease of ten when its driver dies."""
+    """The attempt waited for an hour, and has worked for two of the ten seconds of its lease when its driver
+    dies.
+    """
     run = without_machines()
     before = run.journal.tables.account.posted.usd
     passes(run, HOUR_NS)

@@ -1,4 +1,4 @@
-"""Jobs that run in a window of the day only, on a simulated clock that is at 22:13:20 UTC as they begin."""
+"""Test jobs that run only in a window of the day, on a simulated clock that starts at 22:13:20 UTC."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -20,7 +20,7 @@ DAYS_MAX = 60
 
 
 class Nights:
-    """A job that is launched at each opening, until it ends for good."""
+    """A job that is launched each time its window opens, until it ends for good."""
 
     def __init__(self, window: Window, *, seed: int = 0, faults: Faults = NONE, usd: str = "0.02") -> None:
         self.window, self.days = window, 1
@@ -50,7 +50,7 @@ class Nights:
 
 
 def test_a_job_runs_night_after_night_and_loses_a_first_step_at_most() -> None:
-    """Of a new trial, whose pace nobody knows: 1.5 s."""
+    """The lost step, 1.5 s, is that of a new trial whose pace is unknown."""
     nights = Nights(Window("22:13", "22:14"))
     end = nights.run.loop.end
     assert end is not None

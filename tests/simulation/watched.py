@@ -1,4 +1,4 @@
-"""Runs with every invariant checked after every transaction and turn."""
+"""Run simulations with every invariant checked after each transaction and turn."""
 
 from tuner.engine.simulated.invariants import Invariants
 from tuner.engine.simulated.journal import Committed
@@ -6,7 +6,7 @@ from tuner.engine.simulated.world import SimulatedRun
 
 
 def watched(run: SimulatedRun) -> Invariants:
-    """From the next transaction on; what was recorded before is folded first."""
+    """Check the run from the next transaction on, after applying what was recorded before."""
     invariants = Invariants()
     tables = run.journal.tables
     invariants.recorded(tables, Committed([], list(tables.entries.values()), list(tables.attempts.values())))

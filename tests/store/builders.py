@@ -1,4 +1,4 @@
-"""Jobs and holds, as small as they can be."""
+"""Minimal jobs, budgets and holds for tests."""
 
 from collections.abc import Mapping
 
@@ -20,12 +20,12 @@ OFFER = Offer("m5.large", Price(100_000), cpus=2, gpus=0, source="a test")
 
 
 def cost(usd: int, gpu_ms: int = 0) -> Cost:
-    """`usd` in micro-dollars."""
+    """Return a cost. `usd` is in micro-dollars."""
     return Cost(Money(usd), gpu_ms)
 
 
 def budget(usd: int = 100, gpu_ms: int | None = None) -> Budget:
-    """`usd` in micro-dollars."""
+    """Return a budget. `usd` is in micro-dollars."""
     return Budget(usd=Money(usd), gpu_ms=gpu_ms)
 
 

@@ -1,4 +1,4 @@
-"""Other processes at work on a test's database."""
+"""Other processes that work on a test's database."""
 
 import subprocess
 import sys
@@ -14,7 +14,9 @@ Process = subprocess.Popen[str]
 
 @contextmanager
 def process(act: Callable[..., None], database: Database, *arguments: object) -> Iterator[Process]:
-    """An act of `tests.store.hammer` that has said its first line; killed with SIGKILL at the end of the block."""
+    """Run an act of `tests.store.hammer` in a process, and yield the process when it is ready. It is killed at
+    the end of the block.
+    """
     command = [sys.executable, "-m", "tests.store.hammer", act.__name__, str(database.url)]
     pipe = subprocess.PIPE
     with subprocess.Popen(
@@ -32,7 +34,9 @@ def process(act: Callable[..., None], database: Database, *arguments: object) ->
 def crowd(
     act: Callable[..., None], database: Database, arguments: Sequence[tuple[int, ...]]
 ) -> Iterator[list[Process]]:
-    """A process for each tuple of arguments; all are ready before the first begins, and all have to end well."""
+    """Run one process for each tuple of arguments. All are ready before the first begins, and all must exit
+    successfully.
+    """
     with ExitStack() as stack:
         processes = [stack.enter_context(process(act, database, *given)) for given in arguments]
         for one in processes:

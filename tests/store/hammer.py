@@ -1,6 +1,6 @@
-"""What the other processes of the store's tests do: `python -m tests.store.hammer ACT URL ...`.
+"""Acts for the other processes of the store's tests: `python -m tests.store.hammer ACT URL ...`.
 
-Each says a line when it is ready. Those that do a certain amount of work begin when they are told a line.
+Each act prints a line when it is ready. Acts with a fixed amount of work begin when they read a line.
 """
 
 import os
@@ -28,7 +28,7 @@ CONTINUE, REFUSED = signal.SIGCONT, 7
 
 
 def hold_and_settle(url: str, first: str, last: str) -> None:
-    """Holds and settles slice after slice; one that does not fit is left out."""
+    """Place and settle one hold after another. Holds that do not fit are skipped."""
     for database, number in _slices(url, first, last):
         with database.write() as db:
             fits = ledger.place(db, PROJECT, JOB, hold(number, HELD))
@@ -38,14 +38,14 @@ def hold_and_settle(url: str, first: str, last: str) -> None:
 
 
 def only_hold(url: str, first: str, last: str) -> None:
-    """Takes what it can get and gives nothing back."""
+    """Place holds and never release them."""
     for database, number in _slices(url, first, last):
         with database.write() as db:
             ledger.place(db, PROJECT, JOB, hold(number, HELD))
 
 
 def only_hold_for(url: str, job: str, count: str) -> None:
-    """Takes what it can get for a job of its own."""
+    """Place holds for the given job and never release them."""
     name = f"job_{int(job):016}"
     for database, number in _slices(url, "0", count):
         with database.write() as db:
@@ -53,7 +53,9 @@ def only_hold_for(url: str, job: str, count: str) -> None:
 
 
 def renew_for(url: str, job: str, count: str) -> None:
-    """As a job's driver: settles a slice and holds the next, of what it was told to be left, in one transaction."""
+    """Renew holds as a job's driver does: settle one and place the next within what is left, in one
+    transaction.
+    """
     name, held = f"job_{int(job):016}", None
     for database, number in _slices(url, "0", count):
         with database.write() as db:
@@ -84,7 +86,7 @@ def migrate(url: str) -> None:
 
 
 def hold_for_ever(url: str, victim: str) -> None:
-    """Transactions of four holds, of which three are settled, until the process is killed."""
+    """Run transactions of four holds, three of which are settled, until the process is killed."""
     database = Database(url)
     for turn in count():
         first = (int(victim) + 1) * FIRST_OF_A_VICTIM + turn * HOLDS_A_TRANSACTION
@@ -98,7 +100,7 @@ def hold_for_ever(url: str, victim: str) -> None:
 
 
 def spill_and_stay(url: str) -> None:
-    """Writes half a transaction into the file itself and never commits."""
+    """Write half of a transaction to the database file and never commit it."""
     database = Database(url)
     with database.write() as db:
         db.exec_driver_sql("PRAGMA cache_size = 2")  # pages; what does not fit is written before the commit
@@ -108,7 +110,9 @@ def spill_and_stay(url: str) -> None:
 
 
 def lead(url: str, seed: str, terms: str) -> None:
-    """Leads so many times, each time goes on with its term after it gave that up, and has a clock that jumps ahead."""
+    """Lead `terms` times, with a clock that jumps ahead. Each time, try to write with the term after giving it
+    up.
+    """
     rng, database, ahead = Random(int(seed)), Database(url), 0
 
     def now() -> Instant:
@@ -131,7 +135,9 @@ def lead(url: str, seed: str, terms: str) -> None:
 
 
 def stop_in_a_write(url: str) -> None:
-    """Says so, and stops. Its exit status says whether what it wrote was refused when it went on."""
+    """Begin a write as the leader and stop in the middle of it. The exit status says whether the write was
+    refused afterwards.
+    """
     database = Database(url)
     leading = Leading(database, lambda: Instant(time.time_ns()))
     while (term := leading.term()) is None:

@@ -1,4 +1,6 @@
-"""Budgets above jobs are as hard as jobs' own, whoever races for their last cent, and recount to what the ledger says."""
+"""Test that shared budgets are as strict as a job's own budget when jobs race for the last cent, and that a
+recount agrees with the ledger.
+"""
 
 import time
 from contextlib import suppress
@@ -175,7 +177,7 @@ def test_one_that_is_above_others_is_not_removed(database: Database) -> None:
 
 
 def test_jobs_that_race_for_the_last_cent_get_exactly_what_fits(database: Database) -> None:
-    """Four processes with a job each, whose own budgets would allow all."""
+    """Four processes with one job each. The jobs' own budgets would allow everything."""
     make(database)
     create(database, new_job("job_0000000000000003", tags={"p": "a"}, limits=budget(10**6, 10**6)))
     put(database, AboveBudget("all", usd=Money(150)))
@@ -190,7 +192,7 @@ def test_jobs_that_race_for_the_last_cent_get_exactly_what_fits(database: Databa
 
 
 class Machine(RuleBasedStateMachine):
-    """Whatever is held, settled, tagged and budgeted in whatever order: no bound is passed, and a recount finds the same."""
+    """Hold, settle, tag and budget in any order: no limit is exceeded, and a recount finds the same amounts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -227,7 +229,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.open)
     @rule(data=st.data())
     def renew(self, data: st.DataObject) -> None:
-        """Settles a hold and places the next, no larger than what was said to be left before."""
+        """Settle a hold and place the next one, no larger than the amount that was left."""
         job, held = self.open.pop(data.draw(st.integers(0, len(self.open) - 1)))
         used = {"train": cost(data.draw(st.integers(0, held.cost.usd.micro_usd)))}
         self.count += 1

@@ -1,4 +1,6 @@
-"""A job that a budget above it paused goes on once that allows more, and never where a person has paused it."""
+"""Test that a job paused by a shared budget resumes when that budget allows more, but never if a user paused
+it.
+"""
 
 from dataclasses import replace
 
@@ -57,7 +59,9 @@ def test_a_dearer_machine_is_refused_where_only_the_budget_above_is_too_small(da
 
 
 def test_money_that_came_back_while_the_job_was_still_pausing_lets_it_go_on(database: Database) -> None:
-    """Refused, it took a while until all was saved; meanwhile the budget was raised, and it is never raised again."""
+    """The job takes a while to save everything and pause. Meanwhile the money comes back, and the budget is
+    never raised after that.
+    """
     journal = running(database)
     put(database, ALL, at=NOW)
     with journal.transaction() as tx:
@@ -140,7 +144,7 @@ def test_it_goes_on_in_the_next_period_or_when_its_budget_is_gone(database: Data
 
 
 def test_each_try_in_vain_is_followed_by_a_longer_wait(database: Database) -> None:
-    """Up to an hour; another budget, or a change of this one, begins anew."""
+    """The wait grows up to an hour. Another budget, or a change of this one, resets it."""
     running(database)
     with database.write() as db:
         jobs.move(db, JOB, "paused", None, at=NOW)

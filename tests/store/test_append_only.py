@@ -1,4 +1,4 @@
-"""What the database itself refuses, whoever is connected and whatever the code in front of it does."""
+"""Test what the database itself refuses, whatever the client and its code."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ COLUMNS = "id, job, project, entry, kind, trial, attempt, slice, usd, gpu_ms, at
 
 @pytest.fixture
 def raw(database: Database) -> Iterator[sqlite3.Connection]:
-    """A stranger's connection to a job with $0.0001, of which 10 micro-dollars are posted and 20 held."""
+    """A direct connection to a job with $0.0001, of which 10 micro-dollars are posted and 20 held."""
     create(database, new_job(limits=budget(100, 100)))
     journal = SqlJournal(database, JOB, PROJECT, 1, AT)
     with journal.transaction() as tx:

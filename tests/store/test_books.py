@@ -1,4 +1,4 @@
-"""What the books tell, and that they say so where they were changed behind the ledger's back."""
+"""Test the figures of the books, and that changes made outside of the ledger are detected."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ LATER = Instant(12 * DAY_NS)
 
 
 def tamper(database: Database, statement: str) -> None:
-    """Past the checks of the rows, as a stranger with the file can."""
+    """Execute a statement without the rows' CHECK constraints, as someone with access to the file can."""
     with database.engine.connect() as db:
         db.exec_driver_sql("PRAGMA ignore_check_constraints = ON")
         db.exec_driver_sql(statement)
@@ -142,7 +142,7 @@ def test_another_period_begins_to_count_anew(database: Database) -> None:
 
 
 def test_who_waits_for_a_driver_and_what_owners_have(database: Database) -> None:
-    """One waits, one is at work, one lost its driver in mid-run, and one ended within the day."""
+    """One job waits, one runs, one lost its driver while running, and one ended within the last day."""
     names = [f"job_000000000000000{number}" for number in range(4)]
     for number, name in enumerate(names):
         create(database, new_job(name, tags={"owner": "ann"} if number % 2 else {}, at=number))
@@ -206,7 +206,7 @@ def test_projects_with_budgets_and_with_jobs_that_wait_for_one_are_told(database
 def test_windows_are_told_of_the_jobs_that_have_one(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not of one whose name looks like that."""
+    """A job whose name looks like a window does not count."""
     monkeypatch.setattr(line, "AT_ONCE", 2)
     night = Window("22:00", "06:00")
     names = [f"job_000000000000000{number}" for number in range(4)]

@@ -1,4 +1,4 @@
-"""What is written in a row is read again as the same value, of the same type."""
+"""Test that a value written to a row is read back with the same value and type."""
 
 import dataclasses
 import json
@@ -27,7 +27,7 @@ from tuner.store.codec import VERSION, decode, encode
 
 MODULES = (budgets, commands, events, fidelity, job, money, objective, offer, space, window)
 big = st.integers(-(2**63), 2**63)
-numbers = st.floats()  # NaN, both infinities and both zeros among them
+numbers = st.floats()  # including NaN, both infinities and both zeros
 keys = st.text(max_size=4) | st.sampled_from(["$", "$map", "$list", "$float", "v", "value"])
 leaves = st.none() | st.booleans() | big | numbers | st.text(max_size=8)
 constants = st.recursive(
@@ -87,7 +87,9 @@ happenings = st.one_of(
 
 
 def same(one: object, other: object) -> bool:
-    """Equal, of equal types all the way down, NaN equal to NaN, and 0.0 not to -0.0."""
+    """Return whether two values are equal, with equal types at every level. NaN equals NaN, and 0.0 does not
+    equal -0.0.
+    """
     if isinstance(one, float) and isinstance(other, float):
         return repr(one) == repr(other)
     if isinstance(one, Mapping) and isinstance(other, Mapping):
@@ -166,7 +168,7 @@ def test_a_job_without_a_package_can_be_read_by_releases_that_know_of_none() -> 
 
 @given(constants)
 def test_text_that_encode_did_not_write_is_refused_or_read(value: Any) -> None:
-    """Never with another exception than ValueError: callers handle only that."""
+    """Only ValueError may be raised, because callers handle no other exception."""
     for wrapped in (value, {"v": VERSION, "value": value}, {"v": VERSION, "value": {"$": value}}):
         try:
             decode(json.dumps(wrapped))

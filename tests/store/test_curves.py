@@ -1,4 +1,4 @@
-"""What a report reads of a job's trials: less than everything, and nothing less than it needs."""
+"""Test which of a job's reports are read for a new report: not all, but all that are needed."""
 
 from dataclasses import replace
 from random import Random
@@ -46,7 +46,7 @@ def read(database: Database, objective: Objective) -> list[Trained]:
 
 
 def whole(database: Database) -> list[tuple[tuple[int, float, int], ...]]:
-    """Every curve with all of its reports."""
+    """Return every curve with all of its reports."""
     r = reports.c
     found: dict[str, list[tuple[int, float, int]]] = {}
     with database.read() as db:

@@ -1,4 +1,6 @@
-"""The front of a job answers every question of the best under limits as all of its reports would."""
+"""Test that the Pareto front of a job answers every query for the best under limits as all of its reports
+would.
+"""
 
 import importlib
 from collections.abc import Iterator
@@ -37,7 +39,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
 
 @dataclass(frozen=True)
 class Given:
-    """A report: of which trial and step, what it reached and what it took."""
+    """A report: its trial and step, its value and its cost."""
 
     trial: int
     step: int
@@ -56,7 +58,7 @@ LIMITS = [Limits(None if usd is None else Money(usd), gpu, ns) for usd, gpu, ns 
 
 
 def job_with(database: Database, mode: Mode, found: list[Given]) -> str:
-    """Several of the reports are of the same trial and step: the first of them stays."""
+    """Create a job with these reports. If several reports are of the same trial and step, the first counts."""
     job = f"job_{next(NUMBERS):016d}"
     new = new_job(job)
     wanted = replace(spec(budget()), objective=Objective("acc", mode))
@@ -132,7 +134,7 @@ def beats(mode: str, b: Any, a: Any) -> bool:
 def test_a_front_made_afterwards_is_the_one_that_reports_made_one_by_one(
     database: Database, found: list[Given], mode: Mode
 ) -> None:
-    """As a database of an older release gets it."""
+    """A database of an older release gets its fronts this way."""
     check_made_afterwards(database, found, mode)
 
 

@@ -1,4 +1,4 @@
-"""What a job that starts warm reads of others: the same at every start, whatever they report later."""
+"""Test what a warm-started job reads of other jobs: it is the same at every start, whatever they report later."""
 
 import math
 from dataclasses import replace

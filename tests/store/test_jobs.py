@@ -1,4 +1,4 @@
-"""Jobs as rows: made once, found again, changed only as they may be."""
+"""Test jobs as rows: created once, found again, and changed only as allowed."""
 
 import itertools
 from pathlib import Path
@@ -48,7 +48,7 @@ def set_budget(database: Database, limits: Budget) -> None:
 
 
 def job_in(database: Database, state: JobState) -> None:
-    """A job that came to `state` the shortest way."""
+    """Create a job and bring it to `state` on the shortest path."""
     create(database, new_job())
     for passed in {"queued": [], "succeeded": ["running", "succeeded"]}.get(state, [state]):
         move(database, passed)  # type: ignore[arg-type]
@@ -115,7 +115,7 @@ def test_a_job_of_another_project_is_not_found_nor_is_one_that_never_was(databas
         get(database, OTHER)
 
 
-# Jobs 0 to 6 are made two a second; those of equal time are ordered by id.
+# Jobs 0 to 6 are created two per second. Those of equal time are ordered by id.
 NAMES = [f"job_{number}" for number in range(7)]
 
 

@@ -1,4 +1,6 @@
-"""What a job's end leaves to whoever comes next: a launch of later, or of at once, or none; and what a dead driver left open."""
+"""Test what the end of a driver leaves for the next one: a later launch, an immediate launch, or none, and the
+holds that a dead driver left open.
+"""
 
 import pytest
 from sqlalchemy import select

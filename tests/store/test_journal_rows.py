@@ -1,4 +1,4 @@
-"""What a journal in SQL leaves in the rows that people look at."""
+"""Test the rows that the SQL journal writes and that users see."""
 
 import json
 import math
@@ -29,7 +29,7 @@ OTHER = "job_0000000000000002"
 
 @pytest.fixture
 def journal(database: Database) -> SqlJournal:
-    """Of a running job with one running trial."""
+    """The journal of a running job with one running trial."""
     create(database, new_job())
     with database.write() as db:
         jobs.begin_running(db, JOB, at=Instant(1))
@@ -232,7 +232,9 @@ def test_who_wrote_the_checkpoint_of_a_step_is_known(journal: SqlJournal) -> Non
 def test_losses_are_counted_with_the_time_since_each_attempt_had_its_machine(
     journal: SqlJournal, database: Database
 ) -> None:
-    """Of which the first three of ten were waited for; two attempts, of which one is over, never had one."""
+    """The first four attempts each waited three seconds for a machine, and the fourth is still running. Attempts 5
+    and 6 never had a machine; attempt 5 is over.
+    """
     ends: list[Any] = ["lost", "paused", "lost", None]
     with journal.transaction() as tx:
         for number, end in enumerate(ends):
@@ -248,7 +250,7 @@ def test_losses_are_counted_with_the_time_since_each_attempt_had_its_machine(
 
 
 def test_losses_are_of_one_market_and_not_of_drivers(journal: SqlJournal, database: Database) -> None:
-    """The attempt that went with its driver had its machine, and did not lose it."""
+    """The attempt that ended with its driver had a machine, and did not lose it."""
     had: list[tuple[Any, Any, str]] = [
         ("spot", "preempted", ""),
         ("spot", "lost", DRIVER_ENDED),

@@ -1,4 +1,6 @@
-"""One driver a job: epochs only go up, and a driver of an earlier one can write nothing any more."""
+"""Test that each job has one driver: epochs only increase, and a driver with an older epoch cannot write any
+more.
+"""
 
 from dataclasses import replace
 
@@ -21,7 +23,7 @@ WANTED = Launch(JOB, 1, "wanted", Instant(3), None, None, 0, Instant(0))
 
 @pytest.fixture
 def wanted(database: Database) -> Database:
-    """With a job whose first launch is wanted."""
+    """A database with a job whose first launch is requested."""
     create(database, new_job(at=3))
     return database
 
@@ -62,7 +64,7 @@ def again(database: Database, dead: Launch, deaths: int = 1) -> bool:
 
 
 def rows(database: Database) -> dict[str, int]:
-    """How many rows each table has."""
+    """Return the number of rows of each table."""
     with database.read() as db:
         counts = {table.name: select(func.count()).select_from(table) for table in metadata.sorted_tables}
         return {name: db.execute(query).scalar_one() for name, query in counts.items()}
@@ -129,7 +131,9 @@ def test_live_tells_all_that_have_not_ended_oldest_wish_first(database: Database
 
 
 def test_at_hand_is_what_is_not_put_off_or_has_begun(database: Database) -> None:
-    """What was wished for later than now was so before the clock was set back: its putting off is void."""
+    """A launch requested at a later time than now was requested before the clock was set back, so its delay is
+    void.
+    """
     for name in ("job_a", "job_b", "job_c"):
         create(database, new_job(name, at=0))
     with database.write() as db:
@@ -210,7 +214,7 @@ def test_a_journal_of_a_launch_that_ended_raises_fenced_and_writes_nothing(wante
 
 
 def test_a_launch_is_due_once_it_is_not_put_off_and_at_once_where_the_clock_was_set_back() -> None:
-    """What was ordered at 3 for 9 waits until then; at 2 that order is of a clock that was wrong."""
+    """A launch requested at time 3 for time 9 waits until 9. At time 2, the request is from a wrong clock."""
     put_off = replace(WANTED, not_before=Instant(9))
     assert [put_off.is_due(Instant(now)) for now in (2, 3, 8, 9)] == [True, False, False, True]
     assert not replace(put_off, state="running").is_due(Instant(9))

@@ -1,4 +1,6 @@
-"""Of several services one acts: whatever stops, jumps in time or comes late, no write of an earlier term follows one of a later."""
+"""Test that only one of several services leads: whatever stops, jumps in time or is late, no write of an
+earlier term follows one of a later term.
+"""
 
 import time
 from collections.abc import Iterator
@@ -25,7 +27,9 @@ STEPS = st.lists(st.tuples(ACTS, st.sampled_from(SERVICES), st.integers(0, 5 * N
 
 
 class Crowd:
-    """Services whose clocks are wrong by as much as is given, and what each of them wrote, in the order of its commits."""
+    """Services whose clocks are wrong by the given amounts, and what each of them wrote, in the order of
+    commits.
+    """
 
     def __init__(self, database: Database, wrong_by: tuple[int, ...]) -> None:
         self.clocks = [FakeClock() for _ in SERVICES]
@@ -42,7 +46,7 @@ class Crowd:
             self.services[who].give_up()
             self.services[who] = Leading(self.services[who]._database, self.clocks[who])
             return
-        if act != "late":  # else it goes on with what it knew before it stood still
+        if act != "late":  # otherwise it continues with the term that it knew before it stopped
             self.remembered[who] = self.services[who].term()
         term = self.remembered[who]
         if act != "look" and term is not None:
@@ -107,7 +111,7 @@ def test_the_next_one_leads_when_the_term_has_run_out_and_not_before(sqlite: Dat
 
 
 def test_a_clock_that_was_set_back_keeps_nobody_from_leading(sqlite: Database) -> None:
-    """Nor does the holder of that term write after the next one's."""
+    """The holder of that term cannot write after the next leader has written, either."""
     clock = FakeClock()
     clock.at += 4 * 10**15
     first, second = Leading(sqlite, clock), Leading(sqlite, clock)
@@ -177,7 +181,7 @@ def test_processes_that_stand_still_on_one_file_write_in_the_order_of_their_term
 def test_on_postgresql_a_leader_that_is_stopped_in_the_middle_of_a_write_is_followed(
     postgres_url: str,
 ) -> None:
-    """It keeps no lock for longer than three seconds, and what it wrote and did not commit is undone."""
+    """It keeps no lock for longer than three seconds, and its uncommitted writes are rolled back."""
     database = Database(postgres_url)
     make_room(database, "SERIAL PRIMARY KEY")
     with crowd(hammer.lead, database, [(1, 6), (2, 6)]):
@@ -198,7 +202,7 @@ def test_on_postgresql_a_leader_that_is_stopped_in_the_middle_of_a_write_is_foll
 
 
 def follow(database: Database) -> Term:
-    """By one that waits for its turn."""
+    """Wait until it leads, and return the term."""
     leading = Leading(database, lambda: Instant(time.time_ns()))
     while (term := leading.term()) is None:
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""What one of several services does at a time."""
+"""Test leases for work that only one of several services does at a time."""
 
 import pytest
 
@@ -51,7 +51,7 @@ def test_only_its_holder_gives_it_back(database: Database) -> None:
 def test_one_that_was_taken_before_the_clock_was_set_back_keeps_nobody_out(
     database: Database, later: int
 ) -> None:
-    """It seems to last for longer than any can."""
+    """Such a lease seems to last longer than any lease can."""
     assert take(database, "a", 100_000)
     assert take(database, "b", 100)
     assert take(database, "b", 100 + later)

@@ -1,4 +1,4 @@
-"""The ledger in SQL and the ledger on values agree after any series of acts."""
+"""Test that the SQL ledger and the in-memory ledger agree after any sequence of operations."""
 
 from collections.abc import Mapping
 
@@ -19,7 +19,7 @@ from tuner.domain.time import Instant
 from tuner.store import jobs, ledger
 
 AT = Instant(5)
-MUCH = 10**15  # where there is no limit: a billion dollars, the most that a job can be given
+MUCH = 10**15  # used where there is no limit: a billion dollars, the largest budget of a job
 costs = st.builds(cost, st.integers(0, 60), st.integers(0, 60))
 budgets = st.builds(
     Budget,
@@ -32,7 +32,7 @@ Used = dict[CostKind, Cost]
 
 @st.composite
 def parts(draw: st.DrawFn, whole: Cost) -> Used:
-    """Costs by kind that are together at most `whole`."""
+    """Draw costs by kind that add up to at most `whole`."""
     used: Used = {}
     for kind in draw(st.lists(kinds, max_size=3, unique=True)):
         rest = whole - total(used)
@@ -41,7 +41,7 @@ def parts(draw: st.DrawFn, whole: Cost) -> Used:
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """`account` and `by_kind` are what the rules on values say; `database` is what SQL says."""
+    """`account` and `by_kind` follow the rules on values. `database` holds the SQL ledger."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,6 @@
-"""Several processes on one account, some killed half-way: the sum is exact, the bound is never passed, the file is sound."""
+"""Test several processes on one account, some of which are killed: the sum is exact, the limit is never
+exceeded, and the file is intact.
+"""
 
 import time
 from collections import Counter
@@ -23,7 +25,7 @@ def account(database: Database) -> Account:
 
 
 def watch(database: Database, processes: list[Process]) -> None:
-    """Looks at the account until all processes have ended: at no moment is more gone than there is."""
+    """Check that the account stays within its limit until all processes have ended."""
     while any(one.poll() is None for one in processes):
         seen = account(database)
         assert (seen.posted + seen.held).fits(seen.limit)
@@ -43,7 +45,7 @@ def check_books(database: Database) -> None:
 
 
 def strides(each: int) -> list[tuple[int, int]]:
-    """Slices of its own for each process: the first, and the one after the last."""
+    """Return the first hold number, and the one after the last, for each process."""
     return [(first * each, (first + 1) * each) for first in range(PROCESSES)]
 
 

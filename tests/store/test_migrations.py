@@ -1,4 +1,6 @@
-"""The schema that migrations make is the schema that the code means, however often and by whomever it is made."""
+"""Test that the schema created by migrations is the one that the code defines, however often and by however
+many processes it is migrated.
+"""
 
 import pkgutil
 from importlib import import_module
@@ -21,14 +23,14 @@ from tuner.store import access_tables, history, jobs, migrations, revisions
 from tuner.store.database import Database, newest_revision
 from tuner.store.journal import landed
 
-for room in pkgutil.iter_modules(store.__path__):  # each brings its tables with it
+for room in pkgutil.iter_modules(store.__path__):  # importing each module defines its tables
     import_module(f"tuner.store.{room.name}")
 metadata = access_tables.projects.metadata
 TABLES = sorted(metadata.tables)
 
 
 def schema(database: Database) -> list[tuple[str, str]]:
-    """Every table, index and trigger with the words that made it."""
+    """Return each table, index and trigger with its SQL."""
     with database.read() as db:
         rows = db.exec_driver_sql("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name")
         return [(name, sql) for name, sql in rows]
@@ -49,7 +51,7 @@ def keys(db: Connection, table: str) -> list[Any]:
 
 @pytest.fixture
 def meant(tmp_path_factory: pytest.TempPathFactory) -> Database:
-    """A database that the tables' definitions made, without migrations."""
+    """A database created from the table definitions, without migrations."""
     found = Database(f"sqlite:///{tmp_path_factory.mktemp('meant')}/meant.db")
     with found.write() as db:
         metadata.create_all(db)
@@ -188,7 +190,7 @@ def test_the_folder_of_a_new_database_is_for_its_owner_alone(
 
 
 def test_sqlite_keeps_a_rollback_journal_and_waits_for_the_disk(tmp_path: Path) -> None:
-    """Who finds the file locked looks again, and SQLite does not sleep (tests/store/test_sqlite_locks.py)."""
+    """If the file is locked, the code retries; SQLite itself does not sleep (tests/store/test_sqlite_locks.py)."""
     database = Database(f"sqlite:///{tmp_path}/tuner.db")
     wanted = {"journal_mode": "truncate", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 0}
     with database.read() as db:

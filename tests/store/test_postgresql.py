@@ -1,4 +1,6 @@
-"""What production's database does as SQLite does: the schema, jobs, their fronts, budgets above them and who spent what."""
+"""Test that PostgreSQL, the production database, behaves like SQLite: the schema, jobs, fronts, shared budgets
+and spend by user.
+"""
 
 import threading
 import time
@@ -53,7 +55,7 @@ def test_migrating_again_changes_nothing(database: Database) -> None:
 def test_what_a_database_refuses_or_has_no_connection_for_is_said(
     database: Database, postgres_server: SharedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a standby, to a user without rights, and where all connections are in use."""
+    """Cover a read-only database such as a standby, a user without rights, and a pool without a free connection."""
     postgres_server.run("CREATE ROLE guest LOGIN")
     read_only = database.url.update_query_dict({"options": "-c default_transaction_read_only=on"})
     for url, said in ((read_only, "read-only"), (database.url.set(username="guest"), "permission denied")):
@@ -153,7 +155,7 @@ def jobs_of(database: Database) -> list[str]:
 
 
 def test_jobs_that_race_for_a_budget_that_begins_to_be_meanwhile_never_pass_it(database: Database) -> None:
-    """Four processes renew holds; the budget above them is made, raised and lowered under their hands."""
+    """Four processes renew holds while the shared budget is created, raised and lowered."""
     names = jobs_of(database)
     limits = [*range(60, 400, 20), 380, 400]
     with crowd(hammer.renew_for, database, [(number, 60) for number in JOBS]) as processes:
@@ -191,7 +193,9 @@ def check_books(database: Database) -> None:
 
 @pytest.mark.parametrize("budget_before", [False, True])
 def test_a_budget_waits_for_what_is_being_settled(database: Database, budget_before: bool) -> None:
-    """Otherwise it counts neither what is held no more, nor what is not posted yet; and none locks the other out for good."""
+    """Otherwise the budget would count neither released holds nor costs that are not posted yet. The two must
+    not deadlock.
+    """
     name, project = "job_0000000000000090", f"settled-{budget_before}"
     create(database, new_job(name + str(int(budget_before)), project=project, limits=budget(100)))
     job = name + str(int(budget_before))
@@ -241,7 +245,7 @@ def test_two_drivers_that_settle_the_same_hold_post_it_once(database: Database) 
 
 
 def test_no_driver_takes_over_in_the_middle_of_a_turn(database: Database) -> None:
-    """What the turn writes would come after the next driver has read how things stand."""
+    """The rest of the turn would be written after the next driver has read the state."""
     job = "job_0000000000000096"
     create(database, new_job(job, project="fenced"))
     order: list[str] = []
@@ -352,7 +356,7 @@ def test_of_two_that_take_a_lease_at_once_one_has_it(database: Database) -> None
 def test_a_budget_is_not_lowered_between_reading_the_account_and_placing_the_hold(
     database: Database,
 ) -> None:
-    """A driver whose hold is refused after it had posted the hold before would die, and lose its attempts."""
+    """A driver whose new hold is refused after it has posted the previous one would exit and lose its attempts."""
     job = create(database, new_job("job_0000000000000098"))
     journal, answers = SqlJournal(database, job, PROJECT, 1, Instant(1)), list[str]()
 

@@ -1,4 +1,4 @@
-"""What counts in a project's quota: its own jobs at work, and no other's."""
+"""Test what counts towards a project's quota: only its own jobs at work."""
 
 from tests.store.builders import PROJECT, create, new_job
 from tuner.domain.quota import UNLIMITED, Quota
@@ -30,7 +30,9 @@ def test_a_quota_is_put_in_the_place_of_the_one_before_and_is_of_one_project(dat
 def test_what_has_a_driver_or_lost_one_is_at_work_and_what_waits_or_has_ended_is_not(
     database: Database,
 ) -> None:
-    """Four jobs of one project: one waits, one has a driver, one lost its own in mid-run, one has ended. One of another has a driver."""
+    """Four jobs of one project: one waits, one has a driver, one lost its driver while running, and one has
+    ended. A job of another project has a driver.
+    """
     for number in range(5):
         create(database, new_job(job(number), project=OTHER if number == 4 else PROJECT))
     with database.write() as db:

@@ -1,4 +1,6 @@
-"""Transactions on a SQLite file: within a process they take turns, between processes they look again until it is their turn."""
+"""Test transactions on a SQLite file: threads of one process take turns, and processes retry until they can
+proceed.
+"""
 
 import multiprocessing
 import sqlite3
@@ -21,7 +23,7 @@ LONG_S = 60.0
 
 
 class Other:
-    """A thread in a turn from when it gets it until it is told to leave."""
+    """A thread that takes a turn and keeps it until told to leave."""
 
     def __init__(self, turn: Callable[[], AbstractContextManager[None]], order: list[str], name: str) -> None:
         self.inside, self._leave = threading.Event(), threading.Event()
@@ -42,13 +44,13 @@ class Other:
 
 @pytest.fixture
 def turns(monkeypatch: pytest.MonkeyPatch) -> Turns:
-    """Of which nobody tires."""
+    """Turns with a very long timeout."""
     monkeypatch.setattr(sqlite_locks, "PATIENCE_S", LONG_S)
     return Turns()
 
 
 def waiting(turns: Turns, count: int) -> None:
-    """Until so many stand in line."""
+    """Wait until `count` threads are waiting for a turn."""
     while len(turns._waiting) + len(turns._commits) < count:
         threading.Event().wait(0.001)
 
@@ -85,7 +87,7 @@ def test_readers_come_in_turn_one_at_a_time(turns: Turns) -> None:
 
 
 def test_nobody_is_passed_by_for_long(turns: Turns) -> None:
-    """Though others that want to read come again at once, and again, while commits come too."""
+    """Other readers come again immediately and repeatedly, and so do commits."""
     over, through = threading.Event(), threading.Event()
 
     def again(turn: Callable[[], AbstractContextManager[None]]) -> None:
@@ -111,7 +113,7 @@ def test_nobody_is_passed_by_for_long(turns: Turns) -> None:
 
 
 def test_who_waits_too_long_for_a_turn_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that reads twice at once does not wait for itself, nor for a commit that waits for it."""
+    """A thread that reads twice at once waits neither for itself nor for a commit that waits for it."""
     monkeypatch.setattr(sqlite_locks, "PATIENCE_S", 0.01)
     turns = Turns()
     with turns.reading(), turns.reading(), turns.committing(), turns.reading():
@@ -120,7 +122,7 @@ def test_who_waits_too_long_for_a_turn_goes_on(monkeypatch: pytest.MonkeyPatch) 
 
 
 def holds(path: Path, how: str, told: Connection) -> None:
-    """A process that has the file locked until it is told to go on."""
+    """Lock the file in another process until told to continue."""
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute(how)
         db.execute("SELECT * FROM a").fetchall()
@@ -150,7 +152,7 @@ def locked(database: Database, how: str) -> tuple[Any, Connection]:
 def test_another_process_is_waited_for(
     database: Database, monkeypatch: pytest.MonkeyPatch, how: str, what: str
 ) -> None:
-    """Its commit by who reads, and what it reads by a commit."""
+    """A reader waits for the other process's commit, and a commit waits for its reads."""
     process, other = locked(database, how)
     tried = list[float]()
 
@@ -183,7 +185,7 @@ def test_a_file_that_stays_locked_does_not_answer_and_nothing_is_written(
 
 
 def test_a_transaction_that_reads_has_its_lock_from_the_beginning(database: Database) -> None:
-    """No statement of it waits for one any more: nobody would look again for it."""
+    """No statement within the transaction waits for a lock any more, because nothing would retry it."""
     other = sqlite3.connect(str(database.url.database), timeout=0, isolation_level=None)
     with closing(other), database.read():
         other.execute("BEGIN IMMEDIATE")

@@ -1,4 +1,4 @@
-"""The smallest run that can be interrupted."""
+"""A minimal run that can be interrupted."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from tuner.training import SpotSafe
 
 
 class Count:
-    """Something small to checkpoint."""
+    """A counter to checkpoint."""
 
     def __init__(self) -> None:
         self.value = torch.zeros(1)
@@ -22,7 +22,7 @@ class Count:
 
 
 def count_to(steps: int, directory: Path) -> list[float]:
-    """What each step that was run found, counted over all runs."""
+    """Return the counter's value in each step that ran, counted over all runs."""
     count, seen = Count(), []
     with SpotSafe(count=count, steps=steps, checkpoint_dir=directory) as run:
         for _ in run.steps():

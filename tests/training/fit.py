@@ -1,7 +1,7 @@
-"""A training run with everything in it that a restart could get wrong; also a script, without Ray.
+"""A training run with everything that a restart could get wrong. Also a script, without Ray.
 
-`python -m tests.training.fit OPTIMIZER PRECISION DIRECTORY STEPS [KILLED_IN_STEP]` prints a line of JSON for each step, and
-last a digest of all parameters and buffers.
+`python -m tests.training.fit OPTIMIZER PRECISION DIRECTORY STEPS [KILLED_IN_STEP]` prints a line of JSON for
+each step, and at the end a digest of all parameters and buffers.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from torch import nn
 
 from tuner.training import Batches, SpotSafe, accumulated_step, autocast, grad_scaler
 
-BATCHES_A_STEP = 3  # an epoch has five: checkpoints fall into the middle of epochs
+BATCHES_A_STEP = 3  # An epoch has five batches, so that checkpoints fall into the middle of epochs.
 Record = dict[str, Any]
 
 
@@ -36,14 +36,14 @@ def build_optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def examples() -> tuple[torch.Tensor, torch.Tensor]:
-    """40 examples of six features, and targets."""
+    """Return 40 examples of six features, and their targets."""
     generator = torch.Generator().manual_seed(7)
     inputs = torch.randn(40, 6, generator=generator)
     return inputs, inputs.sum(1, keepdim=True).sin()
 
 
 def digest(model: nn.Module) -> str:
-    """The same for the same bits."""
+    """Return a digest of all parameters and buffers that differs if any bit differs."""
     found = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         found.update(name.encode() + tensor.numpy().tobytes())
@@ -51,7 +51,7 @@ def digest(model: nn.Module) -> str:
 
 
 def draws() -> list[str]:
-    """One number from each global generator, to the last bit."""
+    """Draw one number from each global generator, in hexadecimal so that no bit is lost."""
     return [
         float(x).hex() for x in (random.random(), numpy.random.rand(), numpy.random.randn(), torch.rand(()))
     ]
@@ -66,7 +66,7 @@ def fit(
     before_step: Callable[[int], None] = lambda step: None,
     tell: Callable[[Record], None] = lambda record: None,
 ) -> str:
-    """Trains to the last of `steps`, tells of each step, answers with the parameters' digest."""
+    """Train up to step `steps`, call `tell` for each step, and return the digest of the parameters."""
     for seed in (random.seed, numpy.random.seed, torch.manual_seed):
         seed(3)
     torch.set_num_threads(1)

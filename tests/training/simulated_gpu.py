@@ -68,7 +68,7 @@ class _Memory(TorchDispatchMode):
 
 
 class _Labels(TorchFunctionMode):
-    """Answers where a tensor is, and carries out what names a device."""
+    """Report the device of each tensor, and intercept calls that name a device."""
 
     def __init__(self, memory: _Memory) -> None:
         super().__init__()

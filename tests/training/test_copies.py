@@ -1,4 +1,6 @@
-"""What a save copies before training goes on: the same to the last bit, untouched by training, and in memory that is used again."""
+"""Test what a save copies before training continues: the copy is exact, training does not change it, and its
+memory is reused.
+"""
 
 import threading
 from pathlib import Path

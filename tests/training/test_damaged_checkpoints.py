@@ -1,4 +1,4 @@
-"""Checkpoints that are damaged, half-written, foreign or malicious, and disks that are full."""
+"""Test damaged, incomplete, foreign and malicious checkpoints, and full disks."""
 
 import pickle
 import signal
@@ -31,7 +31,7 @@ class Malicious:
 def test_a_checkpoint_that_would_run_code_is_refused(tmp_path: Path, as_torch_file: bool) -> None:
     evil, ran = Malicious(tmp_path / "ran"), tmp_path / "ran"
     pickle.loads(pickle.dumps(evil))
-    assert ran.exists()  # it would
+    assert ran.exists()  # unpickling it would run its code
     ran.unlink()
     folder = tmp_path / "runs" / "step_00000001"
     folder.mkdir(parents=True)

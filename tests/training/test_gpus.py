@@ -1,4 +1,4 @@
-"""Which functions of `torch.cuda` and `torch.amp` the helpers call, and when. These tests use no GPU.
+"""Test which functions of `torch.cuda` and `torch.amp` the helpers call, and when. These tests use no GPU.
 
 `tests/trainables/test_trainables.py` trains on a simulated GPU, and on a real one if the machine has one.
 """
@@ -17,7 +17,9 @@ from tuner.training import SpotSafe, accumulated_step, autocast, checkpoint, gra
 
 @pytest.fixture
 def contexts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
-    """Make CUDA look initialized, and return the device and the dtype of each entered `torch.autocast`, which is the CPU's."""
+    """Make CUDA look initialized, and return the device and dtype of each `torch.autocast` that is entered.
+    Each runs on the CPU.
+    """
     entered: list[tuple[str, Any]] = []
 
     class Context(torch.autocast):
@@ -86,7 +88,7 @@ def test_grad_scaler_is_made_for_cuda_if_it_is_available(
 
 
 class Reads(TorchDispatchMode):
-    """Counts how often a number is read from a tensor. On a GPU, each read waits for the computation."""
+    """Count how often a number is read from a tensor. On a GPU, each read waits for the computation."""
 
     count = 0
 

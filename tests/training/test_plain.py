@@ -1,4 +1,6 @@
-"""What states may hold: what comes back is what was saved, to the last bit, and what could not come back is not saved."""
+"""Test which values a state may hold: they are restored exactly, and values that could not be restored are not
+saved.
+"""
 
 from collections import Counter as Tally
 from collections import OrderedDict, UserDict, deque, namedtuple
@@ -170,7 +172,7 @@ FORGED = [
 
 @pytest.mark.parametrize("value", FORGED, ids=["NumPy's own pickle", "pointers", "out of bounds"])
 def test_a_forged_array_is_refused(tmp_path: Path, value: Any) -> None:
-    """NumPy's own reader would take a forged type at its word."""
+    """NumPy's own reader would trust a forged type."""
     folder = tmp_path / "step_00000001"
     folder.mkdir()
     torch.save({"step": 1, "parts": {"part": value}, "random": {}}, folder / checkpoint.STATE_FILE)

@@ -1,4 +1,4 @@
-"""Mixed precision, gradient accumulation and batches: what they compute, on a CPU."""
+"""Test what mixed precision, gradient accumulation and batches compute on a CPU."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +14,7 @@ from tuner.training import Batches, SpotSafe, accumulated_step, autocast, grad_s
 
 
 class Counted(torch.optim.SGD):
-    """Counts its steps, and keeps the gradients of the last."""
+    """Count the optimizer's steps, and keep the gradients of the last step."""
 
     def __init__(self, model: nn.Module, rate: float = 0.1) -> None:
         super().__init__(model.parameters(), rate)
@@ -39,7 +39,9 @@ def model() -> nn.Module:
 
 
 def stepped(size: int, parts: int, precision: str = "fp32") -> tuple[float, Counted, int]:
-    """The loss of one step over `size` examples in `parts`, its optimizer, and how many micro-batches there were."""
+    """Return the loss of one step over `size` examples in `parts`, its optimizer, and the number of
+    micro-batches.
+    """
     inputs, targets = examples(size)
     network, calls = model(), []
     optimizer = Counted(network)
@@ -198,7 +200,7 @@ def test_batches_go_on_at_the_exact_position(size: int, batch: int, seed: int, c
 
 
 def taken(batches: Batches, count: int) -> list[list[int]]:
-    """The next `count` batches, over the ends of epochs."""
+    """Return the next `count` batches, across the ends of epochs."""
     found: list[list[int]] = []
     while len(found) < count:
         for batch in batches:

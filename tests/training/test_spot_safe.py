@@ -1,4 +1,4 @@
-"""`SpotSafe` in a plain script: an interrupted run goes on as if nothing had happened."""
+"""Test `SpotSafe` in a plain script: an interrupted run continues as if it had not been interrupted."""
 
 import json
 import signal
@@ -41,7 +41,7 @@ def test_a_script_that_was_killed_goes_on_to_the_last_bit(tmp_path: Path) -> Non
     assert killed == -signal.SIGKILL
     assert before == whole[:5]
     _, after = script("adamw", "fp16", tmp_path / "cut", 8)
-    assert after[0]["step"] in (4, 5)  # the save of step 5 may have been under way
+    assert after[0]["step"] in (4, 5)  # the save of step 5 may have been in progress
     assert after == whole[after[0]["step"] :]
 
 
@@ -102,7 +102,7 @@ def test_the_step_after_a_save_does_not_wait_for_the_disk(
     trained, real_write = threading.Event(), checkpoint.write
 
     def slow_write(state: Any, directory: Path) -> None:
-        trained.wait(300)  # the disk is not done before the next step has been trained
+        trained.wait(300)  # the write is not finished before the next step has been trained
         real_write(state, directory)
         events.append(f"written {state['step']}")
 
@@ -131,7 +131,7 @@ def test_what_is_written_is_the_state_at_the_report(tmp_path: Path, monkeypatch:
         next(run.steps(1))
         count.value += 1
         run.report(count=count.value)
-        count.value += 100  # in place, while the disk is slow
+        count.value += 100  # change the value in place during the slow write
         trained.set()
     assert count_to(2, tmp_path) == [2]
 

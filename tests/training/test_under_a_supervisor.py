@@ -1,4 +1,6 @@
-"""`SpotSafe` with a supervisor at the other end of its channel: what is told, and what an answer does."""
+"""Test `SpotSafe` with a supervisor at the other end of its channel: the messages, and the effect of each
+reply.
+"""
 
 import json
 import math
@@ -18,7 +20,7 @@ from tuner.training.channel import Begin, begin_message, open_channel, reply_mes
 
 
 class Supervisor:
-    """Its answers are given in advance; what it was told is read afterwards."""
+    """A supervisor with predefined replies, which records the messages it receives."""
 
     def __init__(self, staging: Path) -> None:
         self._ours, self._theirs = Pipe()
@@ -30,7 +32,7 @@ class Supervisor:
         open_channel(self._theirs)
 
     def answers(self, *replies: str) -> None:
-        """Words among `go`, `go and save`, `stop`, `stop and save`."""
+        """Send these replies: `go`, `go and save`, `stop`, or `stop and save`."""
         for reply in replies:
             self._ours.send_bytes(reply_message(stop="stop" in reply, save="save" in reply))
 

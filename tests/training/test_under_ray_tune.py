@@ -1,4 +1,4 @@
-"""`SpotSafe` under Ray Tune alone: no service anywhere."""
+"""Test `SpotSafe` under Ray Tune alone, without the service."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def run_program(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def recorded() -> Iterator[dict[str, dict[str, Any]]]:
-    """What Tune recorded, by case. The folder's path is short: Ray's sockets lie below it."""
+    """What Tune recorded, by case. The folder's path is short, because Ray's sockets lie below it."""
     with tempfile.TemporaryDirectory(prefix="tune-", ignore_cleanup_errors=True) as name:
         run_program(Path(name))
         found = json.loads((Path(name) / "recorded.json").read_text())

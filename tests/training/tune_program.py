@@ -1,6 +1,6 @@
-"""A data scientist's program: `SpotSafe` trainables under Ray Tune alone, on a Ray of its own.
+"""A user's program: `SpotSafe` trainables under Ray Tune alone, with its own Ray cluster.
 
-`python -m tests.training.tune_program DIRECTORY`; what Tune recorded is written to DIRECTORY/recorded.json.
+`python -m tests.training.tune_program DIRECTORY` writes what Tune recorded to DIRECTORY/recorded.json.
 """
 
 import json
@@ -19,7 +19,7 @@ from tuner.training import SpotSafe
 
 
 def fragile(config: dict[str, Any]) -> list[float]:
-    """Fails in its fourth step the first time; its losses show parameters and generators."""
+    """Fail in the fourth step of the first run. The losses depend on the parameters and generators."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Dropout(0.5), torch.nn.Linear(3, 1))
@@ -39,7 +39,7 @@ def fragile(config: dict[str, Any]) -> list[float]:
 
 
 def endless(config: dict[str, Any]) -> None:
-    """Says nothing of how many steps there are: Tune's stop criterion does."""
+    """Train without a number of steps, until Tune's stop criterion ends the trial."""
     with SpotSafe(model=torch.nn.Linear(1, 1)) as run:
         for step in run.steps():
             run.report(done_steps=step + 1)
@@ -53,7 +53,7 @@ CASES: dict[str, Callable[[dict[str, Any]], object]] = {
 
 
 class Rows(tune.Callback):  # type: ignore[misc]
-    """Every result as it arrives: Tune's own files may lose those before a failure."""
+    """Collect every result as it arrives, because Tune's own files may lose those before a failure."""
 
     def __init__(self) -> None:
         self.by_case: dict[str, list[dict[str, Any]]] = {name: [] for name in CASES}
@@ -70,7 +70,7 @@ def train(config: dict[str, Any]) -> None:
 
 
 def record_all(folder: Path) -> dict[str, dict[str, Any]]:
-    """By case: Tune's rows, in the order of the steps, and how the trial ended."""
+    """Return, by case, Tune's results in the order of the steps, and how the trial ended."""
     rows = Rows()
     tuner = tune.Tuner(
         train,

@@ -1,4 +1,4 @@
-"""How often to save: against the papers, against numeric minimisation, and at the bounds."""
+"""Test how often checkpoints are saved, against the papers, against numeric minimisation, and at the bounds."""
 
 import math
 
@@ -27,7 +27,9 @@ times = st.integers(1, 30 * 24 * HOUR_NS)
 
 
 def run_time(interval: float, cost: float, mean: float) -> float:
-    """The expected run time of a unit of work under exponential failures (Daly 2006, equation 20), restarts aside."""
+    """Return the expected run time of a unit of work under exponential failures (Daly 2006, equation 20),
+    without restarts.
+    """
     return mean * math.expm1((interval + cost) / mean) / interval
 
 
@@ -37,7 +39,7 @@ def spot(mean_ns: int = SPOT_MEAN_NS, notice_ns: int | None = None) -> Exposure:
 
 @pytest.mark.parametrize(("mean_min", "published_min"), [(24 * 60, 117), (6 * 60, 57), (15, 9.1)])
 def test_the_interval_is_the_one_that_daly_published(mean_min: int, published_min: float) -> None:
-    """The captions of his figures 3 to 5: dumps of 5 minutes."""
+    """The values are from the captions of Daly's figures 3 to 5, for dumps of 5 minutes."""
     assert daly_ns(5 * MINUTE_NS, mean_min * MINUTE_NS) / MINUTE_NS == pytest.approx(published_min, rel=0.006)
 
 
@@ -122,12 +124,12 @@ def test_where_notices_can_be_counted_on_saves_are_rarer() -> None:
     )
     assert noticed == pytest.approx(
         unnoticed * math.sqrt(10), rel=0.05
-    )  # one notice in ten is thought to be missed
+    )  # one notice in ten is assumed to be missed
 
 
 @pytest.mark.parametrize("step_s", [10, 15, 18, 20, 26, 30, 600])
 def test_where_a_step_and_its_save_do_not_fit_into_the_notice_every_step_is_saved(step_s: int) -> None:
-    """And so no finished step goes with the machine."""
+    """Saving every step means that no finished step is lost with the machine."""
     saving, step_ns = Saving(NS // 10, NS // 2), step_s * NS
     assert steps_between(step_ns=step_ns, saving=saving, exposure=spot(notice_ns=15 * NS)) == 1
     assert steps_between(step_ns=9 * NS, saving=saving, exposure=spot(notice_ns=15 * NS)) > 1
@@ -139,7 +141,9 @@ def test_stalls_are_a_twentieth_at_most_where_the_notice_is_too_short_as_well() 
 
 
 def test_a_notice_that_is_too_short_for_some_steps_counts_for_the_others() -> None:
-    """Steps of 20, 40, 80 s beside a save in 55 s: 20 s after a reaction in 5 s are all of them, a half, a quarter."""
+    """Steps take 20, 40 and 80 s. A save takes 30 s and a reaction 5 s, so 20 s of the notice are left: enough
+    for all, half, or a quarter of the steps.
+    """
     saving, mean = Saving(2 * NS, 30 * NS), SPOT_MEAN_NS
     exposure = Exposure(
         preemption=Hazard(mean), crash=Hazard(2**80), notice_ns=55 * NS, notices=Notices(2**60, missed=1)

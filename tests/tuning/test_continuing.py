@@ -1,4 +1,4 @@
-"""Forecasts of trials that were cut short: intervals that hold as often as they say."""
+"""Test forecasts of trials that were stopped early: their intervals must hold as often as they claim."""
 
 from random import Random
 
@@ -8,7 +8,7 @@ from tuner.tuning.continuing import FEWEST, outlooks
 
 
 def searched(rng: Random, trials: int) -> tuple[dict[int, list[float]], dict[int, float]]:
-    """Curves of three levels of which half go on at random each time, and where those end that did not."""
+    """Return curves that are cut off after one, two or three levels, and the value that each trial would reach."""
     curves, ends = {}, {}
     for number in range(trials):
         first = rng.gauss(0, 1)

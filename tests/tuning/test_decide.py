@@ -1,4 +1,4 @@
-"""The decisions, told as short stories."""
+"""Test decisions as short stories: a sequence of events, and the commands that follow."""
 
 import math
 
@@ -20,7 +20,7 @@ AT = Instant(0)
 
 
 class Story:
-    """A job whose events are told one by one; suggestions are answered at once."""
+    """A job that receives events one by one. Suggestions are answered immediately."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Story:
         self.tell(ev.Launched(AT), ev.Asked(AT, "resume"))
 
     def tell(self, *events: ev.Event) -> list[do.Command]:
-        """The orders that follow, suggestions left out."""
+        """Return the commands that follow, without requests for suggestions."""
         shown: list[do.Command] = []
         waiting = list(events)
         while waiting:

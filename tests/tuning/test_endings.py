@@ -1,4 +1,4 @@
-"""How jobs come to an end, wait for what is above them, and heed advice: short stories."""
+"""Test how jobs end, wait for shared budgets, and follow advice, as short stories."""
 
 import math
 from dataclasses import replace
@@ -23,7 +23,7 @@ LONG = Fidelity(min=1, max=48)  # `auto` compares at 4 and 16
 
 
 def told(state: State, event: ev.Event) -> list[do.Command]:
-    """With suggestions left unanswered."""
+    """Return the commands that follow. Suggestions are not answered."""
     found, orders = decide(state, event)
     assert found is state
     return orders
@@ -235,7 +235,7 @@ def test_where_no_trial_can_be_finished_any_more_the_money_is_over_once_nothing_
 
 
 def test_one_that_cannot_be_saved_makes_no_room_for_the_leader() -> None:
-    """It would begin again from nothing."""
+    """It would have to start again from the beginning."""
     story = Story(concurrency=2, scheduler="auto", fidelity=LONG)
     second_ns = 10**9
     story.state.budget = Budget(usd=Money(60_000))  # of 1,000 micro-dollars a second: 60 steps
@@ -251,7 +251,7 @@ def test_one_that_cannot_be_saved_makes_no_room_for_the_leader() -> None:
 
 
 def test_beside_the_leader_a_short_way_to_the_end_is_gone_before_a_long_one() -> None:
-    """Of two that wait the first cannot be finished any more; the second can, and no new one begins."""
+    """Of two waiting trials, the first cannot be finished any more, the second can, and no new trial begins."""
     leader, far, near = Trial("running", 20, 40), Trial("parked", 5, 12), Trial("parked", 36, 40)
     state = state_of(28, leader, far, near)
     state.budget = replace(state.budget, trials=3)

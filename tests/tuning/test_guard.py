@@ -1,4 +1,4 @@
-"""How long a slice may be."""
+"""Test how long a lease may be."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +10,7 @@ NS = 10**9
 RATES = st.builds(Rate, st.integers(1, 10**8).map(Price), st.sampled_from([0, 250, 1000]))
 LEFT = st.builds(Cost, st.integers(-10, 10**6).map(Money), st.integers(-10, 10**7))
 NEEDS, SLICES = st.integers(0, 100 * NS), st.integers(MIN_SLICE_NS, 100 * NS)
-SECOND = Rate(Price(3600))  # a micro-dollar a second
+SECOND = Rate(Price(3600))  # one micro-dollar per second
 
 
 def left(seconds: int) -> Cost:

@@ -1,4 +1,6 @@
-"""The model behind `auto`: its encoding, its Gaussian process, what it makes of curves, and what it proposes."""
+"""Test the model behind `auto`: its encoding, its Gaussian process, its forecasts of curves, and its
+suggestions.
+"""
 
 import math
 
@@ -21,13 +23,13 @@ STEPS = (4, 8, 16)
 
 
 def height(config: Config, step: int) -> float:
-    """Best at lr = 0.01 and width = 32; rises with the steps."""
+    """Return a score that is best at lr = 0.01 and width = 32, and rises with the steps."""
     lr, width = float(str(config["lr"])), float(str(config["width"]))
     return 1 - abs(math.log10(lr) + 2) / 4 - abs(math.log2(width / 32)) / 8 - 1 / step
 
 
 def taught(sampler: ModelSampler, trials: int) -> list[Config]:
-    """Every trial reaches the first rung, every third the last."""
+    """Let every trial reach the first rung and every third trial the last rung. Return the configurations."""
     configs = []
     for number in range(trials):
         config = sampler.suggest(number)
@@ -93,7 +95,7 @@ def test_the_process_passes_through_its_data_and_knows_least_far_from_them() -> 
 
 
 def test_a_trial_that_is_better_than_its_neighbours_is_foretold_to_stay_so() -> None:
-    """What the configuration does not explain is the trial's own, and lasts."""
+    """The part of a curve that the configuration does not explain belongs to the trial and persists."""
     rng = np.random.default_rng(0)
     x, own = rng.random((60, 2)), rng.normal(0, 0.5, 60)
     steps, trials = np.repeat(np.log([4.0, 16.0]), 60), np.tile(np.arange(60), 2)
@@ -151,7 +153,7 @@ def test_known_scores_are_bounded_and_keep_the_best() -> None:
 
 
 def test_it_finds_better_configurations_than_random_search() -> None:
-    """The best of 30 proposals, over several seeds."""
+    """Compare the best of 30 suggestions over several seeds."""
     learned, drawn = [], []
     for seed in range(6):
         learned.append(max(height(c, 16) for c in taught(ModelSampler(PLANE, seed, STEPS), 30)))
@@ -188,7 +190,9 @@ def test_what_earlier_jobs_found_is_proposed_from_the_first_trial_on() -> None:
 
 
 def test_only_rungs_are_scores() -> None:
-    """What was reported on the way to a rung is neither taken for it nor keeps it out."""
+    """A report between rungs is not taken for a rung's score, and does not prevent that score from being
+    learned.
+    """
     told, quiet = (ModelSampler(PLANE, 0, STEPS) for _ in range(2))
     for number in range(12):
         for sampler in (told, quiet):
@@ -201,13 +205,13 @@ def test_only_rungs_are_scores() -> None:
 
 
 def dear(config: Config) -> float:
-    """Seconds of a step: the wider, the longer."""
+    """Return the seconds of a step, which grow with the width."""
     return float(str(config["width"])) / 8
 
 
 @pytest.mark.parametrize("step_s", [2.5, 1e-3, 0.0])
 def test_what_is_proposed_can_be_trained_to_its_end_if_anything_can(step_s: float) -> None:
-    """The best is four times as wide as the narrowest; the random proposals are bound as well."""
+    """The best configuration is four times as wide as the narrowest. Random suggestions are bounded as well."""
     sampler = ModelSampler(PLANE, 1, STEPS)
     for number in range(16):
         config = sampler.suggest(number)
@@ -248,7 +252,7 @@ def test_what_failed_in_an_earlier_job_is_not_copied_however_well_it_began() -> 
 @examples(25)
 @given(data=st.data())
 def test_a_rebuilt_sampler_answers_as_the_one_that_lived(data: st.DataObject) -> None:
-    """Whatever was reported and asked in between."""
+    """This holds for any sequence of reports and suggestions."""
     lived, told = ModelSampler(PLANE, 3, STEPS), []
     configs: list[Config] = []
     steps: list[int] = []

@@ -1,4 +1,4 @@
-"""Where a training runs: each rule once, and the deadline against the worst markets that Hypothesis finds."""
+"""Test where a training runs: each rule once, and the deadline against the worst markets that Hypothesis finds."""
 
 from dataclasses import dataclass, field, replace
 from itertools import cycle
@@ -29,7 +29,7 @@ def terms(
     time: int | None = 1000,
     offers: tuple[Offer, ...] = (),
 ) -> Terms:
-    """Minutes, from 0."""
+    """Return the terms. `work` and `time` are in minutes, and the training begins at 0."""
     deadline = None if time is None else Instant(time * MINUTE)
     found = offers or (DEMAND, SPOT, OTHER)
     return Terms(market=market, offers=found, begun=Instant(0), work_ns=work * MINUTE, deadline=deadline)
@@ -84,7 +84,7 @@ def test_a_market_without_an_offer_is_refused() -> None:
 
 
 def test_safety_net_an_idle_training_keeps_the_time_for_two_moves() -> None:
-    """R(t) = C(t) + 2d is enough for spot, a nanosecond less is not."""
+    """R(t) = C(t) + 2d is enough for spot; one nanosecond less is not."""
     enough = sight(now=180, left=800, there=(SPOT,))
     assert chosen(terms(), enough) == (SPOT, "cheapest")
     short = replace(enough, now=Instant(enough.now + 1))
@@ -120,14 +120,14 @@ def test_uniform_progress_an_idle_training_that_is_behind_goes_on_demand() -> No
 
 
 def test_hysteresis_on_demand_it_stays_until_it_is_ahead_by_two_moves() -> None:
-    """At 100 min, 2d later the line is at 96 min of work."""
+    """At 100 min, the line is at 96 min of work 2d later."""
     there = (SPOT,)
     assert chosen(terms(), sight(100, 705, at=DEMAND, there=there)) == (DEMAND, "catches up")
     assert chosen(terms(), sight(100, 704, at=DEMAND, there=there)) == (SPOT, "cheapest")
     assert chosen(terms(), sight(100, 704, at=DEMAND)) == (None, "ahead")
     assert chosen(terms(), sight(100, 714, at=DEMAND, there=there, unsaved=10)) == (SPOT, "cheapest")
     until = choose(terms(), FRESH, sight(100, 705, at=DEMAND))[1].until
-    assert until == 105 * MINUTE  # a minute short, and a fifth of a minute gained in each
+    assert until == 105 * MINUTE  # a minute is missing, and a fifth of a minute is gained per minute
 
 
 def test_while_most_of_the_time_is_to_spare_it_only_waits() -> None:
@@ -161,7 +161,7 @@ def test_without_a_deadline_waiting_has_an_end() -> None:
 
 
 def test_patience_is_counted_from_the_last_progress() -> None:
-    """Not from the last machine: those that brought nothing are part of the wait."""
+    """Progress counts, not the last machine: machines that brought no progress are part of the wait."""
     endless = terms(time=None)
     memory, _ = choose(endless, FRESH, sight(now=100, left=750, at=SPOT))
     assert chosen(endless, sight(now=129, left=750), memory) == (None, "waits")
@@ -183,7 +183,7 @@ def test_without_a_deadline_it_goes_back_to_spot_after_some_work() -> None:
 
 @pytest.mark.parametrize("time", [None, 1000])
 def test_for_a_little_rest_it_does_not_move(time: int | None) -> None:
-    """With d = 10 min and a third of the price, a move pays from 5 min on."""
+    """With d = 10 min and a third of the price, a move pays off if 5 min or more are left."""
     memory = replace(FRESH, landed=key_of(DEMAND), landed_ns=800 * MINUTE)
     for left, place in ((4, DEMAND), (6, SPOT)):
         assert (
@@ -215,7 +215,7 @@ def test_a_faster_machine_may_be_dearer() -> None:
 
 
 def storm(memory: Memory, now: int, minutes: int) -> Memory:
-    """Machines that are paid for and lost."""
+    """Return the memory after both spot offers were paid for `minutes` without any progress."""
     for offer in (SPOT, OTHER):
         memory = memory.after(offer, now=Instant(now), paid_ns=minutes * MINUTE, gained_ns=0)
     return memory
@@ -229,7 +229,7 @@ def test_in_a_storm_spot_counts_as_not_there() -> None:
     endless = terms(time=None)
     assert chosen(endless, sight(now=1, there=there), stormy)[0] is None
     assert chosen(endless, sight(now=30, there=there), stormy) == (DEMAND, "out of patience")
-    assert chosen(terms("spot"), sight(there=there), stormy)[0] is SPOT  # there is nowhere else to go
+    assert chosen(terms("spot"), sight(there=there), stormy)[0] is SPOT  # there is no other offer
 
 
 def test_a_storm_is_forgotten_and_looked_for_again_in_time() -> None:
@@ -276,11 +276,15 @@ def test_what_fades_goes_back_to_the_list_price(paid: int, gained: int, later: i
 
 @dataclass
 class World:
-    """The worst that the market may do, minute by minute. Work is saved each `every` min on spot, where it goes at `speed`
-    percent; a machine trains `launch` min after it was asked for; to leave one takes `saving` min; looks are up to a minute late.
-    `lives`: for how long spot is there and is not, by turns; a machine that goes takes with it what was not saved.
+    """The worst market, minute by minute.
 
-    Work that is `saved` and `unsaved` is in hundredths of a minute."""
+    Work is saved every `every` minutes on spot, where it proceeds at `speed` percent. A machine trains `launch`
+    minutes after it was requested, and leaving it takes `saving` minutes. Looks are up to a minute late.
+    `lives` lists for how long spot is available and unavailable, by turns. A machine that goes away loses its
+    unsaved work.
+
+    `saved` and `unsaved` are in hundredths of a minute of work.
+    """
 
     work: int
     time: int
@@ -305,11 +309,11 @@ class World:
 
     @property
     def changeover(self) -> int:
-        """With the work of `every` minutes and one that was under way, at most."""
+        """Return the duration of a move, with at most the work of `every` minutes and one minute in progress."""
         return self.launch + self.every + self.saving + 2
 
     def run(self) -> int:
-        """When it was finished."""
+        """Run to the end, and return the minute in which the work was finished."""
         asked = terms(work=self.work, time=self.time, offers=(DEMAND, SPOT))
         while self.saved < 100 * self.work and self.now < 10 * self.time:
             if self.leaves is None:
@@ -318,7 +322,7 @@ class World:
         return self.now
 
     def _move(self, asked: Terms) -> None:
-        for _ in range(3):  # what ends at once is asked about again
+        for _ in range(3):  # an attempt that ends at once is followed by another decision
             seen = replace(
                 sight(
                     self.now, self.work - self.saved / 100, at=self.at, there=(SPOT,) if self._there else ()

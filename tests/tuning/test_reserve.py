@@ -1,4 +1,6 @@
-"""The finish reserve: what the money that is left is for. A step takes a second and costs 1,000 micro-dollars."""
+"""Test the finish reserve, which decides what the remaining money is for. A step takes one second and costs
+1,000 micro-dollars.
+"""
 
 from typing import NamedTuple
 
@@ -32,7 +34,9 @@ def state_of(
     on_exhausted: OnExhausted = "finish",
     leader: int = 0,
 ) -> State:
-    """After these trials a budget has so much left. Attempts took nothing beside their steps."""
+    """Return the state after these trials, with a budget for `left_steps` more steps. Attempts took no time
+    besides their steps.
+    """
     trained = sum(trial.steps * trial.step_s for trial in trials)
     budget = Budget(usd=Money(round((trained + left_steps) * PER_STEP)), on_exhausted=on_exhausted)
     spec = JobSpec(
@@ -140,7 +144,7 @@ def test_each_trial_is_thought_to_go_on_as_it_went(step_s: float, affordable: bo
 
 
 def test_the_last_money_is_for_whoever_can_use_it() -> None:
-    """Where nothing runs and the leader is finished, how far a trial gets is for the ledger to say."""
+    """If nothing runs and the leader is finished, the ledger alone limits how far a trial gets."""
     leader, interrupted = Trial("completed", STEPS, STEPS), Trial("parked", 5, 12)
     found = reserve(leader, interrupted, left_steps=2)
     assert found.may_go_on(found.state.trials[1])
@@ -160,7 +164,9 @@ def test_a_budget_of_gpu_hours_runs_out_where_they_cost_nothing() -> None:
 
 
 def test_where_machines_have_several_prices_what_is_left_buys_time_at_the_mean_of_them() -> None:
-    """Half was trained for nothing and half at a price, each in 1.25 times its own time: the rest goes on like that."""
+    """Half of the steps were free and half were paid, each in 1.25 times its own time. The rest is expected to
+    cost the same on average.
+    """
     state = state_of(0, Trial("completed", STEPS, STEPS), Trial("running", 20, STEPS))
     state.price_ns //= 2
     state.spent = Money(round(1.25 * 60 * PER_STEP / 2))

@@ -1,4 +1,4 @@
-"""Every sampler: inside the space, repeatable, and the same after a restart."""
+"""Test every sampler: suggestions lie inside the space, are repeatable, and are the same after a restart."""
 
 import math
 from collections.abc import Sequence
@@ -95,7 +95,9 @@ def test_a_huge_finite_space_is_not_listed() -> None:
 
 
 def test_tpe_learns_from_paused_trials() -> None:
-    """Told first-rung values alone, it proposes nearer to the best: a uniform proposal is 1.0 away on average."""
+    """With values of the first rung only, it suggests configurations nearer to the best. A uniform suggestion
+    is 1.0 away on average.
+    """
     tpe, distance = build("tpe"), []
     for number in range(80):
         config = tpe.suggest(number)
@@ -107,7 +109,7 @@ def test_tpe_learns_from_paused_trials() -> None:
 
 @pytest.mark.parametrize("name", ["auto", "tpe", "gp"])
 def test_what_earlier_jobs_found_is_learned_from(name: SamplerName) -> None:
-    """From the first proposal on, and in the same way after a restart."""
+    """This holds from the first suggestion on, and in the same way after a restart."""
     drawn = build("random", seed=5)
     found = [config for number in range(40) if (config := drawn.suggest(number)) is not None]
     history = [PastTrial(config, ((1, score(config), 10**9),)) for config in found]
@@ -126,7 +128,9 @@ def test_what_earlier_jobs_found_is_learned_from(name: SamplerName) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_of_what_was_made_something_else_only_that_counts(name: SamplerName) -> None:
-    """As in the simulator, where the nearest row answers: live and rebuilt are the same."""
+    """In the simulator, the nearest row of the table replaces a suggestion. A rebuilt sampler must agree with
+    the live one.
+    """
     plane = Space({"a": Int(1, 6), "b": Int(1, 6)})
     made: list[Config] = [{"a": number % 6 + 1, "b": number // 6 + 1} for number in range(20)]
     lived, rebuilt = build(name, plane), build(name, plane)

@@ -1,4 +1,4 @@
-"""Whom each scheduler sends on."""
+"""Test which trials each scheduler promotes."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,7 @@ from tuner.tuning.state import State, TrialRecord
 
 
 def parked(*values: float) -> State:
-    """Trials that wait at the first of two rungs, where no reserve is kept."""
+    """Return a state with trials paused at the first of two rungs, and without a reserve."""
     story = Story(scheduler="auto", fidelity=Fidelity(min=1, max=48), on_exhausted="pause")
     story.state.trials.clear()
     story.state.active.clear()
