@@ -148,7 +148,7 @@ class Deployment:
         is_calm = not self.troubles and all(part.ready.is_set() for part in parts if part is not but)
         return self.faults if is_calm else None
 
-    # Who is there
+    # Processes
 
     def ours(self) -> list[psutil.Process]:
         """Return all processes of this run except PostgreSQL and S3."""

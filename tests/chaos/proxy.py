@@ -65,7 +65,7 @@ class Proxy:
     def _call(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
-    # What it is told
+    # Control, from any thread
 
     def harm(self, harm: Harm, *, delay_s: float = 1.0, after_bytes: int = 2000) -> None:
         """Begin a harm.
@@ -104,7 +104,7 @@ class Proxy:
         self._reset_all()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # What it does
+    # Forwarding, in the loop
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._harm in ("refuse", "cut_after") and (self._harm == "refuse" or self._bytes_left <= 0):

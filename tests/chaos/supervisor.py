@@ -54,7 +54,7 @@ def run(asked: Run, history: History, say: Callable[[str], None] = lambda _: Non
     """
     plan = strikes(asked.seed, asked.seconds, asked.faults, every_s=asked.every_s)
     with tempfile.TemporaryDirectory(prefix="chaos-") as name:
-        Path(name).chmod(0o755)  # PostgreSQL runs as somebody else
+        Path(name).chmod(0o755)  # PostgreSQL runs as another user
         deployment = Deployment(
             Path(name), history, with_postgres=asked.with_postgres, services=asked.services, seed=asked.seed
         )

@@ -1,4 +1,4 @@
-"""Test ids, whose prefix names what they identify."""
+"""Test ids: that of a package comes from its bytes, that of a trial from its number."""
 
 from tuner.domain.ids import package_id, trial_id, trial_number
 

@@ -317,7 +317,9 @@ def test_two_notices_at_once_count_as_the_earlier_one_and_one_brought_forward_as
 
 
 def test_nothing_begins_on_a_machine_that_goes_and_elsewhere_it_does(drive: Any, node: Node) -> None:
-    """If an idle worker is kept from an earlier attempt, its refusal does not count as a preemption."""
+    """An idle worker, kept from an earlier attempt, refuses the new attempt. This is not a preemption, because the
+    machine went away while the worker was idle.
+    """
     driver = drive()
     driver.begin(until=1)
     driver.until_state("waiting")

@@ -125,7 +125,7 @@ def test_a_log_that_is_a_link_is_none(tmp_path: Path, outside: Path) -> None:
     assert logs.read(2) is None
 
 
-# What user code says it has saved
+# Paths that user code claims to have saved
 
 CLAIMS = [
     "", "/", "..", "../other", "../../..", "/etc", "/proc/self", "/tmp", ".", "step/../..", "step/../../other", "link-out", "link-up",

@@ -1,5 +1,5 @@
-"""Test the restore self-test with a real worker and real kills: which trainables pass it, and what the others
-are told.
+"""Test the restore self-test with a real worker and real kills: which trainables pass it, and the messages
+for the others.
 """
 
 from collections.abc import Sequence

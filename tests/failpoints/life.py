@@ -128,7 +128,7 @@ class Life:
     def begin(self, settings: Settings) -> None:
         """Start the service on the existing database, in any state."""
         database = Database(settings.database_url, failpoint=settings.failpoint)
-        if database.is_sqlite:  # nobody cuts the power
+        if database.is_sqlite:  # no power loss is simulated
             event.listen(database.engine, "connect", lambda raw, _: raw.execute("PRAGMA synchronous = OFF"))
         self.service = FakeService(settings, database, cluster=self._cluster, now=self._clock)
         self.client = fakes.client_of(self.service)
@@ -153,7 +153,7 @@ class Life:
 
     def submit(self, step: str, usd: float = 0.001, **changes: Any) -> str:
         job = self.ask(f"submit {step}", "POST", "/v1/jobs", **fakes.body(budget={"usd": usd}, **changes))
-        self._clock.pass_s(1)  # jobs of one instant stand in any order
+        self._clock.pass_s(1)  # the order of jobs with the same time is undefined
         return job
 
     # The service
@@ -239,7 +239,7 @@ class Life:
             done += 1
         self._clock.at = max(self._clock.at, run.clock.now())
 
-    # What it tells at its end
+    # Final state
 
     def tell_all(self) -> None:
         with self.service.database.write() as db:

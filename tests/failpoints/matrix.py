@@ -37,7 +37,7 @@ from tuner.store.failpoints import FAILPOINTS, SIDES, STATUS
 CORES = 2
 LATER_S = 6 * 3600
 LIMIT_S = 120
-# The turns of a driver to end at: the first, the last, and some in between at equal distances.
+# The number of turns of a driver to end at: the first, the last, and some in between at equal distances.
 TURNS = 6
 # Chapters that run most of the code.
 WARMING = ("queue", "limits", "people", "restored")

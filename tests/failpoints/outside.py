@@ -1,4 +1,4 @@
-"""Recompute the contents of a database with plain SQL from what clients and drivers were told, without any code
+"""Recompute the contents of a database with plain SQL from the answers that clients and drivers received, without any code
 of the service.
 """
 

@@ -124,7 +124,7 @@ def test_no_market_makes_a_job_spend_more_than_its_budget(table: RecordedTable, 
     assert ended(run) in ("budget_usd", "wall_clock")
 
 
-# The same decisions
+# Decisions
 
 
 @pytest.mark.parametrize("scheduler", ["auto", "asha", "asha_stopping", "none"])
@@ -145,7 +145,7 @@ def test_a_job_that_is_preempted_often_decides_as_one_that_is_not(
     assert ended(calm) == "trials"
 
 
-# In time
+# Deadlines
 
 
 def in_time(
@@ -186,7 +186,7 @@ def test_who_has_time_to_spare_waits_for_spot_as_long_as_it_may(table: RecordedT
     assert on_demand(MINUTE) > 0.5
 
 
-# There and back
+# Moving between markets
 
 
 def hours(run: SimulatedRun, market: str) -> dict[int, float]:

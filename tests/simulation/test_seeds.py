@@ -23,7 +23,7 @@ from tuner.engine.simulated.world import Faults, SimulatedRun
 HERE = "tests/simulation/test_seeds.py"
 SCHEDULERS: tuple[SchedulerName, ...] = ("auto", "asha", "asha_stopping", "none")
 SEEDS = range(1000)
-MODEL_EVERY = 20  # jobs between two with the model, which is slow
+MODEL_EVERY = 20  # every 20th job uses the model, which is slow
 KEPT_SEEDS: tuple[int, ...] = ()  # Seeds that failed once. Add new ones with what they found.
 # The gate's share: every seventh seed, which covers each scheduler and sampler equally often, and seeds that
 # add `features` which those lack. They were found by repeatedly adding the seed that covered most of what was

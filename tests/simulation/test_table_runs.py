@@ -216,7 +216,7 @@ def test_another_seed_is_another_trace(folder: Path, tmp_path: Path) -> None:
     assert (tmp_path / "1.jsonl").read_bytes() != (tmp_path / "2.jsonl").read_bytes()
 
 
-# What is refused
+# Errors
 
 
 @pytest.mark.parametrize(

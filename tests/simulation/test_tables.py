@@ -79,7 +79,7 @@ def test_of_rows_with_one_configuration_the_first_stays(tmp_path: Path) -> None:
     assert TableTraining(found).value(found.configs[3], 9) == twice["metric"][3, 8]
 
 
-# What is refused
+# Errors
 
 
 def changed(name: str, change: Callable[[Any], Any]) -> dict[str, Any]:
@@ -227,7 +227,7 @@ def test_an_archive_of_something_else_is_refused(tmp_path: Path) -> None:
         load_table(tmp_path / "t.npz")
 
 
-# Rows for proposals
+# Rows for suggestions
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -264,7 +264,7 @@ def test_a_proposal_is_answered_by_the_nearest_row(tmp_path: Path) -> None:
 
 
 def test_tpe_learns_what_the_row_was_and_not_what_it_proposed(tmp_path: Path) -> None:
-    """TPE is told only the first steps of 400 rows and still finds the good learning rates. The mean row is 1.0
+    """TPE learns only the first steps of 400 rows and still finds the good learning rates. The mean row is 1.0
     away.
     """
     found = table(tmp_path, rows=400)

@@ -23,7 +23,7 @@ LONG_S = 60.0
 
 
 class Other:
-    """A thread that takes a turn and keeps it until told to leave."""
+    """A thread that takes a turn and keeps it until `leave`."""
 
     def __init__(self, turn: Callable[[], AbstractContextManager[None]], order: list[str], name: str) -> None:
         self.inside, self._leave = threading.Event(), threading.Event()
@@ -122,7 +122,7 @@ def test_who_waits_too_long_for_a_turn_goes_on(monkeypatch: pytest.MonkeyPatch) 
 
 
 def holds(path: Path, how: str, told: Connection) -> None:
-    """Lock the file in another process until told to continue."""
+    """Lock the file in another process until the parent sends a message."""
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute(how)
         db.execute("SELECT * FROM a").fetchall()

@@ -59,7 +59,7 @@ def a_trial_is_moved_by_the_word_of_one_cloud_and_then_of_another(on_spot: OnSpo
         budget={"usd": 1, "trials": 1},
         fidelity={"min": 1000, "max": 1000},
         constants={"step_s": 0.5},
-        checkpoint={"interval": "60s", "keep": 2},  # so that what is saved is saved for the notice
+        checkpoint={"interval": "60s", "keep": 2},  # long, so that only the notice causes a save
         resources={"market": "spot", "max_concurrent_trials": 1},
     ).id
     first, _ = on_spot.trains_on(job)

@@ -143,7 +143,7 @@ class Served:
         running = (trial.id for trial in self.client.trials(job) if trial.state == "running")
         for trial in running:
             for point in self.client.trial(job, trial).curve[-1:]:
-                for worker in self.workers():  # the one that reported may be gone, and another have come
+                for worker in self.workers():  # another worker may have replaced the one that reported
                     if point.metrics["fork_server"] in [child.pid for child in children(worker)]:
                         return worker
         return None

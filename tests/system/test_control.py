@@ -65,7 +65,7 @@ def test_a_queued_job_can_be_cancelled_and_the_next_one_runs(served: Served) -> 
 
 
 def test_a_top_up_continues_exactly_as_if_it_had_been_there_from_the_start(served: Served) -> None:
-    """$0.000112, too little for the job, is topped up to $0.001667, which is enough; the result equals that of
+    """$0.000112 (8 s), too little for the job, is topped up to $0.001667, which is enough; the result equals that of
     a job with $0.001667 from the start.
     """
     much, little = 0.001667, 0.000112

@@ -57,7 +57,7 @@ def shows_work(served: Served) -> bool:
 
 
 def check_what_ray_shows(served: Served, job_id: str) -> None:
-    """Ray's dashboard shows the job's name, owner, budget and spend, its workers, and each attempt that a worker was given."""
+    """Check that Ray's dashboard shows the job's name, owner, budget and spend, its workers, and each attempt that a worker was given."""
     local = LocalHead(served.home)
     ray = Dashboard(local.find_or_start().dashboard_url, local.token, timeout_s=60)
     (told,) = [one for one in ray.get("/api/jobs/") if one["submission_id"] == f"{job_id}-1"]

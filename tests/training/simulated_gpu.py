@@ -34,7 +34,7 @@ FUNCTIONS: dict[str, Any] = {
 
 
 class _Memory(TorchDispatchMode):
-    """Knows which storages are on the GPU, and checks each operation. The results are where the arguments are."""
+    """Track which storages are on the GPU, and check each operation. Results are on the device of the arguments."""
 
     def __init__(self) -> None:
         super().__init__()

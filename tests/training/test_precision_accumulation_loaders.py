@@ -232,7 +232,7 @@ def test_drawing_an_order_leaves_the_global_generator_alone() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-# What the helpers note for the service's advice
+# Measurements for the service's advice
 
 
 @pytest.fixture

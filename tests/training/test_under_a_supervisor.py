@@ -128,7 +128,7 @@ def test_a_stop_ends_the_attempt_without_a_trace_of_an_error(supervisor: Supervi
     with pytest.raises(StopTraining) as stopped:
         count(SpotSafe(), Count())
     assert stopped.value.code == 0
-    assert not issubclass(StopTraining, Exception)  # `except Exception` in user code lets it pass
+    assert not issubclass(StopTraining, Exception)  # `except Exception` in user code does not catch it
     assert list(supervisor.staging.iterdir()) == []
 
 

@@ -33,7 +33,7 @@ def endings(orders: list[do.Command]) -> list[tuple[str, str | None]]:
     return [(order.state, order.reason) for order in orders if isinstance(order, do.EndJob)]
 
 
-# Space, metric, failures
+# Exhausted spaces, missing metrics, failures
 
 
 def test_a_space_that_is_searched_to_its_end_ends_the_job() -> None:
@@ -238,7 +238,7 @@ def test_one_that_cannot_be_saved_makes_no_room_for_the_leader() -> None:
     """It would have to start again from the beginning."""
     story = Story(concurrency=2, scheduler="auto", fidelity=LONG)
     second_ns = 10**9
-    story.state.budget = Budget(usd=Money(60_000))  # of 1,000 micro-dollars a second: 60 steps
+    story.state.budget = Budget(usd=Money(60_000))  # at 1,000 micro-dollars per second: 60 steps
     for number, resumable, steps in ((0, True, 30), (1, False, 3), (1, True, 4)):
         record = story.state.trials[number]
         record.until = 48
@@ -272,7 +272,7 @@ def test_one_that_is_still_being_saved_is_promoted_once_it_is() -> None:
     assert begins(story.parked(0, 1)) == [(FIRST, 3)]
 
 
-# Where trials of earlier jobs stood
+# Warm start
 
 
 def inherits(story: Story, *curve: tuple[int, float]) -> str:

@@ -56,7 +56,7 @@ def attack(run: Callable[[], None]) -> Callable[[], None]:
     return run
 
 
-# What the attacks are made of
+# Helpers for the attacks
 
 
 def own() -> channel.Channel:
@@ -112,7 +112,7 @@ def supervisor_pid() -> int:
     return int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-# Attacks that send one thing and compute on
+# Attacks that send one message and continue to compute
 
 SENT: dict[str, Callable[[], object]] = {
     "leaves_a_reply_unread": lambda: report(1),
@@ -290,14 +290,14 @@ def announces_many_checkpoints() -> None:
 
 @attack
 def announces_a_checkpoint_elsewhere() -> None:
-    """The service ignores the announcement, and the trial continues."""
+    """Announce a checkpoint outside the staging folder. It is ignored, and the trial continues."""
     reported_once()
     say(type="saved", step=1, path="/etc", seconds=0)
 
 
 @attack
 def announces_a_checkpoint_of_pipes() -> None:
-    """Opening such a file to copy it waits indefinitely."""
+    """Announce a checkpoint that contains a named pipe. Opening the pipe to copy it would block indefinitely."""
     reported_once()
     folder = staging() / "step_00000001"
     folder.mkdir(parents=True)
@@ -331,7 +331,7 @@ def deletes_the_workers_folder() -> None:
 
 @attack
 def saves_on_a_full_disk() -> None:
-    """Files may not grow, as on a disk without room."""
+    """Limit the size of files, as if the disk were full."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (16, 16))
     behave()
@@ -378,7 +378,7 @@ def survives_its_parent() -> None:
 
 @attack
 def leaves_an_orphan_without_a_fork_server() -> None:
-    """Nobody but the worker can find the orphan."""
+    """Kill the fork server and leave an orphan that only the worker can find."""
     server = os.getppid()
     if os.fork() == 0:
         os.setsid()
