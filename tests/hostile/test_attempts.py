@@ -81,6 +81,7 @@ class Worker:
     """One worker for all attacks, as a real one is used for attempt after attempt."""
 
     def __init__(self, folder: Path) -> None:
+        self.found: list[dict[str, Any]] = []
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.hostile.worker_program", str(folder)],
             stdin=subprocess.PIPE,
@@ -95,7 +96,17 @@ class Worker:
         self._process.stdin.write(f"{attack}\n")
         self._process.stdin.flush()
         found: dict[str, Any] = json.loads(self._process.stdout.readline())
+        self.found.append(found)
         return found
+
+    def figures(self) -> str:
+        """Describe the extremes of all attacks so far."""
+        late_s = max(found["lived_s"] for found in self.found) - LEASE_S
+        unbilled_s = max(min(found["lived_s"], LEASE_S) - found["billed_s"] for found in self.found)
+        return (
+            f"{len(self.found)} attacks on one worker: processes ended at most {late_s:.2f} s after a lease of {LEASE_S} s; "
+            f"at most {unbilled_s:.2f} s of a lease was not billed"
+        )
 
     def close(self) -> None:
         self._process.communicate(timeout=60)
@@ -106,6 +117,7 @@ class Worker:
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     found = Worker(tmp_path_factory.mktemp("hostile"))
     yield found
+    print(f"\n{found.figures()}")
     found.close()
 
 
