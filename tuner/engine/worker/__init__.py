@@ -1,6 +1,6 @@
-"""Where user code runs: a supervisor in the actor, a warm fork server, one child process an attempt."""
+"""The worker, which runs user code: a supervisor in the Ray actor, a warm fork server, and one child process per attempt."""
 
 import time
 
-# The beginning of a worker: nothing of it is imported before this. From here on its time costs money.
+# When the worker began to cost money. Set here because no other module of the worker is imported earlier.
 BORN_NS = time.monotonic_ns()

@@ -1,4 +1,4 @@
-"""The Ray actor of a worker: a Tune trainable whose `step` is "run until there is something to tell"."""
+"""The Ray actor of a worker: a Tune trainable whose `step` runs until there is news for the driver, or a heartbeat is due."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ from tuner.engine.ray_node.nodes import own_board
 from tuner.engine.worker import BORN_NS
 from tuner.engine.worker.supervisor import Supervisor
 
-TOLD = "told"  # in a list, since Tune flattens the dictionaries of a result
+TOLD = "told"  # the value is a list, because Tune flattens dictionaries in a result
 
 
 class Worker(tune.Trainable):
-    """Reused for attempt after attempt, until its node goes. Orders come through `order`, in the order in which the driver sent
-    them."""
+    """Runs attempts one after the other until its node is removed. `order` receives the driver's orders in the sequence in which
+    they were sent."""
 
     def setup(self, config: dict[str, Any]) -> None:
         hide_those_of_others()
@@ -41,7 +41,7 @@ class Worker(tune.Trainable):
         return {TOLD: [{**self._supervisor.step(), "node": self._node, "machine": machine}]}
 
     def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
-        """Tune's own checkpoints are empty: ours are in shared storage."""
+        """Return an empty checkpoint for Tune, because the real checkpoints are in shared storage."""
         return {}
 
     def load_checkpoint(self, checkpoint: Any) -> None:
@@ -51,5 +51,5 @@ class Worker(tune.Trainable):
         self._supervisor.close()
 
     def __repr__(self) -> str:
-        """Ray asks once, when it is made: the names of its orders tell of later attempts."""
+        """Return the job's name and the first attempt. Ray calls this once, when the actor is created."""
         return f"{self._first.get('name', 'Worker')} (first {self._first.get('trial')}-a{self._first.get('attempt')})"

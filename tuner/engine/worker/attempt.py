@@ -1,6 +1,6 @@
-"""One attempt as its supervisor sees it: what the child said, what it may do, and what there is to tell the driver.
+"""The supervisor's state of one attempt: what the child sent, what it may do next, and what to report to the driver.
 
-Everything here is guarded by the supervisor's lock and does no I/O.
+The supervisor's lock guards everything here. Nothing here does I/O.
 """
 
 import math
@@ -30,60 +30,56 @@ from tuner.training.channel import Begin, Reply
 
 Wanted = Literal["go", "pause", "finish", "stop"]
 MARGIN_NS = 20_000_000
-# A driver records all reports of a message in one transaction. A child with very short steps waits until they were sent.
+# The driver records all reports of one result in one transaction. A child with very short steps waits until the result is sent.
 MAX_UNSENT_REPORTS = 100
-# Each save is asked for after the one before was stored. Only user code that ignores this announces several.
+# The supervisor orders a save only after the previous one was stored. Only user code that ignores this announces several.
 MAX_UNPUBLISHED = 4
 
 
 @dataclass
 class Attempt:
-    """`held` is the step whose report waits for an answer; `saved_step` the newest that the child wrote a checkpoint of,
-    `durable` the newest whose checkpoint is in shared storage, and `recorded` the newest of those that the driver recorded.
-    `job_best` is the job's best score when the driver last sent one, and `own_best` the best of this attempt.
-    `from_step`: that with which its child began; `notice`: by which the machine goes; `outage_ns`: what the child waited for
-    a storage that failed."""
+    """Hold the state of one attempt. Scores are signed so that a higher score is better."""
 
     order: dict[str, Any]
     watch: Stopwatch
     lease_ns: int
-    until: int | None
-    max_step: int | None
-    restored: int = 0
-    from_step: int | None = None
-    warming_ns: int = 0
-    outage_ns: int = 0
-    durable: int = 0
-    told: int = 0
-    recorded: int = 0
-    wanted: Wanted = "go"
-    held: int | None = None
-    resumable: bool = False
-    saving: bool = False
-    saved_step: int = 0
-    ordered_step: int = 0  # the newest step of which the child was asked for a checkpoint at once
+    until: int | None  # the step up to which the driver lets the attempt run now
+    max_step: int | None  # the last step of the trial
+    restored: int = 0  # the step of the checkpoint that the attempt continues from; 0 if none
+    from_step: int | None = None  # the same step, once the child has begun
+    warming_ns: int = 0  # setup time until the attempt had a child
+    outage_ns: int = 0  # how long the attempt waited for storage that failed
+    durable: int = 0  # the newest step whose checkpoint is in shared storage
+    told: int = 0  # `durable` when the last result was returned
+    recorded: int = 0  # the newest durable step that the driver has recorded
+    wanted: Wanted = "go"  # the driver's last order
+    held: int | None = None  # the step whose report waits for a reply
+    resumable: bool = False  # whether the child can save a checkpoint of the newest step
+    saving: bool = False  # whether a checkpoint is being written or stored
+    saved_step: int = 0  # the newest step that the child wrote a checkpoint of
+    ordered_step: int = 0  # the newest step whose checkpoint the child was ordered to write at once
     kept_step: int | None = (
         None  # the step whose state the child keeps in memory, because it is the job's best
     )
     improved: bool = False  # whether the held report is the job's best
-    job_best: float = -math.inf
-    own_best: float = -math.inf
-    closing: bool = False
+    job_best: float = -math.inf  # the best score of the job that the driver has sent
+    own_best: float = -math.inf  # the best score of this attempt
+    closing: bool = False  # whether the child was ordered to stop
     closes_with: int = 0  # the step of the checkpoint with which the attempt ends; 0 if it ends without one
-    state: str | None = None
+    state: str | None = None  # how the attempt ended; None while it runs
     error: dict[str, str] | None = None
-    step: int = 0
+    step: int = 0  # the newest reported step
     reports: list[dict[str, Any]] = field(default_factory=list)
     checkpoints: list[dict[str, Any]] = field(default_factory=list)
     step_ns: deque[int] = field(default_factory=lambda: deque(maxlen=3))
-    stepped_at: int = 0
+    stepped_at: int = 0  # when the current step began, on the monotonic clock; 0 before the first step
     saves: Saves = field(init=False)
-    notice: Notice | None = None
-    told_leaving: bool = False
-    told_waiting: bool = False
+    notice: Notice | None = None  # the preemption notice of the machine
+    told_leaving: bool = False  # whether the last result said that the machine has a notice
+    told_waiting: bool = False  # whether the last result said that the child waits for the driver
     scores: dict[int, float] = field(default_factory=dict)
-    spared: frozenset[int] = frozenset()
-    best: tuple[float, int] | None = None
+    spared: frozenset[int] = frozenset()  # steps of older checkpoints that must not be deleted
+    best: tuple[float, int] | None = None  # score and step of the trial's best checkpoint
     use: Use = field(default_factory=Use)
     messages_since_report: int = 0
     unpublished: int = 0  # checkpoints that the child announced and the publisher has not finished
@@ -92,7 +88,7 @@ class Attempt:
     described: bool = False  # the environment was sent, or is about to be
 
     def __post_init__(self) -> None:
-        """`best` is the score and step of the best checkpoint that earlier attempts left."""
+        """Read the best checkpoint of earlier attempts, the job's best score and the save interval from the order."""
         found = self.order.get("best")
         self.best = (found[0], found[1]) if found else None
         self.learn_job_best(self.order.get("job_best"))
@@ -107,7 +103,7 @@ class Attempt:
         return int(self.order["attempt"])
 
     def begin(self, staging: Path, restored: Path | None) -> Begin:
-        """What the child is told to do."""
+        """Return the message that starts the child, and note its first step and its staging directory."""
         self.from_step, self.staging = self.restored, staging
         return Begin(
             self.trial,
@@ -124,11 +120,11 @@ class Attempt:
         )
 
     def forked(self) -> None:
-        """The worker was warm enough for the attempt to have a process."""
+        """Note that the attempt has a child. The setup time until now was spent warming up the worker."""
         self.warming_ns = self.watch.reading(self.lease_ns).get("setup", 0)
 
     def outage(self, ns: int) -> None:
-        """So long the storage failed, or will be waited for, which counts where nothing else is done meanwhile."""
+        """Count `ns` nanoseconds of a storage outage, if the attempt does nothing but restore or save a checkpoint meanwhile."""
         if self.watch.kind in ("restore", "checkpoint"):
             self.outage_ns += ns
 
@@ -136,13 +132,13 @@ class Attempt:
         return self.lease_ns - self.watch.total_ns()
 
     def count_message(self) -> None:
-        """Count a message of the child. Raise InvalidMessage if it sends far more between two reports than a step needs."""
+        """Count a message of the child. Raise InvalidMessage if it sends more than `MAX_BETWEEN_REPORTS` without a report."""
         self.messages_since_report += 1
         if self.messages_since_report > MAX_BETWEEN_REPORTS:
             raise InvalidMessage(f"sent more than {MAX_BETWEEN_REPORTS} messages without a report")
 
     def phase(self, message: PhaseMessage) -> None:
-        """Note what the child does from now on."""
+        """Note the kind of work that the child does from `message.at` on."""
         self.watch.switch(message.kind, message.at)
         self.saves.phase(message.kind, message.at)
         if message.kind == "train" and not self.stepped_at:
@@ -152,7 +148,7 @@ class Attempt:
         """Note a report. The child must not train until it has the reply.
 
         Raises:
-            InvalidMessage: The step is not the next one, or the report before has no reply yet.
+            InvalidMessage: The step is not the next one, or the previous report has no reply yet.
         """
         at, step = message.at, message.step
         if self.held is not None:
@@ -179,8 +175,11 @@ class Attempt:
         )
 
     def _scored(self, step: int, score: float) -> None:
-        """Note whether the report is the job's best. A score that equals the job's best counts, as it may be of the same step of
-        an attempt that was lost before its checkpoint was stored."""
+        """Note whether the report is the job's best.
+
+        A score that equals the job's best counts, because it may come from the same step of an attempt that was lost before its
+        checkpoint was stored.
+        """
         self.scores[step] = score
         self.improved = self.resumable and score >= self.job_best and score > self.own_best
         self.own_best = max(self.own_best, score)
@@ -193,8 +192,12 @@ class Attempt:
                 self.kept_step, self.improved = None, False
 
     def protected(self, step: int) -> frozenset[int]:
-        """Return the steps whose checkpoints stay, however old: the best one, with that of `step` considered, and the one from
-        which the trial would go on if its driver died now. Of equal ones the first is the best, as in the job's answers."""
+        """Return the steps whose checkpoints must not be deleted, however old they are.
+
+        These are the best checkpoint, the checkpoint from which the trial would resume if its driver died now, and `spared`. The
+        checkpoint of `step` is considered first and may become the best one. Of equal scores the earliest step is the best, as in
+        the job's answers.
+        """
         score = self.scores.get(step)
         if score is not None and (
             self.best is None or score > self.best[0] or (score == self.best[0] and step < self.best[1])
@@ -204,29 +207,40 @@ class Attempt:
         return self.spared | {self.recorded, *(() if self.best is None else (self.best[1],))}
 
     def went_on_from(self, step: int, older: frozenset[int]) -> None:
-        """`older` are the steps of all checkpoints before it. Where this is not the one that was asked for, the best may be among
-        the damaged ones. Then which of the others is the best only the driver knows, who says so to the next attempt."""
+        """Note that the attempt continues from the checkpoint of `step`.
+
+        If this step is older than the one that the driver ordered, newer checkpoints are damaged and the best one may be among them.
+        Only the driver knows which of the others is the best, and it sends that with the next attempt's order. Until then no older
+        checkpoint is deleted.
+
+        Args:
+            step: The step of the restored checkpoint.
+            older: The steps of all older checkpoints.
+        """
         self.restored = self.durable = self.told = self.recorded = self.step = step
         if step < (self.order["restore_step"] or 0):
             self.spared = older
             self.best = self.best if self.best is not None and self.best[1] <= step else None
 
     def need_ns(self) -> int:
-        """The lease that the next step and a save need beyond what is left; 0 where it is enough."""
+        """Return by how many nanoseconds the lease is too short for the next step and a save, or 0 if it is long enough.
+
+        Return 0 as well while no step has been measured.
+        """
         expected = max(self.step_ns, default=0) * 11 // 10
         return max(0, expected + self.saves.durable_ns + MARGIN_NS - self.left_ns()) if self.step_ns else 0
 
     def at_stop(self) -> bool:
-        """Whether the step that is held is as far as the trial may go."""
+        """Return whether the held step is the last one that the attempt may run to now."""
         stops = [stop for stop in (self.until, self.max_step) if stop is not None]
         return self.held is not None and any(self.held >= stop for stop in stops)
 
     def closed_by(self, step: int) -> bool:
-        """Return whether the checkpoint of `step` is the one that the attempt is to end with."""
+        """Return whether the attempt is ending and the checkpoint of `step` is new enough to end it."""
         return self.closing and step >= self.closes_with
 
     def saved(self, message: SavedMessage) -> None:
-        """Note that the child wrote a checkpoint, which is to be published.
+        """Note that the child wrote a checkpoint, which the publisher will store.
 
         Raises:
             InvalidMessage: The child cannot have that checkpoint, or announces checkpoints faster than they are stored.
@@ -251,7 +265,7 @@ class Attempt:
         if self.wanted == "stop":
             return Reply(stop=True, save=self.improved, flush=flush)
         if self.wanted != "go" or self.notice is not None:
-            # The time of a notice belongs to the newest checkpoint.
+            # After a notice there may be time for one save only, which must be the newest step.
             save = self.resumable and self.held > self.durable
             return Reply(stop=True, save=save, flush=flush and self.notice is None)
         if self.waits_for_driver() or len(self.reports) >= MAX_UNSENT_REPORTS:
@@ -261,7 +275,7 @@ class Attempt:
         return Reply(stop=False, save=False, keep=self.improved, flush=flush and not self.saving)
 
     def waits_for_driver(self) -> bool:
-        """Return True if the child may only continue when the driver says so."""
+        """Return True if the child may not continue before the driver raises its target step or renews its lease."""
         ends = self.wanted != "go" or self.notice is not None
         return self.held is not None and not ends and (self.at_stop() or self.need_ns() > 0)
 
@@ -273,7 +287,7 @@ class Attempt:
         return self.saves.due(longest, time.monotonic_ns()) or (self.improved and self.saves.cheap(longest))
 
     def has_unsaved_best(self) -> bool:
-        """Return whether the child waits for a reply, and the job's best has no checkpoint yet."""
+        """Return whether the child waits for a reply and the job's best step, which it holds, has no checkpoint yet."""
         return self.held is not None and (self.improved or self.kept_step is not None)
 
     def answered(self, reply: Reply) -> None:
@@ -288,7 +302,9 @@ class Attempt:
         self.closing = reply.stop
         if reply.stop:
             self.closes_with = step if reply.save else self.kept_step or 0
-            self.saved_step = 0  # what the child announced before this reply is not what it ends with
+            self.saved_step = (
+                0  # a checkpoint that the child announced before this reply does not end the attempt
+            )
         if reply.save:
             self.ordered_step = step
         if reply.keep:
@@ -304,7 +320,7 @@ class Attempt:
             self.saves.made_durable(time.monotonic_ns())
 
     def close(self) -> None:
-        """It was told to stop, and is saved."""
+        """End the attempt with the state that the driver ordered. If it ordered none, the machine has a notice."""
         match self.wanted:
             case "finish":
                 self.end("finished")
@@ -316,12 +332,15 @@ class Attempt:
                 self.leave()
 
     def leave(self, state: Literal["preempted", "paused"] = "preempted") -> None:
-        """Its machine goes, so it ends here."""
+        """End the attempt because its machine has a preemption notice."""
         self.end(state, endings.machine_goes(self.notice.text if self.notice else ""))
 
     def cannot_gain(self) -> bool:
-        """Whether the machine goes before anything more could be saved. What is being saved is waited for, as long as there is
-        time; a report that came in time is answered, and so ends the attempt, elsewhere."""
+        """Return True if the machine will be gone before the attempt can save anything more.
+
+        Return False while a save is in progress and the deadline has not passed. Also return False while a report waits for its
+        reply, or after the child was ordered to stop, because that reply ends the attempt.
+        """
         if self.notice is None or self.held is not None or self.closing:
             return False
         left_ns = (self.notice.deadline or 0) - time.time_ns()
@@ -335,13 +354,14 @@ class Attempt:
         )
 
     def end(self, state: str, error: dict[str, str] | None = None) -> None:
-        """The first end counts."""
+        """End the attempt. Later calls change nothing."""
         if self.state is None:
             self.state, self.error = state, error
 
     def result(self, state: str) -> dict[str, Any]:
-        """What the driver is told; reports and checkpoints are told once."""
-        self.told, self.recorded = self.durable, self.told  # who asks again has recorded what was told before
+        """Return the result to send to the driver. Each report and checkpoint is sent once."""
+        # A driver that asks for a result has recorded the previous one.
+        self.told, self.recorded = self.durable, self.told
         self.told_leaving = self.notice is not None
         reports, self.reports = self.reports, []
         checkpoints, self.checkpoints = self.checkpoints, []

@@ -1,7 +1,7 @@
 """The supervisor's end of a child's channel.
 
-Its methods that are called under the supervisor's lock never wait for the child. Linux only: the number of bytes that the
-child has not read yet comes from the SIOCOUTQ request (unix(7), "Ioctls").
+The methods that are called under the supervisor's lock never wait for the child. This works on Linux only: the SIOCOUTQ request
+(unix(7), "Ioctls") returns how many bytes the child has not read yet.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from tuner.training.channel import MAX_MESSAGE_BYTES
 
 
 class ChannelEnd:
-    """Wrap a connection over a stream socket of the Unix family. One thread receives, any thread sends."""
+    """Wrap a connection over a Unix stream socket. One thread may receive. Any thread may send."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -30,7 +30,7 @@ class ChannelEnd:
         self._room.register(connection.fileno(), select.POLLOUT)
 
     def receive(self) -> bytes:
-        """Return the next message. Wait for it.
+        """Wait for the next message and return it.
 
         Raises:
             InvalidMessage: The child announced a message that is too large.
@@ -39,7 +39,7 @@ class ChannelEnd:
         try:
             return self._connection.recv_bytes(MAX_MESSAGE_BYTES)
         except OSError:
-            # A connection that announced more than the limit stays open, but is not readable any more. Other errors mean its end.
+            # After a message above the limit, the connection stays open but is no longer readable. Other errors mean that it closed.
             if not self._connection.closed and not self._connection.readable:
                 raise InvalidMessage(f"sent a message of more than {MAX_MESSAGE_BYTES} bytes") from None
             raise
@@ -47,8 +47,9 @@ class ChannelEnd:
     def send(self, data: bytes) -> bool:
         """Send a short message without waiting. Return False if the child has left too much unread.
 
-        A thread in `send_waiting` sends the message if there is one: the child may have read the message of that thread, and answered
-        it, before the thread returns. A closed channel counts as sent: the reader notices the end.
+        If another thread is in `send_waiting`, that thread sends this message after its own. This happens when the child has read
+        and answered that thread's message before `send_waiting` returns. Return True if the channel is closed, because the reader
+        notices the end.
         """
         with self._lock:
             if self._is_sending:
@@ -57,7 +58,7 @@ class ChannelEnd:
                 self._next = data
                 return True
             with contextlib.suppress(OSError, ValueError):
-                # POLLOUT means that at least three quarters of the buffer are free, far more than a reply takes.
+                # POLLOUT means that at least three quarters of the buffer are free, which is far more than a reply needs.
                 if not self._room.poll(0):
                     return False
                 self._connection.send_bytes(data)
@@ -65,7 +66,7 @@ class ChannelEnd:
             return True
 
     def send_waiting(self, data: bytes) -> None:
-        """Send a message of any length. Wait until the child takes it. Raises OSError if the child is gone."""
+        """Send a message of any length, and wait until the child has taken it. Raise OSError if the child is gone."""
         with self._lock:
             self._is_sending = True
         message: bytes | None = data
@@ -78,19 +79,19 @@ class ChannelEnd:
 
     @property
     def unread(self) -> bool:
-        """Whether the child left something of what was sent unread."""
+        """Whether the child has not read all that was sent."""
         with contextlib.suppress(OSError, ValueError):
             answer = fcntl.ioctl(self._connection.fileno(), termios.TIOCOUTQ, struct.pack("i", 0))
             return int(struct.unpack("i", answer)[0]) > 0
         return False
 
     def unread_s(self) -> float:
-        """Return for how many seconds what was sent last has been unread, or 0 if the child read it."""
+        """Return the seconds since the last message was sent if some data is unread, or 0 if the child has read everything."""
         return time.monotonic() - self._sent_at if self._sent_at and self.unread else 0.0
 
     @property
     def has_data(self) -> bool:
-        """Whether the child sent something that was not received yet, or closed its end."""
+        """Whether the child sent data that was not received yet, or closed its end."""
         with contextlib.suppress(OSError, ValueError):
             return self._connection.poll(0)
         return False

@@ -1,8 +1,8 @@
-"""The supervisor of one worker: gives a child its work and its replies, measures it, and ends it when its lease ends.
+"""The supervisor of one worker. It starts the child of each attempt, replies to its reports, measures it, and ends it with its lease.
 
-Plain Python, without Ray. `order` and `step` are called by the actor's thread. A reader, the watchdog's threads and a
-publisher run next to it, and one lock guards what they share. Nothing that a child can delay happens under the lock: a
-reply is sent only if the child's channel has room for it.
+This is plain Python, without Ray. The actor's thread calls `order` and `step`. A reader thread, the watchdog's threads and a
+publisher thread run at the same time. One lock guards the state that they share. No code waits for a child while it holds the
+lock: a reply is sent only if the child's channel has room for it.
 """
 
 import os
@@ -43,11 +43,11 @@ from tuner.training.channel import begin_message, reply_message
 HEARTBEAT_S = 1.0
 FLUSH_S = 0.2
 EXIT_GRACE_S = 1.0
-# A child waits for its reply, so it reads one at once unless another of its threads keeps Python's lock meanwhile.
+# A child waits for each reply, so it reads the reply at once, unless another of its threads holds the GIL.
 REPLY_UNREAD_S = 30.0
 REPLY_UNREAD = "does not read the replies to its reports"
 SAVE_GRACE_S = 30.0
-# Beyond these, a worker that waited is nobody's.
+# The most time before an attempt begins that is billed to it: for a worker that is reused, and for a new one.
 MAX_GAP_NS = 1_000_000_000
 MAX_START_NS = 10_000_000_000
 
@@ -67,10 +67,10 @@ class Supervisor:
         Args:
             entry: The trainable, `module:attribute`.
             package: The package that `entry` comes from.
-            born_ns: Since when this worker costs money, on the monotonic clock. None means now.
-            notice: Called every 50 ms. Returns the notice by which this machine goes, with a deadline, and must not raise.
-            owns_process: Whether this process has no other children, so that all of them may be killed after an attempt. The process
-                then adopts what user code leaves behind when it kills its fork server.
+            born_ns: When this worker began to cost money, in nanoseconds on the monotonic clock. None means now.
+            notice: Called every 50 ms. Returns the preemption notice of this machine, with its deadline, or None. Must not raise.
+            owns_process: Whether this process has no other children, so that all its children may be killed after an attempt. The
+                process then adopts the processes that user code leaves behind if it kills its fork server.
         """
         self._owns_process = owns_process
         if owns_process:
@@ -98,7 +98,11 @@ class Supervisor:
     # Orders of the driver
 
     def order(self, message: dict[str, Any]) -> None:
-        """One order; those for an attempt that is over change nothing."""
+        """Carry out one order of the driver. An order for an attempt that has ended is ignored.
+
+        Raises:
+            ValueError: The kind of order is unknown.
+        """
         if message["order"] == "begin":
             self._begin(message)
             return
@@ -142,7 +146,10 @@ class Supervisor:
             self._starter = background("starter", self._start, attempt)
 
     def _start(self, attempt: Attempt) -> None:
-        """In a thread of its own, so that an order to stop is heard while a checkpoint is fetched or user code imported."""
+        """Restore the checkpoint and start the child.
+
+        Runs in its own thread, so that an order to stop takes effect while a checkpoint is fetched or user code is imported.
+        """
         try:
             order, is_new = attempt.order, self._store is None
             self._store = CheckpointStore(order["storage"], order["project"], order["job"])
@@ -157,7 +164,10 @@ class Supervisor:
                 self._changed.notify_all()
 
     def _restore(self, attempt: Attempt, store: CheckpointStore) -> Path | None:
-        """The newest whole checkpoint up to the step that the driver knows of."""
+        """Fetch the newest undamaged checkpoint up to the step that the driver ordered, and return its directory.
+
+        Return None if the attempt starts from scratch or no checkpoint is found.
+        """
         if not attempt.order["restore_step"]:
             return None
         with self._changed:
@@ -175,7 +185,7 @@ class Supervisor:
 
     def _start_child(self, attempt: Attempt, checkpoint: Path | None) -> None:
         cwd = anew(self._home / "cwd")
-        # Of its own: a save of the attempt before that hangs should find nothing, when it goes on, rather than this one's files.
+        # Each attempt has its own folder: a save of an earlier attempt that hung and then continues must not find this attempt's files.
         staging = anew(self._home / "staging", f"{attempt.trial}-a{attempt.number}")
         server = self._servers.living()
         pump = LogPump(attempt.order)
@@ -190,7 +200,9 @@ class Supervisor:
         pump.started()
         channel = ChannelEnd(connection)
         with self._changed:
-            if attempt.state is not None:  # it was stopped, or its lease ended, while it began
+            if (
+                attempt.state is not None
+            ):  # the attempt was stopped, or its lease ended, while it was starting
                 endings.kill_group(pid)
                 channel.close()
                 pump.close()
@@ -199,10 +211,10 @@ class Supervisor:
             self._pid, self._channel, self._pump = pid, channel, pump
             begin = begin_message(attempt.begin(staging, checkpoint))
         background("reader", self._read, attempt, channel)
-        # Without the lock: a child that does not read blocks it until the lease ends.
+        # Send without the lock: a child that does not read blocks this call until the lease ends.
         channel.send_waiting(begin)
 
-    # What the child says
+    # Messages from the child
 
     def _read(self, attempt: Attempt, channel: ChannelEnd) -> None:
         try:
@@ -261,15 +273,18 @@ class Supervisor:
     def end_if_server_died(self, attempt: Attempt) -> None:
         """Fail the attempt if its fork server is dead. Called under the lock.
 
-        The kernel kills the child with its server. Something else that user code started may hold the channel open, so its end may
-        never be seen.
+        The kernel kills the child when its fork server dies. Another process that user code started may still hold the channel open,
+        so the reader may never see the end of the channel.
         """
         if self._pid and self.server.exit_code is not None and not attempt.closed_by(attempt.saved_step):
             log = self._pump.last() if self._pump else ""
             self._fail(attempt, endings.exited(self._exits.get(self._pid), self.server.exit_code, log))
 
     def _fail(self, attempt: Attempt, trouble: endings.Trouble) -> None:
-        """Fail the attempt and kill its child. Called under the lock. If the attempt is over, the child is one of a later attempt."""
+        """Fail the attempt and kill its child. Called under the lock.
+
+        Do nothing if the attempt has ended, because the current child may belong to a later attempt.
+        """
         if attempt.state is None:
             attempt.end("failed", trouble)
             self.kill()
@@ -280,18 +295,25 @@ class Supervisor:
             self._exits[pid] = code
             attempt = self._attempt if pid == self._pid else None
             self._changed.notify_all()
-        if attempt is not None:  # what it left behind may hold its channel open
+        if attempt is not None:  # processes that the child left behind may hold its channel open
             background("mourner", self._on_silence, attempt, last_words=5)
 
     def _on_silence(self, attempt: Attempt, last_words: int = 0) -> None:
-        """The child closed its channel: it is over, or about to be. One that said nothing of its end exited without a word."""
+        """Fail an attempt whose child closed its channel or exited, unless its last message or checkpoint still ends it normally.
+
+        Args:
+            attempt: The attempt of that child.
+            last_words: How many times to wait up to `EXIT_GRACE_S` for messages that the child sent before it exited.
+        """
         with self._changed:
             for _ in range(last_words):
                 over = self._changed.wait_for(lambda: attempt.state is not None, EXIT_GRACE_S)
                 if over or self._channel is None or not self._channel.has_data:
                     break
             endings.wait_status(self._changed, lambda: attempt.state or self._pid in self._exits, self.server)
-            if not attempt.closed_by(attempt.saved_step):  # else its last checkpoint is on its way
+            if not attempt.closed_by(
+                attempt.saved_step
+            ):  # otherwise its last checkpoint is being stored and will end it
                 log = self._pump.last() if self._pump else ""
                 attempt.end("failed", endings.exited(self._exits.get(self._pid), self.server.exit_code, log))
             self._changed.notify_all()
@@ -299,7 +321,7 @@ class Supervisor:
     # Saving
 
     def _publish(self, attempt: Attempt, step: int, path: Path) -> None:
-        """Runs in the publisher's thread: a checkpoint is durable when its manifest is."""
+        """Store a checkpoint. Runs in the publisher's thread. A checkpoint is durable once its manifest is stored."""
         assert self._store is not None
         with self._changed:
             protect = attempt.protected(step)
@@ -326,7 +348,10 @@ class Supervisor:
             attempt.close()
 
     def _close_unsaved(self, attempt: Attempt, trouble: endings.Trouble) -> None:
-        """End an attempt whose last checkpoint could not be stored. A trial that was stopped does not need one."""
+        """End an attempt whose last checkpoint could not be stored.
+
+        The attempt fails, unless the driver ordered it to stop: a stopped trial does not need the checkpoint.
+        """
         if attempt.wanted == "stop":
             attempt.close()
         else:
@@ -345,26 +370,32 @@ class Supervisor:
         return self._attempt
 
     def kill(self) -> None:
-        """Kill the child's process group. Never waits, and needs no lock."""
+        """Kill the child's process group. This never waits and needs no lock."""
         if self._pid and self._pid not in self._exits:
             endings.kill_group(self._pid)
 
     def kill_all(self) -> None:
-        """Kill the child and everything that it started, in any session. Works without the lock and without a fork server."""
+        """Kill the child and all processes that it started, in any session. This needs neither the lock nor a living fork server."""
         self.kill()
         if self._pid:
             kill_descendants(self.server.pid)
             self._kill_orphans()
 
     def _kill_orphans(self) -> None:
-        """Kill what user code left behind when it ended the fork server."""
+        """Kill the processes that user code left behind, if it killed the fork server."""
         if self._owns_process and not self.server.alive:
             kill_own_descendants(without=self.server.pid)
 
     # Answers to the driver
 
     def step(self) -> dict[str, Any]:
-        """Waits until there is something to tell, a second at most. Raises RuntimeError where nothing was begun."""
+        """Wait up to `HEARTBEAT_S` for news of the attempt, then return a result for the driver.
+
+        If the attempt has ended, kill its processes, wait for saves in progress, and return its final result.
+
+        Raises:
+            RuntimeError: No attempt was begun.
+        """
         attempt = self._attempt
         if attempt is None:
             raise RuntimeError("there is no attempt under way, nor will there be one where the machine goes")
@@ -381,7 +412,7 @@ class Supervisor:
                 attempt.told_waiting = attempt.waits_for_driver()
                 self._describe(attempt)
                 result = attempt.result("waiting" if attempt.told_waiting else "running")
-                self.reply_if_due(attempt)  # the child waits if too many reports were unsent
+                self.reply_if_due(attempt)  # the child may have waited because too many reports were unsent
                 return result
         self._clear(attempt)
         with self._changed:
@@ -391,7 +422,7 @@ class Supervisor:
             return result
 
     def _describe(self, attempt: Attempt) -> None:
-        """Have the next result name the environment of an attempt that has a child, once an attempt. Called under the lock."""
+        """Add the environment to the next result, once per attempt, when the attempt has a child. Called under the lock."""
         found = self.server.environment
         if not attempt.described and attempt.from_step is not None and found is not None:
             attempt.described, attempt.environment = True, found.with_seed(attempt.order.get("seed"))
@@ -406,8 +437,12 @@ class Supervisor:
         )
 
     def _clear(self, attempt: Attempt) -> None:
-        """Gives a child that ends by itself a moment, kills whatever is left, and waits for saves under way, as long as they
-        are paid for and not for ever."""
+        """Clean up after an attempt that has ended.
+
+        Give a child that exits by itself `EXIT_GRACE_S`, then kill all processes of the attempt. Wait for saves in progress until the
+        lease ends, at most `SAVE_GRACE_S`. A stopped attempt's saves get `EXIT_GRACE_S`. Then delete the attempt's folders and
+        close its channel and its log.
+        """
         if self._starter is not None:
             self._starter.join(EXIT_GRACE_S)
         with self._changed:
@@ -430,7 +465,7 @@ class Supervisor:
             pump.close()
 
     def close(self) -> None:
-        """Ends everything: the child, its server, the directory."""
+        """End the attempt, its child and the fork server, and delete the scratch directory."""
         with self._changed:
             if self._attempt is not None:
                 self._attempt.end("stopped")
