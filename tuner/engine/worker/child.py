@@ -1,4 +1,4 @@
-"""The child: user code, in a session and a directory of its own, with its words for the supervisor."""
+"""The child process, which runs user code in its own session and directory and sends messages to the supervisor."""
 
 import contextlib
 import ctypes
@@ -22,8 +22,10 @@ from tuner.training.channel import Channel, StopTraining
 from tuner.training.seeding import seed_everything
 
 PR_SET_PDEATHSIG = 1
-OUT_OF_GPU_MEMORY = "OutOfMemoryError"  # PyTorch's; JAX and others say so in words of their own
-TOO_MANY_FILES = os.strerror(errno.EMFILE)  # PyTorch says it in an error of its own
+OUT_OF_GPU_MEMORY = "OutOfMemoryError"  # PyTorch's class; JAX and other libraries raise other errors
+TOO_MANY_FILES = os.strerror(
+    errno.EMFILE
+)  # matched in the message, because PyTorch raises its own error class
 MEND_GPU_MEMORY = (
     "the GPU's memory ran out; use a smaller batch or model, bf16, accumulation or checkpointing of activations, or ask for more "
     "of a GPU, or a larger one, a trial"
@@ -31,12 +33,14 @@ MEND_GPU_MEMORY = (
 
 
 class NotTrainable(Exception):
-    """What was named cannot be trained."""
+    """The entry does not name a function or class that can be trained."""
 
 
 def come_from(package: str) -> None:
-    """From here on this process and all that it starts import from the folder of a package first; empty: from none. Nothing is
-    written there."""
+    """Make this process and the processes that it starts import from the folder `package` first. Do nothing if it is empty.
+
+    Bytecode is not written, so the folder stays unchanged.
+    """
     if not package:
         return
     sys.path.insert(0, package)
@@ -47,7 +51,14 @@ def come_from(package: str) -> None:
 
 
 def run_child(place: dict[str, Any], channel_fd: int, output_fd: int, package: str) -> NoReturn:
-    """Called in the forked process; never returns. `place` has its directory (`cwd`)."""
+    """Run user code in the forked process, then exit.
+
+    Args:
+        place: The child's working directory as `cwd`.
+        channel_fd: The child's end of the channel to the supervisor.
+        output_fd: The pipe for standard output and standard error.
+        package: The folder of the trainable's package, or empty.
+    """
     os.setsid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     _settle_in(place["cwd"], output_fd)
@@ -74,10 +85,10 @@ def _settle_in(cwd: str, output_fd: int) -> None:
     os.close(output_fd)
     os.chdir(cwd)
     os.environ["TMPDIR"] = cwd
-    tempfile.tempdir = None  # whoever asked for it in the fork server was told of another
-    random.seed()  # a fork shares its server's generator
+    tempfile.tempdir = None  # the fork server may have cached another directory
+    random.seed()  # otherwise all children would draw the same numbers as the fork server
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")  # where memory runs out, this process goes first
+        file.write("1000")  # if memory runs out, the kernel kills this process first
 
 
 def _run(channel: Channel, package: str) -> None:
@@ -99,7 +110,16 @@ def _run(channel: Channel, package: str) -> None:
 
 
 def load(entry: str, package: str = "") -> Callable[..., Any]:
-    """The function or class that `module:attribute` names, in the folder of a package if there is one."""
+    """Import and return the function or class that `module:attribute` names.
+
+    Args:
+        entry: The trainable, `module:attribute`.
+        package: The folder that the module must come from. Empty means any folder.
+
+    Raises:
+        NotTrainable: The module is not in the package, the attribute is not callable, or it belongs to another module of Python's
+            standard library.
+    """
     module, _, attribute = entry.partition(":")
     imported = importlib.import_module(module)
     file = str(getattr(imported, "__file__", None))
@@ -111,7 +131,7 @@ def load(entry: str, package: str = "") -> Callable[..., Any]:
     origin = str(found.__module__) if inspect.isroutine(found) or inspect.isclass(found) else module
     package = origin.partition(".")[0]
     if package in sys.stdlib_module_names and package != module.partition(".")[0]:
-        # Who allows a module does not allow what it imports: `from subprocess import run` would be a shell for everybody.
+        # Allowing a module must not allow the functions that it imports: `from subprocess import run` would give users a shell.
         raise NotTrainable(
             f"{entry} is {attribute} of Python's own {origin}; name a function or class of {module}"
         )
@@ -119,7 +139,7 @@ def load(entry: str, package: str = "") -> Callable[..., Any]:
 
 
 def train(target: Callable[..., Any], channel: Channel) -> None:
-    """Calls user code as a worker does, whatever of Ray Tune's ways to report it uses. Raises what it raises."""
+    """Run the user's function or class trainable. It may report in any of Ray Tune's ways. Exceptions of user code propagate."""
     session = tune_compat.install(channel)
     begin = channel.begin
     if begin.seed is not None:
@@ -128,7 +148,7 @@ def train(target: Callable[..., Any], channel: Channel) -> None:
     if isinstance(target, type) and tune_compat.is_trainable_class(target):
         tune_compat.run_class(target, channel)
         return
-    # `SpotSafe.steps` says when training begins; what comes before it loads data and builds the model.
+    # Code that imports `SpotSafe` loads data and builds the model first. `SpotSafe.steps` then sends the start of training.
     channel.phase("setup" if "tuner.training.spot_safe" in sys.modules else "train")
     session.take_output(target(dict(channel.begin.config)))
 

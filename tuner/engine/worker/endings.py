@@ -1,4 +1,4 @@
-"""How attempts end otherwise than by order, in words that a user can act on."""
+"""Errors with which attempts end when the driver did not order the end, with messages that a user can act on."""
 
 import contextlib
 import os
@@ -64,7 +64,13 @@ def machine_goes(notice: str) -> Trouble:
 
 
 def beyond(pid: int, limits: Limits, memory_bytes: int | None) -> Trouble | None:
-    """None where all that a fork server started keeps within its limits."""
+    """Describe the limit that the processes of a fork server exceed. Return None if they are within their limits.
+
+    Args:
+        pid: The fork server.
+        limits: The limits of the worker.
+        memory_bytes: The memory that the attempt may use. None means no limit.
+    """
     match excess(pid, processes=limits.processes, memory_bytes=memory_bytes):
         case "processes", words:
             return {"kind": "processes", "type": "ProcessLimit", "message": words, "traceback": ""}
@@ -81,7 +87,10 @@ def not_stored(step: int, problem: str) -> Trouble:
 
 
 def not_begun(error: Exception) -> Trouble:
-    """Its checkpoint or package could not be read, or it got no process. A package that is not what was uploaded stays so."""
+    """Describe an attempt that could not begin: its checkpoint or package could not be read, or no child could be forked.
+
+    `BadFile` means that the package differs from the uploaded one. A retry cannot fix that, so the kind is `import`, not `storage`.
+    """
     message = f"the attempt could not begin: {error}"
     kind = "import" if isinstance(error, BadFile) else "storage"
     return {"kind": kind, "type": "StartFailed", "message": message, "traceback": ""}
@@ -94,19 +103,27 @@ def raised(message: FailedMessage) -> Trouble:
 
 
 def not_written(detail: str) -> Trouble:
-    """By user code's own process, on its own machine."""
+    """Describe a checkpoint that the child could not write to the staging directory."""
     return {"kind": "saving", "type": "SaveFailed", "message": detail, "traceback": ""}
 
 
 def wait_status(changed: threading.Condition, told: Callable[[], object], server: ForkServer) -> None:
-    """Under the lock, until a child's status is told of: it comes by way of the fork server, and machines are busy. One that is dead
-    has told what it will within a moment."""
+    """Wait until the exit status of a child is known. Called under the lock.
+
+    The fork server sends the status, which may take a while on a busy machine, so this waits up to `STATUS_S`. If the server is dead,
+    the last message that it sent arrives within `LAST_WORDS_S`.
+
+    Args:
+        changed: The supervisor's lock and condition.
+        told: Returns a true value once the wait may end.
+        server: The fork server of the child.
+    """
     until = time.monotonic() + STATUS_S
     while not changed.wait_for(told, LAST_WORDS_S) and server.alive and time.monotonic() < until:
         pass
 
 
 def kill_group(pid: int) -> None:
-    """A child and all that is in its process group, if there still is such a group."""
+    """Kill a child and its process group, if the group still exists."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A process and all that it started, as /proc has them."""
+"""Find, measure and kill a process and its descendants, using /proc."""
 
 import contextlib
 import ctypes
@@ -11,26 +11,33 @@ from pathlib import Path
 import psutil
 
 PR_SET_CHILD_SUBREAPER = 36
-KILL_S = 8.0  # less than a supervisor waits until its fork server has cleaned up
+KILL_S = 8.0  # shorter than the supervisor's wait for its fork server to clean up
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def become_subreaper() -> None:
-    """Adopt whatever this process's descendants leave behind, so that it can be found."""
+    """Make the kernel give orphaned descendants to this process as children, so that it can find and kill them."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """By a process and its family now: processes with their threads, and memory."""
+    """Processes and threads, counted together, and memory that a process and its descendants use now."""
 
     processes: int
     memory_bytes: int
 
 
 def taken(pid: int, *, most: int) -> Taken:
-    """By all that a subreaper's children started, those included whose own parents have ended; by the process itself where it has
-    none. Memory that they share is counted once. Not many more than `most` processes are looked at."""
+    """Return what all descendants of a process use, or what the process itself uses if it has no descendants.
+
+    If the process is a subreaper, this includes orphans. The largest shared memory of any process is counted once, instead of the shared
+    memory of each.
+
+    Args:
+        pid: The process.
+        most: Stop looking for descendants soon after this many were found.
+    """
     count, memory, shared_most = 0, 0, 0
     with contextlib.suppress(OSError, psutil.Error):
         for one in descendants(pid, most=most) or [pid]:
@@ -42,13 +49,13 @@ def taken(pid: int, *, most: int) -> Taken:
 
 
 def memory_of(pid: int) -> tuple[int, int]:
-    """Resident, and shared of it, in bytes."""
+    """Return the resident memory of a process and the shared part of it, in bytes."""
     _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_bytes().split()
     return int(resident) * _PAGE_BYTES, int(shared) * _PAGE_BYTES
 
 
 def descendants(pid: int, *, most: int | None = None) -> list[int]:
-    """Some of them, where there are more than `most`."""
+    """Return the descendants of a process. If there are more than `most`, return only some of them, but more than `most`."""
     found, waiting = list[int](), [pid]
     while waiting and (most is None or len(found) <= most + 1):
         parent = waiting.pop()
@@ -58,17 +65,17 @@ def descendants(pid: int, *, most: int | None = None) -> list[int]:
                 try:
                     waiting += map(int, listed.read_bytes().split())
                 except FileNotFoundError:
-                    if listed.parent.exists():  # a kernel that does not tell
+                    if listed.parent.exists():  # this kernel does not list children in /proc
                         return [child.pid for child in psutil.Process(pid).children(recursive=True)]
         found.append(parent)
     return found[1:]
 
 
 def kill_descendants(pid: int, *, within_s: float = 2.0) -> bool:
-    """Kill all descendants of a process, until none is left or the time is over. Return True if none is left.
+    """Kill all descendants of a process until none is left or the time is over. Return True if none is left.
 
-    A process that forks while it is killed leaves another one, so this looks again. Zombies count as gone: their parent, which
-    may be stopped, has not waited for them.
+    A process that forks while it is being killed leaves another one, so this looks again. Zombies count as gone, because their parent
+    may be stopped and therefore not wait for them.
     """
     until = time.monotonic() + within_s
     while True:
@@ -84,9 +91,10 @@ def kill_descendants(pid: int, *, within_s: float = 2.0) -> bool:
 
 
 def kill_own_descendants(*, without: int = 0) -> None:
-    """Kill all descendants of this process and collect their exit status, but not that of `without`, which somebody else waits for.
+    """Kill all descendants of this process and collect their exit status, except that of `without`, which other code collects.
 
-    A process that holds a GPU's memory stays until the driver has taken it back, so that the next attempt finds the GPU free.
+    Wait up to `KILL_S` until they are gone. A process with GPU memory stays until the GPU driver has freed it, so that the next attempt
+    finds the GPU free.
     """
     kill_descendants(os.getpid(), within_s=KILL_S)
     with contextlib.suppress(OSError, psutil.Error):
@@ -97,7 +105,7 @@ def kill_own_descendants(*, without: int = 0) -> None:
 
 
 def _is_zombie(pid: int) -> bool:
-    """Return True also for a process that is gone."""
+    """Return whether a process is a zombie or no longer exists."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"Z", b"X")
     return True

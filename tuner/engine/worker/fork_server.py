@@ -1,9 +1,12 @@
-"""A warm process that forks children: what the trainable needs is imported once, and each attempt begins in milliseconds.
+"""A warm process that forks children. It imports the modules of a trainable once, so that each attempt begins in milliseconds.
 
-`python -m tuner.engine.worker.fork_server FD ENTRY PACKAGE` with one end of a SOCK_SEQPACKET socket as file descriptor FD; PACKAGE is
-the folder that ENTRY comes from, or empty. It is asked for children (`{"fork": …}`, with the child's channel and its output pipe as descriptors), tells how they exited,
-and ends with its socket. Everything that an attempt started is killed with it: children, and by way of being their
-subreaper, whatever they left behind.
+Usage: `python -m tuner.engine.worker.fork_server FD ENTRY PACKAGE`. FD is the file descriptor of one end of a SOCK_SEQPACKET
+socket. ENTRY is the trainable. PACKAGE is the folder that ENTRY comes from, or empty.
+
+The server reads requests from the socket. `{"fork": …}` carries two descriptors, the child's channel and its output pipe, and
+starts a child. Any other request kills everything that attempts started. The server sends the exit status of each child, and ends
+when the socket is closed. When it ends, it kills its children and the processes that they left behind, which it adopts as a
+subreaper.
 """
 
 import contextlib
@@ -27,15 +30,15 @@ from tuner.engine.worker.family import become_subreaper, kill_own_descendants
 from tuner.engine.worker.limits import give_up_privileges
 
 PR_SET_PDEATHSIG = 1
-# The first optimizer of a process imports torch._dynamo, as some others of PyTorch's functions do: two seconds of a processor, spent
-# once for all attempts, and not at all for code in which nothing does.
+# Some functions of PyTorch, such as the first optimizer of a process, import torch._dynamo, which takes two seconds of processor time.
+# The server imports it once for all attempts, but only if the user code matches this pattern.
 NEEDS_DYNAMO = re.compile(r"optim|\bcompile|utils[. ].*checkpoint|flex_attention")
-# Packages in which only code that knows of optimizers can reach one.
+# Packages that are not searched: they use an optimizer only if user code, which is searched, does.
 OF_EVERYBODY = ("torch", "torchgen", "numpy", "ray", "pandas", "pyarrow")
-# Code in which a function may import torch: by itself, by a helper of ours, or by the dictionary that `save_checkpoint` of a class
-# returns. Two seconds of a processor, once for all attempts, and not at all for code that does without.
+# User code in which a function may import torch: directly, through `tuner.training`, or because `save_checkpoint` of a class returns a
+# dictionary. The import takes two seconds of processor time, once for all attempts, and is skipped if the code does not match.
 USES_TORCH = re.compile(r"torch|tuner\.training|save_checkpoint")
-# Trainables of Ray Tune import it, often within the function; half a second that each attempt need not take.
+# Trainables for Ray Tune often import Ray inside the function. Importing it here saves half a second per attempt.
 IMPORTS_RAY = re.compile(r"^\s*(from|import)\s+ray\b", re.MULTILINE)
 MAX_REQUEST = 1 << 16
 
@@ -47,7 +50,7 @@ def main(fd: int, entry: str, package: str) -> None:
     give_up_privileges()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     come_from(package)
-    gc.disable()  # while modules are imported: a tenth of the processor time
+    gc.disable()  # saves a tenth of the processor time of the imports
     _preload(entry)
     gc.collect()
     gc.freeze()
@@ -67,9 +70,12 @@ def main(fd: int, entry: str, package: str) -> None:
 
 
 def resume_at_parents_death() -> None:
-    """Have the kernel resume this process when the worker dies. If user code stopped it, it would not see its socket close, and what
-    user code started would go on unpaid. The kernel sends the signal when the *thread* that started this process ends, so it may come
-    earlier; it changes nothing then."""
+    """Have the kernel send SIGCONT to this process when the worker dies.
+
+    User code may have stopped this process with SIGSTOP. Then it would not see its socket close, and the processes that user code
+    started would continue to run unpaid. The kernel sends the signal when the *thread* that started this process ends, so the signal
+    may come earlier. An early SIGCONT has no effect.
+    """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
 
 
@@ -79,7 +85,11 @@ def _nonblocking(fd: int) -> int:
 
 
 def _preload(entry: str) -> None:
-    """Import what attempts will need. User code that cannot be imported, or would not survive a fork, is left to the child."""
+    """Import the modules that attempts will need.
+
+    If user code cannot be imported, the child will report the error. If the import started threads or used CUDA, children could not be
+    forked safely, so the server restarts itself without preloading the trainable.
+    """
     module, before = entry.partition(":")[0], set(sys.modules)
     if module:
         with contextlib.suppress(BaseException), _unheard():
@@ -99,7 +109,7 @@ def _preload(entry: str) -> None:
 
 @contextlib.contextmanager
 def _unheard() -> Iterator[None]:
-    """What user code prints as it is imported, perhaps without end, would be in the worker's log, of which nobody cuts anything."""
+    """Discard what user code prints while it is imported. It would go to the worker's log, whose size is not limited."""
     kept, null = [os.dup(1), os.dup(2)], os.open(os.devnull, os.O_WRONLY)
     for number in (1, 2):
         os.dup2(null, number)
@@ -115,8 +125,11 @@ def _unheard() -> Iterator[None]:
 
 
 def _cuda_is_lost_to_forks() -> bool:
-    """Whether user code touched CUDA when it was imported, after which no fork of this process can use a GPU. PyTorch answers that
-    in a fork alone: to ask for the number of GPUs is enough, and initializes nothing that the asking process could see."""
+    """Return whether importing user code used CUDA, after which no fork of this process can use a GPU.
+
+    The test runs in a fork, because PyTorch reports this only there. A call that counts the GPUs is enough to make forks unusable,
+    although `torch.cuda.is_initialized()` stays false in the calling process.
+    """
     torch = sys.modules.get("torch")
     if torch is None:
         return False
@@ -133,13 +146,16 @@ def _import(*names: str) -> None:
 
 
 def needs_dynamo(modules: Iterable[str]) -> bool:
-    """Return whether any of these modules, which user code brought with it, may call what imports torch._dynamo."""
+    """Return whether any of these modules, which user code imported, may call a function that imports torch._dynamo."""
     return any("torch" in source and NEEDS_DYNAMO.search(source) for _, source in _sources(modules))
 
 
 def _may_import_torch(modules: Iterable[str]) -> bool:
-    """Return whether a function of user code may import torch. Installed packages are passed over: many support torch among others,
-    and those that need it have imported it."""
+    """Return whether a function of user code may import torch later.
+
+    Installed packages are not searched: many support torch as one of several libraries, and those that need it have imported it.
+    Return False if torch is already imported.
+    """
     if "torch" in sys.modules:
         return False
     return any(
@@ -152,14 +168,22 @@ def _sources(modules: Iterable[str]) -> Iterator[tuple[Path, str]]:
     for name in modules:
         if name.partition(".")[0] in OF_EVERYBODY or name.startswith("tuner.training"):
             continue
-        with contextlib.suppress(Exception):  # what stands for a module may be anything, and answer anything
+        with contextlib.suppress(
+            Exception
+        ):  # an entry of sys.modules may be any object, and reading it may raise
             path = Path(str(getattr(sys.modules[name], "__file__", None) or ""))
             if path.suffix == ".py":
                 yield path, path.read_text(errors="replace")
 
 
 def _serve(control: socket.socket, own: tuple[int, ...], package: str) -> bool:
-    """One request. False at the end of the stream: the actor is gone. `own`: descriptors that are none of a child's business."""
+    """Serve one request. Return False if the socket was closed, because the worker is gone.
+
+    Args:
+        control: The socket to the supervisor.
+        own: Descriptors of the server that a child must close.
+        package: The folder of the trainable's package, or empty.
+    """
     data, fds, _, _ = socket.recv_fds(control, MAX_REQUEST, 2)
     if not data:
         return False

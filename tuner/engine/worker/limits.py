@@ -1,4 +1,4 @@
-"""What user code may take and see on a machine, beside its share of memory."""
+"""Limits on the processes, files and environment variables of user code."""
 
 import ctypes
 import json
@@ -26,24 +26,25 @@ ALLOWED_PREFIXES = tuple(
 )
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 SECRETS = ("TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "API_KEY", "ACCESS_KEY")
-OURS = "TUNER_USER_"  # what an operator gives to trainables by that name
+OURS = "TUNER_USER_"  # prefix of variables that an operator sets for trainables
 PR_SET_NO_NEW_PRIVS = 38
 GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`processes` counts those of an attempt with their threads, `open_files` those of one process. `import_bytes` of memory are for
-    a look at a trainable at the service's door. `passed` names more variables; one that ends with `*` stands for all that begin so."""
+    """Limits on the user code of one worker."""
 
-    processes: int = 4096
-    open_files: int = 65_536
-    import_bytes: int = 8 * GIB
-    passed: tuple[str, ...] = ()
+    processes: int = 4096  #: Processes and threads of an attempt, counted together.
+    open_files: int = 65_536  #: Open files of one process.
+    import_bytes: int = 8 * GIB  #: Memory for importing a trainable when the service checks it.
+    passed: tuple[
+        str, ...
+    ] = ()  #: More variables that user code may see. A trailing `*` matches every name with that prefix.
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> "Limits":
-        """As a service has checked and passed them on."""
+        """Read the limits from variables that the service has checked and passed on to the worker."""
         given = {
             "processes": environ.get("TUNER_MAX_PROCESSES"),
             "open_files": environ.get("TUNER_MAX_OPEN_FILES"),
@@ -53,13 +54,20 @@ class Limits:
         return cls(**numbers, passed=tuple(name.strip() for name in names if name.strip()))
 
     def environment(self, environ: Mapping[str, str], import_path: list[str]) -> dict[str, str]:
-        """What user code sees of a process's variables: no token of Ray's, no database, no credentials of the service or a cloud."""
+        """Return the environment variables for user code.
+
+        They contain no Ray token, no database address, and no credentials of the service or a cloud.
+
+        Args:
+            environ: The variables of the worker.
+            import_path: The directories for PYTHONPATH. Empty entries are dropped.
+        """
         kept = {name: value for name, value in environ.items() if self._passes(name, value)}
         kept["PYTHONPATH"] = os.pathsep.join(path for path in import_path if path)
         kept["PYTHONUNBUFFERED"] = "1"
         kept["RAY_USAGE_STATS_ENABLED"] = "0"
-        # GPUs are counted as NVML and Ray count them, and asked for by NVML: a module that asks PyTorch for them when it is
-        # imported would otherwise take CUDA away from every fork.
+        # Number the GPUs as NVML and Ray do. Let PyTorch count them through NVML: otherwise a module that counts GPUs when it is
+        # imported would make CUDA unusable in every fork.
         return kept | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 
     def _passes(self, name: str, value: str) -> bool:
@@ -70,13 +78,18 @@ class Limits:
         if any(name == one or (one.endswith("*") and name.startswith(one[:-1])) for one in self.passed):
             return True
         if name.upper() in PROXIES:
-            return "@" not in value  # one with a password is its operator's to pass on by name
+            return (
+                "@" not in value
+            )  # a proxy URL with a password is passed only if the operator names the variable
         if name in ALLOWED_ENV:
             return True
         return name.startswith(ALLOWED_PREFIXES) and not any(word in name for word in SECRETS)
 
     def hold(self, pid: int) -> None:
-        """Sets what the kernel keeps for a process and those that it will start. One that is gone needs nothing."""
+        """Set the kernel's limits on open files and core dumps for a process and its future children.
+
+        Do nothing if the process is gone.
+        """
         try:
             soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
             most = self.open_files if hard == resource.RLIM_INFINITY else min(self.open_files, hard)
@@ -89,32 +102,38 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a probe is asked: what a trainable is, in the folder of a package if that is not empty, and what may be taken to say so."""
+    """The request to a probe: describe a trainable within these limits."""
 
     entry: str
     limit_s: float
-    processes: int
+    processes: int  #: Processes and threads, counted together.
     memory_bytes: int
-    package: str = ""
+    package: str = ""  #: The folder that `entry` comes from, or empty.
 
     def text(self) -> str:
         return json.dumps(astuple(self))
 
 
 def is_own(name: str) -> bool:
-    """Of the service and of Ray, which no setting passes on."""
+    """Return whether a variable belongs to the service or Ray. No setting passes such variables to user code."""
     return name.startswith(("TUNER_", "RAY_")) and not name.startswith(OURS)
 
 
 def give_up_privileges() -> None:
-    """For this process and all that it starts: no program that is owned by root (sudo, say) makes them root."""
+    """Prevent this process and its descendants from gaining privileges through setuid programs such as sudo."""
     ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
 def excess(
     pid: int, *, processes: int, memory_bytes: int | None
 ) -> tuple[Literal["processes", "memory"], str] | None:
-    """What all that a process started takes too much of, and the words for it; None: of nothing."""
+    """Return the limit that the descendants of a process exceed, and a message about it, or None.
+
+    Args:
+        pid: The process. If it has no descendants, its own use counts.
+        processes: The most processes and threads, counted together.
+        memory_bytes: The most memory. None means no limit.
+    """
     found = taken(pid, most=processes)
     if found.processes > processes:
         words = (

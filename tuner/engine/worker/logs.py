@@ -1,4 +1,4 @@
-"""What user code prints: its head and its tail are kept, here and on the job's storage; the rest is counted."""
+"""The output of user code. The head and tail are kept in memory and in the job's storage. The rest is only counted."""
 
 import logging
 import os
@@ -14,16 +14,18 @@ HEAD_BYTES = 256 * 1024
 TAIL_BYTES = 256 * 1024
 FIRST_S = 1.0
 EVERY_S = 5.0
-LAST_S = 1.0  # the worker, which is paid, waits no longer for its storage to take what was printed last
+LAST_S = 1.0  # longest wait for the storage to take the last output, because the worker costs money meanwhile
 log = logging.getLogger("tuner.worker")
 
 
 class LogPump:
-    """Drains the child's standard output and error as fast as they come, so that it never blocks. What came is written down by a
-    thread of its own, so that a storage that is slow holds up nothing."""
+    """Read the child's standard output and error at once, so that the child never blocks on them.
+
+    A second thread writes the output to storage, so that slow storage does not delay the reading.
+    """
 
     def __init__(self, order: Mapping[str, Any]) -> None:
-        """`order`: that with which the attempt began."""
+        """Create the pipe and start both threads. `order` is the order that began the attempt."""
         self._order = order
         self._read, self.write_fd = os.pipe()
         self._lock = threading.Lock()
@@ -35,7 +37,7 @@ class LogPump:
         self._keeper.start()
 
     def started(self) -> None:
-        """The child has its end of the pipe; ours is closed, so that its exit ends the stream."""
+        """Close our write end of the pipe, once the child has its own, so that the child's exit ends the stream."""
         os.close(self.write_fd)
 
     def close(self) -> None:

@@ -1,10 +1,13 @@
-"""The time of an attempt by kind, on the monotonic clock, never beyond its lease."""
+"""The time of an attempt by kind of cost, on the monotonic clock. Time beyond the lease is not counted."""
 
 import time
 
 
 class Stopwatch:
-    """No kind ever goes back from what was shown once. Not thread-safe: its supervisor's lock guards it."""
+    """Measure time by kind. A later reading never shows less of a kind than an earlier one.
+
+    Not thread-safe: the supervisor's lock guards it.
+    """
 
     def __init__(self, kind: str, began_ns: int) -> None:
         self._kind, self._since = kind, began_ns
@@ -14,11 +17,14 @@ class Stopwatch:
 
     @property
     def kind(self) -> str:
-        """Of the time that passes now."""
+        """The kind of the time that passes now."""
         return self._kind
 
     def switch(self, kind: str, at_ns: int | None = None) -> None:
-        """The time from `at_ns` (now) on is of this kind. An instant before the last switch or reading counts as that one."""
+        """Count the time from `at_ns` on as `kind`. None means now.
+
+        An instant before the last switch or reading is moved to that one. An instant in the future is moved to now.
+        """
         now = time.monotonic_ns()
         at = max(self._since, self._shown_at, now if at_ns is None else min(at_ns, now))
         self._ns[self._kind] = self._ns.get(self._kind, 0) + at - self._since
@@ -39,7 +45,7 @@ class Stopwatch:
         return {kind: ns for kind, ns in shown.items() if ns}
 
     def of(self, kind: str) -> int:
-        """Nanoseconds of one kind so far."""
+        """Return the nanoseconds of one kind so far, including time beyond the lease."""
         running = max(0, time.monotonic_ns() - self._since) if kind == self._kind else 0
         return self._ns.get(kind, 0) + running
 

@@ -1,7 +1,8 @@
-"""The GPUs of a worker, by NVIDIA's management library. Where it or its Python binding is missing nothing is known of them.
+"""Measurements of a worker's GPUs with NVIDIA's management library (NVML). Without it or its Python binding, nothing is measured.
 
-`pip install tuner[gpu]` brings the binding; the library comes with the driver. The utilisation is the share of the last sampling
-period (a sixth of a second to a second, by the device) in which a kernel ran, of whichever process; the memory that of the device.
+`pip install tuner[gpu]` installs the binding. The library comes with the GPU driver. The utilisation is the share of the last
+sampling period in which a kernel of any process ran. The period is 1/6 s to 1 s, depending on the device. The memory is that of the
+whole device.
 """
 
 import contextlib
@@ -13,14 +14,14 @@ from tuner.engine.worker.using import GpuSample
 
 
 class Gpus:
-    """Those that this process may see, as Ray tells it by CUDA_VISIBLE_DEVICES. Used by one thread."""
+    """The GPUs that this process may use according to CUDA_VISIBLE_DEVICES, which Ray sets. Used by one thread."""
 
     def __init__(self) -> None:
         self._nvml: Any = None
         self._handles: list[Any] | None = None
 
     def sample(self) -> GpuSample | None:
-        """None where nothing can be known, as with a GPU that is split into parts (MIG)."""
+        """Return a sample over all GPUs, or None if they cannot be measured, for example a GPU that is split with MIG."""
         try:
             if self._handles is None:
                 self._handles = []
@@ -28,11 +29,11 @@ class Gpus:
                 self._nvml.nvmlInit()
                 self._handles = self._visible()
             return self._read(self._handles) if self._handles else None
-        except Exception:  # no binding, no library, no driver, or one that is of another age
+        except Exception:  # no binding, no library, no driver, or versions that do not match
             return None
 
     def _visible(self) -> list[Any]:
-        """Raises where one of them is not there."""
+        """Return the handles of the visible GPUs. Raise if one of them does not exist."""
         named = os.environ.get("CUDA_VISIBLE_DEVICES")
         if named is None:
             words = [str(i) for i in range(self._nvml.nvmlDeviceGetCount())]
@@ -45,7 +46,7 @@ class Gpus:
         percents = [int(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu) for handle in handles]
         memory = [self._nvml.nvmlDeviceGetMemoryInfo(handle) for handle in handles]
         facts: dict[str, Any] = {"gpu_memory_bytes": min(int(one.total) for one in memory)}
-        with contextlib.suppress(Exception):  # not every driver tells
+        with contextlib.suppress(Exception):  # not every GPU driver supports these queries
             name = self._nvml.nvmlDeviceGetName(handles[0])
             facts["gpu"] = name.decode() if isinstance(name, bytes) else str(name)
             major, minor = self._nvml.nvmlDeviceGetCudaComputeCapability(handles[0])
