@@ -1,4 +1,4 @@
-"""Interruption notices: what a machine is told before it is taken away, from whichever cloud it is on.
+"""Preemption and maintenance notices of a machine from AWS, Google, Azure, signals and operators.
 
     watcher = Watcher(on_notice, on_withdrawn)
     watcher.start()
@@ -6,7 +6,7 @@
         ...
     watcher.close()
 
-Nothing here knows Ray, jobs or trials: what a notice means for them is up to the two functions.
+This package does not know Ray, jobs or trials. The two functions decide what a notice means for them.
 """
 
 from tuner.engine.notices.clouds import Cloud, Sources, cloud_of_this_machine

@@ -1,4 +1,4 @@
-"""One question to a metadata service: bounded in time and size, straight to its address."""
+"""Send one request to a metadata service, with limits on time and size and without proxies."""
 
 import asyncio
 from collections.abc import Mapping
@@ -13,8 +13,11 @@ CONNECT_S = 2.0
 
 
 def metadata_client() -> httpx2.AsyncClient:
-    """Through no proxy and after no redirect: both would lead away from this machine's own metadata. No connection is kept,
-    as one that broke while the machine was moved is found out only by waiting."""
+    """Return an HTTP client for metadata services.
+
+    It uses no proxy and follows no redirect, because both could lead away from this machine's own metadata. It keeps no connections,
+    because a connection that broke during a live migration would only be noticed by a timeout.
+    """
     return httpx2.AsyncClient(
         trust_env=False,
         follow_redirects=False,
@@ -33,10 +36,15 @@ async def ask(
     params: Mapping[str, str] | None = None,
     body: Mapping[str, object] | None = None,
 ) -> Answer:
-    """Any answer that is whole. Raises MalformedNotice for one that is too large, TimeoutError or httpx2.HTTPError for none."""
+    """Send a request and return the complete answer, with any status.
+
+    Raises:
+        MalformedNotice: The answer is larger than `BYTES_MAX`.
+        TimeoutError, httpx2.HTTPError: There was no complete answer.
+    """
     limits = httpx2.Timeout(timeout_s, connect=min(timeout_s, CONNECT_S))
     found = bytearray()
-    # The client's limits are for each part of an answer; one that comes byte by byte would keep to them for ever.
+    # The client's timeouts apply to each part of an answer. An answer that comes byte by byte would never exceed them.
     async with (
         asyncio.timeout(timeout_s),
         http.stream(method, url, headers=headers, params=params, json=body, timeout=limits) as answer,

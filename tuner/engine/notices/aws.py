@@ -1,6 +1,7 @@
-"""EC2 Spot: two minutes' notice as a rule, none before a hibernation; and the recommendation to be gone before that.
+"""Notices of EC2 Spot: the interruption notice and the rebalance recommendation.
 
-Both are 404 while there is nothing to say. Every question carries a token of IMDSv2.
+The interruption notice usually comes two minutes before the end, but without delay before a hibernation. The rebalance
+recommendation may come earlier. The metadata service answers both with 404 while there is none. Every request carries an IMDSv2 token.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ REBALANCE_PATH = "/latest/meta-data/events/recommendations/rebalance"
 TTL_HEADER = "x-aws-ec2-metadata-token-ttl-seconds"
 TOKEN_HEADER = "x-aws-ec2-metadata-token"
 TTL_MAX_S = 21600
-# A token is renewed so long before it ends.
+# A token is renewed this long before it expires.
 MARGIN_S = 60
 ACTIONS = ("terminate", "stop", "hibernate")
 _TOKEN = re.compile(r"[!-~]{1,1024}")
@@ -41,7 +42,7 @@ def read_action(answer: Answer) -> Notice | None:
 
 
 def read_rebalance(answer: Answer) -> Notice | None:
-    """The time in it is when it was issued, not a deadline."""
+    """Return the rebalance recommendation, or None. It has no deadline: the time in it is when it was issued."""
     if answer.status == 404:
         return None
     succeeded(answer)
@@ -51,7 +52,7 @@ def read_rebalance(answer: Answer) -> Notice | None:
 
 
 def read_token(answer: Answer) -> tuple[str, int]:
-    """The token, and for how many seconds it is good."""
+    """Return the token and its lifetime in seconds."""
     succeeded(answer)
     token, ttl = text_of(answer), answer.headers.get(TTL_HEADER, "")
     if not _TOKEN.fullmatch(token):
@@ -67,13 +68,13 @@ async def _ask_for_token(http: httpx2.AsyncClient, url: str, timeout_s: float) -
 
 
 async def is_here(http: httpx2.AsyncClient, url: str, timeout_s: float) -> bool:
-    """May raise what `ask` does, and MalformedNotice."""
+    """Return True if AWS answers. Otherwise raise MalformedNotice or an error of `ask`."""
     await _ask_for_token(http, url, timeout_s)
     return True
 
 
 class Imds:
-    """The instance's metadata service, with a token that all feeds share."""
+    """Client of the instance's metadata service. All feeds share its token."""
 
     def __init__(self, http: httpx2.AsyncClient, url: str, *, timeout_s: float) -> None:
         self._http, self._url, self._timeout_s = http, url, timeout_s
@@ -100,7 +101,7 @@ class Imds:
             return self._token
 
     async def _forget(self, token: str) -> None:
-        """Unless another feed has renewed it in the meantime."""
+        """Drop a rejected token, unless another feed has renewed it meanwhile."""
         async with self._renewing:
             if self._token == token:
                 self._until = 0.0

@@ -1,4 +1,4 @@
-"""Azure Scheduled Events: one document with the events of every machine of a group, of which ours are those that name us."""
+"""Notices of Azure Scheduled Events: one document with the events of all machines of a group. Only those that name this one count."""
 
 import re
 from collections.abc import Mapping
@@ -30,12 +30,12 @@ _NAME = re.compile(r"[\w.()-]{1,90}")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Of the machine that it was read for; `shared`: with others. `not_before` None: it may have begun."""
+    """A scheduled event of this machine."""
 
     id: str
     type: str
-    shared: bool
-    not_before: Instant | None
+    shared: bool  #: Whether the event also names other machines.
+    not_before: Instant | None  #: When it begins at the earliest. None if it may have begun.
 
     def notice(self, seen: Instant) -> Notice:
         kind, act = KINDS[self.type]
@@ -46,15 +46,23 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """`incarnation` rises with every change. `events`: those of one machine. `unread`: why one more could not be read, or ""."""
+    """One version of the document of scheduled events."""
 
-    incarnation: int
-    events: tuple[Event, ...]
-    unread: str
+    incarnation: int  #: Rises with every change.
+    events: tuple[Event, ...]  #: The events of one machine.
+    unread: str  #: Why an event could not be read, or an empty text.
 
 
 def read_document(answer: Answer, machine: str) -> Document:
-    """`machine`: its name in lower case. An event that cannot be read does not hide the others."""
+    """Return the document with the events of one machine. An unreadable event does not hide the others.
+
+    Args:
+        answer: The answer of the metadata service.
+        machine: The machine's name in lower case.
+
+    Raises:
+        MalformedNotice: The answer is not a document of scheduled events.
+    """
     succeeded(answer)
     found = object_of(answer)
     incarnation, listed = found.get("DocumentIncarnation"), found.get("Events")
@@ -84,13 +92,13 @@ def _event(found: Mapping[str, object], *, shared: bool) -> Event:
         raise MalformedNotice(f"{shown(event_id)} is no id of an event")
     if event_type not in KINDS:
         raise MalformedNotice(f"{shown(event_type)} is no type of event")
-    # Blank once the event has begun.
+    # NotBefore is empty once the event has begun.
     not_before = moment(string(found, "NotBefore")) if found.get("NotBefore") else None
     return Event(event_id, event_type, shared, not_before)
 
 
 def read_name(answer: Answer) -> str:
-    """What this machine is called in events, in lower case: Azure's names are the same however they are written."""
+    """Return the machine's name in lower case, because Azure's names ignore case."""
     succeeded(answer)
     name = text_of(answer)
     if not _NAME.fullmatch(name):
@@ -104,13 +112,16 @@ async def _ask_for_name(http: httpx2.AsyncClient, url: str, timeout_s: float) ->
 
 
 async def is_here(http: httpx2.AsyncClient, url: str, timeout_s: float) -> bool:
-    """May raise what `ask` does, and MalformedNotice."""
+    """Return True if Azure answers. Otherwise raise MalformedNotice or an error of `ask`."""
     return bool(await _ask_for_name(http, url, timeout_s))
 
 
 class AzureFeed(Feed):
-    """`first_s`: the first answer may take minutes, as the first question is what turns the service on. `machine`: the name of
-    this one; asked for where it is not given."""
+    """Follow the scheduled events of this machine.
+
+    The first answer may take minutes (`first_s`), because the first request enables the service. If `machine` is empty, the metadata
+    service is asked for the machine's name.
+    """
 
     def __init__(
         self,
@@ -137,12 +148,15 @@ class AzureFeed(Feed):
         before, self._incarnation = self._incarnation, document.incarnation
         doubt = document.unread
         if document.incarnation < before:
-            # What an old document lacks was not withdrawn. Should the next be no newer, that one counts.
+            # An event that an older document lacks was not withdrawn. The next document counts even if it is not newer than this one.
             doubt = f"document {document.incarnation} came after {before}"
         return Look(tuple(event.notice(wall_clock()) for event in document.events), doubt)
 
     async def release(self, notice_id: str) -> bool:
-        """Not where the event names other machines: Azure would go ahead with them as well."""
+        """Approve the event early and return True if Azure accepts.
+
+        Return False if the event also names other machines, because Azure would begin with them as well.
+        """
         event = self._ours.get(notice_id)
         if event is None or event.shared:
             return False

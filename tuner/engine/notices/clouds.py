@@ -1,4 +1,4 @@
-"""Which cloud this machine is on, and what there is to watch."""
+"""Detect the cloud of this machine and create the feeds of its notices."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ from tuner.engine.notices.asking import metadata_client
 from tuner.engine.notices.feed import Feed, wall_clock
 
 Cloud = Literal["aws", "gcp", "azure"]
-# Where all three clouds have it. By number: a name would have to be looked up, and somebody else might answer to it.
+# The same address in all three clouds. Not a host name, because a DNS answer could lead to another server.
 METADATA_URL = "http://169.254.169.254"
 PROBE_S = 2.0
 PROBE_PAUSE_S = 1.0
@@ -23,24 +23,20 @@ log = logging.getLogger("tuner.notices")
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where to look, how often, and for how long to wait for an answer; seconds everywhere.
+    """Where to look for notices, how often, and how long to wait for an answer. All times are in seconds."""
 
-    `cloud` None: there is none; `detect`: find out, for at most `detect_s`. `gcp_lead_s`: the time between a preemption's
-    notice and its end; 30, or more where the machine was made with a preemption notice duration. `azure_machine`: this machine's name
-    in Azure, asked for where it is empty.
-    """
-
-    cloud: Cloud | Literal["detect"] | None = "detect"
+    cloud: Cloud | Literal["detect"] | None = "detect"  #: None means no cloud.
     aws_url: str = METADATA_URL
     gcp_url: str = METADATA_URL
     azure_url: str = METADATA_URL
-    detect_s: float = 10.0
+    detect_s: float = 10.0  #: How long to try to detect the cloud.
     answer_s: float = 3.0
     aws_poll_s: float = 5.0
+    #: Time from a preemption's notice to the end of the machine: 30, or more if it was created with a preemption notice duration.
     gcp_lead_s: float = 30.0
-    gcp_hang_s: int = 10
+    gcp_hang_s: int = 10  #: How long a request waits for a change.
     gcp_pause_s: float = 1.0
-    azure_machine: str = ""
+    azure_machine: str = ""  #: The machine's name in Azure. If empty, the metadata service is asked for it.
     azure_poll_s: float = 1.0
     azure_first_answer_s: float = 150.0
     backoff_s: float = 0.5
@@ -48,7 +44,7 @@ class Sources:
 
 
 async def detect(http: httpx2.AsyncClient, sources: Sources) -> Cloud | None:
-    """The cloud whose metadata service answers as only it does, or None where none has within `detect_s`."""
+    """Return the cloud whose metadata service answers in its specific way, or None if none does within `detect_s`."""
     probes: dict[Cloud, Awaitable[bool]]
     with suppress(TimeoutError):
         async with asyncio.timeout(sources.detect_s):
@@ -67,13 +63,13 @@ async def detect(http: httpx2.AsyncClient, sources: Sources) -> Cloud | None:
 
 
 async def cloud_of_this_machine(sources: Sources) -> Cloud | None:
-    """As `detect`, for who has no connection of his own."""
+    """Return the cloud as `detect` does, with a new HTTP client."""
     async with metadata_client() as http:
         return await detect(http, sources)
 
 
 async def feeds(http: httpx2.AsyncClient, sources: Sources) -> list[Feed]:
-    """Of the cloud that this machine is on; none where it is on none."""
+    """Return the feeds of the machine's cloud, or an empty list if it is not in a cloud."""
     cloud = await detect(http, sources) if sources.cloud == "detect" else sources.cloud
     if cloud is None:
         log.info("no cloud tells this machine when it is taken away")

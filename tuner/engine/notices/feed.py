@@ -1,4 +1,4 @@
-"""The port through which a watcher looks."""
+"""The port through which a watcher reads one source of notices."""
 
 import time
 from abc import ABC, abstractmethod
@@ -10,26 +10,29 @@ from tuner.engine.notices.notice import Notice
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """All notices for this machine that stand. `doubt`: why there may be more of them, or ""; what is missing then was not
-    withdrawn."""
+    """All current notices for this machine from one source."""
 
     notices: tuple[Notice, ...]
-    doubt: str = ""
+    doubt: str = ""  #: Why some may be missing, or an empty text. If it is set, missing notices do not count as withdrawn.
 
 
 class Feed(ABC):
-    """One place that notices come from. Asked by one task, one question at a time."""
+    """One source of notices. One task uses it, with one request at a time."""
 
     name: str
     pause_s: float
-    """Between two looks."""
+    """Seconds between two calls of `look`."""
 
     @abstractmethod
     async def look(self, *, wait: bool) -> Look:
-        """`wait`: it may wait until something has changed since the last look, where the source can tell. May raise anything."""
+        """Return the current notices. May raise any exception.
+
+        Args:
+            wait: Whether the call may wait until the notices change, if the source supports that.
+        """
 
     async def release(self, notice_id: str) -> bool:
-        """Tells the source that nobody needs the time that is left; False where it takes no such word. May raise anything."""
+        """Tell the source that the remaining time is not needed. Return False if it does not support that. May raise any exception."""
         return False
 
 

@@ -1,4 +1,4 @@
-"""Looking at one feed for as long as the watcher lives."""
+"""Follow one feed for as long as the watcher runs."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ from random import Random
 from tuner.engine.notices.feed import Feed, Look
 from tuner.engine.notices.notice import Notice, changes
 
-# Doubled more often, a pause would be past any limit; and at some time past what a float holds.
+# More doublings would exceed any limit, and finally the range of a float.
 DOUBLINGS_MAX = 16
 TROUBLE_MAX = 300
 Call = Callable[[Notice], Awaitable[bool]]
@@ -16,15 +16,20 @@ log = logging.getLogger("tuner.notices")
 
 
 def backoff_s(failures: int, random: Random, *, first_s: float, most_s: float) -> float:
-    """Seconds to wait after so many failures in a row. Drawn from a range, so that machines that failed together do not come
-    back together."""
+    """Return the seconds to wait after this many failures in a row.
+
+    The time is random, so that machines that failed together do not retry together.
+    """
     doubled = first_s * 2.0 ** min(failures - 1, DOUBLINGS_MAX)
     return random.uniform(0.5, 1.0) * min(doubled, most_s)
 
 
 class Follower:
-    """`notify` and `retract` pass a notice on and say whether that worked. `trouble`: why the last look did not say
-    everything, or ""."""
+    """Pass on the new and withdrawn notices of one feed.
+
+    `notify` and `retract` pass on one notice and return whether that worked. `trouble` says why the last look was incomplete, or is
+    empty.
+    """
 
     def __init__(
         self,
@@ -40,17 +45,17 @@ class Follower:
         self._failures, self._may_wait = 0, False
 
     async def follow(self) -> None:
-        """Until it is cancelled."""
+        """Follow the feed until cancelled."""
         while True:
             well = await self._turn()
-            # After a failure it must not wait for a change: what could not be passed on has happened already.
+            # After a failure, do not wait for a change: the notice that could not be passed on has already been seen.
             self._may_wait, self._failures = well, 0 if well else self._failures + 1
             await asyncio.sleep(self.feed.pause_s if well else self._backoff_s(self._failures))
 
     async def _turn(self) -> bool:
         try:
             look = await self.feed.look(wait=self._may_wait)
-        except Exception as error:  # whatever a metadata service does, the watch goes on
+        except Exception as error:  # the watch continues after any error of a metadata service
             self._note(
                 f"{type(error).__name__}: {error}"[:TROUBLE_MAX] if str(error) else type(error).__name__
             )
@@ -59,7 +64,7 @@ class Follower:
         return await self._pass_on(look)
 
     async def _pass_on(self, look: Look) -> bool:
-        # What is new comes first, so that a machine under two notices is at no time thought to be under none.
+        # Pass on new notices first, so that a machine whose notice is replaced never appears to have none.
         new, gone = changes(self._told, look.notices)
         well = True
         for notice in new:
@@ -75,7 +80,7 @@ class Follower:
         return well
 
     def _note(self, trouble: str) -> None:
-        """A source that is down for a day is one line in the log, and its return another."""
+        """Note the trouble. Log only when it begins and ends, so that a long outage writes two lines."""
         if trouble and not self.trouble:
             log.warning("%s: %s; it is asked again and again", self.feed.name, trouble)
         elif self.trouble and not trouble:

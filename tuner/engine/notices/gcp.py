@@ -1,7 +1,7 @@
-"""Compute Engine: half a minute's notice of a preemption, and what maintenance of the host will do to this machine.
+"""Notices of Compute Engine: preemption, 30 s ahead, and the effect of host maintenance on this machine.
 
-Both values are always there and are answered with status 200: it is the text that says whether there is a notice. A question
-may wait until the value changes.
+The metadata server answers both values with status 200 at all times. The text says whether there is a notice. A request may wait
+until the value changes.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from tuner.engine.notices.reading import Answer, shown, succeeded, text_of
 
 BASE = "/computeMetadata/v1/instance"
 HEADERS = {"Metadata-Flavor": "Google"}
-# Machines without a GPU are told so long before; those with one, an hour before.
+# Machines without a GPU get the notice this long before the maintenance, those with a GPU one hour before.
 MAINTENANCE_LEAD_S = 60.0
 EFFECTS: dict[str, tuple[Kind, str]] = {
     "TERMINATE_ON_HOST_MAINTENANCE": ("maintenance", "stop this machine for maintenance of its host"),
@@ -25,7 +25,7 @@ EFFECTS: dict[str, tuple[Kind, str]] = {
 
 
 def read_preempted(answer: Answer, seen: Instant, *, lead_s: float) -> Notice | None:
-    """No deadline comes with it: the time until the machine is off is taken to begin when it was seen."""
+    """Return the preemption notice, or None. Google sends no deadline, so it is `lead_s` seconds after `seen`."""
     match _value(answer):
         case "FALSE":
             return None
@@ -56,13 +56,15 @@ def _value(answer: Answer) -> str:
 
 
 async def is_here(http: httpx2.AsyncClient, url: str, timeout_s: float) -> bool:
-    """May raise what `ask` does, and MalformedNotice."""
+    """Return True if Google answers. Otherwise raise MalformedNotice or an error of `ask`."""
     return bool(_value(await ask(http, "GET", f"{url}{BASE}/id", headers=HEADERS, timeout_s=timeout_s)))
 
 
 class GcpFeed(Feed):
-    """`hang_s`: how long a question waits for a change before it is asked anew; `timeout_s` is what the answer may take
-    beyond that."""
+    """Follow one value of the metadata server.
+
+    A request waits up to `hang_s` seconds for a change. The answer may take `timeout_s` seconds more.
+    """
 
     def __init__(
         self,
@@ -81,7 +83,7 @@ class GcpFeed(Feed):
         self._etag = ""
 
     async def look(self, *, wait: bool) -> Look:
-        # With the tag of what was seen last, a change between two questions is answered at once, and none is missed.
+        # With the tag of the last value, a change between two requests is answered at once and no change is missed.
         waiting = {"wait_for_change": "true", "last_etag": self._etag, "timeout_sec": str(self._hang_s)}
         params = waiting if wait and self._etag else None
         answer = await ask(

@@ -1,7 +1,7 @@
-"""What a cloud says of this machine: its type, where it is, and whether it is a spot machine; that is what is billed.
+"""Facts about this machine from its cloud: type, region, zone and market. They determine the price.
 
-AWS: the instance identity document and `instance-life-cycle`; Google: `machine-type`, `zone` and `scheduling/preemptible`, which is TRUE
-for Spot VMs, too; Azure: `instance/compute` with `vmSize`, `location` and `priority`.
+Sources: on AWS the instance identity document and `instance-life-cycle`. On Google `machine-type`, `zone` and
+`scheduling/preemptible`, which is TRUE for Spot VMs as well. On Azure `instance/compute` with `vmSize`, `location` and `priority`.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ AZURE_QUERY = {"api-version": "2021-02-01", "format": "json"}
 TRIES = 3
 _WORD = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 Facts = Mapping[str, str]
-"""`instance_type`, `region`, `zone` and `market`, as far as they are known."""
+"""The values of `instance_type`, `region`, `zone` and `market` that are known."""
 log = logging.getLogger("tuner.notices")
 
 
 def facts_of_this_machine(sources: Sources) -> Facts:
-    """Empty where its cloud does not say."""
+    """Return the facts about this machine. Return an empty mapping if `sources` names no cloud or the cloud does not answer."""
     return {} if sources.cloud in (None, "detect") else asyncio.run(_tried(sources))
 
 

@@ -1,6 +1,6 @@
-"""Where a node's notices are put up for everything that runs on it: small files, which need neither a network nor anybody alive.
+"""The notices of a node, in small files that all processes on the node can read without a network or a running server.
 
-One directory a node, by its id, one file a notice. A file appears whole or not at all.
+There is one directory per node, named by its id, and one file per notice. Files are replaced atomically.
 """
 
 import contextlib
@@ -15,21 +15,27 @@ from tuner.domain.time import Instant, seconds_ns
 from tuner.engine.notices.feed import wall_clock
 from tuner.engine.notices.notice import Notice
 
-# How long a node is taken to have left where nobody said: the shortest of the clouds' notices, less the way to its workers.
+# The assumed time left of a node whose notice has no deadline: half of the clouds' shortest notice, to allow for delivery.
 UNTOLD_S = 15.0
 
 
 class NodeBoard:
-    """The boards of the nodes of one machine, which all who run there have to find in the same `folder`. Methods raise OSError
-    where it cannot be written, and may be called by several processes at once."""
+    """Read and write the notices of the nodes of one machine.
+
+    All processes of the machine must use the same `folder`. Several processes may call the methods at the same time. Methods that write
+    raise OSError if the folder cannot be written.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._machines = folder.with_name(f"{folder.name}_machines")
 
     def announce(self, node_id: str, notice: Notice) -> None:
-        """Puts up a notice. One that hangs there under this id stays if its deadline is no later: who says it again may have counted
-        anew. One that does not end the node is for nobody here: it is left out."""
+        """Write a notice.
+
+        If a notice with this id exists and its deadline is not later, keep it: a repeated notice may have a newly computed deadline.
+        Ignore a notice that does not end the node.
+        """
         if not notice.ends_node:
             return
         if notice.deadline is None:
@@ -44,18 +50,18 @@ class NodeBoard:
         draft.replace(board / _name(notice.id))
 
     def withdraw(self, node_id: str, notice_id: str) -> None:
-        """Takes one down; what does not hang there is no error."""
+        """Remove a notice. Do nothing if it does not exist."""
         (self._folder / node_id / _name(notice_id)).unlink(missing_ok=True)
 
     def describe(self, node_id: str, facts: Mapping[str, str]) -> None:
-        """Says what the cloud told of the node's machine."""
+        """Write the facts about the node's machine."""
         self._machines.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = self._machines / f".{node_id}.{os.getpid()}"
         draft.write_text(json.dumps(dict(facts)))
         draft.replace(self._machines / node_id)
 
     def described(self, node_id: str) -> Mapping[str, str]:
-        """Empty where nothing was said."""
+        """Return the facts about the node's machine, or an empty mapping if there are none."""
         with contextlib.suppress(OSError, ValueError):
             found = json.loads((self._machines / node_id).read_text())
             if isinstance(found, dict) and all(isinstance(word, str) for word in found.values()):
@@ -63,11 +69,11 @@ class NodeBoard:
         return {}
 
     def standing(self, node_id: str) -> Notice | None:
-        """The notice by which the node ends first, with a deadline; None where none hangs there. Takes some microseconds then."""
+        """Return the notice with the earliest deadline, or None if there is none, which takes a few microseconds."""
         found = []
         with contextlib.suppress(OSError):
             for entry in os.scandir(self._folder / node_id):
-                # Taken down meanwhile, or put there by somebody else: no notice.
+                # Skip a file that was removed meanwhile or does not come from this class.
                 with contextlib.suppress(OSError, ValueError, TypeError):
                     found.append(_read(Path(entry.path)))
         return min(found, key=lambda notice: (notice.deadline, notice.id), default=None)

@@ -1,4 +1,4 @@
-"""What a machine is told before it is taken away, in one shape for all who may say so."""
+"""A notice for a machine, in the same form for all sources."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,42 +10,53 @@ Source = Literal["aws", "gcp", "azure", "signal", "operator"]
 Kind = Literal["terminate", "maintenance", "rebalance", "pause"]
 ENDING: frozenset[Kind] = frozenset({"terminate", "maintenance"})
 
-# A deadline that moves by less was only rounded differently.
+# A deadline that moves by less than this was only rounded differently.
 SOONER_NS = NS
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """`kind`: under `terminate` the machine goes for good, under `maintenance` its processes end and it may come back, under
-    `rebalance` it is likelier than others to be taken, under `pause` it stands still for seconds and loses nothing.
+    """A warning that something will happen to this machine.
 
-    `deadline`: when that happens, by this machine's clock; None where nobody said. Clouds do not promise to wait for it.
-    `id` stays the same as long as the notice stands, so that a repeat is recognised. `text` tells a person.
+    The kinds are:
+
+    - `terminate`: the machine is taken away for good.
+    - `maintenance`: all processes end, and the machine may come back.
+    - `rebalance`: the machine has a higher risk of preemption.
+    - `pause`: the machine stops for seconds and loses nothing.
     """
 
     source: Source
     kind: Kind
-    id: str
-    deadline: Instant | None
-    text: str
+    id: str  #: Stays the same while the notice is current, so that a repeated notice is recognised.
+    deadline: (
+        Instant | None
+    )  #: When it happens, by this machine's clock. None if unknown. Clouds may act earlier.
+    text: str  #: For people.
 
     @property
     def ends_node(self) -> bool:
-        """Whether nothing that runs here now will be running afterwards."""
+        """Whether all processes that run on the machine now will end."""
         return self.kind in ENDING
 
     def left_ns(self, now: Instant) -> int | None:
-        """Time until the deadline, 0 once it has passed; None where there is none."""
+        """Return the time until the deadline, 0 if it has passed, or None if there is no deadline."""
         return None if self.deadline is None else max(0, self.deadline - now)
 
 
 class MalformedNotice(ValueError):
-    """An answer that says neither that there is a notice nor that there is none."""
+    """An answer from which it cannot be read whether there is a notice."""
 
 
 def changes(told: Mapping[str, Notice], found: Iterable[Notice]) -> tuple[list[Notice], list[Notice]]:
-    """What of `found` is to be told, and what was told and no longer stands. What was told already is told again only where
-    its deadline was brought forward."""
+    """Return the notices to pass on and the notices that were withdrawn.
+
+    A notice that was passed on before is passed on again only if its deadline is now earlier.
+
+    Args:
+        told: The notices that were passed on, by id.
+        found: The current notices.
+    """
     standing = {notice.id: notice for notice in found}
     new = [n for n in standing.values() if n.id not in told or _sooner(n.deadline, told[n.id].deadline)]
     return new, [notice for notice in told.values() if notice.id not in standing]

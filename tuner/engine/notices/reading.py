@@ -1,4 +1,4 @@
-"""What the clouds' answers have in common. Everything here raises MalformedNotice, and nothing else, for what cannot be read."""
+"""Parse the answers of metadata services. Unreadable values raise MalformedNotice and no other exception."""
 
 import json
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ from tuner.domain.time import NS, Instant, parse_rfc3339
 from tuner.engine.notices.notice import MalformedNotice
 
 SHOWN = 80
-# Later is no time that anybody meant, and more than every database takes.
+# Later times are errors, and not every database can store them.
 YEAR_2200_NS = 7_258_118_400 * NS
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An HTTP answer as it came. Names of headers are in lower case."""
+    """An HTTP answer. Header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -29,7 +29,7 @@ def succeeded(answer: Answer) -> None:
 
 
 def text_of(answer: Answer) -> str:
-    """Without the white space around it."""
+    """Return the body as text without surrounding white space."""
     try:
         return answer.body.decode().strip()
     except UnicodeDecodeError as error:
@@ -37,7 +37,7 @@ def text_of(answer: Answer) -> str:
 
 
 def object_of(answer: Answer) -> Mapping[str, object]:
-    """The JSON object that the answer is."""
+    """Return the body as a JSON object."""
     try:
         found = json.loads(answer.body)
     except (ValueError, RecursionError) as error:
@@ -55,9 +55,9 @@ def string(found: Mapping[str, object], name: str) -> str:
 
 
 def moment(text: str) -> Instant:
-    """As RFC 3339 writes it, which AWS does, or RFC 1123, which Azure does."""
+    """Parse a time in RFC 3339 format, which AWS uses, or RFC 1123 format, which Azure uses."""
     for read in (parse_rfc3339, _rfc1123):
-        # What the parser of mail dates raises for what is none has changed with Python's versions.
+        # The exceptions of the mail date parser for invalid dates differ between Python versions.
         with suppress(ValueError, TypeError, IndexError, OverflowError):
             at = read(text)
             if 0 <= at < YEAR_2200_NS:
@@ -66,7 +66,7 @@ def moment(text: str) -> Instant:
 
 
 def shown(value: object) -> str:
-    """What was found, short, and nothing that a log cannot take."""
+    """Return a short ASCII description of a value for error messages."""
     if value is None:
         return "nothing"
     return ascii(value[:SHOWN]) if isinstance(value, str) else f"{type(value).__name__}"

@@ -1,4 +1,4 @@
-"""One for each machine: looks everywhere, for as long as it lives, and passes on what is new and what was withdrawn."""
+"""The watcher of one machine. It follows all sources of notices and passes on new and withdrawn notices."""
 
 import asyncio
 import concurrent.futures
@@ -20,12 +20,14 @@ log = logging.getLogger("tuner.notices")
 
 
 class Watcher:
-    """`on_notice` is called once for each new notice for this machine, and again where its deadline was brought forward;
-    `on_withdrawn` once for each that no longer stands. Both are called in threads of the watcher's, one at a time, and may take
-    seconds; where one raises, it is called again after a while. A source that falls silent has withdrawn nothing.
+    """Watch the notices for this machine and call two functions about them.
 
-    Runs in a thread of its own from `start` to `close`, or in the caller's event loop by `run`. Nothing that a metadata
-    service does is raised out of it.
+    `on_notice` is called once for each new notice, and again if its deadline moves to an earlier time. `on_withdrawn` is called once
+    for each notice that was withdrawn. A source that stops answering has withdrawn nothing. The watcher calls both functions in its own
+    threads, one at a time, and they may take seconds. If a function raises, it is called again later.
+
+    The watcher runs in its own thread from `start` to `close`, or in the caller's event loop with `run`. Errors of a metadata service
+    are never raised to the caller.
     """
 
     def __init__(
@@ -51,35 +53,44 @@ class Watcher:
         self._up.wait(PATIENCE_S)
 
     def close(self) -> None:
-        """Waits for a call that is under way, so it must not be made in one."""
+        """Stop the watcher's thread and wait up to `PATIENCE_S` for a call in progress. Must not be called from `on_notice` or
+        `on_withdrawn`."""
         if self._thread is None or self._loop is None or self._task is None:
             return
-        with suppress(RuntimeError):  # it has ended already
+        with suppress(RuntimeError):  # the event loop has ended already
             self._loop.call_soon_threadsafe(self._task.cancel)
         self._thread.join(PATIENCE_S)
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Watch in the caller's event loop until cancelled."""
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         self._up.set()
         async with metadata_client() as http, asyncio.TaskGroup() as tasks:
-            # What is announced is passed on while it is still being found out which cloud this is.
+            # Pass on announced notices while the cloud is still being detected.
             tasks.create_task(self._follower(self._announcements).follow())
             for feed in await feeds(http, self._sources):
                 tasks.create_task(self._follower(feed).follow())
 
     def announce(self, notice: Notice) -> None:
-        """As if a cloud had said so: an operator's word, a signal. At any time, from any thread and from handlers of signals."""
+        """Add a notice that does not come from a cloud, such as one of an operator or a signal.
+
+        May be called at any time, from any thread and from signal handlers.
+        """
         self._announcements.announce(notice)
 
     def withdraw(self, notice_id: str) -> None:
-        """Of a notice that was announced; from everywhere, too."""
+        """Withdraw an announced notice. May be called at any time, from any thread and from signal handlers."""
         self._announcements.withdraw(notice_id)
 
     def release(self, notice: Notice) -> bool:
-        """Tells the cloud, after the last checkpoint, that it need not wait for the deadline, so that the rest of the time is
-        not paid for. False where it takes no such word, where other machines would go as well, or where it does not answer.
-        Blocks; not from the event loop that `run` is in."""
+        """Tell the cloud to take the machine before the deadline, so that the rest of the time is not billed.
+
+        Call this after the last checkpoint. It blocks for up to `PATIENCE_S` and must not be called from the event loop of `run`.
+
+        Returns:
+            Whether the cloud accepted. False if it does not support this, if other machines would be taken as well, or if it does
+            not answer.
+        """
         if self._loop is None:
             return False
         word = self._release(notice)
@@ -96,7 +107,7 @@ class Watcher:
 
     @property
     def state(self) -> Mapping[str, str]:
-        """What is watched, by name, and what was wrong with its last answer, or ""."""
+        """The problem with the last answer of each feed, by the feed's name. An empty text means no problem."""
         return {follower.feed.name: follower.trouble for follower in tuple(self._followers)}
 
     def _run_alone(self) -> None:
@@ -134,6 +145,6 @@ class Watcher:
             try:
                 if await follower.feed.release(notice.id):
                     return True
-            except Exception as error:  # no answer, or none that can be read
+            except Exception as error:  # no answer, or an unreadable one
                 log.warning("notice %s could not be released: %s", notice.id, error or type(error).__name__)
         return False

@@ -1,4 +1,4 @@
-"""Notices that come from this process itself: an operator's word, a signal."""
+"""Notices that come from this process itself: from an operator or a signal."""
 
 import asyncio
 import signal
@@ -11,16 +11,19 @@ from tuner.domain.time import Instant, seconds_ns
 from tuner.engine.notices.feed import Feed, Look, wall_clock
 from tuner.engine.notices.notice import Notice
 
-# What Kubernetes gives a pod between SIGTERM and SIGKILL, where its manifest says nothing.
+# Kubernetes' default time between SIGTERM and SIGKILL of a pod.
 POD_GRACE_S = 30.0
 
 
 class Announcements(Feed):
-    """What was announced and not withdrawn. Both may be called at any time, from any thread and from handlers of signals."""
+    """Hold the notices that were announced and not withdrawn.
+
+    `announce` and `withdraw` may be called at any time, from any thread and from signal handlers.
+    """
 
     def __init__(self) -> None:
         self.name, self.pause_s = "announcements", 0.0
-        # Unlike a lock, its `put` may interrupt itself.
+        # Unlike a lock, `SimpleQueue.put` is reentrant, so a signal handler may call it.
         self._said: SimpleQueue[tuple[str, Notice | None]] = SimpleQueue()
         self._standing: dict[str, Notice] = {}
         self._looker: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
@@ -35,7 +38,7 @@ class Announcements(Feed):
         loop = asyncio.get_running_loop()
         if self._looker is None or self._looker[0] is not loop:
             self._looker = (loop, asyncio.Event())
-            wait = False  # what was said before had nobody to wake
+            wait = False  # earlier announcements could not set the event
         changed = self._looker[1]
         if wait:
             await changed.wait()
@@ -53,7 +56,7 @@ class Announcements(Feed):
         self._said.put((notice_id, notice))
         if self._looker is not None:
             loop, changed = self._looker
-            with suppress(RuntimeError):  # nobody looks any more
+            with suppress(RuntimeError):  # the event loop has ended
                 loop.call_soon_threadsafe(changed.set)
 
 
@@ -64,8 +67,11 @@ def sigterm_announced(
     grace_s: float = POD_GRACE_S,
     now: Callable[[], Instant] = wall_clock,
 ) -> Iterator[None]:
-    """Meanwhile SIGTERM does not end the process but is announced: who is told has to end it, within `grace_s` seconds.
-    From the main thread only. Puts the handler that was there before back afterwards."""
+    """Announce SIGTERM as a notice instead of ending the process, until the context ends.
+
+    The receiver of the notice must end the process within `grace_s` seconds. Use this in the main thread only. The previous signal
+    handler is restored afterwards.
+    """
 
     def announced(signum: int, frame: FrameType | None) -> None:
         deadline = Instant(now() + seconds_ns(grace_s))

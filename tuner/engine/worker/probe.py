@@ -1,7 +1,7 @@
-"""`python -m tuner.engine.worker.probe QUESTION`: imports a trainable as a worker would, and prints what it is, as JSON.
+"""Import a trainable as a worker would, and print a description of it as JSON: `python -m tuner.engine.worker.probe QUESTION`.
 
-User code is in a child of this process, which watches it: how long it takes, what it takes and how much it prints. All that
-it started ends with it.
+User code runs in a child of this process. This process limits the child's time, processes and memory and how much of its output is
+kept. When the child ends, everything that it started is killed.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ LOOK_S = 0.1
 
 
 def describe(entry: str, package: str = "") -> dict[str, Any]:
-    """Return what the trainable is, or what is wrong with it as `error`. Never raises.
+    """Return a description of the trainable. If it cannot be used, `error` says why. Never raises.
 
     `import_ns` is the processor time of the import. A trial on a new worker takes at least as long before its first step.
     """
@@ -54,7 +54,7 @@ def _takes_no_config(entry: str, found: Any) -> str | None:
         return None
     try:
         signature = inspect.signature(found)
-    except (TypeError, ValueError):  # of some built-in functions
+    except (TypeError, ValueError):  # some built-in functions have no signature
         return None
     try:
         signature.bind({})
@@ -65,7 +65,7 @@ def _takes_no_config(entry: str, found: Any) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """A mapping that JSON can carry, of a size that a person would write, else None."""
+    """Return a dictionary as plain JSON values. Return None if it is not a dictionary, not JSON, or above `MAX_SUGGESTED` characters."""
     try:
         text = json.dumps(value) if isinstance(value, dict) else "null"
     except (TypeError, ValueError, RecursionError):
@@ -74,16 +74,16 @@ def _plain(value: Any) -> Any:
 
 
 def _import(question: Question, answer: int, output: int) -> NoReturn:
-    """In the child: the answer is what it writes, and it ends before what the module wants done at the end."""
+    """Import the trainable in the child, write the answer, and exit without running the module's exit handlers."""
     os.setsid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     for number in (1, 2):
         os.dup2(output, number)
     os.close(output)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")  # where memory runs out, this process goes before the service
+        file.write("1000")  # if memory runs out, the kernel kills this process before the service
     come_from(question.package)
-    gc.disable()  # while modules are imported: a tenth of the processor time
+    gc.disable()  # saves a tenth of the processor time of the imports
     with os.fdopen(answer, "wb") as file:
         file.write(json.dumps(describe(question.entry, question.package)).encode())
     os._exit(0)
@@ -91,21 +91,21 @@ def _import(question: Question, answer: int, output: int) -> NoReturn:
 
 @dataclass
 class Watch:
-    """The child's answer, the end of what it printed, which of its pipes have ended, and why it was not waited for."""
+    """Watch the child and collect its answer."""
 
     answer: bytearray = field(default_factory=bytearray)
-    printed: bytearray = field(default_factory=bytearray)
-    closed: list[int] = field(default_factory=list)
-    trouble: str | None = None
+    printed: bytearray = field(default_factory=bytearray)  # the end of what the child printed
+    closed: list[int] = field(default_factory=list)  # pipes that are no longer read
+    trouble: str | None = None  # why the child was abandoned
 
     def follow(self, pid: int, question: Question, answer: int, output: int) -> int | None:
-        """The child's exit status; None where it had to be ended."""
+        """Wait for the child and return its exit status, or None if it exceeded a limit. The caller must then kill it."""
         until, looked = time.monotonic() + question.limit_s, time.monotonic()
         while self.trouble is None:
             self._hear(answer, output)
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
-                kill_own_descendants()  # or they would hold the pipes open
+                kill_own_descendants()  # otherwise they would hold the pipes open
                 while len(self.closed) < 2 and time.monotonic() < until + KILL_S:
                     self._hear(answer, output)
                 return os.waitstatus_to_exitcode(status)
@@ -118,7 +118,7 @@ class Watch:
         return None
 
     def _hear(self, answer: int, output: int) -> None:
-        """What there is now, so that nobody who prints without end is waited for."""
+        """Read once from each pipe that has data, so that a child that prints endlessly does not block this process."""
         ready, _, _ = select.select({answer, output}.difference(self.closed), [], [], LOOK_S / 2)
         for pipe in ready:
             data = os.read(pipe, 1 << 16)
@@ -148,7 +148,7 @@ def _beyond(question: Question) -> str | None:
 
 
 def answered(question: Question) -> dict[str, Any]:
-    """What the child says, or what became of it. Nothing of it is left."""
+    """Run a child for the question and return its answer, or an `error` about how the child ended. Kill everything it started."""
     answer, answers = os.pipe()
     output, outputs = os.pipe()
     pid = os.fork()

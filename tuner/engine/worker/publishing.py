@@ -1,4 +1,4 @@
-"""Checkpoints on their way to shared storage: one after another, tried again where the storage falters."""
+"""Store checkpoints in shared storage, one after the other, and read them back. Failed storage operations are retried."""
 
 import contextlib
 import logging
@@ -16,9 +16,11 @@ from tuner.engine.storage_words import explained
 from tuner.engine.worker.attempt import Attempt
 
 WAITS_S = (0.2, 0.8, 3.2, 12.8, 25.6, 51.2)
-PATIENCE_S = 120.0  # nothing is tried again after that; one try may take as long as its requests' timeouts
-FEW = 3  # waits for what will stay as it is: the worker is paid meanwhile
-JITTER = 0.5  # of a wait, up and down: workers that failed together should not come back together
+PATIENCE_S = (
+    120.0  # no retry begins after this time; one try may take as long as the timeouts of its requests
+)
+FEW = 3  # retries of an error that is probably permanent; few, because the worker costs money meanwhile
+JITTER = 0.5  # random part of each wait, so that workers that failed together do not retry together
 T = TypeVar("T")
 log = logging.getLogger("tuner.worker")
 
@@ -30,7 +32,7 @@ def background(name: str, work: Callable[..., None], *args: object, **more: obje
 
 
 class Publisher:
-    """Does one thing after another, in threads of which a hanging one keeps no process alive."""
+    """Run submitted functions one after the other in daemon threads, so that a hanging one does not keep the process alive."""
 
     def __init__(self) -> None:
         self._last: threading.Thread | None = None
@@ -46,14 +48,14 @@ class Publisher:
         self._last = background("publisher", run)
 
     def settle(self, timeout_s: float) -> None:
-        """Waits for what was submitted. What is not done by then goes on, and nothing later waits for it."""
+        """Wait up to `timeout_s` for the submitted functions. Unfinished ones continue, but later ones do not wait for them."""
         last, self._last = self._last, None
         if last is not None:
             last.join(timeout_s)
 
 
 class StorageFailed(Exception):
-    """The storage did not give what was saved, after all patience."""
+    """A checkpoint could not be read from storage after all retries."""
 
 
 def tried(
@@ -63,7 +65,11 @@ def tried(
     *,
     wanted: Callable[[], bool] = lambda: True,
 ) -> T:
-    """What `work` gives, tried again while it is wanted and paid for, and patience lasts. Raises what the storage raised last."""
+    """Call `work` and return its result. Retry if it raises.
+
+    Stop retrying when `wanted` returns False, the attempt was stopped, its lease ended, `PATIENCE_S` passed, or a permanent error
+    occurred `FEW` times. Then raise the last error of the storage.
+    """
     began = time.monotonic()
     for number, wait_s in enumerate(WAITS_S):
         tried_at = time.monotonic()
@@ -84,7 +90,18 @@ def tried(
 def publish(
     store: CheckpointStore, attempt: Attempt, step: int, path: Path, protect: frozenset[int]
 ) -> tuple[Published | None, str]:
-    """The durable checkpoint, older ones pruned; or None, and what the storage said last, or why this is none to be stored."""
+    """Store the checkpoint of `step` from the folder `path`, then delete older checkpoints.
+
+    Args:
+        store: The storage.
+        attempt: The attempt that wrote the checkpoint.
+        step: The step of the checkpoint.
+        path: The folder that user code wrote.
+        protect: Steps whose checkpoints must not be deleted.
+
+    Returns:
+        The stored checkpoint and an empty text, or None and the reason why it was not stored.
+    """
     astray = leads_astray(path, attempt.staging)
     if astray:
         log.warning("%s: step %d was not saved: %s", attempt.trial, step, astray)
@@ -101,7 +118,9 @@ def publish(
     except Exception as error:
         log.warning("%s: step %d was not saved: %s", attempt.trial, step, explained(error))
         return None, explained(error)
-    with contextlib.suppress(Exception):  # what is not removed now is with the next one
+    with contextlib.suppress(
+        Exception
+    ):  # a checkpoint that is not deleted now is deleted after the next save
         keep = attempt.order["keep"]
         newest_step = max(step, attempt.durable)
         store.prune(attempt.trial, attempt.number, newest=newest_step, keep=keep, protect=protect)
@@ -109,8 +128,11 @@ def publish(
 
 
 def leads_astray(path: Path, staging: Path | None) -> str:
-    """Why what user code calls a checkpoint is none of its own, or "". What it names is read, and removed, by its supervisor, which may
-    read what user code may not."""
+    """Return why a checkpoint is unsafe to store, or an empty text if it is safe.
+
+    The checkpoint must be inside the staging directory and must not have links that leave it. The supervisor reads and deletes the
+    folder, and it may have access to files that user code may not read.
+    """
     own = Path(os.path.realpath(path))
     if staging is not None and Path(os.path.realpath(staging)) not in own.parents:
         return f"{path} is not in the directory for checkpoints, {staging}: write it there"
@@ -121,9 +143,15 @@ def leads_astray(path: Path, staging: Path | None) -> str:
 
 
 def restored(store: CheckpointStore, attempt: Attempt, into: Path) -> tuple[int, Path] | None:
-    """Step and files of the newest whole checkpoint up to the step that the driver knows to be durable. None where every one
-    is damaged. Raises StorageFailed where one is not given, of which nobody can say that it is damaged, and where that of this step
-    is gone and no other there: this is not the storage that it was."""
+    """Fetch the newest undamaged checkpoint up to the step that the driver recorded as durable.
+
+    Returns:
+        Its step and the folder with its files, or None if all checkpoints are damaged.
+
+    Raises:
+        StorageFailed: A checkpoint could not be read, so it is unknown whether it is damaged. Also if the expected checkpoint is
+            missing and there is no other, which means that the storage has changed.
+    """
     step, number = attempt.order["restore_step"], attempt.order.get("restore_attempt")
     expected = Found(step, number) if number is not None else None
     newest = partial(store.newest_valid, attempt.trial, into, at_most=step, expected=expected)
@@ -139,7 +167,10 @@ def restored(store: CheckpointStore, attempt: Attempt, into: Path) -> tuple[int,
 
 
 def older_than(step: int, store: CheckpointStore, attempt: Attempt) -> frozenset[int]:
-    """The steps of the trial's checkpoints before this one, where it is not the one that was asked for; as far as can be seen."""
+    """Return the steps of the trial's checkpoints before `step`, if `step` is not the one that the driver ordered.
+
+    Return an empty set if it is, or if the storage cannot be read.
+    """
     if step == attempt.order["restore_step"]:
         return frozenset()
     with contextlib.suppress(Exception):  # each kind of storage has errors of its own

@@ -1,4 +1,7 @@
-"""When an attempt saves, by what its saves take and what may end it. Guarded by the supervisor's lock; no I/O."""
+"""Decides when an attempt saves, from how long its saves take and how likely it is to be lost.
+
+The supervisor's lock guards it. It does no I/O.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,53 +10,55 @@ from typing import Any, Self
 from tuner.domain.time import NS
 from tuner.tuning.checkpointing import STALL_PART, Exposure, Saving, steps_between
 
-# The least that a save is taken to cost, however short its stall: writing it takes a core's time beside the training, and a
-# dozen requests to object storage cost what a machine of $1 an hour does in a tenth of a second.
+# The least cost of a save, as time of a stall. Even a save with a shorter stall uses a core during the training, and its dozen requests
+# to object storage cost as much as a $1/h machine in a tenth of a second.
 LEAST_NS = NS // 10
-GUESS = Saving(stall_ns=LEAST_NS, durable_ns=30_000_000)  # until one was made
+GUESS = Saving(stall_ns=LEAST_NS, durable_ns=30_000_000)  # used until a save was measured
 
 
 @dataclass
 class Saves:
-    """`interval_ns` None: by the rule of `tuner.tuning.checkpointing`. `ordered_at` is when the last save was, or the attempt
-    began."""
+    """Measure the saves of one attempt and decide when the next is due. Instants are in nanoseconds on the caller's clock."""
 
     exposure: Exposure
-    interval_ns: int | None
-    ordered_at: int
-    saving: Saving | None = None
-    _ordered: bool = False  # or user code saves that was not asked to
-    _trained_ns: int = 0  # since the last save
-    _stall_ns: int = 0  # of the last save
-    _stalled_ns: int = 0  # in the step under way
-    _stalls_since: int | None = None
+    interval_ns: int | None  # None means the rule of `tuner.tuning.checkpointing`
+    ordered_at: int  # when the last save was ordered, or when the attempt began
+    saving: Saving | None = None  # the measured cost of a save; None before the first one
+    _ordered: bool = False  # whether a save was ever ordered; user code may also save without an order
+    _trained_ns: int = 0  # training time since the last save
+    _stall_ns: int = 0  # stall of the last save
+    _stalled_ns: int = 0  # stalls in the current step
+    _stalls_since: int | None = None  # when the current stall began
 
     @classmethod
     def of(cls, order: Mapping[str, Any], now: int) -> Self:
-        """As the driver's order to begin has it."""
+        """Create it from the driver's order to begin an attempt."""
         return cls(order.get("exposure") or Exposure(), order.get("checkpoint_interval_ns"), now)
 
     @property
     def durable_ns(self) -> int:
-        """From the end of a step until what was saved of it is durable; the longest of late."""
+        """Time from the order to save until the checkpoint is durable, from recent saves."""
         return (self.saving or GUESS).durable_ns
 
     def phase(self, kind: str, at: int) -> None:
-        """What the child does from `at` on; training waits while that is `checkpoint`."""
+        """Note the kind of work that the child does from `at` on. Training is stalled while the kind is `checkpoint`."""
         if self._stalls_since is not None:
             self._stall_ns = max(0, at - self._stalls_since)
             self._stalled_ns += self._stall_ns
         self._stalls_since = at if kind == "checkpoint" else None
 
     def stepped(self, ns: int) -> int:
-        """A step was reported, so long after the report before was answered. How much of that was training."""
+        """Note that a step took `ns` nanoseconds. Return that time without stalls."""
         trained = max(0, ns - self._stalled_ns)
         self._trained_ns += trained
         return trained
 
     def due(self, step_ns: int, now: int) -> bool:
-        """At the end of a step: whether so much was trained since the last save that it is worth another. `step_ns` is how long
-        a step takes, the longest of late."""
+        """Return whether a save is due at the end of a step. `step_ns` is the longest duration of the recent steps.
+
+        With an interval, a save is due when it has passed since the last order. Otherwise a save is due when the training time since
+        the last save is worth the cost of another.
+        """
         if self.interval_ns is not None:
             return now - self.ordered_at >= self.interval_ns
         stall_ns = max(LEAST_NS, (self.saving or GUESS).stall_ns)
@@ -62,18 +67,18 @@ class Saves:
         return self._trained_ns >= max(STALL_PART * stall_ns, steps * step_ns - step_ns // 2)
 
     def cheap(self, step_ns: int) -> bool:
-        """Return whether saving at every step costs little: a stall takes at most a twentieth of a step, and a save is stored
-        before the next one."""
+        """Return whether saving at every step costs little: `STALL_PART` stalls fit into a step, and a save is durable before the
+        next one."""
         return max(STALL_PART * max(LEAST_NS, (self.saving or GUESS).stall_ns), self.durable_ns) <= step_ns
 
     def answered(self, at: int, *, save: bool) -> None:
-        """The next step begins; with `save`, once the child has copied what there is to save."""
+        """Note that a reply was sent at `at` and the next step begins. `save` is whether the reply orders a save."""
         self._stalled_ns = 0
         if save:
             self.ordered_at, self._trained_ns, self._ordered = at, 0, True
 
     def made_durable(self, at: int) -> None:
-        """What was ordered last, that is. One that failed says nothing of what a save takes; the next is an interval later."""
+        """Measure the save that was ordered last, which is now durable. Failed saves are not measured."""
         if not self._ordered:
             return
         took = self._stall_ns, at - self.ordered_at

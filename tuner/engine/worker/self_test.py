@@ -1,8 +1,8 @@
-"""The restore self-test of a trainable: a step, a checkpoint, kill -9, a restore, and what is restored against what was saved.
+"""The restore self-test of a trainable: train, save, kill -9, restore, and compare the restored state with the saved state.
 
-With a worker's real supervisor, its fork server and children; checkpoints go to a folder of this machine. Asked to `echo`, a child
-saves once more what it restored, before it trains on: a function of Ray Tune's, whose state nobody else can see, is known to
-have asked for its checkpoint by that.
+The test uses a real supervisor, fork server and children. Checkpoints are stored in a folder of this machine. With `echo`, a child
+saves the restored state again before it continues to train. For a Ray Tune function, whose state is not visible from outside, the
+echo shows that the function fetched its checkpoint.
 """
 
 import time
@@ -19,18 +19,17 @@ from tuner.engine.worker.supervisor import Supervisor
 from tuner.training.channel import STATE_FILE
 
 PROJECT = JOB = "self-test"
-SETTLES_S = 5.0  # a save that was ordered is durable by then, or the child is asked to end with one
+SETTLES_S = 5.0  # how long to wait for an ordered save to become durable, before the child is paused with a checkpoint
 USE_SPOT_SAFE = "name everything that training changes to SpotSafe (model, optimizer, …), or report a checkpoint with every result"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`reason` says why it did not pass, and what would mend that. One that is not `lasting` says nothing of the code: the same
-    code may pass another time."""
+    """The result of a self-test."""
 
     passed: bool
-    reason: str = ""
-    lasting: bool = True
+    reason: str = ""  #: Why the test did not pass, and how to fix it.
+    lasting: bool = True  #: False if the same code may pass another time.
 
 
 class SeatLost(Exception):
@@ -38,7 +37,7 @@ class SeatLost(Exception):
 
 
 class _Failed(Exception):
-    """With the verdict."""
+    """The self-test did not pass. Holds the verdict."""
 
     def __init__(self, reason: str, *, lasting: bool = True) -> None:
         super().__init__(reason)
@@ -47,11 +46,11 @@ class _Failed(Exception):
 
 @dataclass
 class _Run:
-    """What an attempt told until it was ended."""
+    """The results of one attempt until it ended."""
 
     state: str = ""
     reports: list[dict[str, Any]] = field(default_factory=list)
-    steps: list[int] = field(default_factory=list)  # whose checkpoints are durable
+    steps: list[int] = field(default_factory=list)  # steps whose checkpoints are durable
     error: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -64,7 +63,11 @@ def self_test(
     resources: Mapping[str, float],
     package: Mapping[str, str] | None = None,
 ) -> Verdict:
-    """Blocks, for `limit_s` at most and some seconds. Of several configurations the first whose first step raises nothing decides."""
+    """Run the restore self-test and return its verdict. Blocks for up to `limit_s` plus a few seconds.
+
+    Try the configurations in order until one passes or fails with a lasting verdict, or the time is over. A configuration whose first
+    step fails does not decide the verdict, unless it is the last one.
+    """
     scratch, supervisor = Scratch("self-test"), Supervisor(entry, package=Stored.parse(package))
     test = _Test(entry, supervisor, scratch.path / "storage", max_step, resources, limit_s)
     verdict = Verdict(passed=False, reason="there is no configuration to test it with", lasting=False)
@@ -103,7 +106,7 @@ class _Test:
         return self._until - time.monotonic()
 
     def of(self, config: Mapping[str, Any]) -> None:
-        """Raises _Failed."""
+        """Run the test with one configuration. Raise _Failed if it does not pass."""
         saved = Found(self._trained_and_killed(config), self._attempt)
         echo = Found(saved.step, self._attempt + 1)
         self._went_on(config, saved)
@@ -120,7 +123,7 @@ class _Test:
     # The first attempt
 
     def _trained_and_killed(self, config: Mapping[str, Any]) -> int:
-        """The step whose checkpoint was durable when the process was killed."""
+        """Train until a checkpoint is durable and kill the process. Return the step of the checkpoint."""
         self._begin(config, until=2, checkpoint_interval_ns=1)
         waits_since: list[float] = []
 
@@ -156,7 +159,7 @@ class _Test:
             checkpoint_interval_ns=10**18,
             echo=True,
         )
-        # To end with a save is to end after those before it: then the echo, if there was one, is durable.
+        # A pause saves last and saves are stored in order, so an echo is durable when the attempt has paused.
         run = self._until_over(lambda run: "pause" if run.state == "waiting" else None)
         if run.state == "failed":
             lasting = run.error.get("kind") != "storage"
@@ -193,7 +196,12 @@ class _Test:
         self._supervisor.order({**order, **more})
 
     def _until_over(self, over: Callable[[_Run], str | None]) -> _Run:
-        """Follows the attempt until it ends, once `over` has given the order for it."""
+        """Follow the attempt until it ends, and return its results.
+
+        Args:
+            over: Called with the results so far. Returns the order that ends the attempt, or None to continue. Not called again after
+                it returned an order.
+        """
         run, ordered = _Run(), False
         for result in self._results():
             run.state, run.error = result["state"], result["error"] or {}
@@ -213,7 +221,7 @@ class _Test:
                 return
 
     def _check_time(self, run: _Run) -> None:
-        """Of an attempt whose lease ended before it was asked to end."""
+        """Raise _Failed if the lease of the attempt ended before the test was done."""
         if run.state == "paused" and run.error:
             raise _Failed(f"it was not through within {self._limit_s:.0f} s", lasting=False)
 
@@ -223,7 +231,11 @@ def _said(error: Mapping[str, str]) -> str:
 
 
 def _differences(saved: Path, restored: Path) -> list[str]:
-    """Of files that are not `SpotSafe`'s, the tensors and arrays in those that PyTorch can read."""
+    """Return how two checkpoints differ.
+
+    Compare the state if both come from `SpotSafe`. Otherwise compare file by file, by the tensors and arrays in files that PyTorch can
+    read.
+    """
     if (saved / STATE_FILE).is_file() and (restored / STATE_FILE).is_file():
         from tuner.training.comparing import differences
 

@@ -1,4 +1,4 @@
-"""The supervisor's side of a fork server: started, asked for children, killed and started again."""
+"""The supervisor's handle of a fork server: start it, fork children, clean up after attempts, and end it."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ CLEAN_TIMEOUT_S = 10.0
 
 
 class ForkServer:
-    """`on_exit(pid, code)` is called from this object's thread when a child exits; negative codes are signals."""
+    """Start and control one fork server."""
 
     def __init__(
         self,
@@ -34,9 +34,17 @@ class ForkServer:
         *,
         package: str = "",
     ) -> None:
-        """`tmp`: where what user code writes for a while goes as it is imported. `package`: the folder that `entry` comes from."""
+        """Start the server.
+
+        Args:
+            entry: The trainable to import, or empty for none.
+            on_exit: Called as `on_exit(pid, code)` from this object's thread when a child exits. Negative codes are signals.
+            limits: The limits on user code.
+            tmp: The directory for temporary files of user code while it is imported.
+            package: The folder that `entry` comes from, or empty.
+        """
         self._on_exit = on_exit
-        self.environment: Environment | None = None  # once it is known
+        self.environment: Environment | None = None  # None until it has been determined
         self.variables = limits.environment(os.environ, sys.path)
         self._answers: list[dict[str, int]] = []
         self._answered = threading.Condition()
@@ -67,15 +75,23 @@ class ForkServer:
 
     @property
     def ready(self) -> bool:
-        """Whether it has imported what it preloads."""
+        """Whether the server has imported the modules that it preloads."""
         with self._answered:
             return self._find("ready") is not None
 
     def fork(
         self, place: Mapping[str, object], output_fd: int, *, wanted: Callable[[], bool] = lambda: True
     ) -> tuple[int, Connection]:
-        """A child's pid, and our end of its channel. Raises OSError where the server is gone, not ready in two minutes, or the
-        child is not wanted any more while it gets ready."""
+        """Fork a child. Return its process id and our end of its channel.
+
+        Args:
+            place: The child's working directory as `cwd`.
+            output_fd: The pipe for the child's output.
+            wanted: Called while the server is not ready. The wait ends if it returns False.
+
+        Raises:
+            OSError: The server is gone, does not answer, or was not ready within two minutes, or the child is no longer wanted.
+        """
         deadline = time.monotonic() + READY_TIMEOUT_S
         while not self.ready:
             if time.monotonic() > deadline:
@@ -94,15 +110,15 @@ class ForkServer:
         return pid, Connection(ours.detach())
 
     def kill(self) -> None:
-        """At once, whatever it does: it may hang in user code that it imports."""
+        """Kill the server and its process group at once. It may hang in user code that it imports."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
     def clean(self) -> None:
-        """Kill everything that attempts left behind. Before the server is ready there is nothing.
+        """Kill all processes that attempts left behind. Do nothing before the server is ready, because it has no children then.
 
-        User code can stop or jam the server, which runs as the same user. A server that does not answer is killed, after what it
-        started.
+        User code runs as the same user and can stop or block the server. If the server does not answer, kill its descendants and then
+        the server.
         """
         if not self.ready or not self.alive:
             return
@@ -116,7 +132,7 @@ class ForkServer:
             self.kill()
 
     def close(self) -> None:
-        """Ends the server, which kills its descendants first."""
+        """End the server, which kills its descendants first. Kill it if it does not end within 3 s."""
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)
         with contextlib.suppress(ProcessLookupError):
@@ -130,7 +146,7 @@ class ForkServer:
         self._control.close()
 
     def _wait_for(self, word: str, *, timeout_s: float) -> int:
-        """The next answer with this word."""
+        """Wait for the next answer with this key, and return its value. Raise OSError if it does not come."""
         with self._answered:
             found = self._answered.wait_for(lambda: not self.alive or self._find(word) is not None, timeout_s)
             answer = self._find(word)

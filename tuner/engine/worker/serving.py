@@ -1,4 +1,4 @@
-"""The fork server that a worker's attempts are forked from, for as long as the worker lives."""
+"""The fork server of a worker, which is replaced when it dies."""
 
 import os
 from collections.abc import Callable
@@ -14,8 +14,11 @@ from tuner.engine.worker.server_handle import ForkServer
 
 
 class Servers:
-    """`current` is made anew where it ended. It serves one trainable; `package`: of this package, which is had, looked at and put
-    before its import path each time, and is in no other process's."""
+    """Keep a fork server for one trainable.
+
+    If the trainable comes from a package, each new server opens and checks the package again. The package is on the import path of the
+    server and its children only.
+    """
 
     def __init__(
         self,
@@ -32,12 +35,13 @@ class Servers:
         self.current = self._new(entry)
 
     def living(self) -> ForkServer:
-        """Raises what was wrong with the package."""
+        """Return a living fork server. Start a new one if the current one is dead. Raise the error of a package that cannot be opened."""
         if self._trouble is not None:
             self.current.close()
             self.current = self._new(self._entry)
         elif not self.current.alive:
-            # One that died before it was ready may have been killed by what it imports: that is left to the child.
+            # A server that died before it was ready may have been killed by the imports of user code. The new server does not preload
+            # the trainable, so that the child imports it and reports the error.
             self.current = self._new(self._entry if self.current.ready else "")
         if self._trouble is not None:
             raise self._trouble
@@ -48,7 +52,7 @@ class Servers:
         self._let_go()
 
     def _new(self, entry: str) -> ForkServer:
-        """One that serves nobody where the package cannot be had, which `living` tells."""
+        """Start a fork server. If the package cannot be opened, start it without the trainable. `living` then raises the error."""
         self._let_go()
         self._trouble = None
         if self._package is not None:
@@ -59,7 +63,7 @@ class Servers:
         package = "" if self._opened is None else str(self._opened.path)
         server = ForkServer(entry, self._on_exit, self._limits, anew(self._tmp), package=package)
         roots = [package] if package else os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        # Next to it: the digest reads all files that the trainable imports.
+        # In a thread, because the digest reads all files that the trainable imports.
         background("environment", self._describe, server, roots)
         return server
 

@@ -1,7 +1,8 @@
-"""Ray Tune's own trainables, unchanged, in a child without Ray: `tune.report`, `tune.get_checkpoint`, class trainables.
+"""Run unchanged Ray Tune trainables in a child that is not part of Ray.
 
-Functions find their session in a global of `ray.train._internal.session`. It is put there as soon as that module is
-imported, by whomever: a trainable that knows nothing of Ray never pays for importing it.
+Supported are `tune.report`, `tune.get_checkpoint`, the Tune context, and class trainables. Tune's functions find their session in
+a global of `ray.train._internal.session`. The session is set when any code imports that module, so a trainable that does not use Ray
+never spends the time of importing it.
 """
 
 import contextlib
@@ -26,7 +27,7 @@ DEFAULT_METRIC = "_metric"
 
 
 class Session:
-    """What Tune's functions ask of a session. Each report is one step."""
+    """The attributes and methods of a session that Tune's functions use. Each report is one step."""
 
     world_rank = None  # says that this is Tune, not Train
     world_size = local_rank = local_world_size = node_rank = storage = metadata = None
@@ -69,7 +70,7 @@ class Session:
             raise StopTraining(0)
 
     def take_output(self, output: Any) -> None:
-        """What a function returned or yields: dictionaries and numbers are reports, as Tune has it."""
+        """Report the dictionaries and numbers that a function returned or yields, as Tune does."""
         for one in output if inspect.isgenerator(output) else [output]:
             if isinstance(one, dict) and one:
                 self.report(one)
@@ -78,7 +79,7 @@ class Session:
 
 
 def scalars(metrics: Mapping[str, Any]) -> dict[str, Metric]:
-    """What of a report is a metric; Tune takes anything, and names what is nested `a/b`."""
+    """Return the values of a report that are metrics. Nested values are named `a/b`, as in Tune. Other values are dropped."""
     found: dict[str, Metric] = {}
     for name, value in metrics.items():
         if isinstance(value, Mapping):
@@ -90,7 +91,7 @@ def scalars(metrics: Mapping[str, Any]) -> dict[str, Metric]:
 
 
 class KeptCheckpoint:
-    """Copies checkpoints of user code into the staging directory, and remembers the one that was not announced yet."""
+    """Copy checkpoints of user code into the staging directory, and remember a copy that was not announced to the supervisor yet."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -149,7 +150,7 @@ def _put(module: ModuleType, session: Session) -> None:
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):
-    """Waits for Ray's session module to be imported, and gives it our session."""
+    """Put our session into Ray's session module when that module is imported."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -179,19 +180,23 @@ class _Loader(importlib.abc.Loader):
 
 
 def is_trainable_class(target: type) -> bool:
-    """Whether it is a subclass of `ray.tune.Trainable`; its module has imported Ray in that case."""
+    """Return whether a class is a subclass of `ray.tune.Trainable`. If it is, its module has imported Ray."""
     trainable = sys.modules.get("ray.tune.trainable.trainable")
     return trainable is not None and issubclass(target, trainable.Trainable)
 
 
 def run_class(target: type, channel: Channel) -> None:
-    """Drives a class trainable step by step, until it says that it is done or is stopped."""
+    """Run a class trainable step by step until it reports `done` or a reply orders it to stop.
+
+    Raises:
+        StopTraining: A reply ordered it to stop.
+    """
     begin, kept = channel.begin, KeptCheckpoint(channel)
-    _module().DEFAULT_STORAGE_PATH = os.getcwd()  # its directory for results goes with the attempt
+    _module().DEFAULT_STORAGE_PATH = os.getcwd()  # results are deleted with the attempt's directory
     trainable = target(config=dict(begin.config))
     if begin.restore:
         channel.phase("restore")
-        from tuner.training import plain  # imports torch, which others need not wait for
+        from tuner.training import plain  # imports torch, so only when needed
 
         state = Path(begin.restore) / "dict_checkpoint.pt"
         trainable.load_checkpoint(plain.read(state, device=None) if state.exists() else begin.restore)
@@ -225,7 +230,7 @@ def _module() -> Any:
 
 
 def _save_class(trainable: Any, kept: KeptCheckpoint, step: int, reply: Reply) -> None:
-    """Save or keep a checkpoint of a class trainable. Raise TypeError if its dictionary could not be read again."""
+    """Save or keep a checkpoint of a class trainable. Raise TypeError if its dictionary has values that could not be restored."""
     folder = Path(os.getcwd()) / f"class_step_{step}"
     folder.mkdir(parents=True, exist_ok=True)
     found = trainable.save_checkpoint(str(folder))
@@ -235,7 +240,7 @@ def _save_class(trainable: Any, kept: KeptCheckpoint, step: int, reply: Reply) -
 
             plain.write(found, folder / "dict_checkpoint.pt", name="save_checkpoint(...)")
         kept.take(step, folder, reply)
-    except (OSError, RuntimeError) as error:  # PyTorch raises the latter where the disk is full
+    except (OSError, RuntimeError) as error:  # PyTorch raises RuntimeError if the disk is full
         kept.failed(step, error)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

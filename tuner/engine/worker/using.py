@@ -1,4 +1,4 @@
-"""What an attempt uses, as sums and peaks of samples. Guarded by the supervisor's lock; no I/O."""
+"""The resource usage of an attempt, as sums and peaks of samples. The supervisor's lock guards it. It does no I/O."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,7 +8,7 @@ from tuner.domain.usage import MAX_FACTS, Fact, count_of, facts_of
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """A process and its descendants: their processor time since they began, and their memory now."""
+    """Processor time since the start, and current memory, of a process and its descendants."""
 
     cpu_ns: int
     memory_bytes: int
@@ -16,30 +16,29 @@ class Processes:
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """`percent` is NVML's utilisation, the mean over the devices; `used_bytes` the most that is taken of one of them."""
+    """One measurement of all GPUs of a worker."""
 
-    percent: int
-    used_bytes: int
-    facts: dict[str, Fact]
+    percent: int  #: NVML's utilisation, the mean over the devices.
+    used_bytes: int  #: The memory in use on the device that uses most.
+    facts: dict[str, Fact]  #: Name, memory and compute capability of the devices.
 
 
 @dataclass
 class Use:
-    """`looked_ns` is when the processes were last looked at, and `look_ns` the processor time that it took. Theirs counts from the
-    first look of the training on, against the training time that has passed since."""
+    """Usage of one attempt. Processor time is counted from the first measurement in training, as is the training time."""
 
-    looked_ns: int = 0
-    look_ns: int = 0
-    _since: tuple[int, int] | None = None
+    looked_ns: int = 0  # when the processes were last measured, on the monotonic clock
+    look_ns: int = 0  # the processor time that the measurement took
+    _since: tuple[int, int] | None = None  # processor time and training time at the first measurement
     _counts: dict[str, int] = field(default_factory=dict)
     _facts: dict[str, Fact] = field(default_factory=dict)
 
     def processes(self, found: Processes, *, trained_ns: int) -> None:
-        """`trained_ns` is the attempt's training so far."""
+        """Add a measurement. `trained_ns` is the attempt's training time so far."""
         if self._since is None:
             self._since = (found.cpu_ns, trained_ns)
         cpu, wall = found.cpu_ns - self._since[0], trained_ns - self._since[1]
-        # Less than before where a child left its family: what it used is known no more.
+        # The sum shrinks if a process is no longer a descendant, because its time is no longer known. Keep the peak.
         self._peak(cpu_ns=cpu, memory_peak_bytes=found.memory_bytes)
         if wall > 0:
             self._counts["wall_ns"] = wall
@@ -50,12 +49,17 @@ class Use:
         self._facts |= found.facts
 
     def told(self, usage: object, *, trained_ns: int) -> None:
-        """What its process says with a report, after so much training. It may say anything."""
+        """Add the usage that the child sent with a report. The value may have any type, so it is checked here.
+
+        Args:
+            usage: The value from the child.
+            trained_ns: The attempt's training time so far.
+        """
         self._counts = {
             "saves": 0,
             "saved_bytes": 0,
             **self._counts,
-        }  # who reports is known not to have saved
+        }  # an attempt that reports has a known number of saves, which may be 0
         if not isinstance(usage, dict):
             return
         self._facts = dict(list((self._facts | facts_of(usage.get("facts"))).items())[:MAX_FACTS])
@@ -68,7 +72,7 @@ class Use:
         self._add(saves=1, saved_bytes=size_bytes)
 
     def reading(self) -> dict[str, Any] | None:
-        """None where nothing was measured."""
+        """Return the counts and facts for the driver, or None if nothing was measured."""
         counts = {
             name: ns for name, ns in self._counts.items() if name != "cpu_ns" or "wall_ns" in self._counts
         }

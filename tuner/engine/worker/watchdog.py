@@ -1,7 +1,7 @@
-"""What ends an attempt from outside: its lease, the limits on what it takes, and the end of its machine.
+"""The watchdog ends an attempt when its lease ends, when it exceeds its limits, or when its machine has a preemption notice.
 
-Each attempt has two threads. The lease's thread does nothing but wait for the lease's end and kill: no file, no message and
-no lock can delay it. The other one reads the machine's notices and what the child takes, both of which are files.
+It runs two threads per attempt. The lease thread only waits for the end of the lease and kills: no file or message can delay it, and a
+lock delays it by at most `LOCK_S`. The other thread reads files: the machine's notices and the child's use of processes and memory.
 """
 
 import threading
@@ -17,12 +17,12 @@ from tuner.engine.worker.server_handle import ForkServer
 
 WATCH_S = 0.05
 LOCK_S = 0.5  # how long the end of a lease waits for the supervisor's lock
-LIMITS_EVERY = 5  # looks at memory and processes at every fifth look at the lease
+LIMITS_EVERY = 5  # memory and processes are checked at every fifth check of the notice
 NoticeSource = Callable[[], Notice | None]
 
 
 class Watched(Protocol):
-    """A supervisor. `server` forks its children. Its methods are called under the lock, except for `kill_all`."""
+    """The methods of a supervisor that the watchdog calls. All except `kill_all` are called under the lock."""
 
     @property
     def server(self) -> ForkServer: ...
@@ -36,15 +36,15 @@ class Watched(Protocol):
     def kill(self) -> None: ...
 
     def kill_all(self) -> None:
-        """Also what the child started in other sessions. Needs no lock."""
+        """Kill the child and all processes that it started, in any session. Needs no lock."""
 
     @property
     def pid(self) -> int:
-        """Of the child; 0: none."""
+        """The process id of the child, or 0 if there is none."""
 
 
 class Watchdog:
-    """`notice` is asked at each look by what this machine goes, and must not raise."""
+    """Watch the attempts of one supervisor. `notice` is called every `WATCH_S` for the machine's notice, and must not raise."""
 
     def __init__(
         self, watched: Watched, changed: threading.Condition, notice: NoticeSource, limits: Limits
@@ -52,8 +52,13 @@ class Watchdog:
         self._watched, self._changed, self._notice, self._limits = watched, changed, notice, limits
 
     def start(self, attempt: Attempt, *, kept: bool) -> None:
-        """Where the machine goes already, the attempt ends with nothing begun. `kept`: the worker was there from an attempt before,
-        and idle when its machine had the notice. Then it was not this attempt that a machine was taken from."""
+        """Start to watch an attempt. If the machine already has a notice, end the attempt at once.
+
+        Args:
+            attempt: The attempt to watch.
+            kept: Whether the worker ran an earlier attempt and was idle when the notice came. The attempt then ends as paused instead
+                of preempted, because it lost no work.
+        """
         with self._changed:
             attempt.notice = self._notice()
             if attempt.notice is not None:
@@ -71,14 +76,16 @@ class Watchdog:
                 time.sleep(min(WATCH_S, left_s))
 
     def _end_lease(self, attempt: Attempt) -> None:
-        # Kill without the lock if another thread keeps it: nothing may run that is not paid for. With the lock no later attempt can
-        # begin meanwhile, whose child would be killed instead.
+        # Kill even if another thread holds the lock, because nothing may run unpaid. Holding the lock prevents a later attempt from
+        # beginning meanwhile, whose child would be killed instead.
         locked = self._changed.acquire(timeout=LOCK_S)
         try:
-            if attempt.state is not None or attempt.left_ns() > 0:  # it ended, or was renewed
+            if (
+                attempt.state is not None or attempt.left_ns() > 0
+            ):  # the attempt ended or its lease was renewed
                 return
             self._watched.kill_all()
-            if not self._watched.server.ready:  # user code may be running in it, as it is imported
+            if not self._watched.server.ready:  # the server may be running user code that it imports
                 self._watched.server.kill()
             if locked:
                 self._end(attempt, "paused", endings.lease_ended())
@@ -96,7 +103,10 @@ class Watchdog:
             time.sleep(WATCH_S)
 
     def _hold_to_limits(self, attempt: Attempt) -> None:
-        """Before there is a child, user code that the fork server imports is held to them."""
+        """Fail the attempt if its processes exceed the limits.
+
+        Before the attempt has a child, this applies to the user code that the fork server imports, and the server is killed.
+        """
         server = self._watched.server
         trouble = endings.beyond(server.pid, self._limits, attempt.order.get("memory_limit_bytes"))
         if trouble is None:
