@@ -1,4 +1,4 @@
-"""Simulated time: a heap of what is due, in an order that is total."""
+"""Simulated time: a heap of scheduled calls in a deterministic order."""
 
 import heapq
 from collections.abc import Callable
@@ -9,7 +9,7 @@ EPOCH_NS = 1_700_000_000_000_000_000
 
 
 class SimulatedClock:
-    """`now` can be made to jump, as a real wall clock does; `elapsed_ns` only goes forward."""
+    """A simulated clock. `now` can jump like a real wall clock. `elapsed_ns` never goes back."""
 
     def __init__(self) -> None:
         self._elapsed = 0
@@ -24,7 +24,7 @@ class SimulatedClock:
         return self._elapsed
 
     def after(self, delay_ns: int, act: Callable[[], None]) -> None:
-        """Ties are broken by who came first."""
+        """Schedule a call. Calls for the same time run in the order in which they were scheduled."""
         self._count += 1
         heapq.heappush(self._due, (self._elapsed + max(0, delay_ns), self._count, act))
 

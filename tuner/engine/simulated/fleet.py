@@ -1,8 +1,8 @@
-"""The simulated workers: who is up, who is about to be taken away, and which attempts wait for one.
+"""The simulated workers: which are up, which have a notice, and which attempts wait for a worker.
 
-An attempt that begins while no worker is up waits in a queue, as it waits for Ray to find it a node: nothing is billed,
-its meter starts with its worker. A worker that is to be taken away with a notice is given nothing new, and what it
-trains ends as preempted, saved if there is time; what is not saved by then is lost with it.
+An attempt that begins while no worker is free waits in a queue, as a real one waits for Ray to find a node. Nothing is billed while it
+waits. A worker with a notice gets no new attempt. Its current attempt ends as preempted and is saved if there is time. Unsaved work is
+lost when the worker goes.
 """
 
 from collections import deque
@@ -21,13 +21,12 @@ from tuner.engine.world import Assignment
 
 @dataclass(slots=True)
 class Worker:
-    """`offer`: of which kind its machine is, None: of any. `leaving`: it had its notice. A worker that comes back is a new one, and
-    cold."""
+    """A simulated worker on one machine."""
 
-    offer: Offer | None = None
+    offer: Offer | None = None  #: The offer of its machine. None means that it fits every offer.
     up: bool = True
-    leaving: bool = False
-    cold: bool = True
+    leaving: bool = False  #: Whether it has a notice.
+    cold: bool = True  #: Whether it has not run an attempt yet. A worker that comes back is cold again.
     attempt: SimulatedAttempt | None = None
 
     @property
@@ -36,7 +35,7 @@ class Worker:
 
     @property
     def there(self) -> bool:
-        """Whether attempts could be placed on it, as far as its machine goes."""
+        """Whether its machine is up and has no notice, so that attempts may be placed on it."""
         return self.up and not self.leaving
 
     def free_for(self, offer: Offer | None) -> bool:
@@ -44,7 +43,12 @@ class Worker:
 
 
 class Fleet:
-    """`make` makes an attempt for a worker, cold or not; `taken` is told of each one that a worker took with it."""
+    """Hold all workers of a run and the queue of waiting attempts.
+
+    Args:
+        make: Creates the attempt of an assignment. The second argument is whether the worker is cold.
+        taken: Called with each attempt that is lost because its worker went.
+    """
 
     def __init__(
         self,
@@ -59,13 +63,13 @@ class Fleet:
         self._queue: deque[Assignment] = deque()
 
     def follow(self, up_times: list[Iterator[UpTimes]], *, notice_ns: int | None) -> None:
-        """The first workers come and go by these times from now on. `notice_ns` None: without a word."""
+        """Make the first workers come and go at these times, counted from now. If `notice_ns` is None, they go without a notice."""
         for worker, times in zip(self.workers, up_times, strict=False):
             worker.up = False
             self._next_up(worker, times, self._clock.elapsed_ns(), notice_ns)
 
     def begin(self, assignment: Assignment) -> None:
-        """A trial's next attempt takes the place of one that waits."""
+        """Queue an attempt. It replaces a waiting attempt of the same trial."""
         self._drop(assignment.trial)
         self._queue.append(assignment)
         wait_ns = assignment.not_before_ns - self._clock.elapsed_ns()
@@ -74,7 +78,7 @@ class Fleet:
         self.place()
 
     def place(self) -> None:
-        """Waiting attempts whose time has come onto free workers of their kind, first come, first served."""
+        """Start waiting attempts that are due on free workers of their offer, in the order of the queue."""
         while found := self._match():
             given, worker = found
             self._queue.remove(given)
@@ -90,7 +94,7 @@ class Fleet:
         return None
 
     def waiting(self) -> list[Assignment]:
-        """Attempts whose time has come, and that have no worker."""
+        """Return the queued attempts whose earliest start has passed."""
         now = self._clock.elapsed_ns()
         return [one for one in self._queue if one.not_before_ns <= now]
 
@@ -106,7 +110,10 @@ class Fleet:
         return found
 
     def call_off(self, trial: str, state: Literal["paused", "stopped"]) -> Progress | None:
-        """Takes an attempt that has no worker out of the queue: the end that its loop waits for."""
+        """Remove the trial's waiting attempt from the queue, and return its final result for the driver loop.
+
+        Return None if the trial has no waiting attempt.
+        """
         assignment = self._drop(trial)
         if assignment is None:
             return None
@@ -114,14 +121,14 @@ class Fleet:
         return Progress(trial, assignment.attempt, state, Meter(), saved_step=restored)
 
     def crashed(self, attempt: SimulatedAttempt) -> None:
-        """The worker of this attempt dies, and another one takes its place."""
+        """End an attempt whose worker died. A new, cold worker replaces it."""
         attempt.vanish()
         for worker in self.workers:
             if worker.attempt is attempt:
                 worker.cold = True
 
     def end_all(self) -> None:
-        """The driver died, and what it had begun ends with it."""
+        """End all attempts and clear the queue, because the driver died."""
         self._queue.clear()
         for worker in self.workers:
             if worker.attempt is not None:

@@ -1,15 +1,15 @@
-"""What must hold of every simulated job, after every transaction and every turn; the whole of it once more at the end.
+"""Invariants of every simulated job, checked after each transaction, after each turn and at the end.
 
-I1   conservation       the account is the sum of the ledger's entries; corrections add up to nothing
-I2   bound              posted + held <= limit, after each transaction
-I3   monotone           what is posted never falls
-I4   one resolution     a hold is resolved once and whole, and is when its attempt has ended
-I5   slices             those of an attempt follow each other; no more is posted than the workers' time costs
-I6   held work          what runs has a hold that covers it, and each open hold belongs to an attempt
+I1   conservation       the account equals the sum of the ledger entries; corrections add up to zero
+I2   bound              posted + held <= limit after each transaction
+I3   monotone           the posted amount never falls
+I4   one resolution     a hold is resolved exactly once and completely, at the latest when its attempt ends
+I5   leases             the lease numbers of an attempt are consecutive; posted is at most the cost of the workers' time
+I6   held work          each running attempt has a hold that covers its lease; each open hold belongs to an attempt
 I7   idempotent         placing and settling each hold again changes nothing
-I8   replay             the state rebuilt from the events is the state
-I9   nothing left held  once the job has ended
-I11  amounts            never negative, and below 2^63
+I8   replay             the state rebuilt from the events equals the state
+I9   nothing left held  no hold is open when the job has ended
+I11  amounts            never negative and below 2^63
 """
 
 from typing import NoReturn
@@ -27,7 +27,7 @@ Slice = tuple[str, int, int]
 
 
 class InvariantBroken(AssertionError):
-    """The simulated ledger or job is not as it must be; `name` is the invariant's, such as I2."""
+    """The simulated ledger or job violates an invariant. `name` is the invariant, such as I2."""
 
     def __init__(self, name: str, detail: str) -> None:
         super().__init__(f"{name}: {detail}")
@@ -35,7 +35,10 @@ class InvariantBroken(AssertionError):
 
 
 class Invariants:
-    """Give `recorded` to the run as a watcher, and call `after_turn` after each turn, `at_end` at the end."""
+    """Check the invariants of one run.
+
+    Pass `recorded` to the run as a watcher. Call `after_turn` after each turn and `at_end` at the end.
+    """
 
     def __init__(self) -> None:
         self._posted = FREE
@@ -92,7 +95,7 @@ class Invariants:
     def _check_ended(self, committed: Committed) -> None:
         for row in committed.attempts:
             last = (row.trial, row.attempt, self._slices.get((row.trial, row.attempt), 0))
-            # A hold of nothing is settled without an entry.
+            # A hold of zero is settled without an entry.
             if row.ended_at is not None and not self._open.pop(last, FREE).nothing:
                 _broken("I4", f"attempt {row.attempt} of {row.trial} ended, its hold did not")
 
@@ -130,7 +133,10 @@ class Invariants:
         self._check_time(run)
 
     def _check_time(self, run: SimulatedRun) -> None:
-        """Where the wall clock jumps, a hold left open by a dead driver may be billed in full: the leases are all that bounds it."""
+        """Check that no more is posted than the time of all workers costs.
+
+        Skip the check if the wall clock may jump. Then a hold that a dead driver left open may be billed in full.
+        """
         if run.faults.clock_jump:
             return
         paid = run.terms.rate.cost(run.clock.elapsed_ns() * run.terms.concurrency)
@@ -167,7 +173,7 @@ class Invariants:
 
 
 def rebuilt(loop: Loop, run: SimulatedRun) -> State:
-    """The state by the recorded events alone."""
+    """Return the state rebuilt from the recorded events alone."""
     state = State.fresh(run.spec, concurrency=run.terms.concurrency, rate=run.terms.rate)
     for event in loop.journal.events():
         state, _ = decide(state, event)
@@ -175,7 +181,7 @@ def rebuilt(loop: Loop, run: SimulatedRun) -> State:
 
 
 def check_books(tables: Tables) -> None:
-    """The account, and each attempt's bill, recomputed from the entries."""
+    """Recompute the account and each attempt's bill from the entries. Raise InvariantBroken if they differ."""
     posted = held = FREE
     bills: dict[tuple[str, int], dict[str, Cost]] = {}
     for entry in tables.entries.values():

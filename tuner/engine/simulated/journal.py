@@ -1,4 +1,4 @@
-"""The journal in memory: the rules of `tuner.domain.ledger`, for one simulated run."""
+"""A journal in memory for one simulated run. It follows the rules of `tuner.domain.ledger`."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +24,7 @@ from tuner.domain.usage import Usage
 
 @dataclass
 class Tables:
-    """The last four are indexes of the others: open holds, what each attempt was billed, the newest of each trial."""
+    """The records of one job. The last four fields are indexes of the others."""
 
     account: Account
     job: tuple[JobState, StopReason | None, str] = ("running", None, "")
@@ -44,7 +44,7 @@ class Tables:
 
 @dataclass(slots=True)
 class Committed:
-    """What one transaction recorded."""
+    """The records that one transaction added."""
 
     events: list[Event]
     entries: list[Entry]
@@ -52,7 +52,7 @@ class Committed:
 
 
 class MemoryJournal:
-    """One job. `ran_ns` is kept by the world, whose clock it is; `watchers` are told of each transaction once it is over."""
+    """The journal of one job. The world updates `ran_ns` from its clock. Each function in `watchers` is called after each commit."""
 
     def __init__(self, job: str, budget: Budget) -> None:
         self.job = job
@@ -88,7 +88,7 @@ class MemoryJournal:
 
 
 class MemoryTx:
-    """What it writes lies above the tables, and becomes part of them at its end."""
+    """A transaction. Its writes are kept apart from the tables until `commit`."""
 
     def __init__(self, tables: Tables) -> None:
         self._t = tables
@@ -98,7 +98,7 @@ class MemoryTx:
         self.committed = Committed([], [], [])
 
     def commit(self) -> None:
-        """Called once, at the end of the turn."""
+        """Write everything to the tables. Called once, at the end of the transaction."""
         self._t.account, self._t.job = self._account, self._job
         self._t.events += self.committed.events
         for name, written in self._above.items():
@@ -170,7 +170,7 @@ class MemoryTx:
         return self._account
 
     def allowance(self, at: Instant, *, freeing: str = "", freed: Cost = FREE) -> Allowance:
-        """No budget is above a simulated job."""
+        """Return what the job's account has left plus `freed`. A simulated job has no shared budget."""
         return Allowance(self._account.left + freed)
 
     def put_trial(
@@ -210,7 +210,7 @@ class MemoryTx:
         self._above["newest_checkpoint"][trial] = max(step, self._get("newest_checkpoint", trial) or 0)
 
     def keep_checkpoints(self, trial: str, *, keep: int, mode: Mode) -> None:
-        """Only the newest is asked for here, which always stays."""
+        """Do nothing: the simulation uses only the newest checkpoint, which is always kept."""
 
     def forget_checkpoints(self, trial: str, *, above: int) -> None:
         mine = {where for where in {*self._t.checkpoints, *self._above["checkpoints"]} if where[0] == trial}

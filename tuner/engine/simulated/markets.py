@@ -1,4 +1,4 @@
-"""The markets of a simulated job: machines that are taken away, machines that can always be had, and their prices."""
+"""The markets of a simulated job: spot machines, on-demand machines that are always available, and their prices."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,12 +20,11 @@ ONE = Resources()  # each trial takes a whole machine
 
 @dataclass(frozen=True, slots=True)
 class Markets:
-    """`offers`: one of each market that the job may have, the spot one first. After `patience_ns` without a spot machine a trial
-    goes on demand. `wanted` is the whole of each machine."""
+    """The offers that a simulated job may use."""
 
-    offers: tuple[Offer, ...]
-    patience_ns: int = PATIENCE_NS
-    wanted: Resources = ONE
+    offers: tuple[Offer, ...]  #: One per market that the job may use, spot first.
+    patience_ns: int = PATIENCE_NS  #: A trial falls back to on-demand after this time without a spot machine.
+    wanted: Resources = ONE  #: The resources of a trial, which are those of a whole machine.
 
     @classmethod
     def of(cls, market: Market, *, spot: Price, on_demand: Price, patience_ns: int = PATIENCE_NS) -> Self:
@@ -41,16 +40,16 @@ class Markets:
 
     @property
     def rate(self) -> Rate:
-        """Of the dearest, which is what a job's decisions count with."""
+        """The rate of the most expensive offer. The job's decisions use it."""
         rates = [offer.rate(cpus=self.wanted.cpus, gpus=self.wanted.gpus) for offer in self.offers]
         return max(rates, key=lambda rate: rate.price)
 
     def workers(self, count: int) -> list[Worker]:
-        """So many machines of each kind."""
+        """Return `count` workers per offer."""
         return [Worker(offer) for offer in self.offers for _ in range(count)]
 
     def placement(self, fleet: Fleet) -> Placement:
-        """As a real driver's, for the machines that are there."""
+        """Return the placement policy of a real driver, for the machines of the fleet that are up."""
         return placement_of(
             Places(self.offers, self.wanted, lambda: machines(fleet.workers, self.wanted)),
             patience_ns=self.patience_ns,
@@ -58,7 +57,7 @@ class Markets:
 
 
 def machines(workers: Sequence[Worker], wanted: Resources = ONE) -> list[Machine]:
-    """Those that attempts could be placed on, as Ray would say."""
+    """Return the machines on which attempts may be placed, as Ray would list them."""
     there = (one.offer for one in workers if one.offer is not None and one.there)
     return [Machine(_labels(offer), wanted.cpus, wanted.gpus) for offer in there]
 
@@ -69,7 +68,7 @@ def _labels(offer: Offer) -> dict[str, str]:
 
 @dataclass(slots=True)
 class LossesSeen:
-    """What became of a job's attempts so far, as `tuner.store.losses` counts it from the tables."""
+    """Count how the attempts of a job ended and how long they held machines, as `tuner.store.losses` does from the database."""
 
     _held_ns: int = 0
     _ends: dict[str, int] = field(default_factory=dict)

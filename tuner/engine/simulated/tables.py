@@ -1,4 +1,4 @@
-"""Recorded learning curves: read from a file, searched row by row, trained by looking up."""
+"""Recorded learning curves: load them from a file, sample their rows, and train by looking up values."""
 
 from tuner.engine.simulated.recorded import RecordedTable, RowsSampler, TableTraining
 from tuner.engine.simulated.table_file import TableError, load_table

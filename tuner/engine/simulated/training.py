@@ -1,4 +1,4 @@
-"""What simulated workers train, and the time around it."""
+"""The training of simulated workers and the overheads around it."""
 
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -7,7 +7,7 @@ from tuner.domain.space import Config
 
 
 class Training(Protocol):
-    """What would be trained: time and result of each step, by configuration. Pure."""
+    """The duration and metric of each step of a configuration. Pure."""
 
     def step_ns(self, config: Config, step: int) -> int: ...
 
@@ -16,17 +16,15 @@ class Training(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """`warming_ns`: what the first attempt of each worker takes beyond `setup_ns`; `resumed_setup_ns`: the setup of an attempt
-    that then restores (None: as any). A checkpoint is durable after `save_ns`, for which the one at an attempt's end is waited
-    for. There are others in the background, when `save_every_ns` have passed since the last ("auto": by the rule of real workers;
-    None: never); training waits `stall_ns` for each."""
+    """Times of a simulated attempt besides training."""
 
-    warming_ns: int = 0
+    warming_ns: int = 0  #: Setup of the first attempt of each worker, in addition to `setup_ns`.
     setup_ns: int = 200_000_000
-    resumed_setup_ns: int | None = None
+    resumed_setup_ns: int | None = None  #: Setup of an attempt that then restores. None means `setup_ns`.
     restore_ns: int = 100_000_000
-    save_ns: int = 50_000_000
-    stall_ns: int = 0
+    save_ns: int = 50_000_000  #: Time until a checkpoint is durable. An attempt waits for it at its end.
+    stall_ns: int = 0  #: How long training is stalled by each save in the background.
+    #: Time between saves in the background. "auto" means the rule of real workers, None means never.
     save_every_ns: int | Literal["auto"] | None = None
     resumable: bool = True
 

@@ -1,4 +1,4 @@
-"""A simulated attempt: keeps its lease, reports, waits and saves as a real worker does, by the clock it is given."""
+"""A simulated attempt. It keeps its lease, reports, waits and saves as a real worker does, on a simulated clock."""
 
 import math
 from collections import deque
@@ -14,7 +14,7 @@ from tuner.engine.worker.saves import Saves
 from tuner.engine.world import Assignment
 
 HEARTBEAT_NS = 1_000_000_000
-FLUSH_NS = 200_000_000  # reports are told at most so often, unless the worker waits for an answer
+FLUSH_NS = 200_000_000  # least time between two messages with reports, unless the worker waits for the driver
 
 
 @dataclass(slots=True)
@@ -83,7 +83,10 @@ class SimulatedAttempt:
         self._end("stopped")
 
     def leave(self, left_ns: int) -> None:
-        """The notice: the worker goes in so much time. As a real one, it does not know how long a step takes that it has not ended."""
+        """Handle a notice that the worker goes in `left_ns`.
+
+        Like a real worker, it predicts the duration of the current step from recent steps.
+        """
         if self.over:
             return
         self.leaving = True
@@ -98,7 +101,7 @@ class SimulatedAttempt:
             self._leave_now()
 
     def _gains(self, ends_ns: int) -> bool:
-        """Whether the step in progress may be finished and saved before the worker goes."""
+        """Return whether the current step can probably be finished and saved before the worker goes."""
         now, seen_ns = self.clock.elapsed_ns(), max(self.recent_ns, default=None)
         step_ns = None if seen_ns is None else self.since_ns + seen_ns - now
         unsaveable = seen_ns is not None and not self.overheads.resumable
@@ -109,20 +112,26 @@ class SimulatedAttempt:
             self._leave_now()
 
     def _leave_now(self) -> None:
-        """Without the step in progress; what is being saved is waited for."""
+        """End as preempted and give up the current step. Wait for a save in progress."""
         if self.saving is None:
             self._end("preempted")
         else:
             self.ends_as = "preempted"
 
     def vanish(self) -> None:
-        """The worker dies without a word."""
+        """End the attempt without a message, because its worker died."""
         self.over = True
 
     # What it does by itself
 
     def _later(self, delay_ns: int, act: Callable[[], None], *, keep: bool = False) -> None:
-        """Acts then, unless the attempt is over by then, or ends with its lease before."""
+        """Call `act` after `delay_ns`, unless the attempt or its lease ends before.
+
+        Args:
+            delay_ns: The delay.
+            act: The function to call.
+            keep: Call it even if the lease would end before or a final save began, as long as the attempt is not over.
+        """
         left = self.lease_ns - self._used_ns()
         generation = self.generation
         if keep:
@@ -135,7 +144,7 @@ class SimulatedAttempt:
     def _lease_ended(self, generation: int, rest_ns: int, act: Callable[[], None]) -> None:
         if self.over or generation != self.generation:
             return
-        if self.lease_ns > self._used_ns():  # it was raised meanwhile
+        if self.lease_ns > self._used_ns():  # the lease was extended meanwhile
             self._later(rest_ns, act)
             return
         self._end("paused", Trouble("lease", "", "the lease ended before the step did"))
@@ -177,7 +186,7 @@ class SimulatedAttempt:
             self._step_on()
 
     def _copied(self) -> None:
-        """Training had waited for that."""
+        """Continue after the child copied the state to save, for which training was stalled."""
         if self.leaving or self.parking:
             self._next_step()
         else:
@@ -243,7 +252,7 @@ class SimulatedAttempt:
         self._end(state)
 
     def _beat(self) -> None:
-        """Something is said at least every heartbeat, and in time for the lease to be renewed within long steps."""
+        """Send a message if none was sent for one heartbeat, so that the lease is renewed during long steps."""
         silent_ns = self.clock.elapsed_ns() - self.told_ns
         if silent_ns >= self._beat_ns():
             self._say("waiting" if self.waiting else "running")
@@ -251,12 +260,15 @@ class SimulatedAttempt:
         self._later(self._beat_ns() - silent_ns, self._beat, keep=True)
 
     def _beat_ns(self) -> int:
-        """Leases are renewed once half of them is used. Every second would do for that, but costs more to simulate."""
+        """Return the time until the next heartbeat.
+
+        The driver renews a lease after half of it is used. A heartbeat every second would do, but costs more to simulate.
+        """
         soon_ns = (self.lease_ns - self._used_ns()) * 5 // 8
         return min(self.heartbeat_ns, max(HEARTBEAT_NS, soon_ns))
 
     def _flush(self) -> None:
-        """Tells the reports that there are, now or soon."""
+        """Send the pending reports now, or when `FLUSH_NS` have passed since the last message."""
         if not self.pending or self.flushing:
             return
         wait_ns = self.told_ns + FLUSH_NS - self.clock.elapsed_ns()
@@ -311,7 +323,7 @@ class SimulatedAttempt:
         self.kind, self.since_ns = kind, self.clock.elapsed_ns()
 
     def _used_ns(self) -> int:
-        """Never beyond the lease: the supervisor kills at its end."""
+        """Return the billed time so far, at most the lease, because a real supervisor kills the child at its end."""
         return min(self.lease_ns, self.before_ns + self.clock.elapsed_ns() - self.since_ns)
 
     def meter(self) -> Meter:

@@ -1,4 +1,4 @@
-"""Simulated workers under the real loop, with faults drawn from one seed."""
+"""Run the real driver loop with simulated workers. Faults are drawn from one seed."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -33,15 +33,15 @@ NOTICED_NS = 2_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Chances, each per message of a worker, of which there is about one a step. A lost message, either way, is sent again every
-    second until it arrives, and a worker's next ones wait for it, as a real worker is asked for its next answer once the one
-    before was heard; a repeated one arrives once more, late. `clock_jump_ns` is the largest jump of the wall clock, either way."""
+    """Probabilities of faults, each per message of a worker. A worker sends about one message per step."""
 
-    crash: float = 0.0
-    repeat: float = 0.0
+    crash: float = 0.0  #: The worker dies.
+    repeat: float = 0.0  #: The message arrives a second time, late.
     driver_restart: float = 0.0
-    clock_jump: float = 0.0
-    clock_jump_ns: int = 86_400_000_000_000
+    clock_jump: float = 0.0  #: The wall clock jumps forward or back.
+    clock_jump_ns: int = 86_400_000_000_000  #: The largest jump.
+    #: A message in either direction is lost. It is sent again every second until it arrives. Later messages of the worker wait for it,
+    #: because a real worker is asked for its next result only after the previous one arrived.
     loss: float = 0.0
 
 
@@ -50,7 +50,7 @@ NORMAL = Overheads()
 
 
 class SimulatedWorld:
-    """Fulfils `World` for one driver. Messages take time both ways; a dead worker is noticed two seconds later."""
+    """Implements `World` for one driver. Messages take time in both directions. A dead worker is noticed after two seconds."""
 
     def __init__(self, run: "SimulatedRun") -> None:
         self._run = run
@@ -86,10 +86,17 @@ class SimulatedWorld:
 
 
 class SimulatedRun:
-    """One job from its start to its end, through any number of drivers. `up_times`: when each worker is there, with
-    `notice_ns` before it goes (None: without); all of them always where it is not given. With `markets` that holds for spot
-    machines, of which there is one for each trial at once, as there is on demand. `machine`: what an attempt is found on, and `landing` what
-    that means for it. `watchers` are told of each transaction."""
+    """Simulate one job from start to end, with any number of driver restarts.
+
+    Args:
+        up_times: When each worker is up. None means that all workers are always up. With `markets` this applies to the spot machines.
+        notice_ns: How long before a worker goes it gets a notice. None means no notice.
+        markets: The markets of the machines. Each market has as many machines as the job may run trials at once.
+        machine: Returns the machine that an attempt runs on.
+        landing: How the driver checks that machine.
+        watchers: Called after each transaction.
+        look_ns: How often waiting trials are checked for a move to another market.
+    """
 
     def __init__(
         self,
@@ -137,11 +144,11 @@ class SimulatedRun:
 
     @property
     def preemptions(self) -> int:
-        """As recorded, like a real job's."""
+        """The number of preempted attempts, counted from the records as for a real job."""
         return sum(row.end == "preempted" for row in self.journal.tables.attempts.values())
 
     def run(self, *, turns_max: int = 1_000_000) -> None:
-        """To the job's end. Raises RuntimeError where it comes to a halt before."""
+        """Run until the job ends. Raise RuntimeError if nothing is due before that, or after `turns_max` turns."""
         for _ in range(turns_max):
             if self.loop.end is not None:
                 return
@@ -150,7 +157,7 @@ class SimulatedRun:
         raise RuntimeError(f"the job did not end in {turns_max} turns")
 
     def top_up(self, budget: Budget) -> None:
-        """Raises the budget of a job that ended or is paused, and goes on with it."""
+        """Set a higher budget for a job that ended or is paused, and resume it."""
         self.budget = budget
         with self.journal.transaction() as tx:
             tx.set_limit(budget)
@@ -187,10 +194,10 @@ class SimulatedRun:
             self.on_turn()
             self.clock.after(self.heartbeat_ns, lambda: self._tick(loop))
 
-    # Whoever waits for a machine
+    # Trials that wait for a machine
 
     def look_later(self) -> None:
-        """Where there are several markets, ask every trial that waits in one whether it should be in the other, every `look_ns`."""
+        """Schedule a check in `look_ns` whether waiting trials should move to another market, if there are several markets."""
         several = self.markets is not None and self.markets.are_several
         if several and not self._looks and self.fleet.is_wanted:
             self._looks, loop = True, self.loop
@@ -235,7 +242,7 @@ class SimulatedRun:
         return Saves(seen, None if every == "auto" else every, self.clock.elapsed_ns())
 
     def transit_ns(self) -> int:
-        """How long a message is under way until it arrives."""
+        """Return how long a message takes to arrive, including the times that it is lost and sent again."""
         ns = MESSAGE_NS
         while self._chance(self.faults.loss):
             self.resent += 1
@@ -243,7 +250,7 @@ class SimulatedRun:
         return ns
 
     def hear(self, attempt: SimulatedAttempt, progress: Progress) -> None:
-        """A worker said something: it arrives a little later, perhaps twice; perhaps somebody dies of it."""
+        """Deliver a worker's message after its transit time, and draw the faults that happen with it."""
         loop, now = self.loop, self.clock.elapsed_ns()
         attempt.line_ns = max(attempt.line_ns, now + self.transit_ns())
         self.clock.after(attempt.line_ns - now, lambda: self._arrive(loop, progress))
@@ -262,7 +269,7 @@ class SimulatedRun:
             self.fleet.place()
 
     def answer(self, progress: Progress) -> None:
-        """What the driver's own side says of an attempt that has no worker."""
+        """Deliver a result for an attempt that has no worker. It comes from the driver's own side, so it cannot be lost."""
         loop = self.loop
         self.clock.after(MESSAGE_NS, lambda: self._arrive(loop, progress))
 
@@ -288,7 +295,7 @@ class SimulatedRun:
             self.on_turn()
 
     def _restart(self, loop: Loop) -> None:
-        """The driver is killed; its workers die with it; another one begins from the record."""
+        """Kill the driver and its workers, and start a new driver from the records."""
         if loop is not self.loop or loop.end is not None:
             return
         self.restarts += 1
