@@ -1,1 +1,1 @@
-"""Packages of user code that were uploaded: looked at, kept by their digest, and unpacked where they are used."""
+"""Uploaded packages of user code: check them, store them by digest, and unpack them on the machine that uses them."""

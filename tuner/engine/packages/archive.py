@@ -1,8 +1,8 @@
-"""A package as it was uploaded: a zip, a wheel among them, that is looked at whole before a file of it is used.
+"""Check and unpack an uploaded package, which is a zip file or a wheel. All of it is checked before any file is used.
 
-What it says of itself is not believed: what comes out of it is counted as it comes. Only plain files with plain names do, of pure
-Python and data. Names that mean another place to somebody (absolute, `..`, backslashes, drives, two of one name), links, devices
-and what would run by itself (`.pth`, `sitecustomize`) are refused: Snyk's "Zip Slip" (2018), CWE-22, CWE-409.
+Sizes in the archive's headers are not trusted: the unpacked bytes are counted as they are read. Only plain files of pure Python and
+data are allowed. Refused are names that may lead to another place (absolute, `..`, backslashes, drives, duplicates), links, devices,
+and files that Python runs by itself (`.pth`, `sitecustomize`). See Snyk's "Zip Slip" (2018), CWE-22 and CWE-409.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from tuner.domain.errors import BadFile
 MAX_FILES = 2000
 MAX_NAME_BYTES = 250
 MAX_DEPTH = 20
-# Of all that comes out to what went in: text packs 3 to 20 times, zeros a thousand times.
+# The most unpacked bytes per packed byte. Text is compressed 3 to 20 times, zeros a thousand times.
 MAX_RATIO = 100
 ALWAYS_BYTES = 1 << 20
 BLOCK = 1 << 16
@@ -32,8 +32,8 @@ NATIVE = (".so", ".pyd", ".dll", ".dylib", ".exe", ".a", ".o", ".lib")
 PACKED = (".zip", ".whl", ".egg", ".jar", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".zst", ".rar")
 RUNS_BY_ITSELF = ("sitecustomize", "usercustomize")
 WHEEL = ".dist-info/WHEEL"
-_ENTRY = b"PK\x01\x02"  # begins an entry of a zip's table of contents
-# What zipfile raises for what is no zip, is damaged, encrypted, or packed in a way that there is not.
+_ENTRY = b"PK\x01\x02"  # begins an entry of a zip's central directory
+# Exceptions of zipfile for files that are not a zip, damaged, encrypted, or compressed with an unknown method.
 _BROKEN = (
     zipfile.BadZipFile,
     zlib.error,
@@ -50,15 +50,23 @@ _BROKEN = (
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """`digests`: the SHA-256 of each file by its name. `size_bytes`: of all of them, unpacked."""
+    """The files of a package."""
 
-    digests: Mapping[str, str]
-    size_bytes: int
+    digests: Mapping[str, str]  #: The SHA-256 of each file by its name.
+    size_bytes: int  #: The unpacked size of all files.
 
 
 def read(data: bytes, *, most_bytes: int, into: Path | None = None) -> Contents:
-    """What a package holds, of `most_bytes` at most; its files are written to the folder `into`, which is empty, where it is given.
-    Raises BadFile, which says what is wrong and what to do."""
+    """Check a package and return its contents.
+
+    Args:
+        data: The package.
+        most_bytes: The largest allowed unpacked size. The compression ratio limits the size as well.
+        into: An empty folder to which the files are written. None means that they are only checked.
+
+    Raises:
+        BadFile: The package is not allowed. The message says why and what to do.
+    """
     if not data.startswith(b"PK\x03\x04"):
         raise BadFile("this is no package: send a .zip or .whl that is not empty")
     if data.count(_ENTRY) > 5 * MAX_FILES:
@@ -91,7 +99,7 @@ def _read(packed: zipfile.ZipFile, most_bytes: int, into: Path | None) -> Conten
 
 
 def _blocks(inside: IO[bytes], name: str, left: int) -> Iterator[bytes]:
-    """Of one file, as long as they fit into what is left."""
+    """Yield the blocks of one file. Raise BadFile if they exceed the `left` bytes."""
     while block := inside.read(BLOCK):
         left -= len(block)
         if left < 0:
@@ -112,7 +120,11 @@ def _target(into: Path | None, name: str) -> "IO[bytes] | nullcontext[None]":
 
 
 def _files(entries: list[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:
-    """Those that are no folders; each entry is checked, and then whether all can be in one folder."""
+    """Check all entries, alone and together, and return those that are files.
+
+    Raises:
+        BadFile: An entry is not allowed, entries conflict, or there is no Python file.
+    """
     if len(entries) > MAX_FILES:
         raise BadFile(_too_many())
     for info in entries:
@@ -173,7 +185,7 @@ def _content_fault(name: str) -> str | None:
 
 
 def _check_together(names: list[str]) -> None:
-    """No two of them are one on some file system, and none is a folder as well."""
+    """Raise BadFile if two names differ only in case, or if a name is both a file and a folder."""
     files, folders = set[str](), dict[str, str]()
     for name in names:
         *above, last = name.removesuffix("/").split("/")

@@ -1,4 +1,4 @@
-"""Names of modules that a package may not have, since something else is meant by them here."""
+"""Names of modules that a package may not use, because they would hide other modules."""
 
 import sys
 from collections.abc import Iterable
@@ -13,10 +13,15 @@ METADATA = (".dist-info", ".egg-info")
 
 
 def check_tops(names: Iterable[str]) -> None:
-    """Raises BadFile where a module at the top of a package, or what it says to be installed, stands before one of Python's own, of
-    the service's or of an installed package."""
+    """Raise BadFile if a top-level module or the metadata of a package hides another module.
+
+    Names of Python's standard library, of the service and of installed packages are refused.
+
+    Args:
+        names: The names of the files in the package.
+    """
     standard = {name.casefold() for name in sys.stdlib_module_names}
-    # Of files beside those folders, only what is Python can be imported.
+    # Of the files at the top level, only Python files can be imported.
     tops = {name.partition("/")[0] for name in names if "/" in name or name.endswith(".py")}
     for name in sorted(tops):
         top = _module(name)
@@ -35,13 +40,13 @@ def check_tops(names: Iterable[str]) -> None:
 
 @cache
 def installed() -> frozenset[str]:
-    """Names of installed packages, and of their modules."""
+    """Return the names of installed distributions and of their top-level modules, in lower case."""
     folders = [Path(root) for root in sys.path if Path(root).name in INSTALLED]
     return frozenset(_module(path.name) for folder in folders if folder.is_dir() for path in folder.iterdir())
 
 
 def _module(name: str) -> str:
-    """That a file or folder is found by: `a` of `a.py`, `a.cpython-311-x86_64-linux-gnu.so` and `a-1.0.dist-info`."""
+    """Return the module name of a file or folder: `a` for `a.py`, `a.cpython-311-x86_64-linux-gnu.so` and `a-1.0.dist-info`."""
     if name.endswith(METADATA):
         return name.partition("-")[0].replace(".", "_").casefold()
     return name.partition(".")[0].casefold()

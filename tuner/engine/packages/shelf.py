@@ -1,7 +1,7 @@
-"""Packages unpacked on this machine, one folder each by their digest, which all processes of this user share.
+"""Unpacked packages on this machine, in one folder per digest. All processes of this user share them.
 
-A folder appears whole, is for reading, and is compared with the package, file by file, each time that somebody begins to use it: user
-code of this user could write there (SECURITY.md).
+A folder is created atomically and is read-only. Each time a process opens it, its files are compared with the package, because user
+code of the same user could have changed them (see SECURITY.md).
 """
 
 import fcntl
@@ -20,11 +20,11 @@ from tuner.engine.packages import archive
 from tuner.engine.packages.stored import Stored
 from tuner.engine.scratch import wipe
 
-KEPT_S = 7 * 86_400.0  # after the last process began to use it
+KEPT_S = 7 * 86_400.0  # how long a folder is kept after it was last opened
 
 
 class Opened:
-    """A package's folder, there until this is closed or its process ends."""
+    """An open package. Its folder is not deleted until this is closed or the process ends."""
 
     def __init__(self, path: Path, lock: IO[bytes]) -> None:
         self.path, self._lock = path, lock
@@ -34,8 +34,18 @@ class Opened:
 
 
 def opened(package: Stored, shelf: Path | None = None) -> Opened:
-    """Raises PackageLost, BadFile, OSError and what the storage does. `shelf` is the folder of folders; this user's own on this
-    machine where none is given."""
+    """Fetch a package, unpack it if needed, and return its folder. Also delete old folders that are not in use.
+
+    Args:
+        package: The package in storage.
+        shelf: The folder that contains the folders of all packages. None means this user's folder on this machine.
+
+    Raises:
+        PackageLost: The package is missing in storage or was changed there.
+        BadFile: The package is not allowed.
+        OSError: The folder cannot be written, or is not owned by this user alone.
+        Exception: Any error of the storage.
+    """
     data = package.get()
     shelf = shelf or Path(tempfile.gettempdir(), f"tuner-packages-{os.getuid()}")
     _check_own(shelf)
@@ -54,7 +64,7 @@ def opened(package: Stored, shelf: Path | None = None) -> Opened:
 
 
 def _check_own(shelf: Path) -> None:
-    """Raises PermissionError where others could put something there."""
+    """Create the folder if needed. Raise PermissionError if other users could write to it."""
     shelf.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = shelf.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
@@ -71,8 +81,8 @@ def _alone(lock: Path) -> Iterator[None]:
 
 
 def _make(data: bytes, folder: Path) -> None:
-    """Leaves one that is what it should be as it is."""
-    # It was within its limits when it was uploaded, and is the same.
+    """Unpack a package into a folder, atomically. Leave the folder unchanged if its files already match the package."""
+    # The digest shows that this is the package that was checked against its size limit when it was uploaded.
     meant = archive.read(data, most_bytes=archive.MAX_RATIO * len(data) + archive.ALWAYS_BYTES)
     if folder.exists() and _files(folder) == meant.digests:
         return
@@ -93,7 +103,7 @@ def _make(data: bytes, folder: Path) -> None:
 
 
 def _files(folder: Path) -> dict[str, str]:
-    """Digests by name. What is neither a file nor a folder is told of by no digest."""
+    """Return the digest of each file by its name. A link or special file has a text that no digest equals."""
     found = {}
     for parent, names, others in os.walk(folder):
         linked = [name for name in names if os.path.islink(os.path.join(parent, name))]
@@ -109,7 +119,7 @@ def _digest(path: Path) -> str:
 
 
 def _tidy(shelf: Path) -> None:
-    """Removes those that nobody has begun to use for long, and nobody uses."""
+    """Delete folders that were not opened for `KEPT_S` and are not in use."""
     for used in shelf.glob("*.used"):
         if time.time() - used.stat().st_mtime < KEPT_S:
             continue

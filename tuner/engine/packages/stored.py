@@ -17,7 +17,7 @@ class PackageLost(BadFile):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Which package, and where it lies. Who has the bytes knows by the id whether they are the right ones."""
+    """The id of a package and its place in storage. The id contains the digest, so the bytes can be checked against it."""
 
     storage: str
     project: str
@@ -32,17 +32,22 @@ class Stored:
 
     @property
     def digest(self) -> str:
-        if not PACKAGE_ID.fullmatch(self.id):  # it becomes a name of a file
+        if not PACKAGE_ID.fullmatch(self.id):  # the digest becomes part of a file name
             raise ValueError(f"{self.id!r} is no id of a package")
         return self.id.removeprefix("pkg_")
 
     def put(self, data: bytes) -> None:
-        """On the disk when this returns, whole or not at all. Raises what the storage does."""
+        """Store the package durably and atomically. Errors of the storage propagate."""
         assert id_of(data) == self.id
         Storage(self.storage).put_file(data, *self._where(), durably=True)
 
     def get(self) -> bytes:
-        """Raises PackageLost for one that is not there, or is another, and what the storage does where it does not answer."""
+        """Return the bytes of the package.
+
+        Raises:
+            PackageLost: The package is missing or its digest differs.
+            Exception: Any other error of the storage.
+        """
         try:
             data = Storage(self.storage).read(*self._where())
         except FileNotFoundError as error:

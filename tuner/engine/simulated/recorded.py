@@ -1,10 +1,10 @@
-"""Recorded learning curves as something to tune: a table of configurations, with metric and seconds of each step.
+"""Tuning over recorded learning curves: a table of configurations with the metric and seconds of each step.
 
-Budgets over a table are counted in trainings: 1 is the mean cost of training one row to its last step. A proposal that
-is not in the table is answered by the nearest row that was not used yet, in the unit cube of the search space.
+Budgets over a table are counted in trainings: 1 is the mean cost of training one row to its last step. A proposal that is not in the
+table is replaced by the nearest unused row, in the unit cube of the search space.
 
-A `lin1m` parameter x, of which small distances from one matter, is searched as the parameter `1-x` on a log scale; what
-is shown to people (`RecordedTable.shown`) has the table's own names and values.
+For a `lin1m` parameter x, small distances from 1 matter. It is searched as the parameter `1-x` on a log scale.
+`RecordedTable.shown` converts a configuration back to the table's own names and values.
 """
 
 import math
@@ -27,14 +27,13 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class RecordedTable:
-    """`unit` (n, d): each row's place in the unit cube; `metric` (n, steps): higher is better; `step_s` (n, steps): seconds of
-    each step. No two rows have the same configuration."""
+    """A table of n configurations with d parameters. No two rows have the same configuration."""
 
     name: str
     space: Space
-    unit: Floats
-    metric: Floats
-    step_s: Floats
+    unit: Floats  #: Shape (n, d): each row's position in the unit cube.
+    metric: Floats  #: Shape (n, steps): higher is better.
+    step_s: Floats  #: Shape (n, steps): seconds of each step.
     configs: list[Config]
 
     @property
@@ -43,7 +42,7 @@ class RecordedTable:
 
     @cached_property
     def full_s(self) -> float:
-        """Seconds of one worker that training a row to its last step takes on average: a budget of 1."""
+        """Mean seconds of training one row to its last step on one worker, which is a budget of 1."""
         return float(self.step_s.sum(axis=1).mean())
 
     @cached_property
@@ -51,7 +50,7 @@ class RecordedTable:
         return float(self.step_s.mean())
 
     def lasting(self, full_s: float) -> "RecordedTable":
-        """The same curves, where a mean training takes so long."""
+        """Return a table with the same curves, scaled in time so that a mean training takes `full_s` seconds."""
         return replace(self, step_s=self.step_s * (full_s / self.full_s))
 
     @cached_property
@@ -60,15 +59,15 @@ class RecordedTable:
 
     @cached_property
     def median(self) -> float:
-        """Of the rows' best values: what one random configuration, trained in full, reaches."""
+        """The median of the rows' best values: the expected result of one random configuration that is trained to the end."""
         return float(np.median(self.metric.max(axis=1)))
 
     def normalised_regret(self, value: float) -> float:
-        """0 at the best value of the table, 1 at `median`."""
+        """Return the regret of a metric value, scaled to 0 at the best value of the table and 1 at `median`."""
         return (self.best - value) / (self.best - self.median)
 
     def unit_of(self, config: Mapping[str, Value]) -> Floats:
-        """The configuration's place in the unit cube."""
+        """Return the configuration's position in the unit cube."""
         return np.array([scale(config[name]) for name, scale in self._scales])
 
     @cached_property
@@ -76,7 +75,7 @@ class RecordedTable:
         return [(name, place(parameter, math.log)) for name, parameter in self.space.parameters.items()]
 
     def row(self, config: Mapping[str, Value]) -> int | None:
-        """The row of exactly this configuration."""
+        """Return the row of exactly this configuration, or None."""
         return self._rows.get(tuple(map(config.get, self.space.parameters)))
 
     @cached_property
@@ -84,7 +83,7 @@ class RecordedTable:
         return {tuple(config.values()): row for row, config in enumerate(self.configs)}
 
     def shown(self, config: Mapping[str, Value]) -> Config:
-        """The configuration by the table's own names."""
+        """Return the configuration with the table's own names and values."""
         return {
             name.removeprefix(COMPLEMENT): 1 - value
             if name.startswith(COMPLEMENT) and isinstance(value, float)
@@ -94,7 +93,10 @@ class RecordedTable:
 
 
 def place(parameter: Parameter, log: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Maps values of the parameter to [0, 1], evenly on its own scale; `log` is `math.log`, or `numpy.log` for arrays."""
+    """Return a function that maps values of the parameter to [0, 1], linearly on the parameter's scale.
+
+    `log` is `math.log`, or `numpy.log` for arrays.
+    """
     assert not isinstance(parameter, Categorical), "tables have numbers only"
     if not parameter.log:
         low, width = parameter.low, parameter.high - parameter.low
@@ -104,7 +106,7 @@ def place(parameter: Parameter, log: Callable[[Any], Any]) -> Callable[[Any], An
 
 
 def parameter_of(low: float, high: float, scale: str, kind: str) -> Parameter:
-    """Raises ValueError for a scale or type that there is not."""
+    """Return the parameter of a table's column. Raise ValueError if the scale, type or bounds are invalid."""
     if scale not in ("lin", "log", "lin1m"):
         raise ValueError(f"{scale!r} is no scale: write lin, log or lin1m")
     if kind not in ("float", "int"):
@@ -119,16 +121,16 @@ def parameter_of(low: float, high: float, scale: str, kind: str) -> Parameter:
 
 
 class RowsSampler:
-    """Any sampler over the rows of a table: what it proposes becomes the nearest row that no trial has yet, and it is told so."""
+    """Restrict a sampler to the rows of a table. Each proposal is replaced by the nearest unused row, which the sampler then adopts."""
 
     def __init__(self, table: RecordedTable, inner: Sampler) -> None:
         self._table, self._inner = table, inner
-        # |row - proposal|² without |proposal|², which is the same for all: infinite once a row is used.
+        # |row|², the part of |row - proposal|² that does not depend on the proposal. Infinite once a row is used.
         self._squares = np.einsum("ij,ij->i", table.unit, table.unit)
         self._left = len(table.configs)
 
     def suggest(self, number: int, step_s: float = math.inf) -> Config | None:
-        """None once every row has its trial, or where the inner sampler has no more."""
+        """Return the next configuration, or None if every row is used or the inner sampler has no more."""
         proposed = self._inner.suggest(number, step_s) if self._left else None
         if proposed is None:
             return None
@@ -159,7 +161,7 @@ class RowsSampler:
 
 
 class TableTraining:
-    """Fulfils `Training`: what the table has for exactly this configuration. Raises KeyError for one that is no row."""
+    """Implements `Training` by looking up the table. The methods raise KeyError if the configuration is not a row."""
 
     def __init__(self, table: RecordedTable) -> None:
         self._table = table

@@ -1,4 +1,4 @@
-"""What a simulated job is worth, noted while it runs: the best value against the money spent, and the trace."""
+"""Record results of a simulated job while it runs: the best value against the money spent, and a trace."""
 
 import math
 from dataclasses import dataclass, field
@@ -14,9 +14,10 @@ from tuner.store.codec import encode
 
 @dataclass
 class BestCurve:
-    """The best value of any report at any step, against what the whole job had spent by then, idle time left out.
+    """The best reported value against the money that the whole job had spent by then, without idle time.
 
-    Give `recorded` to the run as a watcher, and the run to `follow` at once: it knows what is spent and not yet posted.
+    Pass `recorded` to the run as a watcher, and pass the run to `follow` at once, because the curve also counts money that is spent but
+    not posted yet.
     """
 
     points: list[tuple[Money, float]] = field(default_factory=list)
@@ -40,7 +41,7 @@ class BestCurve:
                 self.points.append((self._busy_posted + self._unposted(), event.value))
 
     def _unposted(self) -> Money:
-        """What those at work have used of their present slices, to the nanosecond."""
+        """Return the money that running attempts have used of their current leases."""
         if self._run is None:
             return ZERO
         spent = ZERO
@@ -53,7 +54,7 @@ class BestCurve:
 
 
 class TraceWriter:
-    """Every recorded event and ledger entry, one JSON value a line. The same seed writes the same bytes."""
+    """Write every recorded event and ledger entry as one JSON value per line. The same seed writes the same bytes."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file

@@ -1,8 +1,12 @@
-"""Reads a recorded table from an `.npz` file, which is not trusted: nothing in it is unpickled, everything is checked.
+"""Read a recorded table from an `.npz` file. The file is not trusted: nothing is unpickled and everything is checked.
 
-The file has `X` (n, d) configurations, `metric` (n, E) after each step, higher is better, `time` (n, E) seconds of each
-step, and `meta`, JSON text with `space`: one [name, low, high, "log" | "lin" | "lin1m", "float" | "int"] a column of X.
-`metric_aff` and `time_aff`, where present, are (a, b) of a code: metric·a + b, exp(time·a + b).
+The file has these arrays:
+
+- `X` (n, d): the configurations.
+- `metric` (n, E): the metric after each step. Higher is better.
+- `time` (n, E): the seconds of each step.
+- `meta`: JSON text with `space`, a list with one [name, low, high, "log" | "lin" | "lin1m", "float" | "int"] per column of X.
+- `metric_aff` and `time_aff`: optional. Each is (a, b) and decodes the values as metric·a + b or exp(time·a + b).
 """
 
 import json
@@ -21,8 +25,8 @@ from tuner.engine.simulated.recorded import COMPLEMENT, Floats, RecordedTable, p
 Arrays = Mapping[str, npt.NDArray[Any]]
 NEEDED = ("X", "metric", "time", "meta")
 OPTIONAL = ("metric_aff", "time_aff")
-MAX_BYTES = 2**30  # of one array, unpacked
-ROUNDING = 1e-6  # of a bound: what a 32-bit float of a table may be beyond it
+MAX_BYTES = 2**30  # unpacked size of one array
+ROUNDING = 1e-6  # relative error of a bound that is accepted, because tables may hold 32-bit floats
 
 
 class TableError(BadFile):
@@ -30,7 +34,11 @@ class TableError(BadFile):
 
 
 def load_table(path: Path | str) -> RecordedTable:
-    """Raises TableError, which names the file, the array and the mend. Of rows with the same configuration, the first stays."""
+    """Load and return a table. Of rows with the same configuration, only the first is kept.
+
+    Raises:
+        TableError: The table cannot be used. The message names the file, the array and how to fix it.
+    """
     path = Path(path)
     try:
         return _table(path.stem, _arrays(path))
@@ -39,7 +47,7 @@ def load_table(path: Path | str) -> RecordedTable:
 
 
 class _Wrong(ValueError):
-    """What is wrong with the file, without its name."""
+    """The file is invalid. The message does not name the file."""
 
 
 def _arrays(path: Path) -> Arrays:
@@ -129,7 +137,7 @@ def _check_finite(name: str, array: Floats) -> None:
 
 
 def _decoded(arrays: Arrays, name: str) -> Floats:
-    """A metric code is linear, one of time in the logarithm."""
+    """Return an array decoded with its `_aff` array, if it has one. Metric codes are linear, time codes are logarithmic."""
     coded = _numbers(arrays, name)
     if f"{name}_aff" not in arrays:
         return coded
@@ -192,7 +200,7 @@ def _is_number(value: object) -> bool:
 
 
 def _values(space: Space, rows: Floats) -> list[list[float] | list[int]]:
-    """The columns as the search space has them, cut to its bounds."""
+    """Return the columns as values of the search space, clipped to its bounds."""
     columns = zip(space.parameters.items(), rows.T, strict=True)
     return [_column(name, parameter, column) for (name, parameter), column in columns]
 

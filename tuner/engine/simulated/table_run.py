@@ -1,7 +1,7 @@
-"""A job over a recorded table: its spec, its price, and the pace of its clockwork.
+"""Create a simulated job over a recorded table: its spec, price, leases and heartbeats.
 
-One training costs about a dollar: the price is that of a worker which trains a mean row in full for it. Heartbeats and
-slices grow with the table's steps, so that a day of simulated training is not told second by second.
+The price is chosen so that one mean training costs about a dollar. Heartbeats and leases grow with the table's step time, so that a day
+of simulated training does not need a message per second.
 """
 
 import math
@@ -29,7 +29,7 @@ METRIC = "metric"
 SLICE_STEPS = 8
 HEARTBEAT_STEPS = 4
 HEARTBEAT_MIN_NS = NS
-# Where a trial is to be is asked at each heartbeat. A real worker's come every second; a move has time for one that is so late.
+# A trial's placement is checked at each heartbeat. A real worker sends one per second. A move tolerates this longer interval.
 HEARTBEAT_MAX_NS = 60 * NS
 HEARTBEAT_IN_TIME_NS = 10 * NS
 SAVE_EVERY_NS = 30 * NS
@@ -40,18 +40,18 @@ STALL_PART = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spot:
-    """What a job sees of spot machines. They come and go as in `trace` from `start_ns` of it on (None: they stay), with `notice_ns`
-    before they go (None: without), and cost `saving` less than on demand. A checkpoint is durable after `save_ns`, for a tenth of
-    which training waits; `every_ns` is how often one is saved in the background ("auto": as real workers do; None: never)."""
+    """The spot machines and checkpoints of a simulated job."""
 
-    trace: Trace | None = None
-    start_ns: int = 0
-    notice_ns: int | None = None
+    trace: Trace | None = None  #: When machines are available. None means that they are never taken.
+    start_ns: int = 0  #: Where in the trace to start.
+    notice_ns: int | None = None  #: How long before a preemption the notice comes. None means no notice.
     market: Market = "spot"
-    saving: float = SPOT_SAVES
-    patience_ns: int = PATIENCE_NS
-    save_ns: int = SAVE_NS
-    every_ns: int | Literal["auto"] | None = "auto"
+    saving: float = SPOT_SAVES  #: Spot price discount, as a fraction of the on-demand price.
+    patience_ns: int = PATIENCE_NS  #: Fall back to on-demand after this time without a spot machine.
+    save_ns: int = SAVE_NS  #: Time until a checkpoint is durable. Training is stalled for a tenth of it.
+    every_ns: int | Literal["auto"] | None = (
+        "auto"  #: Time between saves; "auto" means the rule of real workers, None never.
+    )
 
     def markets(self, spot: Price) -> Markets:
         on_demand = Price(math.ceil(spot.micro_usd_per_hour / (1 - self.saving)))
@@ -67,7 +67,7 @@ def price_of(table: RecordedTable) -> Price:
 
 
 def trainings_of(table: RecordedTable, spent: Money) -> float:
-    """Money as so many mean trainings."""
+    """Return the number of mean trainings that this money pays for."""
     return spent.micro_usd / (table.full_s / 3600 * price_of(table).micro_usd_per_hour)
 
 
@@ -88,11 +88,11 @@ def table_run(
     spot: Spot | None = None,
     watchers: Sequence[Callable[[Tables, Committed], None]] = (),
 ) -> SimulatedRun:
-    """A run whose every draw comes of `algorithm.seed`.
+    """Return a run over a table. All random numbers come from `algorithm.seed`.
 
-    An attempt takes `startup_steps` mean steps before its first one, as setup, or as restore where it is resumed; one
-    that goes on without leaving its worker takes nothing. Saving takes nothing either, but where there is spot. Then a training
-    costs about a dollar on a spot machine.
+    An attempt begins with a setup of `startup_steps` mean steps, or a restore of the same length if it is resumed. An attempt that
+    continues on its worker needs neither. Saving takes time only with `spot`. With `spot`, a training costs about a dollar on a spot
+    machine.
     """
     step_ns = table.mean_step_s * NS
     spec = JobSpec(

@@ -1,13 +1,13 @@
-"""Recorded availability of spot machines: which of the simulated workers are up, and when.
+"""Recorded availability of spot machines, which determines when the simulated workers are up.
 
-Three forms of CSV are read, told apart by their columns, each with any number of traces:
+Three CSV formats are supported. They are distinguished by their columns. Each may contain any number of traces:
 
-- intervals: `trace_id, start_s, end_s, available` (nodes), ascending, without overlap; in gaps there is none;
-- counts: `trace_id, time_s, available` after each change of a fleet's size;
-- lifetimes: `log, slot, created_at, ended_at` of each machine that was held.
+- intervals: `trace_id, start_s, end_s, available` (nodes), ascending, without overlap. No node is available in gaps.
+- counts: `trace_id, time_s, available` after each change of a fleet's size.
+- lifetimes: `log, slot, created_at, ended_at` of each machine.
 
-At each time as large a part of the workers is up as of the trace's largest number of nodes was; the last ones go first.
-Where a trace ends it begins again.
+The fraction of workers that are up equals the number of available nodes divided by the trace's largest number, rounded down to whole
+workers. The workers with the highest index go first. When a trace ends, it starts again.
 """
 
 import csv
@@ -37,7 +37,7 @@ class TraceError(BadFile):
 
 @dataclass(frozen=True, slots=True)
 class UpTimes:
-    """A worker is up from `begin_ns` to `end_ns` (None: for good), counted from the beginning of the run."""
+    """A worker is up from `begin_ns` to `end_ns`, counted from the start of the run. None means until the end of the run."""
 
     begin_ns: int
     end_ns: int | None
@@ -45,11 +45,11 @@ class UpTimes:
 
 @dataclass(frozen=True)
 class Trace:
-    """`segments`: (begin, end, nodes) in nanoseconds, without gaps, from 0. `cloud` "": not said."""
+    """A recorded trace of the number of available nodes."""
 
     name: str
-    segments: tuple[Segment, ...]
-    cloud: str = ""
+    segments: tuple[Segment, ...]  #: (begin, end, nodes) in nanoseconds, from 0 and without gaps.
+    cloud: str = ""  #: Empty if unknown.
 
     @property
     def length_ns(self) -> int:
@@ -57,7 +57,7 @@ class Trace:
 
     @property
     def notice_ns(self) -> int:
-        """What its cloud promises."""
+        """The length of the notice that the trace's cloud promises."""
         return NOTICES_NS.get(self.cloud.lower(), NOTICE_NS)
 
     @property
@@ -65,7 +65,7 @@ class Trace:
         return max(count for _, _, count in self.segments)
 
     def up_times(self, workers: int, *, start_ns: int = 0) -> list[Iterator[UpTimes]]:
-        """For each worker, from `start_ns` of the trace on."""
+        """Return the up times of each worker, starting at `start_ns` of the trace."""
         start_ns %= self.length_ns
         later = [(max(a, start_ns), b, count) for a, b, count in self.segments if b > start_ns]
         before = [(a, min(b, start_ns), count) for a, b, count in self.segments if a < start_ns]
@@ -93,7 +93,7 @@ class Trace:
             end = b
 
     def longest_ns(self) -> int | None:
-        """The longest time for which any worker is up at a stretch; None: for good."""
+        """Return the longest time that a worker is up without interruption, or None if it is always up."""
         times = self.up_times(1)[0]
         spans = [next(times) for _ in range(len(self.segments) + 1 if self._ends() else 1)]
         return max((s.end_ns - s.begin_ns for s in spans if s.end_ns is not None), default=None)
@@ -112,8 +112,19 @@ def _for_ever(spans: list[tuple[int, int]], period: int) -> Iterator[tuple[int, 
 def drawn(
     path: Path | str, *, seed: int, notice_ns: int | None, trace_id: str | None = None
 ) -> tuple[Trace, int]:
-    """One of the file's traces that a job could run on, or the named one, and where in it to start (nanoseconds). `notice_ns` None:
-    what its cloud promises."""
+    """Draw a usable trace of a file and a random start in it, in nanoseconds.
+
+    A trace is usable if a node is up for longer than the notice.
+
+    Args:
+        path: The file, or the name of a shipped one.
+        seed: The seed of the draw.
+        notice_ns: The length of the notice. None means the one that the trace's cloud promises.
+        trace_id: Use only the trace with this name.
+
+    Raises:
+        TraceError: The file cannot be read, or has no usable trace.
+    """
     traces = load_traces(path)
     if trace_id is not None:
         traces = [trace for trace in traces if trace.name == trace_id]
@@ -137,8 +148,11 @@ def _usable(trace: Trace, notice_ns: int) -> bool:
 
 
 def load_traces(path: Path | str) -> list[Trace]:
-    """Every trace of a file, or of one that is shipped by its name, in its order. Raises TraceError, which names the file, the
-    line and the mend."""
+    """Return all traces of a file, or of a shipped file given by its name, in the order of the file.
+
+    Raises:
+        TraceError: The file cannot be used. The message names the file, the line and how to fix it.
+    """
     shipped = {file.stem: file for file in SHIPPED.glob("*.csv")}
     if not Path(path).exists():
         if str(path) not in shipped:
@@ -158,7 +172,7 @@ def load_traces(path: Path | str) -> list[Trace]:
 
 
 class _Wrong(ValueError):
-    """What is wrong, without the file's name."""
+    """The file is invalid. The message does not name the file."""
 
 
 def _traces(text: str) -> list[Trace]:
@@ -180,7 +194,7 @@ def _traces(text: str) -> list[Trace]:
     ]
 
 
-# Columns that are needed, and those that may be there.
+# Required and optional columns of each format.
 FORMS: list[tuple[set[str], set[str]]] = [
     (
         {"trace_id", "start_s", "end_s", "available"},
@@ -259,7 +273,7 @@ def _lifetimes(rows: list[tuple[int, Row]]) -> list[Segment]:
 
 
 def _gapless(segments: list[Segment]) -> Iterator[Segment]:
-    """From 0, with 0 nodes in the gaps."""
+    """Yield the segments shifted to start at 0, with segments of 0 nodes in the gaps."""
     zero = end = segments[0][0]
     for begin, until, count in segments:
         if begin > end:
