@@ -1,6 +1,6 @@
 """Notices of EC2 Spot: the interruption notice and the rebalance recommendation.
 
-The interruption notice usually comes two minutes before the end, but without delay before a hibernation. The rebalance
+The interruption notice usually comes two minutes before the end. A hibernation begins at once, without lead time. The rebalance
 recommendation may come earlier. The metadata service answers both with 404 while there is none. Every request carries an IMDSv2 token.
 """
 

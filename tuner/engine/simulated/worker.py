@@ -19,40 +19,42 @@ FLUSH_NS = 200_000_000  # least time between two messages with reports, unless t
 
 @dataclass(slots=True)
 class SimulatedAttempt:
+    """One attempt on a simulated worker. Times are in nanoseconds of `clock`."""
+
     given: Assignment
     training: Training
     overheads: Overheads
     clock: SimulatedClock
-    tell: Callable[["SimulatedAttempt", Progress], None]
+    tell: Callable[["SimulatedAttempt", Progress], None]  # sends a message to the driver
     metric: str
     max_step: int | None
-    saves: Saves | None = None
-    warming_ns: int = 0
+    saves: Saves | None = None  # decides when to save in the background; None means never
+    warming_ns: int = 0  # additional setup on a cold worker
     heartbeat_ns: int = HEARTBEAT_NS
-    kind: CostKind = "setup"
-    since_ns: int = 0
-    before_ns: int = 0
-    ns: dict[CostKind, int] = field(default_factory=dict)
+    kind: CostKind = "setup"  # the kind of the time that passes now
+    since_ns: int = 0  # when that kind began
+    before_ns: int = 0  # billed time before that
+    ns: dict[CostKind, int] = field(default_factory=dict)  # billed time before that, by kind
     lease_ns: int = 0
     until: int | None = None
     step: int = 0
-    saved: int = 0
+    saved: int = 0  # the newest durable step
     over: bool = False
-    waiting: bool = False
-    need_ns: int = 0
-    parking: bool = False
-    leaving: bool = False
+    waiting: bool = False  # whether it waits for the driver
+    need_ns: int = 0  # the lease that the next step needs in addition
+    parking: bool = False  # whether the driver ordered a pause
+    leaving: bool = False  # whether the worker has a notice
     recent_ns: deque[int] = field(default_factory=lambda: deque(maxlen=3))
-    generation: int = 0
+    generation: int = 0  # rises when scheduled calls of the training become invalid
     pending: list[StepReport] = field(default_factory=list)
-    took_ns: int = 0
-    told_ns: int = 0
-    flushing: bool = False
-    line_ns: int = 0
-    told_saved: int = 0
-    saving: int | None = None
-    ends_as: WorkerState | None = None
-    went_on_ns: int = 0
+    took_ns: int = 0  # duration of the newest step
+    told_ns: int = 0  # when the last message was sent
+    flushing: bool = False  # whether a message with pending reports is scheduled
+    line_ns: int = 0  # when the last message arrives at the driver
+    told_saved: int = 0  # `saved` in the last message
+    saving: int | None = None  # the step that is being saved in the background
+    ends_as: WorkerState | None = None  # the state with which the attempt ends after the save in progress
+    went_on_ns: int = 0  # when the current step began
 
     def start(self) -> None:
         self.lease_ns, self.until = self.given.lease_ns, self.given.until
