@@ -93,7 +93,7 @@ class Trace:
             end = b
 
     def longest_ns(self) -> int | None:
-        """Return the longest time that a worker is up without interruption, or None if it is always up."""
+        """Return the longest time that the worker of a one-worker run is up without interruption, or None if it is always up."""
         times = self.up_times(1)[0]
         spans = [next(times) for _ in range(len(self.segments) + 1 if self._ends() else 1)]
         return max((s.end_ns - s.begin_ns for s in spans if s.end_ns is not None), default=None)

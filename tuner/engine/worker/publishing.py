@@ -67,8 +67,8 @@ def tried(
 ) -> T:
     """Call `work` and return its result. Retry if it raises.
 
-    Stop retrying when `wanted` returns False, the attempt was stopped, its lease ended, `PATIENCE_S` passed, or a permanent error
-    occurred `FEW` times. Then raise the last error of the storage.
+    Stop retrying if `wanted` returns False, the attempt was stopped, its lease ended, `PATIENCE_S` passed, all waits of `WAITS_S` are
+    used, or the error is probably permanent and `FEW` retries were made. Then raise the last error of the storage.
     """
     began = time.monotonic()
     for number, wait_s in enumerate(WAITS_S):

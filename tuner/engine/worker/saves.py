@@ -37,7 +37,7 @@ class Saves:
 
     @property
     def durable_ns(self) -> int:
-        """Time from the order to save until the checkpoint is durable, from recent saves."""
+        """Nanoseconds from the end of a step until its checkpoint is durable: about the longest of recent saves."""
         return (self.saving or GUESS).durable_ns
 
     def phase(self, kind: str, at: int) -> None:

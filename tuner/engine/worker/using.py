@@ -20,7 +20,7 @@ class GpuSample:
 
     percent: int  #: NVML's utilisation, the mean over the devices.
     used_bytes: int  #: The memory in use on the device that uses most.
-    facts: dict[str, Fact]  #: Name, memory and compute capability of the devices.
+    facts: dict[str, Fact]  #: Least memory of the devices, and name and compute capability of the first.
 
 
 @dataclass

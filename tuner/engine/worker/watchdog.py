@@ -57,7 +57,7 @@ class Watchdog:
         Args:
             attempt: The attempt to watch.
             kept: Whether the worker ran an earlier attempt and was idle when the notice came. The attempt then ends as paused instead
-                of preempted, because it lost no work.
+                of preempted, because the machine was not taken from this attempt.
         """
         with self._changed:
             attempt.notice = self._notice()
