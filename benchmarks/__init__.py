@@ -1,1 +1,1 @@
-"""What is claimed, measured against a peer in the same run. README.md keeps the figures and the commands."""
+"""Measurements of claims against a peer in the same run. README.md keeps the figures and the commands."""

@@ -1,5 +1,8 @@
-"""`python -m benchmarks.best`: the best under limits of a job with 10,000 trials of 100 reports each, from its front and by a scan of
-its reports, on SQLite and on PostgreSQL; and what the front adds to the writing of a report."""
+"""`python -m benchmarks.best`: time to find the best trial within limits, for a job of 10,000 trials with 100 reports each.
+
+Compares the stored Pareto front with a scan of all reports, on SQLite and on PostgreSQL. Also measures what maintaining the front
+adds to the writing of a report.
+"""
 
 import argparse
 import importlib
@@ -55,7 +58,7 @@ def databases() -> Iterator[tuple[str, Any]]:
 def measure(name: str, database: Database, count: int, steps: int) -> None:
     database.migrate()
     asked = new_job(limits=budget(10**15))
-    # All trials are cut short, so that there is much to foretell.
+    # All trials are cut short, so that there is much to forecast.
     create(database, replace(asked, spec=replace(asked.spec, fidelity=Fidelity(max=3 * steps))))
     began = time.perf_counter()
     with database.write() as db:
@@ -101,7 +104,10 @@ def timed(act: Callable[[], object]) -> float:
 
 
 def fill(db: Connection, count: int, steps: int) -> None:
-    """Curves that rise to an asymptote, noisily; steps of a tenth of a second to a minute on one GPU, some machines dearer."""
+    """Insert trials with noisy curves that rise to an asymptote.
+
+    Steps take from a tenth of a second to a minute on one GPU, and some machines are more expensive than others.
+    """
     rng = Random(0)
     for first in range(0, count, 100):
         numbers = range(first, min(count, first + 100))
@@ -149,7 +155,7 @@ def curve(rng: Random, number: int, steps: int) -> Iterator[dict[str, Any]]:
 
 
 def questions(db: Connection) -> Iterator[Limits]:
-    """Limits on dollars, on GPU time, on time, on two or all of them, between nothing and everything."""
+    """Yield limits on dollars, GPU time, duration or several of them, between nothing and everything."""
     rng = Random(1)
     dearest = max(row.usd for row in best.points(db, JOB))
     longest = max(row.duration_ns for row in best.points(db, JOB))
@@ -183,7 +189,7 @@ def scan(db: Connection, limits: Limits) -> Any:
 
 
 def writes(database: Database, count: int, steps: int) -> None:
-    """Of a report in its transaction, with the front and without."""
+    """Time the transactions that write one report each, with and without maintaining the front."""
     rng, number = Random(2), count
     kept = front.note
     for words, note in (("with the front", kept), ("without it", lambda *_, **__: None)):

@@ -1,9 +1,9 @@
-"""`python -m benchmarks.checkpointing`: for how long training waits for a save, and what part of it at the interval `auto`.
+"""`python -m benchmarks.checkpointing`: how long training waits for a save, and its share of the time at the interval `auto`.
 
-A real worker with its child trains a little and saves as often as it can. Peers in the same run, in a process of their own:
-`torch.save` and `fsync`, for which training waits, and `torch.distributed.checkpoint.async_save`, which copies first, as ours does.
-Waits are what the training loop sees: from the end of a step to the beginning of the next, the report included. What the writing
-takes away from the steps beside it is told too.
+A real worker with its child trains a little and saves as often as it can. The peers run in the same run, in a process of their own:
+`torch.save` with `fsync`, which training waits for, and `torch.distributed.checkpoint.async_save`, which copies first as ours does.
+A wait is what the training loop sees: from the end of a step to the beginning of the next, including the report. The output also
+shows how much the write slows down the steps that run at the same time.
 """
 
 import json
@@ -35,7 +35,7 @@ PIECES = {"in 25 tensors": 25, "in one tensor": 1}
 
 
 class State(nn.Module):
-    """So many million bytes of parameters, and work for the processor that changes them."""
+    """A model with parameters of the given size in MB (10^6 bytes), and CPU work that changes them."""
 
     def __init__(self, megabytes: int, pieces: int) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class State(nn.Module):
         self.square = torch.randn(256, 256)
 
     def work(self, seconds: float) -> int:
-        """Answers how much of it was done."""
+        """Work for `seconds`, and return the number of operations done."""
         until, done = time.perf_counter() + seconds, 0
         while time.perf_counter() < until:
             self.square, done = (self.square @ self.square).tanh(), done + 1
@@ -54,7 +54,7 @@ class State(nn.Module):
 
 
 def train(config: dict[str, Any]) -> None:
-    """Reports how long each step took, and how long the report before it."""
+    """Report for each step how long it took and how long training waited after the step before it, in ms."""
     from tuner.training import SpotSafe
 
     state, waited = State(config["megabytes"], config["pieces"]), 0.0
@@ -72,8 +72,11 @@ def train(config: dict[str, Any]) -> None:
 
 @dataclass
 class Waits:
-    """Milliseconds for which the loop waited at each save and elsewhere, seconds until each save was durable, and how much of the
-    work of other steps was done in those beside a save."""
+    """Waits of the loop in milliseconds, at saves and elsewhere.
+
+    `durable_s` is the seconds until each save was durable. `beside` is the work done in steps next to a save, as a fraction of the
+    work done in other steps.
+    """
 
     saves: list[float]
     others: list[float]
@@ -106,7 +109,7 @@ def ours(folder: Path, megabytes: int, pieces: int) -> Waits:
 
 
 def share_in_a_storm(folder: Path, seconds: float) -> tuple[float, int, int]:
-    """Part of the time in which training waited for saves, where workers last for two minutes on average."""
+    """Return the share of time in which training waited for saves, if workers last two minutes on average."""
     driver = Driver(folder / "storm", "benchmarks.checkpointing:train")
     config = {"megabytes": STATE_MB, "pieces": 25, "step_s": STEP_S}
     saves = 0
@@ -137,7 +140,10 @@ def saved_in_place(state: nn.Module, folder: Path) -> None:
 
 
 def saved_by_distributed_checkpoint() -> Callable[[nn.Module, Path], None]:
-    """It waits for the save before, as it must, and copies the state; another thread writes."""
+    """Return a function that saves a state with `async_save`.
+
+    It waits for the previous save, as it must, and copies the state. Another thread writes.
+    """
     from torch.distributed import checkpoint, init_process_group
 
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
@@ -160,7 +166,7 @@ PEERS: dict[str, Callable[[], Callable[[nn.Module, Path], None]]] = {
 
 
 def peer(name: str, megabytes: int, pieces: int) -> Iterator[float]:
-    """Milliseconds for which a loop waits for each save. As many steps are between as there were with ours."""
+    """Yield the milliseconds that a loop waits for each save, with as many steps between saves as in our run."""
     state, save = State(megabytes, pieces), PEERS[name]()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         for _ in range(SAVES):
@@ -221,7 +227,7 @@ def main() -> None:
 
 
 def median(waits: list[float]) -> float:
-    """Without the first, for which memory is taken."""
+    """Return the median without the first wait, which includes the allocation of memory."""
     return statistics.median(waits[1:])
 
 

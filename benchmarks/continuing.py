@@ -1,5 +1,8 @@
-"""`python -m benchmarks.continuing TABLE.npz…`: how often trials that a search had cut short ended within the 80 % interval that
-`tuner best` gives for training them on, on recorded learning curves."""
+"""`python -m benchmarks.continuing TABLE.npz…`: how often `tuner best` forecasts a continued trial correctly.
+
+On recorded learning curves, counts how often trials that a search had cut short end within the 80 % interval that `tuner best`
+gives for training them further.
+"""
 
 import sys
 from random import Random
@@ -21,7 +24,7 @@ def main() -> None:
 
 
 def ended(table: RecordedTable, seed: int, trials: int, factor: int) -> list[bool]:
-    """Successive halving; of the best trials that it cut short, whether each ends within its interval."""
+    """Run successive halving, and return for each of the best trials it cut short whether it ends within its interval."""
     rows = Random(seed).sample(range(len(table.configs)), min(trials, len(table.configs)))
     levels, step = [], max(1, round(table.steps / 12))
     while step < table.steps:

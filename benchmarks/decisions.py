@@ -1,8 +1,8 @@
-"""`python -m benchmarks.decisions`: what decisions and suggestions cost.
+"""`python -m benchmarks.decisions`: the cost of decisions and suggestions.
 
-One after another: all decisions of jobs of ASHA over 27 steps with 16 trials at once, the slowest of them, and the
-memory of the state; whole simulated jobs over the recorded table of `benchmarks/data`, ledger and all; and what the model of
-`auto` takes for a forecast after each rung and for a proposal, once it knows so many trials.
+Measures, one after another: all decisions of ASHA jobs over 27 steps with 16 trials at once, the slowest decision, and the
+memory of the state; whole simulated jobs over the recorded table of `benchmarks/data`, including the ledger; and the time that the
+model of `auto` takes for a forecast after each rung and for a proposal, once it knows the given number of trials.
 """
 
 import gc
@@ -35,7 +35,7 @@ MEASURED = 100
 
 
 class Job:
-    """Workers that answer at once, each with the next step of its trial, in turn."""
+    """A job whose workers answer at once, each with the next step of its trial, in turn."""
 
     def __init__(self, trials: int, *, concurrency: int = 16) -> None:
         spec = JobSpec(
@@ -139,7 +139,10 @@ def whole_jobs() -> None:
 
 
 def suggestions(trials: int) -> None:
-    """Eight parameters; a quarter of the trials reaches each next rung. Every question is asked of a model that is out of date."""
+    """Time forecasts and proposals of the model over eight parameters.
+
+    A quarter of the trials reaches each next rung. The model is out of date at every question.
+    """
     steps = (4, 16, 51)
     sampler = ModelSampler(Space({f"x{n}": Float(0, 1) for n in range(8)}), 0, steps)
     rng, took = Random(0), {"forecast": list[int](), "proposal": list[int]()}

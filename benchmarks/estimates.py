@@ -1,4 +1,4 @@
-"""`python -m benchmarks.estimates`: milliseconds of an estimate over the whole catalogue, from the request's body to the answer's."""
+"""`python -m benchmarks.estimates`: milliseconds of an estimate over the whole catalogue, from the request's body to the response's."""
 
 import argparse
 import gc
@@ -50,7 +50,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         client = fakes.client_of(fakes.service_in(Path(folder)))
         for name, body in BODIES.items():
-            gc.freeze()  # as the service does
+            gc.freeze()  # the service does this, too
             found, taken_ms = client.post("/v1/estimates", json=body).json(), []
             for _ in range(repeats):
                 began = time.perf_counter()

@@ -1,7 +1,9 @@
-"""`python -m benchmarks.gpu`: what training on a GPU costs and saves, with our helpers and in plain PyTorch, and whether a worker leaves its
-GPU as it should. Needs a GPU of NVIDIA's and `pip install tuner[gpu]`; takes a few minutes. Peers are in the same run.
+"""`python -m benchmarks.gpu`: the costs and savings of our helpers for training on a GPU, compared with plain PyTorch.
 
-Each table can be had alone: `python -m benchmarks.gpu precision checkpoint`.
+Also checks that a worker frees its GPU when it ends. Needs an NVIDIA GPU and `pip install tuner[gpu]`; takes a few minutes. Peers are
+measured in the same run.
+
+To print single tables: `python -m benchmarks.gpu precision checkpoint`.
 """
 
 import argparse
@@ -32,7 +34,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Size:
-    """Of the model and its batches, and how many steps are timed."""
+    """The size of the model and its batches, and the number of timed steps."""
 
     width: int = 2048
     depth: int = 12
@@ -45,7 +47,7 @@ SMALL = Size(width=16, depth=2, batch=8, steps=2, state_mb=1)
 
 
 def network(size: Size, device: str) -> nn.Sequential:
-    """`depth` blocks of a transformer's feed-forward kind."""
+    """Build `depth` blocks shaped like the feed-forward part of a transformer."""
     torch.manual_seed(0)
     width, layers = size.width, list[nn.Module]()
     for _ in range(size.depth):
@@ -59,7 +61,7 @@ def wait(device: str) -> None:
 
 
 def timed(device: str, size: Size, step: Callable[[], object]) -> tuple[float, float]:
-    """Milliseconds a step, the median of as many as `size` says after three, and the most memory taken in MiB."""
+    """Return the median milliseconds of `size.steps` steps after three warm-up steps, and the peak memory in MiB."""
     for _ in range(3):
         step()
     if device == "cuda":
@@ -78,7 +80,7 @@ def timed(device: str, size: Size, step: Callable[[], object]) -> tuple[float, f
 
 
 def plain(precision: str, device: str, size: Size) -> Callable[[], object]:
-    """A step as PyTorch's own documentation has it."""
+    """Return a training step as PyTorch's own documentation writes it."""
     model, dtype = network(size, device), {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
     scaler = torch.amp.GradScaler(device, enabled=precision == "fp16")
@@ -98,7 +100,10 @@ def plain(precision: str, device: str, size: Size) -> Callable[[], object]:
 def ours(
     precision: str, device: str, size: Size, parts: int = 1, again: bool = False
 ) -> Callable[[], object]:
-    """The same with our helpers; `again`: activations are computed again for the gradients, but for one in each two blocks."""
+    """Return the same training step with our helpers.
+
+    If `again`, activations are computed again for the gradients, except one in every two blocks.
+    """
     model, scaler = network(size, device), grad_scaler(precision, device)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
     x = torch.randn(size.batch, size.width, device=device)
@@ -126,7 +131,7 @@ def precision(device: str, size: Size) -> None:
 
 
 def memory(device: str, size: Size) -> None:
-    """bf16: micro-batches, and activations computed again."""
+    """Print time and memory in bf16 with micro-batches and with recomputed activations."""
     print("| bf16 | ms a step | MiB |\n| --- | --- | --- |")
     for parts, again in ((1, False), (2, False), (4, False), (8, False), (1, True), (4, True)):
         ms, mib = timed(device, size, ours("bf16", device, size, parts, again))
@@ -139,7 +144,7 @@ def memory(device: str, size: Size) -> None:
 
 
 class Rows(torch.utils.data.Dataset[torch.Tensor]):
-    """Each takes a moment of the processor."""
+    """Rows that each take a moment of CPU time."""
 
     def __init__(self, size: Size) -> None:
         self._size = size
@@ -152,7 +157,7 @@ class Rows(torch.utils.data.Dataset[torch.Tensor]):
 
 
 def loading(device: str, size: Size) -> None:
-    """A step of the network for each batch of a loader, and for how much of the time it waited."""
+    """Run one step of the network per batch of a loader, and print which share of the time it waited for data."""
     step, workers = ours("bf16", device, size), max(2, (os.cpu_count() or 2) // 2)
     print("| loader | ms a batch | of which waiting |\n| --- | --- | --- |")
     for count, pinned in ((0, False), (workers, False), (workers, True)):
@@ -178,7 +183,7 @@ def loading(device: str, size: Size) -> None:
 
 
 class State(nn.Module):
-    """So many million bytes in 25 tensors."""
+    """A model with 25 tensors of `megabytes` MB in all."""
 
     def __init__(self, megabytes: int, device: str) -> None:
         super().__init__()
@@ -197,7 +202,9 @@ def checkpoint(device: str, size: Size) -> None:
                 began = time.perf_counter()
                 run.report(loss=0.0)
                 waits.append((time.perf_counter() - began) * 1e3)
-                time.sleep(size.state_mb / 250)  # the write is over, as between saves of a training
+                time.sleep(
+                    size.state_mb / 250
+                )  # lets the write finish, as it would between saves of a real training
         print(f"| training waits: the first, median of others | {waits[0]:.0f}, {median(waits[1:]):.0f} |")
         began = time.perf_counter()
         with (Path(folder) / "plain.pt").open("wb") as file:
@@ -228,7 +235,7 @@ def into_pinned(pieces: list[torch.Tensor]) -> float:
 
 
 def losses(device: str, size: Size, folder: Path | None, stop: int, total: int) -> list[float]:
-    """Of the steps up to `stop`, with dropout, in fp16 with a scaler; goes on from what is in `folder`."""
+    """Train up to step `stop` with dropout in fp16 with a scaler, and return the losses. Resume from the checkpoint in `folder`."""
     model, scaler, found = network(size, device), grad_scaler("fp16", device), []
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
     x = torch.randn(size.batch, size.width, generator=torch.Generator().manual_seed(1)).to(device)
@@ -248,7 +255,7 @@ def losses(device: str, size: Size, folder: Path | None, stop: int, total: int) 
 
 
 def restore(device: str, size: Size) -> None:
-    """Ten steps at once, again, and in two halves with a checkpoint between them."""
+    """Compare ten steps in one run with the same run again, and with two halves that have a checkpoint between them."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         whole, again = (losses(device, size, None, 10, 10) for _ in range(2))
         halves = [loss for stop in (5, 10) for loss in losses(device, size, Path(name), stop, 10)]
@@ -265,7 +272,7 @@ def apart(one: list[float], other: list[float]) -> float:
 
 
 def train(config: dict[str, Any]) -> None:
-    """Takes so many MiB of its GPU, and reports what it sees of it."""
+    """Allocate `mib` MiB on the GPU, and report which GPUs the child sees."""
     taken = torch.empty(config["mib"] * MIB, dtype=torch.uint8, device="cuda")
     with SpotSafe() as run:
         for _ in run.steps():
@@ -277,7 +284,7 @@ def train(config: dict[str, Any]) -> None:
 
 
 def worker(device: str, size: Size) -> None:
-    """A real supervisor: a trial, its end, one that takes too much, and one after it."""
+    """Run a trial on a real supervisor, then one that takes too much memory, then another; print when the memory is freed."""
     gpus = Gpus()
     before = gpus.sample()
     if before is None:
@@ -304,7 +311,7 @@ def worker(device: str, size: Size) -> None:
 
 
 def freed_after(gpus: Gpus, least: int, began: float) -> float:
-    """Seconds until no more is taken than at first, and 64 MiB; a minute at most."""
+    """Return the seconds until at most 64 MiB more than `least` are in use, or until a minute has passed."""
     while (found := gpus.sample()) is None or found.used_bytes > least + 64 * MIB:
         if time.perf_counter() - began > 60:
             break
@@ -313,7 +320,7 @@ def freed_after(gpus: Gpus, least: int, began: float) -> float:
 
 
 TABLES: dict[str, Callable[[str, Size], None]] = {
-    "worker": worker,  # first: before this process takes memory of the GPU itself
+    "worker": worker,  # first, before this process itself takes GPU memory
     "precision": precision,
     "memory": memory,
     "loading": loading,

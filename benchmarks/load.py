@@ -1,11 +1,11 @@
 """`python -m benchmarks.load`: 200 requests a second to a real `tuner serve` with 10,000 jobs and a million reports stored, Ray idle.
 
-Nine in ten requests read. They come at random moments that are drawn beforehand (a Poisson process), whether or not the earlier ones were
-answered, and each is timed from the moment at which it was to be sent, so that one slow answer counts for all who wait behind it. Before
-that they come more seldom for a minute, while Ray starts. Then as many a second come to a bare application of FastAPI and SQLAlchemy that
-reads a job's row of the same database by its id.
+Nine in ten requests read. They are sent at random moments that are drawn in advance (a Poisson process), whether or not earlier ones
+were answered. Each is timed from the moment at which it was due, so that one slow response counts for every request that waits behind it.
+Before that, a warm-up sends fewer requests while Ray starts. Then a bare application of FastAPI and SQLAlchemy, which reads a job's row
+of the same database by its id, gets the same rate.
 
-The mirror to Optuna is off: it would copy the million reports meanwhile.
+The mirror to Optuna is off, because it would copy the million reports at the same time.
 """
 
 import argparse
@@ -41,7 +41,8 @@ from tuner.store.database import Database
 from tuner.store.tables import entries, jobs, reports, trials
 
 PAUSED, DAYS = 200, 90
-# Shares of the rate, each for so many seconds, before it is measured: as a service that has just started finds its callers again.
+# Warm-up before the measurement: shares of the rate, each for a number of seconds. A service that has just started gets its callers back
+# gradually, too.
 WARM = ((0.25, 40.0), (0.5, 30.0), (1.0, 10.0))
 JOBS_SHOWN = 400
 PEER = """
@@ -62,7 +63,7 @@ uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="error")
 
 @dataclass(frozen=True)
 class Asked:
-    """`route` is what it is told under."""
+    """One request. `route` is the name under which its time is listed."""
 
     route: str
     method: str
@@ -97,7 +98,7 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Known:
-    """Of the record: jobs that have ended with a trial and the number of the last event of each, and those that are paused."""
+    """Ids of the filled database: ended jobs with a trial and the number of each one's last event, and paused jobs."""
 
     ended: Sequence[str]
     trial: str
@@ -106,7 +107,7 @@ class Known:
 
 
 def fill(home: Path, url: str, count: int, many_reports: int) -> Known:
-    """With copies of one job that the simulator ran, as if they had come over the last months."""
+    """Fill the database with copies of one simulated job, spread over the last months."""
     began = time.perf_counter()
     made = fakes.service_in(home)
     made.database.dispose()
@@ -124,7 +125,7 @@ def fill(home: Path, url: str, count: int, many_reports: int) -> Known:
     copies = max(count - PAUSED, many_reports // each)
     copy_job(database, first, copies, apart_ns=DAYS * DAY_NS // copies)
     copy_job(database, paused, PAUSED, name="paused")
-    with database.write() as db:  # what is remembered of one is of no use for another
+    with database.write() as db:  # unique names, so that what is cached for one job is no use for another
         db.execute(
             text("""UPDATE jobs SET spec = replace(spec, '"name":"digits"', '"name":"' || id || '"')""")
         )
@@ -189,7 +190,10 @@ def running(command: Sequence[str], port: int, environment: dict[str, str]) -> I
 
 
 def requests(known: Known) -> Iterator[Asked]:
-    """Endless; of ten one writes. Jobs that are submitted have a window that opens in hours, so that Ray stays idle."""
+    """Yield requests without end; one in ten writes.
+
+    Submitted jobs have a window that opens in hours, so that Ray stays idle.
+    """
     chance, opens = Random(1), datetime.now(UTC) + timedelta(hours=8)
     window = {"start": f"{opens:%H:%M}", "end": f"{opens + timedelta(hours=1):%H:%M}"}
     number = 0
@@ -228,7 +232,7 @@ async def load(
     seconds: float,
     name: str,
 ) -> float:
-    """Prints what came of it, by route, and returns the 99th percentile of all, in seconds."""
+    """Send the requests, print their times by route, and return the 99th percentile of all in seconds."""
     client = Client(HOST, ports, f"Bearer {fakes.KEY * 2}")
 
     def spent_s() -> float:

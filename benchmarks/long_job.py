@@ -1,4 +1,4 @@
-"""`python -m benchmarks.long_job`: one job of 1,000 trials with 10 reports each, and its driver's memory on the way."""
+"""`python -m benchmarks.long_job`: memory of the driver during one job of 1,000 trials with 10 reports each."""
 
 import argparse
 import tempfile
@@ -50,7 +50,7 @@ def follow(served: Served, trials: int) -> None:
 
 
 def mebibytes(served: Served, job: str) -> float:
-    """Of the driver; 0 where there is none."""
+    """Return the driver's memory in MiB, or 0 if there is no driver."""
     found = [process.memory_info().rss for process in served.drivers(job) if is_python(process)]
     return sum(found) / 2**20
 

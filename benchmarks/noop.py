@@ -1,10 +1,10 @@
-"""Trainables that do nothing, so that what is measured is what stands around them."""
+"""Trainables that do nothing, so that a benchmark measures only the overhead around them."""
 
 from typing import Any
 
 
 def train(config: dict[str, Any]) -> None:
-    """Three steps of nothing, with torch imported, as any real trainable has it."""
+    """Report three steps without work. Imports torch because any real trainable does."""
     import torch
     from ray import tune
 

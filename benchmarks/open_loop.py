@@ -1,4 +1,7 @@
-"""Requests at moments that are planned, over HTTP/1.1 connections that are kept: small, so that it measures the server rather than itself."""
+"""Send requests at planned moments over persistent HTTP/1.1 connections.
+
+The client is small, so that it measures the server rather than itself.
+"""
 
 import asyncio
 import time
@@ -22,12 +25,12 @@ class Request(Protocol):
     def body(self) -> bytes: ...
     @property
     def key(self) -> str:
-        """Idempotency-Key; empty for none."""
+        """The Idempotency-Key; empty for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """`seconds` from the moment at which it was to be sent. `said`: what an error said."""
+    """The result of a request. `seconds` counts from the moment it was due. `said` is the body of an error."""
 
     route: str
     seconds: float
@@ -43,7 +46,7 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Client:
-    """As many connections as there are requests under way, to each of some servers in turn."""
+    """An HTTP client with one connection per request under way, to several servers in turn."""
 
     def __init__(self, host: str, ports: Sequence[int], credentials: str) -> None:
         self._host, self._ports = host, cycle(ports)
@@ -77,7 +80,7 @@ class Client:
         return said
 
     async def _connection(self, port: int) -> Connection:
-        """One that the server has not closed since, as it does with idle ones."""
+        """Return an idle connection that the server has not closed, or a new one."""
         while self._idle[port]:
             reader, writer = found = self._idle[port].pop()
             if not reader.at_eof():
@@ -108,7 +111,7 @@ async def _body(reader: asyncio.StreamReader, headers: dict[bytes, bytes]) -> by
 
 
 async def planned(client: Client, asked: Iterator[Request], rate: float, seconds: float) -> list[Answered]:
-    """All that were to be sent within so many seconds, once each was answered."""
+    """Send the requests due within `seconds`, and return the results when all were answered."""
     chance, due, found = Random(2), time.perf_counter() + 0.1, list[Answered]()
     over = due + seconds
     async with asyncio.TaskGroup() as group:

@@ -1,6 +1,6 @@
-"""`python -m benchmarks.overhead`: wall time a trial of no-op steps, against Ray Tune's defaults and its reused actors.
+"""`python -m benchmarks.overhead`: wall time per trial of no-op steps, against Ray Tune's defaults and its reused actors.
 
-The same search in all three: ASHA over three steps, Optuna's TPE, two trials at once, a function that imports torch.
+All three run the same search: ASHA over three steps, Optuna's TPE, two trials at once, a function that imports torch.
 """
 
 import argparse
@@ -36,7 +36,7 @@ print(json.dumps({"seconds": time.monotonic() - began}))
 
 
 def peer(trials: int, mode: str) -> float:
-    """Seconds a trial of plain Ray Tune."""
+    """Return the seconds per trial of plain Ray Tune."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         command = [sys.executable, "-c", PEER, str(trials), mode, folder]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -44,7 +44,7 @@ def peer(trials: int, mode: str) -> float:
 
 
 def ours(trials: int) -> float:
-    """Seconds a trial, from the job's first driver to its end."""
+    """Return the seconds per trial, from the start of the job's first driver to the job's end."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         served = Served(Path(folder) / "home").start()
         try:

@@ -1,5 +1,8 @@
-"""`python -m benchmarks.page`: the page in a real Chromium over a real HTTP server: how long and how many bytes it takes to show a job,
-from an event's commit to its pixel, and frames a second while hovering, with 1,000 trials of 100 reports, against one uPlot series a trial."""
+"""`python -m benchmarks.page`: measure the page in a real Chromium over a real HTTP server.
+
+Measures the time and bytes to show a job, the time from an event's commit to its pixel, and the frames per second while hovering. The job
+has 1,000 trials of 100 reports. The peer draws one uPlot series per trial.
+"""
 
 import argparse
 import importlib
@@ -73,7 +76,7 @@ def main() -> None:
 
 
 def fill(site: Site, job: str, count: int, steps: int) -> int:
-    """Noisy curves that rise to an asymptote. The number of the last event."""
+    """Fill the job with noisy curves that rise to an asymptote, and return the number of the last event."""
     project = site.service.project
     with site.service.database.write() as db:
         for number in range(count):
@@ -134,7 +137,7 @@ def report(job: str, project: str, number: int, step: int, value: float, seq: in
 def opened(
     browser: Browser, site: Site, job: str, points: int, sizes: list[tuple[str, int]] | None = None
 ) -> Page:
-    """In a profile of its own, which has nothing cached; once all curves are drawn."""
+    """Open the job in a fresh profile with an empty cache, and return the page when all curves are drawn."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     context.add_init_script(f"if (location.protocol === 'http:') localStorage.setItem('tuner.key', '{KEY}')")
     page = context.new_page()
@@ -176,7 +179,7 @@ def loads(browser: Browser, site: Site, job: str, name: str, points: int) -> Non
 
 
 def latency(page: Page, site: Site, job: str, seq: int, count: int) -> None:
-    """Reports of a trial beyond the others, one after the other."""
+    """Measure the latency of reports of one more trial, one after the other."""
     page.wait_for_timeout(3000)
     page.evaluate(WATCH)
     project, number, sent = site.service.project, count - 1, []

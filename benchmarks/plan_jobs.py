@@ -1,4 +1,4 @@
-"""Where the jobs of `benchmarks.plans` run: the service over recorded learning curves on a simulated clock, and on a real Ray."""
+"""Places that run the jobs of `benchmarks.plans`: the service with recorded learning curves on a simulated clock, and a real Ray."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ from tuner.engine.world import Terms
 from tuner.schemas.job import Job
 from tuner.store import jobs
 
-ENTRY = "trainables.digits_mlp:train"  # whose code a pilot is kept by; what is trained is the table
+ENTRY = "trainables.digits_mlp:train"  # a pilot is stored under the code of this trainable; what actually trains is the table
 NODES = 8
 PRICES = {"local": 0.2, "local/spot": 0.07}
 METRIC = "metric"
@@ -39,20 +39,20 @@ SECONDS_A_PILOT = 600
 
 
 class Place(Protocol):
-    """Where jobs run, one after the other, none of which knows of the others but a job of its own pilot."""
+    """A place that runs jobs one after the other. A job learns nothing from other jobs, except from its own pilot."""
 
     @property
     def client(self) -> Client: ...
 
     def body(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """A job in the words of REST."""
+        """Return the body of a REST request that submits a job."""
 
     def run(self, job: str) -> Job:
-        """To its end."""
+        """Run the job to its end."""
 
 
 class NearestTraining:
-    """Fulfils `Training`: the recorded row that is nearest to a configuration."""
+    """Implementation of `Training` that uses the recorded row nearest to a configuration."""
 
     def __init__(self, table: RecordedTable) -> None:
         self._table, self._rows = table, dict[str, int]()
@@ -76,7 +76,7 @@ class NearestTraining:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A service whose jobs train rows of a table, on machines of a CPU each of both markets."""
+    """A service whose jobs train rows of a table, on machines of one CPU in both markets."""
 
     table: RecordedTable
     service: fakes.FakeService
@@ -84,11 +84,11 @@ class Recorded:
 
     @property
     def training_usd(self) -> float:
-        """Of a mean row to its last step, on demand."""
+        """The on-demand cost of training a mean row to its last step."""
         return round(self.table.full_s / 3600 * PRICES["local"], 6)
 
     def body(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """`trainings`: the budget in mean trainings."""
+        """Return the body of a REST request. `trainings` is the budget in mean trainings."""
         rest = {name: value for name, value in changes.items() if name != "trainings"}
         budget = {"usd": round(self.training_usd * changes["trainings"], 6), **rest.pop("budget", {})}
         fidelity = {"unit": "epoch", "min": 1, "max": self.table.steps, **rest.pop("fidelity", {})}
@@ -140,7 +140,7 @@ class Recorded:
 
 @contextmanager
 def recorded(table: Path) -> Iterator[Recorded]:
-    """A service that knows of no job yet."""
+    """Yield a service without any jobs."""
     with TemporaryDirectory(prefix="bench-plans-") as folder:
         made = fakes.service_in(Path(folder) / "home")
         service = replace(made, settings=replace(made.settings, node_prices=PRICES))

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.plans [--tables DIR] [--real]`: what plans said jobs would cost, against what they then cost.
+"""`python -m benchmarks.plans [--tables DIR] [--real]`: the planned cost of jobs against their actual cost.
 
-Each job has a pilot, then a plan by it, then runs to its end. Simulated jobs train rows of recorded tables on a simulated clock, by
-the code of real ones; the real ones run on a local Ray of two CPUs. `open` jobs end by what they do (trials, target, plateau), so
-that what they cost is not known before; of the others the budget is spent to its end, and is a plan's easy part.
+Each job has a pilot, then a plan based on it, then runs to its end. Simulated jobs run the production code on a simulated clock and
+train rows of recorded tables. Real jobs run on a local Ray of two CPUs. `open` jobs end by their own rules (trials, target, plateau), so
+that their cost is not known in advance. The other jobs spend their budget to its end, which is easy to plan.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.plan_jobs import Place, real, recorded
 
 SHIPPED = Path(__file__).parent / "data/lcbench_adult_300.npz"
-PILOT_TRAININGS = 1.5  # mean trainings that the pilot of a simulated job may cost
+PILOT_TRAININGS = 1.5  # budget of a simulated job's pilot, in mean trainings
 Changes = dict[str, Any]
 
 
@@ -29,7 +29,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Dollars: what the plan said, eight of ten between `low` and `high`, and what it was."""
+    """Planned and actual cost of a job in dollars. Eight of ten jobs should cost between `low` and `high`."""
 
     case: str
     low: float
@@ -56,7 +56,11 @@ class Outcome:
 def job(
     scheduler: str, trials: int | None, *, trainings: float = 60, workers: int = 4, **more: Any
 ) -> Changes:
-    """Of a simulated job. `trainings`: its budget in mean trainings; enough for all where it is not given."""
+    """Return the request of a simulated job.
+
+    Args:
+        trainings: The budget in mean trainings. The default is enough for all cases.
+    """
     fidelity = {name: more.pop(name) for name in ("min", "max", "reduction_factor") if name in more}
     algorithm = {"scheduler": scheduler, "sampler": more.pop("sampler", "auto"), "seed": more.pop("seed", 0)}
     resources = {"max_concurrent_trials": workers, "market": more.pop("market", "on_demand")}
@@ -70,7 +74,7 @@ def job(
     }
 
 
-# By who ends the job; ASHA where nothing else is said.
+# Cases by what ends the job. The scheduler is ASHA if the name gives no other.
 SIMULATED: dict[str, Changes] = {
     "asha, 40 trials": job("asha", 40, sampler="random"),
     "asha, 40 trials, from 3 epochs, halved": job("asha", 40, min=3, max=15, reduction_factor=2),
@@ -118,7 +122,7 @@ REAL = [
 
 
 def one(place: Place, case: Case) -> Outcome:
-    """The plan goes by the pilot alone, also where jobs of other cases ran there before."""
+    """Run the pilot, the plan and the job of one case. The plan uses only this pilot, even if other cases ran at this place before."""
     body = place.body(case.changes)
     pilot = place.run(place.client.pilot(body, usd=case.pilot_usd).id)
     began = time.perf_counter()
@@ -139,7 +143,7 @@ def one(place: Place, case: Case) -> Outcome:
 
 
 def simulated(tables: Sequence[Path]) -> Iterator[Outcome]:
-    """Every case once, each on the next table."""
+    """Run every case once, each on the next table."""
     for number, (name, changes) in enumerate(SIMULATED.items()):
         table = tables[number % len(tables)]
         with recorded(table) as place:
@@ -154,7 +158,7 @@ def simulated(tables: Sequence[Path]) -> Iterator[Outcome]:
 def on_ray() -> Iterator[Outcome]:
     with real() as place:
         for number, case in enumerate(REAL):
-            constants = {"seed": number}  # each has a pilot of its own
+            constants = {"seed": number}  # different constants, so that each job has its own pilot
             yield one(place, replace(case, changes={**case.changes, "constants": constants}))
 
 

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.preemptions --count 20 --kills 20`: machines taken away from a trial on a real cluster of several raylets.
+"""`python -m benchmarks.preemptions --count 20 --kills 20`: preempt the machines of a trial on a real cluster of several raylets.
 
-Three series of so many preemptions: with a notice while another worker of the job is warm, with a notice while there is none,
-and by kill -9 of the raylet. Prints what was lost, and how long it took until the first step elsewhere was done.
+Three series of preemptions: with a notice while another worker of the job is warm, with a notice while there is none,
+and by kill -9 of the raylet. Prints the lost steps, and the time until the first step elsewhere was done.
 """
 
 import argparse
@@ -23,8 +23,11 @@ NOTICE = "15s"
 
 @dataclass
 class Series:
-    """`lost` are steps that were reported and had to be done again; `back_s` from the notice, or the kill, to the end of the first
-    step elsewhere; `taken`: the nodes, by Ray's id."""
+    """One series of preemptions.
+
+    `lost` counts the steps that were reported and had to be repeated. `back_s` is the seconds from the notice or kill to the end of the first
+    new step elsewhere. `taken` holds Ray's ids of the preempted nodes.
+    """
 
     name: str
     lost: list[int] = field(default_factory=list)
@@ -78,7 +81,7 @@ def service() -> Iterator[OnSpot]:
 
 
 def pass_self_test(served: OnSpot) -> None:
-    """By a job of its own: the test would take the marker of the long trial."""
+    """Pass the restore self-test in a separate job, because the test would otherwise take the marker of the long trial."""
     marker = str(served.home / "marker-of-the-test")
     job = served.submit(
         "steady:one_long_among_short",
@@ -107,7 +110,10 @@ def submit(served: OnSpot, *, megabytes: float, step_s: float, others: int) -> s
 def preempt(
     served: OnSpot, job: str, series: Series, take: Callable[[OnSpot, str], float], others: int
 ) -> None:
-    """Once two nodes will stay, the long trial trains, and so does another one beside it."""
+    """Preempt the node of the long trial once two nodes will stay and the long trial trains.
+
+    If `others`, also wait until another trial has run on another node.
+    """
     until("two nodes are there that nobody takes away", lambda: len(staying(served, series)) > 1)
     before = until("the long trial trains", lambda: running(served, job))
     if others:
@@ -122,13 +128,13 @@ def preempt(
     assert ended.end == "preempted", ended
     series.lost.append(ended.to_step - after.from_step)
     first = next(point for point in trial.curve if point.step == ended.to_step + 1)
-    # The steps that were lost are done again, but reported once: the first new one comes so much later.
+    # Lost steps are repeated but reported only once, so the first new report comes that much later.
     series.back_s.append(unix(first.at) - at)
     print(f"  {node}: {series.back_s[-1]:.1f} s, {series.lost[-1]} steps lost", flush=True)
 
 
 def with_notice(served: OnSpot, node: str) -> float:
-    """When it was told."""
+    """Preempt the node with a notice, and return when the notice was sent."""
     command = served.cluster.preempt(node, NOTICE, stdout=subprocess.PIPE)
     assert command.stdout is not None
     assert b"has been told" in command.stdout.readline()
@@ -141,13 +147,13 @@ def without(served: OnSpot, node: str) -> float:
 
 
 def long_trial(served: OnSpot, job: str) -> TrialDetail | None:
-    """The first to take the marker: one of the first two."""
+    """Return the long trial, which is the one of the first two that took the marker."""
     found = [served.client.trial(job, trial.id) for trial in served.client.trials(job, limit=2)]
     return next((trial for trial in found if trial.state != "completed" and trial.steps), None)
 
 
 def running(served: OnSpot, job: str) -> Attempt | None:
-    """The attempt of the long trial, once it has done some steps on a node."""
+    """Return the attempt of the long trial when it has done some steps on a node, else None."""
     trial = long_trial(served, job)
     if trial is None or trial.state != "running":
         return None
@@ -157,7 +163,7 @@ def running(served: OnSpot, job: str) -> Attempt | None:
 
 
 def staying(served: OnSpot, series: Series) -> set[str]:
-    """Nodes that are there and have not been told that they go."""
+    """Return the nodes that are alive and have not been preempted."""
     return {
         node.node_id
         for node in served.cluster.nodes()
@@ -166,7 +172,7 @@ def staying(served: OnSpot, series: Series) -> set[str]:
 
 
 def beside(served: OnSpot, job: str, series: Series, long: Attempt) -> bool:
-    """Whether the newest of the others ran on another node that stays."""
+    """Return whether the newest other trial ran on a different node that stays."""
     newest = served.client.trials(job, sort="-number", limit=1)
     attempts = [a for trial in newest for a in served.client.trial(job, trial.id).attempt_list]
     return any(a.node in staying(served, series) and a.node != long.node for a in attempts)

@@ -1,4 +1,4 @@
-"""How long a scrape of /metrics takes over a large record: `python -m benchmarks.scrape`, of 10,000 jobs and a million reports."""
+"""`python -m benchmarks.scrape`: time of a /metrics scrape with 10,000 jobs and a million reports stored."""
 
 import argparse
 import statistics

@@ -1,7 +1,8 @@
-"""`python -m benchmarks.sizing`: two services on one database and a job of 10,000 short trials, submitted to one and watched through the other.
+"""`python -m benchmarks.sizing`: two services on one database, and a job of 10,000 short trials.
 
-Prints, on the way and at the end, what the job's driver, the services, the cluster's head and the database took. `--database sqlite` is
-the same on SQLite. `--simulated`: a cluster of 1,000 nodes and 10,000 jobs instead, see `benchmarks.sizing_simulated`.
+The job is submitted to one service and watched through the other. Prints, during the job and at its end, the resources of the job's
+driver, the services, the cluster's head and the database. `--database sqlite` uses SQLite. `--simulated` measures a cluster of
+1,000 nodes and 10,000 jobs instead; see `benchmarks.sizing_simulated`.
 """
 
 import argparse
@@ -72,7 +73,7 @@ def database(kind: str, folder: Path) -> Iterator[str]:
 
 
 class Asking(threading.Thread):
-    """Asks for something again and again, and notes how long each answer took."""
+    """Thread that repeats a request and records how long each response took."""
 
     def __init__(self, what: str, ask: Callable[[], object], every_s: float) -> None:
         super().__init__(daemon=True)
@@ -94,7 +95,10 @@ class Asking(threading.Thread):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One look at everything; sizes in bytes, `cpu_s` so far. `head`: all processes of Ray's head but drivers and workers."""
+    """One sample of all resources. Sizes are in bytes; `cpu_s` values are totals so far.
+
+    `head` covers all processes of Ray's head except drivers and workers.
+    """
 
     seconds: float
     trials: int
@@ -128,7 +132,7 @@ class Measured:
         self._url = url
 
     def run(self, trials: int, seconds_max: float) -> float:
-        """Milliseconds a trial."""
+        """Run the job, and return the milliseconds per trial."""
         found = self._head.find_or_start()
         self._roots = [psutil.Process(pid) for pid in found.pids]
         self._jobs = RayJobs(self._head.dashboard(found))
@@ -207,7 +211,7 @@ class Measured:
         return lambda: client.get(path).raise_for_status()
 
     def _look(self, job: str, seconds: float, trials: int, count: int) -> Look | None:
-        """None while the job has no driver."""
+        """Return a sample of all resources, or None while the job has no driver."""
         head, driver = {}, None
         for process in [*self._roots, *self._roots[0].children(recursive=True)]:
             line = command_of(process)
@@ -281,7 +285,7 @@ def rss_of(process: psutil.Process) -> int:
 
 
 def is_of_a_worker(process: psutil.Process, line: str) -> bool:
-    """Or below one: its fork server, and what that has forked."""
+    """Return whether the process is a worker or descends from one, such as its fork server and that server's children."""
     ours = ("ray::", "default_worker.py", "fork_server")
     if any(word in line for word in ours):
         return True

@@ -1,6 +1,7 @@
-"""Measures a real driver from within, for `benchmarks.sizing`: `sitecustomize` of that driver's process imports this before anything else.
+"""Measure a real driver from within, for `benchmarks.sizing`.
 
-What it finds it adds to a file, a line of JSON for every so many transactions of the job's journal.
+`sitecustomize` of that driver's process imports this module before anything else. The module appends a line of JSON to a file after every
+`EVERY` transactions of the job's journal.
 """
 
 import json
@@ -17,7 +18,7 @@ from tuner.store.journal import SqlJournal
 
 FILE = "TUNER_USER_SIZING"
 EVERY = 1000
-# What every process that Python starts there runs; a driver is known by its command.
+# Every Python process in the folder runs this. The driver is recognised by its command.
 SITE = f"""
 import os, sys
 if "tuner.service.driver" in sys.orig_argv and os.environ.get({FILE!r}):
@@ -27,7 +28,7 @@ if "tuner.service.driver" in sys.orig_argv and os.environ.get({FILE!r}):
 
 
 def measure() -> None:
-    """From here on."""
+    """Measure all journal transactions from now on."""
     path, plain = Path(os.environ[FILE]), SqlJournal.transaction
     took_ns: list[int] = []
     process = psutil.Process()

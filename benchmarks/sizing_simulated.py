@@ -1,8 +1,8 @@
-"""`python -m benchmarks.sizing --simulated`: the service before a cluster of 1,000 nodes with a record of 10,000 jobs.
+"""`python -m benchmarks.sizing --simulated`: the service with a cluster of 1,000 nodes and a database of 10,000 jobs.
 
-The database is real, PostgreSQL and SQLite one after the other, and so are controller, keeper, admission and REST; only the cluster
-is told to have its nodes, and its drivers to be alive. 250 jobs of 4 trials each fill it, 1,000 wait in line, the others have
-ended. At last the tuning core alone: one job with 1,000 trials at once.
+The database (PostgreSQL, then SQLite), controller, keeper, admission and REST are real. Only the cluster is fake: its nodes exist by
+definition, and its drivers always run. 250 jobs of 4 trials each fill the cluster, 1,000 wait in the queue, and the others have
+ended. Finally, measures the tuning core alone: one job with 1,000 trials at once.
 """
 
 import os
@@ -35,7 +35,7 @@ from tuner.store.tables import entries, jobs, reports, trials
 NODES, RUNNING, WAITING, OWNERS = 1000, 250, 1000, 10
 PER_JOB = NODES // RUNNING
 TIMES = 20
-# What Ray's dashboard takes to say how a job stands; see the real run.
+# The time Ray's dashboard takes to return the state of a job, from the real run.
 STATUS_S = 0.004
 TABLE = Path(__file__).parent / "data" / "lcbench_adult_300.npz"
 SIZE = {"cpus": 1, "max_concurrent_trials": PER_JOB}
@@ -43,7 +43,7 @@ SIZE = {"cpus": 1, "max_concurrent_trials": PER_JOB}
 
 @dataclass
 class LargeCluster(FakeCluster):
-    """Every driver runs. Asking how one is takes its time, as it does over HTTP."""
+    """A cluster on which every driver runs. Each status query takes `STATUS_S`, as over HTTP."""
 
     found: list[Node] = field(
         default_factory=lambda: [Node(f"n{n}", cpus=1, gpus=0, memory_bytes=8 << 30) for n in range(NODES)]
@@ -66,7 +66,7 @@ def main(jobs: int) -> None:
 
 
 class Measured:
-    """One database, filled and asked."""
+    """One filled database and its service."""
 
     def __init__(self, home: Path, url: str) -> None:
         made = fakes.service_in(home)
@@ -110,7 +110,7 @@ class Measured:
         self.service.database.dispose()
 
     def _fill(self, count: int) -> None:
-        """With copies, by the thousand, of jobs that the simulator ran."""
+        """Fill the database with copies of jobs that the simulator ran."""
         ended = fakes.submit(self.client, budget={"usd": 1, "trials": 5})
         fakes.simulate(self.service, ended)
         under_way = fakes.submit(self.client, resources=SIZE)
@@ -148,7 +148,7 @@ class Measured:
     def _time(
         self, what: str, act: Callable[[], object], *, times: int = TIMES, pause_s: float = 0.0
     ) -> None:
-        """`pause_s` by the service's clock, between one time and the next."""
+        """Time `act` repeatedly, with `pause_s` seconds of the service's clock before each call."""
         cluster = self.service.cluster
         assert isinstance(cluster, LargeCluster)
         took_ms, statements, asked = [], self._statements, cluster.asked
@@ -167,7 +167,7 @@ class Measured:
         )
 
     def _beat(self) -> None:
-        """Every driver has just said that it is alive."""
+        """Record a fresh heartbeat for every driver."""
         with self.service.database.write() as db:
             db.execute(
                 text("UPDATE launches SET heartbeat_at = :at WHERE state = 'running'"),
@@ -186,7 +186,7 @@ def assert_ok(status: int) -> None:
 
 
 def core() -> None:
-    """One job with a trial on each node."""
+    """Time the decisions of one job with a trial on each node."""
     began = time.perf_counter()
     job = Job(10_000, concurrency=NODES).run()
     seconds = time.perf_counter() - began

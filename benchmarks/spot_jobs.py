@@ -1,6 +1,7 @@
-"""`python -m benchmarks.spot_jobs --traces DIR`: whole simulated jobs of one training on recorded spot markets, by the code of real ones.
+"""`python -m benchmarks.spot_jobs --traces DIR`: whole simulated jobs of one training on recorded spot markets, run by production code.
 
-Where `benchmarks.spot_replay` asks the rules alone, here a job runs: loop, ledger, placement, checkpoints. DIR as there.
+While `benchmarks.spot_replay` tests the policies alone, here a job runs with loop, ledger, placement and checkpoints. DIR is the
+same as there.
 """
 
 import argparse
@@ -25,13 +26,13 @@ from tuner.service.simulated_spot import conditions
 
 STEP_S = 60
 START_STEPS = 5
-GIVEN_UP = 40  # times the work
-SPARE = (0.01, 0.1, 0.25, 1.0)  # of the time that it takes on demand
+GIVEN_UP = 40  # a run is given up after this many times its work
+SPARE = (0.01, 0.1, 0.25, 1.0)  # as a fraction of the time that the training takes on demand
 
 
 @dataclass(frozen=True)
 class Case:
-    """One training of so many steps that starts somewhere in a track."""
+    """One training of `steps` steps that starts at `start_ns` of a track."""
 
     track: Track
     start_ns: int
@@ -57,13 +58,13 @@ class Case:
 
 
 def _table(steps: int) -> RecordedTable:
-    """A single row."""
+    """Return a table with a single row."""
     space, ones = Space({"x": Float(0, 1)}), np.ones((1, steps))
     return RecordedTable("one", space, np.array([[0.5]]), ones, ones * STEP_S, [{"x": 0.5}])
 
 
 def _alone(track: Track) -> Trace:
-    """What a single training sees of it."""
+    """Return the part of the track's capacity that a single training sees."""
     found = [
         (a, b, int(count * track.slots >= (track.slot + 1) * track.trace.nodes))
         for a, b, count in track.trace.segments
@@ -72,7 +73,7 @@ def _alone(track: Track) -> Trace:
 
 
 def cases(tracks: Sequence[Track], hours: float, starts: int, seed: int) -> Iterator[Case]:
-    """Short tracks get shorter trainings: half their length."""
+    """Yield the cases of all tracks. Trainings on short tracks are shortened to half the track's length."""
     for track in tracks:
         rng = Random(f"spot-jobs/{seed}/{track.name}")
         steps = min(round(hours * 3600), track.length_ns // (2 * NS)) // STEP_S
@@ -89,7 +90,7 @@ def done(run: SimulatedRun) -> bool:
 
 
 def costs(found: Sequence[Case]) -> None:
-    """Without a deadline, on spot alone; then with fallback."""
+    """Print costs without a deadline, on spot alone and with fallback."""
     print("| condition | finished | cost | calm | markets within 1.10 | median | worst | lost |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     calm = {case.track.name for case in found if mean_up_ns(case.track) >= CALM_NS}
@@ -124,7 +125,10 @@ def _lost(run: SimulatedRun) -> int:
 
 
 def in_time(found: Sequence[Case], spare: float) -> None:
-    """With fallback, and a deadline at which it would be done on demand alone with a part of that time to spare."""
+    """Print how often a deadline is met with fallback.
+
+    The deadline is the time that the training takes on demand, plus the share `spare`.
+    """
     met = ideal = spent = alone_spent = count = 0
     for case in found:
         spot = replace(case.spot(), market="spot_with_fallback")

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.start`: how long after kill -9 of the service the next one is ready.
+"""`python -m benchmarks.start`: how long it takes after kill -9 of the service until the next one is ready.
 
-A real `tuner serve` with its local Ray, which outlives it; as soon as it is killed another is started on the same port, as a supervisor
-does, and `/readyz` is asked until it answers 200. The peer is a bare application of FastAPI and SQLAlchemy in a process of its own, which
-is ready when one request has read a row; both in turn, in the same run.
+A real `tuner serve` runs with its local Ray, which outlives it. As soon as the service is killed, another is started on the same port, as a
+process supervisor does, and `/readyz` is polled until it returns 200. The peer is a bare application of FastAPI and SQLAlchemy in its own
+process, which is ready when one request has read a row. Both are measured in turn, in the same run.
 """
 
 import argparse
@@ -72,14 +72,14 @@ def main() -> None:
 def started(
     command: Sequence[str], port: int, environment: dict[str, str]
 ) -> tuple[subprocess.Popen[bytes], float]:
-    """The process, once it is ready, and the seconds from its start."""
+    """Start the process, wait until it is ready, and return it with the seconds from its start."""
     began = time.perf_counter()
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         while not answers(port):
             assert process.poll() is None, f"{command} ended with {process.returncode}"
             assert time.perf_counter() - began < 180, f"{command} is not ready"
-            time.sleep(0.025)  # to be asked takes the time of who starts, too
+            time.sleep(0.025)  # each poll also takes CPU time from the starting process
     except BaseException:
         ended(process)
         raise

@@ -1,5 +1,7 @@
-"""`python -m benchmarks.turnaround`: what a pause, a promotion or a resumption costs beside loading the checkpoint, and how long
-cancel takes where user code hangs. Compared with the step that a new process would need to import torch."""
+"""`python -m benchmarks.turnaround`: the overhead of pause, promotion and resume apart from loading the checkpoint.
+
+Also measures how long a cancel takes when user code hangs. Compares with the time a new process would need to import torch.
+"""
 
 import statistics
 import subprocess
@@ -39,7 +41,7 @@ def service() -> Iterator[Served]:
 
 
 def promotions(served: Served) -> tuple[list[float], list[float]]:
-    """Seconds of overhead of each resumed attempt: its wall time without training; and of restoring within it."""
+    """Return the overhead of each resumed attempt (wall time without training) and its restore time, in seconds."""
     job = served.submit(
         "steady:train",
         budget={"usd": 1, "trials": 60},

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.watchers`: what it costs the service that many watch one job, and how long an event takes to them.
+"""`python -m benchmarks.watchers`: the service's CPU cost of many watchers of one job, and the delay of events.
 
-A real service process without Ray, a job that a writer fills through the store at 20 reports a second, and watchers over HTTP: each reads
-the stream of events and asks for what the page asks for: report, front and bill every fifteen seconds, report and front when there is a
-new best, every five at most, what the next dollar buys every thirty.
+A real service process runs without Ray, and a writer fills a job through the store at 20 reports a second. Each watcher reads the event
+stream over HTTP and sends the requests of the page: report, front and bill every fifteen seconds; report and front on a new best, at most
+every five seconds; and the advice for the next dollar every thirty seconds.
 """
 
 import argparse
@@ -99,12 +99,12 @@ def served(home: Path) -> Iterator[tuple[psutil.Process, httpx2.Client]]:
                 time.sleep(0.1)
         yield psutil.Process(process.pid), client
     finally:
-        process.send_signal(signal.SIGKILL)  # it holds streams open
+        process.send_signal(signal.SIGKILL)  # because it keeps event streams open
         process.wait()
 
 
 class Writer(threading.Thread):
-    """A driver's records without a driver: reports in the order in which trials of ASHA come, each at its time."""
+    """Thread that writes the records of a driver: reports in the order of ASHA trials, each at its time."""
 
     def __init__(self, home: Path, job: str, per_second: float) -> None:
         super().__init__(daemon=True)
@@ -150,7 +150,7 @@ class Writer(threading.Thread):
 async def watch(
     url: str, job: str, watchers: int, seconds: float, process: psutil.Process, late: list[float]
 ) -> float:
-    """Processor seconds of the service while all watch."""
+    """Return the CPU seconds of the service while all watchers watch."""
     limits = httpx2.Limits(max_connections=None)
     headers = {"Authorization": f"Bearer {fakes.KEY}"}
     async with httpx2.AsyncClient(base_url=url, headers=headers, limits=limits, timeout=60) as client:
@@ -172,10 +172,12 @@ async def watch(
 
 
 class Watcher:
-    """Reads the events of a job, and asks for more when and as often as the page does."""
+    """Reads a job's events and sends further requests as often as the page does."""
 
     def __init__(self, client: httpx2.AsyncClient, job: str, late: list[float], at_s: float) -> None:
-        """`late` is told how long after it was written down, which is one of its metrics, each report came."""
+        """Args:
+        late: Gets the delay of each report, from when it was written (one of its metrics) to its arrival.
+        """
         self._client, self._path, self._late = client, f"/v1/jobs/{job}", late
         self._best: object = None
         self._is_news = asyncio.Event()
