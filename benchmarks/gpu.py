@@ -202,9 +202,7 @@ def checkpoint(device: str, size: Size) -> None:
                 began = time.perf_counter()
                 run.report(loss=0.0)
                 waits.append((time.perf_counter() - began) * 1e3)
-                time.sleep(
-                    size.state_mb / 250
-                )  # lets the write finish, as it would between saves of a real training
+                time.sleep(size.state_mb / 250)  # the write finishes, as in a real training
         print(f"| training waits: the first, median of others | {waits[0]:.0f}, {median(waits[1:]):.0f} |")
         began = time.perf_counter()
         with (Path(folder) / "plain.pt").open("wb") as file:

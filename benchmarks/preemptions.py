@@ -25,8 +25,8 @@ NOTICE = "15s"
 class Series:
     """One series of preemptions.
 
-    `lost` counts the steps that were reported and had to be repeated. `back_s` is the seconds from the notice or kill to the end of the first
-    new step elsewhere. `taken` holds Ray's ids of the preempted nodes.
+    `lost` counts the steps that were reported and had to be repeated. `back_s` is the seconds from the notice or kill to the
+    end of the first new step elsewhere. `taken` holds Ray's ids of the preempted nodes.
     """
 
     name: str

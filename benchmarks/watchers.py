@@ -175,9 +175,7 @@ class Watcher:
     """Reads a job's events and sends further requests as often as the page does."""
 
     def __init__(self, client: httpx2.AsyncClient, job: str, late: list[float], at_s: float) -> None:
-        """Args:
-        late: Gets the delay of each report, from when it was written (one of its metrics) to its arrival.
-        """
+        """Start watching. Append to `late` each report's delay from its writing (one of its metrics) to its arrival."""
         self._client, self._path, self._late = client, f"/v1/jobs/{job}", late
         self._best: object = None
         self._is_news = asyncio.Event()
