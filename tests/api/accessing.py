@@ -1,4 +1,4 @@
-"""Projects with people in them, each with a key."""
+"""Projects with members, each with an API key."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from tests.one_loop import OneLoopClient
 
 
 class People:
-    """Over a service: clients by name, and what made them."""
+    """Clients of a service, by user, and the calls that create the users."""
 
     def __init__(self, service: FakeService, *, app: ASGIApp | None = None) -> None:
         self.service = service
@@ -19,7 +19,7 @@ class People:
         self.operator = self.with_key(fakes.KEY)
 
     def project(self, name: str) -> TestClient:
-        """The operator in a project, which is made where it is not there."""
+        """Return the operator's client for a project, which is created if missing."""
         if name != "default":
             assert self.operator.post("/v1/projects", json={"name": name}).status_code in (201, 409)
         return self.with_key(fakes.KEY, project=name)
@@ -31,7 +31,7 @@ class People:
         return OneLoopClient(self._app, headers=headers, raise_server_exceptions=False)
 
     def key(self, user: str, role: str, project: str = "default", **changes: Any) -> dict[str, Any]:
-        """Of a member with this role, as it was made."""
+        """Create a key for a member with this role, and return the response."""
         there = self.project(project)
         assert there.put(f"/v1/members/{user}", json={"role": role}).status_code in (200, 201)
         made = there.post("/v1/keys", json={"user": user, "name": "a test", **changes})

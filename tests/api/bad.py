@@ -1,4 +1,4 @@
-"""Requests that are wrong, and where the answer has to point."""
+"""Invalid requests, and the pointer that each error must have."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def resources(**wanted: Any) -> Changes:
     return {"resources": wanted}
 
 
-# What is changed of a job that is right, and where the answer has to point.
+# Changes that make a valid job invalid, with the expected pointer.
 BAD: dict[str, tuple[Changes, str]] = {
     # unknown keys, at every level
     "unknown key": ({"colour": 1}, "/colour"),
@@ -170,7 +170,7 @@ BAD: dict[str, tuple[Changes, str]] = {
     "51 tags": ({"tags": {str(i): "" for i in range(51)}}, "/tags"),
 }
 
-# Text that is not JSON as the standard has it, but that parsers let through.
+# Text that is not valid JSON, but that many parsers accept.
 ODD: dict[str, tuple[str, Any, str]] = {
     "NaN dollars": ('{"usd": NaN}', "budget", "/budget/usd"),
     "infinite dollars": ('{"usd": Infinity}', "budget", "/budget/usd"),

@@ -1,10 +1,10 @@
-"""Values that are wrong, by call and by the field that they stand in: the answer has to point at that field, or into it."""
+"""Invalid values by call and field. The error must point at that field or into it."""
 
 from typing import Any
 
 from tests.fakes import body
 
-MISSING = object()  # the field is taken out
+MISSING = object()  # removes the field
 Values = dict[str, list[Any]]
 HUGE = 10**400
 NO_NUMBER = ["1", "", [], {}, True, "NaN"]
@@ -171,7 +171,7 @@ PROJECTS: Values = {
 RUN = {"samples": 1e6, "throughput": [{"per_second": 100.0, "accelerator": "A100"}], "spot": {}}
 ALERTING = {"usd": 1, "alerts": [{"at": 0.5, "url": "https://example.com/hook"}]}
 PILOT = body(planning={"pilot": {"usd": 0.001}})
-# Method, path, a body that is right, and what is put into it.
+# Method, path, a valid body, and the invalid values for its fields.
 CALLS: dict[str, tuple[str, str, dict[str, Any], Values]] = {
     "jobs": ("POST", "/v1/jobs", body(stop={"plateau": {"patience_usd": 1}}, window={"start": "22:00", "end": "06:00"}), JOBS),
     "plans": ("POST", "/v1/plans", body(planning={"step_seconds": 1.0}), PLANS),
@@ -183,7 +183,7 @@ CALLS: dict[str, tuple[str, str, dict[str, Any], Values]] = {
     "quota": ("PUT", "/v1/quota", {"usd": 1, "period": "day"}, QUOTAS),
 }  # fmt: skip
 
-# What is asked in the query, and the parameter that is named.
+# Invalid query values by path and parameter. The error must name the parameter.
 QUERIES: dict[str, dict[str, list[str]]] = {
     "/v1/jobs": {
         "state": ["", "RUNNING", "lost", "queued,running", "' or 1=1 --"],
@@ -212,7 +212,7 @@ QUERIES: dict[str, dict[str, list[str]]] = {
     "/v1/prices": {"cloud": ["mars"], "market": ["futures", ""], "limit": ["0", "10001", "x"], "accelerator": ["no such thing"]},
 }  # fmt: skip
 
-# Whole bodies that are no JSON object, or not what they say they are: content, and its type.
+# Whole bodies that are not a JSON object, or do not match their content type: content and type.
 JSON = "application/json"
 TEXTS: dict[str, tuple[bytes, str]] = {
     "cut off": (b'{"name": "a', JSON),
@@ -248,7 +248,7 @@ TEXTS: dict[str, tuple[bytes, str]] = {
     "packed": (b"\x1f\x8b\x08\x00", JSON),
 }  # fmt: skip
 
-# Names that are there twice, as text put in the place of `"@"` in a field, and where the answer points.
+# Duplicate names, as text that replaces `"@"` in a field, and the expected pointer.
 TWICE: dict[str, tuple[str, str, str]] = {
     "two budgets": ("budget", '{"usd": 0.004}, "budget": {"usd": 4000}', "/budget"),
     "two sums": ("budget", '{"usd": 0.004, "usd": 4000}', "/budget/usd"),

@@ -1,4 +1,4 @@
-"""Budgets above jobs, as their tests make and spend them."""
+"""Create, read and spend shared budgets."""
 
 from typing import Any
 

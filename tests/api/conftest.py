@@ -1,4 +1,4 @@
-"""An app over a service without Ray, for each test; and one with finished jobs, which nobody changes."""
+"""Fixtures: an app over a service without Ray for each test, and a shared one with finished jobs, which no test changes."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ service, client = fakes.fixtures("function")
 
 
 class Finished:
-    """Jobs that ran to their end, one with crashes, killed drivers and preemptions, one that minimises, one still under way."""
+    """Finished jobs: a plain one, one with crashes, killed drivers and preemptions, one that minimises. Two more wait and run."""
 
     def __init__(self, service: FakeService) -> None:
         self.service, self.client = service, fakes.client_of(service)

@@ -1,4 +1,4 @@
-"""Requests that are put before the app as a server would put them, byte by byte: no client tidies their paths, or takes its time."""
+"""Send requests to the app byte by byte as a server would, without a client that normalises paths."""
 
 import asyncio
 from collections.abc import Iterable
@@ -23,13 +23,13 @@ class Answer:
 
 
 class Direct:
-    """One after another. Raises what the app raises. Of a stream of events, the first that comes is all that is waited for."""
+    """Send requests one after another, and raise what the app raises. Return after the first part of an event stream."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app, self._loop = app, asyncio.new_event_loop()
 
     def send(self, method: str, target: str, headers: Headers = (), body: bytes = b"") -> Answer:
-        """`target`: path and query as they stand in the request's first line."""
+        """Send a request. `target` is the path and query exactly as in the request line."""
         return self._loop.run_until_complete(self._send(method, target, headers, body))
 
     def close(self) -> None:

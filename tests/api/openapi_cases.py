@@ -1,4 +1,4 @@
-"""Requests that schemathesis draws from the OpenAPI document, in the order in which answers lead to further calls."""
+"""Requests that schemathesis generates from the OpenAPI document, ordered so that responses lead to further calls."""
 
 import contextlib
 import gzip
@@ -33,7 +33,7 @@ from tests.packages.making import plain
 
 @schemathesis.serializer("application/zip")
 def as_drawn(_: Any, value: Any) -> bytes:
-    """Send archives as they are drawn: bytes, or text that stands for bytes."""
+    """Send generated archives unchanged: bytes, or text that represents bytes."""
     return value if isinstance(value, bytes) else str(getattr(value, "data", value)).encode(errors="replace")
 
 
@@ -52,7 +52,7 @@ STEPS = settings(
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-# Bodies that are accepted. Hardly any that is drawn is, so that nothing would lead on.
+# Accepted bodies. Hardly any generated body is accepted, so without these no workflow would get past its first call.
 PILOT = fakes.body(planning={"pilot": {"usd": 0.001}})
 RIGHT: dict[str, dict[str, Any]] = {
     "POST /v1/jobs": fakes.body(),
@@ -84,8 +84,10 @@ class Tried:
 
 
 class Workflows:
-    """Workflows of requests to a service with a member and a job that has run. The service is the same at the start of each example, so that
-    what is drawn depends on the seed alone."""
+    """Workflows of requests to a service with a member and a finished job.
+
+    The service is the same at the start of each example, so that the generated requests depend on the seed alone.
+    """
 
     def __init__(self, folder: Path) -> None:
         made = fakes.service_in(folder)
@@ -103,8 +105,11 @@ class Workflows:
         self.tried, self._machine = Tried(), _machine(self)
 
     def run(self, number: int) -> Tried:
-        """Send the requests of one seed, and return their counts. Raises schemathesis' failure for an answer that the document does not
-        allow."""
+        """Send the requests of one seed, and return their counts.
+
+        Raises:
+            Exception: schemathesis' failure, for a response that the document does not allow.
+        """
         self.tried = Tried()
         seed(number)(self._machine).run(settings=STEPS)
         return self.tried
@@ -129,12 +134,12 @@ def documented() -> set[str]:
 
 
 async def at_once(work: Callable[..., Any], *args: Any, **_: Any) -> Any:
-    """Run the work without a thread, which would cost a fifth of a request."""
+    """Run the work without a thread, which would take a fifth of a request's time."""
     return work(*args)
 
 
 def _alone(document: Any) -> Any:
-    """Draw a case of a call that schemathesis leaves out of its scenarios because no answer leads to it or on from it."""
+    """Generate a case of a call that schemathesis leaves out of its scenarios because no response leads to it or on from it."""
     operations = [found.ok() for found in document.get_all_operations()]
     known = collect_transitions(operations).operations
     return st.one_of(
@@ -148,7 +153,7 @@ def _alone(document: Any) -> Any:
 
 
 def _machine(workflows: Workflows) -> Any:
-    """Make schemathesis' state machine, with requests that go to the app directly and not over a network."""
+    """Return schemathesis' state machine, with requests that go to the app directly instead of over a network."""
     document = schemathesis.openapi.from_dict(fakes.shared_app().openapi())
     base = document.as_state_machine()
 

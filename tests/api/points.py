@@ -23,7 +23,7 @@ class Point:
 
     @property
     def order(self) -> tuple[float, int, int, int, int]:
-        """The best first; of equal ones the cheapest, then the fastest, then the first."""
+        """Sort key: the best first, then the cheapest, the fastest, the fewest GPU milliseconds and the oldest."""
         return -self.score, self.usd, self.ns, self.gpu_ms, self.seq
 
     @property
@@ -39,6 +39,6 @@ def points(service: FakeService, job: str, mode: str) -> list[Point]:
 
 
 def put_report(tx: SqlTx, row: ReportRow) -> None:
-    """With its event, as a driver does it."""
+    """Record the report with its event, as a driver does."""
     tx.put_report(row)
     tx.append(Reported(row.at, row.trial, row.step, row.value, row.cost.usd))

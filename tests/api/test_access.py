@@ -1,4 +1,4 @@
-"""Projects, members and keys over REST: who is let in, until when, and what is said to who is not."""
+"""Projects, members and keys over REST: who has access, until when, and the errors for everyone else."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -18,7 +18,7 @@ from tuner.service import access, figures, keeper
 from tuner.service.mirroring import StoredRecord
 
 DAY_S = 86_400
-AWAY = 503  # of a dashboard that is let through to Ray, which is not there
+AWAY = 503  # status of a dashboard request that is authorised, because Ray is not running
 service, client = fakes.fixtures("function")
 
 
@@ -321,7 +321,7 @@ def test_dashboards_and_figures_of_several_projects_are_the_operators(people: Pe
 
 
 def test_what_nobody_asked_for_is_done_in_every_project(people: People, service: FakeService) -> None:
-    """Alerts are sent, jobs that waited go on, mirrors and figures tell of all."""
+    """The background loops handle every project: alerts are sent, waiting jobs resume, mirrors and metrics cover all."""
     hook = {"at": 0.5, "url": "https://example.com/hook"}
     jobs = {}
     for name in ("default", "vision", "speech"):

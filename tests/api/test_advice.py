@@ -1,4 +1,4 @@
-"""Advice over REST: what was recorded of a job's attempts is what its findings are reckoned from."""
+"""Advice over REST: its findings are computed from the recorded usage of a job's attempts."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def advice(client: TestClient, job: str) -> dict[str, Any]:
 
 
 def use(service: FakeService, job: str, used: Usage) -> None:
-    """Every attempt of the job used so much."""
+    """Record the same usage for every attempt of the job."""
     with service.database.write() as db:
         for row, _ in list(evidence.attempts_of(db, job, list(evidence.trials_of(db, job)))):
             usage.put(db, service.project, (job, row.trial, row.attempt), used)

@@ -1,4 +1,4 @@
-"""Which configuration is best under a budget, and what everything cost: equal to what the record says, counted by hand."""
+"""The best configuration under a budget, and all costs, equal values computed from the records by separate code."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +28,7 @@ def place(shown: Any) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class Many:
-    """A job with reports of any kind: ties, equal costs, no metric."""
+    """A job with all kinds of reports: ties, equal costs, missing metrics."""
 
     service: FakeService
     client: TestClient
@@ -69,7 +69,7 @@ def reported(finished: Finished, rows: list[tuple[Any, ...]], mode: str) -> Many
 
 @pytest.mark.parametrize("mode", ["max", "min"])
 def test_all_answers_name_the_same_best_trial(service: FakeService, client: TestClient, mode: str) -> None:
-    """Also if its newest report is worse than that of another trial."""
+    """This holds even if the best trial's newest report is worse than another trial's."""
     sign = 1 if mode == "max" else -1
     job = fakes.submit(client, objective={"metric": "acc", "mode": mode})
     fakes.begin(service, job)
@@ -140,7 +140,7 @@ def test_best_within_any_limits_is_the_best_of_all_reports_within_them(
 
 
 def front(found: list[Point]) -> list[tuple[int, float]]:
-    """Dollars and score of each point that no other beats on both."""
+    """Return the dollars and score of each point that no other point beats on both."""
     kept = {
         (a.usd, a.score)
         for a in found

@@ -1,4 +1,4 @@
-"""Everything under /v1 asks for the key; what tells of health, figures and the API itself does not."""
+"""Everything under /v1 needs the key. Health, metrics and the API documentation do not."""
 
 from pathlib import Path
 

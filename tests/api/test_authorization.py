@@ -1,4 +1,4 @@
-"""Every route of the OpenAPI document, by everybody, with ids of their own project, of another, and such as never were."""
+"""Every route of the OpenAPI document with every caller, with ids of their own project, of another project, and unknown ids."""
 
 import re
 from collections import Counter
@@ -15,7 +15,7 @@ from tuner.api.access import OPEN, RULES
 from tuner.domain.access import ROLES
 
 DASHBOARDS = ("/ray/", "/ray/api/jobs/", "/ray/nodes")
-AWAY = 503  # let through to Ray's dashboard, which is not there
+AWAY = 503  # authorised, but Ray's dashboard is not running
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def _with_packages(home: Path) -> FakeService:
 
 
 def routes() -> list[tuple[str, str]]:
-    """Those that read come first: what changes something may change what is read."""
+    """Return all routes. Reads come first, because a write may change what is read."""
     paths = shared_app().openapi()["paths"]
     found = [(verb.upper(), path) for path, verbs in paths.items() for verb in verbs]
     return sorted(found, key=lambda one: (one[0] != "GET", one[0] == "DELETE", one))
@@ -68,7 +68,7 @@ def test_a_route_without_a_rule_is_refused(world: World, monkeypatch: pytest.Mon
 def test_nobody_is_where_they_do_not_belong(world: World) -> None:
     _warm(world)
     asked = Counter[str]()
-    leaks = list(_elsewhere(world, asked))  # first: the stream of a job that has ended, ends
+    leaks = list(_elsewhere(world, asked))  # first, because the stream of an ended job closes
     for method, path in routes():
         if path in OPEN:
             continue
@@ -84,7 +84,7 @@ def test_nobody_is_where_they_do_not_belong(world: World) -> None:
 
 
 def _warm(world: World) -> None:
-    """Whatever is kept of A's answers, is."""
+    """Fill every cache with responses for project A."""
     readers = (world.people.member("in-a", "admin", A), world.people.project(A))
     for method, path in routes():
         if method == "GET" and path not in OPEN:
@@ -101,7 +101,7 @@ Answers = dict[str, tuple[int, str]]
 
 
 def _asked(world: World, who: str, method: str, path: str) -> Answers:
-    """What they are answered, by whose ids they asked with."""
+    """Return the responses to this caller, by the kind of ids in the request."""
     sets = {"own": world.b.ids, "other": world.a.ids, "never": UNLIKE}
     found = {}
     for kind, ids in sets.items():
@@ -130,7 +130,7 @@ def _leaks(world: World, who: str, method: str, path: str, found: Answers) -> It
         yield f"own ids: {found['own'][0]}"
 
 
-# What the operator is shown of every project: that there are such, and such users.
+# Routes that show the operator all projects and users.
 MAY_LACK = ("/logs", "/checkpoint")  # the simulated trials have none
 SHOWS_ALL = ("/v1/projects", "/v1/projects/{project}", "/v1/users", "/v1/users/{user}")
 

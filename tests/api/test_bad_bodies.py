@@ -1,4 +1,4 @@
-"""What is wrong with a request is told with its place, and nothing comes of it."""
+"""An invalid request gets an error with a pointer to the fault, and changes nothing."""
 
 import json
 from typing import Any

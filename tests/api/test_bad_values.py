@@ -1,4 +1,4 @@
-"""Each field of each call, with what it may not hold: 4xx that names the field, and not a row is written."""
+"""Each field of each call with each invalid value gets a 4xx that names the field, and writes no row."""
 
 import json
 from copy import deepcopy
@@ -32,7 +32,7 @@ def shown(value: object) -> str:
 
 
 def rows(service: FakeService) -> dict[str, int]:
-    """In every table."""
+    """Return the number of rows in every table."""
     names = inspect(service.database.engine).get_table_names()
     counts = ", ".join(f'(select count(*) from "{name}")' for name in names)
     with service.database.read() as db:
@@ -41,7 +41,7 @@ def rows(service: FakeService) -> dict[str, int]:
 
 @pytest.fixture(scope="module")
 def run(service: FakeService, client: TestClient) -> str:
-    """A job that has."""
+    """Return a job that has run."""
     job = fakes.submit(client)
     fakes.simulate(service, job)
     return job
@@ -85,7 +85,7 @@ def test_a_value_that_a_field_may_not_hold(
 
 @pytest.mark.parametrize("call", CALLS)
 def test_what_they_are_put_into_is_right(tmp_path: Path, call: str) -> None:
-    """Or whatever is put into it would be refused."""
+    """Otherwise any value in this body would be refused."""
     own = fakes.service_in(tmp_path)
     method, path, right, _ = CALLS[call]
     answer = fakes.client_of(own).request(method, path, json=right)

@@ -1,4 +1,4 @@
-"""Best, front and best of all, priced for another machine: what the stated figures give, and nothing else."""
+"""Best trial, Pareto front and best over all jobs, priced for another machine from the stated figures alone."""
 
 import math
 from fractions import Fraction
@@ -19,7 +19,7 @@ from tuner.domain.time import NS
 from tuner.store.journal import SqlJournal
 
 T4 = {"instance_type": "g4dn.xlarge"}
-NODE_USD = 0.2  # of the fakes' node, of which a trial takes one of two CPUs
+NODE_USD = 0.2  # the price of the fake node; a trial takes one of its two CPUs
 
 
 def ask(finished: Finished, path: str, **query: Any) -> Any:
@@ -29,7 +29,7 @@ def ask(finished: Finished, path: str, **query: Any) -> Any:
 
 
 def cost(pricing: dict[str, Any], duration_ns: int, relative_time: float) -> int:
-    """In micro-dollars, from what the answer states."""
+    """Return the cost in micro-dollars, computed from the fields of the answer."""
     overhead = pricing["interruption_overhead"] or 0
     ns = math.ceil(duration_ns * Fraction(str(relative_time)) * (1 + Fraction(str(overhead))))
     return math.ceil(Fraction(ns * round(pricing["trial_usd_per_hour"] * 1e6), NS_PER_HOUR))
@@ -107,7 +107,7 @@ def test_the_next_point_is_the_next_better_one_at_its_extra_cost(finished: Finis
 def test_a_forecast_is_of_trials_that_were_cut_short_and_should_beat_the_best(
     client: TestClient, service: FakeService, mode: str
 ) -> None:
-    """Five trials rise by 0.1 a rung; one that is ahead of them at step 3 was cut short there, one is behind at step 1."""
+    """Five trials rise by 0.1 per rung. Of the trials cut short, one is ahead of them at step 3 and one is behind at step 1."""
     job = fakes.submit(client, objective={"metric": "acc", "mode": mode}, fidelity={"min": 1, "max": 9})
     fakes.begin(service, job)
     curves = [{1: 0.1 * n, 3: 0.1 * n + 0.1, 9: 0.1 * n + 0.2 + 0.01 * (n % 2)} for n in range(1, 6)]

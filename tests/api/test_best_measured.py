@@ -1,4 +1,4 @@
-"""Speeds and interruptions that are taken from what other jobs of the trainable recorded."""
+"""Speeds and interruptions measured in other jobs of the same trainable."""
 
 from dataclasses import replace
 from typing import Any
@@ -18,7 +18,7 @@ KIND = "m7i.large"
 
 
 class Slower(fakes.Curves):
-    """Three times as slow."""
+    """Curves whose steps take three times as long."""
 
     def step_ns(self, config: Config, step: int) -> int:
         return 3 * super().step_ns(config, step)

@@ -1,4 +1,4 @@
-"""What everything cost, entry by entry, and what each trial did for it."""
+"""Bills, entry by entry, and the details of each trial."""
 
 import csv
 import io
@@ -33,7 +33,7 @@ def micro(usd: float) -> int:
 
 
 def spent(entries: list[dict[str, Any]], **where: Any) -> int:
-    """Posts and corrections, in micro-dollars."""
+    """Return the sum of posts and corrections in micro-dollars."""
     return sum(
         micro(entry["usd"])
         for entry in entries
@@ -154,7 +154,7 @@ def test_a_trial_is_shown_with_its_curve_its_bill_and_every_attempt(finished: Fi
     entries = ledger(finished, job)
     for listed in finished.client.get(f"/v1/jobs/{job}/trials", params={"limit": 500}).json()["items"]:
         shown = finished.client.get(f"/v1/jobs/{job}/trials/{listed['id']}").json()
-        same = listed.keys() - {"reason"}  # a listing does not say why an ended job left a trial behind
+        same = listed.keys() - {"reason"}  # a listing omits why a trial was left unfinished
         assert {name: shown[name] for name in same} == {name: listed[name] for name in same}
         steps = [point["step"] for point in shown["curve"]]
         assert steps == list(range(1, listed["steps"] + 1))
@@ -192,7 +192,7 @@ ODD_METRICS = {"loss": float("nan"), "worst": float("inf"), "name": "a"}
 
 @pytest.fixture
 def odd(client: TestClient, service: FakeService) -> str:
-    """A job that ended, whose trial reported what is no number beside its metric."""
+    """Return an ended job whose trial reported non-finite numbers next to its metric."""
     job = fakes.submit(client)
     fakes.begin(service, job)
     journal = SqlJournal(service.database, job, service.project, 1, service.now())

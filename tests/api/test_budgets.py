@@ -1,4 +1,4 @@
-"""Budgets above jobs: made over REST, and respected at the door and by every slice."""
+"""Shared budgets: managed over REST, and enforced at submission and for every hold."""
 
 from typing import Any
 
@@ -135,7 +135,7 @@ def test_it_goes_on_after_a_raise_but_not_where_somebody_paused_it(
 def test_what_was_removed_does_not_let_it_go_on_past_the_budget_above(
     service: FakeService, client: TestClient
 ) -> None:
-    """Nor is it forgotten: it waits for the one above from then on."""
+    """The job stays recorded: it waits for the parent budget from then on."""
     put(client, "whole", usd=0.001)
     put(client, usd=0.001, match={"project": "a"}, parent="whole")
     job = fakes.submit(client, tags={"project": "a"}, algorithm=ASHA)

@@ -1,4 +1,4 @@
-"""Download of checkpoints over REST, by the client and by the command line."""
+"""Download of checkpoints over REST, with the client and on the command line."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ CONTENT = b"weights" * 500
 
 
 class Stored:
-    """A finished job, and the files of the checkpoints of the trial that has most of them."""
+    """A finished job, and the checkpoint files of its trial with the most checkpoints."""
 
     def __init__(self, service: FakeService, client: TestClient, folder: Path) -> None:
         self.service, self.client = service, client

@@ -1,4 +1,4 @@
-"""Pause, resume, cancel, top up: what each does in each state, and that a refused change changes nothing."""
+"""Pause, resume, cancel and top up: the effect in each state, and that a refused request changes nothing."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from tuner.store import jobs, launches
 
 Wish = str | None
 
-# How a job stands: its state, what is wished of it, and whether it has a driver or waits for one.
+# The states of a job: its state, the desired state, and the state of its launch.
 STANDINGS: dict[str, tuple[str, Wish, str]] = {
     "queued": ("queued", None, "wanted"),
     "queued, submitted": ("queued", None, "submitted"),
@@ -25,7 +25,7 @@ STANDINGS: dict[str, tuple[str, Wish, str]] = {
     "cancelled": ("cancelled", None, "ended"),
     "failed": ("failed", None, "ended"),
 }
-# What becomes of it: the status, then state, wish and launch.
+# The expected result: HTTP status, then state, desired state and launch.
 TABLE: dict[tuple[str, str], tuple[int, str, Wish, str]] = {
     ("pause", "queued"): (202, "paused", None, "ended"),
     ("pause", "queued, submitted"): (202, "queued", "pause", "submitted"),

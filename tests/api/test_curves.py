@@ -1,4 +1,4 @@
-"""All learning curves at once are what the stream of events told, and the stream goes on from there."""
+"""The route for all learning curves equals the events so far, and the event stream continues from there."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""optuna-dashboard under the service: behind the key, for reading alone, and showing what was recorded."""
+"""optuna-dashboard behind the service: needs the key, is read-only, and shows the recorded studies."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -41,7 +41,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
 
 @pytest.fixture
 def browser(shown: Shown) -> TestClient:
-    """Without a key and without cookies."""
+    """Return a client without key and cookies."""
     return TestClient(shown.keyed.app, base_url="http://testserver")
 
 

@@ -1,4 +1,4 @@
-"""Estimates over REST: worked cases, and what is refused."""
+"""Estimates over REST: worked examples and refused requests."""
 
 import json
 import re
@@ -36,7 +36,7 @@ def refused(client: TestClient, **parts: Any) -> dict[str, str]:
     return {one["pointer"]: one["detail"] for one in answer.json()["errors"]}
 
 
-# Worked cases
+# Worked examples
 
 HEAD = "cloud,region,instance_type,vcpus,accelerator,accelerator_count,gpu_memory_gib,on_demand_usd_h,on_demand_date\n"
 
@@ -109,7 +109,7 @@ def test_the_same_choice_where_prices_and_times_are_known(client: TestClient) ->
 
 
 def test_eight_a100_for_72_hours_are_one_machine(client: TestClient) -> None:
-    """At the list price of one p4d.24xlarge with its eight A100, not eight times that."""
+    """The cost is the list price of one p4d.24xlarge with eight A100, not eight times that."""
     run = {
         "samples": 72 * 3600,
         "throughput": [{"per_second": 1, "accelerator": "A100", "gpus": 8}],
@@ -225,7 +225,7 @@ def test_what_the_page_shows_is_answered(client: TestClient) -> None:
 
 
 def test_a_deadline_is_met_where_it_surely_is(client: TestClient) -> None:
-    """What is counted on at 10 h may, from a data sheet alone and with interruptions, take longer."""
+    """A machine expected to take 10 h may take longer if only a data sheet is known or interruptions occur."""
     run = {"samples": 3.6e6, "throughput": [{"per_second": 100, "accelerator": "A10G"}], "limit": 5000}
     found = ask(client, run={**run, "deadline": "10.5h"})["run"]
     for one in found["candidates"]:
@@ -254,7 +254,7 @@ def test_extremes_are_answered_or_left_out(client: TestClient, number: int) -> N
     json.dumps(ask(client, run=EXTREMES[number]), allow_nan=False)
 
 
-# What is refused
+# Refused requests
 
 RUN = {"samples": 1e6, "throughput": [{"per_second": 100, "accelerator": "A10G"}]}
 OWNED = {"purchase_usd": 1000, "watts": 300, "usd_per_kwh": 0.2, "utilisation": 0.5}

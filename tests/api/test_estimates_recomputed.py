@@ -1,4 +1,4 @@
-"""Every figure of an estimate, computed again by other code from what the answer says it was given."""
+"""Recompute every figure of an estimate with separate code from the inputs stated in the answer."""
 
 import math
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ def number(value: Any) -> Fraction:
 
 
 def peak(name: str, memory: float, precision: str) -> tuple[Fraction, Fraction]:
-    """Dense FLOP/s and bytes a second, of the data sheet."""
+    """Return the data sheet's dense FLOP/s and memory bandwidth in bytes/s."""
     sheet = accelerator(name, memory)
     assert sheet is not None
     tera = sheet.fp32_tflops if precision == "fp32" else sheet.half_tflops
@@ -33,7 +33,7 @@ def peak(name: str, memory: float, precision: str) -> tuple[Fraction, Fraction]:
 
 
 def rates(run: Mapping[str, Any], one: Mapping[str, Any]) -> list[Fraction]:
-    """Least, counted on, most, of one GPU."""
+    """Return the lowest, expected and highest rate of one GPU."""
     precision = run["model"]["precision"] if "model" in run else "bf16"
     name, memory = one["accelerator"], one["gpu_memory_gib"]
     if not run.get("throughput"):
@@ -74,7 +74,7 @@ def efficiency(run: Mapping[str, Any], one: Mapping[str, Any], rate: Fraction) -
 
 
 def paid_and_wall_s(run: Mapping[str, Any], train: Fraction) -> tuple[float, float, float]:
-    """On spot: Daly 2006, eq. 20, and his interval."""
+    """Return the paid seconds, wall-clock seconds and checkpoint interval on spot (Daly 2006, eq. 20)."""
     terms = run["spot"]
     mean = 3600 / terms["interruptions_per_hour"]
     save, restart, wait = (float(terms[name].rstrip("s")) for name in ("checkpoint", "restore", "wait"))
@@ -200,7 +200,7 @@ def test_every_figure_follows_from_what_the_answer_says_it_was_given(
     if run["gpus"] != 1 and "model" not in run:
         run = {**run, "scaling_efficiency": 0.8}
     if "flops" in run and run["gpus"] != 1:
-        run = {**run, "scaling_efficiency": 0.8}  # without samples nothing says what a step is
+        run = {**run, "scaling_efficiency": 0.8}  # without samples, the size of a step is unknown
     with fakes.client_of(_service()) as client:
         found = ask(client, run=run)
     given, answer = found["given"]["run"], found["run"]

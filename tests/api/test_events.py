@@ -1,4 +1,4 @@
-"""Events as they happen: from any event on without a gap, and to an end when the job has ended."""
+"""The event stream: continues after any event without a gap, and ends when the job has ended."""
 
 import json
 import threading
@@ -32,7 +32,7 @@ class Message:
 
 
 def parse(text: str) -> list[Message]:
-    """Frames as the HTML standard has them: fields, then an empty line."""
+    """Parse frames as in the HTML standard: fields, then an empty line."""
     found = []
     assert text.endswith("\n\n")
     for frame in text.split("\n\n")[:-1]:
@@ -45,7 +45,7 @@ def parse(text: str) -> list[Message]:
 
 
 def numbered(messages: list[Message]) -> list[Message]:
-    """What tells of changes, not of how things stand."""
+    """Return the messages about changes, without those about the current state."""
     return [message for message in messages if message.kind in ("report", "trial")]
 
 
@@ -142,7 +142,7 @@ def test_events_of_a_job_that_is_not_there_are_not_found(client: TestClient) -> 
 
 
 def at_look(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], object]) -> None:
-    """Something happens when the stream looks for the `number`th time."""
+    """Call `act` when the stream reads changes for the `number`th time."""
     looks, changes = iter(range(1, 10_000)), answers.changes
 
     def looked(service: Service, job: str, after: int) -> answers.Changes:
@@ -164,7 +164,7 @@ def test_a_stream_ends_when_its_job_does(
 
 
 def test_a_reader_of_a_running_job_misses_nothing(client: TestClient, service: FakeService) -> None:
-    """The job is run while it is read, and ends."""
+    """The job runs and ends while it is read."""
     job = fakes.submit(client, budget={"usd": 0.001})
     found: list[list[Message]] = []
     reader = threading.Thread(target=lambda: found.append(stream(fakes.client_of(service), job)))
@@ -179,7 +179,7 @@ def test_a_reader_of_a_running_job_misses_nothing(client: TestClient, service: F
 
 
 def test_a_job_of_many_reports_is_told_whole(client: TestClient, service: FakeService) -> None:
-    """More than are read at once."""
+    """The job has more reports than one read returns."""
     job = fakes.submit(client)
     fakes.begin(service, job)
     journal = SqlJournal(service.database, job, service.project, 1, service.now())

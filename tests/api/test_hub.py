@@ -1,4 +1,4 @@
-"""One look for many watchers, of whom each sees exactly the events behind theirs, in order, once."""
+"""One database read serves many watchers, and each sees exactly the events after its own, in order, once."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -17,8 +17,10 @@ PAGE = 3
 
 
 class Events:
-    """A job of numbered events, read a few at a time; each read takes a turn of the event loop before it sees anything, and another
-    before it is answered."""
+    """A job of numbered events, read a few at a time.
+
+    Each read takes a turn of the event loop before it sees anything, and another one before it returns.
+    """
 
     def __init__(self) -> None:
         self.count, self.looks, self.gaps, self.ended = 0, 0, 0, False

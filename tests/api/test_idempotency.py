@@ -1,4 +1,4 @@
-"""A repeat of a request with its Idempotency-Key makes no second job."""
+"""A repeated request with the same Idempotency-Key creates no second job."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -92,7 +92,7 @@ def test_the_same_request_many_times_at_once_makes_one_job(service: FakeService)
 def test_a_repeat_is_answered_although_the_shared_budget_is_used_up_meanwhile(
     service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the first look at the key and the transaction the first request makes the job, and the budget is lowered."""
+    """After the repeat's first lookup of the key, the first request creates the job and the budget is lowered."""
     put(client)
     first: list[str] = []
 

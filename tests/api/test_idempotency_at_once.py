@@ -1,4 +1,4 @@
-"""Requests sent at once with one Idempotency-Key, to two replicas of the service, on PostgreSQL.
+"""Concurrent requests with one Idempotency-Key to two replicas of the service, on PostgreSQL.
 
 SQLite has one writer at a time, so only PostgreSQL lets the requests overlap.
 """
@@ -35,9 +35,10 @@ def replicas(
 
 @pytest.fixture(scope="module")
 def clients(replicas: list[FakeService]) -> list[TestClient]:
-    """A client of each replica.
+    """Return a client of each replica.
 
-    FastAPI builds its routes at the first request, which is not safe in several event loops at once; so each client sends one first.
+    Each client sends one request first, because FastAPI builds its routes at the first request, which is not safe in several event loops
+    at once.
     """
     found = [fakes.client_of(replica, own=True) for replica in replicas]
     assert all(client.get("/v1/jobs").is_success for client in found)
@@ -45,7 +46,7 @@ def clients(replicas: list[FakeService]) -> list[TestClient]:
 
 
 def post_at_once(clients: list[TestClient], key: str, names: list[str]) -> list[Any]:
-    """Post a job for each name, to the replicas in turn. No request is sent before all threads are ready."""
+    """Post a job for each name, to the replicas in turn. All threads start together."""
     ready = threading.Barrier(len(names))
 
     def post(number: int) -> Any:
@@ -90,7 +91,7 @@ def test_different_requests_with_one_key_create_one_job_and_conflicts(
     clients: list[TestClient], replicas: list[FakeService]
 ) -> None:
     before = count(replicas[0], "jobs")
-    # Sorted, both names are sent to both replicas.
+    # Sorted, so that each name is sent to both replicas.
     answers = post_at_once(clients, "both", sorted(["one", "other"] * 10))
     names = {answer.json()["name"] for answer in answers if answer.status_code == 201}
     assert len(names) == 1

@@ -1,4 +1,4 @@
-"""What a request may be at most: each limit is told by a problem that names it, and what is within is answered."""
+"""Limits of a request: exceeding one returns a problem that names it, and requests within all limits are answered."""
 
 import asyncio
 import json
@@ -76,7 +76,7 @@ def test_depth_is_that_of_lists_and_objects_whatever_the_texts_say(tree: Any, li
 
 @pytest.mark.parametrize("part", [b'"', b'\\"', b'"\\', b"[]", b'"["', b'{"a":', b"\\"])
 def test_no_text_of_a_mib_takes_long_to_look_at(part: bytes) -> None:
-    """Where a text of a MiB took as many steps as it has pairs of bytes, this would not end."""
+    """With a check quadratic in the size of the text, 1 MiB would not finish."""
     began = time.process_time()
     is_deeper(b"[" * 40 + b"]" * 40 + part * (2**20 // len(part)), 64)
     assert time.process_time() - began < 30
@@ -201,7 +201,7 @@ def test_a_key_has_its_rate_and_others_have_theirs(
 
 
 async def room(app: ASGIApp, path: str = "/v1/jobs") -> tuple[asyncio.Task[None], list[Message]]:
-    """A request that has come as far as it does without waiting, and what was answered."""
+    """Start a request, run it until it first waits, and return its task and the response so far."""
     answered = list[Message]()
 
     async def send(message: Message) -> None:
@@ -239,7 +239,7 @@ def test_who_would_wait_for_long_is_told_so_and_streams_take_no_room(monkeypatch
         begins.set()
         for _ in range(3):
             await asyncio.sleep(0)
-        for _ in range(3):  # what has failed takes no room either
+        for _ in range(3):  # a failed request does not keep its slot either
             broken, _ = await room(door, "/v1/breaks")
             with pytest.raises(ValueError, match="breaks"):
                 await broken

@@ -1,4 +1,4 @@
-"""Pages of jobs and trials: filtered, sorted, each row once."""
+"""Pages of jobs and trials: filtered, sorted, and each row exactly once."""
 
 import math
 from typing import Any
@@ -113,7 +113,7 @@ def test_what_is_changed_is_shown_at_once_of_a_job_that_stands_still(
 def test_a_page_of_many_jobs_asks_the_database_as_often_as_one_of_few(
     client: TestClient, service: FakeService
 ) -> None:
-    """And answers of each what is answered of it alone."""
+    """Each item in the page equals the answer for that job alone."""
     done, runs = fakes.submit(client), fakes.submit(client, objective={"metric": "acc", "mode": "min"})
     fakes.simulate(service, done)
     fakes.simulate(service, runs, messages=20)
@@ -175,7 +175,7 @@ def test_a_limit_out_of_bounds_is_refused(finished: Finished, limit: Any) -> Non
 def test_a_walk_sees_every_job_once_while_new_ones_come_in(
     client: TestClient, service: FakeService, limit: int
 ) -> None:
-    """Several of them of the very same nanosecond."""
+    """Several jobs are created in the same nanosecond."""
     made = []
     for number in range(7):
         made.append(fakes.submit(client))
@@ -199,7 +199,7 @@ def test_a_walk_keeps_to_its_filter(client: TestClient) -> None:
 
 
 def expected(trials: list[dict[str, Any]], sort: str) -> list[str]:
-    """A full sort, as the words of the API have it: ties by number, trials without a metric last."""
+    """Sort all trials as the API documents it: ties by number, trials without a metric last."""
     name, sign = sort.removeprefix("-"), -1 if sort.startswith("-") else 1
 
     def key(trial: dict[str, Any]) -> tuple[float, int]:

@@ -1,4 +1,4 @@
-"""What trials printed, as REST and the command line show it."""
+"""Output of trials, over REST and on the command line."""
 
 import itertools
 from typing import Any
@@ -49,7 +49,7 @@ def get(client: TestClient, job: str, **query: Any) -> dict[str, Any]:
 
 
 def begun(service: FakeService, client: TestClient) -> str:
-    """A job with a trial that is under way."""
+    """Return a job with a running trial."""
     job = fakes.submit(client)
     fakes.simulate(service, job, messages=20)
     return job
@@ -154,7 +154,7 @@ def test_a_line_is_as_it_was_written_over_last(text: str) -> None:
 
 @pytest.mark.parametrize("piece", [b"x", b"\r", b"\rx", b"\x1b[", b"\x1b]", b"\x1bP"])
 def test_the_longest_line_is_read_in_one_go(piece: bytes) -> None:
-    """Where each character is looked at again for each before it, this takes minutes, in which the service does nothing else."""
+    """With an algorithm quadratic in the line's length this would take minutes, during which the service does nothing else."""
     assert "\n" not in readable(piece * (512 * 1024 // len(piece)))
 
 

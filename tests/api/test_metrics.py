@@ -1,4 +1,4 @@
-"""Figures for Prometheus: equal to what the API tells, and without a series for each id."""
+"""Prometheus metrics: equal to the API's values, and without a series per id."""
 
 import asyncio
 import re
@@ -35,12 +35,12 @@ def client(service: FakeService) -> TestClient:
 
 @pytest.fixture(scope="module")
 def full(finished: Finished) -> TestClient:
-    """Over the finished jobs."""
+    """Return a client of the service with the finished jobs."""
     return fakes.client_of(finished.service, own=True)
 
 
 def scraped(client: TestClient) -> dict[str, list[Any]]:
-    """Samples by the name of their family."""
+    """Return the samples by the name of their family."""
     answer = client.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain")
     found: dict[str, list[Any]] = {}
@@ -140,7 +140,7 @@ def test_every_metric_of_the_table_is_told(full: TestClient) -> None:
 
 
 def test_series_are_bounded_after_ten_thousand_jobs(client: TestClient, service: FakeService) -> None:
-    """And after requests of every kind to every path, and with more budgets than are told."""
+    """This holds after requests of every kind to every path, and with more budgets than are exported."""
     job = fakes.submit(client)
     client.post(f"/v1/jobs/{job}/cancel")  # so that its stream of events ends
     for number in range(25):

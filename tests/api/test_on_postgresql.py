@@ -1,4 +1,4 @@
-"""Every GET route answers on PostgreSQL, too."""
+"""Every GET route also works on PostgreSQL."""
 
 from dataclasses import replace
 from pathlib import Path

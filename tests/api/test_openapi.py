@@ -1,4 +1,4 @@
-"""Requests that the OpenAPI document allows, and many that it does not: each is answered as documented, none with a server error."""
+"""Requests that the OpenAPI document allows and many that it does not get a documented response, and never a server error."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -11,9 +11,9 @@ from tests.api.openapi_cases import Tried, Workflows, at_once, documented
 
 ANSWERS = {200, 201, 202, 204, 401, 404, 409, 422}
 SEEDS = range(41)  # 10,000 cases
-KEPT_SEEDS: tuple[int, ...] = ()  # Seeds that failed once. Add yours, with what it found.
-# The gate's share, 750 cases: of all three seeds of the first 26 that together see every documented call and every status of ANSWERS,
-# those that see the most pairs of a call and a status, 136 of 168.
+KEPT_SEEDS: tuple[int, ...] = ()  # Seeds that failed once. Add yours, with the fault it found.
+# The gate's 750 cases. Of all three seeds among the first 26 that together cover every documented call and every status of ANSWERS,
+# these cover the most pairs of a call and a status: 136 of 168.
 GATE_SEEDS = (0, 15, 18, *KEPT_SEEDS)
 
 
@@ -23,7 +23,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="module")
 def tried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], Tried]]:
-    """A function that sends the requests of one seed, once, and returns their counts."""
+    """Return a function that sends the requests of a seed once and returns their counts."""
     with (
         pytest.MonkeyPatch.context() as patch,
         contextlib.closing(Workflows(tmp_path_factory.mktemp("openapi"))) as workflows,
@@ -45,7 +45,7 @@ def test_answers_are_as_documented(tried: Callable[[int], Tried], seed: int) -> 
 
 
 def test_every_call_and_every_status_is_seen(tried: Callable[[int], Tried]) -> None:
-    """A change of the document changes what is drawn. If the gate's share then misses a call or a status, further seeds are tried."""
+    """A change of the document changes the generated requests. Further seeds are tried if the gate's seeds then miss a call or a status."""
     seen = Tried()
     for seed in dict.fromkeys((*GATE_SEEDS, *SEEDS)):
         is_all_seen = seen.by_call.keys() == documented() and seen.by_status.keys() >= ANSWERS

@@ -1,4 +1,4 @@
-"""Packages over REST, by the clients and from the command line, with real bytes and a real look at what is in them."""
+"""Packages over REST, with both clients and on the command line, with real archives and a real prober."""
 
 import json
 import tempfile
@@ -33,7 +33,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def on(service: FakeService) -> TestClient:
-    """Packages are switched on; a package of one MiB at most."""
+    """Return a client of a service with packages enabled, of at most 1 MiB each."""
     return fakes.client_of(replace(service, settings=replace(service.settings, packages=True, package_mib=1)))
 
 
@@ -130,7 +130,7 @@ def test_one_that_was_changed_in_the_storage_is_refused_until_it_is_uploaded_aga
 
 
 def test_its_digest_is_that_of_the_code(on: TestClient, service: FakeService) -> None:
-    """So a pilot holds for a package."""
+    """Therefore a pilot is valid for one package."""
     first, second = (push(on, plain({**FILES, "x.py": f"X = {n}\n"}))["id"] for n in range(2))
     asked = {"trainable": ENTRY, "planning": {"pilot": {"usd": 0.001}}}
     pilots = [on.post("/v1/pilots", json=fakes.body(package=one, **asked)) for one in (first, first, second)]

@@ -1,4 +1,4 @@
-"""Names that are paths: whatever stands where a name belongs, nothing outside is read, written or removed."""
+"""Path traversal: no name in a URL reads, writes or removes anything outside."""
 
 import json
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from tuner.api.app import create_app
 
 SECRET = "what nobody is to see"
 AUTH = {"Authorization": f"Bearer {fakes.KEY}"}
-# As they stand in the request's line; OUT is the way to a file that lies beside the service's home, HOME that home.
+# Names as they appear in the request line. OUT is the path of a file next to the service's home, and HOME is that home.
 EVIL = [
     "..", "../", "../../../OUT", "..%2fOUT", "..%2f..%2f..%2fOUT", "%2e%2e", "%2e%2e%2f%2e%2e%2fOUT", "%252e%252e%252fOUT",
     "%25252e%25252e%25252fOUT", "..%5cOUT", "..%5c..%5c..%5cOUT", "..%255cOUT", "%2e%2e%5cOUT", "....//OUT", "....%2f%2fOUT",
@@ -42,7 +42,7 @@ ROUTES = [
 
 
 class Planted:
-    """A service with a job that has run, a page, and beside them what is not to be reached."""
+    """A service with a finished job and a page, and files next to them that must not be reachable."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, home = folder, folder / "home"
@@ -60,7 +60,7 @@ class Planted:
         self.direct = Direct(create_app(self.service, page_files=page))
 
     def files(self) -> dict[str, int]:
-        """With sizes, but for the database and its journal."""
+        """Return all files with their sizes, except the database and its journal."""
         found = (one for one in self.folder.rglob("*") if one.is_file() and "tuner.db" not in one.name)
         return {str(one): one.stat().st_size for one in found}
 
@@ -99,7 +99,7 @@ def test_a_project_that_is_a_path_is_none(planted: Planted, method: str, path: s
 
 
 def is_page(content: bytes) -> bool:
-    """A path that is tidied before it is looked up may lead to the page, or to a call that this key may make."""
+    """A path that is normalised before the lookup may lead to the page, or to a call that this key is allowed to make."""
     return content == b"the page"
 
 

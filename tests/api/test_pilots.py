@@ -1,4 +1,4 @@
-"""Pilots over REST and on the command line: run once, found again, and refused where they cannot be."""
+"""Pilots over REST and on the command line: run once, reused, and refused if they cannot run."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Plans over REST: worked cases, what they rest on, and what is refused."""
+"""Plans over REST: worked examples, their evidence, and refused requests."""
 
 import io
 from typing import Any
@@ -14,7 +14,7 @@ from tuner.schemas.plan import Plan
 
 service, client = fakes.fixtures("module")
 HOUR = 3600.0
-# $4.00 an hour for one hour, or $1.40 for 2.2 hours: one training of ten steps.
+# $4.00 an hour for one hour, or $1.40 an hour for 2.2 hours, for one training of ten steps.
 DEAR = {"instance_type": "dear", "usd_per_hour": 4.00, "step_seconds": 360, "cpus": 1}
 CHEAP = {"instance_type": "cheap", "usd_per_hour": 1.40, "step_seconds": 792, "cpus": 1}
 EXACT = {"setup_seconds": 0, "checkpoint_seconds": 0, "step_spread": 0}
@@ -66,7 +66,7 @@ def test_the_dear_machine_is_chosen_where_two_hours_are_all_there_is(client: Tes
 
 
 def test_a_hundred_dollars_or_twenty_gpu_hours_whichever_is_first(client: TestClient) -> None:
-    """Three epochs of warm-up, the bottom half pruned, fifteen for the promoted, at most forty trials."""
+    """Three warm-up epochs, the bottom half pruned, fifteen epochs for promoted trials, at most forty trials."""
     found = plan(
         client,
         {
@@ -191,7 +191,7 @@ def test_machines_are_not_silently_taken_to_be_equally_fast(client: TestClient) 
     found = plan(client, {**both, "speeds": {"g6.xlarge": 1}}, **changes)
     assert not any("equally fast" in one for one in found["warnings"])
     pace = {one["instance_type"]: one["finish_seconds"] for one in found["alternatives"]}
-    assert pace["g4dn.xlarge"] > 1.5 * pace["g6.xlarge"]  # an L4 against a T4
+    assert pace["g4dn.xlarge"] > 1.5 * pace["g6.xlarge"]  # T4 against L4
 
 
 def test_machines_of_the_catalogue_are_looked_at_and_the_unfit_left_out(client: TestClient) -> None:

@@ -1,4 +1,4 @@
-"""Every error of ours has a status, and reaches the caller as a problem."""
+"""Every error of ours has an HTTP status and reaches the caller as a problem document."""
 
 import inspect
 
@@ -46,7 +46,7 @@ def test_every_error_has_a_status_of_its_own() -> None:
 
 def test_an_error_of_a_class_below_has_the_status_of_the_class_above() -> None:
     class Newer(errors.Conflict):
-        """Something new."""
+        """A subclass without a status of its own."""
 
     assert problems.status_of(Newer("x")) == 409
 

@@ -1,4 +1,4 @@
-"""Ray's dashboard through the service: with its key, for reading alone, and without Ray's token ever being shown."""
+"""Ray's dashboard through the service: needs the key, is read-only, and never shows Ray's token."""
 
 import gzip
 import json
@@ -21,7 +21,7 @@ TOKEN = "ray_token_that_nobody_is_shown"
 
 
 class Head(ThreadingHTTPServer):
-    """What a head's dashboard does, and what it was asked."""
+    """A fake head with a dashboard that records its requests."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answers)
@@ -75,7 +75,7 @@ class _Answers(BaseHTTPRequestHandler):
 
 
 def serving(service: FakeService) -> Iterator[Head]:
-    """A head that the service finds as its own."""
+    """A head that the service uses as its own."""
     with listening(Head()) as found:
         service.cluster.door = Door(found.url, TOKEN)
         yield found
@@ -217,7 +217,7 @@ def test_heads_are_answered_without_a_body(client: TestClient, head: Head) -> No
 def test_a_cluster_that_does_not_answer_is_said(
     service: FakeService, client: TestClient, head: Head, path: str
 ) -> None:
-    """Nor is anybody sent elsewhere, or asked for the token."""
+    """The response neither redirects nor asks for the token."""
     if path == "refused":
         head.token = "another"
     doors: dict[str, Any] = {"nobody": Door("http://127.0.0.1:9", TOKEN), "starting": None}

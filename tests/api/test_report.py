@@ -1,4 +1,4 @@
-"""What the money bought: the best by what was spent is what the record says, and estimates are told as what they are."""
+"""The report: best metric by spend equals the records, and estimates are marked as estimates."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def report(client: TestClient, job: str) -> dict[str, Any]:
 
 
 def risen(service: FakeService, job: str, mode: str) -> list[tuple[float, float, str, int]]:
-    """Spend, value, trial and step of each report that was better than all before it, counted by hand."""
+    """Return spend, value, trial and step of each report that was better than all before it, computed by separate code."""
     found: list[tuple[float, float, str, int]] = []
     best, spent = float("-inf"), Money(0)
     sign = 1 if mode == "max" else -1

@@ -1,4 +1,4 @@
-"""A change is made for what was seen: nobody's is lost, and none is made twice."""
+"""Conditional changes with revisions: no concurrent change is lost, and none is made twice."""
 
 import threading
 from typing import Any

@@ -1,4 +1,4 @@
-"""What many ask for is made once, and is never older than it may be."""
+"""A shared answer is computed once for many requests, and never served beyond its maximum age."""
 
 import threading
 from types import SimpleNamespace
@@ -32,7 +32,7 @@ def test_an_answer_serves_until_its_job_changes_and_a_little_longer(monkeypatch:
     clock = iter([0.0, 0.05, 0.5, 1.5, 1.6])
     monkeypatch.setattr(shared, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     kept, values = Shared[str](), iter("ab")
-    assert kept.get("job", 1, lambda: next(values)) == "a"  # took 0.05 s: it serves for one
+    assert kept.get("job", 1, lambda: next(values)) == "a"  # took 0.05 s, so it is served once more
     assert kept.get("job", 1, lambda: next(values)) == "a"
     assert kept.get("job", 2, lambda: next(values)) == "a"  # 0.5
     clock = iter([1.5, 1.5, 1.6])
@@ -56,7 +56,7 @@ def test_no_more_bytes_are_kept_than_there_is_room_for(monkeypatch: pytest.Monke
 
     ask("a", 4)
     ask("b", 4)
-    ask("a", 4)  # asked for after b
+    ask("a", 4)  # requested after b
     ask("c", 4)
     for key in "ac":
         ask(key, 4)

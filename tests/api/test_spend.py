@@ -1,4 +1,4 @@
-"""Chargeback: whatever it is grouped by, the groups are the ledger's entries of that time, to the micro-dollar."""
+"""Chargeback: the groups of any grouping equal the ledger's entries of that period, to the micro-dollar."""
 
 import csv
 import io
@@ -26,7 +26,7 @@ TAGS = [{"project": "a", "owner": "ann"}, {"project": "b", "owner": "ann"}, {"ow
 
 
 class Books:
-    """Jobs of several owners over some days, with crashes and preemptions, one still under way; and their rows, read plainly."""
+    """Jobs of several owners over some days, with crashes and preemptions, one still running, and all their rows."""
 
     def __init__(self, found: Finished) -> None:
         service, self.client = found.service, found.client
@@ -60,7 +60,7 @@ class Books:
         return told.get(group, lambda: self.tags.get((job, group.removeprefix("tag:"))))()
 
     def sums(self, groups: list[str], since: int, until: int, timezone: str) -> dict[Any, dict[str, Any]]:
-        """By brute force."""
+        """Return the expected sums of each group, computed from all entries."""
         found: dict[Any, dict[str, Any]] = defaultdict(lambda: defaultdict(set))
         for entry in self.entries:
             if entry["kind"] is None or not since <= entry["at"] < until:

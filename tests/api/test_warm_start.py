@@ -1,4 +1,4 @@
-"""A job that learns from earlier ones: what it may name, and what it then knows."""
+"""Jobs that learn from earlier jobs: which jobs they may name, and what they then know."""
 
 from typing import Any
 

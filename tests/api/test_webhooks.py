@@ -1,4 +1,4 @@
-"""Webhooks of budgets above jobs: each share told of once, signed, again until it is taken, and never to private addresses."""
+"""Webhooks of shared budgets: one signed message per alert share, retried until accepted, never sent to private addresses."""
 
 import hashlib
 import hmac
@@ -30,7 +30,7 @@ service, client = fakes.fixtures("function")
 
 
 class Receiver(HTTPServer):
-    """Keeps what it is sent, and answers with the next of `statuses`."""
+    """A server that records what it receives and responds with the next of `statuses`."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Hook)
@@ -69,7 +69,7 @@ def open_service(service: FakeService) -> FakeService:
 
 
 def one_pass(keeper: Keeper) -> None:
-    """One pass of the keeper, and the end of all requests that it started."""
+    """Run one pass of the keeper, and wait for all requests that it started."""
     keeper.one_pass()
     assert keeper.webhooks.settle(240)
 
@@ -196,7 +196,7 @@ def test_two_keepers_do_not_send_the_same_message_at_once(
 def test_a_url_that_hangs_delays_no_other_project(
     open_service: FakeService, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The keeper does not wait for it either."""
+    """The keeper does not wait for the hanging URL either."""
     hanging, may_end, send = threading.Semaphore(0), threading.Event(), outgoing.send
 
     def hang(url: str, *args: Any, **kwargs: Any) -> outgoing.Outcome:
@@ -255,7 +255,7 @@ PRIVATE = [
 
 @pytest.mark.parametrize("address", PRIVATE)
 def test_nothing_is_sent_to_a_name_of_a_private_address(address: str, receiver: Receiver) -> None:
-    """Nor where another of its addresses is public."""
+    """This also holds if another address of the name is public."""
     found = outgoing.send(
         f"https://hook.example:{receiver.server_port}/",
         b"{}",
@@ -293,7 +293,7 @@ def test_redirects_are_not_followed(receiver: Receiver) -> None:
 
 
 def anonymous(side: int) -> ssl.SSLContext:
-    """TLS without certificates."""
+    """Return a TLS context without certificates."""
     found = ssl.SSLContext(side)
     found.check_hostname, found.verify_mode = False, ssl.CERT_NONE
     found.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -302,7 +302,7 @@ def anonymous(side: int) -> ssl.SSLContext:
 
 
 def test_who_talks_slowly_over_tls_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A byte now and then is an answer to each read, and none that ends."""
+    """Each read returns a byte, but the response never ends."""
     monkeypatch.setattr(outgoing, "TIMEOUT_S", 0.5)
     monkeypatch.setattr(outgoing.ssl, "create_default_context", lambda: anonymous(ssl.PROTOCOL_TLS_CLIENT))
     heard, over = socket.create_server(("127.0.0.1", 0)), threading.Event()

@@ -1,4 +1,4 @@
-"""Two projects with people, jobs, budgets and keys, of one service, and everybody who may knock at one of them."""
+"""One service with two projects, each with members, jobs, budgets and keys, and all kinds of callers of one of them."""
 
 import re
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from tests.packages.making import plain
 from tuner.api.app import create_app
 from tuner.domain.access import ROLES
 
-A, B = "optics", "speech"  # neither is part of a word of answers
+A, B = "optics", "speech"  # neither name is part of a word in a response
 HOUR_S = 3600
 ZIP = {"Content-Type": "application/zip"}
-# With these, nobody is let in; what they are called says why.
+# Callers without access. Each name gives the reason.
 OUT = ("no key", "mistyped", "expired", "revoked", "rotated out", "removed member", "disabled user")
 IN = ROLES
 UNLIKE = {
@@ -30,19 +30,19 @@ UNLIKE = {
     "idempotency": "mark-nevers-once",
     "package": f"pkg_{'0' * 64}",
 }
-"""Ids that never were, each as long as those that there are."""
+"""Ids that never existed, each as long as a real one."""
 
 
 @dataclass(frozen=True)
 class Things:
-    """What a project has, by the names of parameters, and `marks`: words that are said of nothing else."""
+    """The ids in a project by parameter name, and `marks`: words that appear in nothing else."""
 
     ids: dict[str, str]
     marks: tuple[str, ...]
 
 
 class World:
-    """`callers` knock at B; everything in A was asked for before, by its own people and the operator."""
+    """`callers` send requests to project B. Everything in A was requested before by A's members and the operator."""
 
     def __init__(self, service: FakeService) -> None:
         self.service = service
@@ -106,7 +106,7 @@ class World:
         return {**members, "operator": self.people.project(B)}
 
     def request(self, client: TestClient, method: str, path: str, ids: dict[str, str]) -> Any:
-        """With the least that the route takes, so that what decides is who asks."""
+        """Send the smallest valid request of the route, so that the response depends on the caller alone."""
         filled = path.format(**{"trial": "trial_00000", "trainable": fakes.ENTRY, **ids})
         headers = {"Idempotency-Key": ids["idempotency"]} if path == "/v1/jobs" and method == "POST" else {}
         body = self._body(method, path, ids)
@@ -148,7 +148,7 @@ _VARYING = (
 
 
 def alike(text: str, ids: dict[str, str]) -> str:
-    """An answer without the ids that were asked with, and what is another each time."""
+    """Return a response without the ids of the request and without values that differ each time."""
     for name, one in sorted(ids.items(), key=lambda pair: -len(pair[1])):
         text = text.replace(one, f"<{'it' if name in ('name', 'project', 'user', 'idempotency') else name}>")
     for varying, word in _VARYING:

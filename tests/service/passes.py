@@ -1,4 +1,4 @@
-"""Jobs, passes of the controller, and how they left things."""
+"""Submit jobs, run passes of the controller, and read the resulting rows."""
 
 from starlette.testclient import TestClient
 
@@ -12,12 +12,12 @@ from tuner.store.launches import Launch
 
 
 def give_room(service: FakeService, cpus: float = 100) -> None:
-    """For many jobs of two trials at once."""
+    """Give the cluster room for many jobs of two trials at once."""
     service.cluster.found = [Node("n1", cpus=cpus, gpus=0, memory_bytes=1)]
 
 
 def submit(service: FakeService, client: TestClient, priority: int = 0) -> str:
-    """Of two CPUs in all; the clock goes on by a second."""
+    """Submit a job that takes two CPUs in all, and advance the clock by a second."""
     job = fakes.submit(client, resources={"max_concurrent_trials": 2})
     if priority:
         client.patch(f"/v1/jobs/{job}", json={"priority": priority})
@@ -38,13 +38,13 @@ def row_of(service: FakeService, job: str) -> JobRow:
 
 
 def one_pass(service: FakeService) -> None:
-    """A second later, by a controller that knows nothing of the one before."""
+    """Advance the clock by five seconds and run one pass of a new controller."""
     service.now.pass_s(5)
     Controller(service).one_pass()
 
 
 def launched(service: FakeService) -> list[str]:
-    """Jobs in the order of their first submission."""
+    """Return the jobs in the order of their first submission to Ray."""
     return list(dict.fromkeys(name.partition("-")[0] for name in service.cluster.submitted))
 
 

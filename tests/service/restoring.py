@@ -44,8 +44,10 @@ def put_back(service: FakeService, file: Path, *, replace: bool = True) -> Resto
 
 
 def answers(client: TestClient, job: str) -> dict[str, bytes]:
-    """Return the body of each of the job's answers, by path. The link to Ray's page of the job's launch is left out: a restore begins
-    another launch."""
+    """Return the body of each of the job's answers, by path.
+
+    The link to the launch's page in Ray's dashboard is removed, because a restore begins another launch.
+    """
     found = {path: client.get(f"/v1/jobs/{job}{path}") for path in ANSWERS}
     assert all(answer.status_code == 200 for answer in found.values())
     link = re.compile(rb'"ray_dashboard":"[^"]*"')

@@ -18,14 +18,14 @@ SECOND_USD = 0.1 / 3600  # the price of one second of a trial on the only machin
 
 @dataclass
 class MeasuringProber(FakeProber):
-    """Says that importing any trainable takes 4 s."""
+    """A prober for which importing any trainable takes 4 s."""
 
     def describe(self, entry: str, package: Path | None = None, *, fresh: bool = True) -> Described:
         return replace(super().describe(entry, package, fresh=fresh), import_ns=4 * NS)
 
 
 class SlowSteps(fakes.Curves):
-    """Takes 3 s a step."""
+    """Curves whose steps take 3 s."""
 
     def step_ns(self, config: Config, step: int) -> int:
         return 3 * NS

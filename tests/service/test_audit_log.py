@@ -1,4 +1,4 @@
-"""Who changed what: an entry for each change, none without one, and none that can be changed."""
+"""The audit log has one entry per change, none without a change, and no entry can be altered."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace

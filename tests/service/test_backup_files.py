@@ -1,4 +1,4 @@
-"""What a backup is as a file, and what `tuner restore` refuses before anything has changed."""
+"""The file format of a backup, and the cases in which `tuner restore` refuses before it changes anything."""
 
 import json
 import sqlite3
@@ -33,7 +33,7 @@ from tuner.store.journal import SqlJournal
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
-    """A backup, and the copy in it."""
+    """Return a backup file and the content of the database copy in it."""
     folder = tmp_path_factory.mktemp("made")
     service = fakes.service_in(folder / "home")
     back_up(service, folder / "b")
@@ -68,7 +68,7 @@ def test_an_altered_or_truncated_backup_is_refused_or_unharmed(
 def test_what_zipfile_cannot_read_is_refused(
     made: tuple[Path, bytes], tmp_path: Path, flags: int, method: int
 ) -> None:
-    """Flags and method stand six bytes into an entry's own header, and eight into the one of the directory."""
+    """Flags and method are at byte 6 of an entry's local header, and at byte 8 of its header in the central directory."""
     found = bytearray(made[0].read_bytes())
     for signature, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         where = found.index(signature) + at
@@ -146,7 +146,7 @@ def answers_of_waiting(client: TestClient, job: str) -> bytes:
 
 
 def altered(service: FakeService, tmp_path: Path, **changes: object) -> Path:
-    """A whole backup that says other things of itself."""
+    """Return a complete backup with a changed description."""
     back_up(service, tmp_path / "b")
     about = unpack(tmp_path / "b", tmp_path / "copy")
     pack(tmp_path / "copy", replace(about, **changes), tmp_path / "other")  # type: ignore[arg-type]
@@ -173,7 +173,7 @@ def test_what_does_not_fit_is_refused(
 
 
 def test_a_database_that_a_service_works_on_is_left_alone(service: FakeService, tmp_path: Path) -> None:
-    """And one that stood still meanwhile writes nothing any more, by whatever term it led."""
+    """A leader that was suspended during the restore cannot write afterwards, in any of its terms."""
     back_up(service, tmp_path / "b")
     leading = Leading(service.database, service.now)
     term = leading.term()
@@ -227,7 +227,7 @@ def test_checkpoints_that_the_storage_does_not_have_are_named(
 def test_a_trial_whose_checkpoint_gave_way_to_later_ones_goes_on_from_what_is_there(
     service: FakeService, client: TestClient, tmp_path: Path
 ) -> None:
-    """One of which the storage has nothing at all does not begin anew: it may be the wrong storage."""
+    """A trial without any checkpoint in the storage does not start from scratch, because it may be the wrong storage."""
     job = fakes.submit(client)
     fakes.simulate(service, job, messages=120)
     back_up(service, tmp_path / "b")

@@ -1,4 +1,4 @@
-"""Which price catalogue holds."""
+"""Which price catalogue takes precedence."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What machines cost while nothing runs on them: counted once whoever looks, never guessed, and never in a bill."""
+"""The cost of idle machines is counted once for all services, is never guessed, and is never part of a bill."""
 
 from fractions import Fraction
 from typing import Any
@@ -119,7 +119,7 @@ def test_workers_that_have_gone_cost_nothing_any_more(service: FakeService, clie
 
 
 def test_a_time_that_begins_within_an_hour_was_not_unseen_before_the_next(service: FakeService) -> None:
-    """As days do where the clock is half an hour off UTC."""
+    """Days begin within an hour of UTC where the local clock is half an hour off."""
     service.now.at = start = 10**6 * HOUR_NS
     watch(service, begun(service), times=4 * 120, seconds=30)
     for since, until, hours in ((0.5, None, 3), (0.5, 2.5, 2), (3.5, 3.9, 0)):
@@ -143,7 +143,7 @@ def test_a_clock_that_was_ahead_and_is_set_back_counts_on(service: FakeService) 
 
 
 def test_who_is_busy_is_asked_of_indexes(service: FakeService) -> None:
-    """It is asked while the cluster's row is locked, and with SQLite all of the database: not of all that ever ran."""
+    """The queries run while the cluster's row is locked (with SQLite, the whole database), so they must not scan all jobs that ever ran."""
     asked: list[tuple[str, Any]] = []
     event.listen(service.database.engine, "before_cursor_execute", lambda *told: asked.append(told[2:4]))
     with service.database.read() as db:

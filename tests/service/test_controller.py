@@ -1,4 +1,4 @@
-"""The controller over a cluster of no substance: what is launched, and in which order."""
+"""The controller over a fake cluster: what it launches, and in which order."""
 
 from dataclasses import replace
 from threading import Barrier, Thread
@@ -90,7 +90,7 @@ def two_markets(service: FakeService, *, spot: int, on_demand: int) -> None:
 
 
 def on(service: FakeService, client: TestClient, market: str, trials: int = 2) -> str:
-    """Submit a job for this market. The clock goes on by a second."""
+    """Submit a job for this market, after advancing the clock by a second."""
     service.now.pass_s(1)
     return fakes.submit(client, resources={"market": market, "max_concurrent_trials": trials})
 
@@ -102,7 +102,7 @@ def test_a_job_without_room_holds_back_only_jobs_that_may_take_the_same_nodes(
     running = on(service, client, "spot")
     one_pass(service)
     waiting = on(service, client, "spot")
-    either = on(service, client, "spot_with_fallback")  # behind a job that waits for one of its nodes
+    either = on(service, client, "spot_with_fallback")  # waits behind a job for the same nodes
     demand = on(service, client, "on_demand")
     one_pass(service)
     assert launched(service) == [running]
@@ -133,7 +133,7 @@ def test_a_job_with_fallback_is_not_counted_against_spot_nodes_alone(
     two_markets(service, spot=1, on_demand=2)
     either = on(
         service, client, "spot_with_fallback", 4
-    )  # four of the six CPUs, which the two nodes on demand have
+    )  # four of the six CPUs that the two on-demand nodes have
     spot, demand = on(service, client, "spot"), on(service, client, "on_demand")
     one_pass(service)
     assert launched(service) == [either, spot]
@@ -152,7 +152,7 @@ def test_a_new_priority_counts_for_a_job_that_waits(service: FakeService, client
 
 
 def owned(service: FakeService, client: TestClient, owner: str, **more: Any) -> str:
-    """Of two CPUs in all; the clock goes on by a second."""
+    """Submit a job that takes two CPUs in all, and advance the clock by a second."""
     tags = {"owner": owner} if owner else {}
     job = fakes.submit(client, resources={"max_concurrent_trials": 2}, tags=tags, **more)
     service.now.pass_s(1)
@@ -257,7 +257,7 @@ def test_two_controllers_at_once_submit_under_one_id(service: FakeService, clien
 def test_who_waits_for_an_hour_to_come_is_not_read_with_every_pass(
     service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Thousands may wait for their windows, and a pass comes four times a second."""
+    """Thousands of jobs may wait for their windows, and the controller runs four passes per second."""
     later = [fakes.submit(client, window={"start": "00:00", "end": "00:10"}) for _ in range(3)]
     running = submit(service, client)
     controller = Controller(service)

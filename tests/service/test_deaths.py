@@ -1,4 +1,4 @@
-"""What the controller does about drivers that die."""
+"""How the controller handles drivers that die."""
 
 import pytest
 from starlette.testclient import TestClient
@@ -100,7 +100,7 @@ def test_drivers_that_die_at_once_are_launched_again_less_and_less_often(
 
 
 def kill_all(service: FakeService, job: str, *, passes: int = 40) -> None:
-    """Every driver dies as soon as it is submitted."""
+    """Let every driver die as soon as it is submitted."""
     for _ in range(passes):
         one_pass(service)
         if launch_of(service, job).state == "submitted":
@@ -124,7 +124,7 @@ def test_five_deaths_without_a_report_fail_the_job(service: FakeService, client:
 
 
 def test_a_job_that_is_given_up_has_its_books_closed(service: FakeService, client: TestClient) -> None:
-    """Its first driver brought reports and left holds; the next five brought nothing."""
+    """The first driver wrote reports and left holds; the next five wrote nothing."""
     job = submit(service, client)
     one_pass(service)
     fakes.simulate(service, job, messages=60)
@@ -180,7 +180,7 @@ def test_the_next_job_has_the_room_of_one_that_was_given_up(service: FakeService
 
 
 def report(service: FakeService, job: str) -> None:
-    """The driver begins and brings a report."""
+    """Begin the driver and write one report."""
     fakes.begin(service, job)
     epoch, now = launch_of(service, job).epoch, service.now()
     with SqlJournal(service.database, job, service.project, epoch, now).transaction() as tx:
@@ -205,7 +205,7 @@ def test_a_report_in_between_starts_the_count_anew(service: FakeService, client:
 
 
 def test_drivers_that_waited_for_hours_did_not_die_at_once(service: FakeService, client: TestClient) -> None:
-    """No spot machine was there in the meantime, and so nothing to report."""
+    """No spot machine was available in the meantime, so the drivers had nothing to report."""
     job = submit(service, client)
     for _ in range(2 * QUICK_DEATHS_MAX):
         while launch_of(service, job).state != "submitted":
@@ -219,7 +219,7 @@ def test_drivers_that_waited_for_hours_did_not_die_at_once(service: FakeService,
 
 
 def test_a_cluster_that_forgot_everything_fails_no_job(service: FakeService, client: TestClient) -> None:
-    """The head was started anew: no driver is known any more."""
+    """The head was restarted and knows no driver any more."""
     job = submit(service, client)
     for _ in range(2 * QUICK_DEATHS_MAX):
         one_pass(service)
@@ -231,7 +231,7 @@ def test_a_cluster_that_forgot_everything_fails_no_job(service: FakeService, cli
 def test_the_room_of_a_job_whose_driver_died_is_not_given_away(
     service: FakeService, client: TestClient
 ) -> None:
-    """There is room for one of the two."""
+    """The cluster has room for one of the two jobs."""
     first, second = submit(service, client), submit(service, client)
     one_pass(service)
     fakes.begin(service, first)

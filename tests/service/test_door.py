@@ -1,4 +1,4 @@
-"""Who is refused spot machines as soon as they ask: whose trainable has failed the restore self-test."""
+"""A job on spot machines is refused at submission if its trainable failed the restore self-test."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ WANTED = {"market": "spot", "max_concurrent_trials": 1}
 
 
 def judged(service: FakeService, job: str, verdict: Verdict) -> str | None:
-    """By the job's driver."""
+    """Record the verdict as the job's driver would, and return the gate's reason to refuse spot, if any."""
     one_pass(service)
     epoch = launch_of(service, job).epoch
     with service.database.write() as db:
@@ -55,7 +55,7 @@ def test_what_has_failed_is_refused_at_the_door_though_the_cluster_has_other_fil
 def test_code_that_is_tested_anew_is_let_in_again(
     service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was mended on the cluster alone, while jobs waited that had come in before."""
+    """The code was fixed on the cluster alone, while jobs that were submitted earlier waited."""
     service.cluster.found = [replace(fakes.SMALL, cpus=8, labels=LABELS)]
     first, second = (fakes.submit(client, resources=WANTED) for _ in range(2))
     for job, code, verdict in ((first, "0", Verdict(False, "it forgets")), (second, "1", Verdict(True))):

@@ -1,4 +1,4 @@
-"""Figures over all jobs: as the record has them, however they are added up."""
+"""Metrics over all jobs equal the database, however they are summed."""
 
 from collections.abc import Mapping
 from fractions import Fraction
@@ -28,7 +28,7 @@ from tuner.store.totals import Running
 
 
 def test_figures_of_an_empty_service_are_nothing(tmp_path: Path) -> None:
-    """With no filter for warnings, so that what is deprecated shows."""
+    """Runs without a warning filter, so that deprecations show."""
     service = fakes.service_in(tmp_path)
     check_database(service)
     assert not has_live_jobs(service)
@@ -55,14 +55,14 @@ def simulated(service: FakeService, seed: int, **how: object) -> str:
 
 
 def promoted(service: FakeService, job: str) -> int:
-    """Trials that have reported beyond a rung, rung by rung."""
+    """Return the number of trials that reported beyond a rung, summed over the rungs."""
     with service.database.read() as db:
         steps = db.execute(select(reports.c.trial, reports.c.step).where(reports.c.job == job)).all()
     return sum(len({trial for trial, step in steps if step > rung}) for rung in (1, 3))
 
 
 def test_what_is_added_up_bit_by_bit_is_the_whole(service: FakeService) -> None:
-    """Entries by small pages, jobs as they come, go and come again."""
+    """Read ledger entries in small pages, while jobs begin, end and resume."""
     reader, jobs = Reader(service), list[str]()
     with patch.multiple(tallies, ENTRIES_PAGE=7, UNSETTLED=5):
         assert reader.read().posted == {}
@@ -180,7 +180,7 @@ def test_the_first_in_line_says_how_long_the_queue_waits(service: FakeService) -
 
 
 class TestAudit:
-    """The books are right until somebody else writes into them."""
+    """The audit of the ledger passes until something else writes into its tables."""
 
     @pytest.fixture
     def job(self, service: FakeService) -> str:

@@ -1,4 +1,4 @@
-"""Jobs whose trials go on where those of earlier jobs stood: what they may, what it costs, and what it is said to cost."""
+"""Jobs that continue trials of earlier jobs: which trials they may continue, the cost, and how it is reported."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,7 @@ CODE = code_digest(fakes.ENTRY, import_path())
 
 @pytest.fixture
 def source(service: FakeService, client: TestClient) -> str:
-    """A job that ended, some of its trials in the middle."""
+    """Return a job that ended while some of its trials were unfinished."""
     job = fakes.submit(client, budget={"usd": 0.002})
     with service.database.write() as db:
         jobs.note_code(db, job, CODE)
@@ -44,7 +44,7 @@ def found(service: FakeService, job: str, *, code: str | None = CODE, limit: int
 
 
 def heirs(service: FakeService, job: str) -> Heirs:
-    """As if the checkpoints had been copied."""
+    """Return the warm start's trials as if their checkpoints had been copied."""
     own = {
         n: replace(one, checkpoint=replace(one.checkpoint, trial=trial_id(n), attempt=BEFORE))
         for n, one in enumerate(found(service, job))
@@ -170,9 +170,9 @@ def test_a_copy_stays_when_the_earlier_job_removes_its_own(
 ) -> None:
     job = warm(client, source)
     spec, inherited = row_of(service, job).spec, found(service, job)[:2]
-    saved(tmp_path, inherited[0])  # that of the other one is gone
+    saved(tmp_path, inherited[0])  # the other trial's checkpoint is gone
     copier = Copier(str(tmp_path / "storage"), "default", job)
-    for _ in range(2):  # by one driver, and by the next one after its death
+    for _ in range(2):  # once for the first driver, once for the driver that replaces it after its death
         made = heirs_of(spec, sampler_for(spec), inherited, begun=0, copier=copier).by_number
         assert list(made) == [0]
         kept = made[0].checkpoint

@@ -31,14 +31,14 @@ def train_one_epoch(model, loader): ...
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The service's working directory."""
+    """Make the folder the service's working directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONPATH", raising=False)
     return tmp_path
 
 
 def names(*allowed: str) -> list[str]:
-    """The trainables of one's own."""
+    """Return the user's own trainables, without those that come with the project."""
     return [one.trainable for one in listed(allowed).items if not one.trainable.startswith("trainables.")]
 
 

@@ -1,4 +1,4 @@
-"""A pass of the controller costs the same however many jobs run: it comes four times a second."""
+"""A pass of the controller costs the same for any number of running jobs, because it runs four times per second."""
 
 from types import SimpleNamespace
 
@@ -20,7 +20,7 @@ RUNNING = 50
 
 @pytest.fixture
 def asked(service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Of so many jobs that run and fill the cluster, whose drivers Ray was asked for."""
+    """Fill the cluster with `RUNNING` jobs, and return the list that records which drivers Ray is asked for."""
     job = submit(service, client)
     fakes.begin(service, job)
     copy_job(service.database, job, RUNNING - 1)
@@ -38,7 +38,7 @@ def asked(service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPa
 def test_a_pass_asks_for_a_few_drivers_and_for_each_in_its_turn(
     service: FakeService, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All passes at one moment."""
+    """All passes run at the same time."""
     monkeypatch.setattr(passes, "time", SimpleNamespace(monotonic=lambda: 100.0))
     controller = Controller(service)
     controller.one_pass()
@@ -79,7 +79,7 @@ def test_a_job_that_runs_is_read_once_while_others_wait_for_its_room(
 
 
 def test_jobs_that_wait_are_read_together_by_the_first_pass(service: FakeService, client: TestClient) -> None:
-    """One has a window, which is closed."""
+    """One job has a window, which is closed."""
     job = submit(service, client)
     copy_job(service.database, job, RUNNING)
     hour = {"start": "00:00", "end": "06:00", "timezone": "Europe/Berlin"}

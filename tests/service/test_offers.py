@@ -1,4 +1,4 @@
-"""On which nodes a job's trials may run, at what price, and what is said where there is none."""
+"""The nodes and prices on which a job's trials may run, and the error if there are none."""
 
 from decimal import Decimal
 from pathlib import Path
@@ -20,7 +20,7 @@ def settings(home: Path, prices: str = "") -> Settings:
 
 
 def node(name: str, cpus: float = 1, **labels: str) -> Node:
-    """`market`, `kind` and `price` are those of its labels."""
+    """Return a node. `market`, `kind` and `price` become its labels."""
     names = {"market": MARKET, "kind": "instance-type", "price": "usd-per-hour"}
     return Node(name, cpus, 0, 1 << 30, {names[key]: value for key, value in labels.items()})
 
@@ -82,7 +82,7 @@ def test_a_node_that_comes_back_at_another_price_is_still_one_of_its_kind(tmp_pa
 
 
 def test_nodes_that_labels_do_not_tell_apart_are_had_at_the_dearest_price(tmp_path: Path) -> None:
-    """A trial may land on either, and a hold may be too large, never too small."""
+    """A trial may run on either node, and a hold may be too large but never too small."""
     cluster = [node("a", 4, market="spot", price="0.04"), node("b", 1, market="spot", price="0.04")]
     (offer,) = offers_of(settings(tmp_path), cluster, Resources(cpus=1, market="spot"))
     assert offer.rate(cpus=1, gpus=0).price.micro_usd_per_hour == 40_000
@@ -98,7 +98,7 @@ def test_a_cluster_that_says_nothing_of_markets_is_on_demand_and_nothing_is_boun
 def test_what_is_bound_to_a_market_alone_is_had_at_the_dearest_price_of_all_kinds_there(
     tmp_path: Path,
 ) -> None:
-    """Ray may place it on a node that says its kind, too."""
+    """Ray may place the trial on a node that also has a label for its kind."""
     cluster = [
         node("plain", market="spot", price="0.02"),
         node("kind", market="spot", kind="m7i", price="0.03"),

@@ -1,4 +1,4 @@
-"""Files that run code in those who believe them: nothing that the service, its workers or its command line read does."""
+"""Malicious files that run code in a naive reader. The service, its workers and its command line do not run it."""
 
 import base64
 import io
@@ -33,7 +33,7 @@ REAL = [pickle.UnpicklingError, RuntimeError, ValueError, TypeError]
 
 
 class Touch:
-    """Unpickling it makes a file."""
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, marker: Path) -> None:
         self._marker = marker
@@ -48,10 +48,10 @@ class Evaluate(Touch):
 
 
 class LoadAgain(Touch):
-    """By what PyTorch itself offers."""
+    """An object that loads the payload through PyTorch's own `torch.load`."""
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
-        import torch  # takes seconds, as in all functions here
+        import torch  # imported here, as in all functions of this file, because it takes seconds
 
         inner = self._marker.with_name("inner.pt")
         torch.save(Touch(self._marker), inner)
@@ -59,7 +59,7 @@ class LoadAgain(Touch):
 
 
 def by_hand(marker: Path) -> bytes:
-    """As no pickler would write it: a global by its name on the stack."""
+    """Return a pickle that no pickler would write: it names the global on the stack."""
     return b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c" + _short(f"touch {marker}") + b"\x85R."
 
 
@@ -76,7 +76,7 @@ def as_torch(what: object, *, packed: bool = True) -> bytes:
 
 
 def forged_torch(marker: Path) -> bytes:
-    """An archive whose pickle was exchanged."""
+    """Return a PyTorch archive whose pickle was replaced."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("archive/data.pkl", by_hand(marker))
@@ -166,7 +166,7 @@ YAMLS: dict[str, str] = {
     "a local tag": "name: !Touch MARKER",
     "Ruby's": "name: !ruby/object:Gem::Installer {i: x}",
 }
-# No code in them, but more than they seem.
+# Documents without code that expand to far more than their size suggests.
 BOMBS: dict[str, str] = {
     "laughs": "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
     + "".join(
@@ -219,7 +219,7 @@ def marker(tmp_path: Path) -> Any:
 
 
 def test_what_is_tried_would_work(tmp_path: Path) -> None:
-    """In those who believe it."""
+    """Check that each payload does run in a reader that trusts it."""
     import torch
 
     for number, made in enumerate([pickle.dumps(Touch(tmp_path / "0")), by_hand(tmp_path / "1")]):
@@ -387,7 +387,7 @@ def test_a_backup_that_unpacks_to_more_than_it_says_fills_no_disk(tmp_path: Path
 def test_a_backup_of_no_database_is_refused(
     service: FakeService, tmp_path: Path, whole: Path, marker: Path
 ) -> None:
-    """Sealed by who knows how."""
+    """The checksum is right, but the content is not a database."""
     about = unpack(whole, tmp_path / "copy")
     data = pickle.dumps(Touch(marker)) * 1000
     (tmp_path / "pickled").write_bytes(data)

@@ -1,4 +1,4 @@
-"""Trainables are looked at in a process of their own: what is wrong with one is told, and harms nobody."""
+"""Trainables are inspected in a separate process. Faults in a module are reported and do no harm."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +19,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory that trainables are looked for in."""
+    """Return a directory on the path in which trainables are found."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     return tmp_path
 

@@ -1,4 +1,4 @@
-"""A project's quota: dollars as hard as a budget, and jobs and trials that wait for their turn."""
+"""A project's quota: a hard limit in dollars, and limits on jobs and trials that make further jobs wait."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Several services over one database: what each does, and what an operator is told of them."""
+"""Several services over one database: what each one does, and what an operator sees."""
 
 import json
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ from tuner.store.leadership import LONGEST_NS
 
 @pytest.fixture
 def other(service: FakeService) -> Iterator[FakeService]:
-    """A second service: the same database, cluster and clock, and threads of its own."""
+    """A second service on the same database, cluster and clock, with its own threads."""
     found = FakeService(
         service.settings,
         Database(service.settings.database_url),
@@ -84,7 +84,7 @@ def test_what_users_ask_of_the_one_that_does_not_lead_is_done(
 
 
 def interrupted(service: FakeService, other: FakeService, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
-    """In the middle of a call to the cluster by the service that leads, it stands still until the other one leads."""
+    """Suspend the leading service in the middle of a call to the cluster until the other service leads."""
     call = getattr(service.cluster, at)
 
     def standing_still(*args: object, **kwargs: object) -> object:
@@ -105,7 +105,7 @@ def test_a_leader_that_stood_still_writes_nothing_when_it_goes_on(
     monkeypatch: pytest.MonkeyPatch,
     at: str,
 ) -> None:
-    """While it launches a job, while it asks how a driver is that is dead, and while it gives a job up."""
+    """The leader is suspended while it launches a job, queries a dead driver, or gives a job up."""
     job = submit(service, client)
     leader = Controller(service)
     if at != "submit":
@@ -171,7 +171,7 @@ def test_two_controllers_and_their_keepers_at_once_launch_each_job_once(
     assert sorted(service.cluster.submitted) == sorted(f"{job}-1" for job in made)
 
 
-# What an operator is told
+# What an operator sees
 
 
 def doctor(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:

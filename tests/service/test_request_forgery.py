@@ -1,4 +1,4 @@
-"""What a webhook's URL may not reach, whoever writes it and however it is written: nothing private is connected to, or asked for."""
+"""A webhook URL cannot reach private addresses, no matter how the URL is written: no connection and no DNS query."""
 
 import ipaddress
 import socket
@@ -16,7 +16,7 @@ from tuner.service import outgoing
 
 service, client = fakes.fixtures("module")
 
-# Names that somebody's own DNS answers as he likes; the rest is looked up by the system, without a network.
+# Answers of an attacker's DNS server. Other names are looked up by the system, without a network.
 NAMES = {
     "rebinds.example": ["127.0.0.1"],
     "both.example": ["8.8.8.8", "10.0.0.1"],
@@ -39,7 +39,7 @@ NAMES = {
     "hooks6.example": ["2606:4700::1111"],
     "hooks.internal": ["127.0.0.1"],
 }
-# PORT: where somebody listens on this machine.
+# PORT is the port of a server on this machine.
 REFUSED = [
     *(
         f"https://{host}:PORT/x"
@@ -133,7 +133,7 @@ REFUSED = [
 
 
 class Machine:
-    """Somebody who listens on the loopback, and every connection that was tried."""
+    """A server on the loopback that records every attempted connection."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.heard = socket.create_server(("127.0.0.1", 0))
@@ -195,7 +195,7 @@ def test_there_are_enough_of_them() -> None:
 
 
 def test_nothing_private_is_connected_to(service: FakeService, client: TestClient, machine: Machine) -> None:
-    """Refused where it is written, or, where only a look at its name tells, before anything is sent."""
+    """A URL is refused when it is saved or, if only DNS reveals a private address, before anything is sent."""
     through, early = [], 0
     for payload in REFUSED:
         url = payload.replace("PORT", str(machine.port))

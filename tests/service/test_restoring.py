@@ -1,4 +1,4 @@
-"""The rehearsal: jobs run, a backup is made meanwhile, more happens, the database is lost, and everything is right again."""
+"""Disaster recovery: jobs run during a backup, more work follows, the database is lost and restored, and all books are right again."""
 
 import os
 import shutil
@@ -47,7 +47,7 @@ def client(service: FakeService) -> TestClient:
 
 
 def lose(service: FakeService) -> None:
-    """SQLite: the disk wrote nonsense. PostgreSQL: somebody dropped the tables."""
+    """Lose the database: overwrite the file of SQLite, or drop the tables of PostgreSQL."""
     if service.database.is_sqlite:
         path = Path(str(service.database.url.database))
         path.write_bytes(b"nonsense" * (path.stat().st_size // 8))
@@ -107,7 +107,7 @@ def test_a_restored_service_answers_as_before_and_running_jobs_go_on_within_thei
 def test_what_was_spent_meanwhile_is_posted_where_the_replaced_database_tells(
     service: FakeService, client: TestClient, tmp_path: Path
 ) -> None:
-    """By the job that the backup had running, with what it still held, and by one that was over and went on."""
+    """Covers the job that ran during the backup, including its open holds, and a job that had ended and was resumed later."""
     client.put("/v1/budgets/vision", json={"usd": 0.05, "match": {"team": "vision"}}).raise_for_status()
     job, over = fakes.submit(client, **LONG), fakes.submit(client, budget={"usd": 0.001})
     fakes.simulate(service, over)
@@ -198,7 +198,7 @@ def test_what_is_noted_as_spent_fills_no_budget_beyond_its_bound(
 def test_a_driver_of_before_can_write_nothing_any_more(
     service: FakeService, client: TestClient, tmp_path: Path
 ) -> None:
-    """Neither one that the backup knows, nor one of later, nor one of a job that it does not know; nor after a second restore."""
+    """Covers a driver that the backup knows, a later one, and one of a job that the backup does not know, also after a second restore."""
     job = fakes.submit(client, **LONG)
     fakes.simulate(service, job, messages=60)
     back_up(service, tmp_path / "b")
@@ -268,7 +268,7 @@ def test_the_time_between_backup_and_restore_is_no_running_time(
 def test_a_newer_pg_restore_fills_an_older_server(
     postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of 17 begins its script with a setting that PostgreSQL 16 does not know."""
+    """pg_restore 17 begins its script with a setting that PostgreSQL 16 does not know."""
     newer = tmp_path / "bin/pg_restore"
     newer.parent.mkdir()
     newer.write_text(NEWER.format(shutil.which("pg_restore")))

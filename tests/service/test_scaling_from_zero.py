@@ -1,4 +1,4 @@
-"""Jobs on a cluster of which no worker is up: accepted for what its autoscaler may start, and refused for the rest."""
+"""Jobs on a cluster without running workers: accepted if the autoscaler can start the machines, refused otherwise."""
 
 from dataclasses import replace
 

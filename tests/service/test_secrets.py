@@ -1,4 +1,4 @@
-"""Secrets that were planted are in nothing that is shown, logged, counted, stored in the open, or given to Ray but as its password."""
+"""Planted secrets appear in no response, log, metric or plain database column, and reach Ray only as its password."""
 
 import json
 import logging
@@ -37,7 +37,7 @@ NODE = {"node_id": "n1", "state": "ALIVE", "resources_total": {"CPU": 2, "memory
 
 
 class Head(ThreadingHTTPServer):
-    """A head that keeps what it is given, and refuses in the words of a traceback once it is told to."""
+    """A fake head that records what it receives. It refuses with the text of a traceback when `refuses` is set."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answers)
@@ -85,7 +85,7 @@ def head() -> Iterator[Head]:
 
 @pytest.fixture
 def planted(service: FakeService, head: Head, monkeypatch: pytest.MonkeyPatch) -> FakeService:
-    """A service whose settings are full of secrets; the database that they name is not there."""
+    """A service whose settings are full of secrets. The configured database does not exist."""
     monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CLOUD)
     monkeypatch.setenv("TUNER_USER_TOKEN", CLOUD)
@@ -101,7 +101,7 @@ def planted(service: FakeService, head: Head, monkeypatch: pytest.MonkeyPatch) -
 
 
 def key_of_a_user(client: TestClient) -> str:
-    """`tnr_`, its id, and from the 14th character on what nobody else knows."""
+    """Return a key: `tnr_`, its id, and from the 14th character on the secret part."""
     client.put("/v1/members/ana", json={"role": "admin"})
     made = client.post("/v1/keys", json={"user": "ana", "name": "laptop", "expires_in": "30d"})
     assert made.status_code == 201, made.text
@@ -109,7 +109,7 @@ def key_of_a_user(client: TestClient) -> str:
 
 
 def everything_shown(client: TestClient, job: str, *keys: str) -> list[str]:
-    """Each answer to reading, with each key."""
+    """Return the response of each GET route with each key."""
     shown, app = [], client.app
     for path in app.openapi()["paths"]:  # type: ignore[attr-defined]
         filled = path.replace("{job}", job).replace("{trial}", "trial_00000").replace("{name}", "vision")
@@ -168,7 +168,7 @@ def test_no_secret_is_shown_logged_or_given_away(
 
 
 def test_what_the_database_keeps_in_the_open_is_the_webhooks_secret_alone(planted: FakeService) -> None:
-    """The messages are signed with it."""
+    """The webhook secret is kept because messages are signed with it."""
     client = TestClient(fakes.create_app(planted), headers={"Authorization": f"Bearer {API_KEY}"})
     webhook = client.put("/v1/budgets/vision", json={"usd": 1}).json()["webhook_secret"]
     users = key_of_a_user(client)

@@ -1,4 +1,4 @@
-"""Settings come from the environment. A wrong value is refused with the name of its variable, and secrets stay secret."""
+"""Settings come from the environment. An invalid value is refused with the name of its variable, and secrets are not shown."""
 
 from pathlib import Path
 

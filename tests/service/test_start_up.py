@@ -1,4 +1,4 @@
-"""What is wrong where a service starts is said with what to do, before a job is accepted: docs/how-to/bad-start.md has the table."""
+"""Errors at the start of a service say what to do, before a job is accepted. The table is in docs/how-to/bad-start.md."""
 
 import json
 import os
@@ -34,7 +34,7 @@ NODE = {"node_id": "n1", "state": "ALIVE", "resources_total": {"CPU": 2, "memory
 
 
 class Head(ThreadingHTTPServer):
-    """What a head's dashboard says of itself, over HTTP."""
+    """A fake head that serves the dashboard's answers about itself over HTTP."""
 
     ray, python = version("ray"), python_version()
 
@@ -64,7 +64,10 @@ class _Answers(BaseHTTPRequestHandler):
 
 
 class _Denies(_Answers):
-    """An S3 that lets nobody write. Its clients wait to be told to go on before they send a body, which only HTTP/1.1 knows."""
+    """An S3 server that denies all writes.
+
+    S3 clients wait for a response to `Expect: 100-continue` before they send a body, which needs HTTP/1.1.
+    """
 
     protocol_version = "HTTP/1.1"
 
@@ -88,7 +91,10 @@ def head() -> Iterator[Head]:
 
 @pytest.fixture
 def keys_of_s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Clients are kept by the thread that made them, and the next thread may have the same number: it would ask another test's S3."""
+    """Set S3 credentials and clear s3fs's cache of clients.
+
+    The cache is keyed by thread id, and a later thread may have the same id. It would then use the S3 server of another test.
+    """
     from s3fs import S3FileSystem  # takes a third of a second
 
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")

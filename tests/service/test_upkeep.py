@@ -1,4 +1,4 @@
-"""A database made ready before services start, and where drivers elsewhere find its URL."""
+"""Upgrades of the database before services start, and how remote drivers find its URL."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Each driver of a warm job hands its sampler the same history, whatever the jobs that it learns from do meanwhile."""
+"""Each driver of a warm job gives its sampler the same history, even if the source jobs change in the meantime."""
 
 from collections.abc import Sequence
 from types import ModuleType
@@ -14,7 +14,7 @@ from tuner.tuning.samplers import Sampler, sampler_for
 
 
 class Heard(list[Sequence[PastTrial]]):
-    """Makes the sampler that it is asked for, and remembers what history it was given."""
+    """A sampler factory that records the history of each call."""
 
     def __call__(self, spec: JobSpec, history: Sequence[PastTrial] = ()) -> Sampler:
         self.append(history)
@@ -31,7 +31,7 @@ def main(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def start_driver(main: ModuleType, service: FakeService, job: str) -> None:
-    """As `main` does, up to the first orders for Ray."""
+    """Run the startup of `main`, up to the first commands for Ray."""
     with service.database.write() as db:
         launch = launches.get(db, job)
         assert launch is not None

@@ -1,4 +1,4 @@
-"""A job with a window, from its submission on: launched, paused and launched again by the real controller."""
+"""Jobs with a window: launched, paused and launched again by the real controller."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tuner.domain.time import NS, Instant, parse_rfc3339
 from tuner.service.controller import Controller
 from tuner.store import jobs
 
-# It is 22:13:20 UTC, and 23:13:20 in Berlin.
+# The clock starts at 22:13:20 UTC, which is 23:13:20 in Berlin.
 OPEN = {"start": "23:00", "end": "23:14", "timezone": "Europe/Berlin"}
 LATER = {"start": "00:00", "end": "06:00", "timezone": "Europe/Berlin"}
 OPENS_LATER = "2023-11-14T23:00:00.000000Z"
@@ -31,7 +31,7 @@ def waits(client: TestClient, job: str) -> tuple[str, int | None, str | None]:
 
 
 def look(service: FakeService, at: str | None = None) -> list[str]:
-    """A pass of the controller, then."""
+    """Run one pass of the controller at this time, and return all submissions so far."""
     if at is not None:
         service.now.at = parse_rfc3339(at)
     Controller(service).one_pass()
@@ -40,7 +40,7 @@ def look(service: FakeService, at: str | None = None) -> list[str]:
 
 @pytest.fixture
 def closed(service: FakeService, client: TestClient) -> str:
-    """A job whose window has closed as it ran."""
+    """Return a job whose window closed while it ran."""
     job = fakes.submit(client, window=OPEN, budget={"usd": 0.02, "wall_clock": 100})
     look(service)
     fakes.simulate(service, job)
