@@ -1,4 +1,4 @@
-"""The benchmark of GPUs on a machine without one: it says so, and what it measures runs on the CPU, in small."""
+"""The GPU benchmark without a GPU: it reports that, and its measurements run on the CPU at a small size."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A plan against what then happened, over recorded curves: whether the benchmark itself runs, not how well."""
+"""The plan benchmark runs on recorded curves. Its accuracy is not tested."""
 
 from benchmarks.plan_jobs import recorded
 from benchmarks.plans import SHIPPED, Case, job, one

@@ -1,4 +1,4 @@
-"""The search benchmark says what it claims: regret, money, and the same again from the same seed."""
+"""The search benchmark measures regret and money as it claims, and repeats its results for the same seed."""
 
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -36,7 +36,7 @@ def made(rows: int = 60, steps: int = 9, seed: int = 0) -> Table:
 
 
 class Anything:
-    """Decides by chance; resumes what it paused."""
+    """A method that decides at random and resumes the trials it paused."""
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
@@ -72,7 +72,7 @@ def test_every_second_of_every_worker_is_paid_and_no_more_than_the_budget(
 
 
 class Once:
-    """One trial, paused after its first step if told so, and nothing else."""
+    """A method with a single trial, which is paused after its first step if `pause`."""
 
     def __init__(self, pause: bool) -> None:
         self.pause = pause
@@ -153,7 +153,7 @@ def test_rungs_end_at_the_last_step() -> None:
 
 
 def made_results() -> list[Result]:
-    """Random search gets to regret 0.5 with 100, asha with 10."""
+    """Build results in which random search reaches regret 0.5 with 100 and asha with 10."""
     tasks = (Task("made_table", method, 4, seed, 100) for method in ("random", "asha") for seed in range(3))
     reached = {"random": 100.0, "asha": 10.0}
     return [Result(t, [(0.0, 2.0), (reached[t.method], 0.5)], 1, 0.0, 1.0) for t in tasks]

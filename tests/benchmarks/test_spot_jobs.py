@@ -1,4 +1,4 @@
-"""Whole jobs on recorded markets: a table with a row for each condition."""
+"""Whole jobs on recorded markets: the table has a row for each condition."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The replay of spot markets: what a training costs there, by hand."""
+"""The replay of spot markets gives the cost of a training as calculated by hand."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def replayed(
 
 
 def spot(*minutes: int) -> list[UpTimes]:
-    """Up and away by turns; then for good."""
+    """Build periods that alternate between up and down, and end up for good."""
     changes = [0, *minutes]
     ends: list[int | None] = [end * MINUTE for end in minutes[::2]]
     begins = [begin * MINUTE for begin in changes[::2]]
@@ -51,7 +51,7 @@ def test_a_preemption_costs_what_was_not_saved_and_a_start() -> None:
     ups = spot(48, 60)
     deaf = replayed(Policy("15", choose, every_ns=15 * MINUTE, notices=False), ups)
     assert deaf.preemptions == 1
-    assert deaf.lost_ns == 12 * MINUTE  # of 12 min and 56 s, the whole steps
+    assert deaf.lost_ns == 12 * MINUTE  # the whole steps in 12 min and 56 s
     assert deaf.finished_ns == (60 + 5 + 90) * MINUTE + 5 * 2 * NS + 20 * NS
     zero = replayed(Policy("zero", choose, every_ns=0, notices=False), ups)
     assert zero.finished_ns == (60 + 5 + 120) * MINUTE + 20 * NS
@@ -107,7 +107,7 @@ def test_traces_are_read_as_what_one_training_sees(tmp_path: Path) -> None:
     assert tracks["preemption-4n-b"].market(0).next_change(0) == 20 * HOUR_NS
     assert tracks["fleet/3"].market(0).next_change(0) == 5 * HOUR_NS
     assert tracks["l/s"].market(0).up_until(6 * HOUR_NS + 1) is None
-    assert tracks["l/s"].market(8 * HOUR_NS).up_until(0) == (2 + 6) * HOUR_NS  # what ends begins again
+    assert tracks["l/s"].market(8 * HOUR_NS).up_until(0) == (2 + 6) * HOUR_NS  # a trace that ends starts over
 
 
 def test_the_tables_have_a_row_for_each_policy(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""The page in a real Chromium, over a real HTTP server, over a service without Ray."""
+"""Fixtures: the page in a real Chromium, over a real HTTP server, over a service without Ray."""
 
 import shutil
 import socket
@@ -31,7 +31,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-WAIT_MS = 60_000  # for hangs; no verdict depends on it
+WAIT_MS = 60_000  # only a limit for hangs; no test depends on it
 IDLE = Node("s1", 2, 0, 0, {"ray.io/market-type": "spot", "instance-type": "tiny", "usd-per-hour": "0.6"})
 FIDELITY = {"unit": "epoch", "min": 1, "max": 27, "reduction_factor": 3}
 
@@ -39,12 +39,12 @@ expect.set_options(timeout=WAIT_MS)
 
 
 class Site:
-    """A service at an address that stays, also while nobody answers there."""
+    """A service whose address stays reserved while it is stopped."""
 
     def __init__(self, service: FakeService) -> None:
         self.service, self.client = service, fakes.client_of(service)
         self._app = create_app(service, page_files=FOLDER)
-        self._place = _bound(0)  # nobody else gets its port meanwhile
+        self._place = _bound(0)  # keeps the port reserved while the service is stopped
         self.port = self._place.getsockname()[1]
         self.start()
         self.url = f"http://127.0.0.1:{self.port}/"
@@ -59,7 +59,7 @@ class Site:
         until(lambda: self._server.started)
 
     def stop(self) -> None:
-        """Every connection with it."""
+        """Stop the server and close all its connections."""
         self._server.should_exit = True
         self._thread.join(WAIT_MS / 1000)
         self._listening.close()
@@ -87,7 +87,10 @@ class Site:
 
 
 def _bound(port: int) -> socket.socket:
-    """A socket of this address that does not listen yet; another one may have it, too, as long as only one of them listens."""
+    """Return a socket that is bound but does not listen.
+
+    Another socket may have the same address, as long as only one of them listens.
+    """
     found = socket.socket()
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     found.bind(("127.0.0.1", port))
@@ -95,7 +98,7 @@ def _bound(port: int) -> socket.socket:
 
 
 def until(condition: Callable[[], Any]) -> Any:
-    """What the condition answers once that is true; for what no page shows."""
+    """Return the condition's value once it is true. Use it only for conditions that no page shows."""
     deadline = time.monotonic() + WAIT_MS / 1000
     while time.monotonic() < deadline:
         if found := condition():
@@ -141,7 +144,7 @@ def empty_site(tmp_path: Path) -> Iterator[Site]:
 
 
 class Finished(Site):
-    """With a job that ran to its end through crashes and preemptions, which nobody changes."""
+    """A site with a job that ran to its end through crashes and preemptions. No test changes it."""
 
     def __init__(self, service: FakeService) -> None:
         super().__init__(service)
@@ -160,7 +163,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
 
 @pytest.fixture
 def context(browser: Browser) -> Iterator[BrowserContext]:
-    """A profile of its own that has the key. Whatever a page asks for elsewhere, or logs as an error, fails the test."""
+    """A fresh browser profile with the key.
+
+    A request to another host or an error in the console fails the test.
+    """
     made = browser.new_context(viewport={"width": 1280, "height": 900})
     made.set_default_timeout(WAIT_MS)
     made.add_init_script(
@@ -187,7 +193,7 @@ def _is_here(url: str) -> bool:
 
 
 def violations(page: Page) -> list[str]:
-    """What axe finds on the page as it is, in words. Run by the debugger, which the page's policy does not bind."""
+    """Return the accessibility violations that axe finds on the page. The debugger runs axe, because the page's policy would block it."""
     page.evaluate(AXE.read_text() + "\n;0")
     found = page.evaluate(
         "async () => (await axe.run()).violations.map("
@@ -197,7 +203,7 @@ def violations(page: Page) -> list[str]:
 
 
 def click_twice(page: Page, button: Locator, url: str) -> None:
-    """A double click whose second one comes before anything is answered, as on a machine that is not busy."""
+    """Double-click so that the second click comes before any response, as on an idle machine."""
     waiting: list[Route] = []
     has_clicked = False
 
@@ -224,7 +230,7 @@ def section(page: Page, name: str) -> Any:
 
 
 def expect_all_reports(page: Page, site: Site, job: str) -> None:
-    """As many as there are, each trial where it is."""
+    """Wait until the chart shows all reports and trials."""
     shown = site.get(f"/jobs/{job}")
     trials = sum(shown["progress"]["trials"].values())
     curves = page.get_by_role(

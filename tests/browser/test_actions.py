@@ -1,4 +1,4 @@
-"""Actions are done once: by a double click, over a connection that breaks after the service did it, from a stale tab."""
+"""Actions happen once: after a double click, over a connection that breaks after the change, and from a stale tab."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.needs("chromium")]
 
 
 def losing(page: Page, method: str, url: str) -> list[int]:
-    """The first such request reaches the service and its answer is lost. What it answered, for each that was sent."""
+    """Lose the response of the first such request after the service handled it. Return the status of each response."""
     answered: list[int] = []
 
     def pass_on(route: Route) -> None:

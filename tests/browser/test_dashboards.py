@@ -1,4 +1,4 @@
-"""From a job's page to its study in optuna-dashboard, which draws what was recorded, and to Ray's dashboard."""
+"""Links from a job's page to its study in optuna-dashboard and to Ray's dashboard."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What people see and do: submit, watch, ask for an answer, with errors and lost connections."""
+"""The page's main tasks: submit, watch, ask for an answer, with errors and lost connections."""
 
 import re
 from typing import Any
@@ -24,7 +24,7 @@ BYTES_MAX = 500_000
 
 
 def rows(page: Page) -> dict[str, tuple[str, str]]:
-    """State and steps by trial, as the table of trials has them."""
+    """Return state and steps of each trial from the table of trials."""
     body = page.get_by_role("region", name="Table of trials").locator("tbody tr")
     texts, states = body.all_inner_texts(), body.evaluate_all("(rows) => rows.map((row) => row.className)")
     found = [text.split("\t") for text in texts]
@@ -97,7 +97,7 @@ def test_pages_of_a_service_without_jobs(page: Page, empty_site: Site) -> None:
     page.goto(f"{empty_site.url}#/spend")
     expect(page.get_by_text("Nothing was spent in this time.")).to_be_visible()
     expect(section(page, "Machines that no job used")).to_have_count(0)
-    # The form begins with the trainable that the service can tune.
+    # The form starts with the trainable that the service can tune.
     own = {"trainable": "own.work:fit", "error": None, "objective": {"metric": "mae", "mode": "min"}}
     space = {"depth": {"type": "int", "low": 1, "high": 9}}
     page.route(
@@ -206,7 +206,7 @@ def test_the_page_asks_for_a_key_that_is_missing_or_refused(page: Page, finished
     page.get_by_role("link", name="digits").click()
     page.get_by_role("button", name="Priority and tags…").click()
     expect(page.get_by_role("dialog")).to_be_visible()
-    # Only what is sent from the dialog: what the page asks by itself meanwhile would close it.
+    # Match only the dialog's request. The page's own requests in the meantime would close the dialog.
     old = {"authorization": "Bearer old"}
     page.route(
         f"**/v1/jobs/{finished.job}",

@@ -1,4 +1,4 @@
-"""A trial in its dialog: by keyboard, with the log of each attempt, live."""
+"""The dialog of a trial: keyboard use, and the live log of each attempt."""
 
 import pytest
 from playwright.sync_api import Page, expect

@@ -1,4 +1,4 @@
-"""The table of trials, other metrics, failed jobs, and what is shown while something loads."""
+"""The table of trials, other metrics, failed jobs, and the display while something loads."""
 
 import json
 import re
@@ -40,7 +40,7 @@ class NeverReports(Curves):
 
 
 def listed(page: Page) -> list[str]:
-    """The numbers of the trials, in the order of the table."""
+    """Return the numbers of the trials in the order of the table."""
     heads = page.get_by_role("region", name="Table of trials").locator("tbody th")
     return [text.split("#")[-1] for text in heads.all_inner_texts()]
 
@@ -51,7 +51,7 @@ def test_trials_are_sorted_and_filtered_while_reports_arrive(page: Page, site: S
     see(page, site, job)
 
     def expected(key: Callable[[dict[str, Any]], float], *, falls: bool) -> list[str]:
-        """The same from the service: `width>=20 optimizer:adam`, trials of equal value by number."""
+        """Return the expected order from REST for `width>=20 optimizer:adam`, with ties by trial number."""
         items = site.get(f"/jobs/{job}/trials", limit=500)["items"]
         kept = [
             one for one in items if one["config"]["width"] >= 20 and one["config"]["optimizer"] == "adamw"
@@ -193,7 +193,7 @@ def test_what_loads_says_so_and_what_cannot_be_loaded_says_why(page: Page, finis
     expect(page.get_by_label("Trainable").get_by_role("option")).to_have_text(
         ["trainables.char_lm:train", "trainables.digits_cnn:train", "trainables.digits_mlp:train", "Other…"]
     )
-    # One without a space in its source is imported when it is chosen, and any other may be named.
+    # A trainable without a literal search space in its source is imported when selected. Any other trainable may be typed in.
     computed = {"trainable": "own.work:fit", "error": None, "search_space": None, "objective": None}
     space = {"depth": {"type": "int", "low": 1, "high": 9}}
     page.route("**/v1/trainables", lambda route: route.fulfill(json={"items": [computed], "truncated": True}))

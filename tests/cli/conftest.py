@@ -1,4 +1,4 @@
-"""The command line over the real app, with a job that has ended and one that waits."""
+"""Fixtures: the command line over the real app, with an ended job and a waiting one."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ service, rest = fakes.fixtures("module")
 
 @pytest.fixture(scope="module")
 def done(service: FakeService, rest: TestClient) -> str:
-    """A job that ran until its money was spent."""
+    """A job that ran until its budget was spent."""
     job = fakes.submit(rest, budget={"usd": 0.001}, tags={"owner": "done"})
     fakes.simulate(service, job)
     return job
@@ -32,7 +32,7 @@ def waiting(rest: TestClient) -> str:
 
 @pytest.fixture
 def tuner(rest: TestClient, monkeypatch: pytest.MonkeyPatch) -> Tuner:
-    """The command line, over the app."""
+    """Return a function that runs the command line against the app."""
     monkeypatch.setattr(
         "tuner.client.Client",
         lambda **options: Client("http://tuner", fakes.KEY, transport=rest._transport, **options),

@@ -1,6 +1,7 @@
-"""`python -m tests.cli.leaving_program HOME DRAIN_S`: a service over a cluster of no substance, which ends as `tuner serve` does.
+"""`python -m tests.cli.leaving_program HOME DRAIN_S`: a service over a fake cluster that shuts down as `tuner serve` does.
 
-It prints its port, and says so when what comes behind the serving is done."""
+It prints its port, and a message when everything after the serving is done.
+"""
 
 import socket
 import sys

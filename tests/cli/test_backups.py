@@ -14,7 +14,7 @@ from tuner.cli.main import app
 
 @dataclass
 class Operator:
-    """With the settings of the service."""
+    """Runs commands with the settings of the service."""
 
     service: FakeService
     folder: Path

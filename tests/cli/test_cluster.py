@@ -1,4 +1,4 @@
-"""`tuner cluster` and `tuner preempt`: what they refuse, and how they say it. What they do, tests/system/test_preempted.py sees."""
+"""`tuner cluster` and `tuner preempt`: what they refuse, and their errors. tests/system/test_preempted.py tests their effects."""
 
 import os
 import subprocess
@@ -90,7 +90,7 @@ def test_a_node_may_be_named_by_the_beginning_of_its_id(home: Path) -> None:
 
 
 def test_a_node_that_cannot_be_told_is_not_taken_away_without_a_word(home: Path) -> None:
-    """The cluster's head is gone; what is left of the node is a process with its mark."""
+    """The cluster's head is gone, and the node's only remaining process is recognised by its environment variable."""
     file, node = ClusterFile(home), replace(ALIVE, session=f"untold-{os.getpid()}")
     left = subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: node.session})
     try:

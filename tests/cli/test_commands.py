@@ -1,4 +1,4 @@
-"""Every command over the real app: what it prints as JSON is what REST answers."""
+"""The JSON output of every command over the real app equals the REST response."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ def job_file(tmp_path: Path) -> Path:
     return file
 
 
-# Commands that only ask
+# Commands that only read
 
 
 ASKING: dict[str, tuple[list[str], str, dict[str, Any]]] = {
@@ -100,7 +100,7 @@ ASKING: dict[str, tuple[list[str], str, dict[str, Any]]] = {
 }
 
 
-# Those that print JSON of a call that changes or computes something, of a stream, or of no call at all: each has its own test.
+# Commands whose JSON comes from a call that changes or computes something, from a stream, or from no call. Each has its own test.
 OTHERS = {
     *(
         "submit",

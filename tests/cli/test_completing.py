@@ -1,4 +1,4 @@
-"""Completion as a shell asks for it: by environment variables, over real HTTP."""
+"""Shell completion as a shell requests it: by environment variables, over real HTTP."""
 
 import socket
 import threading
@@ -35,7 +35,7 @@ def url(service: FakeService) -> Iterator[str]:
 def settings(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNER_URL", url)
     monkeypatch.setenv("TUNER_API_KEY", fakes.KEY)
-    # A shell does not wait for long, and says nothing then; a test does.
+    # A shell gives up silently after a short timeout; the test must not.
     monkeypatch.setattr(completing, "TIMEOUT_S", 240.0)
 
 

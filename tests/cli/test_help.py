@@ -1,4 +1,4 @@
-"""Help shows examples that can be typed, and is there at once."""
+"""Help shows valid examples and appears without delay."""
 
 import shlex
 import subprocess
@@ -41,7 +41,7 @@ def test_help_has_examples_of_the_command(name: str) -> None:
 
 @pytest.mark.parametrize("example", sorted({one for found in EXAMPLES.values() for one in found}))
 def test_an_example_is_what_the_command_line_takes(example: str) -> None:
-    """Parsed as it would be, and not run."""
+    """Parse the example without running it."""
     context = root().make_context("tuner", shlex.split(example)[1:])
     while isinstance(context.command, typer.core.TyperGroup):
         name, command, rest = context.command.resolve_command(

@@ -1,4 +1,4 @@
-"""A service that is asked to end: not ready, then deaf, its answers finished, its lease given up, its jobs left alone."""
+"""Shutdown of a service: first not ready, then closed to connections; responses finish, the lease is released, jobs keep running."""
 
 import signal
 import subprocess

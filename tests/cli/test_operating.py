@@ -1,4 +1,4 @@
-"""`tuner doctor` and `tuner migrate`, as an operator calls it."""
+"""The operator's commands: `tuner migrate`, `tuner doctor` and `tuner dashboard`."""
 
 import json
 from pathlib import Path

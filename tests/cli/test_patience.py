@@ -1,4 +1,4 @@
-"""Whoever takes forever to send a request is hung up on, and nobody else."""
+"""A client that takes too long to send a request is disconnected, and no other client is."""
 
 import asyncio
 from contextlib import suppress
@@ -22,7 +22,7 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
         if message["type"] != "http.request":
             return
         body, more = body + message["body"], message["more_body"]
-    await asyncio.sleep(3 * patience.ARRIVE_S)  # an answer may take as long as it likes
+    await asyncio.sleep(3 * patience.ARRIVE_S)  # a response may take any time
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
     await send({"type": "http.response.body", "body": body})
 
@@ -33,7 +33,7 @@ async def at_once(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def served(client: bytes, *, trickle: bytes = b"") -> bytes:
-    """What comes back until the connection is closed, while bytes trickle in."""
+    """Return what the server sends until it closes the connection, while bytes trickle in."""
     config, state = uvicorn.Config(echo, ws="none", timeout_keep_alive=600, lifespan="off"), ServerState()
     config.load()
     server = await asyncio.get_running_loop().create_server(
@@ -81,7 +81,7 @@ def test_who_sends_no_whole_request_is_hung_up_on(
 def test_whole_requests_are_answered_one_after_another_however_long_it_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Then, as no other comes, the connection ends."""
+    """The server closes the connection when no further request comes."""
     monkeypatch.setattr(patience, "ARRIVE_S", 0.2)
     assert asyncio.run(served(WHOLE * 2)).count(b"abcd") == 2
 
@@ -106,7 +106,7 @@ def test_a_request_that_came_while_the_loop_was_busy_is_answered_though_the_time
         writer.write(WHOLE)
         (connection,) = state.connections
         assert isinstance(connection, PatientProtocol)
-        connection.timeout_keep_alive_handler()  # its bytes are not read yet
+        connection.timeout_keep_alive_handler()  # its bytes have not been read yet
         async with asyncio.timeout(60):
             got += await reader.readuntil(b"abcd")
         writer.close()

@@ -1,4 +1,4 @@
-"""Projects, members and keys from the command line: what is printed as JSON is what REST answers."""
+"""Projects, members and keys on the command line: the JSON output equals the REST response."""
 
 from typing import Any
 

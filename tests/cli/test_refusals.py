@@ -1,4 +1,4 @@
-"""What the command line refuses, it says: what is wrong, where, and what to do."""
+"""Errors of the command line say what is wrong, where, and what to do."""
 
 from pathlib import Path
 from threading import Event

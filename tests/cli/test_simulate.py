@@ -1,4 +1,4 @@
-"""`tuner simulate`: what it prints, and what it refuses, naming the file and the place."""
+"""`tuner simulate`: its output, and errors that name the file and the place."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The curve of a report as text."""
+"""The text plot of a report's curve."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +11,7 @@ FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 @st.composite
 def rising(draw: st.DrawFn) -> list[SpentPoint]:
-    """Values of a metric that is maximised, or minimised."""
+    """Generate a curve of a metric that is maximised or minimised."""
     count = draw(st.integers(1, 10))
     spends = sorted(draw(st.lists(st.integers(0, 10**6), min_size=count, max_size=count)))
     values = sorted(draw(st.lists(FINITE, min_size=count, max_size=count, unique=True)))

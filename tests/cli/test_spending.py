@@ -1,4 +1,4 @@
-"""`tuner spend`: what idle machines cost stands below the table, and what is not known is said."""
+"""`tuner spend`: the cost of idle machines is listed below the table, and unknown costs are marked."""
 
 from starlette.testclient import TestClient
 

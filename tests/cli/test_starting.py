@@ -1,4 +1,4 @@
-"""What a service that takes over from another one does not do before it answers."""
+"""Work that a starting service postpones until it can answer, so that it takes over quickly."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ from tuner.service.preloading import LATER
 from tuner.service.storage_watch import StorageWatch
 from tuner.store.database import Database
 
-# Each takes a tenth of a second or more to import, and torch and Ray seconds.
+# Each takes a tenth of a second or more to import; torch and Ray take seconds.
 HEAVY = (
     "ray",
     "torch",
@@ -46,7 +46,7 @@ print(*[name for name in sys.argv[1:] if name in sys.modules])
 
 
 def imported(home: Path, *names: str) -> list[str]:
-    """Which of these a service has imported by the time that it could answer."""
+    """Return which of these modules a service has imported when it is ready to answer."""
     environment = {"TUNER_HOME": str(home), "TUNER_OPTUNA_STORAGE": f"sqlite:///{home}/optuna.db"}
     command = [sys.executable, "-c", START, *names]
     done = subprocess.run(
@@ -96,7 +96,7 @@ def test_a_service_that_ends_before_it_is_ready_begins_nothing_more(tmp_path: Pa
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_an_answer_does_not_wait_for_an_acknowledgement(tmp_path: Path, host: str) -> None:
-    """Of an answer in two packets the second would, for 40 ms, on a connection without TCP_NODELAY."""
+    """Without TCP_NODELAY, the second packet of a response would be delayed by 40 ms."""
 
     async def told() -> int:
         found: asyncio.Future[int] = asyncio.get_running_loop().create_future()

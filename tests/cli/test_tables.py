@@ -1,4 +1,4 @@
-"""Tables paste into reports and spreadsheets, and lose nothing where there is no terminal."""
+"""Tables can be pasted into reports and spreadsheets, and are complete without a terminal."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""`tuner topup` over connections that break, and two at once: money is added once, and nobody's is taken away."""
+"""`tuner topup` over unreliable connections and twice at once: money is added once, and no other change is lost."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +17,10 @@ Act = Callable[[], object]
 
 
 class Line(httpx2.BaseTransport):
-    """Carries requests to the app. So many PATCHes lose their answers after they were done as `breaks` says; `before` happens while the
-    first is on its way, `after` when its answer was lost."""
+    """A transport that carries requests to the app and loses the responses of the first `breaks` PATCH requests.
+
+    `before` runs while the first PATCH is on its way, `after` when its response was lost.
+    """
 
     def __init__(
         self, rest: TestClient, *, breaks: int = 0, before: Act | None = None, after: Act | None = None
@@ -67,7 +69,7 @@ def top_up(line: Line, job: str, monkeypatch: pytest.MonkeyPatch, usd: str = "5"
 def test_lost_answers_add_once(
     rest: TestClient, job: str, monkeypatch: pytest.MonkeyPatch, breaks: int
 ) -> None:
-    """Also where no answer ever comes: the budget shows that it is done."""
+    """This holds even if no response ever arrives, because the budget shows that the change was made."""
     found = top_up(Line(rest, breaks=breaks), job, monkeypatch)
     assert found.exit_code == 0, found.stderr
     assert "$15.00" in found.stdout
@@ -78,7 +80,7 @@ def test_lost_answers_add_once(
 def test_of_two_at_once_the_second_is_told(
     rest: TestClient, job: str, monkeypatch: pytest.MonkeyPatch, theirs: float
 ) -> None:
-    """Also where both asked for the same sum."""
+    """This holds even if both asked for the same amount."""
     line = Line(rest, before=lambda: rest.patch(f"/v1/jobs/{job}", json={"budget": {"usd": theirs}}))
     found = top_up(line, job, monkeypatch)
     assert found.exit_code == 1

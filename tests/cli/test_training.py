@@ -1,4 +1,4 @@
-"""`tuner train`: what `tuner best` prints can be pasted, and trains what it says."""
+"""`tuner train`: the command that `tuner best` prints can be pasted, and trains the printed configuration."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def typed(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """In a shell, where no service answers."""
+    """Run the line in a shell without a reachable service."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "TUNER_URL": "http://127.0.0.1:1"}
     return subprocess.run(["sh", "-c", line], cwd=folder, env=environment, capture_output=True, text=True)

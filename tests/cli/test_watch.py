@@ -1,4 +1,4 @@
-"""Watching a job: on a terminal, in a log, until Ctrl-C, over a connection that breaks, and what it exits with."""
+"""Watching a job: on a terminal, in a log, until Ctrl-C, over an unreliable connection, and the exit status."""
 
 import io
 import json
@@ -26,7 +26,7 @@ NOTE = "The service has not answered since 11:58:03; trying again. The job runs 
 
 
 class Hands:
-    """A clock that is set by hand."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.at = 0.0

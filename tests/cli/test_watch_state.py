@@ -1,4 +1,4 @@
-"""What is known of a watched job is a function of its events; what is shown of it fits."""
+"""The state of a watched job is a function of its events, and its display fits the screen."""
 
 from collections.abc import Mapping
 from random import Random
@@ -75,7 +75,7 @@ METRICS = st.one_of(st.none(), st.floats(-1e6, 1e6))
 
 @st.composite
 def of_trials(draw: st.DrawFn) -> list[Told]:
-    """Reports and rows of some trials, in the order in which they came about."""
+    """Generate reports and rows of some trials, in the order in which they occur."""
     found: list[Told] = []
     for trial in range(draw(st.integers(1, 5))):
         for step in range(1, draw(st.integers(1, 9)) + 1):

@@ -1,4 +1,4 @@
-"""Both clients under one face, so that one suite holds for both: what is awaited, is awaited here."""
+"""One interface for both clients, so that the same tests run on each. It awaits the calls of the async client."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,7 +8,7 @@ import httpx2
 
 from tuner.client import AsyncClient, AsyncJob, Client
 
-Both = Any  # `Client`, or what looks like it
+Both = Any  # `Client`, or a wrapper with the same methods
 
 
 def both(*address: str, transport: Any, is_awaited: bool) -> Both:
@@ -18,7 +18,7 @@ def both(*address: str, transport: Any, is_awaited: bool) -> Both:
 
 
 class Awaited:
-    """An `AsyncClient`, or a job of it, as if it answered at once."""
+    """Synchronous wrapper of an `AsyncClient` or `AsyncJob`."""
 
     def __init__(self, inner: AsyncClient | AsyncJob) -> None:
         self._inner = inner
@@ -52,12 +52,12 @@ def _shown(found: Any) -> Any:
 
 
 class Application(httpx2.AsyncBaseTransport):
-    """Carries what is awaited over a transport that answers at once."""
+    """Async transport on top of a synchronous one."""
 
     def __init__(self, inner: httpx2.BaseTransport) -> None:
         self._inner = inner
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         answer = self._inner.handle_request(request)
-        content = b"".join(answer.iter_raw())  # as it came: compressed, maybe
+        content = b"".join(answer.iter_raw())  # undecoded, because it may be compressed
         return httpx2.Response(answer.status_code, headers=answer.headers, content=content)

@@ -1,4 +1,4 @@
-"""Both clients over a service with jobs that have ended, one that waits, and one under way."""
+"""Fixtures: both clients over a service with ended, waiting and running jobs."""
 
 import pytest
 from starlette.testclient import TestClient
@@ -12,7 +12,7 @@ service, rest = fakes.fixtures("module")
 
 @pytest.fixture(scope="module")
 def done(service: FakeService, rest: TestClient) -> str:
-    """A job with a conditional parameter that ran until its money was spent."""
+    """A job with a conditional parameter that ran until its budget was spent."""
     space = {
         "lr": {"type": "float", "low": 0.0001, "high": 1.0, "log": True},
         "width": {"type": "int", "low": 8, "high": 64},

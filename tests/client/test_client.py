@@ -1,4 +1,4 @@
-"""The Python client, answering at once and awaited: it repeats what is safe to repeat, says what went wrong, and comes back to a stream that broke."""
+"""The Python client, sync and async: repeats safe requests, reports errors, and resumes a broken stream."""
 
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -23,7 +23,7 @@ Answer = Callable[[httpx2.Request], httpx2.Response]
 
 @pytest.fixture(autouse=True)
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long the client would have slept."""
+    """Return the list of the client's sleeps in seconds, none of which is real."""
     found: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -36,12 +36,12 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture(params=["answers", "is awaited"], autouse=True)
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test is run with both clients."""
+    """Run each test with both clients."""
     monkeypatch.setattr(Server, "is_awaited", request.param == "is awaited")
 
 
 class Server:
-    """Answers each request with the next of what it was given; an exception is raised."""
+    """A fake server that gives the next of its answers to each request. An exception is raised."""
 
     is_awaited = False
 
@@ -217,7 +217,7 @@ ENDED = b'event: job\ndata: {"state": "succeeded"}\n\n'
 
 
 class Broken(httpx2.SyncByteStream, httpx2.AsyncByteStream):
-    """Parts of a stream, then a connection that breaks, or the end."""
+    """Parts of a stream, followed by a broken connection or the end."""
 
     def __init__(self, *parts: bytes, breaks: bool) -> None:
         self._parts, self._breaks = parts, breaks

@@ -1,4 +1,4 @@
-"""What starting with the client costs: nothing that it does not need is imported."""
+"""Importing the client imports nothing that it does not need."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ PROGRAM = "import sys; import tuner; before = set(sys.modules); from tuner impor
 
 
 def test_the_client_imports_what_it_needs_and_no_more() -> None:
-    """Also `tuner` alone, which trainables import in every worker, has no client in it."""
+    """Importing `tuner` alone, as trainables do in every worker, does not import the client."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     alone, with_client = (set(line.split()) for line in done.stdout.splitlines())
     assert not {"tuner.client", "pydantic", "httpx2"} & alone

@@ -1,4 +1,4 @@
-"""Jobs that act: what they say, do and show, of both clients over the real app."""
+"""Job objects of both clients over the real app: their fields, methods and display."""
 
 import sys
 from collections.abc import Callable
@@ -74,7 +74,7 @@ def test_a_job_whose_money_was_spent_goes_on_with_more(
 def test_a_top_up_adds_once_when_its_answer_is_lost(
     client: Both, rest: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection breaks after the service has done it; and of two at once the second is refused."""
+    """The connection breaks after the service made the change. Of two concurrent top-ups, the second is refused."""
     job = client.submit(fakes.body(budget={"usd": 1}))
     carry = rest._transport.handle_request
     lost: list[str] = []
@@ -102,7 +102,7 @@ def test_a_top_up_adds_once_when_its_answer_is_lost(
     assert job.refresh().budget["usd"] == 9
 
 
-# How it is shown
+# Display
 
 
 def test_what_people_named_is_text_and_no_markup(client: Both, done: str) -> None:

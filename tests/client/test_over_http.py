@@ -1,4 +1,4 @@
-"""Both clients over real connections: one that breaks in the middle of a stream, one that is asked to come later."""
+"""Both clients over real connections: a stream that breaks midway, and a server that asks to retry later."""
 
 import json
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ EVENTS = [
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Tells one event a connection, and breaks in the middle of the next; is busy at every other question."""
+    """Sends one event per connection and breaks within the next one. Is busy at every other request."""
 
     protocol_version = "HTTP/1.1"
     server: "Service"
@@ -60,7 +60,7 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def _send_checkpoint(self) -> None:
-        """Send the tar file from where the client asks, and break after a third of it."""
+        """Send the tar file from the requested offset, and break after a third of it."""
         tar, asked = self.server.tar, self.headers.get("Range")
         self.server.told.append(asked)
         start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked else 0
@@ -94,7 +94,7 @@ class Service(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.asked, self.told = 0, list[str | None]()
         self.tar = b""
-        self.hangs = list[str]()  # where the next streams stop answering
+        self.hangs = list[str]()  # positions at which the next streams stop sending
         self.over = Event()
 
 

@@ -1,4 +1,4 @@
-"""Pictures of jobs: they show what REST answers, and nothing of what people named is taken for markup or a formula."""
+"""Plots of jobs show the REST data, and names chosen by users are not read as markup or formulas."""
 
 from typing import Any
 

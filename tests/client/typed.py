@@ -1,4 +1,4 @@
-"""What a user's type checker makes of both clients: mypy reads it, as `make lint` does, and nobody runs it."""
+"""Type checks of both clients as a user sees them. mypy reads this file in `make lint`; it is never run."""
 
 from collections.abc import AsyncIterator, Iterator
 from typing import assert_type

@@ -1,4 +1,4 @@
-"""One journal of each kind."""
+"""Fixtures: one journal of each implementation."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tuner.store.database import Database
 
 @pytest.fixture(params=["memory", "sql"])
 def journal(request: pytest.FixtureRequest) -> Journal:
-    """With a budget of 100 micro-dollars and 100 GPU-milliseconds."""
+    """A journal with a budget of 100 micro-dollars and 100 GPU-milliseconds."""
     if request.param == "memory":
         return in_memory(budget(100, 100))
     database: Database = request.getfixturevalue("database")

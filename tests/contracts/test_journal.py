@@ -1,4 +1,4 @@
-"""What every journal of a job promises, in memory and in SQL alike: its events, its rows and its turns."""
+"""The contract of every journal, in memory and in SQL: its events, rows and transactions."""
 
 import pytest
 
@@ -182,11 +182,11 @@ def test_a_new_limit_bounds_the_holds_after_it(journal: Journal) -> None:
     assert journal.account().held == cost(10**12 + 30, 31)
 
 
-# Turns
+# Transactions
 
 
 def turn(tx: JournalTx) -> None:
-    """Something of everything."""
+    """Make one change of every kind."""
     tx.append(EVENTS[0])
     tx.hold(hold(2, cost(10, 10)))
     tx.settle(hold(1, FREE).id, {"train": cost(5, 5)}, at=AT)

@@ -1,4 +1,4 @@
-"""What every journal of a job promises of money: holds, what is posted of them, corrections; in memory and in SQL alike."""
+"""The contract of every journal on money, in memory and in SQL: holds, settlement and corrections."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""The money of an attempt whose machine turns out to cost something else, with both journals: recomputed from time and prices."""
+"""Billing of an attempt whose machine has another price than expected, with both journals: recomputed from time and prices."""
 
 import pytest
 from hypothesis import given
@@ -32,7 +32,10 @@ def place(price: Price) -> Place:
 
 
 def story(journal: Journal, first: Price, series: list[tuple[str, object]]) -> list[object]:
-    """What can be seen after each act; and at every moment, nothing is over what was held, nor that over the budget."""
+    """Return what is visible after each act.
+
+    Checks after each act that spend stays within the hold, and the hold within the budget.
+    """
     treasury, told = Treasury(JOB, 10 * NS), list[object]()
     with journal.transaction() as tx:
         opened = treasury.open(tx, FIRST, 1, [place(first)], Wanted(NS, 1, None, Instant(0)))

@@ -1,4 +1,4 @@
-"""Whole simulated jobs, drivers killed under way, whose record is kept in SQL: they end as those in memory do."""
+"""Whole simulated jobs with killed drivers end the same with a SQL journal as with one in memory."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ FAULTS = Faults(crash=0.05, repeat=0.2, driver_restart=0.05)
 
 
 class SimulatedSqlJournal(SqlJournal):
-    """What a simulated run asks of its journal beside the port."""
+    """A SQL journal with the extra methods that a simulated run needs."""
 
     def __init__(self, database: Database, job: str, budget: Budget) -> None:
         new = jobs.NewJob(job, PROJECT, spec(), OFFER, 2, Instant(0))

@@ -1,4 +1,4 @@
-"""Turns of one act each, and what can be seen of a journal afterwards."""
+"""Journal transactions of one act each, and a summary of what a journal holds."""
 
 from collections.abc import Mapping
 
@@ -25,7 +25,7 @@ def in_memory(limits: Budget) -> Journal:
 
 
 def in_sql(database: Database, limits: Budget) -> Journal:
-    """Of a job that is running."""
+    """Return a journal of a running job."""
     create(database, new_job(limits=limits))
     with database.write() as db:
         jobs.move(db, JOB, "running", None, at=Instant(0))

@@ -1,4 +1,4 @@
-"""Clusters of Ray's autoscaler, as each cloud's up.sh makes them."""
+"""Cluster files of Ray's autoscaler, as each cloud's up.sh writes them."""
 
 import tempfile
 from functools import cache
@@ -26,7 +26,7 @@ SAYS = (
 
 
 def scratch(cloud: str, folder: Path, *, there: bool = False) -> Scratch:
-    """An account where nothing is, or everything that is asked for is `there`."""
+    """Return a scratch checkout whose cloud account is empty or, if `there`, has everything already."""
     found = Scratch(folder)
     found.copy(f"deploy/ray-{cloud}", "deploy/ray-up.sh", "deploy/ray-node.sh")
     program(found, cloud, there=there)
@@ -46,7 +46,7 @@ def up(found: Scratch, cloud: str, env: dict[str, str] | None = None) -> None:
 
 
 def made(found: Scratch, cloud: str) -> dict[str, Any]:
-    """The cluster that Ray is given."""
+    """Return the cluster file that Ray gets."""
     return dict(yaml.safe_load((found.checkout / f"deploy/ray-{cloud}/.cluster.yaml").read_text()))
 
 

@@ -1,4 +1,4 @@
-"""What deploy/ holds, read as what starts it reads it."""
+"""Read the files of deploy/ as the programs that use them do."""
 
 import re
 from collections.abc import Iterator
@@ -23,10 +23,10 @@ def scripts() -> list[Path]:
 
 
 def labels_of(words: str) -> dict[str, str]:
-    """Of `--labels=a=b,c=d`."""
+    """Return the labels of `--labels=a=b,c=d`."""
     return dict(pair.split("=", 1) for pair in words.removeprefix("--labels=").split(","))
 
 
 def written_as_code(text: str) -> list[str]:
-    """What stands in backticks."""
+    """Return the words in backticks."""
     return re.findall(r"`([^`]+)`", text)

@@ -1,4 +1,4 @@
-"""The manifests of deploy/kubernetes, as kustomize builds them, and what checks one of each kind."""
+"""The manifests of deploy/kubernetes as kustomize builds them, and a validator for each kind."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ utils.schema_contents = cache(utils.schema_contents)
 
 @cache
 def built(overlay: str) -> list[Manifest]:
-    """What kustomize makes of a folder: an overlay, the base, or what is applied apart."""
+    """Return the output of kustomize for a folder: an overlay, the base, or a folder that is applied separately."""
     made = subprocess.run(
         [KUBECTL, "kustomize", FOLDER / overlay], capture_output=True, text=True, check=True
     )
@@ -33,7 +33,7 @@ def built(overlay: str) -> list[Manifest]:
 
 @cache
 def written() -> list[Manifest]:
-    """Every manifest as it stands in its file."""
+    """Return every manifest as written in its file."""
     found = []
     for path in sorted(FOLDER.rglob("*.yaml")):
         if path.name != "kustomization.yaml":
@@ -47,14 +47,14 @@ def the(kind: str, name: str, among: list[Manifest]) -> Manifest:
 
 
 def template_of(one: Manifest) -> dict[str, Any] | None:
-    """Of the pods that it makes."""
+    """Return the template of the pods that the manifest creates, or None if it creates none."""
     if one["kind"] == "CronJob":
         return dict(one["spec"]["jobTemplate"]["spec"]["template"])
     return dict(one["spec"]["template"]) if one["kind"] in ("Deployment", "StatefulSet", "Job") else None
 
 
 def templates(among: list[Manifest]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The template of each pod, whoever makes it, with the labels that KubeRay puts on those of Ray."""
+    """Yield the name and template of each pod, with the labels that KubeRay adds to Ray's pods."""
     for one in among:
         if (template := template_of(one)) is not None:
             yield one["metadata"]["name"], template
@@ -79,7 +79,11 @@ def groups(cluster: Manifest) -> list[dict[str, Any]]:
 
 
 def check(one: Manifest, version: str) -> None:
-    """By the published schema of its kind, strictly. Raises for what that does not have."""
+    """Check a manifest strictly against the published schema of its kind.
+
+    Raises:
+        ValueError: The manifest does not fit the schema. Kubernetes' own kinds raise the error of kubernetes_validate.
+    """
     if one["apiVersion"].startswith("monitoring.coreos.com/"):
         by_the_prometheus_operator(one)
     elif one["kind"] == "RayCluster":
@@ -89,7 +93,10 @@ def check(one: Manifest, version: str) -> None:
 
 
 def by_the_prometheus_operator(one: Manifest) -> None:
-    """By models made of its custom resource definitions. They let words pass that they do not have, and leave them out."""
+    """Check a manifest with models generated from the operator's custom resource definitions.
+
+    The models silently drop unknown keys, so the check compares the keys before and after.
+    """
     from cloudcoil.models.prometheus_operator import v1
 
     kind = getattr(v1, one["kind"])
@@ -99,7 +106,7 @@ def by_the_prometheus_operator(one: Manifest) -> None:
 
 
 def words(found: Any, path: str = "") -> Iterator[str]:
-    """The paths of all keys."""
+    """Yield the paths of all keys."""
     pairs = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ()
     for key, value in pairs:
         yield f"{path}/{key}"
@@ -107,8 +114,10 @@ def words(found: Any, path: str = "") -> Iterator[str]:
 
 
 def by_kuberay(one: Manifest, version: str) -> None:
-    """KubeRay publishes no package. What is its own by the fields of its API reference, which follow; what it takes over from
-    Kubernetes, by Kubernetes."""
+    """Check a manifest of KubeRay, which publishes no package of its schema.
+
+    KubeRay's own fields are checked with the schema below, and its pod templates with the schema of Kubernetes.
+    """
     for error in jsonschema.Draft202012Validator(RAY_CLUSTER).iter_errors(one):
         raise ValueError(f"{error.json_path}: {error.message}")
     options = one["spec"].get("autoscalerOptions", {})
@@ -131,13 +140,13 @@ def an_object(required: tuple[str, ...] = (), **properties: dict[str, Any]) -> d
 TEXT, NUMBER, SWITCH, ANY = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}, {"type": "object"}
 TEXTS = {"type": "object", "additionalProperties": TEXT}
 GROUP = {"rayStartParams": TEXTS, "labels": TEXTS, "resources": TEXTS, "template": ANY}
-# The others of its options are a container's.
+# The other autoscaler options are those of a container.
 OF_THE_AUTOSCALER = {
     "version": {"enum": ["v1", "v2"]},
     "upscalingMode": {"enum": ["Default", "Aggressive", "Conservative"]},
     "idleTimeoutSeconds": NUMBER,
 }
-# ray.io/v1 of KubeRay 1.6 and 1.7, https://ray-project.github.io/kuberay/reference/api/, read 2026-11-22: what a cluster may say.
+# Fields of ray.io/v1 of KubeRay 1.6 and 1.7, https://ray-project.github.io/kuberay/reference/api/, read 2026-11-22.
 RAY_CLUSTER = an_object(
     ("apiVersion", "kind", "metadata", "spec"),
     apiVersion={"const": "ray.io/v1"},

@@ -1,4 +1,4 @@
-"""Scripts of deploy/ run in a copy of what they need, with stand-ins for the programs of others."""
+"""Run scripts of deploy/ in a copy of the files they need, with stand-ins for third-party programs."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.deploy.files import ROOT
 
-# Notes how it was called and what came in, and answers: the first line of `answers` whose words are all in the call.
+# Record the call and its standard input. Answer with the first entry of `answers` whose words are all in the call.
 PROGRAM = """#!{python} -SE
 import json, os, signal, sys, time
 called = [os.path.basename(sys.argv[0]), *sys.argv[1:]]
@@ -44,7 +44,7 @@ Answers = tuple[tuple[str, int, str], ...]
 
 @dataclass(frozen=True)
 class Scratch:
-    """A checkout with `files` of the repository, a home, and programs before all others."""
+    """A checkout with selected files, a home, and a folder of stand-ins that comes first on the PATH."""
 
     folder: Path
 
@@ -74,8 +74,11 @@ class Scratch:
         blocks: tuple[str, ...] = (),
         waits: tuple[tuple[str, str], ...] = (),
     ) -> None:
-        """For a program on the PATH, or in `at`. A call with all words of one of `blocks` goes on until SIGTERM; one with the words
-        of one of `waits`, until something was noted that begins as is said there."""
+        """Write a stand-in for a program, on the PATH or in `at`.
+
+        A call with all words of an entry of `blocks` runs until SIGTERM. A call with the words of an entry of `waits` runs until a recorded
+        line starts with that entry's text.
+        """
         path = (at or self.folder / "bin") / name
         path.parent.mkdir(parents=True, exist_ok=True)
         text = PROGRAM.format(
@@ -91,7 +94,7 @@ class Scratch:
     def run(
         self, *words: str, env: dict[str, str] | None = None, status: int = 0
     ) -> "subprocess.CompletedProcess[str]":
-        """A script of the checkout. Raises AssertionError where it ends otherwise than with `status`."""
+        """Run a script of the checkout. Raise AssertionError if its exit status is not `status`."""
         self.home.mkdir(exist_ok=True)
         script, *rest = words
         said = subprocess.run(
@@ -110,11 +113,11 @@ class Scratch:
         return said
 
     def called(self) -> list[list[str]]:
-        """Since the last time that this was asked, each program with its arguments."""
+        """Return the calls since the last time, each as program and arguments."""
         return [words for words, _ in self.heard()]
 
     def heard(self) -> list[tuple[list[str], str]]:
-        """Likewise, with what came in."""
+        """Return the calls since the last time, each with its standard input."""
         text = self.calls.read_text() if self.calls.exists() else ""
         self.calls.unlink(missing_ok=True)
         return [(words, stdin) for words, stdin in map(json.loads, text.splitlines())]

@@ -1,4 +1,4 @@
-"""Ray's own launcher asks an emulated AWS for the machines of the cluster: what it gets is what is labelled and priced."""
+"""Ray's own launcher requests the cluster's machines from an emulated AWS, and they match their labels and prices."""
 
 import copy
 from collections.abc import Iterator
@@ -14,12 +14,12 @@ Machines = dict[str, dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """With the roles that up.sh makes."""
+    """An emulated account with the roles that up.sh creates."""
     import boto3  # these two take a second
     from moto import mock_aws
 
     with pytest.MonkeyPatch.context() as patch, mock_aws():
-        # Ray keeps its new SSH key there.
+        # Ray stores its new SSH key in the home directory.
         home = tmp_path_factory.mktemp("home")
         (home / ".ssh").mkdir()
         patch.setenv("HOME", str(home))
@@ -33,7 +33,7 @@ def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def machines(account: Any) -> Machines:
-    """One of each kind, by its name."""
+    """Return one machine of each node type, by its name."""
     from ray.autoscaler._private.aws.config import bootstrap_aws  # takes half a second
     from ray.autoscaler._private.aws.node_provider import AWSNodeProvider
     from ray.autoscaler._private.util import prepare_config

@@ -1,4 +1,4 @@
-"""The Compose file is one by Docker Compose itself, starts in an order that works, and fits the code."""
+"""Docker Compose accepts the file, its services start in a working order, and it matches the code."""
 
 import json
 import re
@@ -21,7 +21,7 @@ OURS = {"tuner", "migrate", "bucket", "ray-head", "worker", "spot-worker"}
 
 
 def config(*words: str, env: Path | None, file: Path = FILE) -> "subprocess.CompletedProcess[str]":
-    """`docker compose config`, which reads and checks as `up` does; it needs no engine."""
+    """Run `docker compose config`, which reads and checks the file as `up` does but needs no engine."""
     given = ["--env-file", str(env)] if env else ["--env-file", "/dev/null"]
     program = Path(sys.executable).parent / "docker-compose"
     return subprocess.run(
@@ -35,7 +35,7 @@ def config(*words: str, env: Path | None, file: Path = FILE) -> "subprocess.Comp
 
 @pytest.fixture(scope="module")
 def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The .env that secrets.sh makes."""
+    """Return the .env file that secrets.sh writes."""
     folder = tmp_path_factory.mktemp("compose")
     shutil.copy(DEPLOY / "compose/secrets.sh", folder)
     subprocess.run([folder / "secrets.sh"], check=True, capture_output=True)
@@ -83,7 +83,7 @@ def test_without_its_secrets_it_does_not_start_and_says_how_they_are_made() -> N
 
 
 def test_every_value_is_explained_with_its_default(secrets: Path, values: dict[str, str]) -> None:
-    """In the README's table: those that are made, and those that have a default."""
+    """The README's table has all generated values and all values with a default."""
     page = (DEPLOY / "compose/README.md").read_text()
     rows = re.findall(r"^\| (`[A-Z].*?) \| (.*?) \| .+ \|$", page, re.MULTILINE)
     explained = {

@@ -1,4 +1,4 @@
-"""What holds manifests to definitions of custom resources refuses what Kubernetes does, and says where it is."""
+"""The validator of custom resources refuses the same manifests as Kubernetes, and reports the path of each error."""
 
 import copy
 import io
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tools.crds import faults, main, read
 
-# A definition with all that those of KubeRay and of the Prometheus operator are made of.
+# A definition with every construct that those of KubeRay and of the Prometheus operator use.
 DEFINITION = yaml.safe_load("""
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition

@@ -1,4 +1,4 @@
-"""What holds for every file of deploy/: settings that there are, versions that are pinned, no secret, sound scripts, an image."""
+"""Rules for every file of deploy/: existing settings, pinned versions, no secrets, checked scripts, and the image."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ from tuner.schemas.job import JobRequest
 from tuner.settings import Settings
 
 BIN = Path(sys.executable).parent
-# Of Compose alone, which is what these are for.
+# Variables that only the Compose file uses.
 OF_COMPOSE = {"TUNER_IMAGE", "TUNER_VARIANT", "TUNER_PUBLISHED_PORT"}
 
 
@@ -34,7 +34,7 @@ def test_every_version_of_ray_that_is_named_is_ours() -> None:
 
 
 def test_no_secret_is_written_down() -> None:
-    """Each comes from a variable, a file, or an object that a command makes."""
+    """Secrets come from a variable, a file, or an object that a command creates."""
     secret = re.compile(r"^[\s-]*\w*(?:PASSWORD|TOKEN|SECRET\w*KEY|API_KEY)\"?\s*[:=]\s*(\S+)", re.MULTILINE)
     for path, text in texts():
         if path.suffix != ".md":

@@ -1,4 +1,4 @@
-"""Tags and ports that several files of deploy/ name are the same in all of them, and those of the code."""
+"""Image tags and ports are the same in all files of deploy/ and in the code."""
 
 import re
 import tomllib
@@ -12,7 +12,7 @@ from tuner.settings import Settings
 
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 PORT = Settings.from_env({}).port
-# What Ray's head listens on by default, as KubeRay's service of it has them: GCS, dashboard and jobs.
+# Default ports of Ray's head, as in KubeRay's service: GCS, and dashboard with jobs.
 HEAD = {6379, 8265}
 COMPOSE = {
     "tuner": {PORT},
@@ -25,7 +25,7 @@ COMPOSE = {
 
 
 def named(names: str, text: str) -> Iterator[tuple[str, int]]:
-    """HOST:PORT of each host, but not an image's tag."""
+    """Yield each HOST:PORT of these hosts, without image tags."""
     for host, port in re.findall(rf"(?<![\w.-])({names}):(\d+)(?![\d.])", text):
         yield host, int(port)
 
@@ -46,7 +46,7 @@ def test_our_image_has_the_version_of_the_code_wherever_it_is_named() -> None:
 
 
 def test_kuberay_has_one_version() -> None:
-    """What is installed is one of those that the manifests were held to, and as new as they need."""
+    """The installed version is one that the manifests were checked against, and new enough for them."""
     (installed,) = re.findall(r"kuberay/\S+\?ref=v(\S+?)\"", (FOLDER / "up.sh").read_text())
     page = " ".join((FOLDER / "README.md").read_text().split())
     (held,) = re.findall(r"definitions of KubeRay ([\d., and]+\d)", page)
@@ -88,7 +88,7 @@ def test_every_address_among_the_containers_is_one_that_listens() -> None:
 
 
 def listening(among: list[Manifest]) -> dict[str, set[int]]:
-    """The ports of each Service, and those that KubeRay's of the head has."""
+    """Return the ports of each Service, including the service that KubeRay creates for the head."""
     services = {
         one["metadata"]["name"]: {port["port"] for port in one["spec"]["ports"]}
         for one in among

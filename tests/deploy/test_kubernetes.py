@@ -1,4 +1,4 @@
-"""The manifests are what Kubernetes and Ray take, and fit together: names, ports, secrets, labels, prices."""
+"""Kubernetes and Ray accept the manifests, and names, ports, secrets, labels and prices match each other."""
 
 import copy
 import runpy
@@ -34,7 +34,7 @@ def test_every_manifest_is_one_of_kubernetes(version: str) -> None:
 
 CONTAINER = ("spec", "headGroupSpec", "template", "spec", "containers", 0)
 WRONG: list[tuple[str, tuple[str | int, ...], Any]] = [
-    # What a kind does not have,
+    # Unknown keys.
     ("Deployment", ("spec", "template", "spec", "containers", 0, "livenesProbe"), {}),
     ("RayCluster", ("spec", "autoscalerOption"), {}),
     ("RayCluster", ("spec", "workerGroupSpecs", 1, "maxReplica"), 3),
@@ -43,7 +43,7 @@ WRONG: list[tuple[str, tuple[str | int, ...], Any]] = [
     ("RayCluster", ("metadata", "nam"), "tuner"),
     ("ServiceMonitor", ("spec", "endpoints", 0, "intervall"), "15s"),
     ("PrometheusRule", ("spec", "groups", 0, "rules", 0, "fro"), "5m"),
-    # what is of another type,
+    # Wrong types.
     ("Deployment", ("spec", "replicas"), "two"),
     ("RayCluster", ("spec", "workerGroupSpecs", 0, "maxReplicas"), "4"),
     ("RayCluster", ("spec", "headGroupSpec", "rayStartParams", "num-cpus"), 0),
@@ -52,7 +52,7 @@ WRONG: list[tuple[str, tuple[str | int, ...], Any]] = [
     ("RayCluster", (*CONTAINER, "resources", "limits"), "4Gi"),
     ("ServiceMonitor", ("spec", "endpoints"), {}),
     ("PrometheusRule", ("spec", "groups", 0, "rules", 0, "labels"), ["page"]),
-    # and what is missing.
+    # Missing keys.
     ("Deployment", ("spec", "selector"), None),
     ("RayCluster", ("spec", "headGroupSpec"), None),
     ("RayCluster", ("spec", "workerGroupSpecs", 1, "groupName"), None),
@@ -138,7 +138,7 @@ def lands(pod: dict[str, Any], machine: dict[str, str]) -> bool:
 
 @pytest.mark.parametrize("overlay", SPOT)
 def test_pods_land_on_machines_of_their_market(overlay: str) -> None:
-    """The drivers of all jobs not on one that may be taken away, and no trial that is billed on demand."""
+    """No driver runs on a machine that may be preempted, and no spot trial is billed as on demand."""
     spot, on_demand = SPOT[overlay]
     for name, pod in pods([the("RayCluster", "tuner", built(f"overlays/{overlay}"))]):
         assert (lands(pod, spot), lands(pod, on_demand)) == (name == "spot", name != "spot"), name
@@ -202,7 +202,7 @@ def test_every_secret_that_is_named_is_made(url: str) -> None:
 
 
 def named(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Secrets and their keys, of a pod."""
+    """Yield the secrets of a pod with their keys."""
     for container in spec["containers"]:
         for one in container.get("env", []):
             if "valueFrom" in one:
@@ -217,7 +217,7 @@ def test_selectors_find_what_they_are_for() -> None:
     among = written()
     cluster, deployment = the("RayCluster", "tuner", among), the("Deployment", "tuner", among)
     labels = deployment["spec"]["template"]["metadata"]["labels"]
-    # KubeRay's own labels of its pods.
+    # Labels that KubeRay sets on its pods.
     ray = [
         {"ray.io/cluster": "tuner", "ray.io/node-type": "head", "ray.io/group": "headgroup"},
         *(

@@ -1,4 +1,4 @@
-"""Who reaches whom by the policies: worked out as the API describes them, for every pair of pods and every port."""
+"""Which pods can reach which: the policies evaluated as the API describes them, for every pair of pods and every port."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,12 +8,12 @@ import pytest
 from tests.deploy.manifests import Manifest, built, templates, the
 
 HERE = "tuner"
-# Labels of ours on somebody else's pod, in a namespace of his own.
+# A pod with our labels in another user's namespace.
 PRETENDER = "pretender"
 ELSEWHERE = {"stranger": {}, PRETENDER: {"app.kubernetes.io/name": "tuner", "ray.io/cluster": "tuner"}}
 NEIGHBOUR = "neighbour"
 INTERNET = "internet"
-# Ray's head by default: GCS, dashboard and jobs, client, agent, metrics; and a port of a worker process.
+# Default ports of Ray's head: GCS, dashboard and jobs, client, agent, metrics; and one port of a worker process.
 RAY = (6379, 8265, 10001, 52365, 8080, 20000)
 PORTS = (8000, 5432, 9000, *RAY)
 
@@ -39,14 +39,14 @@ def is_peer(peer: dict[str, Any], source: str, pods: Pods) -> bool:
 
 
 def lets_in(rule: dict[str, Any], source: str, port: int, pods: Pods) -> bool:
-    """Without `from`, everybody; without `ports`, all of them."""
+    """Return whether the rule admits the source. A rule without `from` admits every source, one without `ports` every port."""
     if "ports" in rule and not any(one["port"] == port for one in rule["ports"]):
         return False
     return "from" not in rule or any(is_peer(peer, source, pods) for peer in rule["from"])
 
 
 def reached(among: list[Manifest]) -> Iterator[tuple[str, str, int]]:
-    """Each source, target and port that a connection is let through between."""
+    """Yield each source, target and port between which a connection is allowed."""
     pods = ours(among)
     policies = [one["spec"] for one in among if one["kind"] == "NetworkPolicy"]
     for target, labels in pods.items():
@@ -91,7 +91,7 @@ def test_from_outside_only_the_page_is_reached_and_only_through_the_cluster(over
 
 @pytest.mark.parametrize("overlay", ["trial", "aws", "gcp"])
 def test_nothing_goes_round_the_policies(overlay: str) -> None:
-    """By a port of the machine, its network, or a load balancer."""
+    """No pod is reachable by a port of its machine, the machine's network, or a load balancer."""
     among = built(f"overlays/{overlay}")
     for name, template in templates(among):
         assert "hostNetwork" not in template["spec"], name
@@ -106,7 +106,7 @@ def test_nothing_goes_round_the_policies(overlay: str) -> None:
 
 
 def test_without_the_policies_everybody_reaches_everything() -> None:
-    """What the test above would find, were they gone."""
+    """This shows that the tests above would fail without the policies."""
     among = [one for one in built("overlays/trial") if one["kind"] != "NetworkPolicy"]
     found = set(reached(among))
     assert (INTERNET, "head", 6379) in found

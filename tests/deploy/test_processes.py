@@ -1,4 +1,4 @@
-"""The deployment without containers is the Compose file's, and says what is wrong before it starts anything."""
+"""The deployment without containers follows the Compose file, and reports errors before it starts anything."""
 
 import json
 import os
@@ -37,7 +37,7 @@ SECRETS = {
 
 @pytest.fixture(scope="module")
 def services(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """As Docker Compose itself reads them."""
+    """Return the services as Docker Compose reads them."""
     given = tmp_path_factory.mktemp("env") / ".env"
     given.write_text("".join(f"{name}={text}\n" for name, text in SECRETS.items()))
     said = subprocess.run(
@@ -116,7 +116,7 @@ def test_names_are_addresses_and_paths_are_folders_here(found: dict[str, Part], 
 
 
 def test_a_node_of_ray_starts_on_ports_that_are_free_then(found: dict[str, Part]) -> None:
-    """Those of the start before may have been what it failed of."""
+    """The ports of the previous start may have been the reason that it failed."""
     worker = found["worker"]
     assert worker.anew is not None
     again = worker.anew()

@@ -1,4 +1,4 @@
-"""Clusters of Ray's autoscaler are ones by Ray's own validator, and machines of them say what they are and cost."""
+"""Ray's own validator accepts the autoscaler's cluster files, and their machines are labelled with market and price."""
 
 import copy
 import re
@@ -28,7 +28,7 @@ def prices() -> Catalogue:
 
 
 def validate(config: dict[str, Any]) -> None:
-    """Check a cluster file as `ray up` does. Raises jsonschema.ValidationError."""
+    """Check a cluster file as `ray up` does. Raise jsonschema.ValidationError if it is invalid."""
     from ray.autoscaler._private.util import prepare_config, validate_config  # takes half a second
 
     validate_config(prepare_config(config))
@@ -119,7 +119,7 @@ def test_a_head_has_no_trials_and_is_found_where_the_service_looks() -> None:
 
 
 def watcher(text: str, values: dict[str, str]) -> list[str]:
-    """The options that a script starts a watcher with."""
+    """Return the options with which a script starts the watcher."""
     (line,) = re.findall(
         r"python -m tuner\.engine\.ray_node\.watch (.*?)(?:</dev/null|&)", text.replace("\\\n", "")
     )

@@ -1,4 +1,4 @@
-"""The job script of Slurm really runs, with stand-ins for Slurm, Ray and the service: what it starts, and in what order it all ends."""
+"""The Slurm job script runs with stand-ins for Slurm, Ray and the service: what it starts, and the order in which it stops."""
 
 import json
 import os
@@ -19,14 +19,14 @@ NODES = ("list nodes", 0, json.dumps([{"is_head_node": True}, {"is_head_node": F
 
 
 def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 240  # for hangs
+    deadline = time.monotonic() + 240  # only a limit for hangs
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
 class Allocation:
-    """Of one node, with four CPUs and no GPU."""
+    """An allocation of one node with four CPUs and no GPU."""
 
     def __init__(self, folder: Path, tuner: Answers = ()) -> None:
         self.scratch = Scratch(folder)
@@ -35,7 +35,7 @@ class Allocation:
         self.scratch.stand_in("ray", (NODES,), blocks=("start",), waits=joined)
         self.scratch.stand_in("tuner", tuner, blocks=("serve",), waits=(("submit", "python -m"),))
         self.scratch.stand_in("python", blocks=("tuner.engine.ray_node.watch",))
-        # The watcher needs a moment of the minute.
+        # `sleep 60` lasts until the watcher has ended, which takes a moment of that minute.
         self.scratch.stand_in("sleep", waits=(("60", "ended python"),))
         srun = folder / "bin/srun"
         srun.write_text(
@@ -44,7 +44,7 @@ class Allocation:
         srun.chmod(0o755)
 
     def start(self, **env: str) -> None:
-        # What it puts first on its PATH, beside those of this machine.
+        # The script puts this first on its PATH, before this machine's programs.
         (self.scratch.folder / "venv").mkdir()
         (self.scratch.folder / "venv/bin").symlink_to(self.scratch.folder / "bin")
         given = {"SLURM_JOB_ID": "17", "SLURM_JOB_NUM_NODES": "1", "SLURM_CPUS_PER_TASK": "4"}
@@ -70,13 +70,13 @@ class Allocation:
         )
 
     def heeds_sigterm(self) -> bool:
-        """Whether the script has said what it does then."""
+        """Return whether the script has installed its handler of SIGTERM."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         caught = int(status.split("SigCgt:")[1].split()[0], 16)
         return bool(caught >> (signal.SIGTERM - 1) & 1)
 
     def is_empty(self) -> bool:
-        """Nothing that it started is left."""
+        """Return whether no process that the script started is left."""
         try:
             os.killpg(self.process.pid, 0)
         except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""The units are what systemd takes, start what there is, and shut the service in."""
+"""systemd accepts the units. They start existing commands and sandbox the service."""
 
 import configparser
 import json
@@ -21,7 +21,7 @@ UNITS = sorted(FOLDER.glob("*.service"))
 
 
 def unit(path: Path) -> configparser.SectionProxy:
-    # A key may come several times, such as Environment.
+    # Keys such as Environment may occur several times.
     found = configparser.ConfigParser(interpolation=None, strict=False)
     found.optionxform = str  # type: ignore[assignment, method-assign]
     found.read(path)
@@ -29,7 +29,7 @@ def unit(path: Path) -> configparser.SectionProxy:
 
 
 def startable(path: Path, folder: Path) -> Path:
-    """With programs that this machine has, as systemd wants them to be there."""
+    """Return a copy of the unit with programs that exist on this machine, as systemd requires."""
     copy = folder / path.name
     copy.write_text(re.sub(r"(ExecStart(?:Post)?=-?)\S+", rf"\1{sys.executable}", path.read_text()))
     return copy
@@ -71,7 +71,7 @@ def test_the_service_runs_the_command_as_somebody_who_is_not_root() -> None:
 
 
 def test_a_start_is_over_once_jobs_are_taken() -> None:
-    """Or the submission that follows it in the README would find nobody."""
+    """Otherwise the submission that follows in the README would find no service."""
     answers = [503, 503, 200]
 
     class Starting(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""What brings a cluster up really runs, with stand-ins for the programs of clouds, of Ray and of Kubernetes."""
+"""The scripts that start a cluster run with stand-ins for the programs of clouds, Ray and Kubernetes."""
 
 import json
 import os
@@ -24,7 +24,7 @@ CREATE = ("mb", "create-role", "create-instance-profile", "create")
 
 
 def creates(calls: list[list[str]]) -> list[str]:
-    """Without what may be asked for again: Azure's groups and containers."""
+    """Return the create commands, except those that are idempotent: Azure's groups and containers."""
     found = [" ".join(words[1:4]) for words in calls if set(words) & set(CREATE)]
     return [one for one in found if not one.startswith(("group create", "storage container create"))]
 
@@ -69,7 +69,7 @@ def test_the_machines_get_settings_and_a_token_that_nobody_else_reads(cloud: str
     env = Path(mounts["~/tuner.env"])
     for path in (env, found.home / ".ray/auth_token"):
         assert path.stat().st_mode & 0o777 == 0o600, path
-    # As ray-node.sh reads it.
+    # Read the file as ray-node.sh does.
     read = f"set -a; . {env}; env -0"
     said = subprocess.run(["bash", "-c", read], env={}, capture_output=True, text=True, check=True)
     values = dict(line.split("=", 1) for line in said.stdout.split("\0") if "=" in line)
@@ -113,7 +113,7 @@ def test_machines_of_aws_may_use_the_bucket_and_only_the_head_makes_others(tmp_p
 
 
 def kubernetes(folder: Path, *, there: bool, refuses: Answers = ()) -> Scratch:
-    """kubectl builds what it really would, and is heard for the rest."""
+    """Return a scratch checkout whose kubectl really builds manifests, and records all other calls."""
     found = Scratch(folder)
     found.copy("deploy/kubernetes")
     for path in found.checkout.glob("deploy/kubernetes/overlays/*/*.yaml"):
@@ -122,7 +122,7 @@ def kubernetes(folder: Path, *, there: bool, refuses: Answers = ()) -> Scratch:
     found.stand_in("kubectl-cluster", (*refuses, *missing))
     wrapper = found.folder / "bin/kubectl"
     heard = found.folder / "bin/kubectl-cluster"
-    # Only what is applied comes in.
+    # Only calls that read from `-f -` get standard input.
     wrapper.write_text(
         f'#!/bin/sh\ncase "$*" in\nkustomize*|*"create configmap"*) exec {KUBECTL} "$@" ;;\n'
         f'*"-f -"*) exec {heard} "$@" ;;\n*) exec {heard} "$@" </dev/null ;;\nesac\n'
@@ -195,7 +195,7 @@ def test_an_upgrade_leaves_the_operator_and_the_secrets(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_built_changes_nothing_of_what_runs(tmp_path: Path) -> None:
-    """Nor the groups of workers by which the service goes."""
+    """The groups of workers that the service uses do not change either."""
     found = kubernetes(tmp_path, there=True)
     (found.checkout / "deploy/kubernetes/overlays/trial/kustomization.yaml").write_text(
         "resources: [gone.yaml]"
@@ -206,7 +206,7 @@ def test_what_cannot_be_built_changes_nothing_of_what_runs(tmp_path: Path) -> No
 
 
 def test_what_the_cluster_refuses_changes_nothing_of_what_runs(tmp_path: Path) -> None:
-    """Such as fields that its KubeRay does not know yet."""
+    """An example are fields that the cluster's KubeRay does not know yet."""
     found = kubernetes(tmp_path, there=True, refuses=(("apply --dry-run=server", 1, ""),))
     found.run("deploy/kubernetes/up.sh", "trial", IMAGE, status=1)
     (tried,) = [words for words, stdin in found.heard() if stdin]
@@ -214,7 +214,7 @@ def test_what_the_cluster_refuses_changes_nothing_of_what_runs(tmp_path: Path) -
 
 
 def server(folder: Path, *, there: bool) -> dict[str, str]:
-    """A plain server, and what install.sh is told of it. Its Python is there already, as after a first installation."""
+    """Return the variables of install.sh for a plain server. Its Python exists already, as after a first installation."""
     found = Scratch(folder)
     found.copy("deploy/systemd", "deploy/digits.yaml")
     found.stand_in("id", () if there else (("tuner", 1, ""),))
@@ -222,7 +222,7 @@ def server(folder: Path, *, there: bool) -> dict[str, str]:
         found.stand_in(name)
     for name in ("python", "pip"):
         found.stand_in(name, at=folder / "opt/bin")
-    # The group is made by what is stood in for.
+    # The useradd stand-in creates no group, so the files get the group of this process.
     wrapper = folder / "bin/install"
     wrapper.write_text(f'#!/bin/bash\nexec /usr/bin/install "${{@/#tuner/{os.getgid()}}}"\n')
     wrapper.chmod(0o755)

@@ -1,4 +1,4 @@
-"""The deployment files start the watcher of interruption notices with arguments it takes and in a pod that fits it."""
+"""The deployment files start the watcher of preemption notices with valid arguments, in a pod that fits it."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A service over a cluster of no substance."""
+"""Fixtures: a service over a fake cluster."""
 
 from tests import fakes
 

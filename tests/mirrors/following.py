@@ -1,4 +1,4 @@
-"""A follower that is turned by hand."""
+"""A follower whose passes the test runs."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ def follower(service: FakeService, opens: Callable[[], Mirror], name: str = "it"
 
 
 def mirror_all(service: FakeService, opens: Callable[[], Mirror]) -> None:
-    """One that begins anew, as after a start, and ends."""
+    """Run one pass of a new follower, as after a restart, and release its lease."""
     one = follower(service, opens)
     one.one_pass()
     assert not one.is_failing

@@ -1,4 +1,4 @@
-"""The follower, over a record that goes on while it is read."""
+"""The follower, over a record that changes while it is read."""
 
 from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
@@ -16,7 +16,7 @@ from tuner.service.mirroring import TURN_NS, LeasedTurn
 
 
 class Lively:
-    """A record in which something happens to the first job between any two looks at it."""
+    """A record in which the first job gets another event between any two reads."""
 
     def __init__(self) -> None:
         self.seqs = {"a": 1, "b": 1}
@@ -30,7 +30,7 @@ class Lively:
 
 
 class Held:
-    """A mirror that takes 20 portions and no more."""
+    """A mirror that fails after 20 writes."""
 
     def __init__(self) -> None:
         self.upto: dict[str, Position] = {}

@@ -1,4 +1,4 @@
-"""MLflow's own store has what is recorded, a run a trial under one a job, without doubles; a server that is down is waited for."""
+"""MLflow's own store has the recorded data: one run per trial below one per job, without duplicates, after outages, too."""
 
 from collections.abc import Callable
 from itertools import accumulate
@@ -15,7 +15,7 @@ from tests.mirrors.test_optuna import trials_of
 from tuner.mirrors import mlflow_environment
 from tuner.service import mirroring
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow uses what SQLAlchemy wants to do without
+pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow uses deprecated features of SQLAlchemy
 
 
 def mirror_to(uri: str, experiment: str) -> Any:
@@ -62,7 +62,7 @@ def check_equal(client: TestClient, job: str, uri: str, experiment: str) -> None
 
 
 class Refusing:
-    """A client whose server stops answering at its n-th request that changes something."""
+    """A client whose server stops answering at its n-th change."""
 
     def __init__(self, client: Any, left: int) -> None:
         self._client, self._left = client, left
@@ -117,7 +117,7 @@ def test_a_server_that_is_down_is_waited_for_and_nothing_lacks(
 ) -> None:
     job = fakes.submit(client, tags={"owner": "alice"}, budget={"usd": 0.001})
     fakes.simulate(service, job)
-    at = "http://127.0.0.1:9"  # nobody listens there
+    at = "http://127.0.0.1:9"  # no server listens there
     one = follower(service, lambda: mirror_to(at, "other"), "mlflow")
     for _ in range(3):
         one.one_pass()

@@ -1,4 +1,4 @@
-"""An Optuna study has what is recorded of its job, however often and wherever the follower begins again."""
+"""An Optuna study equals the record of its job, no matter how often and where the follower restarts."""
 
 import shutil
 from collections.abc import Callable
@@ -48,7 +48,7 @@ def url(tmp_path: Path) -> str:
 
 
 def opened(tmp_path: Path) -> OptunaMirror:
-    """It need not survive a loss of power."""
+    """A mirror that need not survive a power loss, which makes it faster."""
     mirror = OptunaMirror(url(tmp_path))
     event.listen(mirror._storage.engine, "connect", lambda raw, _: raw.execute("PRAGMA synchronous = OFF"))
     mirror._storage.engine.dispose()
@@ -205,7 +205,7 @@ def test_only_one_of_several_services_writes(
     second.one_pass()
     with pytest.raises(KeyError):
         study_of(tmp_path, other)
-    service.now.pass_s(31)  # the first is not heard of any more
+    service.now.pass_s(31)  # the first service's lease has run out
     second.one_pass()
     assert len(study_of(tmp_path, other).trials) > 3
     assert len(study_of(tmp_path, job).trials) == written

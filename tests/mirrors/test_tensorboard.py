@@ -1,4 +1,4 @@
-"""TensorBoard reads what was recorded, also where a crash tore the last event."""
+"""TensorBoard reads the recorded data, even if a crash cut off the last event."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def test_runs_have_what_is_recorded_however_they_were_torn(
     files = sorted(tmp_path.glob("*/*/events*"))
     for number, file in enumerate(files):
         data = file.read_bytes()
-        file.write_bytes(data[: len(data) - 7 * number % len(data)])  # a crash before all was written
+        file.write_bytes(data[: len(data) - 7 * number % len(data)])  # as after a crash during the write
     (tmp_path / f"digits-{job}" / ".position").unlink()
     run.run(turns_max=100_000)
     mirror_all(service, lambda: TensorBoardMirror(tmp_path))

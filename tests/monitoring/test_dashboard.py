@@ -37,7 +37,7 @@ def test_panels_do_not_overlap() -> None:
 
 @pytest.mark.needs("prometheus")
 def test_prometheus_accepts_every_query(tmp_path: Path) -> None:
-    """promtool reads rules only, so each query becomes one. Grafana's variables are values of labels, which it accepts."""
+    """promtool reads only rules, so each query becomes one. It accepts Grafana's variables because they are label values."""
     rules = [{"record": f"panel:{number}", "expr": expr} for number, expr in enumerate(EXPRESSIONS)]
     (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
     assert f"{len(rules)} rules found" in promtool("check", "rules", tmp_path / "rules.yml")

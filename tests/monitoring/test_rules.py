@@ -1,4 +1,4 @@
-"""promtool accepts the shipped rules, and each alert is seen to fire and to stay quiet.
+"""promtool accepts the shipped rules, and each alert has a test in which it fires and one in which it does not.
 
 `make lint` checks the texts of alerts and the runbook (tools/checks/monitoring.py).
 """

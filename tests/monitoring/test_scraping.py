@@ -1,4 +1,4 @@
-"""Debian's Prometheus scrapes the running service: what it then answers is what REST says, and an alert fires."""
+"""Debian's Prometheus scrapes the running service. Its values equal those of REST, and an alert fires."""
 
 import json
 import re
@@ -31,7 +31,7 @@ LISTENS = re.compile(r'msg="Listening on" address=(\S+)')
 
 
 def until(said: str, condition: Callable[[], Any]) -> Any:
-    """The limit is for hangs: no verdict depends on it otherwise."""
+    """Return the condition's value once it is true. The limit is only for hangs."""
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         if found := condition():
@@ -42,7 +42,7 @@ def until(said: str, condition: Callable[[], Any]) -> Any:
 
 @contextmanager
 def served(service: FakeService) -> Iterator[int]:
-    """The app over real HTTP, on a port of its own."""
+    """The app over real HTTP, on its own port."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = uvicorn.Server(uvicorn.Config(create_app(service), log_level="warning"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
@@ -57,7 +57,7 @@ def served(service: FakeService) -> Iterator[int]:
 
 @contextmanager
 def prometheus(folder: Path, target: int) -> Iterator[str]:
-    """With the configuration and rules that are shipped, evaluated each half second; ended by its pid."""
+    """Run Prometheus with the shipped configuration and rules, evaluated every half second. It is stopped by its pid."""
     config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "2s", "scrape_timeout": "2s", "evaluation_interval": "500ms"}
     (job,) = (one for one in config["scrape_configs"] if one["job_name"] == "tuner")
@@ -97,7 +97,7 @@ def asked(url: str, path: str, **query: str) -> Any:
 
 
 def scraped(url: str, metric: str) -> float | None:
-    """What was scraped last, though a later scrape may have taken too long."""
+    """Return the last scraped value, even if a later scrape timed out."""
     return value(url, f"sum(last_over_time({metric}[1h]))")
 
 
@@ -108,7 +108,7 @@ def value(url: str, query: str) -> float | None:
 
 @pytest.fixture
 def fed(service: FakeService) -> FakeService:
-    """A job that ran to its end under a budget that it nearly spent, and what the threads of a service do."""
+    """A service with a job that nearly spent its budget, after one pass of the audit and of the storage check."""
     client = fakes.client_of(service)
     assert client.put("/v1/budgets/lab", json={"usd": 0.0041}).status_code in (200, 201)
     job = fakes.submit(client)

@@ -1,4 +1,4 @@
-"""Packages for tests: archives by hand, as nobody should send them, and right ones."""
+"""Packages for tests: malformed archives made by hand, and valid ones."""
 
 import io
 import stat
@@ -13,10 +13,10 @@ LINK = (stat.S_IFLNK | 0o777) << 16
 
 
 def archive(*entries: tuple[str | zipfile.ZipInfo, bytes], how: int = zipfile.ZIP_DEFLATED) -> bytes:
-    """With entries as they are given, whatever they are."""
+    """Return an archive with exactly these entries, valid or not."""
     data = io.BytesIO()
     with warnings.catch_warnings(), zipfile.ZipFile(data, "w", how) as packed:
-        warnings.simplefilter("ignore")  # of a name that is there twice
+        warnings.simplefilter("ignore")  # the warning about duplicate names
         for name, content in entries:
             info = name if isinstance(name, zipfile.ZipInfo) else zipfile.ZipInfo(name)
             info.compress_type = how
@@ -37,7 +37,7 @@ def of_kind(name: str, mode: int, content: bytes = b"/etc/passwd") -> bytes:
 
 
 def named(name: bytes, *, utf8: bool = False) -> bytes:
-    """A right one, in which a name was changed to this afterwards, in both places where it stands."""
+    """Return a valid archive in which a name was later changed to `name`, in both places."""
     before = b"x" * (len(name) - 3) + b".py"
     data = archive((before.decode(), b"a = 1\n"), ("mine.py", b"def train(c): ...\n"))
     assert data.count(before) == 2
@@ -46,7 +46,7 @@ def named(name: bytes, *, utf8: bool = False) -> bytes:
 
 
 def flagged(data: bytes, bits: int) -> bytes:
-    """With these bits set in the flags of each entry."""
+    """Return the archive with these bits set in the flags of each entry."""
     return _patched(data, 6, 8, lambda flags: flags | bits)
 
 
@@ -66,7 +66,7 @@ def _patched(data: bytes, local: int, central: int, change: Callable[[int], int]
 
 
 def lying(name: str, content: bytes, says: int) -> bytes:
-    """A file that says in both places that it is of another size."""
+    """Return an archive whose file claims another size in both headers."""
     data = bytearray(archive((name, content), ("mine.py", b"def train(c): ...\n")))
     for mark, offset in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
         struct.pack_into("<I", data, data.find(mark) + offset, says)

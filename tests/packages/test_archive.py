@@ -1,4 +1,4 @@
-"""What is in an archive: plain files of pure Python by plain names, within bounds that are counted, or a refusal and no file."""
+"""An archive may contain only plain Python files with plain names, within limits. Otherwise it is refused and no file is written."""
 
 import hashlib
 import io
@@ -195,7 +195,7 @@ def test_whatever_the_names_all_that_is_written_is_told_of_and_inside(
                 info = zipfile.ZipInfo(name)
                 info.external_attr = mode << 16
                 packed.writestr(info, b"x")
-            except (ValueError, UnicodeEncodeError, IndexError):  # zipfile itself writes none such
+            except (ValueError, UnicodeEncodeError, IndexError):  # zipfile itself cannot write such names
                 return
     try:
         told = read(data.getvalue(), most_bytes=MIB, into=into)

@@ -1,4 +1,4 @@
-"""Real children that import from packages: each from its own, none from one that is not what was uploaded."""
+"""Real child processes import from packages: each from its own, and never from one that differs from the upload."""
 
 import json
 import tempfile
@@ -14,7 +14,7 @@ from tuner.engine.worker.supervisor import Supervisor
 from tuner.service.trainables import SubprocessProber
 
 ENTRY = "mine.train:train"
-# Says where it comes from, and what processes that it starts would import.
+# Returns where it was imported from, and what its subprocesses would import.
 CODE = """
 import json, os, subprocess, sys
 from pathlib import Path
@@ -38,7 +38,7 @@ def uploaded(tmp_path: Path, value: int, code: str = CODE) -> Stored:
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a temporary directory of its own, and a module of the same name where modules are looked for."""
+    """A temporary directory of its own, and a module of the same name on the import path."""
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     (tmp_path / "here/mine").mkdir(parents=True)
@@ -52,7 +52,7 @@ def file_in(storage: Path, package: Stored) -> Path:
 
 
 def test_two_packages_with_one_name_of_a_module_each_get_their_own(tmp_path: Path) -> None:
-    """At once, in two workers of one machine."""
+    """The packages run at the same time in two workers of one machine."""
     found = [uploaded(tmp_path, value) for value in (7, 8)]
     drivers = [Driver(tmp_path / "storage", ENTRY, Supervisor(ENTRY, package=package)) for package in found]
     try:
@@ -97,7 +97,7 @@ def test_one_that_was_changed_in_the_storage_is_refused_and_mended_by_another_up
 
 
 def test_a_server_that_cannot_be_forked_from_goes_on_with_its_package(tmp_path: Path) -> None:
-    """It starts anew, without the module."""
+    """The fork server restarts without importing the module in advance."""
     threads = (
         "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n"
     )

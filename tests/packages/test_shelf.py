@@ -1,4 +1,4 @@
-"""Packages in storage and on a machine: what is used is what was uploaded, whatever happened to it since."""
+"""Packages in storage and on a machine: only the uploaded content is used, even if copies were changed since."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""Jobs of which everything is known, for rules to judge."""
+"""Build the evidence of jobs for the rules of advice."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ def piece(
     usage: Usage | None = None,
     **bill: str,
 ) -> Piece:
-    """Bills in dollars by kind."""
+    """Build one attempt's evidence. `bill` gives dollars by kind."""
     row = AttemptRow(
         f"trial_{number:05}", attempt, Instant(0), Instant(1), end, market=market, price=price(hourly)
     )
@@ -111,7 +111,7 @@ def gpu_usage(percent: int, *, used: int = 10 * GIB, samples: int = 100, **facts
 
 
 def curve(scores: dict[int, float], *, cut: bool = True) -> Curve:
-    """A dollar a step."""
+    """Build a learning curve that costs one dollar per step."""
     return Curve(
         tuple(Point(step, score, usd(str(step))) for step, score in scores.items()), max(scores), cut
     )

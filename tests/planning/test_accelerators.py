@@ -1,4 +1,4 @@
-"""Data sheets, and speeds of one accelerator beside another."""
+"""Data sheets, and speeds of accelerators relative to each other."""
 
 import doctest
 from fractions import Fraction
@@ -31,7 +31,7 @@ def test_the_range_holds_what_is_counted_on_and_the_way_back_is_more_cautious(on
     assert there is not None
     assert back is not None
     assert 0 < there[0] <= there[1] <= there[2]
-    assert there[1] * back[1] <= 1  # neither way is more gained than is lost the other
+    assert there[1] * back[1] <= 1  # a conversion in both directions never gains
 
 
 def test_a_chip_beside_itself_is_as_fast() -> None:

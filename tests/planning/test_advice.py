@@ -1,4 +1,4 @@
-"""Each rule finds what it is for and nothing else, and its dollars are what its evidence makes them."""
+"""Each rule finds its own problem and no other, and computes its dollars from the evidence."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -62,7 +62,7 @@ def found(answer: Finding | None) -> Finding:
 def test_a_gpu_that_is_idle_most_of_the_time_is_shared_or_smaller() -> None:
     one = found(gpu.finding(evidence(piece(train="8.00", usage=gpu_usage(20)))))
     assert one.evidence["gpu_utilisation"] == Fraction(1, 5)
-    # An L4 has 300/1555 of the bandwidth, and three quarters of that at least: 0.8 h + 0.2 h / 0.1447 for each hour, at $1.00.
+    # An L4 has 300/1555 of the bandwidth, and at least three quarters of that: 0.8 h + 0.2 h / 0.1447 for each hour, at $1.00.
     slower = Fraction(4, 5) + Fraction(1, 5) / (Fraction(300, 1555) * Fraction(3, 4))
     tiny = Fraction(4, 5) + Fraction(1, 5) / (min(Fraction(65, 312), Fraction(320, 1555)) * Fraction(3, 4))
     best = min(slower * 1, tiny * Fraction(1, 2))
@@ -70,7 +70,7 @@ def test_a_gpu_that_is_idle_most_of_the_time_is_shared_or_smaller() -> None:
     assert one.change.then == ("g.small" if slower < tiny / 2 else "g.tiny")
     assert one.saves is not None
     assert isclose(one.saves.usd, 8 - 2 * float(best), abs_tol=1e-5)
-    # Half a GPU, but all eight processors: no cheaper.
+    # Half a GPU with all eight processors is no cheaper.
     assert [other.setting for other in one.alternatives] == ["batch_size of the trainable"]
 
 
@@ -83,7 +83,7 @@ def test_two_trials_share_a_gpu_where_both_fit() -> None:
     full = gpu_usage(40, used=30 * GIB)
     machines = Catalogue((BIG, SMALL, TINY), "made up")
     alone = gpu.finding(evidence(piece(train="8.00", usage=full), job=spec(cpus=4), catalogue=machines))
-    assert alone is None  # neither two trials nor any smaller GPU
+    assert alone is None  # neither two trials per GPU nor a smaller GPU
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_processors_that_are_not_used_are_given_back() -> None:
     )
     assert (one.change.now, one.change.then) == ("8", "1.5")
     assert one.saves == Money(8_000_000 * 13 // 16)
-    assert cpu.finding(evidence(piece(train="8.00", usage=usage))) is None  # the GPU is what is paid for
+    assert cpu.finding(evidence(piece(train="8.00", usage=usage))) is None  # the GPU determines the price
     busy = Usage(wall_ns=100 * NS, cpu_ns=400 * NS)
     assert cpu.finding(evidence(piece(train="8.00", usage=busy), job=spec(cpus=8, gpus=0))) is None
 
@@ -137,7 +137,7 @@ def test_a_gpu_that_is_busy_all_the_time_waits_for_no_data() -> None:
         ({"precision": "fp32", "gpu_capability": "8.0"}, True),
         ({"precision": "fp32", "gpu_capability": "7.5"}, False),
         ({"precision": "bf16", "gpu_capability": "8.0"}, False),
-        ({"precision": "fp32"}, True),  # by the catalogue: an A100
+        ({"precision": "fp32"}, True),  # an A100, by the catalogue
     ],
 )
 def test_fp32_on_a_gpu_that_has_bf16(facts: dict[str, Any], is_found: bool) -> None:
@@ -162,7 +162,7 @@ def test_checkpoints_that_are_too_dear_and_too_rare() -> None:
     from tuner.tuning.checkpointing import Exposure, Hazard
 
     exposures = {"spot": Exposure(preemption=Hazard.of_spot())}
-    dear = saved(1000, train="8.00", checkpoint="2.00")  # 7.2 s of training for each stall of 1.8 s
+    dear = saved(1000, train="8.00", checkpoint="2.00")  # 7.2 s of training per stall of 1.8 s
     one = found(checkpoints.finding(Evidence(**{**vars(dear), "exposures": exposures})))
     assert one.kind == "checkpoints_too_dear"
     assert one.change.setting == "checkpoint.interval"
@@ -219,7 +219,7 @@ def test_spot_machines_that_were_not_used() -> None:
         spot.finding(evidence(piece(train="10.00"), spot=price("1.40"), self_test=(False, "it forgets")))
     )
     assert "it forgets" in failed.change.how
-    assert spot.finding(evidence(piece(train="10.00"))) is None  # no price is known
+    assert spot.finding(evidence(piece(train="10.00"))) is None  # the price is unknown
     assert spot.finding(evidence(piece(train="10.00"), spot=price("3.999"))) is None
 
 
@@ -245,7 +245,7 @@ def test_data_that_leaves_its_region() -> None:
 
 
 def ranked(noise: float, *, last: bool = True, trials: int = 40) -> list[Any]:
-    """Trials whose metric at step 1 says of that at step 9 as little as the noise has it; half as many are cut at step 1."""
+    """Build trials whose metric at step 1 predicts the one at step 9 only as well as the noise allows. Half as many are cut at step 1."""
     random = Random(3)
     found = []
     for n in range(trials):
@@ -277,7 +277,7 @@ def test_trials_that_are_cut_later_than_need_be() -> None:
     whole = evidence(piece(train="500.00"), job=spec(scheduler="none"), curves=tuple(ranked(0.01)))
     one = found(pruning.finding(whole))
     assert one.change.setting == "algorithm.scheduler"
-    assert one.saves == usd(str(26 * 8))  # 40 trials but the best 14, from step 1 to step 9
+    assert one.saves == usd(str(26 * 8))  # 26 of 40 trials (all but the best 14) skip steps 2 to 9
 
 
 @quick

@@ -1,4 +1,4 @@
-"""When money runs out at the pace of late: from whole numbers, and no later for more spend or less money."""
+"""When money runs out at the recent pace: computed from integers, and no later for more spend or less money."""
 
 from fractions import Fraction
 

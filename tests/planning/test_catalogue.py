@@ -1,4 +1,4 @@
-"""The price catalogue: what is found, in which order, how old it is, and what is refused."""
+"""The price catalogue: search, order, age and errors."""
 
 import csv
 import io
@@ -65,7 +65,7 @@ def test_every_shipped_price_is_what_the_file_says_to_the_micro_dollar() -> None
 
 
 def test_prices_that_are_published_are_found() -> None:
-    """p4d.24xlarge of July 2026 on AWS's list, us-east-1; Google's a2-highgpu-1g with its A100, not the host alone."""
+    """p4d.24xlarge in us-east-1 on AWS's list of July 2026; Google's a2-highgpu-1g including its A100, not the host alone."""
     assert SHIPPED.find(region="us-east-1", instance_type="p4d.24xlarge")[0].on_demand == Price(21_957_642)
     found = SHIPPED.find(region="us-central1", instance_type="A2-HighGPU-1g")
     assert [one.on_demand for one in found] == [Price(3_673_390)]

@@ -1,4 +1,4 @@
-"""The formulas of estimates, against published figures and what must hold of them."""
+"""The formulas of estimates, checked against published figures and general properties."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -150,7 +150,7 @@ def test_efficiency_is_a_share_and_hiding_never_harms(
     one = scaling.point(gpus=gpus, link=link, gradient_bytes=size, step_s=step_s, bytes_s=bytes_s)
     assert 0 < one.efficiency <= one.overlapped <= 1
     assert one.speedup == gpus * one.efficiency
-    # A ring moves no less than what Patarasu and Yuan prove to be the least.
+    # Patarasu and Yuan prove this lower bound for a ring.
     assert one.allreduce_seconds * bytes_s >= Fraction(2 * (gpus - 1), gpus) * size
 
 
@@ -200,7 +200,10 @@ def test_interruptions_cost_no_less_than_nothing_and_more_of_them_more(
 
 
 def test_interruptions_add_what_daly_s_formula_says() -> None:
-    """500 h of work, a loss every 24 h, saves of 5 min, restarts of 10 min; to first order save/interval + half an interval/M."""
+    """500 h of work, a loss every 24 h, saves of 5 min, restarts of 10 min.
+
+    The overhead is, to first order, save/interval + half an interval/M.
+    """
     terms = SpotTerms(mean_ns=24 * HOUR, checkpoint_ns=300 * NS, restore_ns=600 * NS, wait_ns=0)
     found = interrupted(500 * HOUR, terms)
     assert found is not None
@@ -213,8 +216,10 @@ def test_interruptions_add_what_daly_s_formula_says() -> None:
 
 
 def test_both_fits_give_what_their_papers_say() -> None:
-    """Hoffmann et al., table A3: Chinchilla's budget of 5.76e23 FLOPs; approach 3 gives some 40 billion parameters. Besiroglu et al.:
-    the refit is consistent with twenty tokens a parameter, which is the 70 billion that were trained."""
+    """Hoffmann et al., table A3: for Chinchilla's budget of 5.76e23 FLOPs, approach 3 gives some 40 billion parameters.
+
+    Besiroglu et al.: the refit is consistent with twenty tokens per parameter, which gives the 70 billion that were trained.
+    """
     refit, rule, published = chinchilla.optima(5.76e23)
     assert published.parameters == pytest.approx(40e9, rel=0.25)
     assert rule.parameters == pytest.approx(69.3e9, rel=0.01)
@@ -233,11 +238,11 @@ def test_no_other_split_of_the_compute_has_a_lower_loss(flops: float, away: floa
         assert best.loss <= loss * (1 + 1e-9)
 
 
-# A year, and owning
+# A year of runs, and owned machines
 
 
 def test_a_year_of_runs() -> None:
-    """A published example: $13,512 a run, four a month... 48 a year are $648,576; a fifth of failures makes it a quarter more."""
+    """A published example: $13,512 a run, four a month. 48 a year cost $648,576, and a failure share of a fifth adds a quarter."""
     price = Money.from_usd(13_512)
     assert yearly(
         "a", price, runs_per_month=Fraction(4), failed_share=Fraction(0)

@@ -1,4 +1,4 @@
-"""Paces that follow from parameters, and what a plan believes of a few trials."""
+"""Paces that depend on parameters, and what a plan infers from a few trials."""
 
 import math
 from random import Random
@@ -21,7 +21,7 @@ SPACE = Space(
 
 
 def pace_ns(config: Config) -> int:
-    """A product, as step times are."""
+    """Return a product of parameters, because real step times have this form."""
     return round(2e10 * float(str(config["depth"])) / float(str(config["batch"])))
 
 
@@ -67,7 +67,7 @@ def test_what_parameters_tell_is_no_doubt() -> None:
 
 
 def test_later_steps_are_as_fast_as_those_that_were_seen_to_be() -> None:
-    """First steps that compile and read for the first time take twice as long; one that went on tells it for all."""
+    """The first steps, which compile and read data, take twice as long. One continued trial shows this for all."""
     evidence = seen(configs(12), later=0.5)
     assert evidence.later == pytest.approx(0.5)
     paces = Paces(evidence, SPACE, 27)

@@ -1,4 +1,4 @@
-"""The small job that is run before a job."""
+"""The pilot: a small job that runs before a job."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Plans: the same inputs give the same plan, figures follow from what is stated, and evidence decides what is expected."""
+"""Plans: equal inputs give equal plans, figures follow from the stated inputs, and evidence determines what is expected."""
 
 import math
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ PRICES: dict[Market, Sequence[str]] = {
 
 
 def seen(count: int = 12, *, steps: int = 9, mode: str = "max") -> Evidence:
-    """The wider the better and the slower."""
+    """Build evidence in which wider models are better and slower."""
     rng, trials = Random(1), []
     for _ in range(count):
         config = SPACE.sample(rng)
@@ -108,7 +108,7 @@ def test_every_figure_follows_from_the_inputs(
         a_step = rung.step_ns * rung.price.micro_usd_per_hour / 3600e9
         assert rung.train.micro_usd == pytest.approx(again, rel=1e-3, abs=0.01 * a_step + 2)
         trained = rung.train.micro_usd / max(1, rung.price.micro_usd_per_hour)
-        # What is around the training may have been in the other market.
+        # The overhead around the training may have been in the other market.
         least, most = (
             3_600_000 * (trained + rung.overhead.micro_usd / (float(price) * 1e6))
             for price in (max(PRICES[market], key=float), min(PRICES[market], key=float))
@@ -152,7 +152,7 @@ def test_a_deadline_decides_what_is_chosen_and_changes_no_price(
 
 
 def test_a_larger_job_is_made_small_and_costs_as_much_as_it_does_whole() -> None:
-    """Of trials trained in full: what is simulated of 1000 comes to what they take."""
+    """A large job is simulated at a smaller scale. For trials trained in full, cost and time must equal those of all 1000."""
     whole = made(usd="1000000", trials=1000, scheduler="none", fidelity=Fidelity("epoch", 1, 9))
     a_trial = 9 * 60 / 3600
     assert whole.cost.expected / 1e6 == pytest.approx(1000 * a_trial, rel=0.1)
@@ -229,10 +229,10 @@ def test_paces_that_are_drawn_have_the_mean_that_was_seen() -> None:
 
 
 def test_a_job_of_short_steps_is_planned_with_the_time_that_workers_take_to_be_ready() -> None:
-    """Steps of 60 ms, 1.4 s to set a trial up, 11 s until a worker is warm: a hundredth of this job would not come to a step."""
+    """Steps take 60 ms, the setup of a trial 1.4 s, and a worker 11 s to become ready. A hundredth of this job would not reach a step."""
     delays = Delays(11 * NS, 1_400_000_000, 200_000_000, 80_000_000)
     short = of_given(60_000_000, delays=delays)
-    found = made(usd="0.1", evidence=short)  # 360 s, of which each of two workers takes 11 to be warm
+    found = made(usd="0.1", evidence=short)  # 360 s, of which two workers take 11 s each to become ready
     assert found.rungs[0].milli_trials / 1000 == pytest.approx((360 - 22) / 2.1, rel=0.25)
     assert 0.098 * 1e6 < found.cost.expected <= 0.1 * 1e6
     assert found.rungs[0].train.micro_usd < found.rungs[0].overhead.micro_usd
@@ -254,7 +254,7 @@ def test_the_first_attempts_of_each_worker_say_how_long_it_takes_to_be_warm() ->
 
 
 def test_no_share_is_foretold_to_be_more_than_whole() -> None:
-    """Of early accuracies from 0.2 to 0.93 that rise by a quarter on average, none is thought to end at 1."""
+    """Early accuracies from 0.2 to 0.93 rise by a quarter on average. No trial may be predicted to end at 1."""
     rng, trials = Random(3), []
     for number in range(12):
         start = 0.2 + 0.73 * number / 11

@@ -1,4 +1,4 @@
-"""Estimates of what other searches would have spent: never too little for what they count, and right where that is known."""
+"""Estimates of other searches' spend: never too low for what they count, and exact where the truth is known."""
 
 import math
 from dataclasses import replace
@@ -30,18 +30,18 @@ from tuner.planning.replay import (
 
 LAST = 9
 FIDELITY = Fidelity(min=1, max=LAST, reduction_factor=3)
-SCORES = st.integers(-20, 20).map(lambda eighths: eighths / 8)  # sums of them are exact
+SCORES = st.integers(-20, 20).map(lambda eighths: eighths / 8)  # eighths, so that sums are exact
 
 
 def seen(scores: list[float], *, step_cost: int = 10, start: int = 0) -> Seen:
-    """Reports after each step."""
+    """Build a trial that reported after each step."""
     curve = [Point(i, score, start + i * step_cost) for i, score in enumerate(scores, 1)]
     return Seen(tuple(curve), start, "completed" if len(scores) == LAST else "cut")
 
 
 @st.composite
 def trials(draw: st.DrawFn, *, whole: bool = False) -> list[Seen]:
-    """Some cut short, at least one of them not."""
+    """Generate trials, some cut short and at least one complete."""
     found = []
     for number in range(draw(st.integers(MIN_TRIALS, 12))):
         steps = LAST if whole or number == 0 else draw(st.integers(1, LAST))

@@ -1,4 +1,4 @@
-"""Costs elsewhere: recomputed from price, relative time and overhead; speeds that were measured, read or assumed."""
+"""Costs on other machines: recomputed from price, relative time and overhead, with measured, published or assumed speeds."""
 
 import math
 from fractions import Fraction

@@ -84,7 +84,7 @@ def test_invalid_blocks_are_refused(text: str, message: str, tmp_path: Path) -> 
         blocks(page)
 
 
-# A block, the line of it that is wrong, and the message.
+# A block, its wrong line, and the message.
 EXAMPLES = [
     ("<!-- test: elsewhere tests/gone.py -->\n```toml\n```", 2, "there is no test tests/gone.py"),
     ("```toml\na = 1\n```", 1, "`toml` does not fit the mark"),

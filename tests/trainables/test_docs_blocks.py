@@ -1,4 +1,4 @@
-"""The guide to trainables tells the truth: its programs run, as programs and under a worker's supervisor."""
+"""The programs of the guide to trainables run, as scripts and under a worker's supervisor."""
 
 import os
 import re
@@ -29,7 +29,7 @@ CONFIG = {"learning_rate": 0.01, "width": 8}
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """The files that a reader makes of the guide. Its path is short: Ray's sockets lie below it."""
+    """Write the files of the guide. The path is short because Ray's sockets are below it."""
     with tempfile.TemporaryDirectory(prefix="guide-", ignore_cleanup_errors=True) as name:
         for file, code in BLOCKS.items():
             (Path(name) / file).write_text(code)
@@ -38,7 +38,7 @@ def folder() -> Iterator[Path]:
 
 
 def run(folder: Path, name: str) -> str:
-    """What the program prints, at home in its folder with all that it writes."""
+    """Return the program's output. It runs in its folder and writes only there."""
     places = {"HOME": folder, "TMPDIR": folder / "tmp", "RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0"}
     environment = {**os.environ, **{variable: str(value) for variable, value in places.items()}}
     done = subprocess.run(
@@ -49,7 +49,7 @@ def run(folder: Path, name: str) -> str:
 
 
 PRINTS = {
-    "all_parts.py": r"epoch 0.*\nepoch 1.*\nepoch 2.*\nepoch 3.*\nepoch 4.*\n",  # the second run goes on
+    "all_parts.py": r"epoch 0.*\nepoch 1.*\nepoch 2.*\nepoch 3.*\nepoch 4.*\n",  # the second run resumes
     "under_tune.py": r"(?s).*\n?0\.[6-9]\d*\n$",
 }
 

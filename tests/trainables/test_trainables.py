@@ -46,7 +46,7 @@ digits = pytest.mark.parametrize("module", [digits_mlp, digits_cnn], ids=short_n
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Calls a module's `train` for a few steps and answers with what it reported, as numbers."""
+    """Return a function that calls a module's `train` for a few steps and returns its reports as numbers."""
 
     def called(module: ModuleType, steps: int, directory: Path | None = None, **config: Any) -> Reports:
         reports: Reports = []
@@ -76,7 +76,7 @@ def test_a_digits_model_learns_to_read(run: Run, module: ModuleType) -> None:
 def test_the_character_model_learns_to_spell(run: Run) -> None:
     losses = [report["val_loss"] for report in run(char_lm, 4)]
     assert losses == sorted(losses, reverse=True)
-    assert losses[-1] < math.log(128) - 1.5  # 128 equally likely characters would be log(128)
+    assert losses[-1] < math.log(128) - 1.5  # a uniform guess among 128 characters gives log(128)
 
 
 @shipped
@@ -157,7 +157,7 @@ def test_accumulation_changes_nothing_but_rounding(run: Run, module: ModuleType)
 
 
 def test_the_convolutional_network_accumulates_too(run: Run) -> None:
-    """Its batch normalisation sees the micro-batches, so that it does not compute the same."""
+    """Its batch normalisation sees micro-batches, so the results are not identical."""
     reports = run(digits_cnn, 2, accumulate=3)
     assert reports[-1]["train_loss"] < reports[0]["train_loss"]
 
@@ -183,7 +183,7 @@ def test_every_axis_that_the_docstring_names_is_taken(
 
 
 class Read(dict[str, Any]):
-    """A configuration that knows what was asked of it."""
+    """A configuration that records which names are read."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
@@ -195,7 +195,7 @@ class Read(dict[str, Any]):
 
 
 def space_of(module: ModuleType) -> Space:
-    """As the service takes it out of a request that came as JSON."""
+    """Return the search space as the service reads it from a JSON request."""
     asked = {
         "name": "suggested",
         "trainable": f"{module.__name__}:train",
@@ -235,7 +235,7 @@ def test_configurations_of_the_suggested_space_run_and_report_its_objective(
     space, rng = space_of(module), Random(1)
     for _ in range(3):
         config = {**space.sample(rng), "seed": 1}
-        if module is char_lm:  # the rest is quick
+        if module is char_lm:  # the other modules are fast
             config["batch_size"] = 4
         (report,) = run(module, 1, **config)
         assert math.isfinite(report[module.OBJECTIVE["metric"]])

@@ -1,4 +1,4 @@
-"""A database filled as people, drivers and services fill it, with something in every table."""
+"""Fill every table of a database the way members, drivers and services do."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +13,7 @@ ALERTS = [{"at": 0.1, "url": "http://127.0.0.1:9/hook"}]
 
 
 def fill(url: str, home: Path) -> None:
-    """Its jobs have ended, or are paused; or run, or wait for more from the budget above them."""
+    """Fill the database with ended, paused, running and waiting jobs."""
     with ExitStack() as stack:
         stack.enter_context(surroundings(lambda *_: None))
         life = Life(url, home, "", Earlier(), lambda *_: None, 0)
@@ -41,7 +41,7 @@ def fill(url: str, home: Path) -> None:
 
 
 def _wait_for_money(life: Life) -> None:
-    """A budget above jobs that lets nobody go on with what was spent."""
+    """Create a shared budget that is too small for its job to continue."""
     life.ask("limit", "PUT", "/v1/budgets/sound", usd=0.0002, match={"team": "sound"}, alerts=ALERTS)
     waits = life.submit("waits", usd=0.001, tags={"team": "sound"})
     for _ in range(50):

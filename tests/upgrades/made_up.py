@@ -1,4 +1,4 @@
-"""A newer version that is made up: its migrations are those that there are, and one that adds what an additive one may add."""
+"""A fictitious newer version: the existing migrations, and one that makes every kind of allowed addition."""
 
 import shutil
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ def upgrade() -> None:
 
 @contextmanager
 def known(folder: Path) -> Iterator[None]:
-    """This process is of the newer version; the folder, which is empty or was used for this, holds its migrations."""
+    """Make this process the newer version. `folder` holds its migrations, and is empty or was used for this before."""
     migrations = folder / "migrations"
     if not migrations.exists():
         before = newest_revision()
@@ -47,7 +47,7 @@ def known(folder: Path) -> Iterator[None]:
 
 
 def migrate(url: str, folder: Path) -> None:
-    """As `tuner migrate` of the newer version does."""
+    """Migrate the database as `tuner migrate` of the newer version does."""
     with known(folder):
         newer = Database(url)
         newer.migrate()

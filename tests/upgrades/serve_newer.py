@@ -1,4 +1,4 @@
-"""`python tests/upgrades/serve_newer.py FOLDER migrate|serve`: the commands of the made-up newer version."""
+"""`python tests/upgrades/serve_newer.py FOLDER migrate|serve`: run a command of the fictitious newer version."""
 
 import sys
 from pathlib import Path

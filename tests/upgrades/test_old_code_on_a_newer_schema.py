@@ -1,4 +1,4 @@
-"""What runs while a newer version brings the schema up to date goes on: drivers and services of this one, to the end, with the money right."""
+"""Drivers and services of this version keep working, with correct books, while a newer version upgrades the schema."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,7 +90,7 @@ def test_a_service_that_runs_goes_on_and_one_that_starts_says_why_it_does_not(
 
 @pytest.mark.needs("postgresql")
 def test_a_migration_waits_its_turn_among_drivers_at_work(postgres_url: str, tmp_path: Path) -> None:
-    """It locks tables that a driver's transaction locks in another order: it gives way, and tries again."""
+    """The migration locks tables in another order than a driver's transaction does, so it gives way and retries."""
     names = [f"job_{number:016}" for number in range(70, 72)]
     database = Database(postgres_url)
     create(database, new_job(JOB))

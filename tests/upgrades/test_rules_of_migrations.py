@@ -1,4 +1,4 @@
-"""A migration only adds, so that code of the release before works on: see docs/decisions/0012-one-of-several-leads.md."""
+"""A migration only adds, so that the previous release keeps working: see docs/decisions/0012-one-of-several-leads.md."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,13 +15,13 @@ from tuner.settings import release
 from tuner.store import database
 from tuner.store.database import Database
 
-# Those before it were made before there was a release.
+# Earlier migrations were written before the first release.
 FIRST_HELD_TO_IT = "0021"
 Schema = dict[str, dict[str, Any]]
 
 
 def schema(db: Connection) -> Schema:
-    """Of each table: its columns, and what a row of it must fulfil."""
+    """Return the columns and constraints of each table."""
     found = inspect(db)
     return {
         table: {
@@ -37,7 +37,7 @@ def schema(db: Connection) -> Schema:
 
 
 def broken(before: Schema, after: Schema) -> list[str]:
-    """What code that knows the schema before cannot do, or may not, after."""
+    """Return the changes that break code written for the earlier schema."""
     found = [f"the table {table} is gone" for table in before.keys() - after.keys()]
     for table in sorted(before.keys() & after.keys()):
         old, new = before[table]["columns"], after[table]["columns"]
@@ -57,7 +57,7 @@ def broken(before: Schema, after: Schema) -> list[str]:
 
 
 def _is_of_new(rule: object, old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Rules over new columns alone, which code of before leaves null, or at their defaults."""
+    """Return whether a rule covers new columns alone, which older code leaves null or at their defaults."""
     return isinstance(rule, tuple) and set(rule) <= new.keys() - old.keys()
 
 
@@ -67,7 +67,7 @@ def steps() -> list[Script]:
 
 
 def breaking(url: str, upto: str) -> list[str]:
-    """What the migration of this revision breaks."""
+    """Return what the migration to this revision breaks."""
     found = Database(url)
     with found.write() as db:
         config = Config()
