@@ -240,7 +240,7 @@ async def load(
 
     series = (
         await client.get("/metrics") if name == "tuner" else b""
-    )  # waits for the first reading of the figures
+    )  # waits until the metrics are read for the first time
     for share, warm_s in WARM:
         await planned(client, asked, share * rate, warm_s)
     gc.collect()

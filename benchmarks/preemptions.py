@@ -128,7 +128,7 @@ def preempt(
     assert ended.end == "preempted", ended
     series.lost.append(ended.to_step - after.from_step)
     first = next(point for point in trial.curve if point.step == ended.to_step + 1)
-    # Lost steps are repeated but reported only once, so the first new report comes that much later.
+    # Lost steps are repeated without a second report, so the first new point shows when they are made up for.
     series.back_s.append(unix(first.at) - at)
     print(f"  {node}: {series.back_s[-1]:.1f} s, {series.lost[-1]} steps lost", flush=True)
 

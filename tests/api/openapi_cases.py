@@ -115,7 +115,6 @@ class Workflows:
         return self.tried
 
     def begin(self) -> None:
-        """Restore the service."""
         self._service.database.dispose()
         for other in self._file.parent.glob("tuner.db-*"):
             other.unlink()

@@ -1,4 +1,4 @@
-"""Reports as points of metric against cost, read from the record."""
+"""Reports as points of metric against cost, read from the database."""
 
 from dataclasses import dataclass
 

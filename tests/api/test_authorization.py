@@ -140,7 +140,7 @@ def _ids_of_a(world: World) -> Iterator[str]:
 
 
 def _elsewhere(world: World, asked: Counter[str]) -> Iterator[str]:
-    """Dashboards, figures, the page, and listings by what is A's."""
+    """Yield leaks in dashboards, metrics, the page, and listings that are filtered by A's data."""
     expected = dict.fromkeys(OUT, 401) | {"operator": AWAY}
     for who, client in world.callers.items():
         for path in DASHBOARDS:

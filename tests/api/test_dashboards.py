@@ -20,7 +20,7 @@ SPACE = {
 
 
 class Shown:
-    """A service whose Optuna dashboard shows a finished job; the client has no key."""
+    """A service whose Optuna dashboard shows a finished job, with a client that has the key."""
 
     def __init__(self, home: Path) -> None:
         made = fakes.service_in(home)

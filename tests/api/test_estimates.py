@@ -44,7 +44,7 @@ HEAD = "cloud,region,instance_type,vcpus,accelerator,accelerator_count,gpu_memor
 def test_the_cheap_machine_wins_unless_it_is_too_late(
     service: FakeService, client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """$4.00 x 1 h against $1.40 x 2.2 h, with and without a deadline of 2 h."""
+    """Compares $4.00 x 1 h with $1.40 x 2.2 h, with and without a deadline of 2 h."""
     file = tmp_path / "prices.csv"
     file.write_text(f"{HEAD}aws,here,fast,8,A100,1,40,4.00,2026-07\naws,here,slow,8,A10G,1,24,1.40,2026-07\n")
     monkeypatch.setattr(service.settings.__class__, "prices_path", property(lambda _: file))

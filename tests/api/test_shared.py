@@ -32,9 +32,9 @@ def test_an_answer_serves_until_its_job_changes_and_a_little_longer(monkeypatch:
     clock = iter([0.0, 0.05, 0.5, 1.5, 1.6])
     monkeypatch.setattr(shared, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     kept, values = Shared[str](), iter("ab")
-    assert kept.get("job", 1, lambda: next(values)) == "a"  # took 0.05 s, so it is served once more
+    assert kept.get("job", 1, lambda: next(values)) == "a"  # took 0.05 s, so it stays fresh for 1 s
     assert kept.get("job", 1, lambda: next(values)) == "a"
-    assert kept.get("job", 2, lambda: next(values)) == "a"  # 0.5
+    assert kept.get("job", 2, lambda: next(values)) == "a"  # at 0.5 s
     clock = iter([1.5, 1.5, 1.6])
     assert kept.get("job", 2, lambda: next(values)) == "b"
 

@@ -139,7 +139,6 @@ def site(_shared_site: Site) -> Iterator[Site]:
 
 @pytest.fixture
 def empty_site(tmp_path: Path) -> Iterator[Site]:
-    """A service without jobs."""
     yield from _site_in(tmp_path / "home")
 
 
@@ -230,7 +229,7 @@ def section(page: Page, name: str) -> Any:
 
 
 def expect_all_reports(page: Page, site: Site, job: str) -> None:
-    """Wait until the chart shows all reports and trials."""
+    """Wait until the chart's label counts all trials and reports that REST has."""
     shown = site.get(f"/jobs/{job}")
     trials = sum(shown["progress"]["trials"].values())
     curves = page.get_by_role(

@@ -34,7 +34,7 @@ def place(price: Price) -> Place:
 def story(journal: Journal, first: Price, series: list[tuple[str, object]]) -> list[object]:
     """Return what is visible after each act.
 
-    Checks after each act that spend stays within the hold, and the hold within the budget.
+    Asserts after each act that the hold covers the rest of the lease, and that posted and held amounts fit the budget.
     """
     treasury, told = Treasury(JOB, 10 * NS), list[object]()
     with journal.transaction() as tx:

@@ -15,7 +15,7 @@ Machines = dict[str, dict[str, Any]]
 @pytest.fixture(scope="module")
 def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """An emulated account with the roles that up.sh creates."""
-    import boto3  # these two take a second
+    import boto3  # importing these two takes a second
     from moto import mock_aws
 
     with pytest.MonkeyPatch.context() as patch, mock_aws():

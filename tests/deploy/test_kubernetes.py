@@ -127,7 +127,7 @@ SPOT = {
 
 
 def lands(pod: dict[str, Any], machine: dict[str, str]) -> bool:
-    """Whether a pod may run on a machine with these labels."""
+    """Return whether a pod may run on a machine with these labels."""
     node = pod.get("affinity", {}).get("nodeAffinity", {})
     terms = node.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [{}])
     expressions = [one for term in terms for one in term.get("matchExpressions", [])]

@@ -206,7 +206,7 @@ def test_what_cannot_be_built_changes_nothing_of_what_runs(tmp_path: Path) -> No
 
 
 def test_what_the_cluster_refuses_changes_nothing_of_what_runs(tmp_path: Path) -> None:
-    """An example are fields that the cluster's KubeRay does not know yet."""
+    """The cluster refuses, for example, fields that its KubeRay does not have yet."""
     found = kubernetes(tmp_path, there=True, refuses=(("apply --dry-run=server", 1, ""),))
     found.run("deploy/kubernetes/up.sh", "trial", IMAGE, status=1)
     (tried,) = [words for words, stdin in found.heard() if stdin]

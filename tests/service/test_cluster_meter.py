@@ -119,7 +119,7 @@ def test_workers_that_have_gone_cost_nothing_any_more(service: FakeService, clie
 
 
 def test_a_time_that_begins_within_an_hour_was_not_unseen_before_the_next(service: FakeService) -> None:
-    """Days begin within an hour of UTC where the local clock is half an hour off."""
+    """In time zones with an offset of half an hour, a day begins in the middle of a UTC hour."""
     service.now.at = start = 10**6 * HOUR_NS
     watch(service, begun(service), times=4 * 120, seconds=30)
     for since, until, hours in ((0.5, None, 3), (0.5, 2.5, 2), (3.5, 3.9, 0)):

@@ -18,7 +18,7 @@ WANTED = {"market": "spot", "max_concurrent_trials": 1}
 
 
 def judged(service: FakeService, job: str, verdict: Verdict) -> str | None:
-    """Record the verdict as the job's driver would, and return the gate's reason to refuse spot, if any."""
+    """Start the job's spot gate with this verdict. Record a refusal, and return its reason or None."""
     one_pass(service)
     epoch = launch_of(service, job).epoch
     with service.database.write() as db:

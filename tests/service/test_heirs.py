@@ -209,7 +209,7 @@ def test_on_a_grid_each_goes_on_at_its_own_place(
     assert list(later) == [max(made)]
 
 
-# What may be asked for
+# Allowed and refused requests
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A webhook URL cannot reach private addresses, no matter how the URL is written: no connection and no DNS query."""
+"""A webhook URL cannot reach private addresses, no matter who writes it and how it is written."""
 
 import ipaddress
 import socket

@@ -37,7 +37,7 @@ NODE = {"node_id": "n1", "state": "ALIVE", "resources_total": {"CPU": 2, "memory
 
 
 class Head(ThreadingHTTPServer):
-    """A fake head that records what it receives. It refuses with the text of a traceback when `refuses` is set."""
+    """A fake head that records what it receives. It responds with the status `refuses` if that is not 0."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answers)
