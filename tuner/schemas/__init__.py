@@ -1,1 +1,1 @@
-"""Words on the wire, shared by the REST face and the client: shapes, no rules."""
+"""Request and answer models of the REST API, shared by the service and the client. They define shapes only and contain no rules."""

@@ -1,11 +1,14 @@
-"""Who may do what: projects, users, members and keys."""
+"""Models for projects, users, members and keys."""
 
 from tuner.schemas.base import Answer, Body
 
 
 class WhoAmI(Answer):
-    """`user` is `operator` for the service's own key. `role`: viewer, submitter, admin or operator. `key` is null for the operator,
-    who has no other than the service's own."""
+    """The caller, the project and the role that the key gives.
+
+    `user` is `operator` for the service's own key. `role` is viewer, submitter, admin or operator. `key` is the id of the user's key;
+    it is null for the operator, who uses the service's own key.
+    """
 
     user: str
     project: str
@@ -29,7 +32,7 @@ class ProjectPage(Answer):
 
 
 class UserPatch(Body):
-    """All keys of a user who is disabled are refused."""
+    """Enable or disable a user. All keys of a disabled user are refused."""
 
     disabled: bool
 
@@ -47,14 +50,19 @@ class UserPage(Answer):
 
 
 class MemberRequest(Body):
-    """`viewer` reads; `submitter` submits and changes jobs, too; `admin` has budgets above jobs, members and keys as well."""
+    """The role to give. A `viewer` reads. A `submitter` also submits and changes jobs. An `admin` also manages shared budgets, members
+    and keys.
+    """
 
     role: str
 
 
 class Member(Answer):
-    """A member of a project. `since` counts from the first role. `disabled` is null for everyone but the operator: a user is disabled
-    in all projects, and an admin sees one project only."""
+    """A member of a project.
+
+    `since` is when the user got their first role in the project. `disabled` is null unless the operator asks, because a user is
+    disabled in all projects and an admin sees only one.
+    """
 
     user: str
     role: str
@@ -68,7 +76,10 @@ class MemberPage(Answer):
 
 
 class KeyRequest(Body):
-    """For a member of the project. `name` says what it is for; `expires_in` such as 90d, at most 366d."""
+    """A new key for a member of the project.
+
+    `name` describes the key's purpose. `expires_in` is a duration such as 90d, at most 366d.
+    """
 
     user: str
     name: str
@@ -76,14 +87,17 @@ class KeyRequest(Body):
 
 
 class RotateRequest(Body):
-    """`overlap`: how long the key before goes on, from 0s to 24h."""
+    """How to replace a key. `overlap` is how long the old key stays valid, from 0s to 24h."""
 
     overlap: str = "1h"
 
 
 class Key(Answer):
-    """`id` is what the key begins with. `state`: active, replaced, expired or revoked; one that is replaced goes on until `expires_at`.
-    `secret`, the whole key, is in the answer that makes it, and never shown again."""
+    """A user's key.
+
+    `id` is the first part of the key. `state` is active, replaced, expired or revoked; a replaced key works until `expires_at`.
+    `secret` is the whole key. Only the answer that creates the key contains it; it cannot be shown again.
+    """
 
     id: str
     user: str

@@ -1,4 +1,4 @@
-"""What is shown of how a job could have been cheaper."""
+"""Models of advice: how a job could have been cheaper."""
 
 from typing import Any
 
@@ -6,7 +6,9 @@ from tuner.schemas.base import Answer
 
 
 class Change(Answer):
-    """`setting` is that of the job, as in its YAML, or of the trainable; `now` is null where its value is not known."""
+    """A suggested change. `setting` is a setting of the job, named as in its YAML file, or of the trainable. `now` is null if the
+    present value is not known.
+    """
 
     setting: str
     now: str | None
@@ -15,9 +17,12 @@ class Change(Answer):
 
 
 class Finding(Answer):
-    """`saves_usd` is what this job would not have spent so far, had it been run so; null where that cannot be said, for the reason
-    in `saves_note`, which else says how it was reckoned. `evidence` has every figure that it was reckoned from. What several
-    findings save does not add up. `confidence` is `high`, `medium` or `low`."""
+    """A way in which the job could have been cheaper.
+
+    `saves_usd` is the amount of this job's spend so far that the change would have avoided. It is null if it cannot be calculated;
+    `saves_note` then gives the reason, and otherwise explains the calculation. `evidence` contains every figure that the calculation
+    uses. The savings of several findings must not be added up. `confidence` is `high`, `medium` or `low`.
+    """
 
     kind: str
     title: str
@@ -31,7 +36,7 @@ class Finding(Answer):
 
 
 class NotMeasured(Answer):
-    """What could not be judged, and how to have it measured."""
+    """Something that could not be judged, why not, and how to have it measured."""
 
     what: str
     why: str
@@ -39,8 +44,11 @@ class NotMeasured(Answer):
 
 
 class Advice(Answer):
-    """`findings` have what saves most first. `measured_usd` of `spent_usd` went into attempts of which something was measured;
-    `prices` says which catalogue machines were compared by, and how old it is."""
+    """All advice for a job.
+
+    `findings` are sorted by savings, largest first. `measured_usd` is the part of `spent_usd` that went into attempts with at least one
+    measurement. `prices` names the price catalogue that machines were compared with, and `prices_age` says how old it is.
+    """
 
     job: str
     state: str

@@ -1,4 +1,4 @@
-"""What is shown of trials, money and choices."""
+"""Models of trials, bills, the ledger, reports and trainables."""
 
 from typing import Any
 
@@ -7,8 +7,12 @@ from tuner.schemas.job import Best
 
 
 class Trial(Answer):
-    """`metric` is the best that the trial reported at any step, by the job's objective, and `latest_metric` that of its newest step.
-    `paid_usd`, also named `cost_usd`, is what was paid for the trial. `preemptions` counts attempts whose machine was taken away."""
+    """A trial and its totals.
+
+    `metric` is the best value of the objective that the trial reported at any step. `latest_metric` is the value at its newest step.
+    `paid_usd`, also available as `cost_usd`, is the amount paid for the trial. `preemptions` counts the attempts that ended because the
+    cloud took their machine away.
+    """
 
     id: str
     config: dict[str, Any]
@@ -32,8 +36,11 @@ class TrialPage(Answer):
 
 
 class CurvePoint(Answer):
-    """`cost_to_train_usd`, also named `cost_usd`, is what it costs to train the configuration to this step. It and
-    `duration_seconds` add up from step 0."""
+    """One step of a learning curve.
+
+    `cost_to_train_usd`, also available as `cost_usd`, is the cost of training the configuration from step 0 to this step.
+    `duration_seconds` is likewise counted from step 0.
+    """
 
     step: int
     metric: float | None
@@ -46,7 +53,7 @@ class CurvePoint(Answer):
 
 
 class Machine(Answer):
-    """`usd_per_hour` is the price of the whole machine, and `price_source` says where it comes from."""
+    """A machine. `usd_per_hour` is the price of the whole machine, and `price_source` names the source of the price."""
 
     instance_type: str
     region: str | None
@@ -55,9 +62,11 @@ class Machine(Answer):
 
 
 class AttemptUsage(Answer):
-    """What an attempt used of its machine while it trained, as far as it was measured: null is unknown. `cpu_seconds` of processors
-    went into `wall_seconds`; `gpu_percent_sum` adds up `gpu_samples` samples of utilisation in percent. `facts` is what our helpers
-    saw of how it trains."""
+    """Resources that an attempt used while it trained. A figure that was not measured is null.
+
+    `cpu_seconds` is the processor time used within `wall_seconds`. `gpu_percent_sum` is the sum of `gpu_samples` samples of GPU
+    utilisation, each in percent. `facts` describes how the attempt trains, as recorded by tuner's training helpers.
+    """
 
     wall_seconds: float | None
     cpu_seconds: float | None
@@ -73,10 +82,12 @@ class AttemptUsage(Answer):
 
 
 class Environment(Answer):
-    """What an attempt trained with, all that has to be equal for its training to repeat. `threads` is the number of threads of
-    OpenMP, which PyTorch and NumPy use; `seed` that of the random generators of Python, NumPy and PyTorch. `versions` has those of
-    Python and of distributions by name, `variables` the environment variables that change results, and `code` the digest of the
-    trainable's code: null where its module is not a file."""
+    """The environment that an attempt trained in. Training is repeatable only if all of this is the same.
+
+    `threads` is the number of OpenMP threads, which PyTorch and NumPy use. `seed` is the seed of the random generators of Python, NumPy
+    and PyTorch. `versions` maps Python and each distribution to its version. `variables` are the environment variables that change
+    results. `code` is the digest of the trainable's code, or null if its module is not a file.
+    """
 
     threads: int | None
     seed: int | None
@@ -86,9 +97,12 @@ class Environment(Answer):
 
 
 class Attempt(Answer):
-    """`end` is null while it runs; `node` the machine's id in the cluster, once that is known. `usd_per_hour` is the price of the
-    trial's share of a machine of `market`. `machine` is what it was found on, and billed for: null where that was not looked at.
-    `environment` is null for attempts that did not come to train, and those of earlier releases."""
+    """One continuous execution of a trial on one worker.
+
+    `end` is null while the attempt runs. `node` is the id of its node in the cluster, or null until it is known. `usd_per_hour` is the
+    price of the trial's share of a machine of `market`. `machine` is the machine that the attempt ran on and is billed for, or null if
+    the machine was not checked. `environment` is null for attempts that never began to train and for attempts of earlier releases.
+    """
 
     attempt: int
     began_at: str
@@ -108,7 +122,7 @@ class Attempt(Answer):
 
 
 class Inherited(Answer):
-    """The trial of an earlier job that this one went on with: up to which step, and what that had cost to train."""
+    """The trial of an earlier job that this trial continued: its last step used, and the cost of training it to that step."""
 
     job: str
     trial: str
@@ -118,7 +132,7 @@ class Inherited(Answer):
 
 
 class StoredCheckpoint(Answer):
-    """A checkpoint that `GET /v1/jobs/{id}/trials/{trial}/checkpoint?step=` downloads. `metric` is the objective's at its step."""
+    """A checkpoint that `GET /v1/jobs/{id}/trials/{trial}/checkpoint?step=` downloads. `metric` is the objective's value at its step."""
 
     step: int
     metric: float | None
@@ -128,7 +142,7 @@ class StoredCheckpoint(Answer):
 
 
 class TrialDetail(Trial):
-    """`environment` is that of the newest attempt which has one."""
+    """A trial with its learning curve, bill, attempts and checkpoints. `environment` is that of the newest attempt that has one."""
 
     inherited: Inherited | None
     curve: list[CurvePoint]
@@ -148,9 +162,12 @@ class TrialBill(Answer):
 
 
 class Savings(Answer):
-    """What the same trials would have cost, each trained to the last step, and what was saved against that; and what all that was
-    paid for would have cost on demand, what interruptions cost included. The market's share is 0 where nothing was bought on a
-    spot market."""
+    """Comparison of the bill with two alternatives; null if not known.
+
+    `full_fidelity_usd` is the cost of training the same trials to the last step, and `against_full_fidelity_usd` the amount saved
+    against it. `on_demand_usd` is the on-demand cost of everything that was paid for, and `against_on_demand_usd` the amount saved
+    against it, after the cost of interruptions. The latter is 0 if nothing was bought on a spot market.
+    """
 
     full_fidelity_usd: float | None
     against_full_fidelity_usd: float | None
@@ -159,8 +176,11 @@ class Savings(Answer):
 
 
 class Bill(Answer):
-    """`self_test_usd` is what the restore self-test cost, where this job was the one to pay for it; `restored_usd` what was spent after
-    the backup from which the database was restored, if it was; all else is some trial's."""
+    """The spend of a job by kind, per trial and in total.
+
+    `self_test_usd` is the cost of the restore self-test, if this job paid for it. `restored_usd` is the amount spent after the backup
+    from which the database was restored, if it was restored. All other spend belongs to a trial.
+    """
 
     job: str
     total_usd: float
@@ -177,8 +197,11 @@ class Bill(Answer):
 
 
 class LedgerEntry(Answer):
-    """`hold` sets money aside, `post` spends a part of a hold on one kind, `release` gives the rest back, `correct` moves
-    what was posted from one kind to another."""
+    """One entry of the ledger.
+
+    `entry` is one of: `hold` reserves money, `post` turns a part of a hold into spend of one kind, `release` gives the rest of a hold
+    back, `correct` moves posted spend from one kind to another.
+    """
 
     seq: int
     id: str
@@ -198,7 +221,7 @@ class LedgerPage(Answer):
 
 
 class SpentPoint(Answer):
-    """A report that was better than all before it, and what the job had spent by then."""
+    """A report that was better than all earlier ones, and the amount that the job had spent by then."""
 
     spent_usd: float
     value: float
@@ -207,15 +230,20 @@ class SpentPoint(Answer):
 
 
 class PeerEstimate(Answer):
-    """What another way to search would have spent until this job's best: an estimate, replayed on the job's own learning curves
-    in random orders. `method` is `random_search` (every trial trained to the last step) or `stopping_asha` (as Ray Tune's
-    AsyncHyperBandScheduler decides, reduction factor 3). `status` is `estimated`, `unreached` (it would have missed that best in
-    at least half of the orders) or `not_enough_data`.
+    """Estimate of the amount that another search method would have spent to reach this job's best. The method is replayed on the job's
+    own learning curves in random orders.
 
-    `usd` is the median over the orders, `low_usd` and `high_usd` their 5th and 95th percentile, null where so many did not reach it;
-    `saved_usd` is `usd` less `best_spent_usd` of the report, negative where the other way would have been cheaper.
-    `is_biased_low`: what is assumed favours the other way, so that it should need more; the figure may still be too high by
-    chance. `note` says how it was made, what was assumed, what is missing."""
+    `method` is `random_search` (every trial is trained to the last step) or `stopping_asha` (the decisions of Ray Tune's
+    AsyncHyperBandScheduler with reduction factor 3). `status` is `estimated`, `unreached` (the method would have missed that best in at
+    least half of the orders) or `not_enough_data`.
+
+    `usd` is the median over the orders; `low_usd` and `high_usd` are the 5th and 95th percentile. They are null if too many orders did
+    not reach the best. `saved_usd` is `usd` minus the report's `best_spent_usd`; it is negative if the other method would have been
+    cheaper.
+
+    If `is_biased_low` is true, the assumptions favour the other method, so it should really need more; the figure may still be too high
+    by chance. `note` says how the estimate was made, which assumptions it uses and what is missing.
+    """
 
     method: str
     status: str
@@ -229,8 +257,11 @@ class PeerEstimate(Answer):
 
 
 class JobReport(Answer):
-    """What the money bought. `best_curve` has each report that was better than all before it, in order; `best_spent_usd` is what had
-    been spent when a metric as good as the best was first reported; `trials` counts those that reported the metric."""
+    """The results that the job's spend bought.
+
+    `best_curve` lists, in order, each report that was better than all earlier ones. `best_spent_usd` is the amount spent when a metric
+    as good as the best was first reported. `trials` counts the trials that reported the metric.
+    """
 
     job: str
     metric: str
@@ -244,8 +275,11 @@ class JobReport(Answer):
 
 
 class Trainable(Answer):
-    """`search_space` and `objective` are suggestions of its author. `error` says why it cannot be tuned, and is null as long as it has not
-    been imported."""
+    """A function or class that can be tuned.
+
+    `search_space` and `objective` are suggestions of its author. `error` says why it cannot be tuned. It is null if the trainable has
+    not been imported.
+    """
 
     trainable: str
     doc: str
@@ -255,7 +289,9 @@ class Trainable(Answer):
 
 
 class Trainables(Answer):
-    """`truncated`: there are more source files than were read, so some trainables may be missing. Their names can be used all the same."""
+    """The trainables found. If `truncated` is true, there are more source files than were read, so some trainables may be missing from
+    the list. They can still be used by name.
+    """
 
     items: list[Trainable]
     truncated: bool = False

@@ -1,4 +1,4 @@
-"""Who changed what."""
+"""Models of the audit log."""
 
 from typing import Any
 
@@ -6,8 +6,11 @@ from tuner.schemas.base import Answer
 
 
 class AuditEntry(Answer):
-    """`user` is `operator` where the service's own key was used, `key` the id of a user's. `request` is the `X-Request-Id` of the
-    answer. `before` is null for what was made, `after` for what was removed."""
+    """One change that a user made.
+
+    `user` is `operator` if the service's own key was used. `key` is the id of the user's key. `request` is the `X-Request-Id` of the
+    answer. `before` is null for a created object, `after` for a removed one.
+    """
 
     seq: int
     at: str

@@ -1,4 +1,4 @@
-"""What all shapes share."""
+"""Base classes of all request and answer models."""
 
 import json
 from typing import Any
@@ -9,13 +9,13 @@ MAX_DEPTH = 50
 
 
 class Request(BaseModel):
-    """Unknown keys are refused, and nothing is taken for what it is not: "5" is no number, true is no 1."""
+    """Base class of request objects. Unknown fields are refused, and values are not converted: "5" is not a number, and true is not 1."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class Body(Request):
-    """A whole request: text that can be written, and no deeper than anybody needs."""
+    """Base class of whole request bodies. Text must be valid Unicode, and nesting is limited to 50 levels."""
 
     @model_validator(mode="before")
     @classmethod
@@ -30,7 +30,7 @@ class Body(Request):
 
 
 def depth(value: Any) -> int:
-    """How deep lists and mappings are nested, looked at no further than is needed."""
+    """Return how deep lists and mappings are nested. Stop counting one level beyond MAX_DEPTH."""
     level, inner = 0, [value]
     while inner and level <= MAX_DEPTH:
         inner = [
@@ -44,6 +44,6 @@ def depth(value: Any) -> int:
 
 
 class Answer(BaseModel):
-    """A newer server may say more than an older client knows."""
+    """Base class of answers. Unknown fields are allowed, so that an older client can read the answers of a newer server."""
 
     model_config = ConfigDict(extra="allow")

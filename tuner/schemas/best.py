@@ -1,12 +1,16 @@
-"""What is shown of choices under a budget."""
+"""Models of the best configurations under a budget."""
 
 from tuner.schemas.base import Answer
 from tuner.schemas.job import Best
 
 
 class PricedBest(Best):
-    """Where it was asked for another machine, `cost_to_train_usd`, `gpu_hours` and `duration_seconds` are those there, `low` and `high` bound
-    the cost by what is known of the speed, and `as_run_usd` and `as_run_seconds` are what was recorded."""
+    """A trial at a step, with its cost.
+
+    If the request names another machine, `cost_to_train_usd`, `gpu_hours` and `duration_seconds` are those on that machine.
+    `cost_low_usd` and `cost_high_usd` then bound the cost, according to how well the machine's speed is known. `as_run_usd` and
+    `as_run_seconds` are the recorded figures.
+    """
 
     cost_low_usd: float
     cost_high_usd: float
@@ -15,13 +19,16 @@ class PricedBest(Best):
 
 
 class Pricing(Answer):
-    """The machine that points are priced for. What a training takes there is its recorded time × `relative_time` × (1 +
-    `interruption_overhead`) hours at `trial_usd_per_hour`, the trial's share of `usd_per_hour` for the whole machine.
+    """The machine that costs are calculated for.
 
-    `relative_time` is how long the same training takes there as a multiple of its time here, with the least and the most that
-    it may be. `speed_source` is `same_machine`, `measured` (trials of this trainable on both; the middle 80 %), `catalogued`
-    (data sheets of both accelerators) or `assumed_same`. `interruption_overhead` is measured on spot machines, null where it is
-    not known or there are none."""
+    Training takes there its recorded time × `relative_time` × (1 + `interruption_overhead`). Each hour costs `trial_usd_per_hour`,
+    which is the trial's share of `usd_per_hour` for the whole machine.
+
+    `relative_time` is the time that the same training takes there, as a multiple of its recorded time; `relative_time_low` and
+    `relative_time_high` bound it. `speed_source` is `same_machine`, `measured` (trials of this trainable ran on both machines; the
+    bounds are the middle 80 %), `catalogued` (from the data sheets of both accelerators) or `assumed_same`. `interruption_overhead` is
+    measured on spot machines. It is null if it is not known or does not apply.
+    """
 
     instance_type: str
     market: str
@@ -38,7 +45,7 @@ class Pricing(Answer):
 
 
 class NextPoint(Answer):
-    """The next point on the front: what training it costs more than the best within the limits, and how much better it is."""
+    """The next point on the Pareto front: its extra training cost over the best within the limits, and how much better it is."""
 
     trial: str
     step: int
@@ -50,11 +57,13 @@ class NextPoint(Answer):
 
 
 class Continuation(Answer):
-    """A trial that was cut short, trained on to the last step: from its newest checkpoint, or from the beginning (`from_step` 0).
+    """Continuing a trial that was cut short to the last step, from its newest checkpoint or from the beginning (`from_step` 0).
 
-    `extra_usd` is at the pace and price of its steps so far. `expected_metric` is by the trials that went on from the same rung; the
-    interval is the middle 80 %. `expected_gain` is `expected_metric` less the job's best, and always above 0. `low_gain` and
-    `high_gain` are those of the interval, and 0 where it ends below the best."""
+    `extra_usd` assumes the pace and price of its steps so far. `expected_metric` is based on the trials that continued from the same
+    rung; `low_metric` and `high_metric` are the interval of the middle 80 %. `expected_gain` is the improvement of `expected_metric`
+    over the job's best, and is always above 0. `low_gain` and `high_gain` are the gains at the ends of the interval, or 0 if that end
+    is not better than the best.
+    """
 
     trial: str
     from_step: int
@@ -70,8 +79,10 @@ class Continuation(Answer):
 
 
 class Forecast(Answer):
-    """The trials whose continuation is expected to gain most for a dollar; none, for the `reason`. `as_of_event` is the newest of
-    the job's events that was seen."""
+    """The trials whose continuation is expected to gain most per dollar.
+
+    If `items` is empty, `reason` says why. `as_of_event` is the number of the newest event of the job that the forecast includes.
+    """
 
     items: list[Continuation]
     reason: str | None
@@ -80,15 +91,18 @@ class Forecast(Answer):
 
 
 class NextDollar(Answer):
-    """`next_point` is null where nothing better was found at any cost, `forecast` where it was not asked for."""
+    """What more money would buy. `next_point` is null if no better point was found at any cost. `forecast` is null if it was not
+    requested.
+    """
 
     next_point: NextPoint | None
     forecast: Forecast | None
 
 
 class BestAnswer(PricedBest):
-    """`next_better` is the cheapest point with a better metric, null where there is none. `pricing` is null where costs are as they
-    were recorded."""
+    """The best configuration within the limits. `next_better` is the cheapest point with a better metric, or null if none exists.
+    `pricing` is null if costs are the recorded ones.
+    """
 
     next_better: PricedBest | None
     pricing: Pricing | None
