@@ -165,8 +165,8 @@ class Savings(Answer):
     """Comparison of the bill with two alternatives; null if not known.
 
     `full_fidelity_usd` is the cost of training the same trials to the last step, and `against_full_fidelity_usd` the amount saved
-    against it. `on_demand_usd` is the on-demand cost of everything that was paid for, and `against_on_demand_usd` the amount saved
-    against it, after the cost of interruptions. The latter is 0 if nothing was bought on a spot market.
+    against it. `on_demand_usd` is the on-demand price of everything that was paid for, including the work that interruptions caused,
+    and `against_on_demand_usd` the amount saved against it. The latter is 0 if nothing was bought on a spot market.
     """
 
     full_fidelity_usd: float | None

@@ -1,4 +1,4 @@
-"""Budgets above jobs: what all jobs with certain tags may spend together."""
+"""Models of shared budgets, which limit the spend of all jobs with certain tags."""
 
 from typing import Literal
 
@@ -8,16 +8,19 @@ from tuner.schemas.base import Answer, Body, Request
 
 
 class AlertRequest(Request):
-    """A webhook once the share `at` of the budget is spent, such as 0.8."""
+    """A webhook that is sent when the share `at` of the budget is spent, such as 0.8."""
 
     at: float
     url: str
 
 
 class BudgetAboveRequest(Body):
-    """Hard, as jobs' own: at least one of `usd` and `gpu_hours`. All jobs count that have every tag of `match`, and those that
-    count in a budget whose `parent` this is. With `period` it begins anew by the calendar of `timezone`. `new_secret` makes
-    another secret for its webhooks."""
+    """A shared budget. It is a hard limit, like a job's own budget; at least one of `usd` and `gpu_hours` is required.
+
+    The budget counts every job that has all tags of `match`, and every job of a budget whose `parent` it is. If `period` is given,
+    spend starts again from zero at each period of the calendar in `timezone`. `new_secret` creates a new secret for the budget's
+    webhooks.
+    """
 
     usd: float | None = None
     gpu_hours: float | None = None
@@ -35,7 +38,7 @@ class AlertShown(Answer):
 
 
 class BudgetSpend(Answer):
-    """Of the present period. `left` is null where there is no limit."""
+    """Spend and holds in the present period. `left_usd` and `left_gpu_hours` are null if there is no limit."""
 
     usd: float
     gpu_hours: float
@@ -46,8 +49,10 @@ class BudgetSpend(Answer):
 
 
 class BudgetForecast(Answer):
-    """At the pace of the last day: when the budget runs out, with an 80 % interval. Null: not at this pace, or not before the
-    period ends."""
+    """When the budget runs out at the pace of the last day, with an 80 % interval.
+
+    A time is null if the budget does not run out at this pace, or not before the period ends.
+    """
 
     usd_per_hour: float
     gpu_hours_per_hour: float
@@ -57,7 +62,10 @@ class BudgetForecast(Answer):
 
 
 class DeliveryShown(Answer):
-    """`state`: `pending`, `delivered`, or `given_up` after a day; `answer` is what came of the last of the `tries`."""
+    """A webhook delivery.
+
+    `state` is `pending`, `delivered`, or `given_up` after a day. `answer` is the result of the last of the `tries`.
+    """
 
     id: str
     url: str
@@ -69,7 +77,11 @@ class DeliveryShown(Answer):
 
 
 class BudgetAbove(Answer):
-    """`waiting_jobs` are paused until this budget allows more. `webhook_secret` is shown when it is new, and null after that."""
+    """A shared budget with its spend and forecast.
+
+    `waiting_jobs` are paused until this budget has room for them. `webhook_secret` is shown only by the request that creates it, and is
+    null otherwise.
+    """
 
     name: str
     usd: float | None

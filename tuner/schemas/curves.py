@@ -1,4 +1,4 @@
-"""What is shown of all learning curves at once."""
+"""Models of the learning curves of a whole job."""
 
 from typing import Any
 
@@ -6,10 +6,13 @@ from tuner.schemas.base import Answer
 
 
 class TrialCurve(Answer):
-    """The arrays stand side by side: at `steps[i]` the trial reported `metric[i]`, which is null if that report lacks the metric. Training it
-    that far takes `cost_usd[i]`, and the job had spent `spent_usd[i]`, which is null if the step comes from an earlier job.
-    `best_metric`, the best of the objective, and `total_usd`, which was spent on the trial, are exact. `preemptions_at` has the last
-    steps before its machines were taken away, `promotions_at` the rungs from which it went on."""
+    """The learning curve of one trial, as parallel arrays.
+
+    At `steps[i]` the trial reported `metric[i]`, which is null if that report lacks the metric. Training it to that step takes
+    `cost_usd[i]`. By then the job had spent `spent_usd[i]`, which is null if the step comes from an earlier job. `best_metric` (the
+    best value of the objective) and `total_usd` (the amount spent on the trial) are exact. `preemptions_at` lists the last steps before
+    its machines were taken away. `promotions_at` lists the rungs from which it was promoted.
+    """
 
     id: str
     state: str
@@ -28,9 +31,12 @@ class TrialCurve(Answer):
 
 
 class Curves(Answer):
-    """All reports up to event `seq`: the stream of events goes on from there. `metric` is the metric of the arrays, `metrics` the names that
-    `?metric=` takes. `objective` and `mode` are of the metric that the job optimizes. If `rounded`, there are so many points that the
-    numbers in arrays are only as fine as a picture needs; a trial's own answer has them exactly."""
+    """The learning curves of all trials of a job, with all reports up to event `seq`. The stream of events continues from there.
+
+    `metric` is the metric of the arrays. `metrics` are the names that `?metric=` accepts. `objective` and `mode` belong to the metric
+    that the job optimizes. If `rounded` is true, there are so many points that numbers in arrays are rounded to the precision of a
+    chart. `GET /v1/jobs/{job}/trials/{trial}` has the exact numbers.
+    """
 
     job: str
     seq: int

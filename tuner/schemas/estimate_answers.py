@@ -1,4 +1,4 @@
-"""What would it cost, as it is answered: each figure can be computed from `given`, `assumptions` and the price beside it."""
+"""Answer models of cost estimates. Each figure can be computed from `given`, `assumptions` and the price shown with it."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from tuner.schemas.base import Answer
 
 
 class Memory(Answer):
-    """GiB on each GPU; `total` with CUDA's context and fragmentation (`around`)."""
+    """Memory on each GPU in GiB. `around` is CUDA's context and fragmentation; `total` includes it."""
 
     weights: float
     gradients: float
@@ -17,7 +17,7 @@ class Memory(Answer):
 
 
 class Changes(Answer):
-    """What must change so that it fits, what it then is, and the memory it takes."""
+    """The changes with which the run fits into GPU memory, the resulting settings, and the memory they take."""
 
     changes: list[str]
     precision: str
@@ -28,8 +28,12 @@ class Changes(Answer):
 
 
 class SpotFigures(Answer):
-    """On average. `overhead` is what is paid beyond training, as a share of it; `list_saving` of the prices alone, `saving_usd`
-    with the overhead, against the same machine on demand; null: its price on demand is not known."""
+    """Averages for a run on a spot machine.
+
+    `overhead` is the amount paid beyond training, as a share of the training. `list_saving` compares the prices alone with the same
+    machine on demand. `saving_usd` makes the same comparison with the overhead included. Both are null if the on-demand price is not
+    known.
+    """
 
     interruptions: float
     checkpoint_interval_seconds: float
@@ -39,9 +43,13 @@ class SpotFigures(Answer):
 
 
 class Candidate(Answer):
-    """One machine at one place on one market; whole machines are paid for. `basis`: `measured` on this accelerator, `catalogued`
-    (data sheets' ratio to `measured_on`, `relative_speed` at least, counted on, at most) or `flops`. Ranges are of the speed; on
-    spot they end where one run in ten has more interruptions. The deadline is met where the longest of `hours_range` meets it."""
+    """One machine in one region on one market. Whole machines are billed.
+
+    `basis` says where the speed comes from: `measured` on this accelerator, `catalogued` (the data sheets' ratio to `measured_on`;
+    `relative_speed` lists the lowest, the expected and the highest ratio) or `flops`. The ranges cover the uncertainty of the speed. On
+    spot machines their upper end also covers interruptions; one run in ten has more interruptions. `meets_deadline` is true if the
+    longest time of `hours_range` meets the deadline.
+    """
 
     cloud: str
     region: str
@@ -88,8 +96,11 @@ class Assumption(Answer):
 
 
 class RunEstimate(Answer):
-    """`candidates` fit as the run was described, cheapest first, at most `limit` of `count`; `with_changes` would fit with less
-    than what was asked for."""
+    """The machines that one training run could use.
+
+    `candidates` fit the run as described, cheapest first; `count` is their number, and at most `limit` of them are listed.
+    `with_changes` are machines that fit only if the run is changed to need less memory.
+    """
 
     count: int
     candidates: list[Candidate]
@@ -122,7 +133,10 @@ class ChoicesEstimate(Answer):
 
 
 class ScalingPoint(Answer):
-    """`efficiency` with no communication hidden; `overlapped` with as much hidden as the backward pass can."""
+    """Data-parallel training on a number of GPUs.
+
+    `efficiency` assumes that no communication is hidden. `overlapped` assumes that as much is hidden as the backward pass allows.
+    """
 
     gpus: int
     link: str
@@ -149,7 +163,11 @@ class Machines(Answer):
 
 
 class ScalingEstimate(Answer):
-    """`machines` pay in `usd_per_hour` for all of them, on demand; `usd_per_hour_saved` is the price of each hour gained."""
+    """How training speeds up with more GPUs, and the cheapest machines for each number of GPUs.
+
+    In `machines`, `usd_per_hour` is the on-demand price of all machines together. `usd_per_hour_saved` is the price of each hour of
+    training time that is saved.
+    """
 
     gradient_bytes: int
     points: list[ScalingPoint]
@@ -177,7 +195,7 @@ class Optimum(Answer):
 
 
 class ComputeEstimate(Answer):
-    """The first of `optima` is to be counted on."""
+    """Compute-optimal sizes for the FLOPs. Rely on the first of `optima`; the others are for comparison."""
 
     flops: float
     bought: Bought | None
@@ -195,7 +213,10 @@ class Yearly(Answer):
 
 
 class OwnershipEstimate(Answer):
-    """Over the machine's lifetime. Break-even figures are null where owning never pays; a utilisation above 1 is not within it."""
+    """Owning a machine compared with renting one, over the machine's lifetime.
+
+    Break-even figures are null if owning never pays. A break-even utilisation above 1 cannot be reached within the lifetime.
+    """
 
     hours_used: float
     fixed_usd: float
@@ -213,7 +234,7 @@ class OwnershipEstimate(Answer):
 
 
 class Estimate(Answer):
-    """The parts that were asked for; `given` is the request with its defaults."""
+    """The requested parts of an estimate. `given` is the request with its defaults filled in."""
 
     given: dict[str, Any]
     catalogue: str

@@ -1,4 +1,4 @@
-"""What would it cost, as it is asked."""
+"""Request models of cost estimates."""
 
 from typing import Annotated, Literal
 
@@ -26,8 +26,11 @@ def _markets() -> list[Market]:
 
 
 class Throughput(Request):
-    """A measured speed: samples or tokens a second (as the work is counted) of all `gpus` of the measurement together, on an accelerator
-    or on an instance type. `gpus` is the number of GPUs that were measured, 1 unless given; the run may use another number."""
+    """A measured speed.
+
+    `per_second` counts samples or tokens, in the unit of the work, of all `gpus` of the measurement together. It was measured on an
+    accelerator or on an instance type. `gpus` is the number of GPUs that were measured, 1 unless given; the run may use another number.
+    """
 
     per_second: Positive
     accelerator: Word | None = None
@@ -36,8 +39,11 @@ class Throughput(Request):
 
 
 class Model(Request):
-    """For memory, and for how much GPUs talk. `batch` is of one step on one GPU. Activations are measured, in MiB a sample at
-    `precision`, or those of a transformer with layers, hidden, heads and sequence."""
+    """The model to train, from which memory and the communication between GPUs are calculated.
+
+    `batch` is the batch of one step on one GPU. Give the memory of activations either as measured, in MiB per sample at `precision`, or
+    as the `layers`, `hidden`, `heads` and `sequence` of a transformer.
+    """
 
     parameters: Parameters
     optimizer: Literal["sgd", "momentum", "adam", "adamw", "adam_8bit", "adafactor"] = "adamw"
@@ -54,7 +60,11 @@ class Model(Request):
 
 
 class SpotTerms(Request):
-    """Interruptions of one machine an hour; what a save stalls, what a restart takes and is paid, how long there is no machine."""
+    """Assumptions about spot machines.
+
+    `interruptions_per_hour` is for one machine. `checkpoint` is the time that training stalls for each checkpoint, `restore` the billed
+    time of a restart, and `wait` the time without a machine.
+    """
 
     interruptions_per_hour: Annotated[float, Field(ge=1e-6, le=60, allow_inf_nan=False)] = 0.5
     checkpoint: Duration = "10s"
@@ -63,11 +73,13 @@ class SpotTerms(Request):
 
 
 class Run(Request):
-    """One training, on every machine of the catalogue. Whole machines are billed, also for a run that uses some of their GPUs.
+    """One training run, evaluated on every machine of the catalogue. Whole machines are billed, even if the run uses only some of their
+    GPUs.
 
-    The work is samples or tokens (of an epoch, with `epochs`) or FLOPs; its speed is measured, or comes from FLOPs at a `utilisation` of
-    the peak. Instead of both, `hours` is how long the whole run takes on `gpus` GPUs of the one machine that `accelerators` or
-    `instance_types` names."""
+    The work is given in samples or tokens (of one epoch, if `epochs` is given) or in FLOPs. Its speed is measured, or derived from
+    FLOPs at a `utilisation` of the peak. Instead of work and speed, `hours` gives the time of the whole run on `gpus` GPUs of the one
+    machine that `accelerators` or `instance_types` names.
+    """
 
     hours: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] | None = None
     samples: Positive | None = None
@@ -91,7 +103,7 @@ class Run(Request):
 
 
 class Choice(Request):
-    """A machine whose price and time are known."""
+    """A machine whose price and run time are known."""
 
     name: Word
     usd_per_hour: Usd
@@ -105,8 +117,11 @@ class Choices(Request):
 
 
 class Scaling(Request):
-    """Data-parallel training over NVLink, PCIe and Ethernet. `step_seconds` is a step on one GPU; with `hours_on_one`, what the
-    whole run takes there, the cheapest machines for each number of GPUs are named, and whether more pay."""
+    """Data-parallel training over NVLink, PCIe and Ethernet.
+
+    `step_seconds` is the time of a step on one GPU. `hours_on_one` is the time of the whole run on one GPU; if it is given, the answer
+    lists the cheapest machines for each number of GPUs and says whether more GPUs pay.
+    """
 
     accelerator: Word
     parameters: Parameters
@@ -120,7 +135,7 @@ class Scaling(Request):
 
 
 class ComputeOptimal(Request):
-    """The size of a model and its tokens for so many FLOPs, or for dollars spent on an accelerator."""
+    """A compute budget, in FLOPs or in dollars spent on an accelerator, for which to find the best model size and number of tokens."""
 
     flops: Annotated[float, Field(ge=1e9, le=1e30, allow_inf_nan=False)] | None = None
     usd: Usd | None = None
@@ -135,8 +150,11 @@ class RunCost(Request):
 
 
 class Recurring(Request):
-    """A training that comes back. `costs` name what a run costs, the first being what others are compared with; without them the
-    `run` that is described beside is taken. A failed run is paid for and run again."""
+    """A training run that is repeated.
+
+    `costs` lists costs of one run; the others are compared with the first. Without `costs`, the cost of the request's `run` is used. A
+    failed run is paid for and repeated.
+    """
 
     runs_per_month: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
     failed_share: Part = 0
@@ -144,8 +162,10 @@ class Recurring(Request):
 
 
 class Ownership(Request):
-    """One machine of one's own against as many hours of a like one in the cloud, at a price or the catalogue's cheapest with so
-    many of this accelerator."""
+    """Buying a machine, compared with renting a similar one in the cloud for the same hours.
+
+    The cloud price is `cloud_usd_per_hour`, or else the catalogue's cheapest for `gpus` GPUs of `accelerator`.
+    """
 
     purchase_usd: Usd
     lifetime_years: Annotated[float, Field(ge=0.01, le=30, allow_inf_nan=False)] = 4
@@ -162,7 +182,7 @@ class Ownership(Request):
 
 
 class EstimateRequest(Body):
-    """Any of the parts, at least one."""
+    """A request for one or more estimates. At least one part is required."""
 
     run: Run | None = None
     choices: Choices | None = None

@@ -1,4 +1,4 @@
-"""A tuning job as it is asked for and as it is shown."""
+"""Request and answer models of jobs."""
 
 from typing import Annotated, Any, Literal
 
@@ -45,8 +45,11 @@ class Objective(Request):
 
 
 class Fidelity(Request):
-    """`max` null: the trainable runs until it returns. Trials are compared at rungs a `reduction_factor` apart, from `min` on; the
-    scheduler `auto` chooses its own from `min` on."""
+    """How long trials may train, and where they are compared.
+
+    If `max` is null, the trainable runs until it returns. Trials are compared at rungs: the first is at `min`, and each next one is
+    `reduction_factor` times as far. The scheduler `auto` chooses its own rungs, starting at `min`.
+    """
 
     unit: str = "step"
     min: int = 1
@@ -55,7 +58,10 @@ class Fidelity(Request):
 
 
 class Budget(Request):
-    """Each limit is hard. At least one of `usd` and `gpu_hours` is given; `wall_clock` counts while the job is running."""
+    """The limits of a job. Each limit is hard.
+
+    At least one of `usd` and `gpu_hours` is required. `wall_clock` counts only while the job is running.
+    """
 
     usd: float | None = None
     gpu_hours: float | None = None
@@ -65,7 +71,7 @@ class Budget(Request):
 
 
 class BudgetChange(Request):
-    """Only what is named changes."""
+    """New limits. Limits that are not given stay as they are."""
 
     usd: float | None = None
     gpu_hours: float | None = None
@@ -75,7 +81,7 @@ class BudgetChange(Request):
 
 
 class Resources(Request):
-    """What each trial takes of a node."""
+    """The resources that each trial takes of a node, and the machines it may run on."""
 
     cpus: float = 1
     gpus: float = 0
@@ -106,15 +112,18 @@ class Checkpoint(Request):
 
 
 class WarmStart(Request):
-    """`checkpoints`: the best trials of those jobs go on where they stood, too."""
+    """Earlier jobs to learn from. If `checkpoints` is true, the best trials of those jobs are also continued from their checkpoints."""
 
     jobs: list[str] = Field(default_factory=list)
     checkpoints: bool = False
 
 
 class Window(Request):
-    """The job runs only while clocks in `timezone` (a name such as Europe/Berlin) show a time from `start` on and before `end`, on
-    the next day where that is earlier."""
+    """The time of day in which the job may run.
+
+    The job runs while the clock in `timezone` (a name such as Europe/Berlin) is at or after `start` and before `end`. If `end` is
+    earlier than `start`, the window ends on the next day.
+    """
 
     start: str
     end: str
@@ -122,7 +131,11 @@ class Window(Request):
 
 
 class JobRequest(Body):
-    """`package`: the uploaded one that the trainable comes from; null: it is a module of the workers' machines."""
+    """A tuning job.
+
+    `package` is the id of an uploaded package that contains the trainable. If it is null, the trainable is a module that is installed
+    on the workers.
+    """
 
     name: str
     trainable: str
@@ -142,7 +155,7 @@ class JobRequest(Body):
     tags: dict[str, str] = Field(default_factory=dict)
 
     def without_defaults(self) -> dict[str, Any]:
-        """Return what differs from the default values, so that a field that is added later does not change it."""
+        """Return the fields that differ from their defaults, so that a field that is added later does not change the stored request."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
@@ -159,7 +172,7 @@ class Spend(Answer):
 
 
 class Progress(Answer):
-    """`trials` counts by state; `budget_used` is the fraction of the limit that is nearest to its end."""
+    """`trials` counts trials by state. `budget_used` is the used fraction of the limit that is closest to exhaustion."""
 
     trials: dict[str, int]
     steps: int
@@ -168,8 +181,11 @@ class Progress(Answer):
 
 
 class Best(Answer):
-    """A trial at a step. `cost_to_train_usd` (also named `cost_usd`), `gpu_hours` and `duration_seconds` are what training this
-    configuration to there takes."""
+    """A trial at a step.
+
+    `cost_to_train_usd` (also available as `cost_usd`), `gpu_hours` and `duration_seconds` are what it takes to train this configuration
+    to that step.
+    """
 
     trial: str
     step: int
@@ -190,7 +206,10 @@ class Links(Answer):
 
 
 class Driver(Answer):
-    """The process that conducts the job, one a launch: `version` is that of tuner. What it did not say is null."""
+    """The process that runs the job. Each launch starts a new one.
+
+    `version` is the version of tuner. Versions that the driver did not report are null.
+    """
 
     launch: int
     version: str | None
@@ -199,7 +218,7 @@ class Driver(Answer):
 
 
 class NodePrice(Answer):
-    """What a node costs, as taken down when the job was admitted, and what an hour of one trial does."""
+    """The price of a node, recorded when the job was admitted. `trial_usd_per_hour` is the price of one trial's share."""
 
     instance_type: str
     usd_per_hour: float
@@ -210,9 +229,15 @@ class NodePrice(Answer):
 
 
 class JobFacts(Answer):
-    """`queue_position` is 1 for the next job to be launched; null for one that does not wait for its turn. `next_opening`: when the
-    window opens that the job waits for. `rungs`: the steps at which its scheduler compares trials, lowest first. `revision` changes with budget,
-    tags and priority, and with nothing else: a PATCH with `If-Match: "<revision>"` changes only what was seen. `driver` is null while the job has none."""
+    """A job without its best result.
+
+    `queue_position` is 1 for the next job to be launched, and null for a job that does not wait in the queue. `next_opening` is when
+    the window opens that the job waits for. `rungs` lists the steps at which its scheduler compares trials, lowest first. `driver` is
+    null while the job has none.
+
+    `revision` changes with the budget, tags and priority, and with nothing else. A PATCH with `If-Match: "<revision>"` is refused if
+    they have changed since the revision was read.
+    """
 
     id: str
     name: str
@@ -250,7 +275,7 @@ class JobFacts(Answer):
 
 
 class Job(JobFacts):
-    """`best` is the best so far, null before the first report."""
+    """A job. `best` is the best result so far, or null before the first report."""
 
     best: Best | None
 

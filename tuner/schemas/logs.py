@@ -1,12 +1,15 @@
-"""What is shown of what trials print."""
+"""Models of the output of trials."""
 
 from tuner.schemas.base import Answer
 
 
 class TrialLog(Answer):
-    """What an attempt printed, as text that steers no terminal. `attempts`: those that have a log; `at`: up to when this is. Of
-    `bytes_total` that were printed `bytes_left_out` are not in `text`; with `after` set to `bytes_until` one goes on from here.
-    `complete`: nothing more will come. `ended` without `complete`: its worker was lost, with what it printed in its last seconds."""
+    """The output of an attempt, as text without terminal control sequences.
+
+    `attempts` lists the attempts that have a log. `at` is the time up to which this log is current. Of the `bytes_total` bytes that
+    were printed, `bytes_left_out` are not in `text`. Pass `bytes_until` as `after` to continue from here. If `complete` is true, no
+    more output will follow. If `ended` is true but `complete` is not, the worker was lost, and with it the output of its last seconds.
+    """
 
     job: str
     trial: str

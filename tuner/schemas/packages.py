@@ -1,10 +1,13 @@
-"""Packages with trainables, as they are shown."""
+"""Models of uploaded packages."""
 
 from tuner.schemas.base import Answer
 
 
 class Package(Answer):
-    """`id` is `pkg_` and the SHA-256 of its bytes, which a job names as its `package`. `bytes` is the size of the archive."""
+    """An uploaded package with trainables.
+
+    `id` is `pkg_` followed by the SHA-256 of the archive; a job names it as its `package`. `bytes` is the size of the archive.
+    """
 
     id: str
     name: str

@@ -1,4 +1,4 @@
-"""A pilot as it is asked for."""
+"""Request model of a pilot."""
 
 from tuner.schemas.job import JobRequest
 from tuner.schemas.plan import Pilot, Planning

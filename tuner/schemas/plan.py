@@ -1,4 +1,4 @@
-"""A plan: what is asked beside the job, and what is told of it before anything runs."""
+"""Request and answer models of plans: estimates of a job's cost and results before anything runs."""
 
 from typing import Any, Literal
 
@@ -9,8 +9,10 @@ from tuner.schemas.job import Duration, JobRequest, MarketName
 
 
 class CandidateMachine(Request):
-    """A kind of machine that the job could run on. What is left out is looked up in the price catalogue. `speed` is relative to the
-    machine whose step times are known; `step_seconds` is what a step takes here."""
+    """A machine type that the job could run on. Fields that are not given are looked up in the price catalogue.
+
+    `speed` is relative to the machine on which step times are known. `step_seconds` is the time of a step on this machine.
+    """
 
     instance_type: str
     usd_per_hour: float | None = None
@@ -27,7 +29,7 @@ class CandidateMachine(Request):
 
 
 class CatalogueFilter(Request):
-    """Which machines of the price catalogue come into question; the cheapest that a trial fits on are looked at."""
+    """A filter for machines of the price catalogue. The cheapest machines on which a trial fits are considered."""
 
     cloud: str | None = None
     region: str | None = None
@@ -36,7 +38,7 @@ class CatalogueFilter(Request):
 
 
 class MachineNeeds(Request):
-    """What a machine has to have beside the trial's `resources`. `step_seconds`: the longest that a step may take."""
+    """Requirements on machines in addition to the trial's `resources`. `step_seconds` is the longest acceptable time of a step."""
 
     memory_gib: float | None = None
     gpu_memory_gib: float | None = None
@@ -44,8 +46,11 @@ class MachineNeeds(Request):
 
 
 class Pilot(Request):
-    """A budget of its own, at least one of `usd` and `gpu_hours`, and at most how many configurations are trained for how many
-    `steps`; the best of every four goes on six times as far."""
+    """The limits of a pilot: its own budget, and the number of configurations and steps.
+
+    At least one of `usd` and `gpu_hours` is required. At most `trials` configurations are trained for `steps` steps each; the best of
+    every four is then trained for six times as many steps.
+    """
 
     usd: float | None = None
     gpu_hours: float | None = None
@@ -54,9 +59,12 @@ class Pilot(Request):
 
 
 class Planning(Request):
-    """What is known already, and what to choose from. `deadline` is a duration from now or a time; it ends no job, unlike
-    `budget.wall_clock`. Without `step_seconds` earlier jobs of the trainable are gone by: those of `steps_from`, or the newest.
-    `pilot` is what `POST /v1/pilots` runs; a plan goes by one that has been run."""
+    """Known facts about the job, and the machines to choose from.
+
+    `deadline` is a duration from now or a time. Unlike `budget.wall_clock`, it does not end the job. Without `step_seconds`, step times
+    come from the jobs in `steps_from`, or else from the newest earlier jobs of the trainable. `pilot` sets the limits of `POST
+    /v1/pilots`; a plan uses a pilot that has already run.
+    """
 
     step_seconds: float | None = None
     step_spread: float | None = None
@@ -80,7 +88,7 @@ class PlanRequest(JobRequest):
 
 
 class Range(Answer):
-    """`expected` is the mean; eight of ten are expected from `low` to `high`."""
+    """`expected` is the mean. The interval from `low` to `high` is expected to contain eight of ten outcomes."""
 
     expected: float
     low: float
@@ -88,8 +96,11 @@ class Range(Answer):
 
 
 class PlanRung(Answer):
-    """The way from the rung below to `step`, by means over the runs: `train_usd` is `steps` times `step_seconds` times `usd_per_hour`,
-    `overhead_usd` all else that is paid for, and `usd` both. `trials`: how many come to `step`."""
+    """The training between the previous rung and `step`, as means over the simulated runs.
+
+    `trials` is the number of trials that reach `step`. `train_usd` is `steps` × `step_seconds` × `usd_per_hour` (converted to seconds),
+    `overhead_usd` everything else that is paid for, and `usd` the sum of both.
+    """
 
     step: int
     trials: float
@@ -103,7 +114,7 @@ class PlanRung(Answer):
 
 
 class PlanChance(Answer):
-    """In how many of the runs it was met."""
+    """The share of simulated runs that met a condition: `met` of `runs`."""
 
     chance: float
     met: int
@@ -111,7 +122,10 @@ class PlanChance(Answer):
 
 
 class PlanAlternative(Answer):
-    """`why_not` says why a machine was left out. `usd_per_hour` is of one trial. Null: not known."""
+    """A machine that the plan considered.
+
+    `why_not` says why a machine was ruled out. `usd_per_hour` is the price of one trial's share. Figures that are not known are null.
+    """
 
     instance_type: str
     market: str
@@ -154,8 +168,11 @@ class PlanCheckpoints(Answer):
 
 
 class PlanEvidence(Answer):
-    """What the step times are from: `pilot`, `history`, `given` or `none`. `doubt` and `step_spread` are standard deviations of
-    logarithms: of how far the mean may be off, and of how configurations differ."""
+    """The source of the step times: `pilot`, `history`, `given` or `none`.
+
+    `doubt` and `step_spread` are standard deviations of logarithms. `doubt` is the uncertainty of the mean, and `step_spread` the
+    difference between configurations.
+    """
 
     source: Literal["pilot", "history", "given", "none"]
     jobs: list[str]
@@ -183,7 +200,7 @@ class PlanPrice(Answer):
 
 
 class PlanInputs(Answer):
-    """All that the figures follow from. `factors`: in each run steps take so many times as long as expected."""
+    """All inputs of the simulation. In each run, steps take as many times longer than expected as the run's entry in `factors`."""
 
     evidence: PlanEvidence
     prices: list[PlanPrice]
@@ -197,8 +214,10 @@ class PlanInputs(Answer):
 
 
 class Plan(Answer):
-    """What the job is expected to cost, to take and to find. `ends`: in how many runs it ended for which reason. `best` is null where
-    no learning curves are known."""
+    """The expected cost, duration and results of a job.
+
+    `ends` counts the simulated runs by the reason for which they ended. `best` is null if no learning curves are known.
+    """
 
     name: str
     usd: Range

@@ -1,10 +1,12 @@
-"""What is shown of the price catalogue."""
+"""Models of the price catalogue."""
 
 from tuner.schemas.base import Answer
 
 
 class PriceListing(Answer):
-    """A whole machine. A price of null is not known, never zero: a machine without a spot price cannot be used as spot."""
+    """A whole machine and its prices. A price that is null is not known; it never means zero. A machine without a spot price cannot be
+    used as spot.
+    """
 
     cloud: str
     region: str
@@ -25,7 +27,9 @@ class PriceListing(Answer):
 
 
 class CatalogueAge(Answer):
-    """`age_days` is that of the newest price, `undated` counts prices without a date, `age` says it all in words."""
+    """The age of the catalogue. `age_days` is the age of the newest price, `undated` counts prices without a date, and `age` is a
+    summary in words.
+    """
 
     name: str
     listings: int
@@ -37,7 +41,7 @@ class CatalogueAge(Answer):
 
 
 class DataRate(Answer):
-    """Dollars for a GB; `storage_usd_per_gb_month` for keeping it a month. null is not known."""
+    """Prices of data transfer per GB, and `storage_usd_per_gb_month` for storing one GB for a month. Null means not known."""
 
     cloud: str
     internet_usd_per_gb: float | None
@@ -48,7 +52,7 @@ class DataRate(Answer):
 
 
 class Prices(Answer):
-    """`total` counts what matches, of which `items` are the first, the cheapest. `warning` says where prices are old."""
+    """Matching machines. `total` counts all matches; `items` are the cheapest of them. `warning` is set if prices are old."""
 
     items: list[PriceListing]
     total: int

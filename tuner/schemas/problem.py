@@ -1,10 +1,10 @@
-"""An error on the wire, as RFC 9457 has it."""
+"""Models of errors, following RFC 9457."""
 
 from tuner.schemas.base import Answer
 
 
 class FieldProblem(Answer):
-    """`pointer` is an RFC 6901 JSON pointer into the body, or the name of a query parameter."""
+    """A fault in the request. `pointer` is an RFC 6901 JSON pointer into the body, or the name of a query parameter."""
 
     pointer: str
     detail: str

@@ -1,4 +1,4 @@
-"""What a project may spend and have at once."""
+"""Models of quotas: limits on what a project may spend and run at once."""
 
 from typing import Annotated, Literal
 
@@ -10,8 +10,11 @@ AtOnce = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class QuotaRequest(Body):
-    """Null: no limit. Dollars and GPU-hours are for all jobs of the project together, by `period` (null: in all) in the calendar of
-    `timezone`. A job at work counts with as many trials as it may run at once."""
+    """The limits of a project. Null means no limit.
+
+    `usd` and `gpu_hours` limit all jobs of the project together, for each `period` of the calendar in `timezone`, or for all time if
+    `period` is null. For `concurrent_trials`, an active job counts as many trials as it may run at once.
+    """
 
     usd: float | None = None
     gpu_hours: float | None = None
@@ -22,7 +25,7 @@ class QuotaRequest(Body):
 
 
 class QuotaUse(Answer):
-    """Of dollars and GPU-hours, those of the present period, and null where they are not limited."""
+    """Current use. Dollars and GPU-hours are those of the present period, and null if they are not limited."""
 
     usd: float | None
     held_usd: float | None

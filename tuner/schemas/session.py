@@ -1,4 +1,4 @@
-"""A browser's session with the dashboards."""
+"""Model of a browser's session with the dashboards."""
 
 from pydantic import BaseModel
 

@@ -1,11 +1,14 @@
-"""What is shown of who spent what."""
+"""Models of spend by group, and of the cost of the cluster."""
 
 from tuner.schemas.base import Answer
 
 
 class SpendFigures(Answer):
-    """`trials` had ledger entries in that time; `completed_trials` of them have been trained to their end. `preemptions` counts
-    attempts whose machine was taken away, `retries` attempts that followed one that failed or was lost."""
+    """Spend and counts for a span of time.
+
+    `trials` counts the trials with ledger entries in that time, and `completed_trials` those of them that have been trained to the end.
+    `preemptions` counts attempts whose machine was taken away. `retries` counts attempts that followed a failed or lost one.
+    """
 
     usd: float
     gpu_hours: float
@@ -20,13 +23,13 @@ class SpendFigures(Answer):
 
 
 class SpendGroup(SpendFigures):
-    """`keys` has a value for each of `group_by`; null where the job has no such tag."""
+    """The spend of one group. `keys` has a value for each entry of `group_by`, or null if the job has no such tag."""
 
     keys: dict[str, str | None]
 
 
 class MachineCost(Answer):
-    """Of all machines of a kind, whoever used them. `idle_hours` and `idle_usd` are of those on which no trial ran."""
+    """The cost of all machines of one type and market, for all users. `idle_hours` and `idle_usd` count machines on which no trial ran."""
 
     instance_type: str
     market: str
@@ -37,9 +40,11 @@ class MachineCost(Answer):
 
 
 class ClusterCost(Answer):
-    """Of worker nodes, in the whole hours that begin in that time, looked at every few seconds since `known_since`. In
-    `unseen_hours` nobody looked, and `unpriced_node_hours` are of nodes whose price is not known: neither is in the dollars, which are
-    null where nothing else is known."""
+    """The cost of worker nodes, in the whole hours that begin in the span of time.
+
+    Nodes have been observed every few seconds since `known_since`. In `unseen_hours` nothing was observed. `unpriced_node_hours` belong
+    to nodes without a known price. Neither is included in the dollars, which are null if nothing else is known.
+    """
 
     known_since: str
     unseen_hours: float
@@ -49,10 +54,12 @@ class ClusterCost(Answer):
 
 
 class SpendAnswer(Answer):
-    """Ledger entries from `since` until before `until`, null standing for the first and the last. The groups' amounts add up
-    to the total's; a job or trial that is in several groups counts in each and once in the total. `cluster_idle_usd` is what
-    machines cost while no trial ran on them, which is in nobody's bill; null where nothing is known of it. `cluster` is null where
-    no worker node was ever seen."""
+    """Spend by group, for ledger entries at or after `since` and before `until`. If null, they mean the first and the last entry.
+
+    The amounts of the groups add up to the total. A job or trial that belongs to several groups is counted in each of them, but once in
+    the total. `cluster_idle_usd` is the cost of machines while no trial ran on them. It is part of no bill, and null if it is not
+    known. `cluster` is null if no worker node has been observed, or if the caller may not see it.
+    """
 
     group_by: list[str]
     since: str | None
