@@ -1,4 +1,6 @@
-"""A browser's way to the dashboards: a link carries no header, so the page buys a cookie with a key, that ends with it."""
+"""Sessions of browsers with the dashboards. A link cannot send a header, so the page exchanges a key for a cookie, which is valid no
+longer than the key.
+"""
 
 import hashlib
 import hmac
@@ -19,8 +21,10 @@ LASTS_S = 8 * 3600
 
 @router.post("/session", summary="Let this browser open the dashboards")
 def begin(request: Request, response: Response, service: Svc) -> Session:
-    """Sets a cookie that is good for the dashboards under `/optuna` and `/ray`, and for nothing else, for eight hours. Scripts send
-    the key instead. It ends with the key that asked for it."""
+    """Set a cookie that opens the dashboards under `/optuna` and `/ray` for eight hours.
+
+    The cookie is valid for nothing else, and ends when the key that requested it ends. Scripts send the key itself instead.
+    """
     ends_s = service.now() // NS + LASTS_S
     for path in PATHS:
         response.set_cookie(
@@ -37,8 +41,10 @@ def begin(request: Request, response: Response, service: Svc) -> Session:
 
 
 def key_of(cookie: str, secret: str, now: Instant) -> str | None:
-    """The id of the key that it was made for, empty for the service's own; None where it was not made with this secret, or has
-    ended. A new secret ends all of them."""
+    """Return the id of the key that a cookie was made for, or "" for the service's own key.
+
+    Return None if the cookie has expired or was not signed with `secret`. A new secret therefore invalidates all cookies.
+    """
     ends_s, _, rest = cookie.partition(".")
     if not (ends_s.isascii() and ends_s.isdecimal() and len(ends_s) < 15):
         return None
@@ -48,7 +54,7 @@ def key_of(cookie: str, secret: str, now: Instant) -> str | None:
 
 
 def _signed(secret: str, ends_s: int, key: str) -> str:
-    """The service's own key is the secret by which it knows what it gave away."""
+    """Return the cookie's value: its end, the key's id, and an HMAC of both. The service's own key is the secret of the HMAC."""
     words = f"session of dashboards until {ends_s} for {key or 'the operator'}"
     mark = hmac.new(secret.encode(), words.encode(), hashlib.sha256)
     return f"{ends_s}.{key}.{mark.hexdigest()}"

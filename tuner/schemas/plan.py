@@ -98,8 +98,8 @@ class Range(Answer):
 class PlanRung(Answer):
     """The training between the previous rung and `step`, as means over the simulated runs.
 
-    `trials` is the number of trials that reach `step`. `train_usd` is `steps` × `step_seconds` × `usd_per_hour` (converted to seconds),
-    `overhead_usd` everything else that is paid for, and `usd` the sum of both.
+    `trials` is the number of trials that reach `step`. `train_usd` is `steps` × `step_seconds` × `usd_per_hour` / 3600, `overhead_usd`
+    everything else that is paid for, and `usd` the sum of both.
     """
 
     step: int

@@ -1,1 +1,1 @@
-"""One module a group of paths."""
+"""Routes of the REST API, one module for each group of paths."""

@@ -1,4 +1,4 @@
-"""How a job could have been cheaper."""
+"""The route for advice: how a job could have been cheaper."""
 
 from fastapi import APIRouter
 
@@ -12,6 +12,9 @@ router = APIRouter(tags=["answers"])
 
 @router.get("/jobs/{job}/advice")
 def get_advice(job: str, service: Svc) -> Advice:
-    """Findings from what was measured of the job and from its ledger, each with its evidence, the change to make, the dollars that
-    it would have saved and how to verify that quality did not regress; and what could not be judged."""
+    """Return advice on how the job could have been cheaper.
+
+    Findings come from the job's measurements and its ledger. Each has its evidence, the change to make, the dollars that the change
+    would have saved, and how to verify that quality did not regress. The answer also lists what could not be judged.
+    """
     return present_advice.advice_of(advice(service, job))

@@ -1,4 +1,4 @@
-"""What was found, and what it cost."""
+"""Routes for trials, bills, reports, the ledger and trainables."""
 
 import csv
 import io
@@ -30,7 +30,7 @@ def list_trials(
     limit: Limit = 50,
     cursor: str | None = None,
 ) -> Response:
-    """`sort` with a minus is descending; trials without a metric come last."""
+    """List the trials of a job. A `sort` with a minus sign is descending. Trials without a metric come last."""
     place = read_cursor(cursor, int | float, int)
     after = None if place is None else After(place[0], place[1])
     name = ("trials", sort, limit, after)
@@ -53,7 +53,7 @@ def _page_of_trials(
 
 @router.get("/jobs/{job}/trials/{trial}", response_model=show.TrialDetail)
 def get_trial(job: str, trial: str, request: Request, service: Svc) -> Response:
-    """With the learning curve, the bill and every attempt."""
+    """Return a trial with its learning curve, its bill and all its attempts."""
     return shared.answer_once_ended(
         request,
         service,
@@ -65,14 +65,17 @@ def get_trial(job: str, trial: str, request: Request, service: Svc) -> Response:
 
 @router.get("/jobs/{job}/bill", response_model=show.Bill)
 def get_bill(job: str, request: Request, service: Svc) -> Response:
-    """What it cost by kind, per trial and in total, and what was saved. Of a job that runs it may be a moment old."""
+    """Return the cost of the job by kind, per trial and in total, and the savings. The answer for a running job may be up to two
+    seconds old.
+    """
     return shared.answer(request, service, "bill", job, lambda: present.bill_of(answers.bill(service, job)))
 
 
 @router.get("/jobs/{job}/report", response_model=show.JobReport)
 def get_report(job: str, request: Request, service: Svc) -> Response:
-    """What the money bought: the best by what was spent, and estimates of what other ways to search would have spent for it. Of a job
-    that runs it may be two seconds old."""
+    """Return the best result against the amount spent, and estimates of what other search methods would have spent to reach the same
+    result. The answer for a running job may be up to two seconds old.
+    """
     return shared.answer(request, service, "report", job, lambda: present.report_of(report(service, job)))
 
 
@@ -86,7 +89,9 @@ def get_ledger(
     cursor: str | None = None,
     accept: Annotated[str, Header()] = "",
 ) -> Response | show.LedgerPage:
-    """Every entry, oldest first; all of them where no limit is given. `Accept: text/csv` gives a table."""
+    """List the entries of the job's ledger, oldest first. Without `limit`, all entries are returned. `Accept: text/csv` returns a
+    table.
+    """
     place = read_cursor(cursor, int)
     after = 0 if place is None else place[0]
     if "text/csv" in accept:
@@ -104,8 +109,10 @@ def get_ledger(
 
 @router.get("/trainables")
 def list_trainables(service: Svc) -> show.Trainables:
-    """List what may be tuned here, with documentation and a search space to begin with, as the source files say. Nothing is imported, so
-    `error` is null. `truncated`: there are more files than are read."""
+    """List the trainables that may be tuned here, with their documentation and a suggested search space, as read from the source files.
+
+    Nothing is imported, so `error` is null. If `truncated` is true, there are more source files than were read.
+    """
     found = listing.listed(service.settings.allowed_modules)
     return show.Trainables(
         items=[present.trainable_of(one) for one in found.items], truncated=found.truncated
@@ -114,7 +121,9 @@ def list_trainables(service: Svc) -> show.Trainables:
 
 @router.get("/trainables/{trainable}")
 def get_trainable(trainable: str, service: Svc) -> show.Trainable:
-    """Import a trainable, and describe it. `error` says why it cannot be tuned. 422 if its module is not allowed here."""
+    """Import a trainable and describe it. `error` says why it cannot be tuned. The answer is 422 if its module is not allowed on this
+    service.
+    """
     found = trainables.described(service.prober, trainable, service.settings.allowed_modules)
     return present.trainable_of(found)
 

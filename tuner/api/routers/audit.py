@@ -1,4 +1,4 @@
-"""Who changed what."""
+"""The route for the audit log."""
 
 from typing import Annotated
 
@@ -32,8 +32,11 @@ def list_audit(
     limit: Limit = 50,
     cursor: str | None = None,
 ) -> AuditPage:
-    """Every change that somebody asked for in the project, the newest first: who, with which key, when, what, and how it was before
-    and after. `target` is a job's id, or a name; `since` and `until` are dates of UTC, or times. Nobody can change what is noted."""
+    """List all changes that users made in the project, newest first.
+
+    Each entry names the user, the key, the time, the action, and the object before and after the change. `target` is a job's id or a
+    name. `since` and `until` are dates in UTC, or times. Entries cannot be changed.
+    """
     place = read_cursor(cursor, int)
     found = audit_log.page(service, wanted, before=None if place is None else place[0], limit=limit + 1)
     last = found[limit - 1] if len(found) > limit else None

@@ -1,4 +1,4 @@
-"""The best configuration under a budget, and what more money would buy."""
+"""Routes for the best configuration under a budget, and for what more money would buy."""
 
 from typing import Annotated
 
@@ -34,7 +34,7 @@ def _limits(
 
 
 def _elsewhere(market: Name = None, instance_type: Name = None, region: Name = None) -> Asked:
-    """`market` is `on_demand` or `spot`; the cheapest region where none is named."""
+    """Read the machine to calculate costs for. `market` is `on_demand` or `spot`. Without `region`, the cheapest region is used."""
     return Asked(market, instance_type, region)
 
 
@@ -46,8 +46,11 @@ Elsewhere = Annotated[Asked, Depends(_elsewhere)]
 def get_best(
     job: str, request: Request, service: Svc, limits: Within, asked: Elsewhere, forecast: bool = True
 ) -> Response | show.BestAnswer:
-    """The best configuration that can be trained within these limits, the next better one with what it would cost, and what
-    training on would buy. With a market, an instance type or a region, all costs are those there."""
+    """Return the best configuration that can be trained within the limits.
+
+    The answer also has the next better configuration with its cost, and the gain expected from training on. If a market, an instance
+    type or a region is given, all costs are those on that machine.
+    """
 
     def make() -> show.BestAnswer:
         found = best.best(service, job, limits, asked, with_forecast=forecast)
@@ -59,7 +62,7 @@ def get_best(
 
 @router.get("/jobs/{job}/pareto", response_model=show.Pareto)
 def get_pareto(job: str, request: Request, service: Svc, asked: Elsewhere) -> Response | show.Pareto:
-    """Metric against cost: no point of it is beaten on both."""
+    """Return the Pareto front of metric against cost. For each point, no other point is better in both."""
 
     def make() -> show.Pareto:
         return present_best.pareto_of(*best.pareto(service, job, asked))
@@ -73,5 +76,5 @@ def get_pareto(job: str, request: Request, service: Svc, asked: Elsewhere) -> Re
 def get_best_of_all(
     service: Svc, trainable: str, metric: str, limits: Within, asked: Elsewhere
 ) -> show.BestOfAll:
-    """The best configuration that any job found for this trainable and metric."""
+    """Return the best configuration that any job found for this trainable and metric within the limits."""
     return present_best.best_of_all_of(best.best_of_all(service, trainable, metric, limits, asked))

@@ -1,4 +1,4 @@
-"""Budgets above jobs."""
+"""Routes for shared budgets."""
 
 from fastapi import APIRouter, Response
 
@@ -12,7 +12,7 @@ router = APIRouter(prefix="/budgets", tags=["spend"])
 
 @router.get("")
 def list_budgets(service: Svc) -> wire.BudgetList:
-    """By name, with what is spent, held and left of the present period, and when each runs out."""
+    """List all shared budgets by name, with the amounts spent, held and left in the present period, and when each runs out."""
     return wire.BudgetList(items=[present_budgets.budget_of(view) for view in above.all_of(service)])
 
 
@@ -25,8 +25,10 @@ def get_budget(name: str, service: Svc) -> wire.BudgetAbove:
 def put_budget(
     name: str, body: wire.BudgetAboveRequest, response: Response, service: Svc
 ) -> wire.BudgetAbove:
-    """Makes a budget (201) or puts another in its place. What its jobs have spent of the present period counts; a budget below
-    that is 409."""
+    """Create a shared budget (201), or replace it (200).
+
+    Spend of its jobs in the present period counts. The answer is 409 if the budget is below the amount that is already spent and held.
+    """
     view, is_new = above.put(service, present_budgets.budget_from(name, body), new_secret=body.new_secret)
     response.status_code = 201 if is_new else 200
     return present_budgets.budget_of(view)
@@ -34,5 +36,5 @@ def put_budget(
 
 @router.delete("/{name}", status_code=204)
 def delete_budget(name: str, service: Svc) -> None:
-    """Jobs that waited for it go on."""
+    """Delete a shared budget. Jobs that waited for it continue."""
     above.remove(service, name)

@@ -1,4 +1,4 @@
-"""Download of checkpoints."""
+"""The route that downloads checkpoints."""
 
 import re
 from typing import Annotated
@@ -31,10 +31,10 @@ def get_checkpoint(
     range_: Annotated[str, Header(alias="Range")] = "",
     if_range: Annotated[str, Header()] = "",
 ) -> Response:
-    """Download a trial's checkpoint as a tar file: that of `step`, or that with the best metric if none is named.
+    """Download a trial's checkpoint as a tar file: the checkpoint of `step`, or without `step` the one with the best metric.
 
-    `Tuner-Step` is the checkpoint's step. `MANIFEST.json` in the tar file has the SHA-256 of each file. A `Range` of bytes continues
-    an interrupted download, with the `ETag` as `If-Range`.
+    The header `Tuner-Step` is the checkpoint's step. `MANIFEST.json` in the tar file has the SHA-256 of each file. To continue an
+    interrupted download, send a `Range` of bytes, and the `ETag` as `If-Range`.
     """
     found, archive = open_checkpoint(service, job, trial, step)
     etag = f'"{archive.digest}"'
@@ -57,9 +57,9 @@ def get_checkpoint(
 
 
 def _range(header: str, size: int) -> tuple[int, int] | None:
-    """Return the first byte that a Range header asks for, and the one behind the last. None if there is no such byte.
+    """Return the first byte that a Range header requests, and the position after the last one. Return None if no such byte exists.
 
-    A header that asks for several ranges, or for other units than bytes, is ignored, as RFC 9110 allows.
+    A header with several ranges, or with units other than bytes, is ignored, as RFC 9110 allows. The whole file is then returned.
     """
     match = _RANGE.fullmatch(header.replace(" ", ""))
     if match is None or not (match[1] or match[2]):

@@ -1,4 +1,4 @@
-"""All learning curves of a job at once."""
+"""The route for all learning curves of a job."""
 
 import gzip
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ GZIP_FROM_BYTES = 1000
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """All curves as text, plain and compressed; it holds for a `tag`."""
+    """The learning curves of a job as JSON text, plain and compressed, with their entity tag."""
 
     tag: str
     text: bytes
@@ -40,10 +40,12 @@ def get_curves(
     accept_encoding: Annotated[str, Header()] = "",
     if_none_match: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """Return the learning curves of all trials in one compact answer, with promotions and preemptions. The answer has all reports up to
-    event `seq`; `events?after=` continues from there without a gap. `metric` names any reported metric, and is the objective's if it is
-    left out; 422 if no trial has reported it. The `ETag` changes with every event, and `If-None-Match` answers 304. Compressed if the
-    client accepts gzip."""
+    """Return the learning curves of all trials in one compact answer, with promotions and preemptions.
+
+    The answer contains all reports up to event `seq`. `events?after=` continues from there without a gap. `metric` is the name of any
+    reported metric, by default the objective's; the answer is 422 if no trial has reported it. The `ETag` changes with every event, and
+    a request with `If-None-Match` is answered with 304 if nothing has changed. The answer is compressed if the client accepts gzip.
+    """
     version = answers.version(service, job)
     key = (service.database, service.project, job, version.state, metric)
     kept: Shared[Drawn] = request.app.state.curves

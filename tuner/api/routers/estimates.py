@@ -1,4 +1,4 @@
-"""What would it cost?"""
+"""The route for cost estimates."""
 
 from fastapi import APIRouter
 
@@ -14,8 +14,12 @@ router = APIRouter(tags=["estimates"])
 
 @router.post("/estimates")
 def post_estimate(request: EstimateRequest, service: Svc) -> Estimate:
-    """A described run on every machine of the catalogue: time, dollars, memory, and the cheapest that meets a deadline. Beside it, or
-    alone: choices, scaling, the compute-optimal size, a year of runs, and hardware of one's own. Nothing runs."""
+    """Estimate the cost of a described run on every machine of the catalogue. Nothing runs.
+
+    The answer has time, dollars and memory for each machine, and the cheapest machine that meets a deadline. The other parts can be
+    requested in addition or alone: a comparison of given choices, scaling to more GPUs, compute-optimal sizes, a year of repeated runs,
+    and hardware of your own.
+    """
     now = service.now()
     asked = asked_of(request, now)
     return estimate_of(request, asked, estimates.estimate(service.settings, asked, now))

@@ -1,4 +1,4 @@
-"""A job's events as they happen, from any event on."""
+"""The route that streams a job's events, starting at any event."""
 
 import asyncio
 from typing import Annotated
@@ -31,9 +31,12 @@ async def stream_events(
     last_event_id: Annotated[str | None, Header()] = None,
     after: Annotated[int, Query(ge=0, lt=2**62)] = 0,
 ) -> Response:
-    """`report`, `trial`, `spend` and `job` events; `Last-Event-ID`, or `after`, goes on behind that event. The stream ends once the
-    job has; to a reader that is too slow for it, earlier: who comes back misses nothing; to one whose key has ended, within two
-    seconds."""
+    """Stream the job's `report`, `trial`, `spend` and `job` events.
+
+    `Last-Event-ID`, or `after`, continues after that event. The stream ends when the job has ended. It ends earlier if the client reads
+    too slowly; a client that reconnects with `Last-Event-ID` misses nothing. If the client's key expires or is revoked, the stream ends
+    within two seconds.
+    """
     seq = after if last_event_id is None else _number(last_event_id)
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
     ended = await asyncio.to_thread(_of_ended, request.app.state.shared, service, job, seq)
@@ -46,7 +49,10 @@ async def stream_events(
 
 
 def _of_ended(shared: Shared[bytes], service: Service, job: str, after: int) -> bytes:
-    """The whole stream of a job that has ended, where one look finds all that is left of it; else nothing. Raises NotFound."""
+    """Return the whole rest of the stream of a job that has ended.
+
+    Return nothing if the job has not ended, or if the rest is more than is read at once. Raise NotFound if the job does not exist.
+    """
     version = answers.version(service, job)
     if version.state not in FINAL:
         return b""

@@ -1,4 +1,4 @@
-"""Whether the service lives and is ready, and its figures for Prometheus. Without a key."""
+"""Routes that need no key: liveness, readiness, and metrics for Prometheus."""
 
 from contextlib import suppress
 from typing import Any
@@ -17,14 +17,17 @@ router = APIRouter(tags=["health"])
 
 @router.get("/healthz")
 def healthz() -> dict[str, str]:
-    """The process answers."""
+    """Return 200 if the process answers."""
     return {"status": "ok"}
 
 
 @router.get("/readyz", responses=problems(503))
 def readyz(request: Request, service: Svc) -> dict[str, Any]:
-    """The database answers, and the Ray cluster did when the controller last looked. `mirrors` says how the copies for other tools
-    do; the service is ready without them. One of several that does not lead is ready, too; one that is about to end is not."""
+    """Return 200 if the service is ready: the database answers, and the Ray cluster answered the controller's last check.
+
+    `mirrors` is the state of each mirror, such as Optuna's. The service is ready without them. A replica that is not the leader is
+    ready too. A service that is shutting down is not.
+    """
     if request.app.state.leaving.is_set():
         raise Unavailable("this service is about to end")
     figures.check_database(service)
@@ -40,8 +43,11 @@ def readyz(request: Request, service: Svc) -> dict[str, Any]:
     responses={200: {"content": {"application/openmetrics-text": {}}}, **problems(401, 403)},
 )
 def metrics(request: Request, service: Svc) -> Response:
-    """Prometheus' text format, or OpenMetrics where that is accepted. Of a service with several projects, whose sums they tell, the
-    operator alone is shown them: they ask for the service's own key."""
+    """Return metrics in Prometheus' text format, or in OpenMetrics if the client accepts it.
+
+    If the service has several projects, only the operator may read them, because they are sums over all projects. The request then
+    needs the service's own key.
+    """
     if _has_several_projects(service):
         kind, _, given = request.headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer":
@@ -53,7 +59,11 @@ def metrics(request: Request, service: Svc) -> Response:
 
 
 def _has_several_projects(service: Service) -> bool:
-    """Once there are, there always are: a database that does not answer, which is told of here, opens nothing."""
+    """Return True if the service has had several projects. This never becomes False again.
+
+    If the database does not answer, use the last known answer. The metrics then report that the database is down, and contain nothing
+    of the record.
+    """
     if not service.vitals.several_projects:
         with suppress(Unavailable):
             service.vitals.several_projects = access.has_several_projects(service)

@@ -1,4 +1,4 @@
-"""Jobs: asked for, listed, changed."""
+"""Routes that submit, list and change jobs."""
 
 import json
 import re
@@ -25,7 +25,7 @@ Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_le
 
 @router.post("/jobs", status_code=201)
 def create_job(body: JobRequest, response: Response, service: Svc, key: Key = None) -> Job:
-    """Submits a job. With an `Idempotency-Key`, a repeat within a day answers with the same job."""
+    """Submit a job. A request that is repeated with the same `Idempotency-Key` within a day is answered with the same job."""
     asked = body.without_defaults()
     spec = translate.spec_of(body)
     view, _new = submit(service, spec, body=asked, priority=body.priority, idempotency_key=key)
@@ -42,7 +42,7 @@ def list_jobs(
     limit: Limit = 50,
     cursor: str | None = None,
 ) -> Response:
-    """Newest first. `tag` is `key:value`."""
+    """List the jobs of the project, newest first. `tag` is `key:value`."""
     place = read_cursor(cursor, int, str)
     before = None if place is None else (place[0], place[1])
     found = answers.page_of_jobs(service, state=state, tag=_tag(tag), before=before, limit=limit + 1)
@@ -54,7 +54,7 @@ def list_jobs(
 
 @router.get("/jobs/{job}", response_model=Job)
 def get_job(job: str, request: Request, service: Svc) -> Response:
-    """The `ETag` is the job's `revision`."""
+    """Return a job. The `ETag` is the job's `revision`."""
     view = job_view(service, job)
     found = as_json(_text(request, service, view))
     found.headers["ETag"] = f'"{revision_of(view.row)}"'
@@ -62,7 +62,7 @@ def get_job(job: str, request: Request, service: Svc) -> Response:
 
 
 def _text(request: Request, service: Service, view: JobView) -> bytes:
-    """Of a job that does not run it is made once: those are most of what lists show."""
+    """Return a job as JSON text. The text of a job that is not running is cached, because lists contain mostly such jobs."""
 
     def make() -> bytes:
         return present.job_of(view).model_dump_json().encode()
@@ -82,8 +82,10 @@ def patch_job(
     service: Svc,
     if_match: Annotated[str | None, Header()] = None,
 ) -> Job:
-    """Tops up the budget, replaces the tags, sets the priority: all that is given, or nothing. With `If-Match: "<revision>"`
-    only while nobody has changed the job since: 412 otherwise."""
+    """Change the budget, tags or priority. Either all given changes are made, or none.
+
+    With `If-Match: "<revision>"`, the answer is 412 if the job has changed since that revision.
+    """
     budget = None if body.budget is None else translate.budget_patch_of(body.budget)
     view = control.patch(
         service, job, budget=budget, tags=body.tags, priority=body.priority, revisions=_revisions(if_match)
@@ -93,19 +95,19 @@ def patch_job(
 
 @router.post("/jobs/{job}/pause", status_code=202)
 def pause_job(job: str, service: Svc) -> Job:
-    """Running trials are checkpointed at their next step and parked."""
+    """Pause a job. Running trials are checkpointed at their next step and paused."""
     return present.job_of(control.pause(service, job))
 
 
 @router.post("/jobs/{job}/resume", status_code=202)
 def resume_job(job: str, service: Svc) -> Job:
-    """Goes on with a paused job, or with a succeeded one whose budget was raised."""
+    """Continue a paused job, or a succeeded job whose budget was raised."""
     return present.job_of(control.resume(service, job))
 
 
 @router.post("/jobs/{job}/cancel", status_code=202)
 def cancel_job(job: str, service: Svc) -> Job:
-    """Stops all work at once."""
+    """Cancel a job. All its work stops at once."""
     return present.job_of(control.cancel(service, job))
 
 
@@ -115,8 +117,11 @@ def _revised(shown: Job, response: Response) -> Job:
 
 
 def _revisions(if_match: str | None) -> set[str] | None:
-    """Those that RFC 9110 lets a header name; None for whichever the job has. A proxy that compresses answers makes a tag weak,
-    which it is not here: what it stands for is compared, not the bytes of an answer."""
+    """Return the revisions that an If-Match header lists, or None if it accepts any revision.
+
+    A proxy that compresses answers makes an entity tag weak. Weak tags are accepted, because a tag here identifies the state of the job
+    and not the bytes of an answer.
+    """
     if if_match is None or if_match.strip() == "*":
         return None
     found = set(REVISION.findall(if_match))

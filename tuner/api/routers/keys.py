@@ -1,4 +1,4 @@
-"""Keys of users in the project."""
+"""Routes for the keys of users in the project."""
 
 from fastapi import APIRouter, Response
 
@@ -14,7 +14,7 @@ router = APIRouter(prefix="/keys", tags=["access"])
 
 @router.get("")
 def list_keys(service: Svc, limit: Limit = 50, cursor: str | None = None) -> wire.KeyPage:
-    """The newest first: all of the project for its admins, for others their own. No key is shown whole."""
+    """List keys, newest first. Admins see all keys of the project, other users their own. No answer contains a whole key."""
     place = read_cursor(cursor, int, str)
     found = keys.keys(service, before=None if place is None else (place[0], place[1]), limit=limit + 1)
     last = found[limit - 1].row if len(found) > limit else None
@@ -26,7 +26,9 @@ def list_keys(service: Svc, limit: Limit = 50, cursor: str | None = None) -> wir
 
 @router.post("", status_code=201)
 def create_key(body: wire.KeyRequest, response: Response, service: Svc) -> wire.Key:
-    """For a member of the project, who may with it what they may. The answer has the whole key, which is shown only now."""
+    """Create a key for a member of the project. It gives the member's role. Only this answer contains the whole key; it cannot be shown
+    again.
+    """
     view = keys.make(service, body.user, body.name, _duration_ns("/expires_in", body.expires_in))
     return _once(view, response)
 
@@ -35,14 +37,16 @@ def create_key(body: wire.KeyRequest, response: Response, service: Svc) -> wire.
 def rotate_key(
     key: str, response: Response, service: Svc, body: wire.RotateRequest | None = None
 ) -> wire.Key:
-    """Another key in its stead, shown only now; the one before goes on for `overlap`. Everybody may rotate their own."""
+    """Replace a key with a new one. Only this answer contains the whole new key. The old key stays valid for `overlap`. All users may
+    rotate their own keys.
+    """
     asked = body or wire.RotateRequest()
     return _once(keys.rotate(service, key, _duration_ns("/overlap", asked.overlap)), response)
 
 
 @router.delete("/{key}", status_code=204)
 def delete_key(key: str, service: Svc) -> None:
-    """Revokes it: the next request with it is refused. Everybody may revoke their own."""
+    """Revoke a key. The next request with it is refused. All users may revoke their own keys."""
     keys.revoke(service, key)
 
 

@@ -1,4 +1,4 @@
-"""What trials print."""
+"""The route for the output of trials."""
 
 from typing import Annotated
 
@@ -29,7 +29,10 @@ def get_log(
     after: Annotated[int, Query(ge=0, lt=2**62)] = 0,
     accept: Annotated[str, Header()] = "",
 ) -> Response | TrialLog:
-    """What the trial's own code printed in an attempt, the newest that has a log where none is named: the last `tail` bytes, of those
-    behind the first `after` bytes. Written down every few seconds and when the attempt ends. `Accept: text/plain` gives the text."""
+    """Return the output of the trial's own code in an attempt.
+
+    Without `attempt`, the newest attempt that has a log is used. The answer has the last `tail` bytes of the output that follows its
+    first `after` bytes. Output is stored every few seconds and when the attempt ends. `Accept: text/plain` returns the text alone.
+    """
     found = present_logs.log_of(log(service, job, trial, attempt, tail=tail, after=after))
     return PlainTextResponse(found.text) if "text/plain" in accept else found

@@ -1,4 +1,4 @@
-"""Packages with trainables, where the operator has switched them on."""
+"""Routes for packages with trainables. They are available if the operator has enabled packages."""
 
 from typing import Annotated
 
@@ -31,8 +31,11 @@ Name = Annotated[str | None, Query(max_length=100)]
 async def create_package(
     request: Request, response: Response, service: Svc, name: Name = None
 ) -> show.Package:
-    """Uploads a .zip or .whl of pure Python. The same bytes again are 200 and the same package, whatever the name. 409 where packages are
-    switched off."""
+    """Upload a .zip or .whl of pure Python.
+
+    If the same bytes were uploaded before, the answer is 200 with that package, whatever its name. The answer is 409 if packages are
+    disabled.
+    """
     packages.check_on(service.settings)  # before the body is read
     data = await request.body()
     row, is_new = await run_in_threadpool(packages.put, service, data, name)
@@ -43,7 +46,7 @@ async def create_package(
 
 @router.get("")
 def list_packages(service: Svc, limit: Limit = 50, cursor: str | None = None) -> show.PackagePage:
-    """Newest first."""
+    """List the packages of the project, newest first."""
     place = read_cursor(cursor, int, str)
     before = None if place is None else (place[0], place[1])
     found = packages.page(service, before=before, limit=limit + 1)

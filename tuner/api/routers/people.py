@@ -1,4 +1,4 @@
-"""Who asks; projects, users, and members of a project."""
+"""Routes for the caller, projects, users and members."""
 
 from fastapi import APIRouter, Response
 
@@ -12,13 +12,13 @@ router = APIRouter(tags=["access"])
 
 @router.get("/whoami")
 def get_whoami(service: Svc) -> wire.WhoAmI:
-    """Whose key this is, in which project, and what may be done with it."""
+    """Return the user, the project and the role of the key that was sent."""
     return present_access.whoami_of(service.actor, keys.own(service))
 
 
 @router.get("/projects")
 def list_projects(service: Svc, limit: Limit = 50, cursor: str | None = None) -> wire.ProjectPage:
-    """By name: all of them for the operator, for others their own."""
+    """List projects by name. The operator sees all projects, other users the projects of which they are members."""
     found = people.projects(service, after=_after(cursor), limit=limit + 1)
     more = _more([row.name for row in found], limit)
     return wire.ProjectPage(items=[present_access.project_of(row) for row in found[:limit]], next_cursor=more)
@@ -26,8 +26,10 @@ def list_projects(service: Svc, limit: Limit = 50, cursor: str | None = None) ->
 
 @router.post("/projects", status_code=201)
 def create_project(body: wire.ProjectRequest, response: Response, service: Svc) -> wire.Project:
-    """Jobs, budgets, members and keys of a project are seen in it alone. The operator works in it with the header
-    `Tuner-Project`."""
+    """Create a project. Its jobs, budgets, members and keys are visible only within it.
+
+    The operator works in the project by sending the header `Tuner-Project`.
+    """
     row = people.add_project(service, body.name)
     response.headers["Location"] = f"/v1/projects/{row.name}"
     return present_access.project_of(row)
@@ -40,7 +42,7 @@ def get_project(project: str, service: Svc) -> wire.Project:
 
 @router.get("/users")
 def list_users(service: Svc, limit: Limit = 50, cursor: str | None = None) -> wire.UserPage:
-    """By name, of all projects."""
+    """List the users of all projects by name."""
     found = people.users(service, after=_after(cursor), limit=limit + 1)
     more = _more([row.name for row in found], limit)
     return wire.UserPage(items=[present_access.user_of(row) for row in found[:limit]], next_cursor=more)
@@ -48,13 +50,13 @@ def list_users(service: Svc, limit: Limit = 50, cursor: str | None = None) -> wi
 
 @router.patch("/users/{user}")
 def patch_user(user: str, body: wire.UserPatch, service: Svc) -> wire.User:
-    """Refuses all keys of a user at once, in every project, or takes them again."""
+    """Disable a user, or enable the user again. All keys of a disabled user are refused at once, in every project."""
     return present_access.user_of(people.disable_user(service, user, disabled=body.disabled))
 
 
 @router.get("/members")
 def list_members(service: Svc, limit: Limit = 50, cursor: str | None = None) -> wire.MemberPage:
-    """Of the project, by name."""
+    """List the members of the project by name."""
     found = people.members(service, after=_after(cursor), limit=limit + 1)
     more = _more([row.user for row in found], limit)
     return wire.MemberPage(
@@ -64,7 +66,7 @@ def list_members(service: Svc, limit: Limit = 50, cursor: str | None = None) -> 
 
 @router.put("/members/{user}", status_code=200, responses={201: {"model": wire.Member}})
 def put_member(user: str, body: wire.MemberRequest, response: Response, service: Svc) -> wire.Member:
-    """Takes a user into the project (201), or gives a member another role, which counts from the next request on."""
+    """Add a user to the project (201), or change the role of a member (200). A new role applies from the next request."""
     row, is_new = people.put_member(service, user, body.role)
     response.status_code = 201 if is_new else 200
     return present_access.member_of(row, service.actor)
@@ -72,7 +74,9 @@ def put_member(user: str, body: wire.MemberRequest, response: Response, service:
 
 @router.delete("/members/{user}", status_code=204)
 def delete_member(user: str, service: Svc) -> None:
-    """All keys of theirs in the project are revoked with it. The last admin may go, too: the operator remains."""
+    """Remove a member and revoke all their keys in the project. Even the last admin can be removed, because the operator can add
+    another.
+    """
     people.remove_member(service, user)
 
 

@@ -1,4 +1,4 @@
-"""Pilots: what a plan learns from before there is any job to learn from."""
+"""The route that starts pilots, from which a plan learns if no earlier job exists."""
 
 from fastapi import APIRouter, Response
 
@@ -14,8 +14,10 @@ router = APIRouter(tags=["plans"])
 
 @router.post("/pilots", status_code=201, responses={200: {"model": Job}})
 def create_pilot(body: PilotRequest, response: Response, service: Svc, key: Key = None) -> Job:
-    """Runs a few steps of a few configurations of this job, under a budget of their own, for plans to learn from. Answers 200 with
-    the one that there is where the code, the space and the resources have had their pilot."""
+    """Run a few steps of a few configurations of this job under a budget of their own, so that plans can learn from them.
+
+    If a pilot with the same code, search space and resources exists, the answer is 200 with that pilot.
+    """
     asked = body.without_defaults()
     limits = translate.pilot_limits_of(body.planning.pilot)
     view, new = pilots.start(service, translate.spec_of(body), limits, body=asked, idempotency_key=key)

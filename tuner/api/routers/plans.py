@@ -1,4 +1,4 @@
-"""What a job would cost, before anything runs."""
+"""The route that plans a job before anything runs."""
 
 from fastapi import APIRouter
 
@@ -12,6 +12,6 @@ router = APIRouter(tags=["plans"])
 
 @router.post("/plans")
 def make_plan(body: PlanRequest, service: Svc) -> Plan:
-    """The plan of a job: runs nothing but simulations. The body is that of a job; what is known beside it is under `planning`."""
+    """Plan a job. Only simulations run. The body is that of a job, and `planning` contains what else is known about it."""
     spec = translate.spec_of(body)
     return present_plan.plan_of(plan(service, spec, translate_plan.given_of(body.planning)), spec)

@@ -1,4 +1,4 @@
-"""The price catalogue."""
+"""The route for the price catalogue."""
 
 from datetime import UTC, datetime
 from typing import Annotated
@@ -26,8 +26,10 @@ def list_prices(
     market: Market | None = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
 ) -> Prices:
-    """Machines and their prices, with dates and sources, the cheapest first. `market` leaves out those without a known price there,
-    and orders by it."""
+    """List machines and their prices with dates and sources, cheapest first.
+
+    With `market`, machines without a known price on that market are left out, and the list is sorted by that price.
+    """
     today = datetime.fromtimestamp(service.now() // NS, UTC).date()
     words = {
         "cloud": cloud,

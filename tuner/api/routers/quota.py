@@ -1,4 +1,4 @@
-"""What the project may spend and have at once."""
+"""Routes for the project's quota."""
 
 from fastapi import APIRouter
 
@@ -12,13 +12,15 @@ router = APIRouter(prefix="/quota", tags=["spend"])
 
 @router.get("")
 def get_quota(service: Svc) -> wire.Quota:
-    """What the project may spend and have at once, and what of it is used."""
+    """Return what the project may spend and run at once, and how much of that is used."""
     return present_quota.quota_of(quotas.show(service))
 
 
 @router.put("")
 def put_quota(body: wire.QuotaRequest, service: Svc) -> wire.Quota:
-    """Sets all of it anew; what is not given is not limited. Dollars and GPU-hours are hard, as a job's budget is: 409 where the
-    project has spent or holds more already. Jobs beyond `concurrent_jobs` and `concurrent_trials` wait in line, and those at
-    work go on."""
+    """Set the project's quota. It replaces all limits; a limit that is not given is removed.
+
+    Dollars and GPU-hours are hard limits, like a job's budget: the answer is 409 if the project has already spent or holds more. Jobs
+    beyond `concurrent_jobs` and `concurrent_trials` wait in the queue. Active jobs continue.
+    """
     return present_quota.quota_of(quotas.put(service, *present_quota.quota_from(body)))

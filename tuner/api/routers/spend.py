@@ -1,4 +1,4 @@
-"""Who spent what."""
+"""The route for spend by group."""
 
 import csv
 import io
@@ -26,8 +26,10 @@ def get_spend(
     timezone: str = "UTC",
     accept: Annotated[str, Header()] = "",
 ) -> Response:
-    """Spend by `tag:KEY`, `owner`, `trainable`, `market`, `day`, `job`, or several of them. `since` and `until` are dates of
-    `timezone` or times. It may be two seconds old. `Accept: text/csv` gives a table."""
+    """Return spend grouped by `tag:KEY`, `owner`, `trainable`, `market`, `day` or `job`, or by several of them.
+
+    `since` and `until` are dates in `timezone`, or times. The answer may be up to two seconds old. `Accept: text/csv` returns a table.
+    """
     groups = BY_DEFAULT if group_by is None else group_by
 
     def view() -> SpendView:
