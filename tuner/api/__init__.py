@@ -1,1 +1,1 @@
-"""The REST face: translates between words on the wire and use cases, and does nothing else."""
+"""The REST interface. It translates between JSON and the use cases of `tuner.service`, and does nothing else."""

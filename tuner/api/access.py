@@ -1,4 +1,4 @@
-"""Who may do what, route by route: the one table, and the one place that asks it. A route that is not in it is refused."""
+"""Access rules: the least role for each route. A route without a rule is refused."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -65,9 +65,9 @@ RULES: Mapping[tuple[str, str], Role] = {
     ("GET", "/v1/users"): "operator",
     ("PATCH", "/v1/users/{user}"): "operator",
 }
-"""By method and template: the least role. What a route shows or changes is of the project of who asks, whatever their role."""
+"""The least role by method and route template. Jobs, budgets, members and keys are always those of the caller's project, whatever the role."""
 OPEN = ("/healthz", "/readyz", "/metrics")
-"""Of the OpenAPI document, what asks for no role; see `tuner.api.routers.health`."""
+"""Paths of the OpenAPI document that need no role. See `tuner.api.routers.health`."""
 
 _scheme = HTTPBearer(
     auto_error=False,
@@ -76,8 +76,15 @@ _scheme = HTTPBearer(
 
 
 async def allow(request: Request) -> None:
-    """Notes who asks. Raises Unauthorized, Forbidden, or NotFound for a project that they have no part in. Asks for the key itself: each
-    dependency of a dependency costs a request more than what it does."""
+    """Authenticate the caller, check the role that the route needs, and store the actor in `request.state`.
+
+    This is one dependency that reads the key itself, because each nested dependency costs every request more time than its own work.
+
+    Raises:
+        Unauthorized: The key is missing or wrong.
+        Forbidden: The actor's role is too low, or the route has no rule.
+        NotFound: The request names a project in which the user is not a member.
+    """
     given = await _scheme(request)
     actor = await actor_of(request, None if given is None else given.credentials)
     role = RULES.get((request.method, template_of(request.scope)))
@@ -88,7 +95,7 @@ async def allow(request: Request) -> None:
 
 
 def describe(app: FastAPI) -> None:
-    """Has the OpenAPI document tell of each route the key and the role that it asks for."""
+    """Add to each route of the OpenAPI document the key and the role that it needs."""
     plain = app.openapi
 
     def told() -> dict[str, Any]:

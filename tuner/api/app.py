@@ -1,4 +1,4 @@
-"""The app: routes, problems, metrics, and nothing that decides."""
+"""The FastAPI application: routes, errors, metrics and middleware. It makes no decisions."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -52,8 +52,17 @@ def create_app(
     mirrors: Callable[[], Mapping[str, str]] = dict,
     page_files: Path | None = None,
 ) -> FastAPI:
-    """`is_ready` says whether the controller reaches the cluster, `mirrors` how each copy for another tool does; `page_files` is
-    where the page at `/` lies, None for none. `state.leaving` is set where the service is about to end."""
+    """Create the application.
+
+    Args:
+        service: The use cases that the routes call.
+        is_ready: Returns True if the controller reaches the Ray cluster.
+        mirrors: Returns the state of each mirror by name.
+        page_files: The folder of the page at `/`, or None to serve no page.
+
+    Returns:
+        The application. Set its `state.leaving` when the service is about to shut down.
+    """
     app = FastAPI(
         title="tuner",
         version=__version__,
@@ -72,7 +81,7 @@ def create_app(
     document.install(app)
     access.describe(app)
     rules = [Depends(access.allow), Depends(unambiguous)]
-    # A request is compared with routes in this order: those that pages ask for again and again come first.
+    # Routes are matched in this order, so the ones that pages poll come first.
     for part in (
         best,
         answers,
@@ -95,11 +104,11 @@ def create_app(
         audit,
         session,
     ):
-        # Each of them in the app itself: routers within a router would be gone through again at each level.
+        # Include each router in the app itself: nested routers would be matched again at each level.
         app.include_router(part.router, prefix="/v1", dependencies=rules, responses=RESPONSES)
     app.include_router(health.router)
     if (dashboard := optuna_dashboard(service.settings)) is not None:
-        from tuner.api import dashboards  # it needs an extra
+        from tuner.api import dashboards  # imported here because it needs an optional dependency
 
         dashboards.install(app, dashboard)
     ray_dashboard.install(app)

@@ -1,4 +1,4 @@
-"""Who asks: by the bearer key that everything under `/v1` takes. What they may do is in `tuner.api.access`."""
+"""Authentication by the bearer key that all routes under `/v1` need. The rules for roles are in `tuner.api.access`."""
 
 from collections import OrderedDict
 from functools import partial
@@ -16,8 +16,11 @@ REMEMBERED = 10_000
 
 
 class Callers:
-    """Credentials that counted when they were last looked at: each of them has its share of requests (`RateLimit`) apart from the
-    address that it comes from. Nobody is let in for being here. In one event loop."""
+    """The user keys that were valid when they were last checked.
+
+    `RateLimit` counts the requests of each of them separately from the address they come from. Membership grants no access. Use it from
+    one event loop only.
+    """
 
     def __init__(self) -> None:
         self._seen: OrderedDict[str, None] = OrderedDict()
@@ -34,13 +37,18 @@ class Callers:
 
 
 async def actor_of(request: Request, given: str | None) -> Actor:
-    """Raises Unauthorized, or NotFound for a project that they have no part in."""
+    """Return the actor that a key belongs to.
+
+    Raises:
+        Unauthorized: The key is missing or wrong.
+        NotFound: The request names a project in which the user is not a member.
+    """
     if given is None:
         raise Unauthorized(access.MISSING)
     service: Service = request.app.state.service
     project = request.headers.get(PROJECT)
     if access.is_operators(given, request.app.state.api_key):
-        if project is None:  # waits for nothing
+        if project is None:  # needs no database, so no thread
             return access.operator(service, None)
         return await run_in_threadpool(access.operator, service, project)
     callers: Callers = request.app.state.callers

@@ -1,5 +1,7 @@
-"""What a mounted dashboard asks before it answers: a key, or this browser's session, and a reading method. It shows the jobs of all
-projects, so that with several only the operator may see it."""
+"""Access to the mounted dashboards. A request needs a key or this browser's session, and a method that only reads.
+
+A dashboard shows the jobs of all projects. If there are several projects, only the operator may see it.
+"""
 
 from functools import partial
 
@@ -29,7 +31,9 @@ Scripts send the header <code>Authorization: Bearer KEY</code>.</p></html>"""
 
 
 async def refusal(app: FastAPI, request: Request, not_reading: str) -> Response | None:
-    """None for who may read; `not_reading` says why nothing else is done here."""
+    """Return the answer that refuses the request, or None if the caller may read. `not_reading` is the detail of the answer to methods
+    other than GET and HEAD.
+    """
     if request.method not in READING:
         return answer(405, "Not here", not_reading)
     service: Service = app.state.service
@@ -50,7 +54,7 @@ async def refusal(app: FastAPI, request: Request, not_reading: str) -> Response 
 
 
 async def _who(app: FastAPI, service: Service, request: Request) -> Actor:
-    """Raises Unauthorized."""
+    """Return the actor of the key, or of the session's cookie. Raise Unauthorized if neither is valid."""
     secret: str = app.state.api_key
     kind, _, given = request.headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":

@@ -1,4 +1,4 @@
-"""Queries and bodies that say one thing, and nothing that the service would ignore."""
+"""Checks that refuse ambiguous queries and bodies, and those with parts that the service would ignore."""
 
 import json
 from collections import Counter
@@ -13,15 +13,15 @@ from fastapi.routing import APIRoute
 from tuner.domain.errors import Fault, Invalid
 
 TWICE = "is there twice: two readers of this body could take two values for it; send it once"
-# A job of the largest size that is accepted has some hundreds. Each unknown name costs a fault, made on the event loop.
+# The largest accepted job has a few hundred names. Each unknown name costs a fault, which is made on the event loop.
 MAX_NAMES = 10_000
 
 
-_known: dict[str, frozenset[str]] = {}  # parameters by route
+_known: dict[str, frozenset[str]] = {}  # query parameters by route id
 
 
 class _Object(dict[str, Any]):
-    """`twice`: the names that it was given more than once."""
+    """A JSON object. `twice` contains the names that it has more than once."""
 
     twice: frozenset[str] = frozenset()
 
@@ -29,8 +29,8 @@ class _Object(dict[str, Any]):
 async def unambiguous(request: Request) -> None:
     """Refuse a query with an unknown parameter, and a body that has too many names, or one name twice in an object.
 
-    A proxy or an audit may have read another value of the repeated name than the service takes. Text that is not JSON is left to
-    those who read it.
+    A proxy or an audit may have read a different value of the repeated name from the one that the service uses. Text that is not JSON
+    is left to the routes, which refuse it.
 
     Raises:
         Invalid: The request is refused. Faults name the parameters, or the repeated names.
@@ -44,9 +44,9 @@ async def unambiguous(request: Request) -> None:
 
 
 def refuse_unknown_query(request: Request) -> None:
-    """Raise Invalid for parameters that the route does not have, with the nearest name.
+    """Raise Invalid if the query has parameters that the route does not have. Each fault suggests the nearest known name.
 
-    Otherwise `best?max_cost=5` would be answered with the best configuration at any cost.
+    Without this check, `best?max_cost=5` would return the best configuration at any cost.
     """
     if not request.scope["query_string"]:
         return
@@ -73,7 +73,7 @@ def _unknown(name: str, known: Collection[str]) -> str:
 
 
 def repeated(text: bytes) -> list[str]:
-    """Return JSON pointers to names that an object has twice. Raises Invalid if there are more than MAX_NAMES names in all."""
+    """Return JSON pointers to the names that an object has twice. Raise Invalid if there are more than MAX_NAMES names in total."""
     found: list[_Object] = []
     count = 0
 

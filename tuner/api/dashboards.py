@@ -1,4 +1,4 @@
-"""optuna-dashboard at `/optuna`: behind the key, and for reading alone."""
+"""optuna-dashboard at `/optuna`, read-only and behind the key."""
 
 import logging
 from functools import partial
@@ -27,7 +27,9 @@ def install(app: FastAPI, dashboard: OptunaDashboard) -> None:
 
 
 class Mounted:
-    """Its page for every path of its own, and its answers for the rest."""
+    """ASGI application that serves the dashboard's own page for all its page paths, and the dashboard's API answers for all other
+    paths.
+    """
 
     def __init__(self, app: FastAPI, dashboard: OptunaDashboard) -> None:
         self._app, self._dashboard = app, dashboard

@@ -1,4 +1,4 @@
-"""What routes are given."""
+"""Dependencies of routes: the service on behalf of the caller, and cursors of listings."""
 
 import base64
 import binascii
@@ -14,7 +14,10 @@ from tuner.service.wiring import Service
 
 
 async def service_of(request: Request) -> Service:
-    """On behalf of who asks, in their project. Without a thread of its own, as is all that waits for nothing."""
+    """Return the service on behalf of the caller, in the caller's project.
+
+    It is async because FastAPI would run a plain function in a thread, and this one never waits.
+    """
     found: Service = request.app.state.service
     actor: Actor | None = getattr(request.state, "actor", None)
     return found if actor is None else found.within(actor)
@@ -26,12 +29,12 @@ Limit = Annotated[int, Query(ge=1, le=500)]
 
 
 def cursor_of(*parts: Any) -> str:
-    """An opaque place in a listing."""
+    """Return an opaque cursor for a place in a listing."""
     return base64.urlsafe_b64encode(json.dumps(parts).encode()).decode().rstrip("=")
 
 
 def read_cursor(cursor: str | None, *kinds: type | UnionType) -> list[Any] | None:
-    """Raises Invalid for what was not made by `cursor_of` with parts of these kinds."""
+    """Return the parts of a cursor, or None without a cursor. Raise Invalid if `cursor_of` did not make it from parts of these types."""
     if cursor is None:
         return None
     try:
@@ -44,6 +47,6 @@ def read_cursor(cursor: str | None, *kinds: type | UnionType) -> list[Any] | Non
 
 
 def _fits(part: Any, kind: type | UnionType) -> bool:
-    if isinstance(part, bool):  # which Python takes for a number
+    if isinstance(part, bool):  # bool is a subclass of int
         return False
     return isinstance(part, kind) and not (isinstance(part, int) and abs(part) >= 2**63)

@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI makes of the routes, and what it does not know of: the shape of problems, and where answers lead."""
+"""The OpenAPI document. It adds to FastAPI's document the model of errors, and links from answers to the requests that follow them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,22 +12,22 @@ DETAIL = {"$ref": "#/components/schemas/Problem"}
 SAYS = {
     400: "The body cannot be decoded",
     401: "The key is missing or wrong",
-    403: "The role does not allow it",
-    404: "There is no such thing",
-    408: "The body comes too slowly",
-    409: "Not in the present state",
-    412: "It has changed since",
+    403: "The role of the key does not allow this request",
+    404: "The object does not exist",
+    408: "The body arrives too slowly",
+    409: "The request conflicts with the present state",
+    412: "The object has changed since the revision in `If-Match`",
     413: "The body is too large",
     414: "The path and query are too long",
     422: "The request is not valid",
     429: "Too many requests; `Retry-After` has the seconds to wait",
     431: "The headers are too large",
-    503: "Something that is needed does not answer; try again",
+    503: "The service is too busy, or something that it needs does not answer; try again",
 }
 JOB = {"job": "$response.body#/id"}
 BUDGET = {"name": "$response.body#/name"}
 KEY, USER = {"key": "$response.body#/id"}, {"user": "$response.body#/user"}
-# From the answer of a call, by its method, path and status, to others: what their parameters are.
+# Links by method, path and status of an answer: the path parameters of the linked operations, and where the answer has their values.
 LEADS: Mapping[tuple[str, str, str], Mapping[str, str]] = {
     ("post", "/v1/jobs", "201"): JOB,
     ("post", "/v1/pilots", "201"): JOB,
@@ -45,7 +45,7 @@ LEADS: Mapping[tuple[str, str, str], Mapping[str, str]] = {
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Answers with these statuses, for FastAPI's `responses`. `install` says what they look like."""
+    """Return error answers with these statuses, for FastAPI's `responses`. `install` adds their model."""
     return {status: {"description": SAYS[status], "content": {PROBLEM: {}}} for status in statuses}
 
 
@@ -78,7 +78,7 @@ def _complete(document: dict[str, Any]) -> None:
 
 
 def _links(given: Mapping[str, str], calls: list[tuple[str, str, dict[str, Any]]]) -> dict[str, Any]:
-    """To every call whose path has just these parameters."""
+    """Return links to all operations whose path parameters are exactly the given ones."""
     found = {}
     for _verb, _path, call in calls:
         names = {one["name"] for one in call.get("parameters", ()) if one["in"] == "path"}

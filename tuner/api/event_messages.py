@@ -1,7 +1,7 @@
-"""A job's record as server-sent events.
+"""A job's events as server-sent events.
 
-`report` and `trial` tell what changed; the last message of each event carries its number as `id`, so that a reader who
-comes back with `Last-Event-ID` misses nothing. `spend` and `job` tell how things stand.
+`report` and `trial` messages contain a change. The last message of each event carries the event's number as `id`, so that a client that
+reconnects with `Last-Event-ID` misses nothing. `spend` and `job` messages contain the present state.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ STANDING = {
 
 
 class Record:
-    """Of one job; a `Source` of the hub."""
+    """The events of one job. Implements the hub's `Source`."""
 
     def __init__(self, service: Service, job: str) -> None:
         self._service, self._job = service, job
@@ -46,7 +46,10 @@ class Record:
         return await asyncio.to_thread(answers.newest, self._service, self._job)
 
     def whole(self, after: int) -> bytes:
-        """All behind an event and how things stand, of a job that has ended; nothing where it is more than is read at once."""
+        """Return all messages after an event, and the present state, of a job that has ended.
+
+        Return nothing if there are more events than are read at once.
+        """
         found = answers.changes(self._service, self._job, after)
         if found.told.more:
             return b""
@@ -62,7 +65,10 @@ class Record:
 
 
 def standing(view: JobView) -> dict[str, tuple[object, str]]:
-    """How money and job stand, and what to compare that by: a job that only runs on has not changed."""
+    """Return the `spend` and `job` messages of the present state, each with the value that is compared to find changes.
+
+    The comparison ignores the running time; otherwise every running job would change all the time.
+    """
     shown = present.job_of(view)
     spend = {**shown.spend.model_dump(), "budget_usd": shown.budget["usd"]}
     job = shown.model_dump(include=STANDING)
@@ -71,7 +77,11 @@ def standing(view: JobView) -> dict[str, tuple[object, str]]:
 
 
 def told(found: Told) -> Piece:
-    """Messages in the order of their events; a report comes last, with its number, so that it is told once."""
+    """Return messages in the order of their events.
+
+    Only the last message of an event has its number as `id`, and a report comes after the trial of the same event. A client that
+    reconnects therefore gets no report twice.
+    """
     parts = [(point.seq, 1, "report", _report(point)) for point in found.reports]
     parts += [(row.seq, 0, "trial", present.trial_of(row).model_dump()) for row in found.trials]
     parts.sort(key=lambda one: one[:2])

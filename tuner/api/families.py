@@ -1,4 +1,6 @@
-"""What `/metrics` tells: each family with its type, labels and meaning, and where its values come from. docs/metrics.md is made of it."""
+"""All metric families of `/metrics`: type, labels, meaning, and where the values come from. docs/metrics.md is generated from this
+module.
+"""
 
 from collections.abc import Callable
 from typing import Literal
@@ -123,7 +125,7 @@ OWN = (BUILD, DATABASE, DURATION, REQUESTS, WATCHERS)
 
 
 def table() -> str:
-    """All of them, for docs/metrics.md."""
+    """Return the Markdown table of all metrics for docs/metrics.md."""
     lines = ["| metric | type | labels | what it is |", "| --- | --- | --- | --- |"]
     parts = {
         "**of the record**": [*(family for family, _ in RECORDED), QUEUE_WAIT],

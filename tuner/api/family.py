@@ -1,4 +1,4 @@
-"""A family of metrics: what `/metrics` and docs/metrics.md say of it."""
+"""A metric family, as described in `/metrics` and docs/metrics.md."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Values = Mapping[tuple[str, ...], float]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """`name` as queries have it, a counter's with `_total`."""
+    """A metric family. `name` is the name that queries use; a counter's name ends with `_total`."""
 
     name: str
     kind: Kind
@@ -21,7 +21,7 @@ class Family:
     labels: tuple[str, ...] = ()
 
     def metric(self, values: Values) -> Metric:
-        """Not of histograms and summaries, which have more than one value."""
+        """Return the metric with its values. Only for counters and gauges; histograms and summaries have more than one value."""
         made = CounterMetricFamily if self.kind == "counter" else GaugeMetricFamily
         found: CounterMetricFamily | GaugeMetricFamily = made(self.name, self.help, labels=self.labels)
         for labels, value in values.items():
@@ -30,5 +30,5 @@ class Family:
 
 
 def one(value: float | Fraction | None) -> Values:
-    """What is not known has no sample."""
+    """Return the values of a metric without labels. An unknown value (None) has no sample."""
     return {} if value is None else {(): float(value)}

@@ -1,9 +1,9 @@
-"""Many watch a job, one looks: each job that somebody watches is looked at once every quarter of a second, its messages are made
-once, and all its watchers get them.
+"""Streams of job events, shared between watchers. Each watched job is read once every quarter of a second, its messages are made once,
+and all its watchers receive them.
 
-Who comes with an older event id is read the gap between that and where the feed is, by a look of their own, and then goes on with the
-feed, without a gap and without a double. Who is slower than the feed for long is dropped: they come back with their last event id.
-Everything here runs in one event loop; feeds of different loops know nothing of each other.
+A client that reconnects with an older event id first receives the events between that id and the feed's position, which are read for it
+alone. It then continues with the feed, without a gap and without duplicates. A client that stays slower than the feed is disconnected,
+and can reconnect with its last event id. All code here runs in one event loop; feeds of different loops are independent.
 """
 
 import asyncio
@@ -14,17 +14,17 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 LOOK_S = 0.25
-# Clients take a stream without a line for 4 s for one of a service that does not answer.
+# Clients treat a stream that is silent for 4 s as broken.
 ALIVE_S = 2.0
 BEGIN = b"retry: 1000\n\n"
 ALIVE = b": still here\n\n"
-BEHIND = 100  # pieces that may wait for a watcher: half a minute of a busy job
+BEHIND = 100  # pieces that may wait for a watcher; about half a minute of a busy job
 log = logging.getLogger("tuner.api")
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Messages up to event `seq`, each with its event's number, in order; `more`: there are later ones already."""
+    """Messages up to event `seq`, in order, each with the number of its event. `more` is true if later events already exist."""
 
     seq: int
     messages: list[tuple[int, str]]
@@ -36,7 +36,11 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """`standing`, by kind: what it is compared by, and the message that tells it. `final`: the job has ended."""
+    """One reading of a job's record.
+
+    `standing` maps each kind of state message to the value that is compared to find changes, and the message itself. `final` is true if
+    the job has ended.
+    """
 
     piece: Piece
     standing: dict[str, tuple[object, str]]
@@ -44,21 +48,24 @@ class Look:
 
 
 class Source(Protocol):
-    """One job's record."""
+    """The record of one job."""
 
     async def look(self, after: int | None) -> Look:
-        """What came after an event, as far as is read at once, and how things stand; None: how things stand, and no messages."""
+        """Return the events after `after`, at most as many as are read at once, and the present state.
+
+        If `after` is None, return the present state and no messages.
+        """
 
     async def gap(self, after: int, until: int) -> Piece:
-        """What came after an event, up to another, as far as is read at once."""
+        """Return the events after `after` and up to `until`, at most as many as are read at once."""
 
     async def newest(self) -> int:
-        """The number of the newest event."""
+        """Return the number of the newest event."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """A piece for all: `text` is the whole of it, made once."""
+    """A piece for all watchers. `text` is the whole piece, encoded once."""
 
     piece: Piece
     standing: str
@@ -72,12 +79,12 @@ class _Told:
 
 @dataclass(eq=False, slots=True)
 class _Watcher:
-    """None in its queue is the end."""
+    """One stream and its queue. None in the queue is the end of the stream."""
 
     queue: asyncio.Queue[_Told | None] = field(default_factory=lambda: asyncio.Queue(BEHIND + 1))
 
     def tell(self, told: _Told) -> bool:
-        """False where too much waits already: then it is dropped."""
+        """Add a piece to the queue. If too many pieces are waiting, end the stream and return False."""
         if self.queue.qsize() < BEHIND:
             self.queue.put_nowait(told)
             return True
@@ -90,12 +97,12 @@ class _Watcher:
         self.queue.put_nowait(None)
 
     async def next(self) -> _Told | None:
-        """Raises TimeoutError where there was nothing for long."""
+        """Return the next piece, or None at the end. Raise TimeoutError if there is none within ALIVE_S seconds."""
         return await asyncio.wait_for(self.queue.get(), ALIVE_S)
 
 
 class _Feed:
-    """Of one job, for as long as somebody watches."""
+    """The feed of one job. It exists as long as somebody watches the job."""
 
     def __init__(self, source: Source, on_close: Callable[[], None]) -> None:
         self.seq, self.users, self._closed = 0, 0, False
@@ -110,7 +117,7 @@ class _Feed:
         return "".join(message for _, message in self._standing.values())
 
     def register(self) -> _Watcher:
-        """From here on it is told everything behind `seq`."""
+        """Add a watcher. It receives everything after `seq`."""
         watcher = _Watcher()
         if self._closed:
             watcher.end()
@@ -168,25 +175,27 @@ class _Feed:
 
 
 class Hub:
-    """The feeds of one process."""
+    """All feeds of one process."""
 
     def __init__(self) -> None:
         self._feeds: dict[Hashable, _Feed] = {}
         self._is_over = False
 
     def __len__(self) -> int:
-        """How many jobs are looked at."""
+        """Return the number of jobs that are watched."""
         return len(self._feeds)
 
     def end(self) -> None:
-        """Ends all streams, and those to come at once: who follows goes on with another service, or with the next. Call it in the event
-        loop."""
+        """End all streams, and end future ones at once. Clients then reconnect to another replica, or to the next service.
+
+        Call this in the event loop.
+        """
         self._is_over = True
         for feed in list(self._feeds.values()):
             feed.close()
 
     async def follow(self, job: Hashable, source: Source, after: int) -> AsyncIterator[bytes]:
-        """Server-sent events behind event `after`, until the job has ended; `job` says which feed it is."""
+        """Yield server-sent events after event `after` until the job has ended. `job` identifies the feed."""
         if self._is_over:
             return
         key = (asyncio.get_running_loop(), job)

@@ -1,4 +1,4 @@
-"""What a request may be at most: each limit answered with a problem that names it."""
+"""Limits on requests. A request beyond a limit is answered with a problem that names the limit."""
 
 import asyncio
 import hmac
@@ -21,28 +21,33 @@ MAX_TARGET_BYTES = 8 << 10
 MAX_HEADERS = 100
 MAX_HEADER_BYTES = 32 << 10
 BODY_S = 25.0
-# Two or three seconds' work.
+# About two or three seconds of work.
 MOST_WAITING, BUSY_S = 500, 2
 FREE = ("/healthz", "/readyz", "/metrics")
-# Of clients that asked last; who is forgotten begins anew.
+# Number of most recent clients to remember. A forgotten client starts with a full bucket.
 REMEMBERED = 10_000
-CLOCK_S = 1e-6  # what sums of times are wrong by at most
+CLOCK_S = 1e-6  # upper bound of rounding errors in sums of times
 TITLES = {
     400: "The body's length is told twice",
     413: "The body is too large",
     414: "The path and query are too long",
     431: "The headers are too large",
 }
-# One that does not end, ends with the text: each place is looked at once.
+# An unterminated string ends with the text, so that the search is linear in its length.
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.?)*+(?:"|\Z)', re.DOTALL)
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 
 class RequestLimits:
-    """ASGI middleware: 400 for a body of two lengths, 414 and 431 for a target and headers that are too large, 413, 408 and 422
-    for a body that is too large, too slow or nested too deep. A package may be as large as the service of the app allows, and is
-    no JSON."""
+    """ASGI middleware that refuses requests that are too large.
+
+    - 400: the body has two lengths.
+    - 414, 431: the target or the headers are too large.
+    - 413, 408, 422: the body is too large, too slow or nested too deep.
+
+    An uploaded package may be as large as the service's settings allow, and is not checked as JSON.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -67,7 +72,7 @@ def _refusal(scope: Scope, most: int) -> tuple[int, str] | None:
     headers = scope["headers"]
     names = dict(headers)
     if b"content-length" in names and b"transfer-encoding" in names:
-        # A proxy may have taken the other one, and the rest for another request (RFC 9112, 6.1).
+        # A proxy may have used the other length and read the rest as another request (RFC 9112, 6.1).
         return 400, "send Content-Length or Transfer-Encoding, not both"
     told = names.get(b"content-length", b"0")
     if told.isdigit() and int(told) > most:
@@ -80,8 +85,10 @@ def _refusal(scope: Scope, most: int) -> tuple[int, str] | None:
 
 
 class _Body:
-    """`receive` of a request: its body in one piece, once it is looked at. Raises HTTPException, which FastAPI passes on from
-    the reading of a body."""
+    """The `receive` of a request. It returns the whole body in one message, after checking it.
+
+    Raises HTTPException, which FastAPI passes on when it reads the body.
+    """
 
     def __init__(self, receive: Receive, most: int, *, is_json: bool) -> None:
         self._receive, self._is_read = receive, False
@@ -116,7 +123,10 @@ class _Body:
 
 
 def is_deeper(body: bytes, depth: int) -> bool:
-    """Whether lists and objects of a JSON text nest deeper; of other bytes, anything."""
+    """Return True if lists and objects of a JSON text are nested deeper than `depth`.
+
+    For bytes that are not JSON, the result is arbitrary.
+    """
     if body.count(b"[") + body.count(b"{") <= depth:
         return False
     brackets = _STRING.sub(b"", body).translate(None, _NO_BRACKETS)
@@ -124,15 +134,17 @@ def is_deeper(body: bytes, depth: int) -> bool:
 
 
 class Buckets:
-    """A token bucket for each client, as one time until when it is used up (GCRA, ATM Forum TM 4.0): `rate` a second, and twice as
-    many at once."""
+    """A token bucket for each client: `rate` tokens a second, and twice as many at once.
+
+    Each bucket is stored as the one time at which it is full again (GCRA, ATM Forum TM 4.0).
+    """
 
     def __init__(self, rate: float, now: Callable[[], float] = time.monotonic) -> None:
         self._each_s, self._burst_s, self._now = 1 / rate, 2.0, now
         self._until: dict[str, float] = {}
 
     def take(self, client: str) -> float:
-        """Seconds to wait; 0 where there was a token."""
+        """Take a token. Return 0 if one was available, otherwise the seconds to wait."""
         now = self._now()
         until = max(self._until.pop(client, 0.0), now)
         wait_s = until + self._each_s - now - self._burst_s
@@ -145,8 +157,11 @@ class Buckets:
 
 
 class RateLimit:
-    """ASGI middleware: 429 for whoever asks too often. With a key, all who have it are one; without one, who asks from one address.
-    `callers`: keys that counted when they were last used, beside the service's own."""
+    """ASGI middleware that answers 429 to clients that send too many requests.
+
+    All requests with the same key count together. Requests without a known key count by address. `callers` contains the users' keys
+    that were valid at their last use; `key` is the service's own key.
+    """
 
     def __init__(
         self,
@@ -185,8 +200,11 @@ class RateLimit:
 
 
 class Room:
-    """ASGI middleware: 503 for who comes while `MOST_WAITING` wait for their answers to begin. To wait behind them would take seconds; and
-    where more is asked than can be answered, all would wait ever longer, until they give up and none is answered in time."""
+    """ASGI middleware that answers 503 while `MOST_WAITING` requests wait for their answers to begin.
+
+    A further request would wait behind them for seconds. Under overload, all would wait longer and longer until their clients give up,
+    and none would be answered in time.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app, self._waiting = app, set[object]()
@@ -204,7 +222,7 @@ class Room:
         this = object()
 
         async def told(message: Message) -> None:
-            self._waiting.discard(this)  # a stream may go on for hours
+            self._waiting.discard(this)  # the answer has begun; a stream may last for hours
             await send(message)
 
         self._waiting.add(this)
@@ -219,6 +237,6 @@ def _all(scope: Scope, name: bytes) -> Iterator[bytes]:
 
 
 def _address(scope: Scope) -> str:
-    """Of IPv6, the network: its owner has all addresses in it."""
+    """Return the client's address. For IPv6, return the /64 network, because its owner has all addresses in it."""
     host = str((scope.get("client") or ("unknown",))[0])
     return ":".join(host.split(":")[:4]) if host.count(":") > 3 else host

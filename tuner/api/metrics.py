@@ -1,4 +1,4 @@
-"""Figures for Prometheus: requests as they happen; what is recorded, and what this process has done, read at each scrape."""
+"""Metrics for Prometheus. Requests are counted as they happen. Recorded figures, and those of this process, are read at each scrape."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -28,11 +28,11 @@ from tuner.service.vitals import Vitals
 BUCKETS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # a series for each counter that nobody asks for
+disable_created_metrics()  # type: ignore[no-untyped-call]  # they would add an unused series for each counter
 
 
 class Metrics:
-    """One registry an app. `read` raises Unavailable where the database does not answer."""
+    """The metrics of one application, with their own registry. `read` raises Unavailable if the database does not answer."""
 
     def __init__(self, read: Callable[[], Figures], vitals: Vitals) -> None:
         self._registry = registry = CollectorRegistry()
@@ -53,7 +53,7 @@ class Metrics:
         self._requests.labels(method, template_of(scope), f"{status // 100}xx").inc()
 
     def render(self, accept: str) -> tuple[bytes, str]:
-        """The text and its type: OpenMetrics where it is accepted, else Prometheus' own."""
+        """Return the text and its content type: OpenMetrics if `accept` allows it, otherwise Prometheus' own format."""
         encode, kind = choose_encoder(accept)
         return encode(self._registry), kind
 
@@ -63,7 +63,7 @@ class _Told(Collector):
         self._read, self._vitals = read, vitals
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing is read when it is registered."""
+        """Return nothing, so that registration does not read the database."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
@@ -82,7 +82,7 @@ class _Told(Collector):
 
 
 class Latency:
-    """ASGI middleware that counts and times requests by the template of their route, so that ids make no new series."""
+    """ASGI middleware that counts and times requests by route template. With paths, each id would make a new time series."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics

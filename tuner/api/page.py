@@ -1,4 +1,4 @@
-"""The page at `/`: files as they are, with headers that keep it from loading or sending anything elsewhere."""
+"""The page at `/`: static files, with headers that keep the page from loading or sending anything elsewhere."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ HEADERS = {
 
 
 class Files(StaticFiles):
-    """Asked for again each time, and sent only where they have changed, so that a new release is seen at once."""
+    """Static files that browsers revalidate on every use, so that a new release is visible at once."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         response = await super().get_response(path, scope)
@@ -26,7 +26,7 @@ class Files(StaticFiles):
 
 
 def install(app: FastAPI, folder: Path) -> None:
-    """`folder` has an index.html and all that it names under `static/`."""
+    """Serve the page. `folder` contains index.html, and under `static/` the files that index.html refers to."""
 
     @app.get("/", include_in_schema=False)
     def page() -> FileResponse:

@@ -1,4 +1,4 @@
-"""Domain values as words on the wire: what a service answers, in the shapes of `tuner.schemas`."""
+"""Answers of the service, converted to the models of `tuner.schemas`."""
 
 import json
 from collections.abc import Mapping
@@ -83,7 +83,7 @@ def _waits(wait: Wait) -> str:
 
 
 def spec_to_wire(spec: JobSpec, budget: Budget) -> dict[str, Any]:
-    """The request's own words again, defaults filled in; all but name and tags."""
+    """Return the specification in the form of the request, with defaults filled in and without name and tags."""
     interval, plateau = spec.checkpoint.interval_ns, spec.plateau
     stop = (
         None
@@ -345,7 +345,7 @@ def trainable_of(found: Described) -> show.Trainable:
 
 
 def _kinds(costs: Mapping[CostKind, Cost]) -> dict[str, float]:
-    """All six kinds, in dollars."""
+    """Return dollars for all six kinds of cost."""
     zero: dict[str, float] = dict.fromkeys(("setup", "restore", "train", "checkpoint", "lost", "idle"), 0.0)
     return {**zero, **{kind: cost.usd.usd for kind, cost in costs.items()}}
 

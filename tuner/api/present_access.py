@@ -1,4 +1,4 @@
-"""Projects, users, members and keys, in the words of the wire."""
+"""Answers about projects, users, members and keys."""
 
 from tuner.domain.access import Actor
 from tuner.domain.time import Instant, rfc3339

@@ -1,4 +1,4 @@
-"""Advice as words on the wire."""
+"""Answers with advice."""
 
 from fractions import Fraction
 from typing import Any
@@ -63,7 +63,7 @@ def _missing(one: Missing) -> show.NotMeasured:
 
 
 def _figure(value: Figure) -> Any:
-    """Dollars and shares with six decimals."""
+    """Return dollars as a number, and fractions rounded to six decimals."""
     if isinstance(value, Money):
         return value.usd
     return round(float(value), 6) if isinstance(value, Fraction) else value

@@ -1,4 +1,4 @@
-"""Choices under a budget as words on the wire."""
+"""Answers about the best configurations under a budget."""
 
 from collections.abc import Iterable
 from fractions import Fraction

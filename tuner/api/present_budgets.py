@@ -1,4 +1,4 @@
-"""Budgets above jobs, in the words of the wire and back."""
+"""Requests and answers about shared budgets."""
 
 from decimal import Decimal
 
@@ -11,7 +11,7 @@ from tuner.service.above import BudgetView, Delivery, Forecast
 
 
 def budget_from(name: str, request: wire.BudgetAboveRequest) -> AboveBudget:
-    """Raises Invalid for amounts that cannot be read."""
+    """Convert the request. Raise Invalid if an amount cannot be read."""
     read = Reader()
     shares = [read.take(f"/alerts/{n}/at", _ppm, alert.at) for n, alert in enumerate(request.alerts)]
     budget = AboveBudget(
@@ -83,7 +83,7 @@ def _delivery(one: Delivery) -> wire.DeliveryShown:
 
 
 def _ppm(share: float) -> int:
-    """Raises ValueError for more than six decimals."""
+    """Return the share in parts per million. Raise ValueError if it has more than six decimals."""
     exact = Decimal(str(share)) * PPM
     if not exact.is_finite() or exact != exact.to_integral_value():
         raise ValueError("is the share of the budget, such as 0.8, with at most six decimals")

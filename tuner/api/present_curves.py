@@ -1,6 +1,6 @@
-"""Learning curves as text, as short as a picture of them allows.
+"""Learning curves as JSON text, as short as a chart of them allows.
 
-Written by hand rather than by models: a hundred thousand points take a tenth of a second so.
+The text is written directly and not by pydantic models, so that 100,000 points take a tenth of a second.
 """
 
 import json
@@ -14,15 +14,15 @@ from tuner.service.curves import EMPTY, CurvesView, TrialRow
 MICRO = 1_000_000
 EXACT_POINTS = 20_000
 SAMPLE = 2_000
-METRIC_PARTS = 1_000  # of the range in which most values lie, which are more than a chart has pixels
+METRIC_PARTS = 1_000  # of the range of most values; more parts than a chart has pixels
 USD_PARTS = 500
 
 
 class Writer(dict[int, str]):
-    """Numbers as text, rounded to multiples of a step, each of which is written once."""
+    """Rounds numbers to multiples of a step and returns them as text. Each multiple is formatted once."""
 
     def __init__(self, spread: float, parts: int) -> None:
-        """The step is the largest of 1, 2 and 5 times a power of ten that is at most such a part of the spread."""
+        """Choose the step: the largest of 1, 2 and 5 times a power of ten that is at most `spread / parts`."""
         super().__init__()
         power = floor(log10(spread / parts))
         digit = next(one for one in (5, 2, 1) if one == 1 or one * 10.0**power <= spread / parts)
@@ -43,7 +43,7 @@ class Exact:
 
 
 def curves_json(view: CurvesView) -> bytes:
-    """In the shape of `tuner.schemas.curves.Curves`."""
+    """Return the JSON text of a `tuner.schemas.curves.Curves`."""
     rounded = view.points > EXACT_POINTS
     courses = view.courses.values()
     value = _writer(_range(list(chain.from_iterable(view.values.values()))), METRIC_PARTS, rounded)
@@ -100,6 +100,8 @@ def _writer(spread: float, parts: int, rounded: bool) -> Writer | Exact:
 
 
 def _range(values: Sequence[float | None]) -> float:
-    """That in which nine tenths of them lie: one training that diverges should not flatten all others."""
+    """Return the width of the range of the middle nine tenths of the values, so that one diverging training does not flatten all other
+    curves.
+    """
     some = sorted(one for one in values[:: max(1, len(values) // SAMPLE)] if one is not None)
     return some[len(some) * 19 // 20] - some[len(some) // 20] if some else 0.0

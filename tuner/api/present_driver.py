@@ -1,11 +1,11 @@
-"""A job's present driver on the wire."""
+"""The answer about a job's present driver."""
 
 from tuner.schemas.job import Driver
 from tuner.service.views import Launch
 
 
 def driver_of(launch: Launch | None) -> Driver | None:
-    """None while nobody conducts the job."""
+    """Return the driver, or None if no driver runs the job."""
     if launch is None or launch.state not in ("submitted", "running"):
         return None
     return Driver(

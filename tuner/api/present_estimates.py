@@ -1,4 +1,4 @@
-"""Estimates as words on the wire: money to the micro-dollar, other figures to six decimals."""
+"""Answers of cost estimates. Money has micro-dollars, other figures have six decimals."""
 
 from dataclasses import fields
 from fractions import Fraction
@@ -170,7 +170,7 @@ def _ownership(found: estimates.Comparison, listing: estimates.Listing | None) -
 
 
 def _plain(value: Any) -> Any:
-    """Records as mappings; money and prices in dollars; fractions to six decimals."""
+    """Convert dataclasses to mappings, money and prices to dollars, and fractions to six decimals."""
     match value:
         case Money():
             return value.usd

@@ -1,4 +1,4 @@
-"""Logs as words on the wire."""
+"""The answer with the output of a trial."""
 
 from tuner.domain.time import rfc3339
 from tuner.schemas.logs import TrialLog

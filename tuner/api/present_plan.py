@@ -1,4 +1,4 @@
-"""Plans as words on the wire."""
+"""Answers with plans."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ def plan_of(plan: Plan, spec: JobSpec) -> show.Plan:
 
 
 def _job(spec: JobSpec) -> dict[str, Any]:
-    """As it was asked for, with defaults filled in."""
+    """Return the planned job in the form of the request, with defaults filled in."""
     return {"name": spec.name, **spec_to_wire(spec, spec.budget), "tags": dict(spec.tags)}
 
 

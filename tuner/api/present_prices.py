@@ -1,4 +1,4 @@
-"""Prices as words on the wire."""
+"""Answers about the price catalogue."""
 
 from datetime import date
 

@@ -1,4 +1,4 @@
-"""Quotas, in the words of the wire and back."""
+"""Requests and answers about quotas."""
 
 from tuner.api.translate import Reader, gpu_ms_of
 from tuner.domain.above import AboveBudget
@@ -10,7 +10,9 @@ from tuner.service.quotas import QuotaView
 
 
 def quota_from(request: wire.QuotaRequest) -> tuple[Quota, AboveBudget | None]:
-    """Raises Invalid for amounts that cannot be read."""
+    """Convert the request. Return the limits on concurrency, and the budget, or None if money is not limited. Raise Invalid if an
+    amount cannot be read.
+    """
     read = Reader()
     usd = read.take("/usd", Money.from_usd, request.usd)
     gpu_ms = read.take("/gpu_hours", gpu_ms_of, request.gpu_hours)

@@ -1,4 +1,4 @@
-"""Who spent what, in the words of the wire."""
+"""Answers about spend by group."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ def cluster_of(cost: ClusterCost) -> show.ClusterCost:
 
 
 def spend_table(view: SpendView) -> list[list[str]]:
-    """Header and rows; a spreadsheet is not to take a tag for a formula."""
+    """Return a header and rows for a CSV file. Tags are escaped so that a spreadsheet does not run them as formulas."""
     lines = [[*view.group_by, *FIGURES]]
     for row in view.rows:
         figures = _figures(row)
@@ -84,7 +84,7 @@ def _hours(ns: int) -> float:
 
 
 def _plain(value: float) -> str:
-    """Without an exponent, which not every reader of tables knows."""
+    """Format a number without an exponent, which some readers of tables do not understand."""
     return str(value) if isinstance(value, int) else f"{value:.9f}".rstrip("0").rstrip(".")
 
 

@@ -1,4 +1,4 @@
-"""Errors become `application/problem+json` (RFC 9457): one table from error class to status."""
+"""Errors as `application/problem+json` (RFC 9457). One table maps error classes to statuses."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from tuner.domain import errors
 from tuner.schemas.problem import FieldProblem, Problem
 
-MAX_FAULTS = 100  # that one answer lists
+MAX_FAULTS = 100  # that one answer lists at most at most
 
 STATUS: dict[type[errors.TunerError], int] = {
     errors.Invalid: 422,
@@ -87,7 +87,7 @@ def _on_http(_request: Request, error: Exception) -> JSONResponse:
 
 
 def _on_surprise(_request: Request, _error: Exception) -> JSONResponse:
-    """The server's log has the traceback; the caller is told nothing of the inside."""
+    """Return a 500 without details. The traceback is in the server's log."""
     return answer(500, "Something went wrong", "an error of the service; its log says more", kind="internal")
 
 
@@ -118,7 +118,9 @@ def _field(found: dict[str, Any], body: Any) -> FieldProblem:
 
 
 def pointer_to(path: Iterable[Any], body: Any, *, missing: bool) -> str:
-    """A JSON pointer for a place that pydantic names: names of alternatives, which are not in the body, are left out."""
+    """Return a JSON pointer for a location that pydantic reports. Pydantic's names of union alternatives are left out, because the body
+    does not contain them.
+    """
     tokens, parts = [], list(path)
     for index, part in enumerate(parts):
         last = index == len(parts) - 1

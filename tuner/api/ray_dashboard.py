@@ -1,4 +1,4 @@
-"""Ray's dashboard at `/ray`: behind the key, for reading alone, with Ray's token sent by the service and shown to nobody."""
+"""Ray's dashboard at `/ray`, read-only and behind the key. The service adds Ray's token to requests and never shows it."""
 
 import logging
 
@@ -16,13 +16,13 @@ from tuner.service.wiring import Service
 
 log = logging.getLogger("tuner.api")
 
-# What its own page loads and draws with: fonts and workers of its editor among them.
+# The dashboard's own page also needs fonts, and the workers of its editor.
 PAGE = {
     **behind_key.POLICY,
     "Content-Security-Policy": behind_key.POLICY["Content-Security-Policy"]
     + "; font-src 'self' data:; worker-src 'self' blob:; frame-src 'self'",
 }
-# Logs and tables have what jobs wrote: a browser shall take none of it for a page.
+# Logs and tables contain text that jobs wrote, which a browser must not render as a page.
 DATA = {
     **behind_key.PLAIN,
     "Content-Security-Policy": "sandbox; default-src 'none'; frame-ancestors 'none'",
@@ -34,7 +34,9 @@ def install(app: FastAPI) -> None:
 
 
 class Proxied:
-    """Passes on what ray_dashboard lets through, and nothing of cookies, keys or connections either way."""
+    """ASGI application that forwards the requests which `tuner.service.ray_dashboard` allows, without cookies, keys or connection
+    headers in either direction.
+    """
 
     def __init__(self, app: FastAPI) -> None:
         self._app = app
@@ -68,6 +70,6 @@ class Proxied:
             await answer(404, error.title(), error.detail)(scope, receive, send)
         except Unavailable as error:
             log.warning("Ray's dashboard is not shown: %s", error.detail)
-            if began:  # the connection ends, so that nobody takes a part for the whole
+            if began:  # end the connection, so that no client mistakes the partial answer for a whole one
                 return
             await answer(503, error.title(), error.detail)(scope, receive, send)

@@ -1,4 +1,4 @@
-"""The metrics of the record: the same from every process that serves it."""
+"""Metrics of the record. They are the same from every process that serves the same database."""
 
 from collections.abc import Callable
 from typing import get_args

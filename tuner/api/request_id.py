@@ -1,4 +1,4 @@
-"""Each answer says which request it is to, by which the audit log and whoever asked can find it again."""
+"""The `X-Request-Id` of each answer, by which the caller and the audit log can identify the request."""
 
 import re
 import secrets
@@ -6,12 +6,14 @@ import secrets
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HEADER = b"x-request-id"
-# What somebody else's log may have as well, and no more: it is noted as it came.
+# Only characters that are safe in logs, because the id is recorded as it was sent.
 _TAKEN = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
 class RequestId:
-    """ASGI middleware: `X-Request-Id` as it was asked with, or a new one, in the answer and in `request.state.request_id`."""
+    """ASGI middleware that sets `X-Request-Id` in the answer and `request.state.request_id`. It uses the id of the request, or makes a
+    new one.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,7 +1,8 @@
-"""Answers that many ask for at the same time, made once.
+"""A cache for answers that many clients request at the same time.
 
-An answer serves as long as what it tells of has not changed, and while that changes, for as long as keeps the work below a twentieth of
-one core, whoever asks: one that took 5 ms serves for a tenth of a second, and none for longer than two.
+An answer is used until the data behind it changes. While the data keeps changing, an answer is used for 20 times the time that it took
+to make, so that this work stays below a twentieth of one core however many clients there are. For example, an answer that took 5 ms is
+used for a tenth of a second. An outdated answer is never used for longer than two seconds.
 """
 
 import threading
@@ -36,7 +37,10 @@ class _Kept(Generic[T]):
 
 
 class Shared(Generic[T]):
-    """Used by many threads. Those that were asked for last are kept: `KEPT` of them, and `MOST_BYTES` by what `size_of` says."""
+    """Thread-safe cache of the most recently used values.
+
+    It holds at most `KEPT` values, and `MOST_BYTES` bytes as counted by `size_of`.
+    """
 
     def __init__(self, size_of: Callable[[T], int] = lambda _: 0) -> None:
         self._lock, self._size_of, self._bytes = threading.Lock(), size_of, 0
@@ -46,7 +50,10 @@ class Shared(Generic[T]):
         return len(self._kept)
 
     def get(self, key: Hashable, version: Hashable, make: Callable[[], T]) -> T:
-        """What `make` gave for this key, at this version or moments before. Who asks meanwhile waits for who makes it."""
+        """Return the value that `make` returned for this key, at this version or moments before.
+
+        Other threads that ask for the same key wait while one thread makes the value.
+        """
         with self._lock:
             kept = self._kept.setdefault(key, _Kept())
             self._kept.move_to_end(key)
@@ -65,13 +72,13 @@ class Shared(Generic[T]):
             return kept.value
 
     def _forget(self, key: Hashable, kept: _Kept[T]) -> None:
-        """What cannot be made is not to take the room of others, under however many names it is asked for."""
+        """Remove a key whose value could not be made. Otherwise requests for many keys that do not exist would displace other values."""
         with self._lock:
             if self._kept.get(key) is kept:
                 self._bytes -= self._kept.pop(key).size
 
     def _weigh(self, key: Hashable, kept: _Kept[T], size: int) -> None:
-        """Gives up what was asked for longest ago, until the rest has room."""
+        """Record the size of a value, and remove the least recently used values until the rest fits."""
         with self._lock:
             if self._kept.get(key) is kept:
                 self._bytes += size - kept.size
@@ -81,7 +88,7 @@ class Shared(Generic[T]):
 
 
 def answer(request: Request, service: Service, name: Hashable, job: str, make: Callable[[], A]) -> Response:
-    """What `make` says of a job, as JSON: for all who ask for it by this name. Raises NotFound."""
+    """Return the answer that `make` gives for a job, as JSON. It is cached under `name`. Raise NotFound if the job does not exist."""
     version = answers.version(service, job)
     key = (service.database, service.project, name, job, version.state)
     shared: Shared[bytes] = request.app.state.shared
@@ -91,7 +98,10 @@ def answer(request: Request, service: Service, name: Hashable, job: str, make: C
 def answer_once_ended(
     request: Request, service: Service, name: Hashable, job: str, make: Callable[[], A]
 ) -> Response:
-    """As `answer` of a job that has ended; of one that may still change, what `make` says at this moment. Raises NotFound."""
+    """Return the answer that `make` gives for a job, as JSON. It is cached only if the job has ended.
+
+    Raise NotFound if the job does not exist.
+    """
     version = answers.version(service, job)
     if version.state not in FINAL:
         return as_json(make().model_dump_json().encode())
@@ -101,5 +111,5 @@ def answer_once_ended(
 
 
 def as_json(text: bytes) -> Response:
-    """Of a shape's own text: FastAPI would look through all of it again, in another thread."""
+    """Return a response with JSON text that a model has already written. FastAPI would validate and encode it again, in another thread."""
     return Response(text, media_type="application/json")

@@ -4,7 +4,7 @@ from starlette.types import Scope
 
 
 def template_of(scope: Scope) -> str:
-    """Of the route that was found, from the root; "none" where there is no such path, so that nobody can make templates at will."""
+    """Return the full template of the matched route, or "none" if no route matched, so that clients cannot create templates at will."""
     path: str = getattr(scope.get("route"), "path", "none")
     return (
         f"/v1{path}"

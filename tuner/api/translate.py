@@ -1,4 +1,4 @@
-"""Words on the wire to domain values, and back. What a value may be is checked in the domain; only shapes change here."""
+"""Requests converted to domain values. Only the form changes here; the domain checks the values."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -22,13 +22,13 @@ T = TypeVar("T")
 
 
 class Reader:
-    """Collects what is wrong, so that all of it is told at once."""
+    """Converts values and collects the faults, so that one error reports all of them."""
 
     def __init__(self) -> None:
         self.faults: list[Fault] = []
 
     def take(self, pointer: str, read: Callable[[Any], T], value: Any) -> T | None:
-        """None stays None; a value that cannot be read is a fault and None."""
+        """Return the converted value. Return None for None. If the value cannot be read, record a fault and return None."""
         if value is None:
             return None
         try:
@@ -43,7 +43,7 @@ class Reader:
 
 
 def spec_of(request: wire.JobRequest) -> JobSpec:
-    """Raises Invalid for amounts and durations that cannot be read."""
+    """Convert a job request. Raise Invalid if amounts or durations cannot be read."""
     read = Reader()
     budget = Budget(
         usd=read.take("/budget/usd", Money.from_usd, request.budget.usd),
@@ -79,7 +79,7 @@ def spec_of(request: wire.JobRequest) -> JobSpec:
 
 
 def budget_patch_of(change: wire.BudgetChange) -> BudgetPatch:
-    """Only the keys that were sent. Raises Invalid."""
+    """Convert only the keys that were sent. Raise Invalid if a value cannot be read."""
     read, sent = Reader(), change.model_fields_set
     readers: dict[str, tuple[str, Callable[[Any], Any]]] = {
         "usd": ("usd", Money.from_usd),
@@ -97,7 +97,7 @@ def budget_patch_of(change: wire.BudgetChange) -> BudgetPatch:
 
 
 def pilot_limits_of(given: Pilot) -> PilotLimits:
-    """Raises Invalid for amounts that cannot be read."""
+    """Convert the limits of a pilot. Raise Invalid if an amount cannot be read."""
     read = Reader()
     found = PilotLimits(
         usd=read.take("/planning/pilot/usd", Money.from_usd, given.usd),

@@ -1,4 +1,4 @@
-"""A described run on the wire to domain values: numbers exact, durations and deadlines in nanoseconds."""
+"""Estimate requests converted to domain values. Numbers are exact; durations and deadlines are in nanoseconds."""
 
 from decimal import Decimal
 from fractions import Fraction
@@ -15,7 +15,7 @@ HOUR_NS = 3600 * NS
 
 
 def asked_of(request: wire.EstimateRequest, now: Instant) -> estimates.Asked:
-    """Raises Invalid."""
+    """Convert the request. Raise Invalid if a value cannot be read."""
     read = Reader()
     found = estimates.Asked(
         run=None if request.run is None else _run(read, request.run, now),
@@ -30,7 +30,7 @@ def asked_of(request: wire.EstimateRequest, now: Instant) -> estimates.Asked:
 
 
 def exact(value: float) -> Fraction:
-    """As it was written, not as a float holds it."""
+    """Return the number as its decimal text says, not as the float holds it."""
     return Fraction(Decimal(str(value)))
 
 
@@ -62,14 +62,14 @@ def _run(read: Reader, given: wire.Run, now: Instant) -> estimates.Run:
     )
 
 
-#: Fields that say how much work the run is and how fast it goes, which `hours` says too.
+#: Fields that describe the work and its speed, and therefore conflict with `hours`.
 OTHERWISE = {"samples", "tokens", "epochs", "flops", "flops_per_sample", "throughput", "utilisation"}
 
 
 def _work(
     given: wire.Run, where: estimates.Where, model: estimates.Model | None
 ) -> tuple[estimates.Work, tuple[estimates.Measurement, ...]]:
-    """Raises Invalid."""
+    """Return the work of the run and the measurements of its speed. Raise Invalid if the description is incomplete or contradictory."""
     if given.hours is not None:
         gpus = None if given.gpus == "all" else given.gpus
         others = given.model_fields_set & OTHERWISE
@@ -115,7 +115,7 @@ def _spot(read: Reader, given: wire.SpotTerms) -> estimates.SpotTerms:
 
 
 def _until(value: int | float | str, now: Instant) -> int:
-    """Nanoseconds from now: of a duration, or until a time."""
+    """Return the nanoseconds from now to a deadline, which is a duration or a time."""
     is_time = isinstance(value, str) and "T" in value.upper()
     left = parse_rfc3339(str(value)) - now if is_time else _duration(value)
     if left <= 0:

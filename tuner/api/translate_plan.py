@@ -1,4 +1,4 @@
-"""What is said beside a job that is to be planned, as domain values."""
+"""The planning section of a plan request, converted to domain values."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from tuner.service.plans import MAX_NS, Described, Given, Listed, Machines, Need
 
 
 def given_of(planning: wire.Planning) -> Given:
-    """Raises Invalid for amounts and times that cannot be read."""
+    """Convert the section. Raise Invalid if amounts or times cannot be read."""
     read = Reader()
     at = "/planning"
 
@@ -59,14 +59,14 @@ def _described(read: Reader, one: wire.CandidateMachine, at: str) -> Described:
 
 
 def _seconds_ns(seconds: float) -> int:
-    """What is out of bounds stays so, and is told of with the other faults."""
+    """Return nanoseconds. A value slightly out of bounds is converted too, so that the domain reports it together with other faults."""
     if not -MAX_NS <= seconds * 1e9 <= 2 * MAX_NS:
         raise ValueError("must be more than 0 and at most a year")
     return seconds_ns(seconds)
 
 
 def _deadline(given: float | str) -> tuple[int | None, Instant | None]:
-    """A duration from now, or a time."""
+    """Return a duration from now and None, or None and a time."""
     if isinstance(given, str) and given[4:5] == "-":
         return None, parse_rfc3339(given)
     return parse_duration_ns(given), None

@@ -1,4 +1,4 @@
-"""A stream that ends when who asked for it may not have it any more."""
+"""Streams that end when the caller loses access."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -9,7 +9,7 @@ LOOK_S = 1.0
 async def while_allowed(
     stream: AsyncIterator[bytes], may: Callable[[], bool], every_s: float = LOOK_S
 ) -> AsyncIterator[bytes]:
-    """What the stream says, for as long as `may`, which is asked in a thread every second, says so."""
+    """Yield the data of the stream until `may` returns False. `may` is called in a thread every `every_s` seconds."""
     clock = asyncio.get_running_loop().time
     ahead: asyncio.Task[bytes] | None = None
     look_at = clock() + every_s
@@ -36,5 +36,5 @@ async def while_allowed(
 
 
 async def _next(stream: AsyncIterator[bytes]) -> bytes:
-    """Empty at its end: what a stream says never is."""
+    """Return the next data, or b"" at the end of the stream. A stream never yields empty data."""
     return await anext(stream, b"")

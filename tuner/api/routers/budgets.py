@@ -18,6 +18,7 @@ def list_budgets(service: Svc) -> wire.BudgetList:
 
 @router.get("/{name}")
 def get_budget(name: str, service: Svc) -> wire.BudgetAbove:
+    """Return a shared budget with its spend and forecast."""
     return present_budgets.budget_of(above.get(service, name))
 
 
@@ -36,5 +37,5 @@ def put_budget(
 
 @router.delete("/{name}", status_code=204)
 def delete_budget(name: str, service: Svc) -> None:
-    """Delete a shared budget. Jobs that waited for it continue."""
+    """Delete a shared budget. Jobs that waited for it continue. The answer is 409 if it is the parent of other budgets."""
     above.remove(service, name)

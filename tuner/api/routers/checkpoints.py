@@ -19,8 +19,8 @@ _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
     response_class=StreamingResponse,
     responses={
         200: {"content": {TAR: {}}, "description": "The checkpoint."},
-        206: {"content": {TAR: {}}, "description": "The range of bytes that was asked for."},
-        416: {"description": "The range begins behind the end."},
+        206: {"content": {TAR: {}}, "description": "The requested range of bytes."},
+        416: {"description": "The range begins after the end."},
     },
 )
 def get_checkpoint(

@@ -31,7 +31,9 @@ class Drawn:
         return len(self.text) + len(self.packed)
 
 
-@router.get("/jobs/{job}/curves", response_model=Curves, responses={304: {"description": "Nothing is new"}})
+@router.get(
+    "/jobs/{job}/curves", response_model=Curves, responses={304: {"description": "Nothing has changed"}}
+)
 def get_curves(
     job: str,
     request: Request,

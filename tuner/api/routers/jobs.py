@@ -82,7 +82,7 @@ def patch_job(
     service: Svc,
     if_match: Annotated[str | None, Header()] = None,
 ) -> Job:
-    """Change the budget, tags or priority. Either all given changes are made, or none.
+    """Change the limits of the budget, replace the tags, or set the priority. Either all given changes are made, or none.
 
     With `If-Match: "<revision>"`, the answer is 412 if the job has changed since that revision.
     """

@@ -59,6 +59,7 @@ def list_packages(service: Svc, limit: Limit = 50, cursor: str | None = None) ->
 
 @router.get("/{package}")
 def get_package(package: str, service: Svc) -> show.Package:
+    """Return an uploaded package."""
     return _shown(packages.get(service, package))
 
 

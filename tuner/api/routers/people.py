@@ -37,6 +37,7 @@ def create_project(body: wire.ProjectRequest, response: Response, service: Svc) 
 
 @router.get("/projects/{project}")
 def get_project(project: str, service: Svc) -> wire.Project:
+    """Return a project."""
     return present_access.project_of(people.project(service, project))
 
 
