@@ -14,7 +14,7 @@ from tuner.service.curves import EMPTY, CurvesView, TrialRow
 MICRO = 1_000_000
 EXACT_POINTS = 20_000
 SAMPLE = 2_000
-METRIC_PARTS = 1_000  # of the range of most values; more parts than a chart has pixels
+METRIC_PARTS = 1_000  # steps in the range of most values; finer than the pixels of a chart
 USD_PARTS = 500
 
 

@@ -200,7 +200,7 @@ class LedgerEntry(Answer):
     """One entry of the ledger.
 
     `entry` is one of: `hold` reserves money, `post` turns a part of a hold into spend of one kind, `release` gives the rest of a hold
-    back, `correct` moves posted spend from one kind to another.
+    back, `correct` moves posted spend from one kind to another. `slice` is the number of the attempt's lease.
     """
 
     seq: int

@@ -14,6 +14,10 @@ MarketName = Literal["on_demand", "spot", "spot_with_fallback"]
 
 
 class FloatParameter(Request):
+    """A number between `low` and `high`. `when` maps names of other parameters to values: the parameter is active only if all of them
+    are active with one of these values.
+    """
+
     type: Literal["float"]
     low: float
     high: float
@@ -22,6 +26,10 @@ class FloatParameter(Request):
 
 
 class IntParameter(Request):
+    """A whole number between `low` and `high`. `when` maps names of other parameters to values: the parameter is active only if all of
+    them are active with one of these values.
+    """
+
     type: Literal["int"]
     low: int
     high: int
@@ -30,6 +38,10 @@ class IntParameter(Request):
 
 
 class CategoricalParameter(Request):
+    """One of `choices`. `when` maps names of other parameters to values: the parameter is active only if all of them are active with
+    one of these values.
+    """
+
     type: Literal["categorical"]
     choices: list[Value]
     when: When = Field(default_factory=dict)
@@ -98,6 +110,8 @@ class Algorithm(Request):
 
 
 class Plateau(Request):
+    """Stop the job after it has spent `patience_usd` without improving its best result by at least `min_gain`."""
+
     patience_usd: float
     min_gain: float = 0.0
 
@@ -107,6 +121,10 @@ class Stop(Request):
 
 
 class Checkpoint(Request):
+    """When trials save checkpoints, and how many are kept. With the interval `auto`, it is derived from the time that a checkpoint
+    takes.
+    """
+
     interval: Duration = "auto"
     keep: int = 2
 
