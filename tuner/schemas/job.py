@@ -14,8 +14,8 @@ MarketName = Literal["on_demand", "spot", "spot_with_fallback"]
 
 
 class FloatParameter(Request):
-    """A number between `low` and `high`. `when` maps names of other parameters to values: the parameter is active only if all of them
-    are active with one of these values.
+    """A number between `low` and `high`. `when` lists values of other parameters by name: the parameter is active only if each of them
+    is active with a listed value.
     """
 
     type: Literal["float"]
@@ -26,8 +26,8 @@ class FloatParameter(Request):
 
 
 class IntParameter(Request):
-    """A whole number between `low` and `high`. `when` maps names of other parameters to values: the parameter is active only if all of
-    them are active with one of these values.
+    """A whole number between `low` and `high`. `when` lists values of other parameters by name: the parameter is active only if each of
+    them is active with a listed value.
     """
 
     type: Literal["int"]
@@ -38,8 +38,8 @@ class IntParameter(Request):
 
 
 class CategoricalParameter(Request):
-    """One of `choices`. `when` maps names of other parameters to values: the parameter is active only if all of them are active with
-    one of these values.
+    """One of `choices`. `when` lists values of other parameters by name: the parameter is active only if each of them is active with a
+    listed value.
     """
 
     type: Literal["categorical"]
@@ -121,9 +121,7 @@ class Stop(Request):
 
 
 class Checkpoint(Request):
-    """When trials save checkpoints, and how many are kept. With the interval `auto`, it is derived from the time that a checkpoint
-    takes.
-    """
+    """When trials save checkpoints, and how many are kept. The interval `auto` is chosen from the cost of a checkpoint."""
 
     interval: Duration = "auto"
     keep: int = 2
