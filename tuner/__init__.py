@@ -10,7 +10,7 @@ __all__ = ["AsyncClient", "Client", "__version__"]
 
 
 def __getattr__(name: str) -> object:
-    """`tuner.Client` and `tuner.AsyncClient`, loaded when they are first asked for."""
+    """Import `tuner.Client` and `tuner.AsyncClient` on first use, so that `import tuner` stays fast."""
     if name in ("AsyncClient", "Client"):
         from tuner import client
 

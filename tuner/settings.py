@@ -1,4 +1,4 @@
-"""Settings from the environment, read once where a process begins, frozen, and passed down."""
+"""Settings from the environment: read once when a process starts, immutable, and passed to the code that needs them."""
 
 import os
 import re
@@ -10,23 +10,24 @@ from decimal import Decimal, InvalidOperation
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-# On-demand list prices of us-east-1, read 2026-07-20 from AWS's price list: m7i a vCPU, g6.xlarge (one L4) a GPU.
+# On-demand list prices in us-east-1, from AWS's price list of 2026-07-20: one vCPU of an m7i, and one g6.xlarge (one L4) as the
+# price of a GPU.
 LOCAL_USD_PER_CPU_HOUR = 0.0504
 LOCAL_USD_PER_GPU_HOUR = 0.8048
 ON_DEMAND_SOURCE = "AWS us-east-1 on demand, m7i a vCPU and g6.xlarge a GPU, 2026-07-20"
-# On the spot market there: m7i.large by AWS's Spot Advisor of 2025-07-28, g6.xlarge the median of the zones in July 2026.
+# Spot prices in us-east-1: m7i.large from AWS's Spot Advisor of 2025-07-28; g6.xlarge is the median of the zones in July 2026.
 LOCAL_SPOT_USD_PER_CPU_HOUR = 0.0162
 LOCAL_SPOT_USD_PER_GPU_HOUR = 0.3618
 SPOT_SOURCE = "AWS us-east-1 spot, m7i.large a vCPU, 2025-07-28, and g6.xlarge a GPU, 2026-07"
-# Whose metadata service says that this machine is to be taken away; the first finds out.
+# Clouds whose metadata service announces the preemption of this machine. `detect` finds out which cloud it is.
 CLOUDS = ("detect", "aws", "gcp", "azure", "none")
-# Of fsspec's file systems, those that checkpoints can be kept in; none of those that fetch from whatever host a URL names.
+# The fsspec file systems that can store checkpoints. File systems that fetch from any host in the URL, such as http, are excluded.
 STORAGES = ("file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "hdfs")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """One field for each `TUNER_*` variable of docs/settings.md. Raises ValueError, naming the variable, for what cannot be."""
+    """Hold one field per `TUNER_*` variable of docs/settings.md."""
 
     home: Path
     database_url: str = field(repr=False)
@@ -69,6 +70,11 @@ class Settings:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> "Settings":
+        """Read the settings from environment variables.
+
+        Raises:
+            ValueError: A variable has an invalid value. The message begins with the variable's name.
+        """
         home = Path(environ.get("TUNER_HOME") or "~/.tuner").expanduser().absolute()
         host, port = (
             environ.get("TUNER_HOST") or "127.0.0.1",
@@ -122,17 +128,20 @@ class Settings:
 
     @property
     def prices_path(self) -> Path:
-        """Where `tuner prices --update` keeps the catalogue that stands for the shipped one."""
+        """The file in which `tuner prices --update` stores the catalogue that replaces the shipped one."""
         return self.home / "prices.csv"
 
     @property
     def database_url_path(self) -> Path:
-        """Where drivers find a database URL that holds a password: in the file that we were given, which must be there on the
-        cluster's head, too, or in one that the service writes, for drivers on this machine."""
+        """The file from which drivers read a database URL that contains a password.
+
+        It is the file named by TUNER_DATABASE_URL_FILE, which must also exist on the head node of the cluster. Without that
+        setting it is a file in the home that the service writes for drivers on this machine.
+        """
         return Path(self.database_url_file) if self.database_url_file else self.home / "database_url"
 
     def api_key(self) -> str:
-        """The key of the API: as given, or as kept in the home, where the first who asks makes it."""
+        """Return the API key: TUNER_API_KEY if set, otherwise the key stored in the home, which is created if it is missing."""
         if self.given_api_key:
             return self.given_api_key
         self.make_home()
@@ -157,12 +166,12 @@ class Settings:
             raise ValueError(f"TUNER_HOME: this user cannot write to {self.home}; {mend}")
 
     def node_price(self, instance_type: str, market: str) -> float | None:
-        """Dollars an hour for a whole node, as TUNER_NODE_PRICES has it."""
+        """Return the price of a whole node from TUNER_NODE_PRICES in USD per hour, or None if it is not listed."""
         return self.node_prices.get(instance_type if market == "on_demand" else f"{instance_type}/{market}")
 
     @staticmethod
     def local_price(*, cpus: float, gpus: float, market: str = "on_demand") -> tuple[float, str]:
-        """Dollars an hour for a whole node of no type that is priced, and where the figure comes from."""
+        """Return the price in USD per hour of a whole node whose type has no price, and the source of the figure."""
         if market == "spot":
             usd = cpus * LOCAL_SPOT_USD_PER_CPU_HOUR + gpus * LOCAL_SPOT_USD_PER_GPU_HOUR
             return round(usd, 6), SPOT_SOURCE
@@ -171,7 +180,7 @@ class Settings:
 
 
 def release() -> str:
-    """The version of tuner, as it was installed; "unknown" where it runs from a mere folder."""
+    """Return the installed version of tuner, or "unknown" if it runs from a source folder without being installed."""
     try:
         return version("tuner")
     except PackageNotFoundError:
@@ -179,7 +188,11 @@ def release() -> str:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Raises FileExistsError where there is such a file; nobody else ever reads a part of it."""
+    """Create a file with mode 0600 atomically: other processes see the whole text or no file.
+
+    Raises:
+        FileExistsError: The file exists already.
+    """
     draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
@@ -194,58 +207,61 @@ def _unless_off(text: str) -> str:
 
 
 def _path(text: str) -> str:
-    """Absolute, so that it is the same for every process; empty stays empty."""
+    """Return an absolute path, so that it means the same in every process. An empty text stays empty."""
     return str(Path(text).expanduser().absolute()) if text else ""
 
 
 def _path_or_text(text: str) -> str:
-    """Drivers are given what was in the service's file."""
+    """Return JSON text unchanged, and anything else as an absolute path.
+
+    Drivers receive the content of the service's file as JSON text, so both forms are valid.
+    """
     return text if text.startswith("{") else _path(text)
 
 
 def _project(text: str) -> str:
-    """A header has no more than what names may have."""
+    """Return the project name if it has only the characters that names may have, because it is sent in a header."""
     if re.fullmatch(r"[a-z0-9-]{0,63}", text):
         return text
-    raise ValueError(f"TUNER_PROJECT: {text!r} is no name of a project: small letters, digits and -")
+    raise ValueError(f"TUNER_PROJECT: {text!r} is not a project name: use lower-case letters, digits and -")
 
 
 def _storage(url: str) -> str:
-    """A path is the same for every process, wherever it was started."""
+    """Return the storage as an absolute path or a checked URL, so that it means the same in every process."""
     scheme, is_url, rest = url.partition("://")
     if not is_url:
         return str(Path(url).expanduser().absolute())
     if scheme not in STORAGES:
         known = ", ".join(f"{one}://" for one in STORAGES)
-        raise ValueError(f"TUNER_STORAGE: {scheme}:// is no storage; give a directory, or a URL of {known}")
+        raise ValueError(
+            f"TUNER_STORAGE: {scheme}:// is not a supported storage; set a directory, or a URL that begins with one of {known}"
+        )
     if ":" in rest.partition("/")[0].rpartition("@")[0]:
         raise ValueError(
-            "TUNER_STORAGE: a URL with a password would be shown; give credentials as its cloud has them"
+            "TUNER_STORAGE: the URL contains a password and would be shown; provide credentials the way the cloud expects them"
         )
     return url
 
 
 def _database_url(environ: Mapping[str, str], home: Path) -> tuple[str, str]:
-    """With the file that it was found in, if any."""
+    """Return the database URL and the file that it was read from, or "" if it was not read from a file."""
     if given := environ.get("TUNER_DATABASE_URL"):
         return given, ""
     if file := _path(environ.get("TUNER_DATABASE_URL_FILE", "")):
         try:
             found = Path(file).read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or "it is no text"
+            why = getattr(error, "strerror", None) or "it is not text"
             mend = "let this user read it, or name another file"
             raise ValueError(f"TUNER_DATABASE_URL_FILE: {file} cannot be read: {why}; {mend}") from error
         if not found:
-            raise ValueError(
-                f"TUNER_DATABASE_URL_FILE: {file} is empty: write the URL of the database into it"
-            )
+            raise ValueError(f"TUNER_DATABASE_URL_FILE: {file} is empty: write the database URL into it")
         return found, file
     return f"sqlite:///{home}/tuner.db", ""
 
 
 def _reachable(host: str) -> str:
-    """Where a client on this machine finds a server that listens on `host`."""
+    """Return the host at which a client on this machine reaches a server that listens on `host`."""
     if host in ("0.0.0.0", "::", ""):
         return "127.0.0.1"
     return f"[{host}]" if ":" in host else host
@@ -256,12 +272,15 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _variables(environ: Mapping[str, str], name: str) -> tuple[str, ...]:
-    """Names of variables that user code may see; those of the service and of Ray are not to be had."""
+    """Return the names of variables that user code may see.
+
+    Variables of the service and of Ray are refused, because they may hold secrets.
+    """
     found = _names(environ.get(name, ""))
     for item in found:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*\*?", item):
             raise ValueError(
-                f"{name}: {item!r} is no name of a variable; write such as WANDB_API_KEY or HF_*"
+                f"{name}: {item!r} is not a variable name; write for example WANDB_API_KEY or HF_*"
             )
         if item.startswith(("TUNER_", "RAY_")):
             raise ValueError(
@@ -272,14 +291,14 @@ def _variables(environ: Mapping[str, str], name: str) -> tuple[str, ...]:
 
 
 def _prices(text: str) -> dict[str, float]:
-    """`local=0.10,local/spot=0.03`: dollars an hour for a whole node of each type, on demand or on the spot market."""
+    """Parse prices such as `local=0.10,local/spot=0.03`: USD per hour of a whole node, by type and market."""
     found = {}
     for item in _names(text):
         name, equals, usd = item.partition("=")
         price = _number(usd)
         if not equals or price is None or not 0 <= price <= 100_000:
             raise ValueError(
-                f"TUNER_NODE_PRICES: {item!r} is no price; write type=dollars, such as local=0.10"
+                f"TUNER_NODE_PRICES: {item!r} is not a price; write type=dollars, such as local=0.10"
             )
         found[name.strip()] = price
     return found
@@ -316,7 +335,7 @@ def _int(environ: Mapping[str, str], name: str, default: int | None, low: int, h
 
 
 def _usd(environ: Mapping[str, str], name: str) -> Decimal | None:
-    """Dollars of a rate, to the micro-dollar."""
+    """Return a rate in dollars with at most six decimals, or None if the variable is not set."""
     text = environ.get(name)
     if not text:
         return None

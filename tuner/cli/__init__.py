@@ -1,1 +1,4 @@
-"""The command line: everything goes over the client, so that it shows what REST would; `serve` and `demo` start the service."""
+"""The command line.
+
+Commands use the client, so they show what REST returns. Some start or use parts of the service itself, such as `serve` and `demo`.
+"""

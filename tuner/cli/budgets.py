@@ -1,4 +1,4 @@
-"""`tuner budgets`: budgets above jobs."""
+"""`tuner budgets`: shared budgets over several jobs."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ budgets = typer.Typer(no_args_is_help=True, help="Manage shared budgets over all
 @budgets.command("list")
 @with_problems
 def list_budgets(as_json: Json = False) -> None:
-    """All budgets: what is spent, held and left, and when each runs out."""
+    """List all shared budgets with their spend, holds and limits, and when each is expected to run out."""
     Frame(as_json).show(connect().budgets(), lambda found: _table(found.items))
 
 
 @budgets.command("show")
 @with_problems
 def show_budget(name: Name, as_json: Json = False) -> None:
-    """One budget, with its webhooks."""
+    """Show one shared budget with its alerts and webhook deliveries."""
     Frame(as_json).show(connect().budget(name), _budget)
 
 
@@ -42,21 +42,25 @@ def set_budget(
     gpu_hours: Annotated[float | None, typer.Option(help="GPU-hours in each period.")] = None,
     match: Annotated[
         list[str] | None,
-        typer.Option(help="Only jobs with this tag, as key:value; may be given several times."),
+        typer.Option(help="Count only jobs with this tag, as key:value. Can be repeated."),
     ] = None,
     period: Annotated[
-        str | None, typer.Option(help="day, week or month; without, it never begins anew.")
+        str | None, typer.Option(help="day, week or month. Without it, the budget is never reset.")
     ] = None,
-    timezone: Annotated[str, typer.Option(help="Whose calendar it goes by.")] = "UTC",
-    parent: Annotated[str | None, typer.Option(help="The budget above this one.")] = None,
+    timezone: Annotated[
+        str, typer.Option(help="Time zone in which periods begin, such as Europe/Berlin.")
+    ] = "UTC",
+    parent: Annotated[str | None, typer.Option(help="Name of the budget that contains this one.")] = None,
     alert: Annotated[
         list[str] | None,
-        typer.Option(help="A webhook at a share, as 0.8=https://…; may be given several times."),
+        typer.Option(
+            help="Call a webhook when this share of the budget is spent, as 0.8=https://…. Can be repeated."
+        ),
     ] = None,
-    new_secret: Annotated[bool, typer.Option(help="Make another secret for its webhooks.")] = False,
+    new_secret: Annotated[bool, typer.Option(help="Create a new secret for signing its webhooks.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Make a budget, or put another in its place: what is not given is not kept."""
+    """Create or replace a shared budget. Options that are not given are reset to their defaults."""
     body: dict[str, Any] = {
         "usd": usd,
         "gpu_hours": gpu_hours,
@@ -73,7 +77,7 @@ def set_budget(
 @budgets.command("remove")
 @with_problems
 def remove_budget(name: Name) -> None:
-    """Remove a budget. Jobs that waited for it go on."""
+    """Remove a shared budget. Jobs that waited for it continue."""
     connect().remove_budget(name)
 
 
@@ -82,7 +86,7 @@ def _alert(text: str) -> dict[str, Any]:
     try:
         return {"at": float(share), "url": url}
     except ValueError as error:
-        raise typer.BadParameter(f"{share!r} is no share such as 0.8", param_hint="--alert") from error
+        raise typer.BadParameter(f"{share!r} is not a share such as 0.8", param_hint="--alert") from error
 
 
 def _pair(text: str, mark: str, option: str, example: str) -> tuple[str, str]:

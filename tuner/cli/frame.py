@@ -1,4 +1,4 @@
-"""What all commands share: JSON or people's words, and problems on standard error."""
+"""What all commands share: the client, output as JSON or for people, and errors on standard error."""
 
 from __future__ import annotations
 
@@ -32,11 +32,14 @@ A = TypeVar("A", bound="Answer | DataclassInstance")
 
 SILENT_S = 4.0
 PROJECT: ContextVar[str | None] = ContextVar("project", default=None)
-"""What `--project` says; None: nothing."""
+"""The value of `--project`, or None if it was not given."""
 
 
 def connect() -> Client:
-    """A client of the service that the settings name. It is loaded only when it is asked for: `--help` needs none."""
+    """Return a client of the service that the settings name.
+
+    The client module is imported here because `--help` does not need it.
+    """
     from tuner.client import Client
 
     project = PROJECT.get()
@@ -47,31 +50,31 @@ def connect() -> Client:
 
 
 class Waiting:
-    """Says on standard error that a service does not answer, once a request has waited for `SILENT_S`."""
+    """Write a note to standard error when a request has had no answer for `SILENT_S` seconds."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._timer: threading.Timer | None = None
 
     def begin(self) -> None:
-        """A request is sent. The one before failed, if it was not answered."""
+        """Start the timer for a request that is being sent. A previous request without an answer has failed, so its timer is cancelled."""
         self.end()
         self._timer = threading.Timer(SILENT_S, self._say)
         self._timer.daemon = True
         self._timer.start()
 
     def end(self) -> None:
-        """The headers of the answer are there."""
+        """Cancel the timer: the headers of the answer have arrived."""
         if self._timer is not None:
             self._timer.cancel()
 
     def _say(self) -> None:
-        text = f"{self._url} has not answered for {SILENT_S:g} s; it may be stopped or overloaded. Still waiting; Ctrl-C ends this"
+        text = f"{self._url} has not answered for {SILENT_S:g} s; it may be stopped or overloaded. Still waiting; press Ctrl-C to stop"
         typer.echo(harmless(text), err=True)
 
 
 class Frame:
-    """Shows answers on standard output, as JSON or as a renderer makes of them."""
+    """Show answers on standard output, as JSON or as text that a renderer builds."""
 
     def __init__(self, as_json: bool, style: Style = Style.TABLE) -> None:
         if as_json and style is not Style.TABLE:
@@ -104,7 +107,7 @@ def _plain(found: Answer | DataclassInstance) -> dict[str, Any]:
 
 
 def with_problems(command: Callable[P, R]) -> Callable[P, R]:
-    """Exit status 1, with title and detail on standard error, for whatever the service refuses."""
+    """Decorate a command so that errors of the service and of settings are printed to standard error with exit status 1."""
 
     @functools.wraps(command)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -125,7 +128,11 @@ def with_problems(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def duration_ns(text: str, option: str) -> int:
-    """Of an option such as 90s, 15m, 6h or 2d."""
+    """Return the nanoseconds of an option's value such as 90s, 15m, 6h or 2d.
+
+    Raises:
+        typer.BadParameter: The text is not a duration.
+    """
     try:
         return parse_duration_ns(text)
     except ValueError as error:

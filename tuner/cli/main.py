@@ -1,4 +1,4 @@
-"""`tuner`: one function a command."""
+"""The `tuner` command line: one function per command, and the groups of `tuner --help`."""
 
 import gc
 from functools import partial
@@ -36,8 +36,8 @@ from tuner.cli.style import Format, Style
 from tuner.cli.topup import topup
 from tuner.cli.training import train
 
-SHOWN = 10  # trials of a bill
-#: Headings of `tuner --help`, in its order.
+SHOWN = 10  # How many trials `tuner bill` lists unless --all is given.
+#: Headings of `tuner --help` and the commands under each, in the order in which they are shown.
 GROUPS = {
     "Run": (
         "demo",
@@ -74,7 +74,11 @@ GROUPS = {
 
 
 def group_commands(app: typer.Typer) -> None:
-    """Put each command under its heading of `GROUPS`, in the order that stands there. Raises KeyError for one without a heading."""
+    """Put each command under its heading in `GROUPS`, in the order of `GROUPS`.
+
+    Raises:
+        KeyError: A command is missing from `GROUPS`.
+    """
     panels = {name: panel for panel, names in GROUPS.items() for name in names}
     order = list(panels)
 
@@ -99,7 +103,7 @@ app = typer.Typer(
 def tuner(
     project: Annotated[
         str | None,
-        typer.Option(help="Project to work in, if you use the service's own key. Default: TUNER_PROJECT."),
+        typer.Option(help="Project to work in. Only for the service's own key. Default: TUNER_PROJECT."),
     ] = None,
 ) -> None:
     PROJECT.set(project)
@@ -108,8 +112,8 @@ def tuner(
 @app.command()
 @with_problems
 def serve() -> None:
-    """Start the service with REST, page and controller, on a local Ray cluster unless TUNER_RAY_ADDRESS names one."""
-    gc.disable()  # until all is imported: a fifth of a start's time
+    """Start the service: REST API, web page and controller. It starts a local Ray cluster unless TUNER_RAY_ADDRESS is set."""
+    gc.disable()  # Collecting garbage during the imports takes a fifth of the start-up time. `run` enables it again.
     from tuner.cli.server import run
 
     run()
@@ -118,7 +122,7 @@ def serve() -> None:
 @app.command()
 @with_problems
 def stop() -> None:
-    """Stop this home's local Ray cluster. Running jobs continue with the next `tuner serve`."""
+    """Stop the local Ray cluster of this TUNER_HOME. Running jobs continue after the next `tuner serve`."""
     from tuner.cli.server import stop_cluster
 
     stop_cluster()
@@ -127,10 +131,10 @@ def stop() -> None:
 @app.command()
 @with_problems
 def demo(
-    usd: Annotated[float, typer.Option(help="The budget, in dollars.")] = 0.003,
-    trainable: Annotated[str, typer.Option(help="What to tune.")] = "trainables.digits_cnn:train",
+    usd: Annotated[float, typer.Option(help="Budget in dollars.")] = 0.003,
+    trainable: Annotated[str, typer.Option(help="Trainable to tune.")] = "trainables.digits_cnn:train",
 ) -> None:
-    """Start a temporary service, tune a real model under a real budget, and print the best configuration and the bill."""
+    """Start a temporary service, tune a model within a budget, and print the best configuration and the bill."""
     from tuner.cli.demo import run
 
     run(usd, trainable)
@@ -139,7 +143,7 @@ def demo(
 @app.command()
 @with_problems
 def submit(
-    file: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job; - reads standard input.")],
+    file: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="Job file; - reads standard input.")],
     wait: Annotated[bool, typer.Option("--wait", help="Show progress until the job ends.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -199,11 +203,11 @@ def trials(
     sort: Annotated[
         str,
         typer.Option(
-            help="number, metric, cost_usd or steps; with a minus, descending.",
+            help="Sort by number, metric, cost_usd or steps; a leading minus sorts in descending order.",
             autocompletion=completing.sorts,
         ),
     ] = "number",
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of trials to list.")] = None,
     style: Format = Style.TABLE,
     as_json: Json = False,
 ) -> None:
@@ -219,7 +223,7 @@ def trials(
 @app.command()
 @with_problems
 def trial(job: JobId, trial: TrialId, as_json: Json = False) -> None:
-    """Show one trial: its learning curve, its bill, its attempts."""
+    """Show one trial with its learning curve, bill and attempts."""
     Frame(as_json).show(connect().trial(job, trial), render.trial)
 
 
@@ -233,7 +237,7 @@ def bill(
     style: Format = Style.TABLE,
     as_json: Json = False,
 ) -> None:
-    """Show what a job cost, by kind and trial."""
+    """Show what a job cost, by kind of spend and by trial."""
     shown = None if all_trials or style is not Style.TABLE else SHOWN
     Frame(as_json, style).show(connect().bill(job), partial(render.bill, dearest=shown))
 
@@ -241,7 +245,7 @@ def bill(
 @app.command()
 @with_problems
 def report(job: JobId, as_json: Json = False) -> None:
-    """Show what the money bought, and estimates of what other search methods would have spent."""
+    """Show the best result over money spent, and estimate what other search methods would have spent."""
     Frame(as_json).show(connect().report(job), sketch.report)
 
 
@@ -255,14 +259,14 @@ def ledger(job: JobId, style: Format = Style.TABLE, as_json: Json = False) -> No
 @app.command()
 @with_problems
 def pause(job: JobId, as_json: Json = False) -> None:
-    """Pause a job: save a checkpoint of every trial and stop it."""
+    """Pause a job: save a checkpoint of every running trial and stop them."""
     Frame(as_json).show(connect().pause(job), render.job)
 
 
 @app.command()
 @with_problems
 def resume(job: JobId, as_json: Json = False) -> None:
-    """Resume a paused job, or one that its budget ended, after a top-up."""
+    """Resume a paused job, or, after a top-up, a job that ended because its budget was used up."""
     Frame(as_json).show(connect().resume(job), render.job)
 
 
@@ -273,11 +277,15 @@ def cancel(job: JobId, as_json: Json = False) -> None:
     Frame(as_json).show(connect().cancel(job), render.job)
 
 
-@app.command(context_settings={"ignore_unknown_options": True})  # such as -5
+@app.command(
+    context_settings={"ignore_unknown_options": True}
+)  # A negative value, such as -5, is not an option.
 @with_problems
 def priority(
     job: JobId,
-    value: Annotated[int, typer.Argument(help="From -1000 to 1000; higher ones are launched first.")],
+    value: Annotated[
+        int, typer.Argument(help="From -1000 to 1000. Jobs with a higher priority are launched first.")
+    ],
     as_json: Json = False,
 ) -> None:
     """Change a waiting job's place in the queue."""
@@ -289,11 +297,11 @@ def priority(
 def trainables(
     name: Annotated[
         str | None,
-        typer.Argument(help="Import this one, such as my_module:train, and describe it.", show_default=False),
+        typer.Argument(help="Trainable to import and describe, such as my_module:train.", show_default=False),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the trainables that may be tuned, or check one."""
+    """List the trainables that can be tuned, or check one of them."""
     if name is None:
         Frame(as_json).show(connect().trainables(), render.trainables)
     else:

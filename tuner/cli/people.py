@@ -1,4 +1,4 @@
-"""`tuner whoami`, `projects`, `users`, `members` and `keys`: who may do what."""
+"""`tuner whoami`, `projects`, `users`, `members` and `keys`: users and their access rights."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ if TYPE_CHECKING:
 
 User_ = Annotated[str, typer.Argument(metavar="USER", help="The user's name.", show_default=False)]
 KeyId = Annotated[
-    str, typer.Argument(metavar="KEY", help="What the key begins with: tnr_….", show_default=False)
+    str,
+    typer.Argument(
+        metavar="KEY", help="The key's id, which is the beginning of the key: tnr_….", show_default=False
+    ),
 ]
 projects = typer.Typer(
     no_args_is_help=True, help="Manage projects, each with its own jobs, budgets and members."
 )
-users = typer.Typer(no_args_is_help=True, help="List and disable users, as the operator.")
+users = typer.Typer(no_args_is_help=True, help="List, disable and enable users. Only for the operator.")
 members = typer.Typer(no_args_is_help=True, help="Manage the project's members and their roles.")
-keys = typer.Typer(no_args_is_help=True, help="Manage API keys of the project's members.")
+keys = typer.Typer(no_args_is_help=True, help="Manage the API keys of the project's members.")
 
 
 @with_problems
@@ -37,7 +40,7 @@ def whoami(as_json: Json = False) -> None:
 @projects.command("list")
 @with_problems
 def list_projects(as_json: Json = False) -> None:
-    """All projects for the operator, for others their own."""
+    """List projects: the operator sees all, other users see their own."""
     Frame(as_json).show_all(list(connect().projects()), _projects)
 
 
@@ -47,7 +50,7 @@ def show_project(
     name: Annotated[str, typer.Argument(metavar="PROJECT", help="Its name.", show_default=False)],
     as_json: Json = False,
 ) -> None:
-    """One project."""
+    """Show one project."""
     Frame(as_json).show(connect().project(name), lambda one: _projects([one]))
 
 
@@ -57,35 +60,35 @@ def add_project(
     name: Annotated[str, typer.Argument(metavar="PROJECT", help="Its name.", show_default=False)],
     as_json: Json = False,
 ) -> None:
-    """Make a project. The operator works in it with `tuner --project PROJECT`."""
+    """Create a project. The operator works in it with `tuner --project PROJECT`."""
     Frame(as_json).show(connect().add_project(name), lambda one: _projects([one]))
 
 
 @users.command("list")
 @with_problems
 def list_users(as_json: Json = False) -> None:
-    """The users of all projects."""
+    """List the users of all projects."""
     Frame(as_json).show_all(list(connect().users()), _users)
 
 
 @users.command("disable")
 @with_problems
 def disable_user(user: User_, as_json: Json = False) -> None:
-    """Refuse all keys of a user at once, in every project."""
+    """Disable a user: all of their keys are refused immediately, in every project."""
     Frame(as_json).show(connect().disable_user(user), lambda one: _users([one]))
 
 
 @users.command("enable")
 @with_problems
 def enable_user(user: User_, as_json: Json = False) -> None:
-    """Take the keys of a user again."""
+    """Re-enable a disabled user's API keys."""
     Frame(as_json).show(connect().disable_user(user, disabled=False), lambda one: _users([one]))
 
 
 @members.command("list")
 @with_problems
 def list_members(as_json: Json = False) -> None:
-    """The members of the project, with their roles."""
+    """List the members of the project with their roles."""
     Frame(as_json).show_all(list(connect().members()), _members)
 
 
@@ -93,24 +96,24 @@ def list_members(as_json: Json = False) -> None:
 @with_problems
 def set_member(
     user: User_,
-    role: Annotated[str, typer.Option(help="viewer, submitter or admin.")],
+    role: Annotated[str, typer.Option(help="Role of the member: viewer, submitter or admin.")],
     as_json: Json = False,
 ) -> None:
-    """Take a user into the project, or give a member another role."""
+    """Add a user to the project, or change a member's role."""
     Frame(as_json).show(connect().put_member(user, role), lambda one: _members([one]))
 
 
 @members.command("remove")
 @with_problems
 def remove_member(user: User_) -> None:
-    """Remove a member, and revoke all keys of theirs in the project."""
+    """Remove a member and revoke all of their keys in the project."""
     connect().remove_member(user)
 
 
 @keys.command("list")
 @with_problems
 def list_keys(as_json: Json = False) -> None:
-    """All keys of the project for its admins, for others their own; none is shown whole."""
+    """List keys without their secrets: admins see all keys of the project, other users see their own."""
     Frame(as_json).show_all(list(connect().keys()), _keys)
 
 
@@ -118,11 +121,13 @@ def list_keys(as_json: Json = False) -> None:
 @with_problems
 def make_key(
     user: User_,
-    name: Annotated[str, typer.Option(help="What it is for.")],
-    expires_in: Annotated[str, typer.Option(help="How long it lives, such as 30d; at most 366d.")] = "90d",
+    name: Annotated[str, typer.Option(help="A name that says what the key is for.")],
+    expires_in: Annotated[
+        str, typer.Option(help="How long the key is valid, such as 30d; at most 366d.")
+    ] = "90d",
     as_json: Json = False,
 ) -> None:
-    """Make a key for a member. It is shown whole only now."""
+    """Create a key for a member. The whole key is shown only once."""
     Frame(as_json).show(connect().make_key(user, name, expires_in=expires_in), _key)
 
 
@@ -130,17 +135,17 @@ def make_key(
 @with_problems
 def rotate_key(
     key: KeyId,
-    overlap: Annotated[str, typer.Option(help="How long the one before goes on, from 0s to 24h.")] = "1h",
+    overlap: Annotated[str, typer.Option(help="How long the old key remains valid, from 0s to 24h.")] = "1h",
     as_json: Json = False,
 ) -> None:
-    """Make another key in its stead, shown whole only now."""
+    """Replace a key with a new one. The whole new key is shown only once."""
     Frame(as_json).show(connect().rotate_key(key, overlap=overlap), _key)
 
 
 @keys.command("revoke")
 @with_problems
 def revoke_key(key: KeyId) -> None:
-    """Revoke a key: the next request with it is refused."""
+    """Revoke a key immediately."""
     connect().revoke_key(key)
 
 
