@@ -1,4 +1,4 @@
-"""`tuner advice`: how a job could have been cheaper."""
+"""`tuner advice`: changes that would have made a job cheaper."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _shown(found: Advice) -> RenderableType:
     head = f"{usd(found.spent_usd)} spent, {usd(found.measured_usd)} of it measured; prices: {found.prices}, {found.prices_age}"
     parts: list[RenderableType] = [Text(head)]
     if not found.findings:
-        parts.append(Text("nothing was found that would have saved money"))
+        parts.append(Text("no change was found that would have saved money"))
     for one in found.findings:
         parts += [Text(""), _finding(one)]
     if found.not_measured:

@@ -1,4 +1,4 @@
-"""Arguments and options that many commands have."""
+"""Arguments and options that several commands share."""
 
 from typing import Annotated
 
@@ -10,7 +10,7 @@ JobId = Annotated[
     str,
     typer.Argument(
         metavar="JOB",
-        help="The id of a job: job_…",
+        help="Job id: job_…",
         show_default=False,
         autocompletion=completing.jobs,
     ),
@@ -19,9 +19,9 @@ TrialId = Annotated[
     str,
     typer.Argument(
         metavar="TRIAL",
-        help="The id of a trial: trial_…",
+        help="Trial id: trial_…",
         show_default=False,
         autocompletion=completing.trials,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print what REST answers, as JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the REST response as JSON.")]

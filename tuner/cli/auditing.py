@@ -1,4 +1,4 @@
-"""`tuner audit`: who changed what."""
+"""`tuner audit`: the log of changes and the users who made them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,22 @@ if TYPE_CHECKING:
 
 @with_problems
 def audit(
-    user: Annotated[str | None, typer.Option(help="Changes by this user.")] = None,
-    action: Annotated[str | None, typer.Option(help="Such as job.pause, budget.put or key.revoke.")] = None,
-    target: Annotated[str | None, typer.Option(help="Of this job, or of what has this name.")] = None,
-    since: Annotated[str | None, typer.Option(help="A date of UTC, or a time with its offset.")] = None,
-    until: Annotated[str | None, typer.Option(help="Likewise; changes from then on are left out.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
+    user: Annotated[str | None, typer.Option(help="Only changes by this user.")] = None,
+    action: Annotated[
+        str | None, typer.Option(help="Only this action, such as job.pause, budget.put or key.revoke.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Only changes of this job id, or of the object with this name.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(help="Only changes from this time on: a date in UTC, or a time with an offset."),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(help="Only changes before this time: a date in UTC, or a time with an offset."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of changes to list.")] = 50,
     style: Format = Style.TABLE,
     as_json: Json = False,
 ) -> None:
@@ -41,7 +51,7 @@ def _table(found: Sequence[AuditEntry]) -> RenderableType:
         who = f"{one.user} ({one.key})" if one.key else one.user
         facts = (_facts(one.before), _facts(one.after))
         table.add_row(f"{one.at[:19]}Z".replace("T", " "), who, one.action, one.target, *facts)
-    return table if found else Text("nobody has changed anything")
+    return table if found else Text("no changes")
 
 
 def _facts(facts: dict[str, Any] | None) -> str:

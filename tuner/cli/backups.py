@@ -1,4 +1,4 @@
-"""`tuner backup` and `tuner restore`: the database in a file, and back."""
+"""`tuner backup` and `tuner restore`: write the database to a file, and read it back."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
     from tuner.service.restore import PausedJob, Restored
 
 SHOWN = 10
-Json = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 @with_problems
 def backup(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to; it must not be there yet.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write. It must not exist.")],
     as_json: Json = False,
 ) -> None:
     """Back up the database into one file while jobs run. Checkpoints stay in the storage."""
-    from tuner.service import backup as its  # the parts of a service, which other commands need not wait for
+    from tuner.service import (
+        backup as its,
+    )  # Imported here because it is slow to import and few commands need it.
 
     Frame(as_json).show(its.backup(Settings.from_env(), file), _backed_up)
 
 
 @with_problems
 def restore(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `tuner backup` has written.")],
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Put it in the place of a database that has jobs.")
-    ] = False,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File that `tuner backup` wrote.")],
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a database that has jobs.")] = False,
     as_json: Json = False,
 ) -> None:
     """Restore the database from a backup while no service runs. Unfinished jobs are paused."""
@@ -51,34 +51,41 @@ def _backed_up(found: BackedUp) -> str:
 
 
 def _restored(found: Restored) -> str:
-    lines = [f"{found.jobs} jobs are back, as they were at {found.taken_at}"]
+    lines = [f"{found.jobs} jobs were restored to their state at {found.taken_at}"]
     if found.revision_before != found.revision:
-        lines.append(f"the database was brought from revision {found.revision_before} to {found.revision}")
+        lines.append(f"the database was migrated from revision {found.revision_before} to {found.revision}")
     if found.kept:
         lines.append(f"the damaged database is kept as {found.kept}")
-    lines += _some("the backup knows nothing of these, which the replaced database had", found.gone)
-    lines += _some("the storage does not have these checkpoints; trials go on from older ones", found.missing)
+    lines += _some("these are not in the backup but were in the replaced database", found.gone)
+    lines += _some(
+        "the storage does not have these checkpoints; trials continue from older ones", found.missing
+    )
     if found.storage_fault:
-        lines.append(f"checkpoints could not be looked for: {found.storage_fault}")
+        lines.append(f"the storage could not be searched for checkpoints: {found.storage_fault}")
     if found.paused:
-        lines += ["", "These jobs were not over, and are paused. What they held then counts as spent:"]
+        lines += [
+            "",
+            "These jobs had not ended and are now paused. Their holds at the time of the backup count as spent:",
+        ]
         lines += [_paused(one) for one in found.paused]
-        lines.append("Start the service; `tuner resume JOB` lets one go on, `tuner cancel JOB` ends it.")
+        lines.append(
+            "Start the service, then continue a job with `tuner resume JOB` or end it with `tuner cancel JOB`."
+        )
     return "\n".join(lines)
 
 
 def _some(what: str, names: tuple[str, ...]) -> list[str]:
     if not names:
         return []
-    more = [f"  … and {len(names) - SHOWN} more; --json has all"] if len(names) > SHOWN else []
+    more = [f"  … and {len(names) - SHOWN} more; --json lists all"] if len(names) > SHOWN else []
     return [f"{what}:", *(f"  {name}" for name in names[:SHOWN]), *more]
 
 
 def _paused(one: PausedJob) -> str:
     since = (
-        "was spent since, and counts as lost"
+        "was spent after the backup and counts as lost"
         if one.exact
-        else "may have been spent since, and is off its budget"
+        else "may have been spent after the backup and is taken off its budget"
     )
     held = f"held ${one.settled_usd:.6f}"
     return f"  {one.id}  {one.name}  was {one.state_before}, {held}; ${one.since_usd:.6f} {since}"

@@ -1,4 +1,7 @@
-"""What a service that starts does beside answering, once it is ready: nobody waits for it, and on few cores it would keep the start waiting."""
+"""Work that a starting service postpones until it is ready.
+
+No request depends on this work. On a machine with few cores it would delay the start.
+"""
 
 import gc
 import threading
@@ -15,12 +18,17 @@ from tuner.service.preloading import preload
 from tuner.service.storage_watch import StorageWatch
 from tuner.service.wiring import Service
 
-LATEST_S = 10.0  # the cluster may be long in coming; the rest does not need it
-FIRST_ANSWERS_S = 1.0
+LATEST_S = (
+    10.0  # Begin after this time even if the cluster is not ready: this work does not need the cluster.
+)
+FIRST_ANSWERS_S = 1.0  # Pause before the work, so that it does not slow down the first requests.
 
 
 class Beside(threading.Thread):
-    """One thread, which ends when all of it runs; `after` is set when the service is ready."""
+    """A thread that starts the background services, prints warnings and preloads modules, and then ends.
+
+    `after` is the event that is set when the service is ready.
+    """
 
     def __init__(
         self,
@@ -46,16 +54,15 @@ class Beside(threading.Thread):
         preload()
         gc.freeze()
         with suppress(Unavailable):
-            self._figures.read()  # the first reading of a process takes seconds over a large record; the next ones go on from it
+            # The first read in a process takes seconds if there are many records. Later reads are incremental.
+            self._figures.read()
 
     def stop(self) -> None:
-        """Before what it starts is stopped."""
+        """Do not start anything any more. Call this before stopping the services that this thread starts."""
         self._over.set()
 
     def _tell(self) -> None:
         if fault := fault_of_prices(self._service.settings):
-            typer.echo(
-                f"prices cannot be told, and jobs are refused, until this is mended: {fault}", err=True
-            )
+            typer.echo(f"prices are unavailable and jobs are refused until this is fixed: {fault}", err=True)
         if fault := fault_of_cluster(self._service.cluster):
-            typer.echo(f"jobs are refused until this is mended: {fault}", err=True)
+            typer.echo(f"jobs are refused until this is fixed: {fault}", err=True)

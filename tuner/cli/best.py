@@ -1,4 +1,4 @@
-"""`tuner best`, `tuner best-of-all` and `tuner pareto`: choices under a budget, here or on another machine."""
+"""`tuner best`, `tuner best-of-all` and `tuner pareto`: the best configurations by training cost, on the job's machines or others."""
 
 from __future__ import annotations
 
@@ -22,19 +22,24 @@ if TYPE_CHECKING:
 P = TypeVar("P", bound="PricedBest")
 
 MaxCost = Annotated[
-    float | None, typer.Option("--max-cost-usd", help="What training it may cost, in dollars.")
+    float | None,
+    typer.Option("--max-cost-usd", help="Maximum cost of training the configuration, in dollars."),
 ]
 MaxGpuHours = Annotated[
-    float | None, typer.Option("--max-gpu-hours", help="GPU-hours that training it may take.")
+    float | None, typer.Option("--max-gpu-hours", help="Maximum GPU-hours of training the configuration.")
 ]
 MaxDuration = Annotated[
-    str | None, typer.Option("--max-duration", help="Time that training it may take: 90s, 15m.")
+    str | None,
+    typer.Option("--max-duration", help="Maximum duration of training the configuration: 90s, 15m."),
 ]
-Market = Annotated[str | None, typer.Option("--market", help="Priced on this market: on_demand or spot.")]
+Market = Annotated[
+    str | None, typer.Option("--market", help="Use the prices of this market: on_demand or spot.")
+]
 InstanceType = Annotated[
-    str | None, typer.Option("--instance-type", help="Priced on this kind of machine: one of `tuner prices`.")
+    str | None,
+    typer.Option("--instance-type", help="Use the price of this machine type from `tuner prices`."),
 ]
-Region = Annotated[str | None, typer.Option("--region", help="Priced in this region.")]
+Region = Annotated[str | None, typer.Option("--region", help="Use the prices of this region.")]
 
 
 @with_problems
@@ -48,7 +53,7 @@ def best(
     region: Region = None,
     as_json: Json = False,
 ) -> None:
-    """Show the best configuration within limits on its training cost, and what more money would buy."""
+    """Show the best configuration within limits on its training cost, and what a larger limit would gain."""
     client = connect()
     found = client.best(
         job,
@@ -64,8 +69,10 @@ def best(
 
 @with_problems
 def best_of_all(
-    trainable: Annotated[str, typer.Argument(metavar="MODULE:FUNCTION", help="What the jobs tuned.")],
-    metric: Annotated[str, typer.Argument(metavar="METRIC", help="The metric that they were tuned for.")],
+    trainable: Annotated[
+        str, typer.Argument(metavar="MODULE:FUNCTION", help="Trainable that the jobs tuned.")
+    ],
+    metric: Annotated[str, typer.Argument(metavar="METRIC", help="Metric that the jobs optimized.")],
     max_cost_usd: MaxCost = None,
     max_gpu_hours: MaxGpuHours = None,
     max_duration: MaxDuration = None,
@@ -74,7 +81,7 @@ def best_of_all(
     region: Region = None,
     as_json: Json = False,
 ) -> None:
-    """Show the best configuration of all jobs within limits on its training cost."""
+    """Show the best configuration of all jobs of a trainable, within limits on its training cost."""
     client = connect()
     found = client.best_of_all(
         trainable,
@@ -106,7 +113,7 @@ def pareto(
 def _show(
     client: Client, name: str, found: P, shown: Callable[[P, str], RenderableType], *, as_json: bool
 ) -> None:
-    """With what to type to train it, which needs no service."""
+    """Show an answer, and for people also the command that trains the configuration without a service."""
     if as_json:
         Frame(as_json).show(found, lambda one: shown(one, ""))
         return

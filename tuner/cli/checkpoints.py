@@ -1,4 +1,4 @@
-"""`tuner checkpoint`: stored checkpoints of trials."""
+"""`tuner checkpoint`: download stored checkpoints of trials."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ checkpoint = typer.Typer(no_args_is_help=True, help="Download the checkpoints th
 @with_problems
 def get(
     job: JobId,
-    to: Annotated[Path, typer.Option(metavar="DIRECTORY", help="An empty or a new directory for the files.")],
+    to: Annotated[Path, typer.Option(metavar="DIRECTORY", help="New or empty directory for the files.")],
     trial: Annotated[
         str | None,
         typer.Option(
-            help="Of which trial. The job's best trial by default.", autocompletion=completing.trials
+            help="Trial of the checkpoint. Default: the job's best trial.", autocompletion=completing.trials
         ),
     ] = None,
     step: Annotated[
         int | None,
-        typer.Option(min=1, help="Of which step. The best step that has a checkpoint by default."),
+        typer.Option(min=1, help="Step of the checkpoint. Default: the best step that has a checkpoint."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Download a checkpoint and check its files. An interrupted download continues."""
+    """Download a checkpoint and verify its files. Repeat the command to continue an interrupted download."""
     Frame(as_json).show(connect().download_checkpoint(job, trial, to=to, step=step), _line)
 
 

@@ -1,4 +1,4 @@
-"""`tuner cluster` and `tuner preempt`: spot machines to try things out on, all of them this one."""
+"""`tuner cluster` and `tuner preempt`: a local cluster with simulated spot nodes, all on this machine, for experiments."""
 
 import dataclasses
 import json
@@ -21,19 +21,21 @@ if TYPE_CHECKING:
 
 @with_problems
 def cluster(
-    spot: Annotated[int, typer.Option(min=0, max=16, help="Nodes on the spot market.")] = 2,
-    on_demand: Annotated[int, typer.Option(min=0, max=16, help="Nodes on demand.")] = 1,
-    cpus_per_node: Annotated[int, typer.Option(min=1, max=1000, help="Logical CPUs of each.")] = 1,
-    gpus_per_node: Annotated[int, typer.Option(min=0, max=1000, help="Logical GPUs of each.")] = 0,
+    spot: Annotated[int, typer.Option(min=0, max=16, help="Number of spot nodes.")] = 2,
+    on_demand: Annotated[int, typer.Option(min=0, max=16, help="Number of on-demand nodes.")] = 1,
+    cpus_per_node: Annotated[int, typer.Option(min=1, max=1000, help="Logical CPUs of each node.")] = 1,
+    gpus_per_node: Annotated[int, typer.Option(min=0, max=1000, help="Logical GPUs of each node.")] = 0,
     replace_after: Annotated[
-        str, typer.Option(help="When a node that is gone comes back: 60s, 5m, or never.")
+        str, typer.Option(help="Time until a preempted node is replaced: 60s, 5m, or never.")
     ] = "60s",
     as_json: Annotated[
-        bool, typer.Option("--json", help="All nodes as one line of JSON, at each change.")
+        bool, typer.Option("--json", help="Print all nodes as one line of JSON at each change.")
     ] = False,
 ) -> None:
-    """Run a local Ray cluster of several nodes until Ctrl-C, for the service of the same home."""
-    from tuner.service import local_cluster  # the parts of a service, which other commands need not wait for
+    """Run a local Ray cluster of several nodes until Ctrl-C, for the service with the same TUNER_HOME."""
+    from tuner.service import (
+        local_cluster,
+    )  # Imported here because it is slow to import and few commands need it.
 
     if not spot + on_demand:
         raise typer.BadParameter("give at least one node: --spot 1 or --on-demand 1")
@@ -48,12 +50,14 @@ def cluster(
 @with_problems
 def preempt(
     node: Annotated[
-        str, typer.Argument(metavar="NODE", help="Its name, spot-1, or the beginning of its id.")
+        str, typer.Argument(metavar="NODE", help="Node name, such as spot-1, or the beginning of its id.")
     ],
-    notice: Annotated[str, typer.Option(help="How long before it is told: 15s, 2m; 0s: not at all.")] = "15s",
+    notice: Annotated[
+        str, typer.Option(help="Time between the notice and the preemption: 15s, 2m. 0s sends no notice.")
+    ] = "15s",
 ) -> None:
-    """Preempt a node of the local cluster as a cloud does with a spot machine, or send a notice to a node of the cluster of
-    TUNER_RAY_ADDRESS."""
+    """Preempt a node of the local cluster as a cloud preempts a spot machine. With TUNER_RAY_ADDRESS, send a preemption notice
+    to a node of that cluster."""
     from tuner.service import joined_cluster, local_cluster
 
     notice_ns, settings = duration_ns(notice, "--notice"), Settings.from_env()
@@ -67,7 +71,7 @@ def _as_json(nodes: "Sequence[KeptNode]", said: list[str]) -> None:
 
 
 def _as_table(nodes: "Sequence[KeptNode]", said: list[str]) -> None:
-    """The table at first, then a line for each change."""
+    """Print the table of nodes on the first call, and one line per change on later calls."""
     for line in said:
         print(line, flush=True)
     if said:
@@ -79,4 +83,6 @@ def _as_table(nodes: "Sequence[KeptNode]", said: list[str]) -> None:
             n.name, n.node_id[:12], n.market, n.instance_type, price, str(n.cpus), str(n.gpus), n.state
         )
     typer.echo(tables.text(table, Style.TABLE), nl=False)
-    print("Ctrl-C ends it. In another terminal: tuner serve, tuner preempt spot-1", flush=True)
+    print(
+        "Press Ctrl-C to stop the cluster. In another terminal: tuner serve, tuner preempt spot-1", flush=True
+    )

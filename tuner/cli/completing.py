@@ -1,4 +1,7 @@
-"""Words that a shell offers: ids as the service knows them, asked for once, shortly, and without a word where it does not answer."""
+"""Shell completion of arguments.
+
+Ids come from one request to the service with a short timeout. If it fails, the completion is empty and prints no error.
+"""
 
 import json
 from collections.abc import Mapping
@@ -16,13 +19,15 @@ Offered = list[tuple[str, str]]
 
 
 def jobs(incomplete: str) -> Offered:
-    """The newest jobs, with their names and states."""
+    """Complete job ids with the newest jobs. Names and states are shown as hints."""
     return _those([(job["id"], f"{job['name']}, {job['state']}") for job in _items("/v1/jobs")], incomplete)
 
 
 def trials(ctx: typer.Context, incomplete: str) -> Offered:
-    """Those of the job that was named before."""
-    rest = (word for word in ctx.args if word.startswith("job_"))  # where an option's value is missing yet
+    """Complete trial ids of the job that is already on the command line."""
+    rest = (
+        word for word in ctx.args if word.startswith("job_")
+    )  # `params` is incomplete while the value of an option is missing
     job = ctx.params.get("job") or ctx.params.get("what") or next(rest, None)
     if not job:
         return []
@@ -45,8 +50,8 @@ def _those(found: Offered, incomplete: str) -> Offered:
 
 
 def _items(path: str) -> list[Mapping[str, Any]]:
-    """None where anything is wrong: a shell that waits for completions has no place for problems."""
-    import urllib.request  # of no use to the commands themselves
+    """Return the items of a list of the service, or [] on any error, because a shell has no place to show errors of completion."""
+    import urllib.request  # Imported here because commands do not need it.
 
     try:
         settings = Settings.from_env()

@@ -1,4 +1,4 @@
-"""`tuner curves`: how each trial came on, a line each."""
+"""`tuner curves`: one line per trial with its learning curve."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ BARS = "▁▂▃▄▅▆▇█"
 def curves(
     job: JobId,
     metric: Annotated[
-        str | None, typer.Option(help="Any reported metric, instead of the objective's.", show_default=False)
+        str | None,
+        typer.Option(
+            help="Reported metric to plot. Default: the metric of the objective.", show_default=False
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -55,7 +58,9 @@ def _shown(found: Curves) -> RenderableType:
 
 
 def spark(values: Sequence[float | None], low: float, high: float) -> str:
-    """A curve as bars between two heights, of long ones evenly spread points.
+    """Return a curve as a text of bars between `low` and `high`.
+
+    Of a curve longer than `WIDTH`, evenly spaced points are shown. A missing value is a space.
 
     >>> spark([0, None, 0.5, 1], 0, 1)
     '▁ ▅█'

@@ -1,4 +1,4 @@
-"""`tuner demo`: from nothing to a bill, on a service of its own."""
+"""`tuner demo`: run a complete job on a temporary service, from submission to bill."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(usd: float, trainable: str) -> None:
         described = next((one for one in client.trainables().items if one.trainable == trainable), None)
         if described is None or described.search_space is None:
             raise Unavailable(
-                f"{trainable} suggests no search space; name one that `tuner trainables` lists with parameters"
+                f"{trainable} suggests no search space; use a trainable that `tuner trainables` lists with parameters"
             )
         job = client.submit(
             {
@@ -56,7 +56,7 @@ def run(usd: float, trainable: str) -> None:
         console.print("\n[bold]The bill[/bold]")
         tables.show(render.bill(client.bill(job.id), dearest=5))
         console.print(
-            f"\nIts record stays in {home}. To look at it again:\n"
+            f"\nIts data is kept in {home}. To look at it again:\n"
             f"  export TUNER_HOME={home} PATH={Path(sys.executable).parent}:$PATH\n"
             f"  tuner serve &\n"
             f"  tuner trials {job.id}",
@@ -66,7 +66,7 @@ def run(usd: float, trainable: str) -> None:
 
 @contextmanager
 def service(home: Path) -> Iterator[Client]:
-    """A service of its own home on a free port, ended afterwards, and its Ray with it."""
+    """Start a service with its own home on a free port, and stop it and its Ray cluster afterwards."""
     for folder in (home.parent, home):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     environment = {**os.environ, "TUNER_HOME": str(home), "TUNER_PORT": "0"}
@@ -103,12 +103,12 @@ def _ready(process: subprocess.Popen[str], home: Path) -> Client:
     assert process.stdout is not None
     said = process.stdout.readline()
     if "http://" not in said:
-        raise Unavailable(f"the service did not start; {home / 'serve.log'} says why")
+        raise Unavailable(f"the service did not start; see {home / 'serve.log'}")
     url = said.split()[2].rstrip(",")
     client = Client(url, (home / "api_key").read_text().strip())
     deadline = time.monotonic() + START_TIMEOUT_S
     while not client.is_ready():
         if process.poll() is not None or time.monotonic() > deadline:
-            raise Unavailable(f"the service is not ready; {home / 'serve.log'} says why")
+            raise Unavailable(f"the service is not ready; see {home / 'serve.log'}")
         time.sleep(0.2)
     return client

@@ -1,4 +1,4 @@
-"""`tuner estimate`: what a described run would cost, from a file, from options, or from both."""
+"""`tuner estimate`: the cost of a training run that a file, options or both describe."""
 
 import re
 from pathlib import Path
@@ -17,36 +17,45 @@ PARTS = "estimate: a mapping with run, choices, scaling, compute_optimal, recurr
 @with_problems
 def estimate(
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE.yaml]", help="What to estimate; - reads standard input.")
+        Path | None,
+        typer.Argument(metavar="[FILE.yaml]", help="Description of the run; - reads standard input."),
     ] = None,
     hours: Annotated[
         float | None,
         typer.Option(
-            help="Hours that the whole run takes with --gpus GPUs of the one machine that --accelerator or --instance-type names."
+            help="Hours of the whole run on --gpus GPUs. Needs exactly one machine, given by --accelerator or --instance-type."
         ),
     ] = None,
-    samples: Annotated[float | None, typer.Option(help="Samples to train on, of one epoch.")] = None,
-    tokens: Annotated[float | None, typer.Option(help="Tokens to train on, of one epoch.")] = None,
-    epochs: Annotated[float | None, typer.Option(help="How often over them.")] = None,
+    samples: Annotated[float | None, typer.Option(help="Samples in one epoch.")] = None,
+    tokens: Annotated[float | None, typer.Option(help="Tokens in one epoch.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Number of epochs.")] = None,
     flops: Annotated[float | None, typer.Option(help="FLOPs of the whole run.")] = None,
     throughput: Annotated[
         Words,
         typer.Option(
             metavar="RATE@GPU",
-            help="Samples or tokens a second on one GPU: 850@A10G; or on several together: 6000@8xA100.",
+            help="Samples or tokens per second on one GPU, such as 850@A10G, or on several together, such as 6000@8xA100. Can be repeated.",
         ),
     ] = None,
-    gpus: Annotated[str | None, typer.Option(help="GPUs that the run uses; or all of each machine.")] = None,
-    deadline: Annotated[str | None, typer.Option(help="12h, 2d, or a time.")] = None,
-    accelerator: Annotated[Words, typer.Option(help="Only these GPUs.")] = None,
-    instance_type: Annotated[Words, typer.Option(help="Only these machines.")] = None,
-    region: Annotated[Words, typer.Option(help="Only these regions.")] = None,
-    cloud: Annotated[Words, typer.Option(help="Only these clouds.")] = None,
-    market: Annotated[Words, typer.Option(help="on_demand or spot.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, max=5000, help="At most so many candidates.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what REST answers, as JSON.")] = False,
+    gpus: Annotated[
+        str | None, typer.Option(help="Number of GPUs that the run uses. Default: all GPUs of a machine.")
+    ] = None,
+    deadline: Annotated[
+        str | None, typer.Option(help="When the run must have ended: 12h or 2d from now, or a time.")
+    ] = None,
+    accelerator: Annotated[Words, typer.Option(help="Only machines with this GPU. Can be repeated.")] = None,
+    instance_type: Annotated[Words, typer.Option(help="Only this machine type. Can be repeated.")] = None,
+    region: Annotated[Words, typer.Option(help="Only this region. Can be repeated.")] = None,
+    cloud: Annotated[Words, typer.Option(help="Only this cloud. Can be repeated.")] = None,
+    market: Annotated[
+        Words, typer.Option(help="Only this market: on_demand or spot. Can be repeated.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, max=5000, help="Maximum number of candidates to list.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the REST response as JSON.")] = False,
 ) -> None:
-    """Estimate time and cost of a training on each machine of the catalogue. Whole machines are billed. Nothing runs."""
+    """Estimate the time and cost of a training run on each machine of the catalogue, without running it. Whole machines are billed."""
     given = {
         "hours": hours,
         "samples": samples,
@@ -67,7 +76,7 @@ def estimate(
 
 
 def _asked(file: Path | None, given: dict[str, Any]) -> dict[str, Any]:
-    """The file's parts, options standing for what its run says."""
+    """Return the parts of the file. Options replace values of its `run` part."""
     parts = {} if file is None else read_mapping(file, PARTS)
     options = {name: value for name, value in given.items() if value is not None}
     if not options:

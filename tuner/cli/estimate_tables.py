@@ -1,4 +1,4 @@
-"""Estimates as tables for people."""
+"""Tables that show estimates on the command line."""
 
 from __future__ import annotations
 

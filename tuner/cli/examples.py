@@ -1,4 +1,4 @@
-"""What `--help` shows as examples, by command. Each can be typed as it stands, with a job of one's own for JOB."""
+"""Examples that `--help` shows, by command. Each can be typed as it is, with a job id in place of JOB."""
 
 from collections.abc import Iterator
 
@@ -104,7 +104,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 
 
 def add_examples(app: typer.Typer, prefix: str = "") -> None:
-    """To the help of every command."""
+    """Add the examples to the help of every command, including those of command groups.
+
+    `prefix` is the name of the group with a trailing space, or "" for the top level.
+    """
     for name, command in _commands(app):
         command.epilog = _epilog(EXAMPLES.get(prefix + name, ()))
     for group in app.registered_groups:
@@ -120,5 +123,5 @@ def _commands(app: typer.Typer) -> Iterator[tuple[str, CommandInfo]]:
 
 
 def _epilog(examples: tuple[str, ...]) -> str | None:
-    """A paragraph a line: within one, lines are joined."""
+    """Return the examples with one paragraph per line, because rich joins the lines of a paragraph."""
     return "\n\n".join(["Examples:", *examples]) if examples else None

@@ -1,4 +1,7 @@
-"""YAML as people write jobs: 1e-4 is a number, as in YAML 1.2, where PyYAML's 1.1 has it as text."""
+"""Read job files in YAML.
+
+1e-4 is a number, as in YAML 1.2. PyYAML implements YAML 1.1, in which 1e-4 is text.
+"""
 
 import json
 import re
@@ -10,20 +13,27 @@ import typer
 import yaml
 from yaml.composer import ComposerError
 
-MAX_BYTES = 1 << 20  # as the service takes
-MAX_DEPTH = 60  # the service says where it is too deep for a job
+MAX_BYTES = 1 << 20  # The same limit as in the service.
+MAX_DEPTH = (
+    60  # Only protects the parser. The service has its own, lower limit and reports where it is exceeded.
+)
 MAX_VALUES = 100_000
 MERGE = "tag:yaml.org,2002:merge"
 
 
 class JobYaml(yaml.SafeLoader):
-    """The safe loader; only numbers with exponents differ. It refuses what would not mean what it seems to, or would not end: keys that
-    are there twice, aliases that unfold to far more than was written, what is nested deeper than anybody needs."""
+    """A safe loader that reads numbers with exponents as YAML 1.2 does.
+
+    It refuses duplicate keys, because one of them would be ignored. It also refuses aliases that expand to more than
+    `MAX_VALUES` values, aliases inside the node that they name, and nesting deeper than `MAX_DEPTH`.
+    """
 
     def __init__(self, text: Any) -> None:
         super().__init__(text)
         self._depth, self._values = 0, 0
-        self._sizes: dict[int, int] = {}  # of what aliases may name, by id
+        self._sizes: dict[
+            int, int
+        ] = {}  # number of values in each finished node, by id, for counting aliases
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         before = self._values
@@ -40,7 +50,7 @@ class JobYaml(yaml.SafeLoader):
         elif id(node) in self._sizes:
             self._values += self._sizes[id(node)]
         else:
-            raise ComposerError(None, None, "an alias stands within what it names", mark)
+            raise ComposerError(None, None, "an alias is inside the node that it names", mark)
         if self._values > MAX_VALUES:
             raise ComposerError(None, None, f"it has more than {MAX_VALUES} values", mark)
         return node
@@ -63,13 +73,17 @@ JobYaml.add_implicit_resolver(
 
 
 def read_job(file: Path) -> dict[str, Any]:
-    """A job as it is written down; - reads standard input. Raises BadParameter for what is none."""
+    """Read a job from a file, or from standard input if the file is `-`.
+
+    Raises:
+        typer.BadParameter: The file is not a job, or its search space uses calls of Ray Tune.
+    """
     found = read_mapping(file, "job: a mapping with name, trainable, objective, search_space, budget")
     _refuse_python(file, found.get("search_space"))
     return found
 
 
-# What to write instead of Ray Tune's functions. Its `randint` leaves out the upper end.
+# What to write instead of Ray Tune's functions. The upper end of its `randint` is exclusive; ours is inclusive, so it is HIGH - 1.
 INSTEAD = {
     "uniform": "{type: float, low: LOW, high: HIGH}",
     "quniform": "{type: float, low: LOW, high: HIGH}",
@@ -88,12 +102,16 @@ def _refuse_python(file: Path, space: object) -> None:
         call = PYTHON.match(value) if isinstance(value, str) else None
         if call is not None:
             raise typer.BadParameter(
-                f"{file}: search_space.{name} is a call of Python, which a file cannot hold; write {INSTEAD[call[1]]}"
+                f"{file}: search_space.{name} is a call of Python, which a job file cannot contain; write {INSTEAD[call[1]]}"
             )
 
 
 def read_mapping(file: Path, what: str) -> dict[str, Any]:
-    """A mapping as it is written down; - reads standard input. Raises BadParameter, saying that it is no `what`."""
+    """Read a mapping from a YAML file, or from standard input if the file is `-`.
+
+    Raises:
+        typer.BadParameter: The file cannot be read, is not YAML, or does not hold a mapping. The message says that `what` was expected.
+    """
     text = _text(file)
     try:
         found = yaml.load(text, JobYaml)  # noqa: S506  a SafeLoader
@@ -101,14 +119,14 @@ def read_mapping(file: Path, what: str) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise typer.BadParameter(f"{_place(file, error)} is no YAML: {_problem(error)}") from error
     except (TypeError, ValueError) as error:
-        raise typer.BadParameter(f"{file}: {error}; put dates and the like into quotes") from error
+        raise typer.BadParameter(f"{file}: {error}; put dates and similar values in quotes") from error
     if not isinstance(found, dict):
         raise typer.BadParameter(f"{file} holds no {what}")
     return found
 
 
 def _place(file: Path, error: yaml.YAMLError) -> str:
-    """The file, with line and column, counted from 1, where they are known."""
+    """Return the name of the file, with line and column counted from 1 if they are known."""
     mark = getattr(error, "problem_mark", None)
     name = "standard input" if str(file) == "-" else str(file)
     return name if mark is None else f"{name}, line {mark.line + 1}, column {mark.column + 1},"
