@@ -26,7 +26,7 @@ def backup(
     """Back up the database into one file while jobs run. Checkpoints stay in the storage."""
     from tuner.service import (
         backup as its,
-    )  # Imported here because it is slow to import and few commands need it.
+    )  # imported late because it is slow
 
     Frame(as_json).show(its.backup(Settings.from_env(), file), _backed_up)
 

@@ -35,7 +35,7 @@ def cluster(
     """Run a local Ray cluster of several nodes until Ctrl-C, for the service with the same TUNER_HOME."""
     from tuner.service import (
         local_cluster,
-    )  # Imported here because it is slow to import and few commands need it.
+    )  # imported late because it is slow
 
     if not spot + on_demand:
         raise typer.BadParameter("give at least one node: --spot 1 or --on-demand 1")

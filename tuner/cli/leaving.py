@@ -1,4 +1,7 @@
-"""How `tuner serve` ends: not ready any more, then deaf, then, with all answers given, over."""
+"""How `tuner serve` shuts down.
+
+It first reports that it is not ready, then stops listening, then finishes open responses, and then returns.
+"""
 
 import signal
 import socket
@@ -13,15 +16,20 @@ import uvicorn
 
 from tuner.cli.patience import PatientProtocol
 
-ANSWER_S = 10
-# Whoever asks now and then does so on the same connection, and not just as it is closed.
+ANSWER_S = 10  # How long open responses may take after the server has stopped listening.
+# Long enough that a client that polls every few seconds reuses its connection. With a shorter limit, requests would sometimes be
+# sent just as the connection is closed.
 KEEP_ALIVE_S = 20
 
 
 class LeavingServer(uvicorn.Server):
-    """`leaving` is set by the first SIGTERM or SIGINT. After a SIGTERM it listens on for `drain_s`, so that whoever sends requests here
-    has seen that it is not ready; a second signal ends that. Streams are ended by `end_streams`, and other answers finished, for
-    `ANSWER_S`; then `run` returns, with the signal handled."""
+    """An HTTP server that shuts down in steps.
+
+    1. The first SIGTERM or SIGINT sets `leaving`. After a SIGTERM the server listens for another `drain_s` seconds, so that load
+       balancers notice that it is not ready. A second signal skips this wait, and a third one forces the exit.
+    2. `end_streams` ends the event streams. Other responses get `ANSWER_S` seconds to finish.
+    3. `run` returns. The signal is not raised again, see `capture_signals`.
+    """
 
     def __init__(
         self,
@@ -64,7 +72,10 @@ class LeavingServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Uvicorn's own raises the signal anew at its end, of which the process would die with its threads at work."""
+        """Handle signals until the server ends.
+
+        Uvicorn's version raises the signal again at the end, which would kill the process while its threads are still working.
+        """
         before = {sig: signal.signal(sig, self.handle_exit) for sig in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield

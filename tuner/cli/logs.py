@@ -1,4 +1,4 @@
-"""`tuner logs`: what a trial's own code printed."""
+"""`tuner logs`: the output of a trial's own code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tuner.schemas.logs import TrialLog
 
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20}
-MOST_BYTES = 512 << 10  # at once
+MOST_BYTES = 512 << 10  # per request
 TRIAL_ENDED = ("completed", "stopped", "failed")
 JOB_ENDED = ("succeeded", "cancelled", "failed")
 LOOK_S = 1.0
@@ -28,13 +28,20 @@ def logs(
     job: JobId,
     trial: TrialId,
     attempt: Annotated[
-        int | None, typer.Option(min=1, help="Which attempt; the newest that printed anything, by default.")
+        int | None,
+        typer.Option(min=1, help="Number of the attempt. Default: the newest one that printed anything."),
     ] = None,
     tail: Annotated[
-        str, typer.Option(help="At most so much of its end, such as 64KiB; 512KiB is the most.")
+        str,
+        typer.Option(
+            help="Print only the end of the output, at most this many bytes, such as 64KiB; at most 512KiB."
+        ),
     ] = "64KiB",
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on until the trial has ended, or the attempt that was named.")
+        bool,
+        typer.Option(
+            "--follow", help="Print new output until the trial ends, or the attempt if --attempt is given."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -51,7 +58,10 @@ def logs(
 
 
 def _follow(client: Client, job: str, trial: str, named: int | None, tail: int, *, as_json: bool) -> None:
-    """With JSON one answer a line. `tail` is where it begins; from there on nothing is left out that is kept."""
+    """Print the output as it appears, with JSON as one response per line.
+
+    Begin with the last `tail` bytes. From there on print all output that the service has kept.
+    """
     attempt, after, size = named, 0, tail
     while True:
         found = _look(client, job, trial, attempt, size, after)
@@ -75,14 +85,14 @@ def _print(found: TrialLog, after: int, *, as_json: bool) -> None:
         typer.echo(json.dumps(found.model_dump()))
         return
     if after and found.bytes_left_out:
-        typer.echo(f"[{found.bytes_left_out} bytes are left out]", err=True)
+        typer.echo(f"[{found.bytes_left_out} bytes are omitted]", err=True)
     typer.echo(found.text, nl=False)
 
 
 def _look(
     client: Client, job: str, trial: str, attempt: int | None, tail: int, after: int
 ) -> TrialLog | None:
-    """None where nothing was printed so far."""
+    """Return the next part of the output, or None if nothing has been printed so far."""
     from tuner.client import ApiError
 
     try:
@@ -98,7 +108,7 @@ def _is_over(client: Client, job: str, trial: str) -> bool:
 
 
 def _bytes(text: str) -> int:
-    """Of a size such as 64KiB, 64k or 65536."""
+    """Return the number of bytes of a size such as 64KiB, 64k or 65536."""
     match = re.fullmatch(r"(\d{1,9})\s*(?:([km])(?:i?b)?|b)?", text.strip().lower())
     if match is None:
         raise typer.BadParameter(f"write it as 64KiB or 65536, not {text!r}", param_hint="--tail")

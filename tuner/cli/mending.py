@@ -1,4 +1,4 @@
-"""What to do about what the service refused."""
+"""Advice on what to do when the service refuses a request."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tuner.settings import Settings
 if TYPE_CHECKING:
     from tuner.client import ApiError
 
-MANY = 200  # of the newest are looked through
+MANY = 200  # How many of the newest jobs or trials are searched for a similar id or name.
 JOB = re.compile(r"there is no job '(.*)'")
 TRIAL = re.compile(r"(\S+) has no trial '(.*)'")
 BUDGET = re.compile(r"there is no budget '(.*)'")
 
 
 def told(error: ApiError) -> str:
-    """The problem, where it is, and what to do about it."""
+    """Return the text for an error: the problem, the fields it concerns, and what to do about it."""
     fields = [f"  {field.pointer or 'body'}: {field.detail}" for field in error.errors]
     if error.status == 401:
         return "\n".join([error.title, _about_the_key(Settings.from_env())])
@@ -30,7 +30,7 @@ def told(error: ApiError) -> str:
 
 
 def _what_to_do(error: ApiError) -> list[str]:
-    with suppress(Exception):  # what was refused is told in any case
+    with suppress(Exception):  # the error itself is printed even if no advice can be found
         if found := JOB.fullmatch(error.detail):
             return [_nearest_job(found[1])]
         if found := TRIAL.fullmatch(error.detail):
@@ -40,14 +40,14 @@ def _what_to_do(error: ApiError) -> list[str]:
             names = [one.name for one in frame.connect().budgets().items]
             return [_nearest(found[1], names, "`tuner budgets list` lists them")]
     if error.title in ("There is no such path", "The service answered strangely"):
-        return [f"is {Settings.from_env().url} the address of the service? TUNER_URL says where it is"]
+        return [f"is {Settings.from_env().url} the address of the service? If not, set TUNER_URL"]
     return []
 
 
 def _nearest_job(given: str) -> str:
     jobs = list(islice(frame.connect().jobs(), MANY))
     if not jobs:
-        return "there are no jobs yet: `tuner submit JOB.yaml` makes one"
+        return "there are no jobs yet: submit one with `tuner submit JOB.yaml`"
     names = [job.name for job in jobs]
     named = get_close_matches(given, names, n=1)
     if named:

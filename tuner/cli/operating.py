@@ -1,4 +1,4 @@
-"""`tuner doctor`, `tuner migrate` and `tuner dashboard`: what an operator does around a service."""
+"""`tuner doctor`, `tuner migrate` and `tuner dashboard`: commands for operating a service."""
 
 import os
 import sys
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from tuner.service.upkeep import Migrated
 
 To = Annotated[
-    str | None, typer.Option("--to", help="Go back to this older revision, for an older version of tuner.")
+    str | None, typer.Option("--to", help="Downgrade to this revision, for an older version of tuner.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 @with_problems
 def migrate(to: To = None, as_json: Json = False) -> None:
-    """Upgrade the database schema and exit, for deployments that do so before services start."""
-    from tuner.service import upkeep  # the parts of a service, which other commands need not wait for
+    """Upgrade the database schema and exit, for deployments that migrate before they start services."""
+    from tuner.service import upkeep  # imported late because it is slow
 
     settings = Settings.from_env()
     done = upkeep.migrate(settings) if to is None else upkeep.downgrade(settings, to)
@@ -50,7 +50,7 @@ def dashboard(
         bool, typer.Option("--open/--no-open", help="Open a browser, if this machine has one.")
     ] = True,
 ) -> None:
-    """Open Ray's dashboard in a browser, and print its address."""
+    """Print the address of Ray's dashboard and open it in a browser."""
     client = connect()
     if not job:
         client.whoami()  # fails if the service does not answer or refuses the key
@@ -58,8 +58,8 @@ def dashboard(
         raise Unavailable(
             "the Ray cluster is still starting, or this key may not see the jobs of all projects"
         )
-    # On a terminal the address carries the key, as that of the page does. A browser is not started with it: other users of this
-    # machine see the arguments of processes. The page asks for the key if the browser does not have it.
+    # On a terminal the printed address contains the key, like the address of the page. The browser is started without the key,
+    # because other users of this machine can see the arguments of processes. The page asks for the key if the browser has none.
     key = _key() if sys.stdout.isatty() else ""
     typer.echo(harmless(web.ray_address(client.url, key, job)))
     if open_browser and not (_has_display() and webbrowser.open(web.ray_address(client.url, "", job))):
@@ -80,7 +80,7 @@ def _has_display() -> bool:
 
 @with_problems
 def doctor(as_json: Json = False) -> None:
-    """Check key, home, database, storage and Ray, and say how to fix what is wrong. The exit status is 1 if something is."""
+    """Check the key, home, database, storage and Ray, and say how to fix problems. The exit status is 1 if there is a problem."""
     from tuner.service.doctor import examine
 
     found = examine(Settings.from_env())

@@ -1,4 +1,4 @@
-"""`tuner packages`: trainables that are uploaded."""
+"""`tuner packages`: uploaded packages of trainables."""
 
 from __future__ import annotations
 
@@ -25,18 +25,20 @@ packages = typer.Typer(
 @packages.command("push")
 @with_problems
 def push(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A folder, a .py file, a .zip or a .whl.")],
-    name: Annotated[str | None, typer.Option(help="What it is called; the path's name without it.")] = None,
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="Folder, .py file, .zip or .whl to upload.")],
+    name: Annotated[
+        str | None, typer.Option(help="Name of the package. Default: the name of the path.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Upload a package: the same files again are the same package. A job names it by `package:` and its id."""
+    """Upload a package and print its id, which a job names as `package:`. Uploading the same files again returns the same package."""
     Frame(as_json).show(connect().upload(path, name=name), lambda one: Text(one.id))
 
 
 @packages.command("list")
 @with_problems
 def list_packages(as_json: Json = False) -> None:
-    """All packages, the newest first."""
+    """List all packages, newest first."""
     Frame(as_json).show_all(list(connect().packages()), _table)
 
 
@@ -46,7 +48,7 @@ def show_package(
     package: Annotated[str, typer.Argument(metavar="PACKAGE", help="The package's id.", show_default=False)],
     as_json: Json = False,
 ) -> None:
-    """One package."""
+    """Show one package."""
     Frame(as_json).show(connect().package(package), lambda one: _table([one]))
 
 

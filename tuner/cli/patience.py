@@ -1,18 +1,23 @@
-"""Connections on which no whole request comes are closed: uvicorn itself waits for one as long as bytes trickle in."""
+"""An HTTP protocol for uvicorn that closes connections on which no complete request arrives.
+
+Uvicorn itself waits for a request as long as bytes keep arriving, so slow clients could hold connections indefinitely.
+"""
 
 import asyncio
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-ARRIVE_S = 30.0
+ARRIVE_S = 30.0  # How long a request may take to arrive.
 READ_S = 0.1
-# More than the app allows, so that it can say what it does.
+# More than the app allows, so that the app can answer with its own error for headers that are slightly too long.
 MOST_HEAD_BYTES = 64 << 10
 
 
 class PatientProtocol(HttpToolsProtocol):
-    """Hangs up on a client that takes more than `ARRIVE_S` for a request, its headers and body, or sends none, and on one whose headers
-    do not end after `MOST_HEAD_BYTES`."""
+    """Close a connection if the headers and body of a request do not arrive within `ARRIVE_S` seconds.
+
+    A client that sends no request is treated the same. If the headers exceed `MOST_HEAD_BYTES`, the answer is status 431.
+    """
 
     _deadline: asyncio.TimerHandle | None = None
     _head_bytes: int | None = None
@@ -42,7 +47,10 @@ class PatientProtocol(HttpToolsProtocol):
         self._look()
 
     def timeout_keep_alive_handler(self) -> None:
-        """uvloop tells of time before it reads: what has come already, while it was busy, is read before the connection is closed."""
+        """Close an idle connection `READ_S` seconds late.
+
+        uvloop runs timers before it reads sockets. The delay lets it read a request that arrived while the loop was busy.
+        """
         close = super().timeout_keep_alive_handler
         self.timeout_keep_alive_task = self.loop.call_later(READ_S, close)
 

@@ -1,4 +1,4 @@
-"""`tuner pilot`: a few steps of a few configurations, for plans to learn from."""
+"""`tuner pilot`: train a few steps of a few configurations to measure step times for plans."""
 
 from __future__ import annotations
 
@@ -18,20 +18,25 @@ if TYPE_CHECKING:
 
 @with_problems
 def pilot(
-    file: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job; - reads standard input.")],
-    usd: Annotated[float | None, typer.Option(help="What the pilot may cost, in dollars.")] = None,
+    file: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="Job file; - reads standard input.")],
+    usd: Annotated[float | None, typer.Option(help="Maximum cost of the pilot, in dollars.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Show progress until the pilot ends.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Train a few steps of a few configurations, so that plans for the job know how long a step takes."""
+    """Train a few steps of a few configurations to measure how long a step takes. `tuner plan` uses the result."""
     client, job = connect(), read_job(file)
     found = run(client, job, usd, quiet=as_json) if wait else client.pilot(job, usd=usd)
     Frame(as_json).show(found, render.job)
 
 
 def run(client: Client, job: dict[str, Any], usd: float | None, *, quiet: bool) -> Job:
-    """The pilot of this job once it has ended: a new one, shown as it goes, or the one that there is. Exit status 1 where it
-    brought nothing to plan by."""
+    """Return the pilot of a job after it has ended. An existing pilot is reused, otherwise a new one is started.
+
+    Progress is shown unless `quiet`.
+
+    Raises:
+        typer.Exit: With status 1, if the pilot completed no step, so that it has no step times.
+    """
     found = client.pilot(job, usd=usd)
     if found.state not in ("succeeded", "paused"):
         with watch.may_leave(found.id):
@@ -44,6 +49,6 @@ def run(client: Client, job: dict[str, Any], usd: float | None, *, quiet: bool) 
             found.detail
             or f"{found.stop_reason} before the first step; give it more than {words.usd(found.spend.usd)}"
         )
-        typer.echo(f"The pilot {found.id} told nothing\n{why}", err=True)
+        typer.echo(f"The pilot {found.id} measured no step\n{why}", err=True)
         raise typer.Exit(1)
     return found

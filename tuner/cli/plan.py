@@ -1,4 +1,4 @@
-"""`tuner plan`: what a job would cost, take and find, before anything runs."""
+"""`tuner plan`: the expected cost, duration and result of a job, before anything runs."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ CORRECT = {"grid_search": "grid search", "random_search": "random search", "on_d
 
 @with_problems
 def plan(
-    file: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job; - reads standard input.")],
+    file: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="Job file; - reads standard input.")],
     step_seconds: Annotated[
-        float | None, typer.Option(help="What a step takes, where no earlier job tells.")
+        float | None, typer.Option(help="Seconds per step, if no earlier job has measured them.")
     ] = None,
     steps_from: Annotated[
-        list[str] | None, typer.Option(metavar="JOB", help="Go by this job's steps; may be repeated.")
+        list[str] | None, typer.Option(metavar="JOB", help="Use the step times of this job. Can be repeated.")
     ] = None,
     deadline: Annotated[
-        str | None, typer.Option(help="When it should be done: 6h from now, or a time.")
+        str | None, typer.Option(help="When the job should have ended: 6h from now, or a time.")
     ] = None,
     pilot_usd: Annotated[
         float | None,
-        typer.Option(help="Run a pilot first that costs no more, unless the job has had its pilot."),
+        typer.Option(help="Run a pilot first, for at most this many dollars, unless the job has had one."),
     ] = None,
     style: Format = Style.TABLE,
     as_json: Json = False,
 ) -> None:
-    """Plan a job: expected trials, dollars and time at each rung, choices, and other prices."""
+    """Plan a job without running it: expected trials, cost and time at each rung, chosen settings, and cost on other machines."""
     job = read_job(file)
     words: dict[str, Any] = {
         "step_seconds": step_seconds,
@@ -69,7 +69,7 @@ def shown(found: Plan) -> RenderableType:
 
 
 def hours(seconds: float | None) -> str:
-    """As people say it.
+    """Return a duration as text for people.
 
     >>> hours(90), hours(5400), hours(None)
     ('90 s', '1.5 h', '-')

@@ -1,4 +1,4 @@
-"""`tuner prices`: the price catalogue, and newer ones brought."""
+"""`tuner prices`: list the price catalogue or update it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ def prices(
     cloud: Annotated[str | None, typer.Option(help="Only this cloud.")] = None,
     region: Annotated[str | None, typer.Option(help="Only this region.")] = None,
     zone: Annotated[str | None, typer.Option(help="Only this zone.")] = None,
-    instance_type: Annotated[str | None, typer.Option(help="Only this type.")] = None,
+    instance_type: Annotated[str | None, typer.Option(help="Only this machine type.")] = None,
     accelerator: Annotated[str | None, typer.Option(help="Only machines with these GPUs.")] = None,
     market: Annotated[
-        str | None, typer.Option(help="on_demand or spot: only what is known to be had there.")
+        str | None, typer.Option(help="Only machines with a known price on this market: on_demand or spot.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of prices to list.")] = 100,
     update: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Bring the prices of this CSV to this home.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Replace the catalogue of this TUNER_HOME with the prices of this CSV file."
+        ),
     ] = None,
     style: Format = Style.TABLE,
     as_json: Json = False,
@@ -63,7 +66,9 @@ def _update(file: Path) -> CatalogueAge:
     settings = Settings.from_env()
     found = update(settings, file)
     if settings.prices:
-        typer.echo(f"TUNER_PRICES is set: {settings.prices} stands for what was brought", err=True)
+        typer.echo(
+            f"TUNER_PRICES is set: {settings.prices} is used instead of the updated catalogue", err=True
+        )
     return age_of(found, datetime.now(UTC).date())
 
 

@@ -1,4 +1,4 @@
-"""`tuner quota`: what the project may spend and have at once."""
+"""`tuner quota`: limits on what a project may spend and run at once."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from tuner.cli.frame import Frame, connect, with_problems
 if TYPE_CHECKING:
     from tuner.schemas.quota import Quota
 
-quota = typer.Typer(no_args_is_help=True, help="Show or set what the project may spend, and run at once.")
+quota = typer.Typer(
+    no_args_is_help=True, help="Show or set limits on what the project may spend and run at once."
+)
 
 
 @quota.command("show")
 @with_problems
 def show_quota(as_json: Json = False) -> None:
-    """What the project may spend and have at once, and what of it is used."""
+    """Show the limits of the project and how much of them is used."""
     Frame(as_json).show(connect().quota(), _table)
 
 
@@ -30,16 +32,20 @@ def set_quota(
     usd: Annotated[float | None, typer.Option(help="Dollars in each period.")] = None,
     gpu_hours: Annotated[float | None, typer.Option(help="GPU-hours in each period.")] = None,
     period: Annotated[
-        str | None, typer.Option(help="day, week or month; without, it never begins anew.")
+        str | None, typer.Option(help="day, week or month. Without it, the quota is never reset.")
     ] = None,
-    timezone: Annotated[str, typer.Option(help="Whose calendar it goes by.")] = "UTC",
-    concurrent_jobs: Annotated[int | None, typer.Option(help="Jobs at work at once; others wait.")] = None,
+    timezone: Annotated[
+        str, typer.Option(help="Time zone in which periods begin, such as Europe/Berlin.")
+    ] = "UTC",
+    concurrent_jobs: Annotated[
+        int | None, typer.Option(help="Maximum number of running jobs. Other jobs wait.")
+    ] = None,
     concurrent_trials: Annotated[
-        int | None, typer.Option(help="Trials that jobs at work may run at once, in all.")
+        int | None, typer.Option(help="Maximum number of trials that run at once, over all jobs.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Set all of the quota anew: what is not given is not limited. For who runs the service."""
+    """Replace the whole quota. Limits that are not given are removed. Only for the operator."""
     body = {
         "usd": usd,
         "gpu_hours": gpu_hours,

@@ -1,4 +1,4 @@
-"""Answers as tables for people."""
+"""Tables that show the answers of the service on the command line."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _machine(attempt: show.Attempt) -> str:
 
 
 def bill(found: show.Bill, *, dearest: int | None = None) -> RenderableType:
-    """With all trials, or so many of the dearest."""
+    """Show a bill by kind and by trial, with all trials or only the `dearest` most expensive ones."""
     total = tables.plain("kind", "paid", "share")
     for kind in KINDS:
         share = found.by_kind[kind] / found.total_usd if found.total_usd else 0
@@ -159,7 +159,7 @@ def bill(found: show.Bill, *, dearest: int | None = None) -> RenderableType:
 
 
 def _bill_by_trial(found: show.Bill, dearest: int | None) -> RenderableType:
-    """Only the kinds that were paid for."""
+    """Return one row per trial, with columns only for kinds of spend that are not zero, and a line for the trials left out."""
     by_cost = sorted(found.trials, key=lambda one: -one.total_usd)
     listed = found.trials if dearest is None else by_cost[:dearest]
     kinds = [kind for kind in KINDS if any(one.by_kind[kind] for one in found.trials)]

@@ -1,4 +1,4 @@
-"""Choices under a budget, for people."""
+"""Tables that show `tuner best`, `tuner best-of-all` and `tuner pareto`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tuner serve`: the app, the controller, and their end."""
+"""`tuner serve`: start the app, the controller and the background services, and stop them in order."""
 
 import fcntl
 import gc
@@ -30,8 +30,11 @@ from tuner.settings import Settings
 
 
 def run() -> None:
-    """Blocks until SIGINT or SIGTERM. Jobs that run then go on without the service; without any, the local Ray ends too, unless another
-    service leads."""
+    """Run the service until SIGINT or SIGTERM.
+
+    Jobs that are running then continue without the service. If there are none, the local Ray cluster is stopped too, unless
+    another replica of the service is the leader.
+    """
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
@@ -58,20 +61,20 @@ def _serve(settings: Settings, home: "HomeLock") -> None:
     leading, controller, keeper = Renewing(service.leading), Controller(service), Keeper(service)
     mirrors, storage = Mirrors(service), StorageWatch(service)
     leading.start()
-    controller.start()  # it looks for the cluster while the rest is built
+    controller.start()  # Start early: it connects to the cluster while the rest is built.
     app = create_app(
         service, is_ready=controller.ready.is_set, mirrors=mirrors.standing, page_files=web.FOLDER
     )
     leaves, end_streams = app.state.leaving, app.state.hub.end
     server = LeavingServer(app, leaving=leaves, end_streams=end_streams, drain_s=settings.drain_s)
-    gc.freeze()  # what was imported stays: looking through it again and again makes requests wait for 0.1 s
+    gc.freeze()  # Imported objects stay alive. Scanning them in each collection would delay requests by 0.1 s.
     gc.enable()
     keeper.start()
     beside = Beside(service, app.state.figures, storage, mirrors, after=controller.ready)
     beside.start()
     key = "TUNER_API_KEY" if settings.given_api_key else settings.api_key_path
     typer.echo(f"tuner serves {url}, with the key in {key}")
-    if sys.stdout.isatty():  # what goes into a log does not have the key
+    if sys.stdout.isatty():  # Otherwise the output may go to a log, which must not contain the key.
         typer.echo(f"its page: {web.address(url, service.settings.api_key())}")
     sys.stdout.flush()
     try:
@@ -84,7 +87,7 @@ def _serve(settings: Settings, home: "HomeLock") -> None:
         controller.stop()
         leading.stop()
         if has_live_jobs(service):
-            typer.echo("jobs go on without the service; `tuner serve` takes them up again", err=True)
+            typer.echo("jobs continue without the service; `tuner serve` reconnects to them", err=True)
         elif not is_led(service):
             service.cluster.shut_down()
         service.database.dispose()
@@ -93,20 +96,26 @@ def _serve(settings: Settings, home: "HomeLock") -> None:
 def stop_cluster() -> None:
     settings = Settings.from_env()
     if settings.ray_address:
-        typer.echo("the cluster of TUNER_RAY_ADDRESS is not this service's to end")
+        typer.echo("the cluster of TUNER_RAY_ADDRESS was not started by this service, so it is left running")
         return
     RayCluster(settings).shut_down()
-    typer.echo("the local Ray cluster has ended; a service that runs would start it again")
+    typer.echo("the local Ray cluster has been stopped; a running service starts it again")
 
 
 class HomeLock:
-    """The lock of a home whose database is SQLite: one service at a time. The kernel releases it when the process ends in any way.
+    """A lock that lets only one service use a home with a SQLite database.
+
+    The kernel releases the lock when the process ends for any reason.
 
     Services that share a PostgreSQL database may share a home too, so they take no lock.
     """
 
     def __init__(self, settings: Settings) -> None:
-        """Raises HomeInUse."""
+        """Take the lock.
+
+        Raises:
+            HomeInUse: Another service holds it.
+        """
         self._file: IO[str] | None = None
         if not settings.database_url.startswith("sqlite:"):
             return
@@ -125,7 +134,7 @@ class HomeLock:
         self._write(f"the service with pid {os.getpid()}, started at {_now()},")
 
     def serves(self, url: str) -> None:
-        """Note the address, for the message to a second service."""
+        """Record the address of this service for the error message of a second service."""
         self._write(f"the service at {url} with pid {os.getpid()}, started at {_now()},")
 
     def release(self) -> None:
@@ -144,9 +153,16 @@ def _now() -> str:
 
 
 def listen(settings: Settings) -> socket.socket:
-    """Bound before anything is started, so that a taken port costs nothing."""
+    """Return a socket bound to the configured address.
+
+    It is bound before anything else is started, so that a port in use fails at once.
+
+    Raises:
+        AddressNotFree: The address is in use or cannot be bound.
+    """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    # Of a protocol that is named: for others asyncio sets no TCP_NODELAY, and each answer would wait 40 ms for an acknowledgement.
+    # The protocol must be given explicitly. Otherwise asyncio does not set TCP_NODELAY, and each response would wait 40 ms for an
+    # acknowledgement.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

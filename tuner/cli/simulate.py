@@ -1,4 +1,4 @@
-"""`tuner simulate`: a job over recorded learning curves, on this machine, without a service."""
+"""`tuner simulate`: simulate a job on recorded learning curves, on this machine and without a service."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
@@ -57,7 +57,7 @@ def simulate(
     trace: option.Trace = None,
     as_json: option.AsJson = False,
 ) -> None:
-    """Simulate scheduler, sampler, budget and market on recorded learning curves, with the code of a real job."""
+    """Simulate a job on recorded learning curves. Scheduler, sampler, budget and placement run the same code as in a real job."""
     from tuner.service.simulation_request import Request
 
     request = Request(
@@ -100,9 +100,9 @@ def _interval(text: str | None) -> int | Literal["auto"] | None:
 
 
 def _simulated(request: "Request") -> "Result":
-    """With faults named by their options."""
+    """Run the simulation. Errors name the command line options instead of the request's fields."""
     from tuner.service import (
-        simulation,  # numpy takes a moment to import, which other commands need not wait for
+        simulation,  # Imported here because numpy is slow to import and other commands do not need it.
     )
 
     try:
@@ -164,7 +164,7 @@ def _add_spot(lines: Table, spot: "SpotFigures") -> None:
 
 
 def _others(rows: "Sequence[Beside]") -> Table:
-    """This job, and the same one under other conditions."""
+    """Return a table of this job and the same job under other conditions."""
     table = tables.plain(
         "", "spent", "trainings kept", "a training", "times", "lost", "preemptions", "hours", "ended"
     )

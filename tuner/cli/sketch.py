@@ -1,4 +1,4 @@
-"""A job's report for people: its best by what was spent as a sketch, and the estimates beside it."""
+"""`tuner report`: a text chart of the best metric over money spent, and the estimates for other search methods."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def report(found: show.JobReport) -> RenderableType:
 
 
 def curve(points: Sequence[show.SpentPoint], spent_usd: float) -> list[str]:
-    """The best so far by dollars spent, as lines of text; whatever is better is at the top."""
+    """Return a text chart of the best metric so far over dollars spent. Better values are at the top, also when minimizing."""
     whole_usd = max(spent_usd, points[-1].spent_usd)
     held = columns(points, whole_usd)
     first, last = points[0].value, points[-1].value
@@ -50,7 +50,7 @@ def curve(points: Sequence[show.SpentPoint], spent_usd: float) -> list[str]:
 
 
 def columns(points: Sequence[show.SpentPoint], whole_usd: float) -> list[float | None]:
-    """The best value at the end of each of WIDTH equal parts of the spend; None before the first report."""
+    """Return the best value at the end of each of WIDTH equal parts of the spend, or None before the first report."""
     found: list[float | None] = []
     for column in range(1, WIDTH + 1):
         limit = whole_usd * column / WIDTH if column < WIDTH else whole_usd

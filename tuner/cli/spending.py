@@ -1,4 +1,4 @@
-"""`tuner spend`: who spent what."""
+"""`tuner spend`: spend by tag, owner and other groups."""
 
 from __future__ import annotations
 
@@ -23,16 +23,24 @@ if TYPE_CHECKING:
 def spend(
     by: Annotated[
         list[str] | None,
-        typer.Option(help="tag:KEY, owner, trainable, market, day or job; may be given several times."),
+        typer.Option(
+            help="Group by tag:KEY, owner, trainable, market, day or job. Can be repeated. Default: tag:project."
+        ),
     ] = None,
-    since: Annotated[str | None, typer.Option(help="A date, or a time with its offset.")] = None,
-    until: Annotated[str | None, typer.Option(help="Likewise; what is spent then no longer counts.")] = None,
-    timezone: Annotated[str, typer.Option(help="Of dates and days.")] = "UTC",
+    since: Annotated[
+        str | None, typer.Option(help="Only spend from this time on: a date, or a time with an offset.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(help="Only spend before this time: a date, or a time with an offset.")
+    ] = None,
+    timezone: Annotated[
+        str, typer.Option(help="Time zone of dates and days, such as Europe/Berlin.")
+    ] = "UTC",
     as_csv: Annotated[bool, typer.Option("--csv", help="The same as --format csv.")] = False,
     style: Format = Style.TABLE,
     as_json: Json = False,
 ) -> None:
-    """Show spend by project tag, or by what --by names."""
+    """Show spend by project tag, or grouped as --by says."""
     groups, client = by or ["tag:project"], connect()
     if as_csv or (style is Style.CSV and not as_json):
         typer.echo(client.spend_csv(groups, since=since, until=until, timezone=timezone), nl=False)
@@ -62,7 +70,7 @@ def _spend(found: SpendAnswer) -> Table:
 
 
 def _with_idle(found: SpendAnswer) -> RenderableType:
-    """A machine on which nothing runs is in nobody's bill, so it is below the table."""
+    """Show spend, and below it the cost of idle machines, which is in no job's bill."""
     cluster = found.cluster
     if cluster is None:
         return _spend(found)
@@ -79,7 +87,7 @@ def _idle(found: SpendAnswer, cluster: ClusterCost) -> str:
     if cluster.unpriced_node_hours:
         said += f"; {cluster.unpriced_node_hours:g} node-hours have no known price"
     if cluster.unseen_hours:
-        said += f"; nobody looked for {cluster.unseen_hours:g} h"
+        said += f"; the cluster was not observed for {cluster.unseen_hours:g} h"
     is_older = found.since is None or found.since < cluster.known_since
     return f"{said}; counted since {cluster.known_since}" if is_older else said
 

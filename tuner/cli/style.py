@@ -1,4 +1,4 @@
-"""How a table is written."""
+"""The output formats of tables."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -14,5 +14,5 @@ class Style(StrEnum):
 
 Format = Annotated[
     Style,
-    typer.Option("--format", help="How tables are written: for people, for a report, for a spreadsheet."),
+    typer.Option("--format", help="Format of tables: for people, for a report, or for a spreadsheet."),
 ]

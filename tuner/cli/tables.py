@@ -1,4 +1,4 @@
-"""Tables as plain text, as Markdown and as CSV: as wide as they are where there is no terminal, so that nothing is cut off."""
+"""Tables as plain text, Markdown and CSV. Without a terminal they are as wide as their content, so that nothing is cut off."""
 
 import csv
 import io
@@ -15,13 +15,13 @@ from rich.text import Text
 from tuner.cli.style import Style
 from tuner.cli.words import harmless
 
-WIDE = 100_000  # columns: no line is so long
+WIDE = 100_000  # columns: more than any line has
 FIGURE = re.compile(r"-?\$?-?[\d,]+(\.\d+)?(e[+-]?\d+)?%?|-|")
 AMOUNT = re.compile(r"(-?)\$(\d+(?:\.\d+)?)")
 
 
 class Harmless:
-    """What it shows steers the terminal by nothing but its own styles."""
+    """Render content without control characters, so that text from a job cannot control the terminal. Styles are kept."""
 
     def __init__(self, shown: RenderableType) -> None:
         self._shown = shown
@@ -32,7 +32,7 @@ class Harmless:
 
 
 def plain(*columns: str) -> Table:
-    """Columns with headings and without lines, which fold rather than lose letters."""
+    """Return a table with headings and no lines. Columns that are too narrow wrap instead of truncating."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold")
@@ -40,7 +40,7 @@ def plain(*columns: str) -> Table:
 
 
 def show(shown: RenderableType) -> None:
-    """On the terminal. Figures are never broken: where they need more than its width, lines run over."""
+    """Print on the terminal. Figures are never wrapped: a table that needs more than the terminal's width is wider than it."""
     here = Console(highlight=False, markup=False, emoji=False)
     wide = here.options.update(max_width=WIDE)
     for part in _parts(_aligned(shown)):
@@ -50,7 +50,10 @@ def show(shown: RenderableType) -> None:
 
 
 def text(shown: RenderableType, style: Style) -> str:
-    """As text that ends with a line. CSV has the tables alone, amounts without their dollar sign and nothing for what is not known."""
+    """Return plain text, Markdown or CSV.
+
+    CSV contains only the tables, amounts without a dollar sign, and an empty cell for an unknown value.
+    """
     if style is Style.TABLE:
         return _as_text(shown)
     write = _markdown if style is Style.MARKDOWN else _csv
@@ -92,7 +95,7 @@ def _rows(table: Table) -> list[list[str]]:
 
 
 def _figures(table: Table) -> list[bool]:
-    """Which columns hold nothing but numbers."""
+    """Return for each column whether it holds only numbers."""
     rows = _rows(table)
     return [
         any(row[i].strip("-") for row in rows) and all(FIGURE.fullmatch(row[i]) for row in rows)

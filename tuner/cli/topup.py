@@ -1,4 +1,4 @@
-"""`tuner topup`: more money for a job, added once whatever becomes of the connection, and whoever else adds at the same time."""
+"""`tuner topup`: add to the budget of a job exactly once, even if the connection fails or another user changes the job meanwhile."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def topup(
 
 
 def _refused(client: Client, before: Job, change: dict[str, float], error: ApiError) -> str:
-    """What is known of the budget after a change that was not made, or of which that is not known."""
+    """Return what is known of the budget after a change that was refused or whose answer was lost."""
     asked, had = _limits(change), _limits(before.budget)
     from tuner.client import ApiError
 
@@ -57,20 +57,20 @@ def _refused(client: Client, before: Job, change: dict[str, float], error: ApiEr
         now = client.job(before.id)
     except ApiError:
         return (
-            f"{error.title}\nWhether the budget was changed from {had} to {asked} is not known: "
-            f"look with `tuner job {before.id}` before you ask again\n{error.detail}"
+            f"{error.title}\nWhether the budget was changed from {had} to {asked} is unknown: "
+            f"check with `tuner job {before.id}` before you try again\n{error.detail}"
         )
     if now.revision == before.revision:
-        return f"{error.title}\nNothing was added, the budget is {had} as before: ask again\n{error.detail}"
+        return f"{error.title}\nNothing was added; the budget is still {had}. Try again\n{error.detail}"
     has = _limits(now.budget)
     if error.in_doubt:
         return (
-            f"{error.title}\nThe budget was {had} and is {has} now. An answer was lost, so whether what you added is in it is not known: "
-            "ask only for what is missing"
+            f"{error.title}\nThe budget was {had} and is now {has}. An answer was lost, so it is unknown whether this includes your amount: "
+            "add only what is missing"
         )
     return (
-        f"{error.title}\nSomebody else changed the job: its budget was {had} and is {has} now. "
-        "Nothing of yours was added: ask again to add to that"
+        f"{error.title}\nAnother user changed the job: its budget was {had} and is now {has}. "
+        "Your amount was not added. Try again to add it to the new budget"
     )
 
 

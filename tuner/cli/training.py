@@ -1,4 +1,4 @@
-"""`tuner train`: one configuration trained outside of the service."""
+"""`tuner train`: train one configuration on this machine, without the service."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def train(
         str,
         typer.Argument(
             metavar="JOB|MODULE:FUNCTION",
-            help="A job, or what is to be trained.",
+            help="Job id, or the trainable to train.",
             show_default=False,
             autocompletion=completing.jobs,
         ),
@@ -39,48 +39,51 @@ def train(
     trial: Annotated[
         str | None,
         typer.Option(
-            help="Which trial's configuration; the job's best if not given.",
+            help="Trial whose configuration is trained. Default: the job's best trial.",
             autocompletion=completing.trials,
         ),
     ] = None,
     config: Annotated[
-        str | None, typer.Option(help="The configuration as JSON, for MODULE:FUNCTION.", metavar="JSON")
+        str | None, typer.Option(help="Configuration as JSON, for MODULE:FUNCTION.", metavar="JSON")
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option(min=1, help="To this step; to that at which the trial was best if not given."),
+        typer.Option(min=1, help="Train to this step. Default: the step at which the trial was best."),
     ] = None,
     threads: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Threads of PyTorch and NumPy; those of the trial, or all cores, if not given."
-        ),
+        typer.Option(min=1, help="Threads of PyTorch and NumPy. Default: as in the trial, or all cores."),
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(help="Seed of Python, NumPy and PyTorch; the trial's, or 0, if not given."),
+        typer.Option(help="Seed of Python, NumPy and PyTorch. Default: as in the trial, or 0."),
     ] = None,
     save: Annotated[
-        Path | None, typer.Option(metavar="DIRECTORY", help="Save the last step's checkpoint there.")
+        Path | None,
+        typer.Option(metavar="DIRECTORY", help="Save the checkpoint of the last step in this directory."),
     ] = None,
     as_json: Annotated[
         bool,
         typer.Option(
-            "--json", help="Each step as a line of JSON; what the code prints goes to standard error."
+            "--json",
+            help="Print each step as a line of JSON. Output of the trainable goes to standard error.",
         ),
     ] = False,
 ) -> None:
-    """Train one configuration on this machine as the service did: with its constants, steps, threads and seed, but no budget.
-    Libraries or code that differ from the trial's are named. MODULE:FUNCTION needs no service."""
+    """Train one configuration on this machine as the service did, with the same constants, steps, threads and seed, but no budget.
+    Differences in libraries or code are printed. MODULE:FUNCTION needs no service."""
     if ":" in what:
         if trial is not None:
             raise typer.BadParameter(
-                "is a job's: give the job in place of MODULE:FUNCTION", param_hint="--trial"
+                "needs a job: give a job id instead of MODULE:FUNCTION", param_hint="--trial"
             )
         entry, values, recorded = what, _parsed(config), None
     else:
         if config is not None:
-            raise typer.BadParameter("goes with MODULE:FUNCTION; a job has its own", param_hint="--config")
+            raise typer.BadParameter(
+                "can only be used with MODULE:FUNCTION; a job has its own configurations",
+                param_hint="--config",
+            )
         entry, values, steps, recorded = _of_job(connect(), what, trial, steps)
         if recorded is None:
             typer.echo("the trial's threads and seed were not recorded: its metric may not repeat", err=True)
@@ -135,13 +138,15 @@ def _best_step(trial: TrialDetail, *, maximise: bool) -> int:
     known = [(one.metric, one.step) for one in trial.curve if one.metric is not None]
     if not known:
         raise typer.BadParameter(
-            f"{trial.id} has reported nothing yet: say to which step", param_hint="--steps"
+            f"{trial.id} has reported nothing yet: set the number of steps", param_hint="--steps"
         )
     return min(known, key=lambda one: (-one[0] if maximise else one[0], one[1]))[1]
 
 
 def _prepared(entry: str, recorded: Environment | None, threads: int | None, seed: int | None) -> list[str]:
-    from tuner.service import training_alone  # Ray and more, which other commands need not wait for
+    from tuner.service import (
+        training_alone,
+    )  # imported late because it is slow
 
     return training_alone.prepare(entry, recorded, threads=threads, seed=seed)
 

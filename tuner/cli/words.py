@@ -1,15 +1,17 @@
-"""Figures as people read them, and text of others as a terminal may have it."""
+"""Format figures for people, and make text from other users safe for a terminal."""
 
 import re
 from collections.abc import Mapping
 from typing import Any
 
-# C0 and C1 but for tab and new line, and what turns the direction of text.
+# C0 and C1 control characters except tab and newline, and characters that change the direction of text.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def harmless(text: str) -> str:
-    """Without what steers a terminal: names, reasons and values are whatever somebody's job says. It takes no room, so nothing moves.
+    """Remove characters that control a terminal, because names, reasons and values can contain any text.
+
+    The removed characters have no width, so the layout does not change.
 
     >>> harmless(f"lost{chr(27)}]0;title{chr(7)}")
     'lost]0;title'
@@ -18,7 +20,7 @@ def harmless(text: str) -> str:
 
 
 def usd(amount: float | None) -> str:
-    """At least cents; as many decimals as are there, at most six.
+    """Return an amount in dollars with two to six decimals, as many as it needs, or "-" for None.
 
     >>> usd(0.5), usd(0.001234), usd(-2)
     ('$0.50', '$0.001234', '-$2.00')
@@ -39,7 +41,8 @@ def config(values: Mapping[str, Any]) -> str:
 
 
 def plural(count: int, one: str, many: str | None = None) -> str:
-    """
+    """Return a count with its noun in the singular or plural.
+
     >>> plural(1, "preemption"), plural(2, "preemption"), plural(0, "entry", "entries")
     ('1 preemption', '2 preemptions', '0 entries')
     """
@@ -47,7 +50,7 @@ def plural(count: int, one: str, many: str | None = None) -> str:
 
 
 def span(seconds: float | None) -> str:
-    """A time that something takes.
+    """Return a duration as text for people.
 
     >>> span(9.87), span(90), span(5400), span(200_000), span(None)
     ('9.87 s', '1:30 min', '1:30 h', '2.3 days', '-')
