@@ -1,4 +1,4 @@
-"""A job followed to its end: a screen that is drawn anew on a terminal, lines elsewhere."""
+"""Follow a job until it ends: as a live screen on a terminal, otherwise as lines of a log."""
 
 import json
 import math
@@ -21,11 +21,11 @@ FOOT = "Ctrl-C ends the watching; the job runs on."
 
 
 class _Terminated(BaseException):
-    """SIGTERM."""
+    """Raised by SIGTERM, as KeyboardInterrupt is by SIGINT."""
 
 
 def watch(client: "Client", job: str) -> str:
-    """Until the job ends or is paused; answers its state."""
+    """Show a job until it ends or is paused, and return its last state."""
     from rich.console import Console
 
     from tuner.cli.watch.follow import Follower
@@ -40,7 +40,7 @@ def watch(client: "Client", job: str) -> str:
 
 @contextmanager
 def may_leave(job: str) -> Iterator[None]:
-    """Ctrl-C (exit status 130) and SIGTERM (143) end the watching alone, and it is said how to come back."""
+    """Stop watching on Ctrl-C (exit status 130) or SIGTERM (143) without ending the job, and print how to watch it again."""
     here = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, _terminated) if here else None
     try:
@@ -55,7 +55,7 @@ def may_leave(job: str) -> Iterator[None]:
 
 
 def print_events(client: "Client", job: str) -> str:
-    """One JSON object a line; answers the job's last state."""
+    """Print one JSON object per event and line until the job ends, and return its last state."""
     from tuner.client.progress import silent_since
 
     silent: list[datetime] = []
@@ -90,7 +90,7 @@ def _left(job: str, status: int) -> typer.Exit:
 
 
 class _Screen:
-    """What Live draws; it asks for the size of the terminal each time."""
+    """The content that rich's Live draws. It is laid out for the current size of the terminal each time."""
 
     def __init__(self, follower: "Follower", foot: str) -> None:
         self._follower, self._foot = follower, foot
@@ -106,8 +106,10 @@ class _Screen:
 
 
 def draw(client: "Client", follower: "Follower", console: "Console") -> None:
-    """On the alternate screen, so that nothing flickers or is left behind when the terminal changes its size; how it stood last
-    stays on the usual one."""
+    """Show the job on the terminal's alternate screen, and print the last state on the normal screen afterwards.
+
+    On the alternate screen nothing flickers, and a change of the terminal's size leaves no remains.
+    """
     from rich.live import Live
 
     from tuner.cli.watch.follow import Forecaster, events
@@ -116,7 +118,7 @@ def draw(client: "Client", follower: "Follower", console: "Console") -> None:
     forecaster.start()
     try:
         with Live(_Screen(follower, FOOT), console=console, refresh_per_second=4, screen=True):
-            # Somebody sees that the service does not answer, and can leave.
+            # Wait for the service indefinitely: the user sees that it does not answer, and can press Ctrl-C.
             for _ in events(client, follower, patience_s=math.inf):
                 pass
     finally:
@@ -126,6 +128,7 @@ def draw(client: "Client", follower: "Follower", console: "Console") -> None:
 
 
 def log(client: "Client", follower: "Follower") -> None:
+    """Print the job's events as lines, and a summary when it has ended or is paused."""
     from tuner.cli.watch.follow import events
     from tuner.cli.watch.plain import Log
 

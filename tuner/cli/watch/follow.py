@@ -1,4 +1,4 @@
-"""Following a job: its events into what is shown, until it ends or is paused."""
+"""Follow a job: turn its events into the view that is shown, until it ends or is paused."""
 
 import threading
 import time
@@ -24,7 +24,7 @@ FORECAST_EVERY_S = 60.0
 
 
 class Follower:
-    """What was heard of a job, and when. Any thread may ask for the view."""
+    """The state of a job as known from its events, and when they arrived. Any thread may call `view`."""
 
     def __init__(
         self,
@@ -46,7 +46,11 @@ class Follower:
         return self.seen.state in ENDED
 
     def take(self, event: "Event") -> list[Happening]:
-        """What is new. What happened before it was first told how things stand is history, and has no time of day."""
+        """Take in an event and return the news in it.
+
+        Everything before the job's first state event happened before the watching began. Such news has no time of day, and only
+        changes of state are returned.
+        """
         with self._lock:
             was_told = bool(self.seen.job)
             found = self.seen.take(event.type, event.data)
@@ -59,7 +63,7 @@ class Follower:
             return found if was_told else [one for one in found if one.kind == "state"]
 
     def connection(self, is_there: bool) -> None:
-        """Note that the service answers again, or does not (then `silence` said since when)."""
+        """Note whether the service answers. If it does not, `silence` is called before with the time since when."""
         if is_there:
             self._note = ""
         self.on_connection(is_there)
@@ -72,7 +76,7 @@ class Follower:
         return self._note
 
     def complete(self, client: "Client") -> None:
-        """Fills in what the events of a job that stands still have not told yet: they come in pieces."""
+        """Load the current state of a paused job and its trials, because its last events may not have arrived yet."""
         job = client.job(self.seen.facts.job)
         rows = list(client.trials(self.seen.facts.job))
         with self._lock:
@@ -118,8 +122,10 @@ class Follower:
 
 
 def events(client: "Client", follower: Follower, **options: float) -> Iterator[list[Happening]]:
-    """Yield what is new with each event, until the job has ended or is paused. `options` are those of `Client.events`."""
-    client.on_request(_ignore, _ignore)  # the follower itself shows that the service does not answer
+    """Yield the news of each event until the job has ended or is paused. `options` are passed to `Client.events`."""
+    client.on_request(
+        _ignore, _ignore
+    )  # The follower shows that the service does not answer, so the general note is switched off.
     told = {"on_connection": follower.connection, "on_silence": follower.silence}
     for event in client.events(follower.seen.facts.job, **told, **options):  # type: ignore[arg-type]
         yield follower.take(event)
@@ -133,7 +139,7 @@ def _ignore() -> None:
 
 
 class Forecaster(threading.Thread):
-    """Asks now and then what the next dollar would buy; where it gets no answer, what it knew before stands."""
+    """A thread that asks the service every minute what more money would gain. If a request fails, the previous answer stays."""
 
     def __init__(self, client: "Client", follower: Follower) -> None:
         super().__init__(name="forecast", daemon=True)
@@ -143,7 +149,7 @@ class Forecaster(threading.Thread):
         pause_s = 1.0
         while not self._over.wait(pause_s):
             if self._follower.seen.best_of and self._follower.seen.state == "running":
-                with suppress(Exception):  # it is asked again, and the job is followed without it
+                with suppress(Exception):  # The forecast is optional, and the next request may succeed.
                     self._follower.next_dollar = next_dollar(self._client.best(self._follower.seen.facts.job))
                 pause_s = FORECAST_EVERY_S
 
@@ -152,6 +158,7 @@ class Forecaster(threading.Thread):
 
 
 def next_dollar(found: "BestAnswer") -> str:
+    """Return a line that says what more money would gain: the forecast, or else the next point of the Pareto front."""
     forecast, point = found.next_dollar.forecast, found.next_dollar.next_point
     if forecast is not None and forecast.items:
         one = forecast.items[0]

@@ -1,17 +1,19 @@
-"""How fast money goes, and which limit is met first at that rate."""
+"""The rate at which a job spends money, and the limit that it reaches first at that rate."""
 
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-WINDOW_S = 300.0  # what is spent counts when a slice is posted, which comes in pieces
-LEAST_S = 30.0
+WINDOW_S = (
+    300.0  # Spend arrives in steps, one whenever a lease is posted, so the rate is averaged over this time.
+)
+LEAST_S = 30.0  # Shorter observations give no useful rate.
 
 
 @dataclass(slots=True)
 class Pace:
-    """Dollars by the watcher's clock."""
+    """Samples of the money spent over time, measured by the clock of the watching process."""
 
     _samples: deque[tuple[float, float]] = field(default_factory=deque)
 
@@ -21,7 +23,10 @@ class Pace:
             self._samples.popleft()
 
     def usd_per_hour(self, at_s: float, running_s: float) -> float | None:
-        """Over the last minutes; over all of the job where it was not watched for long. None before anything was spent."""
+        """Return the rate over the last minutes, or over the whole job if it has not been watched for long enough.
+
+        Return None if nothing has been spent.
+        """
         if not self._samples:
             return None
         (began, first), (_, last) = self._samples[0], self._samples[-1]
@@ -32,7 +37,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The limit that is met first, and in how many seconds."""
+    """The limit that will be reached first, and the seconds until then."""
 
     limit: str
     seconds: float
@@ -41,7 +46,10 @@ class End:
 def first_end(
     budget: Mapping[str, Any], spend: Mapping[str, Any], running_s: float, usd_per_hour: float | None
 ) -> End | None:
-    """At the rate of now for money, and that of the whole job for GPU-hours. None where no limit can be foretold."""
+    """Return the limit that will be reached first, or None if none can be predicted.
+
+    Money is predicted from the current rate, GPU-hours from the average of the whole job.
+    """
     ends = []
     if budget["wall_clock"] is not None:
         ends.append(End("wall clock", max(0.0, budget["wall_clock"] - running_s)))

@@ -1,4 +1,4 @@
-"""A job as lines of a log, where there is no terminal to draw on."""
+"""A job as lines of a log, for output that is not a terminal."""
 
 import threading
 import time
@@ -15,7 +15,10 @@ TOLD = ("best", "preempted", "failed", "state")
 
 
 class Log:
-    """A line for each new best, change of state, preemption and failure, and one of progress every tenth of the budget or 30 s."""
+    """Write a line for each new best, change of state, preemption and failure.
+
+    A line of progress follows after every tenth of the budget and every 30 s.
+    """
 
     def __init__(
         self, follower: Follower, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic
@@ -32,24 +35,24 @@ class Log:
             self._progress(also=self._share() >= self._told_share + EVERY_SHARE)
 
     def last(self) -> None:
-        """How things stood when it was over."""
+        """Write the last summary of the job."""
         with self._lock:
             self._line(summary(self._follower.view()))
 
     def tick(self) -> None:
-        """Whenever time passes."""
+        """Write a line of progress if the last one is 30 s old."""
         with self._lock:
             self._progress(also=False)
 
     def connection(self, is_there: bool) -> None:
-        """Says it when it is lost, and when it is there again."""
+        """Write a line when the connection is lost and when it is restored."""
         with self._lock:
             if is_there == self._is_lost:
                 self._is_lost = not is_there
                 self._line("The service answers again." if is_there else self._follower.note)
 
     def run_ticks(self) -> threading.Event:
-        """Until the event that it answers is set."""
+        """Call `tick` every second in a thread until the returned event is set."""
 
         def tick() -> None:
             while not self._over.wait(1.0):

@@ -1,4 +1,4 @@
-"""A job as a screen of lines: never more of them, and never wider, than there is room for."""
+"""A job as lines of a terminal screen, never more or wider than fit."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,23 +28,22 @@ LABEL = 8
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All that is shown. `events` are the newest last, each with the time of day at which it was heard of; `note` says what is
-    wrong with the connection; `ends_at` is the time of day at which the first limit is met."""
+    """Everything that the screen shows at one moment."""
 
     seen: Watched
     running_s: float = 0.0
     usd_per_hour: float | None = None
     end: End | None = None
-    ends_at: str = ""
+    ends_at: str = ""  #: Time of day at which the first limit will be reached.
     next_dollar: str = ""
-    events: Sequence[tuple[str, Happening]] = ()
-    note: str = ""
+    events: Sequence[tuple[str, Happening]] = ()  #: With the time of day at which each arrived, newest last.
+    note: str = ""  #: What is wrong with the connection.
     foot: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Of the terminal; `ascii_only` where it can show nothing else."""
+    """The size of the terminal in characters, and whether it can only show ASCII."""
 
     width: int
     height: int
@@ -52,7 +51,10 @@ class Room:
 
 
 def lines(view: View, room: Room) -> list[Text]:
-    """The most important first, where there is little room: state and money, then leaders, events, the rest."""
+    """Return the lines of the screen.
+
+    If there is little room, state and money are kept first, then the best trials and the events, then the rungs.
+    """
     top = [_head(view), *_bars(view, room)]
     said = [*_forecast(view), *([Text(view.note, style="bold yellow")] if view.note else [])]
     foot = [Text(view.foot, style="dim")] if view.foot else []
@@ -70,7 +72,7 @@ def lines(view: View, room: Room) -> list[Text]:
 
 
 def _joined(blocks: Sequence[list[Text]], height: int) -> list[Text]:
-    """With empty lines between them where there is room."""
+    """Return the blocks as one list of lines, separated by empty lines as far as there is room, and cut to `height`."""
     found = [block for block in blocks if block]
     spare = height - sum(map(len, found))
     joined: list[Text] = []
@@ -83,7 +85,7 @@ def _joined(blocks: Sequence[list[Text]], height: int) -> list[Text]:
 
 
 def _shares(left: int, leaders: int, events: int) -> tuple[int, int]:
-    """How many leaders and events are shown in so many lines, a heading and empty lines between them."""
+    """Return how many leaders and events fit into `left` lines, next to a heading and the empty lines between blocks."""
     room = max(0, left - 4)
     few = min(leaders, max(room - events, (room * 3 + 4) // 5))
     return few, min(events, max(0, room - few))
@@ -142,7 +144,7 @@ def _hours(spend: Mapping[str, Any], budget: Mapping[str, Any]) -> Iterator[tupl
 
 
 def _trials(seen: Watched, limit: int | None) -> tuple[str, str, float, float]:
-    """Without a limit the bar shows how many of those that were begun are over."""
+    """Return the bar of trials. Without a limit on trials it shows the share of started trials that have ended."""
     states = seen.job["progress"]["trials"]
     count = sum(states.values())
     over = sum(states.get(state, 0) for state in ("completed", "stopped", "failed"))
@@ -153,7 +155,10 @@ def _trials(seen: Watched, limit: int | None) -> tuple[str, str, float, float]:
 
 
 def _bar(length: int, done: float, held: float, *, ascii_only: bool) -> Text:
-    """What is done, what is set aside, and the rest. Anything above nothing shows; not all is full before it is."""
+    """Return a bar of the shares that are done, held and left.
+
+    A share above zero fills at least one cell, and the bar is only full when everything is done.
+    """
     full, aside, rest = "#+." if ascii_only else "█▒·"
     first = _cells(length, done)
     second = min(length - first, max(_cells(length, done + held) - first, 1 if held > 0 else 0))
@@ -183,7 +188,7 @@ def _forecast(view: View) -> list[Text]:
 
 
 def _ladder(seen: Watched, width: int) -> list[Text]:
-    """The highest rungs, where there is no room for all."""
+    """Return a table of how many trials reached each rung. If there is no room for all, the highest rungs are shown."""
     cells = [
         (str(one.step), str(one.reached), "-" if one.step == seen.facts.last_step else str(one.promoted))
         for one in seen.ladder()
@@ -247,7 +252,7 @@ def _events(view: View, count: int) -> list[Text]:
 
 
 def summary(view: View) -> str:
-    """How things stand in one line, for a log."""
+    """Return the state of the job in one line for a log."""
     seen, states = view.seen, view.seen.job["progress"]["trials"]
     spend, budget = seen.spend, seen.job["budget"]
     of = f" of {usd(budget['usd'])}" if budget["usd"] is not None else ""

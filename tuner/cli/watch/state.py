@@ -1,4 +1,7 @@
-"""What is known of a job from its events. A function of them alone: told twice, or trial by trial in another order, it is the same."""
+"""The state of a job as known from its events.
+
+It depends only on the events. Repeated events, or events of different trials in another order, lead to the same state.
+"""
 
 import math
 from collections.abc import Mapping
@@ -12,7 +15,7 @@ Kind = Literal["best", "promoted", "preempted", "failed", "state"]
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """What people want to be told of."""
+    """An event that is worth showing to the user."""
 
     kind: Kind
     text: str
@@ -20,7 +23,7 @@ class Happening:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What does not change while a job runs."""
+    """The properties of a job that do not change while it runs."""
 
     job: str
     name: str
@@ -33,7 +36,7 @@ class Facts:
 
     @classmethod
     def of(cls, job: Mapping[str, Any]) -> "Facts":
-        """From a job as REST shows it."""
+        """Return the facts of a job in its REST representation."""
         fidelity, objective = job["fidelity"], job["objective"]
         return cls(
             job["id"],
@@ -85,14 +88,14 @@ class Watched:
         return min(self.best_of.values(), key=self._order, default=None)
 
     def take(self, kind: str, data: Mapping[str, Any]) -> list[Happening]:
-        """Notes an event; answers what people are to be told of it, which is nothing where it says nothing new."""
+        """Take in an event and return what to show of it, or an empty list if it contains nothing new."""
         if kind == "spend":
             self.spend = data
         notes = {"report": self._report, "trial": self._trial, "job": self._job}
         return notes[kind](data) if kind in notes else []
 
     def leaders(self, count: int) -> list[Reached]:
-        """The best that each trial reported, the best first."""
+        """Return the best reports of the `count` best trials, best first."""
         return sorted(self.best_of.values(), key=self._order)[:count]
 
     def latest_of(self, trial: str) -> float | None:
@@ -100,7 +103,7 @@ class Watched:
         return self.latest.get(trial, (0, None))[1]
 
     def ladder(self) -> list[RungCount]:
-        """How many trials came to each rung, and how many went on beyond it."""
+        """Return for each rung how many trials reached it and how many continued beyond it."""
         steps = self.steps.values()
         return [
             RungCount(rung, sum(step >= rung for step in steps), sum(step > rung for step in steps))
@@ -108,7 +111,7 @@ class Watched:
         ]
 
     def _order(self, one: Reached) -> tuple[float, float, int, str]:
-        """Better ones first; of those as good, the cheapest, as `tuner best` has it."""
+        """Return a sort key: better metrics first, and the cheapest of equal ones first, as in `tuner best`."""
         return (-one.metric if self.facts.maximise else one.metric, one.cost_usd, one.step, one.trial)
 
     def _report(self, data: Mapping[str, Any]) -> list[Happening]:
@@ -169,7 +172,7 @@ class Watched:
 
 
 def budget_line(limits: Mapping[str, Any]) -> str:
-    """All limits that there are.
+    """Return the limits that are set as text.
 
     >>> budget_line({"usd": 2, "gpu_hours": None, "wall_clock": None, "trials": 9})
     '$2.00, 9 trials'
