@@ -24,9 +24,7 @@ def backup(
     as_json: Json = False,
 ) -> None:
     """Back up the database into one file while jobs run. Checkpoints stay in the storage."""
-    from tuner.service import (
-        backup as its,
-    )  # imported late because it is slow
+    from tuner.service import backup as its  # imported late because it is slow
 
     Frame(as_json).show(its.backup(Settings.from_env(), file), _backed_up)
 

@@ -33,9 +33,7 @@ def cluster(
     ] = False,
 ) -> None:
     """Run a local Ray cluster of several nodes until Ctrl-C, for the service with the same TUNER_HOME."""
-    from tuner.service import (
-        local_cluster,
-    )  # imported late because it is slow
+    from tuner.service import local_cluster  # imported late because it is slow
 
     if not spot + on_demand:
         raise typer.BadParameter("give at least one node: --spot 1 or --on-demand 1")

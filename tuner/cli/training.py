@@ -144,9 +144,7 @@ def _best_step(trial: TrialDetail, *, maximise: bool) -> int:
 
 
 def _prepared(entry: str, recorded: Environment | None, threads: int | None, seed: int | None) -> list[str]:
-    from tuner.service import (
-        training_alone,
-    )  # imported late because it is slow
+    from tuner.service import training_alone  # imported late because it is slow
 
     return training_alone.prepare(entry, recorded, threads=threads, seed=seed)
 
