@@ -84,8 +84,8 @@ def test_of_two_at_once_the_second_is_told(
     line = Line(rest, before=lambda: rest.patch(f"/v1/jobs/{job}", json={"budget": {"usd": theirs}}))
     found = top_up(line, job, monkeypatch)
     assert found.exit_code == 1
-    assert f"was $10.00 and is ${theirs}.00 now" in found.stderr
-    assert "Nothing of yours was added" in found.stderr
+    assert f"was $10.00 and is now ${theirs}.00" in found.stderr
+    assert "Your amount was not added" in found.stderr
     assert budget(rest, job) == theirs
     assert top_up(Line(rest), job, monkeypatch).exit_code == 0
     assert budget(rest, job) == theirs + 5
@@ -98,7 +98,7 @@ def test_what_somebody_did_after_a_lost_answer_stays(
     found = top_up(line, job, monkeypatch)
     assert found.exit_code == 1
     assert "$40.00" in found.stderr
-    assert "not known" in found.stderr
+    assert "unknown" in found.stderr
     assert budget(rest, job) == 40
 
 
@@ -110,4 +110,4 @@ def test_a_service_that_is_gone_for_good_leaves_it_said_what_is_not_known(
     found = top_up(line, job, monkeypatch)
     assert found.exit_code == 1
     assert f"tuner job {job}" in found.stderr
-    assert "not known" in found.stderr
+    assert "unknown" in found.stderr

@@ -113,7 +113,7 @@ def test_a_trial_of_a_job_is_trained_to_where_it_was_best(
     [
         (["mine:train", "--config", "{lr: 1}"], "is no JSON"),
         (["mine:train", "--config", "[1]"], "must be an object"),
-        (["mine:train", "--trial", "trial_00000"], "give the job"),
+        (["mine:train", "--trial", "trial_00000"], "give a job id"),
         (["job_0", "--config", "{}"], "a job has its own"),
         (["mine:train", "--steps", "0"], "--steps"),
     ],

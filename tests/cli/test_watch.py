@@ -199,7 +199,7 @@ def test_who_leaves_is_told_how_to_come_back(
     before = signal.getsignal(signal.SIGTERM)
     found = tuner(*words, waiting)
     assert found.exit_code == status
-    said = f"The job runs on. tuner watch {waiting} comes back to it; tuner cancel {waiting} ends it."
+    said = f"The job keeps running. tuner watch {waiting} shows it again; tuner cancel {waiting} ends it."
     assert found.stderr.strip() == said
     assert signal.getsignal(signal.SIGTERM) is before
     assert tuner("job", waiting).exit_code == 0

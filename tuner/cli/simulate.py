@@ -21,9 +21,9 @@ BESIDE = {
     "this_job": "this job",
     "uninterrupted": "on spot, never interrupted",
     "on_demand": "on demand alone",
-    "every_15m": "saved every 15 min, deaf to notices",
-    "every_30m": "saved every 30 min, deaf to notices",
-    "from_zero": "nothing saved, deaf to notices",
+    "every_15m": "saved every 15 min, ignoring notices",
+    "every_30m": "saved every 30 min, ignoring notices",
+    "from_zero": "nothing saved, ignoring notices",
 }
 
 

@@ -48,7 +48,10 @@ def train(
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option(min=1, help="Train to this step. Default: the step at which the trial was best."),
+        typer.Option(
+            min=1,
+            help="Train to this step. Default: the step at which the trial was best, or where MODULE:FUNCTION ends.",
+        ),
     ] = None,
     threads: Annotated[
         int | None,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tuner.cli.watch.follow import Follower
     from tuner.client import Client
 
-FOOT = "Ctrl-C ends the watching; the job runs on."
+FOOT = "Press Ctrl-C to stop watching; the job keeps running."
 
 
 class _Terminated(BaseException):
@@ -84,7 +84,7 @@ def _terminated(*_: Any) -> NoReturn:
 
 def _left(job: str, status: int) -> typer.Exit:
     typer.echo(
-        f"\nThe job runs on. tuner watch {job} comes back to it; tuner cancel {job} ends it.", err=True
+        f"\nThe job keeps running. tuner watch {job} shows it again; tuner cancel {job} ends it.", err=True
     )
     return typer.Exit(status)
 
