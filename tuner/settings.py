@@ -32,39 +32,39 @@ class Settings:
     home: Path
     database_url: str = field(repr=False)
     storage: str
-    database_url_file: str = ""
+    database_url_file: str = ""  #: The file that `database_url` was read from, or "".
     storage_region: str = ""
     ray_address: str = ""
     host: str = "127.0.0.1"
     port: int = 8000
-    url: str = ""
+    url: str = ""  #: Where clients find the service.
     allowed_modules: tuple[str, ...] = ("trainables",)
     packages: bool = False
-    package_mib: int = 16
-    pass_env: tuple[str, ...] = ()
-    max_processes: int = 4096
+    package_mib: int = 16  #: Size limit of an uploaded package.
+    pass_env: tuple[str, ...] = ()  #: Variables that user code may see. A trailing * matches any ending.
+    max_processes: int = 4096  #: Processes and threads per attempt.
     max_open_files: int = 65_536
-    import_memory_gib: int = 8
-    node_prices: Mapping[str, float] = field(default_factory=dict)
-    node_types: str = ""
-    prices: str = ""
+    import_memory_gib: int = 8  #: Memory limit when the service imports a trainable to inspect it.
+    node_prices: Mapping[str, float] = field(default_factory=dict)  #: USD per hour, by `type` or `type/spot`.
+    node_types: str = ""  #: What an autoscaler may start: the path of a file, or its content as JSON.
+    prices: str = ""  #: The path of a CSV file that replaces the price catalogue.
     egress_usd_per_gb: Decimal | None = None
     storage_usd_per_gb_month: Decimal | None = None
     local_cpus: int | None = None
     local_gpus: int | None = None
-    slice_s: float = 10.0
-    spot_wait_s: float = 60.0
-    drain_s: float = 0.0
+    slice_s: float = 10.0  #: Seconds of work that one hold pays for.
+    spot_wait_s: float = 60.0  #: Seconds without a spot machine after which a trial falls back to on-demand.
+    drain_s: float = 0.0  #: Seconds for which the service still answers after SIGTERM.
     cloud: str = "detect"
     metadata_url: str = ""
-    webhook_private: bool = False
-    webhook_hosts: tuple[str, ...] = ()
-    rate_limit: int = 1000
+    webhook_private: bool = False  #: Whether webhooks may go to private addresses and use http.
+    webhook_hosts: tuple[str, ...] = ()  #: Private hosts that webhooks may go to in any case.
+    rate_limit: int = 1000  #: Requests per second and API key.
     optuna_storage: str = field(default="", repr=False)
     tensorboard: str = ""
     mlflow_uri: str = field(default="", repr=False)
     mlflow_experiment: str = "tuner"
-    failpoint: str = ""
+    failpoint: str = ""  #: For tests: the commit at which the process ends as if it were killed.
     given_api_key: str | None = field(default=None, repr=False)
     project: str = ""
 
@@ -255,7 +255,9 @@ def _database_url(environ: Mapping[str, str], home: Path) -> tuple[str, str]:
             mend = "let this user read it, or name another file"
             raise ValueError(f"TUNER_DATABASE_URL_FILE: {file} cannot be read: {why}; {mend}") from error
         if not found:
-            raise ValueError(f"TUNER_DATABASE_URL_FILE: {file} is empty: write the database URL into it")
+            raise ValueError(
+                f"TUNER_DATABASE_URL_FILE: {file} is empty: write the URL of the database into it"
+            )
         return found, file
     return f"sqlite:///{home}/tuner.db", ""
 
