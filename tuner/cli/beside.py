@@ -58,7 +58,7 @@ class Beside(threading.Thread):
             self._figures.read()
 
     def stop(self) -> None:
-        """Do not start anything any more. Call this before stopping the services that this thread starts."""
+        """Prevent the start if it has not begun. Call this before stopping the services that this thread starts."""
         self._over.set()
 
     def _tell(self) -> None:

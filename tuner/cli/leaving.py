@@ -26,7 +26,7 @@ class LeavingServer(uvicorn.Server):
     """An HTTP server that shuts down in steps.
 
     1. The first SIGTERM or SIGINT sets `leaving`. After a SIGTERM the server listens for another `drain_s` seconds, so that load
-       balancers notice that it is not ready. A second signal skips this wait, and a third one forces the exit.
+       balancers notice that it is not ready. Another signal skips this wait. A signal after the wait forces the exit.
     2. `end_streams` ends the event streams. Other responses get `ANSWER_S` seconds to finish.
     3. `run` returns. The signal is not raised again, see `capture_signals`.
     """

@@ -65,7 +65,7 @@ def _refused(client: Client, before: Job, change: dict[str, float], error: ApiEr
     has = _limits(now.budget)
     if error.in_doubt:
         return (
-            f"{error.title}\nThe budget was {had} and is now {has}. An answer was lost, so it is unknown whether this includes your amount: "
+            f"{error.title}\nThe budget was {had} and is now {has}. An answer was lost; it is unknown whether this includes your amount: "
             "add only what is missing"
         )
     return (
