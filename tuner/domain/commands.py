@@ -1,4 +1,4 @@
-"""What to do next: the closed union of a decision's orders."""
+"""The commands that a decision may return: a closed union."""
 
 from dataclasses import dataclass
 
@@ -8,22 +8,24 @@ from tuner.domain.space import Config
 
 @dataclass(frozen=True, slots=True)
 class Suggest:
-    """A worker is free: ask for the configuration of the next trial and tell it with `Suggested`, or where another one should
-    rather go on, with `Advised`."""
+    """Ask the sampler for the configuration of the next trial, because a worker is free.
+
+    Answer with `Suggested`, or with `Advised` if an existing trial should resume instead.
+    """
 
     trial: str
 
 
 @dataclass(frozen=True, slots=True)
 class Consult:
-    """The trial waits at a rung: ask whether it should go on, and tell it with `Advised`."""
+    """Ask the model whether a trial that waits at a rung should continue. Answer with `Advised`."""
 
     trial: str
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Start or resume the trial on a free worker and let it train to `until` (None: to its end)."""
+    """Start or resume the trial on a free worker and let it train to step `until`, or to its end if that is None."""
 
     trial: str
     config: Config
@@ -32,7 +34,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Proceed:
-    """The trial waits at a rung and may go on to `until`."""
+    """Let a trial that waits at a rung continue to step `until`, or to its end if that is None."""
 
     trial: str
     until: int | None
@@ -40,21 +42,21 @@ class Proceed:
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """Checkpoint at the next step boundary, end the attempt, tell `Parked`."""
+    """Save a checkpoint at the next step boundary and end the attempt. Answer with `Parked`."""
 
     trial: str
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The last step is done: keep its model, end the attempt, tell `Completed`."""
+    """Save the model of the last step, which is done, and end the attempt. Answer with `Completed`."""
 
     trial: str
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End the attempt now, saving nothing; tell `Stopped`."""
+    """End the attempt now without a checkpoint. Answer with `Stopped`."""
 
     trial: str
     reason: str
@@ -62,14 +64,15 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class EndJob:
-    """Nothing runs any more; the job's state becomes this. `reopens`: it is paused, and goes on by itself at the next opening of its
-    window. `waits_for`: or once this budget above it allows more."""
+    """Set the final or paused state of the job, because no attempt runs any more."""
 
     state: JobState
     reason: StopReason | None
     detail: str = ""
-    reopens: bool = False
-    waits_for: str = ""
+    reopens: bool = False  #: The job is paused and resumes by itself when its window opens next.
+    waits_for: str = (
+        ""  #: The job resumes by itself when this shared budget, or the project's quota, allows more.
+    )
 
 
 Command = Suggest | Consult | Begin | Proceed | Park | Finish | Stop | EndJob

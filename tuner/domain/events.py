@@ -1,7 +1,7 @@
-"""What happened to a job: the only things that a decision may depend on. A closed union, each with its time.
+"""The events of a job: a closed union of everything that a decision may depend on, each with its time.
 
-They are recorded in order before they are acted on, and telling them again to `tuner.tuning.decide` gives the same
-commands, which is how a job goes on after any of its processes was killed.
+Events are recorded in order before they are acted on. Passing them to `tuner.tuning.decide` again gives the same commands, and
+that is how a job continues after one of its processes was killed.
 """
 
 from collections.abc import Mapping
@@ -18,22 +18,21 @@ Limit = Literal["budget_usd", "budget_gpu_hours", "wall_clock", "window"]
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A driver begins, for the first time or again. What ran before runs no more; `saved` has the step of each such trial's
-    newest checkpoint (0: none)."""
+    """A driver started, for the first time or again. Attempts of an earlier driver no longer run."""
 
     at: Instant
+    #: Step of the newest checkpoint of each trial that ran before, by trial id. 0 if there is none.
     saved: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Inherited:
-    """What a trial of an earlier job has come to: its metric by step up to that of the checkpoint which is there to go on from, and
-    what that took."""
+    """The progress of an earlier job's trial, up to the checkpoint that a new trial continues from."""
 
     job: str
     trial: str
-    curve: tuple[tuple[int, float], ...]
-    trained_ns: int
+    curve: tuple[tuple[int, float], ...]  #: Step and metric, up to the step of the checkpoint.
+    trained_ns: int  #: Training time of these steps.
 
     @property
     def step(self) -> int:
@@ -42,22 +41,21 @@ class Inherited:
 
 @dataclass(frozen=True, slots=True)
 class Suggested:
-    """The sampler proposed the next configuration; None: it has no more. `inherited`: the trial goes on from there."""
+    """The sampler suggested the next configuration, or has none left."""
 
     at: Instant
     trial: str
-    config: Config | None
-    inherited: Inherited | None = None
+    config: Config | None  #: None if the sampler has no more configurations.
+    inherited: Inherited | None = None  #: The earlier trial that this one continues.
 
 
 @dataclass(frozen=True, slots=True)
 class Advised:
-    """By what the sampler's model foretells, the trial should go on to its next rung, or (`go` false) wait. `trial` None: what is
-    left of the money brings no other trial to its end."""
+    """The sampler's model predicted whether a trial should run to its next rung."""
 
     at: Instant
-    trial: str | None
-    go: bool
+    trial: str | None  #: None if the remaining budget cannot bring another trial to its last step.
+    go: bool  #: False if the trial should wait.
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +76,16 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """An attempt ended without an end of the trial; `step` is that of the newest checkpoint (0: none)."""
+    """An attempt was paused; the trial may resume."""
 
     at: Instant
     trial: str
-    step: int
+    step: int  #: Step of the newest checkpoint. 0 if there is none.
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The trainable returned, or the last step is done and its model kept."""
+    """The trainable returned, or the last step is done and its model is saved."""
 
     at: Instant
     trial: str
@@ -95,7 +93,7 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """An attempt was stopped on our order; the trial will not go on."""
+    """An attempt was stopped by a `Stop` command; the trial cannot resume."""
 
     at: Instant
     trial: str
@@ -103,61 +101,61 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The user's code failed: `reason` is one line that tells like failures apart from others."""
+    """The user's code failed."""
 
     at: Instant
     trial: str
-    reason: str
+    reason: str  #: One line, equal for failures of the same kind.
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The worker vanished, through no fault of the trial; `step` is that of the newest checkpoint (0: none)."""
+    """The worker was lost, through no fault of the trial."""
 
     at: Instant
     trial: str
-    step: int
+    step: int  #: Step of the newest checkpoint. 0 if there is none.
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Preempted:
-    """The attempt's machine is taken away, with a notice or without; `step` is that of the newest checkpoint (0: none)."""
+    """The attempt's machine was preempted, with or without a notice."""
 
     at: Instant
     trial: str
-    step: int
+    step: int  #: Step of the newest checkpoint. 0 if there is none.
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """What the trial needs, to begin or (`running`) to go on, is not left: of the job's own budget, or of the one `above` it."""
+    """A hold was refused: the budget has no room for the trial to start or to continue."""
 
     at: Instant
     trial: str
-    limit: Limit
-    running: bool = False
-    above: str = ""
+    limit: Limit  #: The limit that refused.
+    running: bool = False  #: The trial runs and asked to continue.
+    above: str = ""  #: The shared budget that refused. Empty if it was the job's own budget.
 
 
 @dataclass(frozen=True, slots=True)
 class WallClockEnded:
-    """The job ran for as long as it may."""
+    """The job used up its wall-clock budget."""
 
     at: Instant
 
 
 @dataclass(frozen=True, slots=True)
 class WindowClosed:
-    """The hours in which the job may run are over for now."""
+    """The job's time window closed."""
 
     at: Instant
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A person asked."""
+    """A user made a control request."""
 
     at: Instant
     what: Literal["pause", "resume", "cancel"]

@@ -1,7 +1,7 @@
-"""`decide(state, event) -> (state, commands)`: the only entrance to the core.
+"""`decide(state, event) -> (state, commands)`: the only entry point of the tuning logic.
 
-The state handed in is used up. The same events in the same order give the same commands, in a real job, in the simulator
-and when a job is rebuilt from its record.
+`decide` changes the given state in place, so the caller must use only the state that it returns. The same events in the same
+order give the same commands: in a real job, in the simulator, and when a job is rebuilt from its recorded events.
 """
 
 from dataclasses import replace
@@ -29,7 +29,7 @@ OUTSIDE_WINDOW = Ending(
 
 
 def decide(state: State, event: Event) -> tuple[State, list[Command]]:
-    """One turn: take note of the event, then fill free workers or end the job."""
+    """Apply the event to the state, then give work to free workers, or end the job if it is ending and nothing runs."""
     orders = _note(state, event)
     orders += _fill(state)
     idle = not state.active and not state.suggesting and not isinstance(event, ev.Launched)
@@ -41,7 +41,7 @@ def decide(state: State, event: Event) -> tuple[State, list[Command]]:
 
 
 def _unless_nothing_was_learned(state: State, ending: Ending) -> Ending:
-    """Turn success into failure if no trial ever reported the objective's metric: the money bought nothing."""
+    """Turn success into failure if no trial ever reported the objective's metric, because the job then has no result."""
     if ending.state != "succeeded" or any(trial.value is not None for trial in state.trials):
         return ending
     detail = f"no trial reported the metric {state.spec.objective.metric!r} before the job ended"
@@ -71,7 +71,10 @@ def _note(state: State, event: Event) -> list[Command]:
 
 
 def _on_launched(state: State, event: ev.Launched) -> list[Command]:
-    """Whatever ran before this launch runs no more, and waits to be resumed from its newest checkpoint."""
+    """Pause the trials that ran before this launch, so that they resume from their newest checkpoint.
+
+    A trial that was being stopped gets its final status instead.
+    """
     if state.ended or (state.ending and not state.ending.found):
         state.ending = None
     state.going, state.suggesting, state.ended = False, False, False
@@ -86,7 +89,7 @@ def _on_launched(state: State, event: ev.Launched) -> list[Command]:
 
 
 def _money_moved(state: State) -> None:
-    """What was refused before may be affordable now."""
+    """Forget earlier refusals, because a hold that was refused may be affordable now."""
     state.broke, state.above, state.passed = None, "", {}
 
 
@@ -191,7 +194,10 @@ def _on_lost(state: State, trial: TrialRecord, event: ev.Lost) -> list[Command]:
 
 
 def _on_preempted(state: State, trial: TrialRecord, event: ev.Preempted) -> list[Command]:
-    """No fault of the trial, however often: only the budget ends that. It is the first to go on."""
+    """Pause the trial and let it resume before other trials.
+
+    Preemptions are not the trial's fault, so their number is not limited. Only the budget ends them.
+    """
     trial.preemptions += 1
     trial.in_vain = 0 if event.step > trial.kept else trial.in_vain + 1
     trial.kept, trial.displaced = event.step, True
@@ -199,8 +205,11 @@ def _on_preempted(state: State, trial: TrialRecord, event: ev.Preempted) -> list
 
 
 def _interrupt(state: State, trial: TrialRecord, saved: int) -> list[Command]:
-    """Parks a trial whose attempt ended with a checkpoint of step `saved`. One that was about to save its last step is
-    complete if it did, or if it cannot; else it has to do that step again."""
+    """Pause a trial whose attempt ended with its newest checkpoint at step `saved`.
+
+    A trial that has done its last step is complete if that step was saved, or if the trial cannot save checkpoints. Otherwise it
+    has to run its last step again.
+    """
     finished = state.max_step is not None and trial.steps >= state.max_step
     trial.unkept = finished and trial.resumable and saved < trial.steps
     state.set(trial, "completed" if finished and not trial.unkept else "parked")
@@ -215,9 +224,12 @@ def _ended_for_good(state: State, trial: TrialRecord, status: Status, reason: st
 
 
 def _on_refused(state: State, event: ev.Refused) -> list[Command]:
-    """A trial that runs is parked; one that was to begin waits. Once nothing runs that could free money, the job is out of it,
-    or where it need not go on later exactly as it stands, passes that trial over for a cheaper one. Where a budget above it
-    refuses, the job waits for that one."""
+    """React to a hold that was refused: pause a running trial, or let a trial that was about to start wait.
+
+    If no trial is active, nothing can release money any more, and the job's budget is exhausted. With `on_exhausted: finish` the
+    job first skips a trial that already has steps, and tries a cheaper one. If a shared budget refused the hold, the job pauses
+    until that budget allows more.
+    """
     trial = state.trial(event.trial)
     state.above = event.above
     if trial.status == "running" and event.running:
@@ -249,7 +261,10 @@ def _exhausted(state: State, reason: StopReason) -> Ending:
 
 
 def _on_budget_changed(state: State, event: ev.BudgetChanged) -> list[Command]:
-    """An end that came of the old budget is called off; where it holds for the new one too, it will be found again."""
+    """Take over the new budget and withdraw an ending that the old budget caused.
+
+    If the new budget is exhausted too, a later event ends the job again.
+    """
     state.budget = event.budget
     _money_moved(state)
     if not state.ended and state.ending and state.ending.limit:
@@ -273,7 +288,11 @@ def _on_asked(state: State, event: ev.Asked) -> list[Command]:
 
 
 def _end(state: State, ending: Ending, *, park: bool = True) -> list[Command]:
-    """Nothing begins from here on; what runs is parked with a checkpoint, or stopped at once."""
+    """Set the job's ending, so that no attempt starts any more, and end the active attempts.
+
+    Args:
+        park: Pause running trials with a checkpoint. If false, stop them at once.
+    """
     state.ending = ending
     orders: list[Command] = []
     for number in sorted(state.active):
@@ -287,7 +306,10 @@ def _end(state: State, ending: Ending, *, park: bool = True) -> list[Command]:
 
 
 def _fill(state: State) -> list[Command]:
-    """Work for free workers: the interrupted first, then promotions, then new configurations, then the leader's last rungs."""
+    """Give work to free workers.
+
+    The order is: waiting trials, promotions, new configurations, and last the remaining rungs of the best trial.
+    """
     orders: list[Command] = []
     while state.going and not state.ending and not state.broke and len(state.active) < state.concurrency:
         trial = _earned_more(state)
@@ -308,8 +330,10 @@ def _fill(state: State) -> list[Command]:
 
 
 def _earned_more(state: State) -> TrialRecord | None:
-    """The next trial to go on: one that waits, the preempted first, or one to promote. Those that were passed over wait for
-    money, and nothing is promoted before them."""
+    """Return the next trial to start or resume: a waiting trial, preempted ones first, or else one to promote.
+
+    Skipped trials wait for money, and no trial is promoted while there are any.
+    """
     reserve = Reserve.of(state)
     waiting = [state.trials[number] for number in sorted(state.ready) if number not in state.passed]
     waiting.sort(key=lambda trial: not trial.displaced)
@@ -320,7 +344,10 @@ def _earned_more(state: State) -> TrialRecord | None:
 
 
 def _leader_unfinished(state: State) -> TrialRecord | None:
-    """When no new configuration may begin, the best trial so far goes on to the end, so that the money buys a finished model."""
+    """Return the best trial, to be trained to its last step, if it is paused.
+
+    It is called when no new configuration may begin, so that the rest of the money buys a finished model.
+    """
     if state.leader is None or not state.rungs or state.passed:
         return None
     leader = state.trials[state.leader]

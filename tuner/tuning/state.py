@@ -1,7 +1,7 @@
-"""All that a decision may depend on.
+"""The state of a job: everything that a decision may depend on.
 
-A `State` belongs to its loop and is used up by each decision: `decide` changes it in place and hands it back, so that a
-job of ten thousand trials is not copied at every report.
+A `State` belongs to one run loop. `decide` changes it in place and returns it, so that a job of ten thousand trials is not
+copied at every report.
 """
 
 from dataclasses import dataclass, field
@@ -35,31 +35,28 @@ PUBLIC: dict[Status, TrialState] = {
 
 @dataclass(slots=True)
 class TrialRecord:
-    """`until` is the step that the trial has earned (None: its end); `steps` the highest that it reported; `replayed` the one
-    that its present attempt reported last. `losses` counts workers lost in a row that brought nothing new: at the very step
-    where the one before was lost, or before their first report. `preemptions` of its attempts, of which the last `in_vain` in
-    a row brought no newer checkpoint than that of `kept`, the newest one at the last of them; `displaced`: it goes on before
-    others. `trained_ns`: what its steps took, each counted once; `pace_ns`: a step of late."""
+    """The progress of one trial."""
 
     number: int
     config: Config
-    until: int | None
+    until: int | None  #: The step that the trial may run to. None if it may run to its end.
     status: Status = "new"
-    steps: int = 0
-    value: float | None = None
-    resumable: bool = True
-    ends_as: Literal["stopped", "failed"] = "stopped"
-    reason: str = ""
+    steps: int = 0  #: The highest step that it reported.
+    value: float | None = None  #: The latest value of the objective's metric.
+    resumable: bool = True  #: Whether a checkpoint of the latest report can be saved.
+    ends_as: Literal["stopped", "failed"] = "stopped"  #: The final status of a trial that is being stopped.
+    reason: str = ""  #: Why the trial was stopped or failed.
+    #: Consecutive lost workers without progress: lost before their first report, or without a new step.
     losses: int = 0
-    preemptions: int = 0
-    in_vain: int = 0
-    kept: int = 0
-    displaced: bool = False
-    replayed: int | None = None
-    unkept: bool = False
-    trained_ns: int = 0
-    pace_ns: int = 0
-    other_metrics: tuple[str, ...] = ()  # names that it reported instead of the objective's metric
+    preemptions: int = 0  #: How many of its attempts were preempted.
+    in_vain: int = 0  #: How many of the latest preemptions in a row brought no newer checkpoint.
+    kept: int = 0  #: The step of the newest checkpoint at the latest preemption.
+    displaced: bool = False  #: It was preempted and resumes before other trials.
+    replayed: int | None = None  #: The last step that the current attempt reported.
+    unkept: bool = False  #: It has to run its last step again, because that step was not saved.
+    trained_ns: int = 0  #: Training time of its steps, each step counted once.
+    pace_ns: int = 0  #: Running mean of the training time of a step, weighted towards recent steps.
+    other_metrics: tuple[str, ...] = ()  #: Names that it reported instead of the objective's metric.
 
     @property
     def id(self) -> str:
@@ -67,7 +64,7 @@ class TrialRecord:
 
     @property
     def ready(self) -> bool:
-        """Not running, though it has earned more steps than it has done, or has to save its last one again."""
+        """Return whether the trial waits to run: it may run further than it has, or must run its last step again."""
         if self.status not in ("new", "parked"):
             return False
         return self.until is None or self.steps < self.until or self.unkept
@@ -75,23 +72,22 @@ class TrialRecord:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The job is coming to its end: nothing begins any more, and once nothing runs its state becomes `state`. `reopens`: it goes on
-    by itself when its window opens next."""
+    """How a job ends: no attempt starts any more, and the job's state becomes `state` when no attempt runs."""
 
     state: JobState
     reason: StopReason | None
     detail: str = ""
-    reopens: bool = False
-    waits_for: str = ""
+    reopens: bool = False  #: The job resumes by itself when its window opens next.
+    waits_for: str = ""  #: The shared budget, or the project's quota, that the job waits for.
 
     @property
     def found(self) -> bool:
-        """Whether it follows from what was reported, which no later wish and no restart makes undone."""
+        """Return whether the reports caused the ending. A later pause request or a restart does not undo it."""
         return self.reason in ("target", "plateau", "error")
 
     @property
     def limit(self) -> bool:
-        """Whether it follows from the budget, and another budget undoes it."""
+        """Return whether the job's budget caused the ending. A new budget undoes it."""
         return self.reason in ("budget_usd", "budget_gpu_hours", "wall_clock", "trials")
 
 
@@ -125,7 +121,7 @@ class State:
     begun: int = 0
     steps: int = 0
     trained_ns: int = 0
-    price_ns: int = 0  # micro-dollars an hour times nanoseconds, over `trained_ns`
+    price_ns: int = 0  #: Sum of price (micro-dollars per hour) times nanoseconds, over `trained_ns`.
 
     @classmethod
     def fresh(cls, spec: JobSpec, *, concurrency: int, rate: Rate) -> "State":
@@ -139,7 +135,7 @@ class State:
 
     @property
     def mean_price(self) -> Price:
-        """Of the time that was trained, each at the price of its machine; before that, the job's own."""
+        """Return the mean machine price over all training time, or the job's own price before any training."""
         return Price(self.price_ns // self.trained_ns) if self.trained_ns else self.rate.price
 
     @property
@@ -151,7 +147,10 @@ class State:
         return self.trials[int(trial.removeprefix("trial_"))]
 
     def set(self, record: TrialRecord, status: Status) -> None:
-        """The one place where a trial's status changes; keeps the indexes of active and ready trials."""
+        """Set the status of a trial and update the indexes of active and ready trials.
+
+        No other code may change a trial's status.
+        """
         record.status = status
         self.touched.add(record.number)
         self.active.discard(record.number)
