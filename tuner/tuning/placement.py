@@ -1,31 +1,32 @@
-"""Where a training runs next: on spot machines, on demand, or nowhere for now, while it waits for spot.
+"""The placement policy: decide whether a training runs on spot machines, on demand, or waits for spot.
 
-With a deadline the rules are those of Uniform Progress for one training (Wu et al., Can't Be Late, NSDI 2024, §3.3 and §5.2), and
-each is named where it decides. The paper's symbols: C(t) is the work that is left, as time on demand; R(t) the time that is
-left; d the changeover delay, from the order to move until training goes on, with the progress that is lost on the way at most.
+With a deadline, the rules are those of Uniform Progress for one training (Wu et al., Can't Be Late, NSDI 2024, §3.3 and §5.2).
+The code names each rule where it applies it. The paper's symbols: C(t) is the remaining work, as time on demand. R(t) is the
+remaining time. d is the changeover delay: the time from the order to move until training continues, plus the largest progress
+that the move may lose.
 
-- Thrifty: what has no work left takes no machine.
+- Thrifty: a training without remaining work uses no machine.
 - Safety net: an idle training with R(t) < C(t) + 2d goes on demand, and stays there to its end.
 - Exploitation: a training on spot stays there until it is preempted.
-- Taking risks: an idle one takes spot where there is some, late or not.
-- Uniform progress: an idle one that is behind the straight line from nothing to all of its work goes on demand.
-- Hysteresis: on demand it stays until it is as far as the line will be after another 2d.
+- Taking risks: an idle training takes spot if it is available, whether it is late or not.
+- Uniform progress: an idle training that is behind the straight line from no work to all of its work goes on demand.
+- Hysteresis: a training on demand stays there until it is as far as the line will be after another 2d.
 
-Three things are ours:
+Three rules are our own:
 
-- While most of the time is to spare, C(t) < 0.7 R(t), there is no line to be behind; §A.8 switches the rules off there.
-- A training leaves spot, against Exploitation, once R(t) < C(t) + d. The paper has it make progress at full speed there, so that
-  R(t) - C(t) cannot fall; but saving, a slower machine and a slow start lower it, and the time to move once must remain.
-- On demand it stays where so little is left that a move would cost more than it saves.
+- While there is much time to spare, C(t) < 0.7 R(t), a training cannot be behind the line. §A.8 switches the rules off there.
+- A training leaves spot, against Exploitation, once R(t) < C(t) + d. The paper assumes progress at full speed on spot, so that
+  R(t) - C(t) cannot fall. Saving, a slower machine and a slow start lower it, and there must be time left for one move.
+- A training on demand stays there if so little work is left that a move would cost more than it saves.
 
-With these the deadline is met wherever going on demand at once would meet it, provided that a machine on demand can always be
-had and d is not exceeded.
+With these rules, the deadline is met whenever going on demand at once would meet it, provided that a machine on demand is always
+available and a changeover takes at most d.
 
-Without a deadline nothing says how long spot is worth waiting for, so that `patience_ns` does: so long after its last progress
-a training that finds no spot goes on demand. It goes back, after 2d of work there, when spot is to be had.
+Without a deadline, `patience_ns` limits the wait for spot. A training that finds no spot goes on demand when its last progress
+is that long ago. After 2d of work there it moves back to spot as soon as spot is available.
 
-**Which of the offers**: the cheapest by what progress cost there so far (`Memory`). A storm of preemptions shows in it as time
-that was paid for and lost; spot that is dearer than on demand counts as not there until the memory of it has faded.
+**Choice of offer**: the offer with the lowest cost of progress so far (`Memory`). Time that was paid for and lost in repeated
+preemptions raises that cost. Spot that is more expensive than on demand counts as unavailable until the memory of it has faded.
 """
 
 from collections.abc import Collection
@@ -39,7 +40,7 @@ from tuner.domain.time import NS, Instant
 from tuner.tuning.progress_price import Memory
 
 PATIENCE_NS = 30 * 60 * NS  # half of the waits for a V100 in AWS's zones in 2023 were over after 18 to 29 min
-RETRY_NS = 15 * 60 * NS  # until spot that was not worth its price is looked at again
+RETRY_NS = 15 * 60 * NS  # until available spot that was not worth its price is considered again
 TIGHT = Fraction(7, 10)  # the switch point of §A.8
 
 Why = Literal[
@@ -58,15 +59,20 @@ Why = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What was asked for. `work_ns` is C(0), `deadline` - `begun` is R(0); None: there is no deadline. Raises ValueError where
-    the market has no offer."""
+    """What the user requested for a training.
+
+    Raises:
+        ValueError: There is no offer for a market that the training may use.
+    """
 
     market: Market
     offers: tuple[Offer, ...]
     begun: Instant
-    work_ns: int
-    deadline: Instant | None = None
-    patience_ns: int = PATIENCE_NS
+    work_ns: int  #: All of the work, as time on demand: C(0).
+    deadline: Instant | None = None  #: None if there is no deadline. `deadline - begun` is R(0).
+    patience_ns: int = (
+        PATIENCE_NS  #: How long to wait for spot without progress. Used if there is no deadline.
+    )
 
     def __post_init__(self) -> None:
         for market in ("on_demand", "spot") if self.market == "spot_with_fallback" else (self.market,):
@@ -75,43 +81,46 @@ class Terms:
 
     @property
     def line(self) -> Fraction:
-        """The work of a unit of time on the line: C(0)/R(0), or the switch point where that is later on. At most all of the time,
-        where the work was thought to be more than that and is not."""
+        """Return the slope of the line, as work per unit of time: C(0)/R(0), but at least the switch point `TIGHT`.
+
+        It is at most 1, because the work may have been overestimated.
+        """
         assert self.deadline is not None
         return min(Fraction(1), max(TIGHT, Fraction(self.work_ns, max(1, self.deadline - self.begun))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """What is seen at one moment. `at`: the offer whose machine the training has, or waits for to start. `there`: the spot offers
-    of which a machine can be had now.
-
-    `left_ns` is C(t) as of the last durable checkpoint, in the time that it takes on demand, its saves included. `unsaved_ns`:
-    by how much it falls where the training is saved before it moves. `changeover_ns` is d: on the slowest path from the order
-    to move, finishing a step and saving it, over a machine that boots, to the first new step; and the longest work that a
-    preemption may undo; and how late after `Choice.until` the next look may be.
-    """
+    """The situation of a training at one moment."""
 
     now: Instant
+    #: C(t) as of the last durable checkpoint: the remaining time on demand, including saves.
     left_ns: int
+    #: d: the sum of the slowest path from the order to move to the first new step (finish a step, save it, boot a machine),
+    #: the longest work that a preemption may undo, and the longest delay of the next call after `Choice.until`.
     changeover_ns: int
-    unsaved_ns: int = 0
-    at: Offer | None = None
-    there: Collection[Offer] = ()
+    unsaved_ns: int = 0  #: By how much `left_ns` falls if the training is saved before it moves.
+    at: Offer | None = None  #: The offer whose machine the training has, or waits for to start.
+    there: Collection[Offer] = ()  #: The spot offers that are available now.
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Where to be. None: nowhere, and unless it is done, spot is asked for. The same is chosen again until `until` (None: for
-    good), unless a machine goes, comes or cannot be had any more, or a checkpoint becomes durable before."""
+    """The offer that a training should run on.
 
-    offer: Offer | None
+    The choice stays the same until `until`, unless a machine is added, removed or no longer available, or a checkpoint becomes
+    durable.
+    """
+
+    offer: (
+        Offer | None
+    )  #: None if the training should not run. Unless it is done, spot machines are requested.
     why: Why
-    until: Instant | None = None
+    until: Instant | None = None  #: None if the choice has no time limit.
 
 
 def choose(terms: Terms, memory: Memory, sight: Sight) -> tuple[Memory, Choice]:
-    """Where the training is to be now, and what is to be remembered."""
+    """Return the updated memory and the offer that the training should run on now."""
     memory = memory.looked(sight.now, at=sight.at, left_ns=sight.left_ns)
     if sight.left_ns <= 0:
         return memory, Choice(None, "done")
@@ -156,7 +165,7 @@ def _uniform(terms: Terms, memory: Memory, sight: Sight) -> Choice:
 
 
 def _patient(terms: Terms, memory: Memory, sight: Sight) -> Choice:
-    """Without a deadline."""
+    """Choose for a training without a deadline."""
     if sight.at is not None and sight.at.market == "spot":
         return Choice(sight.at, "stays")
     if sight.at is not None:
@@ -173,12 +182,15 @@ def _patient(terms: Terms, memory: Memory, sight: Sight) -> Choice:
 
 
 def _retried(sight: Sight, within_ns: int) -> Instant:
-    """Spot that is there and not taken is thought of again, as the memory of it fades."""
+    """Return when to choose again: after `within_ns`, or earlier if spot is available but was not taken.
+
+    The memory of bad spot fades, so it may become worth its price.
+    """
     return Instant(sight.now + (min(within_ns, RETRY_NS) if sight.there else within_ns))
 
 
 def _on_demand(terms: Terms, memory: Memory, sight: Sight, why: Why) -> Choice:
-    """On the machine that it has, or on the cheapest of its kind."""
+    """Choose on demand: the machine that the training has, or else the cheapest offer."""
     if sight.at is not None and sight.at.market == "on_demand":
         until = Instant(sight.now + RETRY_NS) if sight.there else None
         return Choice(sight.at, why, until)
@@ -186,7 +198,7 @@ def _on_demand(terms: Terms, memory: Memory, sight: Sight, why: Why) -> Choice:
 
 
 def _worthwhile(terms: Terms, memory: Memory, sight: Sight) -> Offer | None:
-    """The cheapest spot offer that is there, if progress is cheaper on it than on demand."""
+    """Return the cheapest available spot offer, or None if progress on it is not cheaper than on demand."""
     demand = memory.cheapest(_of(terms, "on_demand"), sight.now)
     spot = memory.cheapest(sight.there, sight.now)
     if spot is None or demand is None or memory.price(spot, sight.now) >= memory.price(demand, sight.now):
@@ -195,13 +207,16 @@ def _worthwhile(terms: Terms, memory: Memory, sight: Sight) -> Offer | None:
 
 
 def _has_cheaper_spot(terms: Terms, memory: Memory, now: Instant) -> bool:
-    """Whether there is anything to wait for: a market may be at the price on demand. What spot wasted so far does not count."""
+    """Return whether a spot offer has a lower price than on demand. If not, there is nothing to wait for.
+
+    Time that was wasted on spot so far does not count.
+    """
     demand = memory.cheapest(_of(terms, "on_demand"), now)
     return demand is not None and any(o.price < memory.price(demand, now) for o in _of(terms, "spot"))
 
 
 def _nearly_done(terms: Terms, memory: Memory, sight: Sight) -> bool:
-    """Whether so little is left on demand that a move to spot would cost more than it saves."""
+    """Return whether so little work is left on demand that a move to spot would cost more than it saves."""
     if sight.at is None or sight.at.market != "on_demand":
         return False
     left_ns = sight.left_ns - sight.unsaved_ns
@@ -215,11 +230,11 @@ def _of(terms: Terms, market: Market) -> list[Offer]:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How a training stands against its deadline: C(t), R(t), and the work of a unit of time on the line."""
+    """The progress of a training relative to its deadline."""
 
-    left_ns: int
-    time_ns: int
-    line: Fraction
+    left_ns: int  #: Remaining work: C(t).
+    time_ns: int  #: Remaining time: R(t).
+    line: Fraction  #: Work per unit of time on the line.
 
     @classmethod
     def of(cls, terms: Terms, sight: Sight) -> Self:
@@ -234,13 +249,17 @@ class Schedule:
         return self.time_ns - self.left_ns
 
     def until_off_line_ns(self) -> int:
-        """When an idle training will be behind the line; 0 or less: it is."""
-        # The progress C(0) - C(t) is short of C(0)·t/R(0) just where C(t) is over C(0)/R(0)·R(t).
+        """Return the time until an idle training falls behind the line. 0 or less means that it is behind already."""
+        # The progress C(0) - C(t) is less than C(0)·t/R(0) if and only if C(t) > C(0)/R(0)·R(t).
         return self.time_ns - self.left_ns * self.line.denominator // self.line.numerator
 
     def until_on_line_ns(self, ahead_ns: int) -> int | None:
-        """After how much work without a break it will be where the line is `ahead_ns` later; 0 or less: it is; None: never."""
-        # (C - x) · q = p · (R - x - ahead), where the line is p/q.
+        """Return the uninterrupted work after which the training reaches the point that the line reaches `ahead_ns` later.
+
+        Returns:
+            Nanoseconds; 0 if the training is there already; None if it never gets there.
+        """
+        # Solve (C - x) · q = p · (R - x - ahead) for x. The slope of the line is p/q.
         p, q = self.line.numerator, self.line.denominator
         short = self.left_ns * q - p * (self.time_ns - ahead_ns)
         if short <= 0 or p >= q:

@@ -1,8 +1,8 @@
-"""The finish reserve: money is kept back so that the best trial reaches its last step within the budget.
+"""The finish reserve: money that is kept back so that the best trial reaches its last step within the budget.
 
-Everything is counted in nanoseconds of one worker, which is what money is worth to a job: at the mean price of the time that was
-trained so far, where machines have several. Only `auto` keeps a reserve, and only where an exhausted budget ends the job: one
-that is to be topped up goes on as if the money did not end.
+All amounts are in nanoseconds of one worker. Money is converted at the mean price of the training so far, because machines may
+differ in price. Only the scheduler `auto` keeps a reserve, and only with `on_exhausted: finish`. A job that pauses when its
+budget is exhausted can be topped up, so it needs no reserve.
 """
 
 from collections.abc import Iterator
@@ -13,26 +13,24 @@ from tuner.domain.money import Rate
 from tuner.domain.time import NS
 from tuner.tuning.state import State, TrialRecord
 
-MARGIN = 1.1  # steps differ in length
-NEW = 0.4  # of a mean training: what a new trial is thought to take, many being cheaper and stopped early
-FORETOLD = (
-    0.5  # of what is free: what a new trial may be foretold to take to its end, as steps are foretold badly
-)
-SPARE = 0.5  # steps: a lease has to be a little longer than what is done on it
-PRIOR_STEPS = 1  # of the mean length, that each trial is thought to have done beside its own
+MARGIN = 1.1  # safety factor, because steps differ in length
+NEW = 0.4  # expected training of a new trial, as a share of all steps: many trials are stopped early
+FORETOLD = 0.5  # share of the free time that a new trial may be predicted to need, because step times are predicted badly
+SPARE = 0.5  # steps: a lease has to be a little longer than the work done in it
+PRIOR_STEPS = 1  # steps of mean length that are added to the steps of each trial to estimate its step time
 
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """As of the last report. `leader`: the best trial so far, if it should go on and the money suffices for that."""
+    """The reserve as of the last report."""
 
     state: State
-    left_ns: int
-    leader: TrialRecord | None
+    left_ns: int  #: Worker time that the rest of the budget pays for.
+    leader: TrialRecord | None  #: The best trial, if it can continue and the budget pays for its last step.
 
     @classmethod
     def of(cls, state: State) -> Self | None:
-        """None where none is kept."""
+        """Return the reserve of the job, or None if the job keeps none."""
         automatic = state.spec.algorithm.scheduler == "auto" and state.budget.on_exhausted == "finish"
         if not automatic or not state.rungs or not state.begun or state.leader is None:
             return None
@@ -44,12 +42,15 @@ class Reserve:
 
     @property
     def is_due(self) -> bool:
-        """Whether what is left should finish what was begun: a new trial could not be trained to its end any more."""
+        """Return whether the rest of the budget should finish existing trials, because it cannot pay for a typical new one."""
         steps = max(NEW * (self.state.max_step or 0), self.state.rungs[0].step)
         return not self._affords(_overhead_ns(self.state) + round(steps * _step_ns(self.state)), None)
 
     def in_the_way(self) -> list[TrialRecord]:
-        """Those that run and cannot get where they were sent beside the leader, which is to finish."""
+        """Return the running trials that cannot reach their `until` step if the leader is to finish.
+
+        Trials that need the least time keep running. The list is empty if there is no leader to reserve money for.
+        """
         if self.leader is None:
             return []
         free = self.left_ns - self._reserved_ns
@@ -61,19 +62,19 @@ class Reserve:
         return found
 
     def can_finish(self, trial: TrialRecord) -> bool:
-        """Whether the trial can be trained to its end, beside what runs and what the leader takes."""
+        """Return whether the budget pays for the trial's last step, in addition to the active trials and the leader."""
         if trial is self.leader:
             return True
         return self._affords(_finishing_ns(self.state, trial), trial, to_end=self.is_due)
 
     def may_go_on(self, trial: TrialRecord) -> bool:
-        """Whether a trial that waits may go on to where it was sent."""
+        """Return whether a waiting trial may resume: the budget pays for its `until` step, or nothing else needs the money."""
         if self.leader is not None and self.is_due:
             return self.can_finish(trial)
         return self._is_last or self._affords(_reaching_ns(self.state, trial, trial.until), trial)
 
     def may_begin(self) -> bool:
-        """Whether a new trial may begin: not while the leader has to finish."""
+        """Return whether a new trial may start. It may not if the rest of the budget is due to the leader."""
         if self.leader is not None and self.is_due:
             return False
         first = self.state.rungs[0].step * _step_ns(self.state)
@@ -81,14 +82,17 @@ class Reserve:
 
     @property
     def new_step_s(self) -> float:
-        """Seconds that a step of a new trial may take for its last to be affordable beside what runs. It need not be affordable
-        beside the leader: should it become the best, the other one need not be finished."""
+        """Return the longest step time, in seconds, with which a new trial could reach its last step.
+
+        The time that active trials need is subtracted. The leader's is not: if the new trial becomes the best, the old leader need not
+        finish.
+        """
         free = self.left_ns - self._committed_ns(None, to_end=False) - _overhead_ns(self.state)
         return max(0, free) * FORETOLD / (MARGIN * (self.state.max_step or 1) + SPARE) / NS
 
     @property
     def _is_last(self) -> bool:
-        """Nothing else needs the money: how far it goes is for the ledger to say."""
+        """Return whether nothing else needs the money, so that the ledger alone limits the trial."""
         return self.leader is None and not self.state.active
 
     def _affords(self, ns: int, trial: TrialRecord | None, *, to_end: bool = False) -> bool:
@@ -103,7 +107,7 @@ class Reserve:
         return sum(needed for needed, _ in self._needs(but, to_end=to_end))
 
     def _needs(self, but: TrialRecord | None, *, to_end: bool = False) -> Iterator[tuple[int, TrialRecord]]:
-        """What the others at work take to where they were sent, or `to_end`."""
+        """Yield each other active trial except the leader, with the time it needs to its `until` step, or to its last step if `to_end`."""
         state = self.state
         for trial in (state.trials[number] for number in state.active):
             if trial is not but and trial is not self.leader:
@@ -112,14 +116,14 @@ class Reserve:
 
 
 def _spent_ns(state: State) -> int:
-    """What is free to use takes its time, too."""
+    """Return the worker time that the spend so far paid for, at least the training time, because machines may be free of charge."""
     price = state.mean_price
     paid = price.affords_ns(state.spent) if price.micro_usd_per_hour else 0
     return max(paid, state.trained_ns)
 
 
 def _finishing_ns(state: State, trial: TrialRecord) -> int:
-    """What the trial takes to its last step, and to begin again where it does not run."""
+    """Return the time that the trial needs to its last step, including a restart if it does not run."""
     return _reaching_ns(state, trial, state.max_step)
 
 
@@ -130,7 +134,10 @@ def _reaching_ns(state: State, trial: TrialRecord, step: int | None) -> int:
 
 
 def _step_ns(state: State, trial: TrialRecord | None = None) -> int:
-    """Of all, or of this trial as far as it is known; its latest ones where they are slower than those before."""
+    """Return the mean step time of all trials, or an estimate for the given trial.
+
+    The estimate is the trial's own mean, drawn towards the mean of all, or its recent pace if that is slower.
+    """
     mean = state.trained_ns // max(1, state.steps)
     if trial is None:
         return mean
@@ -139,5 +146,5 @@ def _step_ns(state: State, trial: TrialRecord | None = None) -> int:
 
 
 def _overhead_ns(state: State) -> int:
-    """What an attempt takes beside its training, on average."""
+    """Return the mean time that an attempt takes in addition to its training."""
     return max(0, _spent_ns(state) - state.trained_ns) // max(1, state.begun)
