@@ -1,4 +1,4 @@
-"""What a job may use: money, GPU-hours, wall clock and trials. Each given limit is hard."""
+"""The budget of a job: money, GPU-hours, wall clock and trials. Each limit that is set is hard."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,17 +13,17 @@ UNLIMITED_GPU_MS = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """None means not limited; at least one of `usd` and `gpu_ms` is given. `wall_clock_ns` counts running time only."""
+    """The limits of a job. None means no limit. At least one of `usd` and `gpu_ms` is set."""
 
     usd: Money | None = None
     gpu_ms: int | None = None
-    wall_clock_ns: int | None = None
+    wall_clock_ns: int | None = None  #: Counts only the time while the job runs.
     trials: int | None = None
     on_exhausted: OnExhausted = "finish"
 
     @property
     def limit(self) -> Cost:
-        """The ledger's bound, with a number that nothing reaches where there is no limit."""
+        """Return the limit that the ledger enforces. A missing limit becomes a number too large to be reached."""
         usd = Money(UNLIMITED_MICRO_USD) if self.usd is None else self.usd
         return Cost(usd, UNLIMITED_GPU_MS if self.gpu_ms is None else self.gpu_ms)
 

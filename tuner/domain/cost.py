@@ -1,4 +1,4 @@
-"""The rule by which time becomes money: nanoseconds by kind, priced cumulatively so that slices add up to the whole."""
+"""Convert time to money: nanoseconds by kind, priced cumulatively so that all slices add up to the whole."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,13 +12,17 @@ KINDS: tuple[CostKind, ...] = ("setup", "restore", "train", "checkpoint", "lost"
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """Nanoseconds of an attempt by kind, counted from its beginning."""
+    """Nanoseconds of an attempt by kind, counted from its start."""
 
     ns: Mapping[CostKind, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, ns: Mapping[str, int]) -> "Meter":
-        """Reads a worker's figures: unknown kinds and negative times are refused with ValueError."""
+        """Return the meter from a worker's figures.
+
+        Raises:
+            ValueError: A kind with time is unknown, or a time is negative.
+        """
         known: dict[CostKind, int] = {kind: int(ns[kind]) for kind in KINDS if ns.get(kind)}
         if len(known) != sum(1 for v in ns.values() if v) or any(v < 0 for v in known.values()):
             raise ValueError(f"not a meter: {dict(ns)!r}")
@@ -33,7 +37,7 @@ class Meter:
         return self.total_ns - self.ns.get("idle", 0)
 
     def minus(self, earlier: "Meter") -> dict[CostKind, int]:
-        """The nanoseconds since an earlier reading. Raises ValueError where a kind went back."""
+        """Return the nanoseconds by kind since an earlier reading. Raise ValueError if a kind decreased."""
         added = {kind: self.ns.get(kind, 0) - earlier.ns.get(kind, 0) for kind in KINDS}
         if any(ns < 0 for ns in added.values()):
             raise ValueError(f"the meter went back from {dict(earlier.ns)} to {dict(self.ns)}")
@@ -41,10 +45,10 @@ class Meter:
 
 
 def slice_costs(rate: Rate, elapsed_ns: int, added: Mapping[CostKind, int]) -> dict[CostKind, Cost]:
-    """What `added` time costs, kind by kind, after `elapsed_ns` of the same attempt were paid.
+    """Return the cost of the `added` time by kind, after `elapsed_ns` of the same attempt were paid.
 
-    Each boundary is priced from the attempt's beginning and rounded up there, so that all slices of an attempt together
-    cost exactly what its whole time does, and no slice less than nothing.
+    Each boundary between kinds is priced from the start of the attempt and rounded up. Therefore all slices of an attempt
+    together cost exactly as much as its whole time, and no slice has a negative cost.
     """
     found: dict[CostKind, Cost] = {}
     for kind in KINDS:

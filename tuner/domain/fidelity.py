@@ -1,4 +1,4 @@
-"""How far a trial is trained: steps from `min` to `max`, compared at rungs a `reduction_factor` apart."""
+"""How far a trial is trained: from `min` to `max` steps, with rungs whose steps differ by `reduction_factor`."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ MAX_STEPS = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class Fidelity:
-    """`max` None: the trainable runs until it returns, and there are no rungs."""
+    """The steps of a trial. If `max` is None, the trainable runs until it returns, and there are no rungs."""
 
     unit: str = "step"
     min: int = 1
@@ -17,7 +17,7 @@ class Fidelity:
     reduction_factor: int = 3
 
     def rungs(self) -> tuple[int, ...]:
-        """The steps at which trials are compared, lowest first: min·η^k below max (Li et al. 2018).
+        """Return the steps at which trials are compared, lowest first: min·η^k below max (Li et al. 2018).
 
         >>> Fidelity(min=1, max=27).rungs()
         (1, 3, 9)

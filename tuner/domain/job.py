@@ -1,4 +1,4 @@
-"""A job: one tuning request, its states and the moves between them."""
+"""A job: one tuning request, its states and the transitions between them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,27 +34,27 @@ MOVES: Mapping[JobState, frozenset[JobState]] = {
     "queued": frozenset({"running", "paused", "cancelled", "failed"}),
     "running": frozenset({"paused", "succeeded", "cancelled", "failed"}),
     "paused": frozenset({"running", "cancelled", "failed"}),
-    "succeeded": frozenset({"running"}),  # the one way back: a top-up and a resume
+    "succeeded": frozenset({"running"}),  # after a top-up and a resume; no other final state can be left
     "cancelled": frozenset(),
     "failed": frozenset(),
 }
 
 
 def check_move(old: JobState, new: JobState) -> None:
-    """Raises Conflict where a job in `old` cannot become `new`."""
+    """Raise Conflict if a job cannot change from state `old` to state `new`."""
     if new not in MOVES[old]:
         raise Conflict(f"a job that is {old} cannot become {new}")
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What each trial takes of a node. `instance_type` and `region` None: whatever the cluster has."""
+    """The resources of each trial, and the machines on which it may run."""
 
     cpus: float = 1
     gpus: float = 0
     market: Market = "on_demand"
-    instance_type: str | None = None
-    region: str | None = None
+    instance_type: str | None = None  #: None if any machine type of the cluster may be used.
+    region: str | None = None  #: None if any region of the cluster may be used.
     max_concurrent_trials: int | None = None
 
     def faults(self) -> list[Fault]:
@@ -81,7 +81,7 @@ class Algorithm:
 
 @dataclass(frozen=True, slots=True)
 class Plateau:
-    """Stop when `patience_usd` was spent since the best last rose by at least `min_gain`."""
+    """Stop when `patience_micro_usd` was spent since the best metric last improved by at least `min_gain`."""
 
     patience_micro_usd: int
     min_gain: float = 0.0
@@ -89,16 +89,15 @@ class Plateau:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPolicy:
-    """`interval_ns` None: chosen by the engine from what a checkpoint costs."""
+    """How often checkpoints are saved, and how many are kept."""
 
-    interval_ns: int | None = None
+    interval_ns: int | None = None  #: None if the engine chooses the interval from the cost of a checkpoint.
     keep: int = 2
 
 
 @dataclass(frozen=True)
 class JobSpec:
-    """What was asked for. Never changes but for the budget and the tags, which are kept beside it. `package`: the uploaded one that
-    the trainable comes from; None: it is a module of the workers' machines."""
+    """The request of a job. It never changes; changes of the budget and the tags are stored separately."""
 
     name: str
     trainable: str
@@ -115,10 +114,12 @@ class JobSpec:
     warm_start_checkpoints: bool = False
     window: Window | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
-    package: str | None = field(default=None, metadata={"new": True})  # not written where it is None
+    #: The uploaded package of the trainable. None if the trainable is a module on the workers' machines.
+    #: Not written if it is None.
+    package: str | None = field(default=None, metadata={"new": True})
 
     def faults(self) -> list[Fault]:
-        """Everything wrong with the request that can be known from the request alone."""
+        """Return every error of the request that can be found from the request alone."""
         found = [*_name_faults(self.name), *entry_faults(self.trainable), *_package_faults(self.package)]
         for part in (self.objective, self.space, self.fidelity, self.budget, self.resources):
             found += part.faults()
@@ -170,5 +171,5 @@ def _package_faults(package: str | None) -> list[Fault]:
 
 
 def config_values(config: Mapping[str, Value], constants: Mapping[str, object]) -> dict[str, object]:
-    """What the trainable is called with: constants, and the configuration over them."""
+    """Return the values that the trainable is called with. The configuration overrides the constants."""
     return {**constants, **config}

@@ -1,8 +1,8 @@
-"""Which of the jobs that wait is the next to run.
+"""The order of waiting jobs.
 
-The highest priority first; among like ones the owner who has the fewest jobs at work, of those who has spent least of late; of
-one owner's jobs the one that has waited longest. Each job that is given its place counts as one at work for those behind it, so
-that owners take turns.
+Jobs are ordered by priority, highest first. Within a priority, the owner with the fewest running jobs comes first, then the owner
+with the lowest recent spend. Among the jobs of one owner, the one that has waited longest comes first. A job that has its place
+in the order counts as running for the jobs behind it, so that owners take turns.
 """
 
 from collections import defaultdict
@@ -26,7 +26,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What an owner has of the cluster: jobs at work now, and dollars spent of late."""
+    """An owner's use of the cluster: the number of running jobs, and the recent spend."""
 
     at_work: int = 0
     spent: Money = ZERO
@@ -36,7 +36,7 @@ NO_SHARE = Share()
 
 
 def line_up(waiting: Iterable[Waiting], shares: Mapping[str, Share]) -> list[Waiting]:
-    """All of them, the next one first. An owner without a share has nothing at work and spent nothing."""
+    """Return all waiting jobs, the next one first. An owner without a share has no running jobs and no recent spend."""
     at_work = defaultdict(int, {owner: share.at_work for owner, share in shares.items()})
     found: list[Waiting] = []
     ordered = sorted(waiting, key=lambda one: (-one.priority, one.owner, one.since, one.job))
@@ -48,7 +48,10 @@ def line_up(waiting: Iterable[Waiting], shares: Mapping[str, Share]) -> list[Wai
 def _take_turns(
     alike: list[Waiting], shares: Mapping[str, Share], at_work: defaultdict[str, int]
 ) -> list[Waiting]:
-    """`alike` has each owner's jobs together, oldest first."""
+    """Order jobs of equal priority by turns of their owners.
+
+    `alike` must have the jobs of each owner together, oldest first. `at_work` is updated.
+    """
 
     def turn(one: Waiting) -> tuple[int, int, int, str]:
         spent = shares.get(one.owner, NO_SHARE).spent

@@ -1,4 +1,4 @@
-"""Money as integer micro-dollars, prices as micro-dollars an hour; the only arithmetic on either."""
+"""Money in whole micro-dollars, prices in micro-dollars per hour, and all arithmetic on them."""
 
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -12,13 +12,17 @@ MAX_MICRO_USD = 10**15  # a billion dollars: far inside a 64-bit column, beyond 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Money:
-    """An amount of US dollars, in whole micro-dollars. May be negative where an entry is corrected."""
+    """An amount of US dollars, in whole micro-dollars. It may be negative in a correction."""
 
     micro_usd: int
 
     @classmethod
     def from_usd(cls, usd: "Decimal | int | float | str") -> "Money":
-        """The exact amount. Raises ValueError for what is no finite amount, has over six decimals or is too large."""
+        """Return the exact amount.
+
+        Raises:
+            ValueError: `usd` is not a finite amount, has more than six decimals, or is larger than a billion dollars.
+        """
         try:
             exact = Decimal(str(usd))
         except InvalidOperation as error:
@@ -34,7 +38,7 @@ class Money:
 
     @property
     def usd(self) -> float:
-        """For showing and for JSON: exact to the micro-dollar as a decimal of six digits."""
+        """Return the amount in dollars for display and JSON. Rounded to six decimals, it is exact."""
         return self.micro_usd / MICRO
 
     def __add__(self, other: "Money") -> "Money":
@@ -55,7 +59,7 @@ ZERO = Money(0)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Price:
-    """Micro-dollars an hour."""
+    """A price in micro-dollars per hour."""
 
     micro_usd_per_hour: int
 
@@ -68,11 +72,11 @@ class Price:
         return self.micro_usd_per_hour / MICRO
 
     def of(self, elapsed_ns: int) -> Money:
-        """What `elapsed_ns` costs, rounded up: a hold may be too large, never too small."""
+        """Return the cost of `elapsed_ns`, rounded up because a hold may be too large but never too small."""
         return Money(-(-elapsed_ns * self.micro_usd_per_hour // NS_PER_HOUR))
 
     def affords_ns(self, money: Money) -> int:
-        """The longest time whose cost is within `money`, rounded down."""
+        """Return the longest time, in nanoseconds, that costs at most `money`."""
         if self.micro_usd_per_hour == 0:
             return 2**62
         return max(0, money.micro_usd) * NS_PER_HOUR // self.micro_usd_per_hour
@@ -80,22 +84,22 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What one second of one trial uses up of each budget: its share of the node's price, and its GPUs.
+    """What one trial uses per unit of time: its share of the node's price, and its GPUs.
 
-    The share is the larger of the trial's share of the node's CPUs and of its GPUs, since the rest of the node
-    can then not be sold to a like trial.
+    The share is the larger of the trial's shares of the node's CPUs and GPUs, because no similar trial can use the rest
+    of the node.
     """
 
     price: Price
     milli_gpus: int = 0  # thousandths of a GPU
 
     def cost(self, elapsed_ns: int) -> "Cost":
-        """Both amounts rounded up."""
+        """Return the cost of `elapsed_ns`. Both amounts are rounded up."""
         gpu_ms = -(-elapsed_ns * self.milli_gpus // (1000 * 1_000_000))
         return Cost(self.price.of(elapsed_ns), gpu_ms)
 
     def affords_ns(self, left: "Cost") -> int:
-        """The longest time whose cost fits into `left` on both counts."""
+        """Return the longest time, in nanoseconds, whose cost fits into `left` in dollars and in GPU time."""
         by_money = self.price.affords_ns(left.usd)
         if self.milli_gpus == 0:
             return by_money
@@ -104,7 +108,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What was used or set aside: dollars, and GPU time in milliseconds of one whole GPU."""
+    """An amount that was spent or held: dollars, and GPU time in milliseconds of one whole GPU."""
 
     usd: Money = ZERO
     gpu_ms: int = 0
@@ -123,7 +127,7 @@ class Cost:
         return Cost(-self.usd, -self.gpu_ms)
 
     def at_most(self, limit: "Cost") -> "Cost":
-        """Each part within its limit."""
+        """Return the cost with dollars and GPU time each reduced to at most the limit."""
         return Cost(min(self.usd, limit.usd), min(self.gpu_ms, limit.gpu_ms))
 
     def fits(self, limit: "Cost") -> bool:
@@ -138,7 +142,7 @@ FREE = Cost()
 
 
 def trial_rate(*, node_price: Price, node_cpus: float, node_gpus: float, cpus: float, gpus: float) -> Rate:
-    """The rate of a trial that takes `cpus` and `gpus` of a node at `node_price`.
+    """Return the rate of a trial that takes `cpus` and `gpus` of a node at `node_price`.
 
     >>> trial_rate(node_price=Price(100_000), node_cpus=2, node_gpus=0, cpus=1, gpus=0)
     Rate(price=Price(micro_usd_per_hour=50000), milli_gpus=0)

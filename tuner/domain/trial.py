@@ -10,7 +10,7 @@ TRIAL_MOVES: Mapping[TrialState, frozenset[TrialState]] = {
     "running": frozenset({"pending", "paused", "completed", "stopped", "failed"}),
     "paused": frozenset({"running", "pending", "stopped"}),
     "completed": frozenset(),
-    "stopped": frozenset({"paused"}),  # a finished job that goes on after a top-up
+    "stopped": frozenset({"paused"}),  # when a finished job resumes after a top-up
     "failed": frozenset(),
 }
 AttemptEnd = Literal["paused", "completed", "stopped", "failed", "lost", "preempted"]
@@ -31,6 +31,9 @@ AttemptCause = Literal[
     "raised",
     "other",
 ]
-"""Why an attempt was preempted (`notice`, `no_notice`), lost or failed: with its driver, its worker, on a machine that the job does
-not allow, by the storage of checkpoints or its own disk, for memory, at the end of what was paid for, or by user code."""
+"""Why an attempt was preempted, lost or failed.
+
+`notice` and `no_notice` are preemptions. The others name the cause: its driver, its worker, a machine that the job does not allow,
+checkpoint storage or the local disk, memory, the end of its lease, or user code.
+"""
 CAUSES: tuple[AttemptCause, ...] = get_args(AttemptCause)

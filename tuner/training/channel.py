@@ -1,7 +1,7 @@
-"""The words between a worker's supervisor and the child process in which user code runs. The standard library alone.
+"""The protocol between a worker's supervisor and the child process that runs user code. It needs the standard library only.
 
-Messages are JSON objects over a `multiprocessing.connection.Connection`. The child tells; it is answered once, after each
-report: go on, save, stop. Until the answer comes it waits, so nothing is trained that was not allowed.
+Messages are JSON objects over a `multiprocessing.connection.Connection`. The child sends messages. The supervisor replies only to
+reports: continue, save or stop. The child waits for the reply, so it never trains a step that was not allowed.
 """
 
 import json
@@ -16,37 +16,36 @@ from typing import Any, Literal
 
 from tuner.training import measured
 
-Kind = Literal["setup", "restore", "train", "checkpoint"]  # what a child can say that it does
+Kind = Literal["setup", "restore", "train", "checkpoint"]  # the phases that a child can send
 FailureKind = Literal["raised", "import", "metrics", "memory"]
 Metric = float | int | str | bool | None
 MAX_MESSAGE_BYTES = 1 << 20
-STATE_FILE = "state.pt"  # in which `SpotSafe` saves
+STATE_FILE = "state.pt"  # the file in which `SpotSafe` saves the state
 
 
 class StopTraining(SystemExit):
-    """Raised in user code when its attempt is over. Nothing is wrong: let it pass."""
+    """Raised in user code when its attempt is over. It is not an error; do not catch it."""
 
 
 class MetricsRefused(ValueError):
-    """What was reported cannot be recorded."""
+    """A reported metric cannot be recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """What the child is to do. `first_step` is the last finished step (0: none); `restore` a checkpoint's directory. `echo`: to
-    save at once what it restored, so that it can be compared. `seed`: of its random generators; None leaves them as they are."""
+    """The supervisor's instructions to the child for one attempt."""
 
     trial: str
     attempt: int
     entry: str
     config: Mapping[str, Any]
     staging: str
-    restore: str | None = None
-    first_step: int = 0
+    restore: str | None = None  #: Directory of the checkpoint to restore.
+    first_step: int = 0  #: The last finished step. 0 if there is none.
     max_step: int | None = None
     resources: Mapping[str, float] = field(default_factory=dict)
-    echo: bool = False
-    seed: int | None = None
+    echo: bool = False  #: Save the restored state again at once, so that both can be compared.
+    seed: int | None = None  #: Seed of the random generators. None leaves them unchanged.
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class Channel:
         self._sending = threading.Lock()
 
     def phase(self, kind: Kind) -> None:
-        """The time from now on is of this kind."""
+        """Send that time is of this kind from now on."""
         self._send({"type": "phase", "kind": kind})
 
     def report(self, step: int, metrics: Mapping[str, Any], *, resumable: bool) -> Reply:
@@ -92,7 +91,7 @@ class Channel:
         return reply
 
     def saved(self, step: int, path: str, seconds: float) -> None:
-        """A complete checkpoint lies at `path`; it is the supervisor's from here on."""
+        """Send that a complete checkpoint is at `path`. From then on the supervisor owns it."""
         self._send({"type": "saved", "step": step, "path": path, "seconds": seconds})
 
     def save_failed(self, step: int, detail: str) -> None:
@@ -115,12 +114,12 @@ _current: Channel | None = None
 
 
 def current() -> Channel | None:
-    """The open channel, or None where no supervisor is: in a plain script, or under plain Ray Tune."""
+    """Return the open channel, or None without a supervisor: in a plain script, or under plain Ray Tune."""
     return _current
 
 
 def open_channel(connection: Connection) -> Channel:
-    """The child's first act: waits for what it is to do."""
+    """Wait for the supervisor's first message and open the channel."""
     global _current
     message = json.loads(connection.recv_bytes())
     message.pop("type")
@@ -129,13 +128,13 @@ def open_channel(connection: Connection) -> Channel:
 
 
 def close_channel() -> None:
-    """What is trained in this process from here on has no supervisor."""
+    """Forget the channel, so that further training in this process has no supervisor."""
     global _current
     _current = None
 
 
 def begin_message(begin: Begin) -> bytes:
-    """The supervisor's first message."""
+    """Return the supervisor's first message."""
     return json.dumps({"type": "begin", **asdict(begin)}).encode()
 
 
@@ -145,7 +144,11 @@ def reply_message(*, stop: bool, save: bool, keep: bool = False, flush: bool = F
 
 
 def plain_metrics(metrics: Mapping[str, Any]) -> dict[str, Metric]:
-    """Tensors and arrays of one element become numbers. Raises MetricsRefused for what is no metric, and for too many."""
+    """Return the metrics with tensors and arrays of one element converted to numbers.
+
+    Raises:
+        MetricsRefused: A value is not a metric, or the metrics are too large for one message.
+    """
     found = {str(name): _plain(name, value) for name, value in metrics.items()}
     _encoded({"metrics": found})
     return found
@@ -179,7 +182,7 @@ def _refused(name: object, value: object) -> MetricsRefused:
 
 
 def _word(value: Metric) -> Metric:
-    """A metric as JSON has it: it knows no NaN and no infinities, so these become words."""
+    """Return the metric as a JSON value. NaN and infinities become strings, because JSON has no such numbers."""
     if not isinstance(value, float) or math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

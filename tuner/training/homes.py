@@ -1,4 +1,4 @@
-"""Where a run reports to: the service's supervisor, a session of plain Ray Tune, or nobody."""
+"""Homes: what a run reports to. This is the service's supervisor, a plain Ray Tune session, or a plain script."""
 
 import shutil
 import sys
@@ -12,36 +12,36 @@ from typing import Any, Protocol
 from tuner.training import checkpoint
 from tuner.training.channel import Channel, Kind, Reply, current, plain_metrics
 
-WRITING = ".writing_"  # what names of unfinished checkpoints begin with
+WRITING = ".writing_"  # prefix of the names of unfinished checkpoints
 
 
 class Home(Protocol):
-    """One step's report goes through `report`; what it answers with says whether to save and whether to stop."""
+    """The destination of a run's reports and checkpoints. The reply to a report says whether to save and to stop."""
 
     first_step: int
     max_step: int | None
     echo: bool
-    """Whether what was restored is to be saved again at once."""
+    """Whether the restored state is to be saved again at once."""
 
     def phase(self, kind: Kind) -> None: ...
 
     def checkpoints(self) -> AbstractContextManager[Sequence[Path]]:
-        """Where to go on from: the newest first. They are there while the context is open."""
+        """Return the checkpoints to restore from, newest first. They exist while the context is open."""
 
     def report(self, step: int, metrics: Mapping[str, Any]) -> Reply:
-        """Raises MetricsRefused for what is no metric."""
+        """Report a step and return the reply. Raise MetricsRefused if a value is not a metric."""
 
     def place(self, step: int) -> Path:
-        """A directory for this step's checkpoint; it must not exist yet."""
+        """Return a directory for the checkpoint of this step. It does not exist yet."""
 
     def saved(self, step: int, path: Path, seconds: float) -> None: ...
 
     def failed(self, step: int, error: Exception) -> None:
-        """A save failed. Raises the error where nobody is told: training is not to go on unsaved and unnoticed."""
+        """Handle a failed save. Raise the error if it cannot be reported, because training must not continue unsaved and unnoticed."""
 
 
 class Supervised:
-    """Under the service."""
+    """The home under the service."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel, begin = channel, channel.begin
@@ -69,7 +69,10 @@ class Supervised:
 
 
 class Alone:
-    """In a plain script. With `checkpoint_dir` every report saves, and the newest whole checkpoint there is gone on from."""
+    """The home in a plain script.
+
+    With `checkpoint_dir`, every report saves a checkpoint, and training continues from the newest complete checkpoint there.
+    """
 
     first_step = 0
     echo = False
@@ -81,7 +84,7 @@ class Alone:
         pass
 
     def checkpoints(self) -> AbstractContextManager[Sequence[Path]]:
-        """Removes what a killed script left half-written, too."""
+        """Return the complete checkpoints, newest first, after removing unfinished ones of a killed script."""
         for stale in self._dir.glob(f"{WRITING}*") if self._dir else []:
             shutil.rmtree(stale, ignore_errors=True)
         return nullcontext(self._complete()[::-1])
@@ -111,9 +114,9 @@ class Alone:
 
 
 class PlainTune:
-    """Under Ray Tune without the service: reports through `ray.tune.report`, with a checkpoint each time.
+    """The home under Ray Tune without the service: report through `ray.tune.report`, with a checkpoint each time.
 
-    Ray is found where the caller imported it, never imported here: a trainable needs PyTorch alone.
+    Ray is taken from `sys.modules` and never imported here, because a trainable needs only PyTorch.
     """
 
     first_step = 0
@@ -129,7 +132,7 @@ class PlainTune:
 
     @contextmanager
     def checkpoints(self) -> Iterator[Sequence[Path]]:
-        """Tune copies one only where it must, and removes the copy."""
+        """Yield the checkpoint of the Tune trial, if any. Tune copies it only if necessary, and removes the copy."""
         checkpoint = self._tune.get_checkpoint()
         if checkpoint is None:
             yield []
@@ -146,7 +149,10 @@ class PlainTune:
         return Path(self._folder.name) / f"step_{step:08d}"
 
     def saved(self, step: int, path: Path, seconds: float) -> None:
-        """Tune keeps a copy of its own. Where it stops the trial, its report does not return but raises SystemExit."""
+        """Report the step with its checkpoint, then remove it, because Tune keeps its own copy.
+
+        If Tune stops the trial, its report raises SystemExit.
+        """
         try:
             self._tune.report(self._metrics, checkpoint=self._tune.Checkpoint.from_directory(str(path)))
         finally:
@@ -172,7 +178,7 @@ def find_home(steps: int | None, checkpoint_dir: str | Path | None) -> Home:
 
 
 def _tune_session() -> Any:
-    """`ray.tune`, where a Tune trial runs in this process; None elsewhere."""
+    """Return `ray.tune` if a Tune trial runs in this process, else None."""
     session = sys.modules.get("ray.train._internal.session")
     if session is None or session.get_session() is None:
         return None

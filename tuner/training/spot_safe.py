@@ -1,4 +1,4 @@
-"""`SpotSafe`: a training loop that can be stopped at any step and goes on elsewhere as if nothing had happened."""
+"""`SpotSafe`: a training loop that can be stopped at any step and continues on another machine with the same result."""
 
 import shutil
 import threading
@@ -18,15 +18,22 @@ T = TypeVar("T")
 
 
 class SpotSafe:
-    """Checkpoints and restores whatever has `state_dict` and `load_state_dict`, and all random generators.
+    """Save and restore objects with `state_dict` and `load_state_dict`, and the state of all random generators.
 
         with SpotSafe(model=model, optimizer=optimizer) as run:
             for epoch in run.steps():
                 fit_one_epoch(model, optimizer)
                 run.report(val_accuracy=evaluate(model))
 
-    Works under the service, under plain Ray Tune, and in a plain script, where `steps` says how many there are and
-    `checkpoint_dir` (optional) where checkpoints go. Raises CheckpointUnreadable where a checkpoint does not fit.
+    It works under the service, under plain Ray Tune, and in a plain script.
+
+    Args:
+        steps: Number of steps under plain Ray Tune and in a plain script. The service sets its own.
+        checkpoint_dir: Directory for checkpoints in a plain script. None if no checkpoints are saved.
+        parts: The objects to save, by name. None values are ignored.
+
+    Raises:
+        CheckpointUnreadable: On entering the `with` block, if a checkpoint does not fit the parts.
     """
 
     def __init__(
@@ -38,7 +45,9 @@ class SpotSafe:
                 raise TypeError(f"{name} cannot be checkpointed: it has no state_dict and load_state_dict")
         self._home = find_home(steps, checkpoint_dir)
         self._copies, self._kept_copies = checkpoint.Copies(), checkpoint.Copies()
-        self._kept: tuple[dict[str, Any], int] | None = None  # state and step of the job's best so far
+        self._kept: tuple[dict[str, Any], int] | None = (
+            None  # state and step of the best report of the job so far
+        )
         self._step = self._home.first_step
         self._open = self._reported = self._saved = False
         self._writing: threading.Thread | None = None
@@ -64,16 +73,26 @@ class SpotSafe:
                 self._save(now=True)
             self._wait()
         except Exception:
-            if error is None:  # else that is the one to be told
+            if error is None:  # otherwise the error of the block is the one to raise
                 raise
 
     def _ended_by_itself(self) -> bool:
-        """Whether the service, which says what to save up to its maximum, has not got the last model."""
+        """Return whether the loop ended before the service's maximum step, and its last step was reported but not saved.
+
+        The service requests saves only up to its maximum, so it would otherwise miss the last model.
+        """
         early = isinstance(self._home, Supervised) and self._step != self._home.max_step
         return early and self._reported and not self._saved
 
     def steps(self, total: int | None = None) -> Iterator[int]:
-        """The steps that are left, counted from 0 as `range` does. Ends at the service's maximum, or at `total` in a script."""
+        """Yield the remaining steps, counted from 0 as in `range`.
+
+        The last step is the service's maximum, or the `steps` of the constructor, or else `total`.
+
+        Raises:
+            ValueError: The number of steps is unknown in a plain script.
+            RuntimeError: It is used outside the `with` block, or a step ended without a report.
+        """
         self._check_open()
         last = self._home.max_step if self._home.max_step is not None else total
         if last is None and isinstance(self._home, Alone):
@@ -91,20 +110,30 @@ class SpotSafe:
                 )
 
     def data(self, batches: Iterable[T]) -> Timed[T]:
-        """The same batches, of a loader or anything else: `for x, y in run.data(loader)`. How long the training waits for each is
-        measured, so that the service can say where more loader workers would save money."""
+        """Return an iterable over the same batches: `for x, y in run.data(loader)`.
+
+        It measures how long training waits for each batch, so that the service can advise when more loader workers would save money.
+        """
         return Timed(batches)
 
     def _check_open(self) -> None:
-        """Only `with` restores: counting on without it would be from the checkpoint's step, with fresh weights."""
+        """Raise RuntimeError outside the `with` block.
+
+        Only the `with` block restores. Without it, steps would be counted from the checkpoint, but with new weights.
+        """
         if not self._open:
             raise RuntimeError("this is for inside of a with block: with SpotSafe(...) as run:")
 
     def report(self, **metrics: Any) -> None:
-        """The step's metrics, numbers mostly, once a step; may save, and may not return: then the attempt is over.
+        """Report the metrics of a step, once per step, and save a checkpoint if it is requested.
 
-        Raises MetricsRefused for a metric that cannot be recorded, and TypeError for a state that cannot. In a script
-        and under plain Ray Tune a save that failed is raised too; the service is told, and decides.
+        A failed save is raised in a script and under plain Ray Tune. Under the service it is sent to the service, which decides.
+
+        Raises:
+            StopTraining: The attempt is over.
+            MetricsRefused: A metric cannot be recorded.
+            TypeError: A state cannot be saved.
+            RuntimeError: The step was reported before, or the `with` block is not open.
         """
         self._check_open()
         if self._reported:
@@ -125,7 +154,7 @@ class SpotSafe:
             raise StopTraining(0)
 
     def _save(self, *, now: bool) -> None:
-        """Copies the state, then writes it: in the background, unless the attempt ends here."""
+        """Copy the state, then write it: in the background, or before returning if `now`."""
         checkpoint.settle()
         self._home.phase("checkpoint")
         self._wait()
@@ -133,15 +162,15 @@ class SpotSafe:
         self._write_state(state, self._step, now=now)
 
     def _keep(self) -> None:
-        """Copy the state of this step into memory of its own. The copy that was kept before is gone."""
+        """Copy the state of this step into memory of its own. It replaces the copy that was kept before."""
         checkpoint.settle()
         self._home.phase("checkpoint")
-        self._wait()  # the copy kept before may be on its way to the disk
+        self._wait()  # the copy kept before may still be being written
         self._kept = checkpoint.snapshot(self._parts, step=self._step, copies=self._kept_copies), self._step
         self._home.phase("train")
 
     def _flush(self, *, now: bool) -> None:
-        """Write the copy that was kept, in the background unless the attempt ends here."""
+        """Write the kept copy, if there is one: in the background, or before returning if `now`."""
         if self._kept is None:
             return
         (state, step), self._kept = self._kept, None
@@ -159,7 +188,10 @@ class SpotSafe:
             self._home.phase("train")
 
     def _write(self, state: dict[str, Any], step: int) -> None:
-        """May run in a thread of its own, where nothing that it raised would be seen: `_wait` raises it."""
+        """Write a state and report the result to the home.
+
+        It may run in a background thread, whose exceptions nobody sees. `_wait` raises them instead.
+        """
         began = time.monotonic()
         try:
             self._write_to(self._home.place(step), state, step, began)
@@ -172,13 +204,13 @@ class SpotSafe:
     def _write_to(self, path: Path, state: dict[str, Any], step: int, began: float) -> None:
         try:
             checkpoint.write(state, path)
-        except Exception:  # also RuntimeError: PyTorch raises it where the disk is full
+        except Exception:  # also RuntimeError: PyTorch raises it if the disk is full
             shutil.rmtree(path, ignore_errors=True)
             raise
         self._home.saved(step, path, time.monotonic() - began)
 
     def _wait(self) -> None:
-        """Until the save under way is complete. Raises what made it fail, if nobody else was told."""
+        """Wait for the current save. Raise its error if the home did not handle it."""
         if self._writing is not None:
             self._writing.join()
             self._writing = None

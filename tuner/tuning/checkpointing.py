@@ -134,7 +134,10 @@ def saves_on_notice(notice_ns: int | None, step_ns: int, durable_ns: int) -> boo
 
 
 def _beside_save_ns(notice_ns: int | None, durable_ns: int) -> int:
-    """Return the part of the notice in which a step may be finished. Negative if the notice is too short for a save, or there is none."""
+    """Return the part of the notice in which a step may be finished.
+
+    It is negative if the notice is too short for a save, or if there is no notice.
+    """
     return -1 if notice_ns is None else notice_ns - REACTION_NS - durable_ns
 
 
