@@ -1,4 +1,4 @@
-"""Budgets above jobs: what all jobs with certain tags may use together, in each calendar period or in all."""
+"""Shared budgets: limits for all jobs with certain tags together, per calendar period or in total."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,41 +18,44 @@ MAX_DEPTH = 20
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A webhook at a share of the budget, in millionths."""
+    """A webhook that is called when a share of the budget is spent."""
 
-    at_ppm: int
+    at_ppm: int  #: The share in millionths.
     url: str
 
 
 @dataclass(frozen=True, slots=True)
 class AboveBudget:
-    """Jobs count that have all tags of `match` (none: all jobs), and those that count in a budget whose `parent` this is.
-    At least one of `usd` and `gpu_ms` is given. `period` None: never begins anew."""
+    """A shared budget.
+
+    A job counts in it if the job has all tags of `match`, or counts in a budget whose `parent` this is. At least one of `usd` and
+    `gpu_ms` is set.
+    """
 
     name: str
     usd: Money | None = None
     gpu_ms: int | None = None
-    match: Mapping[str, str] = field(default_factory=dict)
-    period: Period | None = None
+    match: Mapping[str, str] = field(default_factory=dict)  #: Empty if all jobs count.
+    period: Period | None = None  #: None if the budget never starts again.
     timezone: str = "UTC"
     parent: str | None = None
     alerts: tuple[Alert, ...] = ()
 
     @property
     def limit(self) -> Cost:
-        """With a number that nothing reaches where there is no limit."""
+        """Return the limit that the ledger enforces. A missing limit becomes a number too large to be reached."""
         usd = Money(UNLIMITED_MICRO_USD) if self.usd is None else self.usd
         return Cost(usd, UNLIMITED_GPU_MS if self.gpu_ms is None else self.gpu_ms)
 
     def span(self, at: Instant) -> tuple[Instant, Instant | None]:
-        """The period that `at` lies in."""
+        """Return the start and end of the period that contains `at`."""
         return period_of(at, self.period, zone(self.timezone))
 
     def matches(self, tags: Mapping[str, str]) -> bool:
         return all(tags.get(key) == value for key, value in self.match.items())
 
     def share_ppm(self, posted: Cost) -> int:
-        """How much of the limit that is nearest to its end is spent, rounded down."""
+        """Return the spent share, in millionths and rounded down, of the limit that is used up furthest."""
         parts = [0]
         if self.usd is not None:
             parts.append(posted.usd.micro_usd * PPM // self.usd.micro_usd)
@@ -106,7 +109,7 @@ def name_fault(name: str) -> Fault | None:
 
 
 def parent_fault(budget: AboveBudget, known: Mapping[str, AboveBudget]) -> Fault | None:
-    """What is wrong with its parent: that there is none such, or that a chain of parents ends where it began, or never."""
+    """Return a fault if the parent does not exist, if the parents form a cycle, or if they are nested too deep."""
     if budget.parent is None:
         return None
     if budget.parent not in known and budget.parent != budget.name:
@@ -122,7 +125,7 @@ def parent_fault(budget: AboveBudget, known: Mapping[str, AboveBudget]) -> Fault
 
 
 def applying(budgets: Iterable[AboveBudget], tags: Mapping[str, str]) -> list[AboveBudget]:
-    """All that a job with these tags counts in, each once, by name."""
+    """Return the budgets that a job with these tags counts in, each once, sorted by name."""
     known = {budget.name: budget for budget in budgets}
     found = {budget.name for budget in known.values() if budget.matches(tags)}
     for name in sorted(found):

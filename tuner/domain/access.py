@@ -1,7 +1,8 @@
-"""Who may do what: users, projects, roles, and the keys that stand for a user in a project.
+"""Access control: users, projects, roles, and the keys that identify a user in a project.
 
-A key is `tnr_`, eight letters or digits that are shown in listings, 256 random bits, and a checksum, by which secret scanners, and the
-service without its database, know a mistyped one. What it may do is what its user may in its project at that moment.
+A key is `tnr_`, eight letters or digits that listings show, 256 random bits, and a checksum. With the checksum, secret scanners and
+the service can recognise a mistyped key without the database. A key has the rights that its user has in its project at the time
+of the request.
 """
 
 import re
@@ -16,7 +17,7 @@ from tuner.domain.time import NS
 
 MemberRole = Literal["viewer", "submitter", "admin"]
 Role = Literal["viewer", "submitter", "admin", "operator"]
-"""Each may do what those before it may. The operator has the service's own key, in every project."""
+"""Each role includes the rights of the roles before it. The operator has the service's own key and may act in every project."""
 
 MEMBER_ROLES: tuple[MemberRole, ...] = get_args(MemberRole)
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -28,9 +29,9 @@ GIVEN_BY = {
 }
 
 DEFAULT_PROJECT = "default"
-"""It is there from the beginning; what belongs to the cluster as a whole is the operator's, and kept in it."""
+"""The project that always exists. Data of the whole cluster belongs to the operator and is stored in it."""
 OPERATOR, TUNER = "operator", "tuner"
-"""Not users: who has the service's own key, and the service where nobody asked for what it does."""
+"""Names that are not users: the holder of the service's own key, and the service when it acts without a request."""
 
 DAY_NS = 24 * 3600 * NS
 USUAL_LIFE_NS, LONGEST_LIFE_NS, SHORTEST_LIFE_NS = 90 * DAY_NS, 366 * DAY_NS, 60 * NS
@@ -45,13 +46,13 @@ MAX_KEY_NAME = 100
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who asks, in which project, with which key (its id; empty for the operator, and where nobody asks), by which request."""
+    """The user who makes a request, and in which project."""
 
     user: str
     project: str
     role: Role
-    key: str = ""
-    request: str = ""
+    key: str = ""  #: Id of the key. Empty for the operator, and if the service acts without a request.
+    request: str = ""  #: Id of the request.
 
     @property
     def is_operator(self) -> bool:
@@ -61,7 +62,7 @@ class Actor:
         return ROLES.index(self.role) >= ROLES.index(role)
 
     def need(self, role: Role) -> None:
-        """Raises Forbidden, naming the role that is needed and who gives it."""
+        """Raise Forbidden if the actor does not have the role. The error names the role and who can give it."""
         if self.may(role):
             return
         if role == "operator":
@@ -77,25 +78,28 @@ BACKGROUND = Actor(TUNER, DEFAULT_PROJECT, "operator")
 
 @dataclass(frozen=True, slots=True)
 class KeyText:
-    """A key as it is written: `id` may be shown, the whole may not."""
+    """The text of a key. `id` may be shown, `text` must not be."""
 
     id: str
     text: str
 
     @property
     def sha256(self) -> str:
-        """What is stored. Of 256 random bits a plain hash is enough: a slow one guards what people can think of."""
+        """Return the hash that is stored.
+
+        A plain hash is enough for 256 random bits. A slow hash is needed only for passwords that people choose.
+        """
         return sha256(self.text.encode()).hexdigest()
 
 
 def key_text(id_: str, random: str) -> KeyText:
-    """Of an id and 256 random bits in base64url."""
+    """Return the key for an id and 256 random bits in base64url."""
     body = f"{id_}_{random}"
     return KeyText(id_, f"{body}{_checksum(body)}")
 
 
 def read_key(text: str) -> KeyText | None:
-    """None for what is not written as a key, or is mistyped."""
+    """Return the key, or None if the text does not have the form of a key or its checksum is wrong."""
     found = _KEY.fullmatch(text)
     if found is None or _checksum(f"{found[1]}_{found[2]}") != found[3]:
         return None

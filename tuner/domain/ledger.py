@@ -1,7 +1,7 @@
-"""The rules of the ledger as functions on values: hold, then post a part and release the rest.
+"""The rules of the ledger as functions on values: place a hold, then post a part of it and release the rest.
 
-The same rules stand in SQL (`tuner.store.ledger`), where a CHECK on the row has the last word; here they serve the
-simulator and the tests that compare both.
+`tuner.store.ledger` implements the same rules in SQL, where a CHECK on the row enforces them. This module serves the simulator,
+and the tests that compare both.
 """
 
 from dataclasses import dataclass, replace
@@ -27,13 +27,17 @@ class Account:
         return self.limit - self.posted - self.held
 
     def hold(self, wanted: Cost) -> "Account":
-        """Raises BudgetRefused where it does not fit."""
+        """Return the account with one more hold. Raise BudgetRefused if the budget has no room for it."""
         if not wanted.fits(self.left):
             raise BudgetRefused(f"{wanted.usd} more does not fit: {self.left.usd} is left")
         return replace(self, held=self.held + wanted)
 
     def settle(self, *, held: Cost, used: Cost) -> "Account":
-        """Posts `used` out of a hold of `held` and releases the rest. Raises ValueError where more was used than held."""
+        """Return the account after posting `used` of a hold of `held` and releasing the rest.
+
+        Raises:
+            ValueError: More was used than held.
+        """
         if not used.fits(held):
             raise ValueError(f"{used} was used, but only {held} was held")
         return replace(self, posted=self.posted + used, held=self.held - held)
@@ -46,17 +50,18 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What may be held now, of a job's own budget and of those above it; the names of those above that leave less of dollars
-    and of GPU time than its own."""
+    """The cost that may be held now under a job's own budget and its shared budgets."""
 
     left: Cost
-    above_usd: str = ""
-    above_gpus: str = ""
+    above_usd: str = ""  #: The shared budget that leaves less dollars than the job's own. Empty if none does.
+    above_gpus: str = (
+        ""  #: The shared budget that leaves less GPU time than the job's own. Empty if none does.
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of the ledger. `id` is derived from job, trial, attempt and slice, so that a repeat changes nothing."""
+    """One entry of the ledger. `id` is derived from job, trial, attempt and lease, so that a repeat changes nothing."""
 
     id: str
     entry: EntryType

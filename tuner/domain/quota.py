@@ -1,4 +1,7 @@
-"""What a project may have at once, set by who runs the service; its dollars are a budget above all of its jobs."""
+"""The quota of a project, set by the operator: jobs and trials at once.
+
+A quota in dollars and GPU-hours is a shared budget over all jobs of the project.
+"""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -6,22 +9,26 @@ from dataclasses import dataclass
 from tuner.domain.errors import Fault
 
 BUDGET = "_quota"
-"""The budget above a project's jobs that is its quota in dollars and GPU-hours: no name that a budget may be given."""
+"""Name of the shared budget that is a project's quota in dollars and GPU-hours. Users cannot give a budget this name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """None: any number. A job that is at work counts with all the trials that it may run at once."""
+    """Limits on what runs at once. None means no limit. A running job counts with all trials that it may run at once."""
 
     concurrent_jobs: int | None = None
     concurrent_trials: int | None = None
 
     def width(self, concurrency: int) -> int:
-        """How many trials of a job that would run `concurrency` at once may."""
+        """Return how many trials of a job may run at once if the job asks for `concurrency`."""
         return concurrency if self.concurrent_trials is None else min(concurrency, self.concurrent_trials)
 
     def reached(self, at_work: Collection[int], concurrency: int) -> str:
-        """What a job of `concurrency` waits for beside jobs of these: in words, empty where there is room for it."""
+        """Return the limit that keeps a job of `concurrency` waiting, in words, or an empty string if it may run.
+
+        Args:
+            at_work: The concurrency of each running job.
+        """
         if self.concurrent_jobs is not None and len(at_work) >= self.concurrent_jobs:
             return f"{self.concurrent_jobs} jobs at once"
         taken = sum(map(self.width, at_work))

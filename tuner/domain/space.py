@@ -1,4 +1,4 @@
-"""Search spaces: named parameters, some of them active only when others have certain values."""
+"""Search spaces: named parameters. A parameter may be active only when other parameters have certain values."""
 
 import itertools
 import math
@@ -29,7 +29,7 @@ class Float:
         return rng.uniform(self.low, self.high)
 
     def grid(self, points: int) -> list[Value]:
-        """`points` values, evenly spaced on the parameter's own scale, ends included."""
+        """Return `points` values, evenly spaced on the linear or logarithmic scale of the parameter, including both ends."""
         low, high = (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
         inner = [low + (high - low) * i / (points - 1) for i in range(1, points - 1)]
         return [self.low, *(math.exp(x) if self.log else x for x in inner), self.high]
@@ -116,27 +116,32 @@ Parameter = Float | Int | Categorical
 
 
 def same(a: Value, b: Value) -> bool:
-    """Equal and of the same kind: true is not 1 here, since JSON tells them apart."""
+    """Return whether the values are equal. True is not equal to 1 here, because they differ in JSON."""
     return a == b and isinstance(a, bool) == isinstance(b, bool)
 
 
 @dataclass(frozen=True)
 class Space:
-    """Parameters by name. A parameter with `when` is active only if every named parameter is active with a listed value."""
+    """Parameters by name.
+
+    A parameter with `when` is active only if every parameter named there is active and has one of the listed values.
+    """
 
     parameters: Mapping[str, Parameter]
 
     @cached_property
     def order(self) -> tuple[str, ...]:
-        """Names, each after those that its `when` names. Those in a cycle, or after an unknown name, are left out
-        (`faults` names them)."""
+        """Return the parameter names so that each follows those in its `when`.
+
+        Names that depend on a cycle or on an unknown name are omitted. `faults` reports them.
+        """
         waits = {name: len(parameter.when) for name, parameter in self.parameters.items()}
         followers: dict[str, list[str]] = {}
         for name, parameter in self.parameters.items():
             for other in parameter.when:
                 followers.setdefault(other, []).append(name)
         ordered = [name for name, count in waits.items() if count == 0]
-        for name in ordered:  # grows meanwhile
+        for name in ordered:  # the list grows during the loop
             for follower in followers.get(name, ()):
                 waits[follower] -= 1
                 if waits[follower] == 0:
@@ -155,7 +160,7 @@ class Space:
         return config
 
     def grid(self, points: int) -> Iterator[Config]:
-        """Every combination once, numbers at `points` values each; inactive parameters left out."""
+        """Yield every combination once, without inactive parameters. Each numeric parameter has `points` values."""
         names = self.order
         axes = [self.parameters[name].grid(points) for name in names]
         seen: set[tuple[tuple[str, Value], ...]] = set()
@@ -174,7 +179,7 @@ class Space:
         return expected == set(config) and all(self.parameters[n].contains(v) for n, v in config.items())
 
     def size(self) -> int | None:
-        """How many configurations there are, at most; None where a parameter is continuous."""
+        """Return an upper bound of the number of configurations, or None if a parameter is continuous."""
         total = 1
         for parameter in self.parameters.values():
             match parameter:
@@ -217,5 +222,5 @@ class Space:
 
 
 def pointer_token(name: str) -> str:
-    """A name as one token of a JSON pointer (RFC 6901)."""
+    """Return the name as one token of a JSON pointer (RFC 6901)."""
     return name.replace("~", "~0").replace("/", "~1")

@@ -1,10 +1,10 @@
-"""What an attempt used of its machine, as sums and peaks: what was not measured is None, never zero."""
+"""The machine usage of an attempt, as sums and peaks. A figure that was not measured is None, never zero."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 Fact = str | int | float | bool
-# Of what a worker says: more is not kept.
+# Limits of the figures that are kept from a worker's message.
 MAX_FACTS = 30
 MAX_WORDS = 200
 MAX_COUNT = 2**62
@@ -12,27 +12,25 @@ MAX_COUNT = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Figures of the attempt's training time alone. `cpu_ns` is the processor time of its process and all that descend from it
-    within `wall_ns`; `gpu_percent` the sum of `gpu_samples` samples of NVML's utilisation. Of the time up to the last report,
-    `data_wait_ns` went into waiting for batches and `compute_ns` into the rest. `saves` and `saved_bytes` count checkpoints that
-    became durable. `facts` is what our helpers saw of how it trains (`precision`, `batch_size`, `loader_workers`, …) and, of its
-    GPU, `gpu`, `gpu_memory_bytes` and `gpu_capability`."""
+    """Figures of an attempt, measured during its training time only."""
 
     wall_ns: int | None = None
-    cpu_ns: int | None = None
+    cpu_ns: int | None = None  #: Processor time of its process and all descendants within `wall_ns`.
     memory_peak_bytes: int | None = None
-    gpu_samples: int | None = None
-    gpu_percent: int | None = None
+    gpu_samples: int | None = None  #: Number of samples of NVML's utilisation.
+    gpu_percent: int | None = None  #: Sum of these samples, in percent.
     gpu_memory_peak_bytes: int | None = None
-    data_wait_ns: int | None = None
-    compute_ns: int | None = None
-    saves: int | None = None
-    saved_bytes: int | None = None
+    data_wait_ns: int | None = None  #: Time up to the last report that was spent waiting for batches.
+    compute_ns: int | None = None  #: The rest of the time up to the last report.
+    saves: int | None = None  #: Checkpoints that became durable.
+    saved_bytes: int | None = None  #: Size of these checkpoints.
+    #: What the training helpers observed (`precision`, `batch_size`, `loader_workers`, …), and `gpu`, `gpu_memory_bytes` and
+    #: `gpu_capability` of the GPU.
     facts: Mapping[str, Fact] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, told: object) -> "Usage | None":
-        """What a worker told; what is no count or fact is left out. None where nothing is left."""
+        """Return the usage from a worker's message without invalid counts and facts, or None if nothing is left."""
         if not isinstance(told, Mapping):
             return None
         counts = {name: value for name in COUNTS if (value := count_of(told.get(name))) is not None}
@@ -50,7 +48,7 @@ def count_of(value: object) -> int | None:
 
 
 def facts_of(told: object) -> dict[str, Fact]:
-    """Words, numbers and truths by name, as many as are kept."""
+    """Return the valid facts (strings, numbers and booleans) by name, at most `MAX_FACTS`."""
     if not isinstance(told, Mapping):
         return {}
     kept = [(_words(name), fact) for name, value in told.items() if (fact := _fact(value)) is not None]
@@ -60,10 +58,10 @@ def facts_of(told: object) -> dict[str, Fact]:
 def _fact(value: object) -> Fact | None:
     if isinstance(value, str):
         return _words(value)
-    is_number = isinstance(value, int | float) and abs(value) <= MAX_COUNT  # false for a NaN, too
+    is_number = isinstance(value, int | float) and abs(value) <= MAX_COUNT  # also false for NaN
     return value if is_number else None  # type: ignore[return-value]
 
 
 def _words(value: object) -> str:
-    """As a database takes it: without lone surrogates and NULs."""
+    """Return the value as a short string without lone surrogates and NULs, which databases reject."""
     return str(value)[:MAX_WORDS].encode("utf-8", "replace").decode().replace("\0", "")

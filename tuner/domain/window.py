@@ -1,8 +1,8 @@
 """The hours of the day in which a job may run.
 
-A window is open while the clocks of its time zone show a time from `start` on and before `end`, on the next day where `end` is the
-earlier one. Nothing else decides: where clocks are set forward over it, the hours that are left out are not there; where they
-are set back, an hour that comes twice counts twice.
+A window is open while the local time of its time zone is at or after `start` and before `end`. If `end` is earlier than `start`, it
+is on the next day. Local time alone decides: an hour that is skipped when clocks are set forward does not exist, and an hour that
+is repeated when they are set back counts twice.
 """
 
 import re
@@ -21,11 +21,11 @@ _TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """`start` and `end` are times of the day as HH:MM, `timezone` a name of the IANA time zone database."""
+    """A daily time window."""
 
-    start: str
-    end: str
-    timezone: str = "UTC"
+    start: str  #: Time of day as HH:MM.
+    end: str  #: Time of day as HH:MM.
+    timezone: str = "UTC"  #: Name in the IANA time zone database.
 
     def faults(self) -> list[Fault]:
         found = [
@@ -44,15 +44,15 @@ class Window:
         return self._is_open(at // NS)
 
     def opening(self, at: Instant) -> Instant:
-        """`at` itself where it is open then, else when it opens next."""
+        """Return `at` if the window is open then, else when it opens next."""
         return self._next(at, open=True)
 
     def closing(self, at: Instant) -> Instant:
-        """`at` itself where it is closed then, else when it closes next."""
+        """Return `at` if the window is closed then, else when it closes next."""
         return self._next(at, open=False)
 
     def left_ns(self, at: Instant) -> int:
-        """How long it stays open; 0 where it is closed."""
+        """Return how long the window stays open after `at`, or 0 if it is closed."""
         return self.closing(at) - at
 
     def _is_open(self, second: int) -> bool:
@@ -60,7 +60,10 @@ class Window:
         return start <= shown < end if start < end else shown >= start or shown < end
 
     def _next(self, at: Instant, *, open: bool) -> Instant:
-        """From one change of the clocks to the next: in between they run on."""
+        """Return the first time from `at` on when the window is open, or closed.
+
+        The search goes from one clock change to the next, because local time is continuous between them.
+        """
         boundary = _seconds(self.start if open else self.end)
         second = at // NS
         while self._is_open(second) is not open:
@@ -71,7 +74,7 @@ class Window:
         return max(at, Instant(second * NS))
 
     def _change(self, before: int, after: int) -> int:
-        """The first second with another offset from UTC than `before`; `after` has one."""
+        """Return the first second whose UTC offset differs from that of `before`. The offset of `after` must differ."""
         offset = self._offset(before)
         while after - before > 1:
             middle = (before + after) // 2
@@ -79,7 +82,7 @@ class Window:
         return after
 
     def _shown(self, second: int) -> int:
-        """What the clocks show, in seconds of the day."""
+        """Return the local time in seconds of the day."""
         return (second + self._offset(second)) % DAY_S
 
     def _offset(self, second: int) -> int:
@@ -94,7 +97,7 @@ def _seconds(text: str) -> int:
 
 @cache
 def _zones() -> dict[str, str]:
-    """Every time zone, by its name in small letters."""
+    """Return the name of every time zone by its lowercase name."""
     return {name.lower(): name for name in sorted(available_timezones())}
 
 
