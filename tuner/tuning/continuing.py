@@ -1,8 +1,9 @@
-"""Where trials that were cut short would end, by those that went on from where they stopped.
+"""Predict where paused trials would end, from the trials that continued past the same rungs.
 
-From each rung to the next a straight line is fitted to the scores of the trials that have both, its slope drawn towards 1 as where
-the sampler lifts early scores. What it leaves unexplained, and how uncertain the line itself is, add up along the way, with
-Student's t for as many trials as there were. That the trials that went on were the better ones is not corrected for.
+From each rung to the next, a straight line is fitted to the scores of the trials that have both. Its slope is drawn towards 1, as
+the sampler does for early scores. The residual variance and the uncertainty of the line add up from rung to rung. The
+prediction is a Student's t distribution, with degrees of freedom by the number of trials. There is no correction for the fact that
+the trials that continued were the better ones.
 """
 
 import math
@@ -10,30 +11,38 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-FEWEST = 3  # trials that went on: two fit any line
-SLOPE_WEIGHT = 3  # pairs of scores that the slope 1 is worth
+FEWEST = 3  # trials that continued: two points fit any line exactly
+SLOPE_WEIGHT = 3  # weight of the prior slope 1, in pairs of scores
 SLOPES = (0.3, 3.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """A score at the last step: Student's t with so many degrees of freedom about `mean`, scaled by `spread`."""
+    """A predicted score at the last step: Student's t with `degrees` degrees of freedom around `mean`, scaled by `spread`."""
 
     mean: float
     spread: float
     degrees: int
 
     def between(self) -> tuple[float, float]:
-        """The ends of the middle 80 %."""
-        from scipy.special import stdtrit  # a fifth of a second, for which no start of the service waits
+        """Return the ends of the central 80 % interval."""
+        from scipy.special import (
+            stdtrit,
+        )  # imported here because it takes 0.2 s, which would delay every start of the service
 
         half = float(stdtrit(self.degrees, 0.9)) * self.spread
         return self.mean - half, self.mean + half
 
 
 def outlooks(levels: int, curves: Mapping[int, Sequence[float]], asked: Sequence[int]) -> dict[int, Outlook]:
-    """Of the trials asked for, by number; those are left out beyond whose last level fewer than three went on. `curves`: scores at
-    the levels (rungs, and the last step as the last of them) that each trial came to, at least one."""
+    """Return the predictions for the trials in `asked`, by trial number.
+
+    A trial is omitted if fewer than three trials continued from one of its remaining levels.
+
+    Args:
+        levels: Number of levels: the rungs, and the last step as the last level.
+        curves: The scores of each trial at the levels that it reached, at least one.
+    """
     lines = [_line(curves, level) for level in range(levels - 1)]
     found = {number: _outlook(curves[number], lines) for number in asked}
     return {number: outlook for number, outlook in found.items() if outlook is not None}
@@ -41,7 +50,10 @@ def outlooks(levels: int, curves: Mapping[int, Sequence[float]], asked: Sequence
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """From a score at one level to that at the next; `squares` are those of the scores' distances from `x`."""
+    """The fitted line from the score at one level to the score at the next.
+
+    `squares` is the sum of the squared distances of the scores from their mean `x`.
+    """
 
     slope: float
     x: float

@@ -1,16 +1,16 @@
-"""The budget guard: how much time may be asked for at once. The ledger's row has the last word."""
+"""The budget guard: how much worker time to request at once. The ledger decides whether the hold is placed."""
 
 from tuner.domain.money import Cost, Rate
 
 MIN_SLICE_NS = 200_000_000
-UNKNOWN_NEED_NS = 1_000_000_000  # for a trial of which nothing is known yet
+UNKNOWN_NEED_NS = 1_000_000_000  # for a trial without a measured step
 
 
 def lease_ns(left: Cost, rate: Rate, *, need_ns: int, active: int, slice_ns: int) -> int:
-    """Nanoseconds to ask for: at least `need_ns`, or 0 where that is not affordable.
+    """Return the nanoseconds of the lease to request: at least `need_ns`, or 0 if that is not affordable.
 
-    Slices shrink as the budget runs low, so that the last money is shared among those at work; what would be too little
-    for another slice is taken along.
+    Leases shrink as the budget runs low, so that the active trials share the last money. A rest that is too small for another
+    lease is included.
     """
     affordable = rate.affords_ns(left)
     need_ns = max(need_ns, MIN_SLICE_NS)
@@ -21,7 +21,7 @@ def lease_ns(left: Cost, rate: Rate, *, need_ns: int, active: int, slice_ns: int
 
 
 def fits_deadline(wanted_ns: int, *, need_ns: int, left_ns: int | None) -> int:
-    """`wanted_ns`, cut to what is left of the wall clock; 0 where not even `need_ns` is."""
+    """Return `wanted_ns`, reduced to the remaining wall-clock time, or 0 if less than `need_ns` remains."""
     if left_ns is None or wanted_ns <= left_ns:
         return wanted_ns
     return left_ns if left_ns >= need_ns else 0

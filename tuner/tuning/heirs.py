@@ -1,4 +1,4 @@
-"""A new trial that goes on where one of an earlier job stood."""
+"""Warm start of a trial from a trial of an earlier job."""
 
 from tuner.domain.events import Inherited
 from tuner.tuning import stopping
@@ -8,8 +8,13 @@ from tuner.tuning.steps import record_rungs
 
 
 def inherit(state: State, trial: TrialRecord, inherited: Inherited) -> Ending | None:
-    """The trial stands at its rung as if this job had trained it so far; what that took is not of this job's time. An ending where
-    it has reached the target already."""
+    """Give a new trial the progress of an earlier job's trial, as if this job had trained it so far.
+
+    The earlier training time does not count as training time of this job.
+
+    Returns:
+        An ending if the inherited value already reaches the target, else None.
+    """
     for step, value in inherited.curve:
         trial.steps, trial.value = step, value
         record_rungs(state, trial)

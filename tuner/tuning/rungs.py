@@ -1,4 +1,4 @@
-"""The ladder of rungs and the ranking of trials on each."""
+"""The rungs of a job, and the ranking of trials on each."""
 
 from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from tuner.domain.fidelity import Fidelity
 from tuner.domain.job import JobSpec
 
-# The ladder of `auto`: the first rung at a twelfth of the whole, each next one four times as high (docs/decisions/0006-search-by-a-model-of-curves.md).
+# The rungs of `auto`: the first at a twelfth of all steps, each next one four times as high
+# (docs/decisions/0006-search-by-a-model-of-curves.md).
 AUTO_FIRST = 12
 AUTO_FACTOR = 4
 
 
 def ladder(spec: JobSpec) -> Fidelity:
-    """The fidelity as the scheduler climbs it: `auto` chooses its own rungs, from `min` on."""
+    """Return the fidelity that the scheduler uses. `auto` chooses its own rungs, not below `min`."""
     fidelity = spec.fidelity
     if spec.algorithm.scheduler != "auto" or fidelity.max is None:
         return fidelity
@@ -22,37 +23,38 @@ def ladder(spec: JobSpec) -> Fidelity:
 
 @dataclass(slots=True)
 class Rung:
-    """The trials that reached `step`, best first, by (-score, number): ties go to the older trial. `waiting` are those of them
-    that were not promoted, so that a promotion is found without looking at all."""
+    """The trials that reached `step`."""
 
     step: int
+    #: All of them, best first, as (-score, number), so that ties go to the older trial.
     ranked: list[tuple[float, int]] = field(default_factory=list)
+    #: Those that were not promoted, in the same order. A promotion is found here without a search of all trials.
     waiting: list[tuple[float, int]] = field(default_factory=list)
     promoted: set[int] = field(default_factory=set)
-    recorded: dict[int, float] = field(default_factory=dict)
+    recorded: dict[int, float] = field(default_factory=dict)  #: Score by trial number.
 
     def record(self, number: int, score: float) -> None:
-        """Each trial counts once, with the first score it crossed the rung with."""
+        """Record the score of a trial. Each trial counts once, with its first score at this rung."""
         if number not in self.recorded:
             self.recorded[number] = score
             insort(self.ranked, (-score, number))
             insort(self.waiting, (-score, number))
 
     def promote(self, number: int) -> None:
-        """Notes that a recorded trial went on from here; once more changes nothing."""
+        """Record that a trial was promoted from this rung. A repeat changes nothing."""
         if number not in self.promoted:
             self.promoted.add(number)
             del self.waiting[bisect_left(self.waiting, (-self.recorded[number], number))]
 
     def promotable(self, reduction_factor: int) -> list[int]:
-        """Those that wait among the best 1/η, rounded down, of all that were recorded."""
+        """Return the waiting trials that are among the best 1/η (rounded down) of all recorded trials."""
         count = len(self.ranked) // reduction_factor
         if not count:
             return []
         return [number for _, number in self.waiting[: bisect_right(self.waiting, self.ranked[count - 1])]]
 
     def keeps(self, number: int, reduction_factor: int) -> bool:
-        """Whether a stopping rule lets the trial go on: it is at or above the (1 - 1/η) quantile of the scores so far."""
+        """Return whether a stopping rule lets the trial continue: its score is at or above the (1 - 1/η) quantile so far."""
         kept = max(1, -(-len(self.ranked) // reduction_factor))
         worst_kept = -self.ranked[min(kept, len(self.ranked)) - 1][0]
         return self.recorded[number] >= worst_kept

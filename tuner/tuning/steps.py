@@ -1,4 +1,4 @@
-"""What follows from a step of a running trial: it goes on, waits, is parked, stopped or finished."""
+"""React to a step of a running trial: let it continue or wait, or pause, stop or finish it."""
 
 from difflib import get_close_matches
 
@@ -14,7 +14,7 @@ BARE_NUMBER = "_metric"  # Ray Tune's name for a number that a function returns
 
 
 def record_rungs(state: State, trial: TrialRecord) -> None:
-    """A report counts for every rung that it crosses, not only for the highest."""
+    """Record the trial's score on every rung that it has crossed, not only on the highest."""
     if trial.value is None:
         return
     for rung in state.rungs:
@@ -23,7 +23,7 @@ def record_rungs(state: State, trial: TrialRecord) -> None:
 
 
 def at_step(state: State, trial: TrialRecord, step: int) -> list[Command]:
-    """What follows a report of `step`, the first one or a repeated one after a restart."""
+    """React to a report of `step`, which may be a repeated step after a restart."""
     if trial.status != "running":
         return []
     if state.max_step is not None and step >= state.max_step:
@@ -68,7 +68,7 @@ def _park(state: State, trial: TrialRecord) -> list[Command]:
 
 
 def make_room(state: State) -> list[Command]:
-    """Parks what would use up the money that the leader takes to its end."""
+    """Pause trials that would use money that the leader needs to reach its last step."""
     reserve = Reserve.of(state)
     orders: list[Command] = []
     for trial in reserve.in_the_way() if reserve is not None else ():
@@ -78,7 +78,7 @@ def make_room(state: State) -> list[Command]:
 
 
 def drop(state: State, trial: TrialRecord, ends_as: Status, reason: str) -> list[Command]:
-    """Stops a running trial for good."""
+    """Stop a running trial. It cannot resume."""
     assert ends_as in ("stopped", "failed")
     trial.ends_as, trial.reason = ends_as, reason
     state.set(trial, "stopping")

@@ -1,4 +1,4 @@
-"""Rules that end a job: target, plateau, a start that only fails."""
+"""Rules that end a job: the target is reached, a plateau, or only failed trials at the start."""
 
 import math
 from collections import Counter
@@ -16,7 +16,10 @@ def usable(value: float | None) -> bool:
 
 
 def after_report(state: State, event: Reported) -> Ending | None:
-    """Notes the best value and says whether the job has what it was asked for. `event.value` is usable."""
+    """Record the reported value and return an ending if the target or a plateau is reached.
+
+    `event.value` must be usable.
+    """
     assert event.value is not None
     state.spent = max(state.spent, event.spent)
     state.valid_reports += 1
@@ -25,7 +28,7 @@ def after_report(state: State, event: Reported) -> Ending | None:
 
 
 def lead(state: State, trial: TrialRecord, value: float) -> float:
-    """The score of the value, which is noted if it is the best so far."""
+    """Return the score of the value. Make the trial the leader if the score is the best so far."""
     score = state.spec.objective.score(value)
     if score > state.leader_score:
         state.leader_score, state.leader = score, trial.number
@@ -53,7 +56,10 @@ def _plateau(state: State, score: float) -> Ending | None:
 
 
 def after_failure(state: State, reason: str) -> Ending | None:
-    """A job whose first trials all fail ends early: at three alike failures, or ten of any kind, without one good report."""
+    """Record a failure and return an ending if the job has no valid report and too many failures.
+
+    Three failures with the same reason are too many, or ten of any kind.
+    """
     state.failures.append(reason)
     if state.valid_reports:
         return None

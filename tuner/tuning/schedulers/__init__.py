@@ -11,7 +11,7 @@ __all__ = ["Scheduler", "scheduler_for"]
 
 
 def scheduler_for(spec: JobSpec) -> Scheduler:
-    """`auto` promotes by forecasts, where there are rungs to promote from."""
+    """Return the scheduler of a job. `auto` promotes by forecasts if the job has rungs."""
     match spec.algorithm.scheduler:
         case "none":
             return FullFidelity()

@@ -1,4 +1,4 @@
-"""What a scheduler decides: how far a trial may go, and whom to send on from a rung."""
+"""The scheduler interface: how far a trial may run, and which trial to promote from a rung."""
 
 from typing import Literal, Protocol
 
@@ -8,25 +8,28 @@ Verdict = Literal["go", "park", "stop", "consult"]
 
 
 class Scheduler(Protocol):
-    """Pure: changes nothing but how far a trial may go (`TrialRecord.until`) and the rungs' record of promotions."""
+    """Decide how far trials run.
+
+    A scheduler is pure except that it changes `TrialRecord.until` and the promotions that the rungs record.
+    """
 
     def first_stop(self, state: State) -> int | None:
-        """The step to which a new trial may train; None: until it ends by itself."""
+        """Return the step that a new trial may run to, or None if it may run until it ends."""
 
     def at_rung(self, state: State, trial: TrialRecord) -> Verdict:
-        """Called when a running trial has done the last step that it earned, which is below the maximum."""
+        """Return what a running trial does when it reaches its `until` step, which is below the maximum."""
 
     def promote(self, state: State) -> TrialRecord | None:
-        """A parked trial that has earned more steps, already sent on (`until` raised), or None."""
+        """Promote a paused trial, if one has earned it, and return it with `until` already raised. Return None otherwise."""
 
 
 def next_stop(state: State, step: int) -> int | None:
-    """The first rung above `step`, or the maximum."""
+    """Return the first rung above `step`, or the maximum step."""
     return next((rung.step for rung in state.rungs if rung.step > step), state.max_step)
 
 
 def send_on(state: State, trial: TrialRecord) -> None:
-    """Lets the trial train to the next rung, and notes that it left the ones below."""
+    """Let the trial run to the next rung, and record its promotion on the rungs below."""
     for rung in state.rungs:
         if rung.step <= trial.steps and trial.number in rung.recorded:
             rung.promote(trial.number)

@@ -1,8 +1,7 @@
-"""Promotion by where trials would end, as the sampler's model foretells it, not by where they stand.
+"""Promotion by forecast: by where the sampler's model predicts that trials end, not by their current scores.
 
-A trial goes on from a rung if it is among the best 1/η of that rung by forecast, and if the best of all is within its reach:
-so many standard deviations of its own forecast.
-Without a forecast this is promotion ASHA (`promotion.py`).
+A trial is promoted from a rung if its forecast is among the best 1/η of that rung, and if the best forecast of all is within its
+reach, which is a number of standard deviations of its own forecast. Without forecasts this is promotion ASHA (`promotion.py`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +19,7 @@ REACH_TRAININGS = 5  # so many mean trainings' worth of steps, from which on it 
 
 
 class ForecastPromotion(PromotionAsha):
-    """Asks where it has a choice. When no new configuration may begin, there is nobody to ask, and ranks decide."""
+    """Ask the model at each rung if the trial can be paused. If no new configuration may start, the ranks decide instead."""
 
     def at_rung(self, state: State, trial: TrialRecord) -> Verdict:
         return "consult" if trial.resumable else super().at_rung(state, trial)
@@ -32,9 +31,9 @@ class ForecastPromotion(PromotionAsha):
 def earned(
     state: State, forecasts: Mapping[int, Forecast] | None, also: TrialRecord | None = None
 ) -> TrialRecord | None:
-    """The trial that should go on next, the highest rung first; `also`, which is running, counts as one that waits.
+    """Return the trial to promote next, from the highest rung first. The running trial `also` counts as waiting.
 
-    When the money ends, the best by forecast of all that can still be finished, the leader before them.
+    When the finish reserve is due, return the leader, or else the trial with the best forecast among those that can still be finished.
     """
     reserve = Reserve.of(state)
     if reserve is not None and reserve.is_due:

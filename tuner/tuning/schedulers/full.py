@@ -1,4 +1,4 @@
-"""No multi-fidelity: every trial is trained to the end."""
+"""No multi-fidelity: every trial is trained to its last step."""
 
 from tuner.tuning.schedulers.base import Verdict, send_on
 from tuner.tuning.state import State, TrialRecord

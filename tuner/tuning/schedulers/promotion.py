@@ -10,7 +10,7 @@ from tuner.tuning.state import State, TrialRecord
 
 
 class PromotionAsha:
-    """A trial pauses at each rung until it is among the best 1/η of all that reached it; the highest rung is served first."""
+    """Pause each trial at a rung until it is among the best 1/η of all that reached it. The highest rung comes first."""
 
     def first_stop(self, state: State) -> int | None:
         return next_stop(state, 0)
@@ -35,7 +35,7 @@ class PromotionAsha:
 
 
 def _promotable(state: State, also: TrialRecord | None = None) -> Iterator[TrialRecord]:
-    """Trials that wait on a rung and are among its best 1/η, highest rung first; `also` counts as waiting."""
+    """Yield the trials that wait at a rung and are among its best 1/η, highest rung first. `also` counts as waiting."""
     for rung in reversed(state.rungs):
         for number in rung.promotable(state.reduction_factor):
             trial = state.trials[number]

@@ -1,11 +1,11 @@
-"""Asynchronous successive halving by stopping, as Ray Tune's `ASHAScheduler` decides: nothing is ever paused."""
+"""Asynchronous successive halving by stopping, as Ray Tune's `ASHAScheduler` decides: no trial is paused."""
 
 from tuner.tuning.schedulers.base import Verdict, next_stop, send_on
 from tuner.tuning.state import State, TrialRecord
 
 
 class StoppingAsha:
-    """A trial that reaches a rung goes on if it is at or above the (1 - 1/η) quantile of all that did, and else stops."""
+    """Stop a trial at a rung unless its score is at or above the (1 - 1/η) quantile of all trials that reached the rung."""
 
     def first_stop(self, state: State) -> int | None:
         return next_stop(state, 0)
@@ -21,6 +21,6 @@ class StoppingAsha:
 
 
 def keeps_going(state: State, trial: TrialRecord) -> bool:
-    """Whether the trial is among the best at the highest rung that it crossed."""
+    """Return whether the trial is among the best at the highest rung that it crossed."""
     rung = next(r for r in reversed(state.rungs) if trial.number in r.recorded)
     return rung.keeps(trial.number, state.reduction_factor)
