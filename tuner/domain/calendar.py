@@ -22,7 +22,7 @@ def _zones() -> frozenset[str]:
 
 
 def zone(name: str) -> ZoneInfo:
-    """By its name in the IANA time zone database. Raises ValueError, naming the nearest."""
+    """Return a time zone by its IANA name. Raise ValueError, with similar names, if it does not exist."""
     if name in _zones():
         return ZoneInfo(name)
     lower = {known.lower(): known for known in _zones()}
@@ -41,7 +41,10 @@ def instant(moment: datetime) -> Instant:
 
 
 def moment_of(text: str, where: ZoneInfo) -> Instant:
-    """A date is its first moment in this zone, a time has its own offset. Raises ValueError."""
+    """Return the instant of a date (its first moment in the zone `where`) or of a time with its own offset.
+
+    Raise ValueError for any other text.
+    """
     try:
         return instant(datetime.combine(date.fromisoformat(text), datetime.min.time(), where))
     except ValueError:
@@ -56,7 +59,10 @@ _AS_TIME = "write a date such as 2026-01-31, or a time with its offset such as 2
 
 
 def period_of(at: Instant, period: Period | None, where: ZoneInfo) -> tuple[Instant, Instant | None]:
-    """Beginning and end (exclusive) of the calendar period that `at` lies in; weeks begin on Monday. None: all of time."""
+    """Return the start and the exclusive end of the calendar period that contains `at`. Weeks start on Monday.
+
+    Without a period, the span is from 1970 without an end (None).
+    """
     if period is None:
         return Instant(0), None
     today = datetime.fromtimestamp(at // NS, where).date()
@@ -77,7 +83,7 @@ def _midnight(day: date, where: ZoneInfo) -> Instant:
 
 
 def offsets(first: int, last: int, where: ZoneInfo) -> list[tuple[Instant, int]]:
-    """What to add to an instant from `first` to `last` for local time: from when on, and how many nanoseconds."""
+    """Return the UTC offsets of a zone from `first` to `last`, each as its first instant and nanoseconds."""
     found = [(Instant(first), _offset_ns(first, where))]
     at = first
     while at < last:
@@ -100,7 +106,7 @@ def _offset_ns(at: int, where: ZoneInfo) -> int:
 
 
 def local_day(at: int, shifts: Sequence[tuple[Instant, int]]) -> int:
-    """Number of the local day since 1970."""
+    """Return the number of local days since 1970, with the offsets that `offsets` returned."""
     index = max(0, bisect_right(shifts, at, key=lambda shift: shift[0]) - 1)
     return (at + shifts[index][1]) // DAY_NS
 

@@ -1,4 +1,4 @@
-"""What a job may learn from trials of earlier jobs: which of their configurations are its own, and which trials tell most."""
+"""Warm start from trials of earlier jobs: which configurations fit a job's search space, and which trials to learn from."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,8 +8,10 @@ MAX_TRIALS = 1000
 
 
 def transferred(space: Space, config: Mapping[str, Value]) -> Config | None:
-    """The configuration as one of `space`: parameters that it lacks, or that are inactive in it, left out. None where an
-    active one is missing or outside its bounds: nothing is made up."""
+    """Return the configuration as one of `space`, or None if an active parameter is missing or out of bounds.
+
+    Parameters that are not in the space, or inactive in it, are omitted. No value is invented.
+    """
     found: Config = {}
     for name in space.order:
         if name in config and space.active(name, found):
@@ -18,8 +20,13 @@ def transferred(space: Space, config: Mapping[str, Value]) -> Config | None:
 
 
 def most_telling(ends: Sequence[tuple[float, int]], limit: int = MAX_TRIALS) -> list[int]:
-    """At most `limit` of the trials that ended with these (score, step), by index, ascending: the best half, filled up with
-    the most trained of the others. Ties go to the earlier trial."""
+    """Return the indices, ascending, of at most `limit` trials to learn from.
+
+    They are the best half of `limit` by score, filled up with the most trained of the others. Ties go to the earlier trial.
+
+    Args:
+        ends: The last (score, step) of each trial.
+    """
     indices = range(len(ends))
     if len(ends) <= limit:
         return list(indices)

@@ -1,19 +1,21 @@
-"""Names of things. Only a job's id is drawn (by the service); everything below it is counted, so that a repeat is recognised."""
+"""Ids and their formats.
+
+Only the id of a job is random, drawn by the service. The ids of its trials, holds and entries are counted, so that a repeat is
+recognised.
+"""
 
 import re
 
 JOB_ID = re.compile(r"job_[0-9a-f]{16}")
 TRIAL_ID = re.compile(r"trial_\d{5,}")
-SELF_TEST = "self_test"  # in place of a trial, for what the restore self-test costs
-RESTORED = (
-    "restored"  # in place of a trial, for what was spent after the backup from which the books were restored
-)
+SELF_TEST = "self_test"  # used as the trial of the cost of the restore self-test
+RESTORED = "restored"  # used as the trial of spend after the backup that the ledger was restored from
 PACKAGE_ID = re.compile(r"pkg_[0-9a-f]{64}")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,99}")
 
 
 def trial_id(number: int) -> str:
-    """The id of the `number`th trial of a job, counted from 0.
+    """Return the id of the `number`th trial of a job, counted from 0.
 
     >>> trial_id(7)
     'trial_00007'
@@ -22,7 +24,7 @@ def trial_id(number: int) -> str:
 
 
 def package_id(sha256: str) -> str:
-    """The same bytes have the same id, whoever uploads them."""
+    """Return the id of a package. The same bytes have the same id, regardless of who uploads them."""
     return f"pkg_{sha256}"
 
 
@@ -31,7 +33,7 @@ def trial_number(trial: str) -> int:
 
 
 def hold_id(job: str, trial: str, attempt: int, slice_number: int) -> str:
-    """The same slice of the same attempt has the same id, whoever asks and however often."""
+    """Return the id of the hold for a lease. Repeated calls return the same id for the same lease of an attempt."""
     return f"{job}/{trial}/a{attempt}/s{slice_number}"
 
 

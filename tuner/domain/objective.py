@@ -1,4 +1,4 @@
-"""What is optimised: a metric, a direction, perhaps a target."""
+"""The objective: a metric, a direction, and optionally a target."""
 
 import math
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class Objective:
     target: float | None = None
 
     def score(self, value: float) -> float:
-        """The value with its sign turned so that higher is always better."""
+        """Return the value, negated if lower is better, so that a higher score is always better."""
         return value if self.mode == "max" else -value
 
     def reached(self, value: float) -> bool:

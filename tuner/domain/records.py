@@ -1,4 +1,4 @@
-"""What is written down about attempts, steps and money set aside."""
+"""Records of reports, attempts, holds and checkpoints."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,14 +12,16 @@ from tuner.domain.time import Instant
 from tuner.domain.trial import AttemptCause, AttemptEnd
 
 NO_PRICE = Price(0)
-# Why an attempt ended that nothing was wrong with but for its driver.
+# Reason of an attempt that ended only because its driver ended.
 DRIVER_ENDED = "the job's driver ended"
 
 
 @dataclass(frozen=True, slots=True)
 class ReportRow:
-    """One finished step. `cost` and `duration_ns` are what training this configuration to this step takes, without
-    interruptions. Unique by (trial, step): the first one stays."""
+    """One finished step, unique by (trial, step). A second report of the step is ignored.
+
+    `cost` and `duration_ns` are the totals of training this configuration to this step without interruptions.
+    """
 
     trial: str
     attempt: int
@@ -33,13 +35,12 @@ class ReportRow:
 
 @dataclass(frozen=True, slots=True)
 class MachineFound:
-    """The machine that an attempt was found on; `price` is that of the whole of it, `source` says where it comes from. `region` None:
-    not known."""
+    """The machine that an attempt ran on."""
 
     instance_type: str
-    region: str | None
-    price: Price
-    source: str
+    region: str | None  #: None if it is unknown.
+    price: Price  #: Price of the whole machine.
+    source: str  #: Where the price comes from.
 
     @classmethod
     def of(cls, offer: Offer | None) -> "MachineFound | None":
@@ -48,14 +49,12 @@ class MachineFound:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRow:
-    """One continuous run of a trial. `ended_at` None: it runs, as far as is known. `price` is that of its share of a machine of
-    `market`, which it has had, and paid, since `landed_at` (None: it waited for one). `machine` is what it was found on (None: that
-    was not looked at); `cause` why it was preempted, lost or failed."""
+    """One attempt: a continuous execution of a trial."""
 
     trial: str
     attempt: int
     began_at: Instant
-    ended_at: Instant | None = None
+    ended_at: Instant | None = None  #: None if it still runs, as far as is known.
     end: AttemptEnd | None = None
     reason: str = ""
     detail: str = ""
@@ -64,16 +63,18 @@ class AttemptRow:
     to_step: int = 0
     costs: Mapping[CostKind, Cost] = field(default_factory=dict)
     market: str = "on_demand"
-    price: Price = NO_PRICE
-    landed_at: Instant | None = None
-    machine: MachineFound | None = None
-    cause: AttemptCause | None = None
+    price: Price = NO_PRICE  #: Price of its share of a machine of `market`.
+    landed_at: Instant | None = (
+        None  #: Since when it has had, and paid for, a machine. None if it waited for one.
+    )
+    machine: MachineFound | None = None  #: The machine that it ran on. None if that was not checked.
+    cause: AttemptCause | None = None  #: Why it was preempted, lost or failed.
     environment: Environment | None = None  #: None until its worker sent it.
 
 
 @dataclass(frozen=True, slots=True)
 class OpenHold:
-    """Money set aside and not yet posted or released. `placed_at` and `ends_at` bound the time that it can have paid for."""
+    """A hold that is neither posted nor released yet. It can have paid only for time from `placed_at` to `ends_at`."""
 
     id: str
     trial: str
@@ -86,7 +87,7 @@ class OpenHold:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRow:
-    """A durable checkpoint: its files and their manifest lie in the shared storage."""
+    """A durable checkpoint. Its files and their manifest are in shared storage."""
 
     trial: str
     step: int
@@ -99,7 +100,7 @@ class CheckpointRow:
 
 @dataclass(frozen=True, slots=True)
 class Heritage:
-    """A trial of an earlier job that a new one may go on with: its reports up to that of its checkpoint, each with a metric."""
+    """An earlier job's trial that a new trial may continue: its checkpoint, and its reports up to it, each with a metric."""
 
     job: str
     trial: str
@@ -110,9 +111,9 @@ class Heritage:
 
 @dataclass(frozen=True, slots=True)
 class PastTrial:
-    """A trial of an earlier job, from which a new one learns. `curve`: (step, score, nanoseconds of training up to it, the first
-    setup included), ascending by step; a higher score is better. `failed`: whatever it had reached before."""
+    """A trial of an earlier job that a new job learns from."""
 
     config: Config
+    #: (step, score, nanoseconds of training up to it including the first setup), ascending by step. A higher score is better.
     curve: tuple[tuple[int, float, int], ...]
-    failed: bool = False
+    failed: bool = False  #: It failed, regardless of its scores.

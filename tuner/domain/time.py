@@ -1,4 +1,4 @@
-"""Time as whole nanoseconds. The core is told the time; it never looks."""
+"""Time in whole nanoseconds. The core receives the time as an argument and never reads a clock."""
 
 import re
 from datetime import UTC, datetime
@@ -18,7 +18,9 @@ def seconds_ns(seconds: float) -> int:
 
 
 def parse_duration_ns(text: str | int | float) -> int:
-    """`90s`, `15m`, `6h`, `2d` or a number of seconds. Raises ValueError for anything else.
+    """Return the nanoseconds of a duration such as `90s`, `15m`, `6h`, `2d` or a number of seconds.
+
+    Raise ValueError for any other text, and above 30 years.
 
     >>> parse_duration_ns("15m") // NS
     900
@@ -35,7 +37,7 @@ def parse_duration_ns(text: str | int | float) -> int:
 
 
 def rfc3339(at: int) -> str:
-    """The instant in UTC with microseconds, as RFC 3339 writes it."""
+    """Return the instant as RFC 3339 text in UTC with microseconds."""
     moment = datetime.fromtimestamp(at // NS, UTC).replace(microsecond=at % NS // 1000)
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 

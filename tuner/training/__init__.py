@@ -1,7 +1,7 @@
-"""What a trainable imports: PyTorch, and nothing of Ray or of the service.
+"""The package that trainables import. It needs PyTorch, but neither Ray nor the service.
 
-Names are loaded when they are first asked for: a worker's supervisor speaks `tuner.training.channel` too, and need not spend
-seconds and memory on torch for it.
+Names are imported at first use. A worker's supervisor imports `tuner.training.channel` too, and must not spend seconds and memory
+on importing torch.
 """
 
 import importlib

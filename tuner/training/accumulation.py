@@ -1,4 +1,4 @@
-"""Gradient accumulation: a large batch in parts that fit into memory."""
+"""Gradient accumulation: process a large batch in parts that fit into memory."""
 
 from collections.abc import Callable
 
@@ -15,10 +15,13 @@ def accumulated_step(
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
 ) -> float:
-    """One optimizer step over `batch` (first dimension: examples) in up to `parts` micro-batches; the mean loss.
+    """Make one optimizer step over `batch` in at most `parts` micro-batches, and return the mean loss.
 
-    `loss_of` gives the mean loss of a micro-batch; each is weighted by its share of the examples, so that the gradient
-    is that of the whole batch whatever `parts` is.
+    Each micro-batch is weighted by its share of the examples, so the gradient equals that of the whole batch for any `parts`.
+
+    Args:
+        batch: The first dimension is the examples.
+        loss_of: Returns the mean loss of a micro-batch.
     """
     note(batch_size=len(batch), accumulation_steps=parts)
     optimizer.zero_grad(set_to_none=True)
@@ -29,5 +32,5 @@ def accumulated_step(
         losses.append(loss.detach().reshape(()))
     scaler.step(optimizer)
     scaler.update()
-    found: list[float] = torch.stack(losses).tolist()  # read at once: each time, a GPU is waited for
+    found: list[float] = torch.stack(losses).tolist()  # read all at once, because each read waits for the GPU
     return sum(found)

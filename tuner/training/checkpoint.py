@@ -1,6 +1,6 @@
-"""What a checkpoint of a training run holds, and how it is written to and read from a directory.
+"""The content of a training checkpoint, and how it is written to and read from a directory.
 
-Everything is plain data, so that it loads with `weights_only=True`: reading a checkpoint can run no code.
+All content is plain data, so that it loads with `weights_only=True`. Therefore reading a checkpoint cannot run code.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ AS_BEFORE = (
 
 
 class Stateful(Protocol):
-    """What can be saved: models, optimizers, schedulers, scalers, samplers."""
+    """An object whose state can be saved: a model, optimizer, scheduler, scaler or sampler."""
 
     def state_dict(self) -> Any: ...
 
@@ -32,19 +32,22 @@ class Stateful(Protocol):
 
 
 class CheckpointUnreadable(RuntimeError):
-    """A checkpoint could not be loaded into what is trained now."""
+    """A checkpoint could not be loaded into the current parts."""
 
 
 class Copies:
-    """Copies of tensors in CPU memory, which is kept for the next ones. To take new memory costs more than to copy into it: the
-    system clears each page first, and that is most of the time for which training would wait."""
+    """Copy tensors into CPU memory and reuse that memory for later copies.
+
+    New memory costs more than the copy itself, because the operating system clears each page first. That would be most of the
+    time that training waits.
+    """
 
     def __init__(self) -> None:
         self._free: dict[object, list[torch.Tensor]] = {}
         self._used: list[tuple[object, torch.Tensor]] = []
 
     def begin(self) -> None:
-        """What was copied so far is needed no more, and memory that nothing was copied into is given back."""
+        """Start a new set of copies. Reuse the memory of the previous set, and free memory that it did not use."""
         self._free = {}
         for like, memory in self._used:
             self._free.setdefault(like, []).append(memory)
@@ -63,8 +66,11 @@ class Copies:
 
 
 def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    """PyTorch copies with all threads, and waits for the last of them: where others want the processors too, that takes ten times
-    as long as the copying itself, unless the tensor is a large one."""
+    """Copy a tensor, without PyTorch if the tensor is small and contiguous on the CPU.
+
+    PyTorch copies with all threads and waits for the last of them. If other processes use the processors too, that takes ten times
+    as long as the copy itself, except for large tensors.
+    """
     size = source.numel() * source.element_size()
     alike = target.is_contiguous() and source.is_contiguous() and not source.is_conj() and not source.is_neg()
     if source.device.type == "cpu" and alike and size < ALL_THREADS_BYTES:
@@ -74,33 +80,39 @@ def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
 
 
 def snapshot(parts: Mapping[str, Stateful], *, step: int, copies: Copies | None = None) -> dict[str, Any]:
-    """A copy in CPU memory that later training does not touch: the parts' states, and every random generator's. With `copies`
-    it takes the memory of the snapshot before.
+    """Return a copy of the states of all parts and random generators, in CPU memory that later training does not change.
 
-    Raises TypeError for what could not be read again, with the place of it.
+    Args:
+        copies: Reuse the memory of the previous snapshot that was made with it.
+
+    Raises:
+        TypeError: A value could not be read again. The message names its place.
     """
     copies = copies or Copies()
     copies.begin()
-    with torch.inference_mode(False):  # or what is copied now could not be written over later
+    with torch.inference_mode(False):  # otherwise the copies could not be overwritten later
         states = {name: plain.packed(part.state_dict(), name, copies.copy) for name, part in parts.items()}
     return {"step": step, "parts": states, "random": _random_states()}
 
 
 def settle() -> None:
-    """Waits for what a GPU still computes, which is training: the copy after it would wait too, and take that time for its own."""
+    """Wait until the GPU has finished training work.
+
+    Otherwise the copy that follows would wait for it, and the time would be counted as checkpoint time.
+    """
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
 
 
 def write(state: Mapping[str, Any], directory: Path) -> None:
-    """Not synced: what is to outlive this machine is copied elsewhere first."""
+    """Write the state to a new directory, without a sync: a checkpoint that must survive this machine is copied elsewhere anyway."""
     directory.mkdir(parents=True)
     with (directory / STATE_FILE).open("wb") as file:
         torch.save(dict(state), file)
 
 
 def sync(directory: Path) -> None:
-    """Makes what `write` wrote outlive a loss of power."""
+    """Sync the written state to disk, so that it survives a loss of power."""
     for path in (directory / STATE_FILE, directory):
         handle = os.open(path, os.O_RDONLY)
         os.fsync(handle)
@@ -108,9 +120,10 @@ def sync(directory: Path) -> None:
 
 
 def restore(parts: Mapping[str, Stateful], directories: Sequence[Path]) -> int:
-    """Loads the first that is whole of what `write` wrote into the parts and the random generators; answers its step.
+    """Load the first undamaged checkpoint into the parts and the random generators, and return its step.
 
-    Raises CheckpointUnreadable where every one is damaged, or this one was made by differently built parts.
+    Raises:
+        CheckpointUnreadable: Every checkpoint is damaged, or the loaded one was saved from different parts.
     """
     directory, state = _first_whole(directories)
     try:
@@ -146,8 +159,8 @@ def _first_whole(directories: Sequence[Path]) -> tuple[Path, Any]:
 def _random_states() -> dict[str, Any]:
     version, words, gauss = random.getstate()
     states: dict[str, Any] = {
-        # As a tensor it takes as many bytes each time, so that what lies behind it in the file stays where it was: of a large
-        # file, only the pieces that changed are stored again.
+        # As a tensor it has the same size each time, so the data after it in the file keeps its position. Of a large file,
+        # only the changed chunks are then stored again.
         "python": [version, torch.tensor(words), gauss],
         "torch": torch.get_rng_state(),
         "cuda": _of_gpus(),
@@ -159,7 +172,10 @@ def _random_states() -> dict[str, Any]:
 
 
 def _of_gpus() -> list[torch.Tensor]:
-    """Where no GPU was used nothing was drawn there, and to ask would take memory of each."""
+    """Return the generator states of all GPUs, or nothing if CUDA was not used.
+
+    Reading them would otherwise take memory on each GPU.
+    """
     return torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
 
 
@@ -168,7 +184,7 @@ def _set_random_states(states: Mapping[str, Any]) -> None:
     random.setstate((version, tuple(words.tolist()), gauss))
     torch.set_rng_state(states["torch"])
     if states["cuda"] and torch.cuda.is_available():
-        # What is set before CUDA begins, the seeds of `torch.manual_seed` would overwrite.
+        # The seeds of `torch.manual_seed` would overwrite states that are set before CUDA is initialized.
         torch.cuda.init()  # type: ignore[no-untyped-call]
         torch.cuda.set_rng_state_all(states["cuda"][: torch.cuda.device_count()])
     if "numpy" in states and "numpy" in sys.modules:

@@ -1,4 +1,4 @@
-"""Where two checkpoints of `SpotSafe` differ, to the last bit."""
+"""Compare two checkpoints of `SpotSafe`, bit by bit."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -10,18 +10,21 @@ import torch
 from tuner.training import plain
 from tuner.training.channel import STATE_FILE
 
-MOST = 5  # differences that are told of; more say no more
+MOST = 5  # differences that are reported; more would add no information
 
 
 def differences(saved: Path, restored: Path) -> list[str]:
-    """Of two directories that `SpotSafe` saved to: the places where the step or the parts' states differ, at most five."""
+    """Return the places where the steps or the states of two checkpoint directories differ, at most five."""
     first, second = (plain.read(folder / STATE_FILE) for folder in (saved, restored))
     return list(itertools.islice(_states(first, second), MOST))
 
 
 def same_tensors(first: Path, second: Path) -> bool:
-    """Whether two files hold the same tensors and arrays at the same places. What else they hold may well differ from one save
-    to the next: the time, the host. A file that is not there, or that PyTorch cannot read, has none."""
+    """Return whether two files have the same tensors and arrays at the same places.
+
+    Other content, such as the time or the host, may differ between saves. A missing or unreadable file counts as one without
+    tensors.
+    """
     one, other = _tensors_of(first), _tensors_of(second)
     return one.keys() == other.keys() and all(_same(one[at], other[at]) for at in one)
 
@@ -29,7 +32,7 @@ def same_tensors(first: Path, second: Path) -> bool:
 def _tensors_of(path: Path) -> dict[str, Any]:
     try:
         return dict(_tensors(plain.read(path), ""))
-    except Exception:  # it has many words for what it cannot read
+    except Exception:  # PyTorch raises many kinds of exceptions for unreadable files
         return {}
 
 
@@ -73,14 +76,14 @@ def _same(first: Any, second: Any) -> bool:
 
 
 def _bits(tensor: torch.Tensor) -> bytes:
-    """A NaN is what it was where its bits are."""
+    """Return the bytes of a tensor. Comparing bytes treats equal NaNs as equal."""
     dense = tensor.to_dense() if tensor.layout != torch.strided else tensor
     flat = dense.detach().resolve_conj().resolve_neg().reshape(-1).contiguous()
     return flat.view(torch.uint8).numpy().tobytes()
 
 
 def _is_same_array(first: Any, second: Any) -> bool:
-    """NumPy's, of which `repr` leaves out most."""
+    """Return whether two NumPy arrays are equal. Their `repr` omits most elements."""
     if not hasattr(first, "tobytes"):
         return False
     return (first.dtype, getattr(first, "shape", ())) == (second.dtype, getattr(second, "shape", ())) and (

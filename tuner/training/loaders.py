@@ -9,9 +9,9 @@ from tuner.training.measured import note
 
 
 class Batches:
-    """Shuffled index batches over `size` examples, a new order each epoch; its position is part of a checkpoint.
+    """Shuffled index batches over `size` examples, in a new order each epoch.
 
-    An order is drawn from the epoch's own generator, so an interrupted epoch is taken up again with the same batches.
+    The position is part of a checkpoint. Each epoch has its own random generator, so an interrupted epoch resumes with the same batches.
     """
 
     def __init__(self, size: int, batch_size: int, *, seed: int = 0) -> None:
@@ -22,7 +22,7 @@ class Batches:
         return -(-self._size // self._batch)
 
     def __iter__(self) -> Iterator[torch.Tensor]:
-        """The batches of this epoch that are left."""
+        """Yield the remaining batches of this epoch, then move to the next epoch."""
         note(batch_size=self._batch)
         generator = torch.Generator().manual_seed(self._seed * 1_000_003 + self._epoch)
         order = torch.split(torch.randperm(self._size, generator=generator), self._batch)

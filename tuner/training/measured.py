@@ -1,6 +1,6 @@
-"""What our helpers see of a training, told with each report: how long it waited for data, and how it is set up.
+"""Measurements of the training helpers, sent with each report: the time spent waiting for data, and the training setup.
 
-Of this process, which trains one configuration. The standard library alone.
+They are global to this process, which trains one configuration. This module needs only the standard library.
 """
 
 import time
@@ -19,24 +19,24 @@ _waited_ns: list[int] = []
 
 
 def note(**facts: str | int) -> None:
-    """The newest counts."""
+    """Record facts. A newer value replaces an older one."""
     _facts.update(facts)
 
 
 def taken() -> dict[str, Any]:
-    """So far: `data_wait_ns` where batches were timed, and `facts`."""
+    """Return the measurements so far: `data_wait_ns` if batches were timed, and `facts` if there are any."""
     found: dict[str, Any] = {"facts": dict(_facts)} if _facts else {}
     return {**found, "data_wait_ns": _waited_ns[0]} if _waited_ns else found
 
 
 def forget() -> None:
-    """As in a process that has just begun."""
+    """Clear all measurements."""
     _facts.clear()
     _waited_ns.clear()
 
 
 class Timed(Generic[T]):
-    """The same batches; how long each is waited for is measured."""
+    """An iterable over the same batches that measures the waiting time for each."""
 
     def __init__(self, batches: Iterable[T]) -> None:
         self._batches = batches

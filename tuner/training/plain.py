@@ -1,7 +1,7 @@
-"""States as plain data, and back: what `torch.load` reads with `weights_only=True`, so that reading one can run no code.
+"""Convert states to plain data and back: data that `torch.load` reads with `weights_only=True`, so that reading cannot run code.
 
-NumPy's own pickles are not among that, and allowing them would open a way around it: a crafted `dtype` makes NumPy read
-any memory. So an array travels as its bytes and the name of its type, and comes back the same to the last bit.
+`weights_only=True` rejects NumPy's own pickles, and allowing them would be unsafe: a crafted `dtype` makes NumPy read arbitrary
+memory. Therefore an array is stored as its bytes and the name of its type, and is restored exactly to the bit.
 """
 
 import io
@@ -15,25 +15,40 @@ import torch
 
 _AS_THEY_ARE = frozenset({type(None), bool, int, float, complex, str, bytes})
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
-_NUMPY = "numpy, as bytes"  # the key that marks an array or a number of NumPy's
-_KINDS = "biufcSUmM"  # of NumPy's types: all whose bytes say everything
+_NUMPY = "numpy, as bytes"  # the key that marks a NumPy array or number
+_KINDS = "biufcSUmM"  # the NumPy kinds that their bytes describe completely
 TensorCopy = Callable[[torch.Tensor], torch.Tensor]
 
 
 def write(state: Mapping[str, Any], path: Path, *, name: str) -> None:
-    """Raises TypeError for what could not be read again, with the key that has it; `name` is what the message calls the state."""
+    """Write the state to a file.
+
+    Raises:
+        TypeError: A value could not be read again. The message names its key, and calls the state `name`.
+    """
     plain = packed(state, name)
     with path.open("wb") as file:
         torch.save(plain, file)
 
 
 def read(path: Path, *, device: str | None = "cpu") -> Any:
-    """With all tensors on `device`; None: where they were. Raises whatever shows that the file is damaged, or no plain data."""
+    """Read a state with all tensors on `device`, or on their original devices if it is None.
+
+    It raises various exceptions if the file is damaged or does not hold plain data.
+    """
     return unpacked(torch.load(path, weights_only=True, map_location=device))
 
 
 def packed(value: Any, at: str, tensor: TensorCopy = lambda tensor: tensor) -> Any:
-    """A copy that is plain data; `tensor` copies tensors. Raises TypeError for anything else, which is said to be `at`."""
+    """Return a copy of the value as plain data.
+
+    Args:
+        at: The place of the value in the state, for the error message.
+        tensor: Copies a tensor.
+
+    Raises:
+        TypeError: A value cannot be plain data.
+    """
     if type(value) in _AS_THEY_ARE:
         return value
     if isinstance(value, torch.Tensor):
@@ -47,7 +62,7 @@ def packed(value: Any, at: str, tensor: TensorCopy = lambda tensor: tensor) -> A
 
 
 def unpacked(value: Any) -> Any:
-    """The contrary of `packed`; changes containers in place."""
+    """Return the value that `packed` was given. Containers are changed in place."""
     if isinstance(value, dict):
         if _NUMPY in value:
             return _numpy_of(value)
@@ -63,7 +78,7 @@ def unpacked(value: Any) -> Any:
 
 
 def _packed_mapping(value: Mapping[Any, Any], at: str, tensor: TensorCopy) -> dict[Any, Any]:
-    """Of the same type for a dict and an OrderedDict, with its attributes: a model's state has its version in one."""
+    """Return a dict, or an OrderedDict with its attributes, because a model's state keeps its version in an attribute."""
     items = {_key(key, at): packed(inner, f"{at}[{key!r}]", tensor) for key, inner in value.items()}
     if type(value) is not OrderedDict:
         return items
@@ -73,7 +88,7 @@ def _packed_mapping(value: Mapping[Any, Any], at: str, tensor: TensorCopy) -> di
 
 
 def _key(key: Any, at: str) -> Any:
-    """A key of NumPy's becomes the number or word that it equals."""
+    """Return the key. A NumPy key becomes the equal number or string."""
     plain = key.item() if _is_numpy(key) else key
     return plain if type(plain) in _AS_THEY_ARE else _through_a_file(plain, f"the key {key!r} of {at}")
 
@@ -86,7 +101,7 @@ def _is_numpy(value: Any) -> bool:
 
 
 def _packed_numpy(value: Any) -> dict[str, Any]:
-    """The order in memory is kept too: sums depend on it."""
+    """Return a NumPy value as bytes and type. The memory order is kept, because sums depend on it."""
     columns_first = value.ndim > 1 and value.flags.f_contiguous and not value.flags.c_contiguous
     order = "F" if columns_first else "C"
     content = bytearray(value.tobytes(order))
@@ -113,7 +128,7 @@ def _numpy_of(found: Mapping[str, Any]) -> Any:
 
 
 def _through_a_file(value: Any, at: str) -> Any:
-    """What PyTorch itself takes for plain, as it will be read: sets, sizes, types, and what user code declared to be safe."""
+    """Return a value that PyTorch accepts as plain, as it will be read: sets, sizes, types, and types that user code declared safe."""
     file = io.BytesIO()
     try:
         torch.save(value, file)

@@ -13,9 +13,14 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def autocast(precision: str, device: str | None = None) -> AbstractContextManager[object]:
-    """The context for forward passes, on the CPU and on CUDA or only on the kind of device that is named.
+    """Return the autocast context for forward passes.
 
-    Raises ValueError for another word than fp32, bf16 and fp16.
+    Args:
+        precision: fp32, bf16 or fp16.
+        device: cpu or cuda. None means the CPU, and CUDA if it is used.
+
+    Raises:
+        ValueError: The precision is unknown.
     """
     if precision != "fp32" and precision not in _DTYPES:
         raise ValueError(f"precision {precision!r} is not one of fp32, bf16 and fp16")
@@ -23,9 +28,9 @@ def autocast(precision: str, device: str | None = None) -> AbstractContextManage
 
 
 class _Autocast(AbstractContextManager[object], ContextDecorator):
-    """Made once it may be entered again and again, as PyTorch's own; each time it is looked at anew whether GPUs are used.
+    """A context that can be entered repeatedly, like PyTorch's own. Each time it checks again whether GPUs are used.
 
-    PyTorch's context is of one kind of device, and passes over the tensors of others without a word.
+    It combines contexts because a PyTorch context applies to one kind of device and silently ignores tensors on others.
     """
 
     def __init__(self, precision: str, device: str | None) -> None:
@@ -33,7 +38,7 @@ class _Autocast(AbstractContextManager[object], ContextDecorator):
         self._entered: list[ExitStack] = []
 
     def __enter__(self) -> None:
-        # A tensor on a GPU initializes CUDA. To ask for more than that would do so in a training on the CPU.
+        # A tensor on a GPU initializes CUDA. Any other check would initialize it in training on the CPU, too.
         on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         note(precision=self._precision, device=self._device or ("cuda" if on_gpu else "cpu"))
         devices = ("cpu", "cuda") if on_gpu else ("cpu",)
@@ -58,9 +63,12 @@ def _autocast(precision: str, device: str) -> torch.autocast:
 
 
 def grad_scaler(precision: str, device: str | None = None) -> torch.amp.GradScaler:
-    """Scales losses where fp16 would lose small gradients, and does nothing for the others. Give it to SpotSafe as `scaler`.
+    """Return a gradient scaler for fp16, which would lose small gradients. For other precisions it does nothing.
 
-    `device` is where the losses are: without it, CUDA where there is a GPU.
+    Pass it to SpotSafe as `scaler`.
+
+    Args:
+        device: The device of the losses. None means CUDA if there is a GPU, else the CPU.
     """
     found = device or ("cuda" if torch.cuda.is_available() else "cpu")
     return torch.amp.GradScaler(found, enabled=precision == "fp16")

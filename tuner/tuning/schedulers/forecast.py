@@ -13,9 +13,9 @@ from tuner.tuning.schedulers.base import Verdict
 from tuner.tuning.schedulers.promotion import PromotionAsha
 from tuner.tuning.state import State, TrialRecord
 
-# Standard deviations: little at first, when more is to be learned from new trials, and more as the money spent grows.
+# Standard deviations. The reach is small at first, when new trials teach more, and grows with the steps that were trained.
 REACH = 0.5
-REACH_TRAININGS = 5  # so many mean trainings' worth of steps, from which on it grows in proportion
+REACH_TRAININGS = 5  # complete trainings, in steps, after which the reach grows in proportion
 
 
 class ForecastPromotion(PromotionAsha):
