@@ -22,7 +22,7 @@ def transferred(space: Space, config: Mapping[str, Value]) -> Config | None:
 def most_telling(ends: Sequence[tuple[float, int]], limit: int = MAX_TRIALS) -> list[int]:
     """Return the indices, ascending, of at most `limit` trials to learn from.
 
-    They are the best half of `limit` by score, filled up with the most trained of the others. Ties go to the earlier trial.
+    Half of them are the best by score, the rest the most trained of the others. Ties go to the earlier trial.
 
     Args:
         ends: The last (score, step) of each trial.

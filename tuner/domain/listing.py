@@ -1,4 +1,4 @@
-"""One line of the price catalogue: a kind of machine at one place, and what it costs on each market."""
+"""An entry of the price catalogue: a machine type in one place, and its price on each market."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,11 +11,14 @@ MARKETS: tuple[Market, ...] = ("on_demand", "spot")
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A whole machine, an hour of it, in US dollars without tax, disks and data transfer. A price of None is not known, never zero.
+    """A machine type with its prices.
 
-    `zone` is empty where prices are the region's. `accelerators` may be a part of one (0.5: half a GPU is passed through);
-    `gpu_memory_gib` is what one of them has, or the part that is there. The dates are of the price list: 2026-07-20, 2026-07 or
-    words such as `undated (v8)`. `flags` are the source's caveats, such as `spot_at_on_demand_cap`.
+    Prices are in US dollars per hour of the whole machine, without tax, disks and data transfer. None means that a price is
+    unknown, never zero.
+
+    `zone` is empty if the prices apply to the whole region. `accelerators` may be a fraction (0.5 if half a GPU is passed
+    through), and `gpu_memory_gib` is the memory of one accelerator, or of that fraction. Dates are those of the price list:
+    2026-07-20, 2026-07 or text such as `undated (v8)`. `flags` are the source's caveats, such as `spot_at_on_demand_cap`.
     """
 
     cloud: str

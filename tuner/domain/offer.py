@@ -1,4 +1,7 @@
-"""What a node costs, as it was admitted; an attempt pays for the machine that it is found on. See docs/money.md."""
+"""Offers: the price of a node as the job was admitted. An attempt pays for the machine that it actually runs on.
+
+See docs/money.md.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,8 +11,11 @@ from tuner.domain.money import Price, Rate, trial_rate
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A kind of node: `price` is for the whole node, `source` says where it comes from and of which date. `labels` are those of
-    such a node, as Ray's label selectors have them (`!spot`: anything else, or nothing); none: whatever nodes there are."""
+    """A kind of node and its price.
+
+    `price` is for the whole node, and `source` is the origin and date of the price. `labels` select such nodes in the form of Ray's
+    label selectors: `!spot` matches any other value or a missing label. Without labels, every node matches.
+    """
 
     instance_type: str
     price: Price
@@ -28,7 +34,7 @@ class Offer:
         )
 
     def is_of(self, labels: Mapping[str, str]) -> bool:
-        """Whether a node with these labels is one of this kind."""
+        """Return whether a node with these labels matches this offer."""
         return all(
             labels.get(name) != value[1:] if value.startswith("!") else labels.get(name) == value
             for name, value in self.labels

@@ -1,7 +1,7 @@
-"""The follower of one mirror: tails the record and writes it on, for as long as the service lives.
+"""The follower of one mirror: it reads new changes from the record and writes them to the mirror while the service runs.
 
-It never holds anything up: it reads like anybody else, and whatever the mirror does is its own trouble. Where the mirror is out of
-order, it is opened anew after a while, and goes on from what it holds.
+It never blocks other work: it only reads the record, and a failure of the mirror affects nothing else. A failed mirror is opened
+again after a while and continues from its stored positions.
 """
 
 import logging
@@ -23,19 +23,19 @@ FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 60.0
 
 
 class Turn(Protocol):
-    """Which of several services writes to a mirror."""
+    """Decides which of several service replicas writes to a mirror."""
 
     def is_mine(self) -> bool:
-        """Asked before each write. Raises TunerError where the database does not answer."""
+        """Return whether this replica may write. It is called before each write, and raises TunerError if the database fails."""
 
     def kept(self) -> AbstractContextManager[None]:
-        """It stays this one's for as long as a write takes."""
+        """Return a context in which the turn stays with this replica, for one write."""
 
     def give_back(self) -> None: ...
 
 
 class Follower(threading.Thread):
-    """One thread, over for good after `stop()`. `open_mirror` may raise anything."""
+    """The thread of one mirror. It cannot be restarted after `stop()`. `open_mirror` may raise any exception."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Follower(threading.Thread):
         *,
         rest: float = 1.0,
     ) -> None:
-        """`rest`: for how long it leaves the process to others after each portion, as a share of the time that it took."""
+        """Create the thread. It pauses after each batch for `rest` times the duration of the batch, to leave time to other work."""
         super().__init__(name=f"mirror-{name}", daemon=True)
         self.mirror_name = name
         self._open_mirror, self._record, self._turn = open_mirror, record, turn
@@ -68,13 +68,13 @@ class Follower(threading.Thread):
         self._let_go()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """A mirror that does not answer is not waited for longer."""
+        """Stop the thread. Wait at most `timeout_s`, because the mirror may not answer."""
         self._over.set()
         if self.is_alive():
             self.join(timeout_s)
 
     def one_pass(self) -> None:
-        """Never raises."""
+        """Mirror all new changes once. It never raises."""
         failed_before = self.is_failing
         try:
             self._follow()
@@ -93,9 +93,9 @@ class Follower(threading.Thread):
             log.info("what happens is mirrored to %s again", self.mirror_name)
 
     def _follow(self) -> None:
-        """A portion of each job that has more to tell, in turns, until none has."""
+        """Write a batch of each job that has new changes, in turns, until none has."""
         if not self._turn.is_mine():
-            self._close()  # somebody else writes now: what this one knows of the mirror grows old
+            self._close()  # another replica writes now, so the known positions become outdated
             return
         if self._mirror is None:
             self._mirror = self._open_mirror()
@@ -109,7 +109,7 @@ class Follower(threading.Thread):
             waiting = [job for job in waiting if _is_behind(self._held.get(job), heads[job])]
 
     def _heads(self) -> dict[str, Position]:
-        """All jobs now and then, else those that have not ended, or had not when they were last looked at."""
+        """Return the positions of all jobs from time to time, and otherwise of those that had not ended at the last look."""
         now = time.monotonic()
         if self._watched is None or len(self._watched) > WATCHED_MAX or now - self._swept_at > SWEEP_S:
             self._watched, self._swept_at = None, now
@@ -123,7 +123,7 @@ class Follower(threading.Thread):
         return self._put_off.get(job, (0, 0.0))[1] <= time.monotonic()
 
     def _step(self, mirror: Mirror, job: str) -> bool:
-        """One bounded portion. False once it is another service's turn."""
+        """Write one bounded batch of a job. Return False if it is another replica's turn."""
         began = time.monotonic()
         changes = self._record.changes(job, self._held.get(job))
         if not self._turn.is_mine():
@@ -137,7 +137,7 @@ class Follower(threading.Thread):
             else:
                 self._held.pop(job, None)
         except Exception:
-            # It may be this job alone that cannot be written; the others need not wait for it.
+            # Perhaps only this job cannot be written, so the other jobs must not wait for it.
             failures = self._put_off.get(job, (0, 0.0))[0] + 1
             self._put_off[job] = (failures, time.monotonic() + 2 * _retry_s(failures))
             raise
@@ -162,7 +162,10 @@ class Follower(threading.Thread):
 
 
 def _is_behind(held: Position | None, head: Position) -> bool:
-    """Not one that has gone on since the head was read: what is new then is for the next pass."""
+    """Return whether the head has changes that the mirror lacks.
+
+    A job that advanced after the head was read is not behind. The next pass handles it.
+    """
     return held is None or held.seq < head.seq or (held.seq == head.seq and held.state != head.state)
 
 

@@ -1,4 +1,7 @@
-"""Trials as MLflow runs: one a job, and under it one a trial, with parameters, metrics and cost by step, tags and how they ended."""
+"""Mirror of jobs and trials as MLflow runs.
+
+Each job is a run with a child run per trial, with parameters, metrics and cost by step, tags and the outcome.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -21,7 +24,7 @@ _JOB_STATUS = {"succeeded": "FINISHED", "cancelled": "KILLED", "failed": "FAILED
 
 @dataclass
 class _Known:
-    """A run of a trial. `last_step` is None until it is looked up."""
+    """The MLflow run of a trial. `last_step` is None until it is looked up."""
 
     run: str
     status: str
@@ -36,7 +39,7 @@ class _Parent:
 
 
 class MlflowMirror:
-    """Raises whatever MLflow's client raises."""
+    """The MLflow mirror. It raises the exceptions of MLflow's client."""
 
     def __init__(self, uri: str, experiment: str) -> None:
         self._client = MlflowClient(tracking_uri=uri)
@@ -73,7 +76,7 @@ class MlflowMirror:
             return str(found.experiment_id)
         try:
             return str(self._client.create_experiment(name))
-        except MlflowException:  # somebody else made it meanwhile
+        except MlflowException:  # another client created it in the meantime
             found = self._client.get_experiment_by_name(name)
             if found is None:
                 raise
@@ -111,7 +114,7 @@ class MlflowMirror:
         if known.last_step is None:
             held = self._client.get_metric_history(known.run, "cost_usd")
             known.last_step = max((point.step for point in held), default=0)
-        # Logged each time, since a run may have been made and nothing more; the same values again are no change.
+        # Logged each time, because a crash may have left a run without parameters. Logging the same values again changes nothing.
         params = [Param(_name(name), str(value)[:VALUE_MAX]) for name, value in trial.config.items()]
         for some in _portions(params, PARAMS_AT_ONCE):
             self._client.log_batch(known.run, params=some)
@@ -135,7 +138,7 @@ class MlflowMirror:
 
 
 def _metrics(job: Job, point: Point) -> list[Any]:
-    """The cost last: where a run has it, it has the others of its step."""
+    """Return the metrics of a step, with the cost last: if a run has the cost of a step, it has all metrics of that step."""
     cost = {"gpu_hours": point.cost.gpu_hours, "cost_usd": point.cost.usd.usd}
     numbers = {**point.numbers(job.metric), **cost}
     return [Metric(_name(name), value, point.at // MS, point.step) for name, value in numbers.items()]
@@ -176,7 +179,7 @@ def _tags(found: dict[str, object]) -> list[Any]:
 
 
 def _name(name: str) -> str:
-    """MLflow takes letters, digits and a few signs."""
+    """Return the name with characters that MLflow rejects replaced by underscores."""
     return re.sub(r"[^\w.\-/ :]", "_", name)[:250]
 
 

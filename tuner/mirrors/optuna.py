@@ -1,10 +1,10 @@
-"""Trials as an Optuna study a job, so that optuna-dashboard, and whatever else reads Optuna's storage, shows them.
+"""Mirror of jobs as Optuna studies, so that optuna-dashboard and other tools that read Optuna's storage can show them.
 
-A trial that reached its last step is COMPLETE, one that its scheduler or the job's end stopped is PRUNED, as with a pruner of
-Optuna's own; one that waits on a rung is RUNNING until the job ends. A trial's value is the best that it reported at any step, as
-everywhere here, and its newest one is the attribute `latest_metric`. Optuna takes only COMPLETE trials for the best of a study, so the
-attributes `best_trial` and `best_metric` name the job's own. Optuna takes no change of a trial that has ended, so where one
-goes on after a top-up, the study is made anew.
+A trial that reached its last step is COMPLETE. One that its scheduler or the end of the job stopped is PRUNED, as with Optuna's own
+pruners. A trial that waits at a rung is RUNNING until the job ends. The value of a trial is its best at any step, as everywhere in
+this project, and the attribute `latest_metric` is its newest value. Optuna considers only COMPLETE trials for the best of a study, so
+the attributes `best_trial` and `best_metric` give the best of the job. Optuna does not allow changes of a finished trial, so if one
+resumes after a top-up, the study is created again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,13 +28,13 @@ from tuner.domain.time import NS, Instant
 from tuner.mirrors.record import Changes, Job, Position, Trial
 
 POINTS_MAX = 20
-"""Optuna takes 0.6 to 1 ms for each intermediate value; of longer curves, those at rungs and about so many others are written."""
+"""The number of values, besides those at rungs, that are written of a longer curve. Each takes Optuna 0.6 to 1 ms."""
 POSITION, JOB, TRIAL = "tuner:position", "tuner:job", "tuner:trial"
 
 
 @dataclass
 class _Known:
-    """A trial as the study holds it."""
+    """A trial as it is stored in the study."""
 
     id: int
     finished: bool
@@ -50,7 +50,7 @@ class _Study:
 
 
 class OptunaMirror:
-    """Raises whatever Optuna and its database raise."""
+    """The Optuna mirror. It raises the exceptions of Optuna and its database."""
 
     def __init__(self, url: str) -> None:
         self._storage = open_storage(url)
@@ -82,7 +82,7 @@ class OptunaMirror:
                 self._storage.set_study_user_attr(study.id, name, value)
                 study.attrs[name] = value
         if changes.is_end:
-            del self._studies[job.id]  # told to its end; what the study holds is read again if it goes on
+            del self._studies[job.id]  # mirrored to its end; the study is read again if the job resumes
         return True
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ class OptunaMirror:
         return found
 
     def _bring(self, study: _Study, job: Job, trial: Trial) -> None:
-        """The trial as it is now, whatever the study holds of it."""
+        """Update a trial of the study to its current state."""
         values, attrs = _values(job, trial), _attrs(trial)
         known = study.trials.get(trial.id)
         if known is None:
@@ -139,7 +139,7 @@ def _goes_on(trial: Trial, known: _Known | None) -> bool:
 
 
 def open_storage(url: str) -> RDBStorage:
-    """Made where there is none. Raises whatever its database raises."""
+    """Open the storage and create it if necessary. It raises the exceptions of its database."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     for short in ("postgresql://", "postgres://"):
         if url.startswith(short):
@@ -182,7 +182,7 @@ def _attrs(trial: Trial) -> dict[str, Any]:
 
 
 def _values(job: Job, trial: Trial) -> dict[int, float]:
-    """Of the new points with a metric, those that are kept, and a finished trial's last."""
+    """Return the new metric values to write by step, including the last of a finished trial."""
     found = {point.step: point.value for point in trial.points if point.value is not None}
     kept = _kept(job.max_step, job.rungs)
     last = max(found, default=None) if trial.is_final else None
@@ -190,7 +190,7 @@ def _values(job: Job, trial: Trial) -> dict[int, float]:
 
 
 def _kept(max_step: int | None, rungs: Sequence[int]) -> Callable[[int], bool]:
-    """All steps of a short curve, else the rungs, every n-th, and the ends."""
+    """Return a test for the steps to write: all of a short curve, else the rungs, every nth step, and both ends."""
     every = max(1, -(-(max_step or 0) // POINTS_MAX))
     always = {1, max_step, *rungs}
     return lambda step: step % every == 0 or step in always
@@ -200,7 +200,7 @@ def _outcome(trial: Trial) -> tuple[TrialState, float | None]:
     match trial.state:
         case "completed" if trial.best is not None:
             return TrialState.COMPLETE, trial.best
-        case "completed" | "failed":  # Optuna knows no completed trial without a value
+        case "completed" | "failed":  # Optuna has no completed trials without a value
             return TrialState.FAIL, None
         case "stopped":
             return TrialState.PRUNED, trial.best
@@ -236,5 +236,5 @@ def distribution(parameter: Parameter) -> BaseDistribution:
 
 
 def _time(at: Instant) -> datetime:
-    """In the zone of this machine, without saying so: Optuna's own are."""
+    """Return a naive local time, as Optuna uses it."""
     return datetime.fromtimestamp(at / NS)

@@ -1,4 +1,7 @@
-"""optuna-dashboard under a path of the service. It knows the root alone, so its page and script are told the path as they are served."""
+"""optuna-dashboard under a path of the service.
+
+optuna-dashboard supports only the root path, so the path is inserted into its page and script when they are served.
+"""
 
 import gzip
 from collections.abc import Callable, Iterable
@@ -9,17 +12,17 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # it takes a fifth of a second to import, and is not needed before somebody asks
+if TYPE_CHECKING:  # importing it takes 0.2 s, and it is not needed before the first request
     from optuna.storages import RDBStorage
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 _INDEX = 'src="/static/bundle.js"'
-# Where its script has the root: the routes of its pages, its requests, and its links to downloads.
+# The places in its script that contain the root path: the routes of its pages, its requests, and its download links.
 _SCRIPT = ('url_prefix:"/dashboard"', "`${this.baseURL}/api", "`/csv/")
 
 
 class OptunaDashboard:
-    """May be used from several threads. Its storage is opened when it is first asked for."""
+    """The dashboard of one storage. It may be used from several threads. The storage is opened at first use."""
 
     def __init__(self, url: str, path: str) -> None:
         self._url, self._path = url, path
@@ -27,7 +30,10 @@ class OptunaDashboard:
         self._storage: RDBStorage | None = None
 
     def study(self, name: str, job: str) -> int | None:
-        """The number of the job's study; None where nothing of the job is mirrored yet. Raises whatever its database raises."""
+        """Return the number of the job's study, or None if the job is not mirrored yet.
+
+        It raises the exceptions of the database.
+        """
         from tuner.mirrors.optuna import study_name
 
         try:
@@ -37,7 +43,7 @@ class OptunaDashboard:
 
     @cached_property
     def wsgi(self) -> Wsgi:
-        """What answers its requests for data. Raises whatever its database raises."""
+        """Return the WSGI application that answers data requests. It raises the exceptions of the database."""
         from optuna_dashboard import wsgi
 
         made: Wsgi = wsgi(self._opened())
@@ -45,7 +51,7 @@ class OptunaDashboard:
 
     @cached_property
     def index(self) -> bytes:
-        """Its page. Raises ValueError for a release that is built in another way."""
+        """Return the page. Raise ValueError if this release of optuna-dashboard is built differently."""
         text = (_folder() / "index.html").read_text()
         _check(text, (_INDEX,))
         script = f"{self._path}/static/bundle.js?{version('optuna-dashboard')}"
@@ -53,7 +59,7 @@ class OptunaDashboard:
 
     @cached_property
     def script(self) -> bytes:
-        """Its script, compressed by gzip. Raises ValueError for a release that is built in another way."""
+        """Return the script, compressed by gzip. Raise ValueError if this release of optuna-dashboard is built differently."""
         text = (_folder() / "public" / "bundle.js").read_text()
         _check(text, _SCRIPT)
         at = self._path

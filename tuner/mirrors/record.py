@@ -1,4 +1,4 @@
-"""What a mirror is told of jobs, and the port by which a follower reads it."""
+"""The record of jobs that mirrors write, and the port through which a follower reads it."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from tuner.domain.trial import TRIAL_FINAL, TrialState
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a job is told: up to which of its events, and in which state. A mirror keeps it with what it holds."""
+    """How far a job is mirrored: the number of its last event, and its state. A mirror stores it with the job's data."""
 
     seq: int
     state: str
@@ -24,7 +24,7 @@ class Position:
 
     @classmethod
     def parse(cls, text: object) -> Self | None:
-        """None for what is none: the job is told from its beginning then."""
+        """Return the position, or None if the text is not a position. The job is then mirrored from its start."""
         seq, _, state = str(text).partition(" ")
         return cls(int(seq), state) if seq.isdecimal() else None
 
@@ -73,7 +73,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A trial as it stood at the end of these changes, and what it has reported since the ones before.
+    """A trial as of the end of these changes, and its reports since the previous changes.
 
     `value` is the objective's metric of its newest step, and `best` the best of all its steps.
     """
@@ -99,7 +99,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What happened to a job behind a position, up to another one."""
+    """The changes of a job from one position to another."""
 
     job: Job
     trials: Sequence[Trial]
@@ -107,29 +107,37 @@ class Changes:
 
     @property
     def is_end(self) -> bool:
-        """Whether the job has ended, and is told to its end. Trials that wait on a rung then wait for nothing but a top-up."""
+        """Return whether the job has ended and these changes reach its end. Paused trials can then resume only after a top-up."""
         return self.job.state in FINAL and self.upto.state == self.job.state
 
 
 class Record(Protocol):
-    """May be called from several threads. Raises TunerError where the database does not answer."""
+    """Read jobs for mirrors. It may be called from several threads.
+
+    Its methods raise TunerError if the database does not answer.
+    """
 
     def heads(self, among: Collection[str] | None) -> dict[str, Position]:
-        """How far jobs are by now: those that have not ended, and these; all for None."""
+        """Return the current positions of the jobs that have not ended and of those in `among`, or of all jobs if it is None."""
 
     def changes(self, job: str, after: Position | None) -> Changes:
-        """The next ones, a bounded number of them."""
+        """Return the next changes of a job after a position. Their number is bounded."""
 
 
 class Mirror(Protocol):
-    """Used by one thread. Any exception means that it is out of order; it is opened anew then."""
+    """Write jobs to another tool. It is used by one thread.
+
+    After any exception the mirror counts as failed and is opened again.
+    """
 
     def positions(self) -> dict[str, Position]:
-        """How far it holds each job."""
+        """Return the position of each job in the mirror."""
 
     def write(self, changes: Changes) -> bool:
-        """Writes what it does not hold yet, then the position, so that a repeat makes no doubles. False where it had to forget the
-        job, which is to be told from its beginning."""
+        """Write the changes that the mirror does not have yet, then the position, so that a repeat creates no duplicates.
+
+        Return False if the mirror had to delete the job, which must then be mirrored from its start.
+        """
 
     def close(self) -> None: ...
 

@@ -1,6 +1,7 @@
-"""Trials as TensorBoard runs: an event file each, with every metric and the cost by step, and the configuration for its HParams page.
+"""Mirror of trials as TensorBoard runs.
 
-A file is only ever added to. Where the last event was torn by a crash, it is cut off, and the trial goes on behind what is whole.
+Each trial has an event file with every metric and the cost by step, and the configuration for the HParams page. Files are only
+appended to. If a crash cut off the last event, the incomplete event is removed, and the trial continues after the last complete one.
 """
 
 import os
@@ -23,7 +24,7 @@ _CRC = struct.Struct("<I")
 
 
 class TensorBoardMirror:
-    """`folder/JOB/TRIAL/`: one run a trial. Raises OSError."""
+    """The TensorBoard mirror. The run of a trial is in `folder/JOB/TRIAL/`. It raises OSError."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -87,7 +88,7 @@ def _first(job: Job, trial: Trial) -> list[Any]:
 
 
 def _hparams(job: Job, trial: Trial) -> tuple[Any, Any, Any]:
-    """Of the experiment, of this trial's beginning and of its end."""
+    """Return the HParams summaries of the experiment, of the start of this trial and of its end."""
     config = {name: "null" if value is None else value for name, value in trial.config.items()}
     found: tuple[Any, Any, Any] = hparams(
         config, dict.fromkeys((f"best_{job.metric}", job.metric, "cost_usd", "gpu_hours"))
@@ -100,7 +101,7 @@ def _event(at: Instant, **parts: Any) -> Any:
 
 
 def _framed(data: bytes) -> bytes:
-    """As TFRecord files have it: length, its checksum, the bytes, their checksum."""
+    """Return the bytes as a TFRecord: the length, its checksum, the bytes, and their checksum."""
     length = struct.pack("<Q", len(data))
     return length + _CRC.pack(_masked(length)) + data + _CRC.pack(_masked(data))
 
@@ -111,7 +112,7 @@ def _masked(data: bytes) -> int:
 
 
 def _mend(file: Path) -> int:
-    """The last step that the file has whole, with what lies behind the last whole event cut off; 0 where there is none."""
+    """Remove an incomplete event from the end of the file, and return the last complete step, or 0 if there is none."""
     if not file.exists():
         return 0
     data, whole, last = file.read_bytes(), 0, 0
@@ -123,7 +124,7 @@ def _mend(file: Path) -> int:
 
 
 def _events(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Each whole event, and where it ends."""
+    """Yield the end position and the content of each complete event."""
     at = 0
     while at + _HEAD.size <= len(data):
         length, check = _HEAD.unpack_from(data, at)

@@ -1,4 +1,4 @@
-"""What a sampler is asked and told."""
+"""The sampler interface."""
 
 import math
 from collections.abc import Mapping
@@ -7,35 +7,50 @@ from typing import Protocol
 
 from tuner.domain.space import Config
 
-# Mean and standard deviation of the score at the last step, on a scale of the model's own.
+# Mean and standard deviation of the score at the last step, on the model's own scale.
 Forecast = tuple[float, float]
 
 
 class Sampler(Protocol):
-    """Deterministic: the nth suggestion is a function of the seed, n and what was told before. Used by one thread.
+    """Suggest configurations. A sampler is used by one thread.
 
-    Trials are known by number, from 0. After a restart the same tellings and adoptions rebuild it.
+    It is deterministic: the nth suggestion is a function of the seed, n and the earlier calls. After a restart, the same calls of
+    `tell`, `finish` and `adopt` rebuild it. Trials are identified by number, from 0.
     """
 
     def suggest(self, number: int, step_s: float = math.inf) -> Config | None:
-        """The configuration of trial `number`, the next one; None: there are no more, ever. `step_s`: the seconds that one of its
-        steps may take for its last one to be affordable, which a sampler heeds that can foretell them."""
+        """Return the configuration of `number`, the next trial, or None if there will never be another one.
+
+        Args:
+            step_s: The longest step time, in seconds, with which the trial's last step is affordable. Samplers that cannot predict
+                step times ignore it.
+        """
 
     def adopt(self, number: int, config: Config | None) -> None:
-        """What trial `number` really is: what `suggest(number)` answered before a restart (cheaper than asking again, where that
-        is possible), or what was made of it just now."""
+        """Set the actual configuration of trial `number`.
+
+        It is the suggestion from before a restart, which is often cheaper than to suggest again, or a changed suggestion.
+        """
 
     def tell(self, number: int, step: int, score: float, trained_ns: int, *, at_rung: bool) -> None:
-        """Trial `number` reported a new step, a rung or its last where `at_rung`; a higher score is better. `trained_ns`: what
-        its steps so far took."""
+        """Receive a report of a new step of trial `number`.
+
+        Args:
+            score: A higher score is better.
+            trained_ns: Training time of all its steps so far.
+            at_rung: The step is a rung or the last step.
+        """
 
     def finish(self, number: int, *, failed: bool) -> None:
-        """Trial `number` will not go on."""
+        """Receive the end of trial `number`, which cannot resume."""
 
     def forecast(self) -> Mapping[int, Forecast] | None:
-        """Where the most promising trials would end; None from samplers that foretell nothing, or nothing yet."""
+        """Return forecasts of the most promising trials by number, or None if the sampler makes no forecasts, or none yet."""
 
 
 def number_rng(seed: int, number: int) -> Random:
-    """The generator of one suggestion. Random(str) is the same in every process; hash(str) is not."""
+    """Return the random generator of one suggestion.
+
+    The seed is a string because Random(str) is the same in every process; hash(str) is not.
+    """
     return Random(f"{seed}/{number}")

@@ -1,12 +1,12 @@
 """A Gaussian process over configurations and steps, for learning curves.
 
-k((x, t), (x', t')) = m(x, x') · (a² + b² · m(log t, log t')) + c² of the same trial, m the Matérn-5/2 kernel, with a length
-scale for each dimension of x: what is common to all steps of a configuration, what changes along its curve, and how much better
-or worse than its neighbours a trial is and stays. Such products are the kernels of freeze-thaw Bayesian optimisation (Swersky,
+k((x, t), (x', t')) = m(x, x') · (a² + b² · m(log t, log t')) + c² if both are of the same trial. m is the Matérn-5/2 kernel, with a
+length scale for each dimension of x. a models what all steps of a configuration have in common, b what changes along its curve,
+and c how much better or worse than its neighbours a trial is at all steps. Such products are the kernels of freeze-thaw Bayesian optimisation (Swersky,
 Snoek & Adams, arXiv:1406.3896) and of FABOLAS (Klein et al., 2017).
 Hyperparameters maximise the marginal likelihood with log-normal priors (Rasmussen & Williams, 2006, chapter 5).
 
-SciPy takes 0.6 s of a processor to import. `model` imports this module when it first needs a fit, so that a driver starts without it.
+SciPy takes 0.6 s of processor time to import. Therefore `model` imports this module only when it first needs a fit.
 """
 
 import numpy as np
@@ -20,19 +20,21 @@ from tuner.tuning.samplers.curves import Data
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-# Of the logarithms of a, b, the length along log t, c, and the noise; before them, that of each dimension.
+# Means of the logarithms of a, b, the length scale along log t, c, and the noise. In the parameter vector they follow the
+# length scales of the dimensions.
 PRIOR = np.log([0.7, 0.4, 1.0, 0.1, 0.03])
 PRIOR_LENGTH = float(np.log(0.6))
 BOUNDS = [(-3.0, 1.1), (-3.0, 1.1), (-2.3, 2.3), (-5.0, 0.5), (-5.8, -0.7)]
 BOUNDS_LENGTH = (-3.0, 3.0)
 JITTER = 1e-8
 ITERATIONS = 15
-# More threads make small matrices slower, and the last digit depend on their number. Made after SciPy has loaded its BLAS.
+# Used to limit threads: more threads are slower for small matrices, and make the last digits depend on their number.
+# It must be created after SciPy has loaded its BLAS.
 THREADS = ThreadpoolController()
 
 
 class CurveGP:
-    """Fitted, then conditioned on data, then asked. Everything it says is a function of these calls."""
+    """The Gaussian process. Call `fit`, then `condition`, then `predict`. Predictions depend only on these calls."""
 
     def __init__(self, dimensions: int) -> None:
         self._d = dimensions
@@ -40,7 +42,7 @@ class CurveGP:
         self._theta = self._prior.copy()
 
     def fit(self, data: Data) -> None:
-        """Goes on from the hyperparameters of the fit before. O(n³) for each of a few iterations."""
+        """Fit the hyperparameters, starting from those of the previous fit. It takes O(n³) for each of a few iterations."""
         bounds = [BOUNDS_LENGTH] * self._d + BOUNDS
         centred = Data(data.x, data.t, data.y - data.y.mean(), data.trial)
         options = {"maxiter": ITERATIONS}
@@ -57,7 +59,7 @@ class CurveGP:
         self._weights = cho_solve((self._chol, True), data.y - self._mean, check_finite=False)
 
     def predict(self, x: Floats, t: float, trial: Ints) -> tuple[Floats, Floats]:
-        """Mean and standard deviation, each (n,), without noise, at the step of logarithm `t`."""
+        """Return mean and standard deviation without noise, each (n,), at the step whose logarithm is `t`."""
         k = self._kernel(x, np.full(len(x), t), trial)
         v = solve_triangular(self._chol, k.T, lower=True, check_finite=False)
         a, b, _, c = np.exp(2 * self._theta[self._d : self._d + 4])
@@ -65,7 +67,7 @@ class CurveGP:
         return self._mean + k @ self._weights, np.sqrt(np.maximum(variance, 1e-10))
 
     def _kernel(self, x: Floats, t: Floats, trial: Ints) -> Floats:
-        """Between (x, t) and the data, or among the data themselves."""
+        """Return the covariance between (x, t) and the data."""
         lengths = np.exp(self._theta[: self._d])
         a, b, _, c = np.exp(2 * self._theta[self._d : self._d + 4])
         over_x, _ = _matern(_distances(x / lengths, self._data.x / lengths))
@@ -74,7 +76,7 @@ class CurveGP:
         return np.asarray(over_x * (a + b * over_t) + own, dtype=np.float64)
 
     def _objective(self, theta: Floats, data: Data) -> tuple[float, Floats]:
-        """Negative log posterior of the hyperparameters, and its gradient."""
+        """Return the negative log posterior of the hyperparameters, and its gradient."""
         d, n = self._d, len(data.y)
         lengths = np.exp(theta[:d])
         a, b = np.exp(2 * theta[d : d + 2])
@@ -110,7 +112,7 @@ class CurveGP:
 
 
 def log_expected_improvement(u: Floats) -> Floats:
-    """log(u·Φ(u) + φ(u)), also far below zero, where the two cancel (Ament et al., NeurIPS 2023, arXiv:2310.20708)."""
+    """Return log(u·Φ(u) + φ(u)), also far below zero, where the terms cancel (Ament et al., NeurIPS 2023, arXiv:2310.20708)."""
     log_density = -0.5 * u * u - 0.5 * np.log(2 * np.pi)
     with np.errstate(divide="ignore", invalid="ignore"):
         near = np.log(u * np.exp(log_ndtr(u)) + np.exp(log_density))
@@ -119,13 +121,13 @@ def log_expected_improvement(u: Floats) -> Floats:
 
 
 def _distances(x: Floats, y: Floats) -> Floats:
-    """Squared, between the rows of x and y."""
+    """Return the squared distances between the rows of x and y."""
     squares = np.einsum("ij,ij->i", x, x)[:, None] + np.einsum("ij,ij->i", y, y) - 2 * x @ y.T
     return np.asarray(np.maximum(squares, 0.0), dtype=np.float64)
 
 
 def _matern(squares: Floats) -> tuple[Floats, Floats]:
-    """Matérn-5/2 of squared distances, and its derivative by them."""
+    """Return the Matérn-5/2 kernel of squared distances, and its derivative with respect to them."""
     r = np.sqrt(5 * squares)
     decay = np.exp(-r)
     return (1 + r + r * r / 3) * decay, -(5 / 6) * (1 + r) * decay

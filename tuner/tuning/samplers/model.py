@@ -1,9 +1,13 @@
 """The sampler of `auto`: a Gaussian process over configurations and steps, learned from every rung of every trial.
 
-What it adds to the model (`curve_gp`): scores of early steps are first lifted by the mean learning curve, so that a trial
-is not thought worse for being younger; a proposal is the point of greatest expected improvement at the last step for its
-cost, which a linear model of the logarithm of the time of a step foretells, and that could be trained to its end with what
-is left; a share of the proposals is drawn at random, as no model is right about everything. Its forecasts of where trials would end decide about promotions.
+It adds to the model (`curve_gp`):
+
+- Scores of early steps are lifted by the mean learning curve, so that a trial is not rated lower because it has fewer steps.
+- A suggestion is the point with the greatest expected improvement at the last step per cost, among those that the rest of the
+  budget can train to the last step. A linear model of the logarithm of the step time predicts the cost.
+- A share of the suggestions is random, because the model may be wrong.
+
+Its forecasts of the final scores decide about promotions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,22 +28,22 @@ if TYPE_CHECKING:
     from tuner.tuning.samplers.curve_gp import CurveGP
 
 Floats = npt.NDArray[np.float64]
-NOBODY = np.iinfo(np.int64).min  # the number of no trial
+NOBODY = np.iinfo(np.int64).min  # a number that no trial has
 RANDOM_SHARE = 0.1
 FIRST_RANDOM = 8
 CANDIDATES = 1000
 PAST_CANDIDATES = 10
-CHEAPEST = 0.02  # of the candidates, are affordable at all events
+CHEAPEST = 0.02  # share of the candidates, the cheapest, that always count as affordable
 SHORTEST_S = 1e-9
-POINTS = 200  # that the model is conditioned on
+POINTS = 200  # scores that the model is conditioned on
 FIT_POINTS = 120
-REFIT_AT = 1.3  # times the rungs told at the last fit
-FORECASTS = 400  # trials that are foretold at once, the best first
+REFIT_AT = 1.3  # times the rungs that were reported at the last fit
+FORECASTS = 400  # trials that are predicted at once, the best first
 
 
 @dataclass(slots=True)
 class _Model:
-    """As of so many tellings."""
+    """The fitted model, as of `told` reports."""
 
     told: int
     gp: "CurveGP"
@@ -48,7 +52,10 @@ class _Model:
 
 
 class ModelSampler:
-    """`steps`: the rungs and the last step; empty where trials end as they like."""
+    """Suggest configurations with a model of learning curves.
+
+    `steps` are the rungs and the last step. They are empty if trials have no maximum step.
+    """
 
     def __init__(
         self, space: Space, seed: int, steps: Sequence[int], history: Sequence[PastTrial] = ()
@@ -105,8 +112,10 @@ class ModelSampler:
         return self._curves.trials_told >= FIRST_RANDOM
 
     def _note_fit(self) -> None:
-        """What a fit is made of is settled when it falls due, not when it is first needed: a sampler that was rebuilt makes the
-        same fits, however many suggestions it was asked for."""
+        """Record the data of a fit when the fit falls due, not when it is first needed.
+
+        Therefore a rebuilt sampler makes the same fits, regardless of the number of suggestions.
+        """
         if self._knows_enough and self._curves.told >= REFIT_AT * self._fitted_at:
             self._fitted_at = self._curves.told
             self._fits.append(self._curves.known(FIT_POINTS))
@@ -132,7 +141,7 @@ class ModelSampler:
         return self._model
 
     def _cost_weights(self) -> Floats:
-        """Of a ridge regression of the logarithm of a step's time on the configuration."""
+        """Return the weights of a ridge regression of the logarithm of the step time on the configuration."""
         features, seconds = self._curves.step_seconds()
         if not len(seconds):
             return np.zeros(self._cube.dimensions + 1)
@@ -143,7 +152,10 @@ class ModelSampler:
         )
 
     def _candidate(self, rng: np.random.Generator, step_s: float, at_random: bool) -> Config:
-        """The best of those whose steps are foretold to take no longer than `step_s`; of the cheapest, where hardly any does."""
+        """Return the best candidate whose predicted step time is at most `step_s`, or one of the cheapest if hardly any is.
+
+        If `at_random`, return the first such candidate instead of the best.
+        """
         from tuner.tuning.samplers.curve_gp import log_expected_improvement
 
         model = self._fresh()
@@ -160,7 +172,7 @@ class ModelSampler:
         return self._cube.config(points[np.argmax(worth - cost)])
 
     def _candidates(self, rng: np.random.Generator) -> Floats:
-        """From anywhere; and the best trials of earlier jobs as they were."""
+        """Return random points, and the configurations of the best trials of earlier jobs."""
         anywhere = rng.random((CANDIDATES, self._cube.parameters))
         past = self._curves.best_past(PAST_CANDIDATES)
         return np.vstack([anywhere, self._curves.points(past)]) if past else anywhere
