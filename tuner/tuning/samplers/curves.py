@@ -1,4 +1,4 @@
-"""What is known of learning curves, ready for a model: configurations, and scores at a few steps of each."""
+"""Learning curves, prepared for a model: configurations, and scores at a few steps of each."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -14,16 +14,18 @@ from tuner.tuning.samplers.encoding import UnitCube
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-FLOOR = -1.0  # on a scale where the median is 0 and the best 1: how bad a bad trial is teaches nothing
+FLOOR = (
+    -1.0
+)  # lowest score on a scale where the median is 0 and the best 1: how bad a bad trial is has no use
 Lifts = list[tuple[float, float]]  # slope and offset by level
-SLOPE_WEIGHT = 3  # pairs of scores that the slope 1 is worth
+SLOPE_WEIGHT = 3  # weight of the prior slope 1, in pairs of scores
 SLOPES = (0.3, 3.0)
-SHRINKS = 0.6  # an unknown gain of the mean curve against the one before it
+SHRINKS = 0.6  # an unknown gain of the mean curve, relative to the previous gain
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """`x` (n, d) in the unit cube, `t` (n,) logarithms of steps, `y` (n,) of unit scale, `trial` (n,) whose score each is."""
+    """Scores for a model: `x` (n, d) features, `t` (n,) logarithms of steps, `y` (n,) scaled scores, `trial` (n,) numbers."""
 
     x: Floats
     t: Floats
@@ -33,7 +35,7 @@ class Data:
 
 @dataclass(slots=True)
 class _Trial:
-    """`scores` by level. A failed trial has the floor."""
+    """A trial with its `scores` by level. A failed trial counts as `FLOOR`."""
 
     number: int
     point: Floats
@@ -45,14 +47,18 @@ class _Trial:
 
 
 class Curves:
-    """Scores are kept at levels, the rungs and the last step; each has the first score from there on.
+    """Scores of trials by level. The levels are the rungs and the last step.
 
-    `told` counts the rungs and ends that were told of, which is when a model is worth renewing.
+    A level has the first score at or after its step; the last level has the newest. `told` counts the reported rungs and ends, which
+    is when a model should be fitted again.
     """
 
     def __init__(self, cube: UnitCube, steps: Sequence[int], history: Sequence[PastTrial] = ()) -> None:
-        """`steps`: the rungs and the last step, ascending; empty where trials end as they like, and only their last score
-        counts."""
+        """Create the curves and add the trials of earlier jobs.
+
+        Args:
+            steps: The rungs and the last step, ascending. Empty if trials have no maximum step; then only the last score counts.
+        """
         self._cube = cube
         self._levels = list(steps) or [1]
         self._t = np.log(np.array(self._levels, dtype=np.float64))
@@ -60,7 +66,7 @@ class Curves:
         self._trials: dict[int, _Trial] = {}
         self._lifted_at, self._lifts = -1, [(1.0, 0.0)] * len(self._levels)
         self.told = self.trials_told = 0
-        for index, past in enumerate(history):  # numbers below 0 are no trials of this job
+        for index, past in enumerate(history):  # trials of earlier jobs have numbers below 0
             self.add(-1 - index, past.config)
             for step, score, trained_ns in past.curve:
                 if step >= self._levels[0]:
@@ -74,7 +80,7 @@ class Curves:
         self._trials[number] = _Trial(number, point, self._cube.features(point[None])[0])
 
     def tell(self, number: int, step: int, score: float, trained_ns: int) -> None:
-        """Of a rung, or of the trial's end."""
+        """Add the score of a rung or of the trial's end."""
         self._note(self._trials[number], step, score, trained_ns)
         self.told += 1
 
@@ -100,17 +106,17 @@ class Curves:
         return np.array(features).reshape(len(features), self._cube.dimensions)
 
     def step_seconds(self) -> tuple[Floats, Floats]:
-        """Features, and mean seconds of a step, of the trials whose steps took time."""
+        """Return the features and the mean step time in seconds of the trials with measured steps."""
         timed = [t for t in self._trials.values() if t.trained_ns and t.steps]
         seconds = np.array([t.trained_ns / t.steps / NS for t in timed])
         return np.array([t.features for t in timed]).reshape(len(timed), self._cube.dimensions), seconds
 
     def best_numbers(self, count: int) -> list[int]:
-        """The trials of this job with scores, the best by their lifted newest score first."""
+        """Return the trials of this job with scores, best first by their lifted newest score."""
         return self._best(trial for trial in self._sound() if trial.number >= 0)[:count]
 
     def best_past(self, count: int) -> list[int]:
-        """The best trials of earlier jobs, by their lifted newest score, without those that this job has, too."""
+        """Return the best trials of earlier jobs by their lifted newest score, without configurations that this job has too."""
         past = [trial for trial in self._sound() if trial.number < 0]
         own = {t.point.tobytes() for t in self._trials.values() if t.number >= 0} if past else set()
         return self._best(trial for trial in past if trial.point.tobytes() not in own)[:count]
@@ -124,8 +130,10 @@ class Curves:
         return [trial for trial in self._trials.values() if trial.scores and not trial.failed]
 
     def known(self, count: int) -> Data:
-        """At most so many scores, lifted to the last step, median 0 and best 1: of the best trials all, of the others the newest, as
-        far as there is room."""
+        """Return at most `count` scores, lifted to the last step and scaled to median 0 and best 1.
+
+        Scores of better trials and newest scores come first.
+        """
         lifts = self._present_lifts()
         newest = [self._newest(t, lifts) for t in self._sound()] or [0.0]
         middle = float(np.median(newest))
@@ -143,13 +151,13 @@ class Curves:
     def _rows(
         self, trial: _Trial, lifts: Lifts, middle: float, scale: float
     ) -> list[tuple[float, int, int, float]]:
-        """(priority, number, level, z) of each score."""
+        """Return (priority, number, level, scaled score) for each score of a trial."""
         if trial.failed:
             return [(FLOOR + 0.5, trial.number, max(trial.scores, default=0), FLOOR)]
         if not trial.scores:
             return []
         last, end = max(trial.scores), (self._newest(trial, lifts) - middle) / scale
-        # A golden-ratio sequence spreads what is kept of equals over all of them, the same way each time.
+        # A golden-ratio sequence spreads the kept scores evenly over equal trials, in the same way each time.
         spread = 0.3 * ((trial.number * 0.6180339887498949) % 1.0)
         return [
             (
@@ -171,8 +179,11 @@ class Curves:
         return self._lifts
 
     def _fitted_lifts(self) -> Lifts:
-        """What a score at each level becomes at the last: the composition of one straight line from each level to the next, fitted
-        to the trials that have both, its slope drawn towards 1."""
+        """Return the line that lifts a score at each level to the last level.
+
+        It is the composition of one line from each level to the next, fitted to the trials that have both scores. Its slope is drawn
+        towards 1.
+        """
         maps: list[tuple[float, float]] = []
         gain = 0.0
         for level in range(len(self._levels) - 1):

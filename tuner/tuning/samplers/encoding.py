@@ -1,4 +1,4 @@
-"""Configurations as points of a unit cube, each parameter evenly on its own scale, for models that need numbers."""
+"""Encode configurations as points of a unit cube, with each parameter on its own scale, for models that need numbers."""
 
 import math
 from collections.abc import Mapping
@@ -13,9 +13,10 @@ CHOICE_WIDTH = 0.7  # two choices are as far apart as the ends of a numeric para
 
 
 class UnitCube:
-    """A point has a number in [0, 1] for each parameter, in the order of `space.order`; a choice is the middle of its share.
+    """The encoding of one search space.
 
-    `features` is what models see: choices one-hot, inactive parameters in the middle.
+    A point has a number in [0, 1] for each parameter, in the order of `space.order`. A choice is the middle of its interval.
+    Models use `features`, in which choices are one-hot and inactive parameters are in the middle.
     """
 
     def __init__(self, space: Space) -> None:
@@ -27,7 +28,7 @@ class UnitCube:
         self._conditional = any(p.when for p in self._parameters)
 
     def point(self, config: Mapping[str, Value]) -> Floats:
-        """Inactive parameters are in the middle."""
+        """Return the point of a configuration. Inactive parameters are in the middle."""
         values = [
             _place(p, config[name]) if name in config else 0.5
             for name, p in zip(self._order, self._parameters, strict=True)
@@ -42,7 +43,7 @@ class UnitCube:
         return config
 
     def features(self, points: Floats) -> Floats:
-        """(n, parameters) to (n, dimensions)."""
+        """Convert points (n, parameters) to features (n, dimensions)."""
         on = self._active(points)
         columns = []
         for i, parameter in enumerate(self._parameters):
@@ -77,7 +78,7 @@ def _index(u: Floats, count: int) -> npt.NDArray[np.int64]:
 
 
 def _ends(parameter: Float | Int) -> tuple[float, float]:
-    """The ends of its scale; an integer takes up the width of one around it."""
+    """Return the ends of the parameter's scale. An integer occupies an interval of width one around it."""
     half = 0.5 if isinstance(parameter, Int) else 0.0
     low, high = parameter.low - half, parameter.high + half
     return (math.log(low), math.log(high)) if parameter.log else (low, high)
@@ -107,7 +108,7 @@ def _value(parameter: Parameter, u: float) -> Value:
 
 
 def _on_grid(parameter: Float | Int, u: Floats) -> Floats:
-    """Where the values are that the points stand for: those of integers have steps."""
+    """Return the positions of the values that the points represent. Integers have discrete positions."""
     if isinstance(parameter, Float):
         return u
     first, last = _ends(parameter)

@@ -1,8 +1,8 @@
-"""Optuna's samplers by ask and tell: TPE, GP, CMA-ES, QMC. The only module that knows Optuna.
+"""Optuna's samplers by ask and tell: TPE, GP, CMA-ES, QMC.
 
-Optuna knows no paused trials: one is either running, so that its values are not learned from, or finished for good. So
-the study's storage is shown with every trial that waits on a rung as *pruned* with the values of the rungs that it
-reached, which the samplers rank by step and then by value; as it goes on, it is shown with more of them.
+Optuna has no paused trials: a trial is either running, so that samplers do not learn from it, or finished. Therefore the study's
+storage presents every trial that waits at a rung as *pruned*, with the values of the rungs that it reached. The samplers rank
+such trials by step and then by value. When the trial continues, it is presented with more values.
 """
 
 import copy
@@ -34,7 +34,7 @@ Distributions = dict[str, BaseDistribution]
 
 
 class RungStorage(InMemoryStorage):
-    """Shows trials that have rung values, but are not finished, as pruned."""
+    """A storage that presents unfinished trials with rung values as pruned."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class RungStorage(InMemoryStorage):
 class OptunaSampler:
     """One study in memory. Each suggestion has its own seed, so that suggestion n is the same after any restart.
 
-    TPE and GP learn from `history`, of which trials count as complete from `max_step` on; CMA-ES and QMC have no use for it.
+    TPE and GP learn from `history`, whose trials count as complete from `max_step` on. CMA-ES and QMC ignore it.
     """
 
     def __init__(
@@ -103,8 +103,11 @@ class OptunaSampler:
         return config
 
     def adopt(self, number: int, config: Config | None) -> None:
-        """CMA-ES and QMC keep their progress inside asked trials, so they are asked again, unless they just were; for the
-        others it is enough to know the parameters."""
+        """Set the actual configuration of a trial.
+
+        CMA-ES and QMC keep their progress in suggested trials, so they must suggest the trial again unless they just did. For the
+        other samplers the parameters are enough.
+        """
         if config is None:
             return
         if number not in self._trials:

@@ -1,4 +1,4 @@
-"""Samplers that learn nothing: random and grid."""
+"""Samplers that do not learn from results: random and grid."""
 
 import math
 from collections import Counter
@@ -27,8 +27,10 @@ class Oblivious:
 
 
 class RandomSampler(Oblivious):
-    """Independent draws (Bergstra & Bengio, JMLR 13, 2012). A small finite space is drawn without replacement in effect:
-    it ends once every configuration was proposed."""
+    """Random search by independent draws (Bergstra & Bengio, JMLR 13, 2012).
+
+    A small finite space is in effect drawn without replacement, and ends when every configuration was suggested.
+    """
 
     def __init__(self, space: Space, seed: int) -> None:
         self._space, self._seed = space, seed
@@ -50,11 +52,11 @@ class RandomSampler(Oblivious):
         return config
 
     def is_new(self, config: Config) -> bool:
-        """Whether a small finite space still has it to give; always true of larger ones."""
+        """Return whether the configuration was not suggested yet. For spaces that are not small and finite it is always true."""
         return self._distinct is None or self._distinct > 10_000 or _key(config) not in self._seen
 
     def adopt(self, number: int, config: Config | None) -> None:
-        """Of a suggestion of which something else was made, only that counts."""
+        """Set the actual configuration of a trial. It replaces the suggestion that was counted before."""
         if config is None:
             return
         before, now = self._adopted.get(number), _key(config)
@@ -71,9 +73,9 @@ def _key(config: Config) -> str:
 
 
 class GridSampler(Oblivious):
-    """Every combination once, in a shuffled order, so that a budget that ends early has seen all of the space thinly.
+    """Suggest every combination once, in a shuffled order, so that a small budget still covers the whole space sparsely.
 
-    Numbers take at most five values, evenly spaced on their own scale. A grid of more than `listed` points is drawn from instead.
+    Numbers take at most five values, evenly spaced on their own scale. A grid of more than `listed` points is sampled at random instead.
     """
 
     def __init__(self, space: Space, seed: int, *, listed: int = 100_000) -> None:
