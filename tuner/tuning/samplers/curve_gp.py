@@ -2,7 +2,8 @@
 
 k((x, t), (x', t')) = m(x, x') · (a² + b² · m(log t, log t')) + c² if both are of the same trial. m is the Matérn-5/2 kernel, with a
 length scale for each dimension of x. a models what all steps of a configuration have in common, b what changes along its curve,
-and c how much better or worse than its neighbours a trial is at all steps. Such products are the kernels of freeze-thaw Bayesian optimisation (Swersky,
+and c how much better or worse than its neighbours a trial is at all steps.
+Such products are the kernels of freeze-thaw Bayesian optimisation (Swersky,
 Snoek & Adams, arXiv:1406.3896) and of FABOLAS (Klein et al., 2017).
 Hyperparameters maximise the marginal likelihood with log-normal priors (Rasmussen & Williams, 2006, chapter 5).
 
