@@ -1,1 +1,1 @@
-"""Trainables to tune out of the box: each one file, read from top to bottom, to be copied freely."""
+"""Example trainables that can be tuned as they are. Each is a single file that can be read from top to bottom and copied freely."""

@@ -14,9 +14,10 @@ from tuner.service.wiring import Service
 
 
 async def service_of(request: Request) -> Service:
-    """Return the service on behalf of the caller, in the caller's project.
+    """Return the service acting for the authenticated caller in the caller's project, or the plain service if the request has
+    no caller.
 
-    It is async because FastAPI would run a plain function in a thread, and this one never waits.
+    It is async because FastAPI would run a plain function in a thread, which is not needed: it never waits.
     """
     found: Service = request.app.state.service
     actor: Actor | None = getattr(request.state, "actor", None)

@@ -36,10 +36,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One reading of a job's record.
+    """The result of reading a job's record once.
 
-    `standing` maps each kind of state message to the value that is compared to find changes, and the message itself. `final` is true if
-    the job has ended.
+    `standing` maps each kind of state message to a pair: a value to compare with the previous reading, to see whether it
+    changed, and the message. `final` is true if the job has ended.
     """
 
     piece: Piece

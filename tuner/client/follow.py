@@ -85,10 +85,12 @@ class _Patience:
         self._on_connection(is_there)
 
     def bear(self, error: ApiError, cause: BaseException | None) -> None:
-        """Raise the error if it is permanent or has lasted too long. Otherwise return, and allow the next answer more time if it was slow.
+        """Raise the error unless the call should be tried again.
 
-        A status below 500 is permanent. Before the service has answered once, every error that is not a timeout is raised, and
-        timeouts are tolerated until the limit for an answer has reached its maximum.
+        A status below 500 is always raised. If the service has answered before, other errors are raised only when it has been
+        silent for longer than the patience. If it has never answered, only timeouts are tolerated. Each tolerated timeout
+        doubles the time limit of the next try, up to `ANSWER_S_MAX`. A timeout at that limit is raised if the service has never
+        answered.
         """
         was_slow = isinstance(cause, httpx2.TimeoutException)
         if self._heard_at is not None:

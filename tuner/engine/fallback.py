@@ -208,9 +208,10 @@ class SpotWithFallback:
         return terms
 
     def _there(self, trial: Standing) -> list[Offer]:
-        """Return the spot offers with room.
+        """Return the spot offers that have room for another trial.
 
-        A running trial is moved only to machines that exist, not to machines that may be started.
+        For a running trial, only machines that already exist count as room. For other trials, machines that the autoscaler may
+        still start count too.
         """
         runs = trial.at is not None and trial.waited_ns is None
         return [offer for offer in self._of("spot") if self._room(offer, trial, now=runs) > 0]

@@ -217,9 +217,9 @@ class Treasury:
         return None
 
     def extend(self, tx: JournalTx, purse: Purse, wanted: Wanted) -> bool:
-        """Post what the attempt used and hold more.
+        """Post the cost of what the attempt has used so far, and place a new hold for a longer lease.
 
-        Return False if the budget refuses; the current hold then stays unchanged.
+        Return False, and change nothing, if the remaining budget cannot pay for a longer lease.
         """
         unused = purse.lease_ns - purse.meter.total_ns
         left = self._left(tx, purse, purse.held - self._used(purse), wanted.at)

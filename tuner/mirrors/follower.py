@@ -109,7 +109,11 @@ class Follower(threading.Thread):
             waiting = [job for job in waiting if _is_behind(self._held.get(job), heads[job])]
 
     def _heads(self) -> dict[str, Position]:
-        """Return the positions of all jobs from time to time, and otherwise of those that had not ended at the last look."""
+        """Return the current positions of the jobs to mirror.
+
+        Every `SWEEP_S` seconds, or when more than `WATCHED_MAX` jobs are watched, this is all jobs. In between, it is the jobs
+        that have not ended, and those that were unfinished or not fully mirrored at the last call.
+        """
         now = time.monotonic()
         if self._watched is None or len(self._watched) > WATCHED_MAX or now - self._swept_at > SWEEP_S:
             self._watched, self._swept_at = None, now

@@ -158,9 +158,9 @@ def _price(service: Service, row: JobRow, market: ListedMarket) -> tuple[Price |
 
 
 def _is_priced(settings: Settings, kind: str) -> bool:
-    """Return whether such machines are known to have a spot market.
+    """Return whether the settings have a spot price for this instance type, or the catalogue lists the type.
 
-    Other machines only have a price by size, even for spot.
+    Any other type gets a price computed from its CPUs and GPUs, which does not show that a spot market for it exists.
     """
     return settings.node_price(kind, "spot") is not None or bool(catalogue(settings).find(instance_type=kind))
 

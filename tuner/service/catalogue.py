@@ -80,13 +80,13 @@ class PricesView:
 def prices(
     settings: Settings, today: date, words: Mapping[str, str | None], market: Market | None = None
 ) -> PricesView:
-    """Return the listings that match these words.
+    """Return the catalogue's listings that match these values.
 
     Args:
-        words: Words by field; None matches any.
+        words: The wanted value of each field, such as `region`. None means any value.
 
     Raises:
-        Invalid: The catalogue does not have a word; the nearest ones are named.
+        Invalid: The catalogue has no listing with one of the values. The error suggests the nearest known ones.
     """
     here = catalogue(settings)
     given = {field: word for field, word in words.items() if word is not None}

@@ -129,11 +129,11 @@ def _find(service: Service, name: str) -> PackageRow | None:
 
 @contextmanager
 def _unpacked(service: Service, name: str) -> Iterator[Path]:
-    """Open a package as a folder.
+    """Fetch and unpack a package, yield its folder, and release the folder at the end.
 
     Raises:
-        BadFile: The stored package is not the one that was uploaded.
-        Unavailable: The storage does not answer.
+        BadFile: The package is missing from the storage, was changed there, or is not allowed.
+        Unavailable: The package cannot be read or unpacked for another reason.
     """
     try:
         found = opened(_stored(service, name))

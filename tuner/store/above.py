@@ -171,7 +171,10 @@ def note(db: Connection, project: str, hold: str, taken: Sequence[tuple[str, Ins
 
 
 def settle(db: Connection, project: str, hold: str, *, held: Cost, spent: Cost) -> None:
-    """Settle the hold in every account in which it counts. The caller locked the project's budgets before it read the hold."""
+    """Subtract the hold from, and add what was spent to, each shared-budget account that the hold counts in.
+
+    Before reading the hold, the caller must lock the project's shared budgets (`guarded`).
+    """
     b = budget_holds.c
     query = select(b.name, b.began_at).where(b.hold == hold).order_by(b.name)
     for name, began_at in db.execute(query).all():

@@ -18,10 +18,10 @@ from tuner.store.tables import entries, holds, job_tags, jobs
 def put(db: Connection, project: str, new: AboveBudget, *, secret: str, at: Instant) -> None:
     """Create or replace the shared budget, and recount all shared budgets of the project for their current periods.
 
-    The caller has called `above.shut_out`.
+    Call `above.shut_out` first in the same transaction, so that no hold is placed meanwhile.
 
     Raises:
-        Conflict: Jobs have already spent and held more than a budget allows.
+        Conflict: Jobs have already spent and held more than one of the budgets allows.
     """
     b = budgets.c
     mine = (b.project == project) & (b.name == new.name)

@@ -125,13 +125,11 @@ def page_of_members(db: Connection, project: str, *, after: str, limit: int) -> 
 
 
 def member(db: Connection, project: str, name: str, *, alone: bool = False) -> MemberRow:
-    """Return the member.
+    """Return the user's membership in the project.
 
     Args:
-        alone: Lock the member's row, so that other changes of it wait until the transaction ends.
-
-    Raises:
-        NotFound: The user is not a member of the project.
+        alone: Lock the membership until the transaction ends, so that no other transaction changes it meanwhile. SQLite
+            needs no lock.
     """
     query = _members().where(members.c.project == project, members.c.user == name)
     row = db.execute(query.with_for_update(of=members) if alone else query).first()

@@ -74,9 +74,8 @@ def note(db: Connection, project: str, job: str, name: str, at: Instant) -> None
 
 
 def claim(db: Connection, wait: Wait) -> bool:
-    """Lock the wait before its job is resumed.
-
-    Return False if it was ended or changed since it was read.
+    """Lock the job's waiting record, before the job is resumed. Return False if the record was removed or changed since it was
+    read.
     """
     w = budget_waits.c
     same = (w.job == wait.job) & (w.name == wait.name) & (w.began_at == wait.began_at)

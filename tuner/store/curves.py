@@ -103,7 +103,7 @@ def trained(database: Database, job: str, mode: Mode, rungs: Sequence[int]) -> I
 
 
 def _telling(job: str, names: Sequence[str], mode: Mode, rungs: Sequence[int]) -> Select[Any]:
-    """Return a query of the reports that `Trained` includes, of these trials, by trial and step."""
+    """Return a query for the reports of these trials that belong in `Trained`, ordered by trial and step."""
     r = reports.c
     of_trial: dict[str, Any] = {"partition_by": r.trial, "order_by": r.step}
     best = func.max(r.value) if mode == "max" else func.min(r.value)

@@ -17,10 +17,11 @@ from tuner.store.tables import checkpoints, events, jobs, reports, trials
 
 
 def heritages(db: Connection, job: str, spec: JobSpec, *, code: str, limit: int) -> list[Heritage]:
-    """Return up to `limit` trials of the source jobs that ran with this code, each with its newest checkpoint that counts.
+    """Return up to `limit` trials that the job may continue, from its source jobs whose code has this digest, best score first.
 
-    Each configuration occurs once. They are ordered by the score at the checkpoint, then as the job names its sources,
-    then by number.
+    Each comes with its newest checkpoint that has a reported metric and was reported before the source's cut-off. Failed
+    trials, and trials outside the job's search space, are left out. If several trials have the same configuration, only the
+    best is kept. Equal scores are ordered by source, as the job lists them, and then by trial number.
     """
     found: list[tuple[float, Mark, Row[Any]]] = []
     for mark in marks(db, job):

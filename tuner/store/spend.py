@@ -72,7 +72,11 @@ def extent(db: Connection, project: str) -> Span | None:
 
 
 def rows(db: Connection, project: str, keys: Sequence[Key], span: Span) -> list[SpendRow]:
-    """Return a row for each combination of keys that has an entry or an attempt. Without keys there is a single row."""
+    """Return one row for each combination of values of the grouping keys that has a ledger entry, a preemption or a retry in
+    the time span.
+
+    With no keys, return a single row with the totals.
+    """
     found: dict[tuple[str | None, ...], SpendRow] = {}
     for row in db.execute(_sums(project, keys, span)):
         key = _keys(keys, row)

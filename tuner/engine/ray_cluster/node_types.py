@@ -47,7 +47,7 @@ class NodeType:
 
 @dataclass(frozen=True, slots=True)
 class NodeTypes:
-    """The types of an autoscaler. `at_most` limits the number of workers of all types together."""
+    """The types of worker nodes that an autoscaler may start. `at_most` limits the total number of workers, over all types."""
 
     types: tuple[NodeType, ...] = ()
     at_most: int = 0

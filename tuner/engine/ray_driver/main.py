@@ -310,7 +310,11 @@ def _goes_on(post: Post, heart: Heart, window: Window | None) -> bool:
 
 
 def main(finder: Callable[[Settings, JobRow], Find]) -> int:
-    """Run the driver. `finder` makes the function that returns the offer, with its price, that a machine is."""
+    """Run the driver of one launch of a job, and return its exit status.
+
+    `finder(settings, row)` returns a function. That function describes a machine as a priced offer, or returns None if the
+    machine's price is not known.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--job", required=True)
     parser.add_argument("--epoch", required=True, type=int)

@@ -110,7 +110,11 @@ class SpotGate:
                 self_tests.put(db, self.row.project, at_the_door)
 
     def refuse(self, why: str, *, died_at: Instant | None) -> None:
-        """Fail the job, and close everything that a driver that stopped at `died_at` left open."""
+        """Fail the job with the reason `why`.
+
+        Also settle the holds, and end the attempts and trials, that an earlier driver left open. `died_at` is when that driver
+        stopped. None means that the current time is used.
+        """
         now = _now()
         with self.database.write("gate.refuse") as db:
             launches.check(db, self.row.id, self.epoch)

@@ -83,7 +83,9 @@ class RecordedTable:
         return {tuple(config.values()): row for row, config in enumerate(self.configs)}
 
     def shown(self, config: Mapping[str, Value]) -> Config:
-        """Return the configuration with the table's own names and values."""
+        """Return the configuration as the table file writes it: a parameter `1-x`, which the sampler uses in place of `x`, is
+        converted back to `x`.
+        """
         return {
             name.removeprefix(COMPLEMENT): 1 - value
             if name.startswith(COMPLEMENT) and isinstance(value, float)

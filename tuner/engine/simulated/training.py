@@ -16,7 +16,7 @@ class Training(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """Times of a simulated attempt besides training."""
+    """How long the parts of a simulated attempt other than training take, and how often it saves."""
 
     warming_ns: int = 0  #: Setup of the first attempt of each worker, in addition to `setup_ns`.
     setup_ns: int = 200_000_000

@@ -85,9 +85,10 @@ class SimulatedAttempt:
         self._end("stopped")
 
     def leave(self, left_ns: int) -> None:
-        """Handle a notice that the worker goes in `left_ns`.
+        """Handle a notice that the worker will be taken away in `left_ns` nanoseconds.
 
-        Like a real worker, it predicts the duration of the current step from recent steps.
+        Like a real worker, it predicts the duration of the current step from recent steps, to decide whether to finish and save
+        it.
         """
         if self.over:
             return

@@ -231,7 +231,9 @@ class Attempt:
         return max(0, expected + self.saves.durable_ns + MARGIN_NS - self.left_ns()) if self.step_ns else 0
 
     def at_stop(self) -> bool:
-        """Return whether the held step is the last one that the attempt may run to now."""
+        """Return whether the child waits for the reply to a report at or beyond the last step that the attempt may currently
+        train to.
+        """
         stops = [stop for stop in (self.until, self.max_step) if stop is not None]
         return self.held is not None and any(self.held >= stop for stop in stops)
 
@@ -320,7 +322,9 @@ class Attempt:
             self.saves.made_durable(time.monotonic_ns())
 
     def close(self) -> None:
-        """End the attempt with the state that the driver ordered. If it ordered none, the machine has a notice."""
+        """End the attempt in the state that the driver ordered. If the driver ordered nothing, the machine has a preemption
+        notice, and the attempt ends as preempted.
+        """
         match self.wanted:
             case "finish":
                 self.end("finished")
