@@ -3,13 +3,13 @@
 It applies `tuner.tuning.placement` to each trial, with what is known about the cluster. A trial falls back to an
 on-demand machine
 
-- once it has waited for spot as long as it may,
+- once it has waited for spot for as long as the job's patience allows,
 - at once if it would otherwise not reach its target before the wall clock ends,
-- if spot machines are taken away repeatedly before anything is saved.
+- if its spot machines are taken away repeatedly before it saves a newer checkpoint.
 
-It returns to spot once spot is available again and the move pays off. After repeated preemptions it returns later
-each time. If the job has a wall-clock limit and the duration of a step is not known yet, the trial begins on demand,
-because there may be no time to spare.
+The trial returns to spot once spot is available again and the saving is worth the cost of the move. After
+each further series of preemptions it waits longer before it returns. If the job has a wall-clock limit and
+the duration of a step is not known yet, the trial begins on demand, because there may be no time to spare.
 """
 
 from collections import defaultdict
@@ -27,28 +27,28 @@ from tuner.tuning.progress_price import HALF_LIFE_NS, Memory
 STORM = 3
 # How long a trial stays on demand after its second series of preemptions. Each further one doubles the time.
 SHELTER_NS = 900 * NS
-# How long a kind that should have had room, and had none, counts as full. The time doubles each time it is waited for
-# in vain again.
+# How long a kind of machine counts as full after a trial waited for it in vain although there should have
+# been room. The time doubles each time that a trial waits for it in vain again.
 FULL_NS = 300 * NS
 UNKNOWN_NS = 1
 
 
 @dataclass(slots=True)
 class Course:
-    """What the placement remembers about one trial."""
+    """The state that `SpotWithFallback` keeps about one trial."""
 
     target: int | None = None  #: The step that the trial may train to.
-    terms: Terms | None = None  #: The terms of the way to `target`.
+    terms: Terms | None = None  #: The placement rules' input (offers, deadline, patience) until `target`.
     memory: Memory | None = None  #: The progress of the trial so far.
     #: The offer on which it was placed last, if it has not been seen to run there yet.
     waits_for: Offer | None = None
-    turns: int = 0  #: How often it was moved on while all kinds counted as full.
-    storms: int = 0  #: How many series of preemptions it had.
-    rages: bool = False  #: Whether it is in such a series now.
-    shelters_until: Instant = EPOCH  #: It avoids spot until this time.
+    turns: int = 0  #: How often a waiting attempt was moved to another kind while all kinds counted as full.
+    storms: int = 0  #: How many series of preemptions the trial had.
+    rages: bool = False  #: Whether the trial is in a series of preemptions now.
+    shelters_until: Instant = EPOCH  #: The trial avoids spot until this time.
 
     def note_storm(self, in_vain: int, now: Instant) -> None:
-        """Note repeated preemptions, and avoid spot for a while from the second series on.
+        """Count a new series of preemptions. From the second series on, avoid spot for a while.
 
         The first series may be bad luck. Each further one doubles the time on demand, up to `HALF_LIFE_NS`.
         """
@@ -59,14 +59,17 @@ class Course:
 
 
 def placement_of(places: Places, *, patience_ns: int) -> Placement:
-    """Return the placement for a job that may use these places: with fallback if they include both markets."""
+    """Return the placement policy of a job. It falls back to on-demand if `places` include both markets."""
     if {place.offer.market for place in places.all if place.offer} == {"spot", "on_demand"}:
         return SpotWithFallback(places, patience_ns=patience_ns)
     return CheapestFree(places, coming_ns=patience_ns)
 
 
 class SpotWithFallback:
-    """Placement on offers of both markets. It knows only what this driver has seen, not what earlier drivers saw."""
+    """Place attempts on spot offers, with fallback to on-demand ones.
+
+    It knows only what this driver has seen, not what earlier drivers of the job saw.
+    """
 
     def __init__(self, places: Places, *, patience_ns: int) -> None:
         self._places, self._patience_ns = places, patience_ns
@@ -79,7 +82,7 @@ class SpotWithFallback:
         self._courses: defaultdict[str, Course] = defaultdict(Course)
         # What progress has cost on each offer, over all trials.
         self._shared = Memory(Instant(0), 0)
-        # Until when a kind counts as full, and the length of that period.
+        # The time until which a kind of machine counts as full, and the length of that period.
         self._full: dict[Offer, tuple[Instant, int]] = {}
         # When a trial last waited for spot in vain.
         self._waited_in_vain = -FULL_NS
@@ -110,10 +113,12 @@ class SpotWithFallback:
             self._shared = self._shared.after(offer, now=now, paid_ns=paid_ns, gained_ns=gained_ns)
 
     def _another(self, at: Offer, trial: Standing) -> Offer | None:
-        """Return another kind for an attempt that has waited long enough although all kinds count as full, else None.
+        """Return another kind for an attempt whose patience is over, even if that kind counts as full.
+        Otherwise return None.
 
-        The kinds are tried in turn, because a kind may no longer be full. Each is waited for twice as long as the one
-        before, because a machine that has yet to start may take longer than the patience.
+        The kinds are tried in turn, because a kind may no longer be full. The attempt waits for each kind
+        twice as long as for the one before, because the autoscaler may need longer than the patience to start
+        a machine.
         """
         course = self._courses[trial.trial]
         if trial.waited_ns is None or trial.waited_ns < self._patience_ns << min(course.turns, 10):
@@ -123,10 +128,10 @@ class SpotWithFallback:
         return self._shared.cheapest(others, trial.now)
 
     def _note_wait(self, at: Offer, trial: Standing) -> None:
-        """Note that a kind is full, or no longer full.
+        """Record whether the kind `at`, which the trial waits for or runs on, counts as full.
 
-        A kind counts as full if the job waited for it in vain although there should be room: other jobs may use it.
-        It no longer counts as full once an attempt that waited for it runs there.
+        It counts as full if the trial waited for it in vain although the job left room on it: other jobs may
+        use the rest. It no longer counts as full once an attempt that waited for it runs there.
         """
         course = self._courses[trial.trial]
         if trial.waited_ns is None:
@@ -145,14 +150,15 @@ class SpotWithFallback:
     def _wanted(self, trial: Standing) -> Offer:
         """Return the kind that the trial should run on or wait for.
 
-        If an on-demand machine is preferred and the job has filled all of them, spot is used if there is some.
+        If on-demand is preferred but has no room for another trial, return a spot offer that has room, if
+        there is one.
         """
         found = self._best(trial)
         there = [] if found.market == "spot" or self._room(found, trial) > 0 else self._there(trial)
         return self._shared.cheapest(there, trial.now) or found
 
     def _best(self, trial: Standing) -> Offer:
-        """Return the kind that suits the trial best, whether or not the job has filled it."""
+        """Return the kind that suits the trial best, even if it has no room for another trial."""
         in_the_dark = trial.time_ns is not None and trial.left_ns is None
         course = self._courses[trial.trial]
         course.note_storm(trial.in_vain, trial.now)
@@ -170,9 +176,9 @@ class SpotWithFallback:
         return self._cheapest("on_demand" if late else "spot", trial.now)
 
     def _choice(self, course: Course, trial: Standing) -> Choice:
-        """Apply the rules of `tuner.tuning.placement` to the trial."""
+        """Apply the rules of `tuner.tuning.placement` to the trial, and remember the trial's progress."""
         terms = self._terms_of(course, trial)
-        # Training of unknown length still has to be done.
+        # An unknown length must not count as zero.
         left_ns = max(UNKNOWN_NS, trial.left_ns or 0)
         sight = Sight(
             now=trial.now,
@@ -187,10 +193,12 @@ class SpotWithFallback:
         return choice
 
     def _terms_of(self, course: Course, trial: Standing) -> Terms:
-        """Return the terms of the trial's way to its target.
+        """Return the input of the placement rules (offers, deadline, patience) for training up to the trial's
+        target step.
 
-        They are made again when the target changes, and once it is known how long the training takes. There is a
-        deadline only if training on demand can meet it; otherwise on-demand machines are not worth their price.
+        The terms are computed again when the target changes, and once the duration of the training is known.
+        There is a deadline only if training on demand can meet it; otherwise on-demand machines are not worth
+        their price.
         """
         terms = course.terms
         meets = trial.left_ns is not None and trial.time_ns is not None and trial.least_ns <= trial.time_ns

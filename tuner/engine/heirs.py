@@ -9,14 +9,14 @@ from tuner.domain.records import Heritage
 from tuner.domain.time import Instant
 from tuner.engine.journal import JournalTx
 
-BEFORE = 0  # the attempt number of everything that an earlier job did
+BEFORE = 0  # the attempt number of reports that were copied from an earlier job
 
 
 @dataclass(frozen=True)
 class Heirs:
-    """The earlier trials to continue, by the number of the new trial.
+    """The trials of earlier jobs that this job continues, by the number of the new trial.
 
-    Their checkpoints are already copied to the new job.
+    Copy their checkpoints to this job first.
     """
 
     by_number: Mapping[int, Heritage] = field(default_factory=dict)
@@ -35,7 +35,8 @@ class Heirs:
 
         Return the step to continue from.
 
-        This job pays only for what comes after. Called in the same turn as the suggestion, before it is recorded.
+        This job pays only for the steps after that one. Call this in the turn of the suggestion, before the
+        suggestion is recorded.
         """
         heritage = self.by_number[trial_number(told.trial)]
         tx.put_trial(told.trial, "pending", at=told.at, config=heritage.config)

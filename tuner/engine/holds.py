@@ -27,7 +27,7 @@ from tuner.tuning.guard import fits_deadline, lease_ns
 
 @dataclass(slots=True)
 class Purse:
-    """The money of one attempt, and the readings from which it is computed."""
+    """The money of one attempt: its hold, its lease, and the meter readings from which its cost is computed."""
 
     trial: str
     attempt: int
@@ -36,26 +36,28 @@ class Purse:
     lease_ns: int  #: Time that is paid for, counted from the attempt's beginning.
     slice: int  #: Counts the leases of the attempt, from 1.
     held: Cost  #: The current hold.
-    heard_ns: int  #: The last message of the worker, on the loop's monotonic clock.
+    heard_ns: int  #: When the worker's last message came, on the loop's monotonic clock.
     until: int | None  #: The attempt may train up to this step; None: up to the end.
     from_step: int  #: The checkpoint that it continued from; 0: none.
     base: tuple[Cost, int] = (FREE, 0)  #: Cost and duration of reaching `from_step`.
-    meter: Meter = field(default_factory=Meter)  #: The latest reading.
-    settled: Meter = field(default_factory=Meter)  #: The reading up to which the time is posted.
-    posted: dict[CostKind, Cost] = field(default_factory=dict)  #: What was posted so far.
+    meter: Meter = field(default_factory=Meter)  #: The latest reading of the worker's meter.
+    settled: Meter = field(default_factory=Meter)  #: The meter reading up to which the cost is posted.
+    posted: dict[CostKind, Cost] = field(default_factory=dict)  #: The cost that was posted so far, by kind.
     #: Training time at the step of the newest checkpoint and at each later reported step.
     trained_ns: dict[int, int] = field(default_factory=dict)
     last_step: int = 0  #: The last reported step.
-    reported: Meter = field(default_factory=Meter)  #: The reading at the last report.
+    reported: Meter = field(default_factory=Meter)  #: The meter reading at the last report.
     node: str = ""  #: Ray's id of the node; empty: unknown.
     leaving: bool = False  #: The machine is about to be taken away.
     #: Since when it has a machine. None: it waits for one, and costs nothing.
     landed_at: Instant | None = None
-    moving: Place | None = None  #: Where the trial continues once this attempt is saved.
+    #: The place to which the trial moves once this attempt has saved and paused. None: it stays.
+    moving: Place | None = None
     again_until: int = 0  #: Up to this step the attempt repeats training that was done before.
     again_ns: int = 0  #: Training time of that repetition.
     usage: Usage | None = None
-    found: Place | None = None  #: The machine that it was given and pays for. None: not checked.
+    #: The place of the machine that it was given and pays for. None: the machine was not checked.
+    found: Place | None = None
     misplaced: str = ""  #: Why the attempt may not stay on its machine.
     trouble: Trouble | None = None  #: The last failure that the worker reported.
     environment: Environment | None = None
@@ -91,7 +93,7 @@ class Purse:
         self.meter = self._within(self.meter, self.lease_ns)
 
     def _within(self, meter: Meter, limit_ns: int) -> Meter:
-        """Return the reading cut to a total of `limit_ns`. Time that is already posted is not cut."""
+        """Return the meter reading, cut to a total of `limit_ns`. Time that is already posted is not cut."""
         over = meter.total_ns - limit_ns
         if over <= 0:
             return meter
@@ -110,17 +112,16 @@ class Purse:
     def began(
         self, tx: JournalTx, node: str, from_step: int | None, environment: Environment | None = None
     ) -> bool:
-        """Record where the attempt runs, its environment, and its starting checkpoint, as far as its worker knows
-        them.
+        """Record the attempt's node, environment and starting checkpoint, as far as its worker has reported them.
 
-        Return True if that checkpoint is older than the one the attempt was given. Then the newer ones are damaged,
-        and are forgotten.
+        Return True if the attempt started from an older checkpoint than the driver ordered. The newer
+        checkpoints are then damaged, and their records are removed.
         """
         went_back = from_step is not None and from_step < self.from_step
         if from_step is not None and went_back:
             self.again_until, self.from_step = self.from_step, from_step
             self.base = (tx.reached(self.trial, from_step) if from_step else None) or (FREE, 0)
-            # Otherwise the next attempt or driver would ask for them.
+            # Otherwise the next attempt or driver would try to restore the damaged ones.
             tx.forget_checkpoints(self.trial, above=from_step)
         if went_back or (node and not self.node) or environment is not None:
             self.node, self.environment = node or self.node, environment or self.environment
@@ -135,8 +136,8 @@ class Purse:
     def row_of(self, report: StepReport, value: float | None) -> ReportRow:
         """Return the record of a report.
 
-        Its cost and duration are those of reaching the step without interruptions: all training, and the setup of an
-        attempt that began from nothing.
+        Its cost and duration are those of reaching the step without interruptions. They include all training,
+        and the setup only if the attempt did not continue from a checkpoint.
         """
         ns = report.meter.ns.get("train", 0) + (0 if self.from_step else report.meter.ns.get("setup", 0))
         cost, duration_ns = self.base[0] + self.rate.cost(ns), self.base[1] + ns
@@ -185,16 +186,16 @@ class Purse:
 class Wanted:
     """A request for a lease."""
 
-    need_ns: int  #: The shortest lease that is useful.
+    need_ns: int  #: The shortest useful lease, in nanoseconds.
     active: int  #: How many attempts share the remaining budget.
     deadline_ns: int | None  #: Time left until the wall clock or the window ends; None: no limit.
     at: Instant
 
 
 class Treasury:
-    """Place, renew and settle the holds of one job, each at the rate of its attempt's machine.
+    """Place, renew and settle the holds of one job. The rate of a hold is that of its attempt's machine.
 
-    Each method runs in a transaction of the job's journal, which the caller passes.
+    The methods run in the caller's transaction of the job's journal.
     """
 
     def __init__(self, job: str, slice_ns: int) -> None:
@@ -203,7 +204,7 @@ class Treasury:
     def open(
         self, tx: JournalTx, trial: str, attempt: int, places: Iterable[Place], wanted: Wanted
     ) -> tuple[Place, int, Cost] | None:
-        """Place the first hold of an attempt at the first of these places that the budget allows.
+        """Place the first hold of an attempt. Its place is the first one in `places` that the budget allows.
 
         Returns:
             The place, the length of the lease in nanoseconds and the hold, or None if the budget allows none of the
@@ -237,10 +238,10 @@ class Treasury:
     def reprice(self, tx: JournalTx, purse: Purse, place: Place, at: Instant) -> bool:
         """Have the attempt pay the price of the machine that it was given.
 
-        The attempt has been on this machine since its last post. What it used since then is posted at the new price,
-        and the rest of its lease is held at that price.
+        The attempt has been on this machine since its last post. The cost of the time since then is posted at
+        the new price, and a hold at that price is placed for the rest of the lease.
 
-        Return False if the budget refuses. The lease then ends when the current hold is used up.
+        Return False if the budget has no room for that hold. The lease then ends when the current hold is used up.
         """
         if place.rate == purse.rate:
             purse.found = place
@@ -258,7 +259,10 @@ class Treasury:
         return True
 
     def confine(self, purse: Purse, place: Place) -> None:
-        """Charge the attempt for the machine that it was given. Its lease ends when its current hold is used up there."""
+        """Charge the attempt for the machine that it was given.
+
+        Its lease ends when its current hold is used up at that machine's price.
+        """
         purse.found = place
         purse.cut(purse.settled.total_ns + place.rate.affords_ns(purse.held))
 
@@ -306,9 +310,10 @@ class Treasury:
         return sum((purse.unposted() for purse in purses), start=tx.account().posted.usd)
 
     def limit(self, tx: JournalTx, rate: Rate, wanted: Wanted, *, gpus: bool) -> tuple[Limit, str]:
-        """Return the limit that a lease was refused for, and the shared budget that refused it.
+        """Return the limit for which a lease was refused, and the name of the shared budget that it belongs
+        to.
 
-        The shared budget is "" if the job's own limits refuse the lease.
+        The name is "" if the limit is one of the job's own.
 
         Args:
             tx: The transaction.
@@ -327,7 +332,9 @@ class Treasury:
         return "budget_gpu_hours" if gpu_binds else "budget_usd", above if left != own else ""
 
     def affords(self, tx: JournalTx, rate: Rate, wanted: Wanted, *, instead_of: Purse) -> bool:
-        """Return whether the budget allows an attempt at this rate in place of one that has used nothing yet."""
+        """Return whether the budget would allow an attempt at this rate if the waiting attempt `instead_of`
+        released its hold.
+        """
         left = self._left(tx, instead_of, instead_of.held, wanted.at)
         return self._affordable(left, rate, wanted) > 0
 

@@ -1,8 +1,8 @@
-"""The node assignment of an attempt: it pays for the machine that it was given, not for the one that was requested.
+"""Node assignments: an attempt pays for the machine that it was given, not for the one that was requested.
 
-The machine is checked before any work begins, and again when it has reported more about itself. If it has another
-price, a hold at that price is placed before more work is done. If the job does not allow the machine, or its price is
-not known, the attempt ends at once.
+The machine is checked before any work begins, and again when it has reported more about itself. If it has
+another price, the rest of the lease is held (its money reserved) at that price before more work is done. If
+the job does not allow the machine, or its price is not known, the attempt ends at once.
 """
 
 from collections.abc import Callable
@@ -17,8 +17,9 @@ from tuner.engine.journal import JournalTx
 from tuner.engine.placement import Machine, Place
 
 Find = Callable[[Machine], Offer | None]
-"""Return the offer that a machine is, with its price, or None if its price is not known. Must return within
-milliseconds and not raise.
+"""Return the priced offer that matches a machine, or None if the machine's price is not known.
+
+It must return within milliseconds and must not raise.
 """
 
 Verdict = Literal["stays", "refused", "misplaced"]
@@ -26,10 +27,12 @@ Verdict = Literal["stays", "refused", "misplaced"]
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """The check of assigned machines."""
+    """Check the machine that an attempt was given against the job's request."""
 
     wanted: Resources = field(default_factory=Resources)  #: What the job requested.
-    find: Find | None = None  #: None: every machine is taken to be the requested one.
+    find: Find | None = (
+        None  #: Returns a machine's offer. None: no check; every machine counts as the requested one.
+    )
 
     def settle(
         self, tx: JournalTx, treasury: Treasury, purse: Purse, machine: Machine | None, at: Instant
@@ -59,7 +62,7 @@ class Landing:
 def forbidden(found: Offer, wanted: Resources) -> str | None:
     """Return why a trial that requested `wanted` may not run on this offer, or None if it may.
 
-    Spot instead of on demand is cheaper, and allowed.
+    A spot machine is allowed if the trial requested on demand, because it is cheaper.
     """
     said = f"a {found.instance_type} {_MARKETS[found.market]} at ${found.price.usd_per_hour:g} an hour"
     if wanted.market == "spot" and found.market != "spot":

@@ -1,10 +1,11 @@
-"""The loop of one job. For each event it records the event, decides, records the decision, and then carries it out.
+"""The loop of one job. For each event, the loop records the event, decides, records the decision, and then
+carries the decision out.
 
 The same code runs real jobs (`tuner.engine.ray_driver`) and simulated ones (`tuner.engine.simulated`). They differ in
 their journal, world and clock.
 
-One thread uses the loop. If a turn raises an exception, memory and record may differ: the process must end, and the
-job must be rebuilt from the record (`tuner.engine.recovery`).
+One thread uses the loop. If a turn raises an exception, the state in memory may differ from the recorded one.
+The process must then end, and a new one must rebuild the job from the record (`tuner.engine.recovery`).
 """
 
 from collections import Counter, deque
@@ -40,7 +41,7 @@ from tuner.tuning.state import PUBLIC, State
 LIMITS = ("budget_usd", "budget_gpu_hours", "wall_clock")
 # If the last suggestion took longer than this, the next one is made outside of a transaction.
 SLOW_SUGGESTION_NS = 50_000_000
-# A worker that is silent for this long after it should have ended is killed.
+# A worker that sends nothing for this long after its lease ended, or after it was ordered to stop, is killed.
 SILENT_NS = 5_000_000_000
 
 
@@ -75,17 +76,17 @@ class Loop:
     # Events of the job
 
     def start(self, event: ev.Asked) -> None:
-        """Carry out the user's request: resume, pause or cancel. Called after recovery, which has recorded `Launched`."""
+        """Carry out the user's request: resume, pause or cancel. Call `recover` first, which records `Launched`."""
         self._hours.limit(self.state.budget)
         self.happened(event)
 
     def happened(self, event: ev.Event) -> None:
-        """Record an event, and carry out the decisions about it."""
+        """Record an event, decide about it in one transaction, and carry the decisions out."""
         with self._turn() as turn:
             self._tell(turn, event)
 
     def budget_changed(self, budget: Budget) -> None:
-        """Adopt a new budget. The caller has already changed the limit of the job's account."""
+        """Adopt a new budget. The caller must change the limit of the job's account first."""
         with self._turn() as turn:
             self._tell(turn, ev.BudgetChanged(turn.at, budget))
         self._hours.limit(self.state.budget)
@@ -121,10 +122,10 @@ class Loop:
                 self._reconsider(turn, purse)
 
     def landed(self, trial: str, attempt: int, machine: Machine | None = None) -> int:
-        """Note that an attempt has a machine, and return its lease there.
+        """Note that an attempt was given a machine, and return the length of its lease at that machine's price.
 
-        The machine costs money from now on, so it is recorded for the next driver. This is called again when more is
-        known about the machine.
+        The machine costs money from now on, so its start is recorded. A later driver bills from it if this
+        one dies. Call this again when more is known about the machine.
 
         Args:
             trial: The trial.
@@ -192,8 +193,8 @@ class Loop:
     def overdue(self) -> list[tuple[str, int]]:
         """Return the attempts, by trial and number, whose worker must have ended by now or have sent something.
 
-        A worker sends a heartbeat every second, but is silent while it stores its last checkpoint, which its lease
-        pays for. So a worker is overdue if it is silent for `SILENT_NS` longer than the rest of its lease lasts. If
+        A worker sends a heartbeat every second, but none while it stores its last checkpoint, which its lease
+        pays for. So a worker is overdue if it sends nothing until `SILENT_NS` after the end of its lease. If
         it was ordered to stop, it is overdue after `SILENT_NS` of silence.
         """
         now, found = self._clock.elapsed_ns(), []
@@ -234,7 +235,10 @@ class Loop:
         self.state.touched.clear()
 
     def _tell(self, turn: Turn, event: ev.Event) -> None:
-        """Record an event, decide on it, and do the same for every event that follows from it at once."""
+        """Record an event, decide on it, and carry out the resulting commands.
+
+        Each event that a command produces is treated in the same way.
+        """
         waiting = deque([event])
         while waiting:
             told = waiting.popleft()
@@ -318,7 +322,7 @@ class Loop:
         return []
 
     def _look_at(self, turn: Turn, purse: Purse, machine: Machine | None) -> None:
-        """Have the attempt pay for the machine that it was given, or leave a machine that it may not use."""
+        """Have the attempt pay for the machine that it was given. Stop the attempt if it may not use that machine."""
         found = self._landing.settle(turn.tx, self.treasury, purse, machine, turn.at)
         turn.tx.put_attempt(purse.row)
         if found == "refused":
@@ -422,7 +426,8 @@ class Loop:
     def _close(self, turn: Turn, purse: Purse, end: AttemptEnd, reason: str, detail: str = "") -> None:
         """Settle the attempt's money and record its end.
 
-        Training that the trial has to do again, or has done again, counts as lost.
+        Training counts as lost if it repeated earlier training, or if the trial has to repeat it because it
+        was not saved.
         """
         lost = lost_ns(purse, self.saved.get(purse.trial, 0), done_again=end in DONE_AGAIN)
         self.treasury.close(turn.tx, purse, lost_ns=lost, at=turn.at)
@@ -438,7 +443,7 @@ class Loop:
         return Wanted(need_ns, max(1, len(self.state.active)), self._hours.left_ns(), turn.at)
 
     def _refused(self, turn: Turn, trial: str, wanted: Wanted, rate: Rate, *, running: bool) -> ev.Event:
-        """Return the event of a refused hold, with the limit that refused it."""
+        """Return the event that a hold was refused, with the limit that has no room for it."""
         limit, above = self.treasury.limit(turn.tx, rate, wanted, gpus=self.state.budget.gpu_ms is not None)
         return ev.Refused(turn.at, trial, self._hours.which(limit), running, above)
 

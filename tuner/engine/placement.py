@@ -1,4 +1,6 @@
-"""Where an attempt runs and what that costs: the port that a loop asks, and its simple implementations."""
+"""Choose the machine that an attempt runs on, and its rate: the `Placement` port, and its implementations
+without fallback.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +11,7 @@ from tuner.domain.money import Rate
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
 
-# How long an attempt waits for a machine of one kind while another kind should be available.
+# How long an attempt waits for one kind of machine, in nanoseconds, before it may move to another kind.
 PATIENCE_NS = 60 * NS
 EPOCH = Instant(0)
 Taken = Mapping[Offer, int]
@@ -37,7 +39,7 @@ class Standing:
     #: Training left up to `target` since the newest checkpoint, at the pace of slow steps. None: unknown.
     left_ns: int | None = None
     least_ns: int = 0  #: The least training that may be left from the current step.
-    unsaved_ns: int = 0  #: The part of `left_ns` that is done, but not saved.
+    unsaved_ns: int = 0  #: The part of `left_ns` that the current attempt has trained but not saved.
     changeover_ns: int = 0  #: How long a move to another machine takes.
     time_ns: int | None = None  #: Time left of the wall clock. None: it has no limit.
     in_vain: int = 0  #: How many preemptions in a row brought no newer checkpoint.
@@ -49,7 +51,7 @@ class Standing:
 
 
 class Placement(Protocol):
-    """Decide on which kind of machine each attempt runs.
+    """Decide which kind of machine each attempt runs on.
 
     The loop's thread calls the methods within a transaction, so they must return within milliseconds and must not
     raise.
@@ -62,10 +64,10 @@ class Placement(Protocol):
         """
 
     def elsewhere(self, trial: Standing) -> Place | None:
-        """Return where an attempt that runs, or waits for a machine, should be instead. Return None if it should stay."""
+        """Return the place to which a running or waiting attempt should move. Return None if it should stay."""
 
     def paid(self, place: Place, paid_ns: int, *, gained_ns: int, now: Instant) -> None:
-        """Take note of an attempt that ended.
+        """Learn from an attempt that ended what progress costs at its place.
 
         Args:
             place: Where the attempt ran.
@@ -107,7 +109,7 @@ class Machine:
 
 
 class Places:
-    """The kinds of machines that a job may use, cheapest first, and the room on each."""
+    """The kinds of machines that a job may use, cheapest first, and how many more of its trials fit on each kind."""
 
     def __init__(
         self, offers: Sequence[Offer], wanted: Resources, machines: Callable[[], Sequence[Machine]]
@@ -122,8 +124,8 @@ class Places:
     def room(self, place: Place, taken: Taken, *, now: bool = False) -> int:
         """Return how many more trials of the job fit on machines of this kind.
 
-        Other jobs may use the machines too; this is not known here and shows only as a wait. With `now`, machines
-        that the autoscaler has yet to start are not counted.
+        Trials of other jobs on these machines are not known and not subtracted. They show only because
+        attempts wait. With `now`, machines that the autoscaler has yet to start are not counted.
         """
         assert place.offer is not None
         found = [
@@ -159,9 +161,9 @@ class CheapestFree:
         return self._another(at, trial.taken)
 
     def _another(self, at: Place, taken: Taken) -> Place | None:
-        """Return the cheapest other kind that has room now.
+        """Return the cheapest other kind that has room for a trial now.
 
-        Otherwise return the next kind that may be started, so that each kind gets its turn.
+        If there is none, return the next kind that the autoscaler may start. The kinds are tried in turn.
         """
         others = [place for place in self._places.all if place != at]
         free = next((place for place in others if self._places.room(place, taken, now=True) > 0), None)

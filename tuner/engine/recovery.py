@@ -1,8 +1,8 @@
 """Rebuild a job from its record after its driver ended for any reason.
 
-The recorded events are replayed to the core and to the sampler, which restores the job's state. Neither the ledger
-nor any worker is asked during the replay. Then everything that the dead driver left open is closed: its holds are
-settled, and its attempts end as lost.
+The recorded events are replayed to the core and to the sampler, which restores the job's state. The replay
+uses neither the ledger nor any worker. Afterwards the holds that the dead driver left open are settled, and
+its open attempts end as lost.
 """
 
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ from tuner.engine.loop import Loop
 from tuner.tuning.decide import decide
 
 Landed = Mapping[tuple[str, int], Instant | None]
-"""Since when each attempt has had its machine, by trial and number. None: it waits for one."""
+"""When each attempt was given its machine, by trial and attempt number. None if it still waits for one."""
 
 
 def recover(loop: Loop, *, died_at: Instant | None, now: Instant) -> None:
     """Bring a new loop to the recorded state of its job, and record `Launched`.
 
-    `died_at` is when the workers of the previous driver are known to have stopped; None means now. It can only reduce
-    the bill, because the leases limit it in any case.
+    `died_at` is when the workers of the previous driver are known to have stopped; None means now. An earlier
+    time reduces the bill. The leases limit the bill in any case.
     """
     for event in loop.journal.events():
         loop.state, _ = decide(loop.state, event)
@@ -53,8 +53,10 @@ def recover(loop: Loop, *, died_at: Instant | None, now: Instant) -> None:
 
 
 def lost_since(landed: Landed, hold: OpenHold, died_at: Instant) -> dict[CostKind, Cost]:
-    """Return the loss as `lost_of` does, but only from when the attempt had its machine. Before that it used nothing."""
-    # A hold without an attempt, that of the self-test, is placed once the machine is there.
+    """Return the cost of a dead worker as `lost_of` does, but count only the time after the attempt was given
+    its machine.
+    """
+    # The self-test's hold has no attempt. It is placed only when the machine exists.
     since = landed.get((hold.trial, hold.attempt), hold.placed_at)
     if since is None:
         return {}
@@ -66,10 +68,10 @@ def lost_since(landed: Landed, hold: OpenHold, died_at: Instant) -> dict[CostKin
 
 
 def lost_of(hold: OpenHold, died_at: Instant) -> dict[CostKind, Cost]:
-    """Return the cost of what a dead worker used since its last post.
+    """Return the cost of a dead worker since the attempt's cost was last posted, all of it as `lost`.
 
-    This cannot be known, so the worker is assumed to have worked until it died and to have lost that work. A part of
-    the hold's time costs the same part of the hold, rounded up, at any rate.
+    How long it worked cannot be known, so it is assumed to have worked until it died. A part of the hold's
+    time costs the same part of the hold, rounded up, at any rate.
     """
     whole_ns = hold.ends_at - hold.placed_at
     used_ns = max(0, min(died_at, hold.ends_at) - hold.placed_at)

@@ -1,4 +1,4 @@
-"""The ports through which a loop acts: workers and clocks."""
+"""The ports of a loop to the outside: `World` sends commands to workers, and `Clock` returns the time."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,13 +11,13 @@ from tuner.domain.time import Instant
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """An attempt to begin."""
+    """The order to begin an attempt on a worker."""
 
     trial: str
     attempt: int
     config: Config
-    until: int | None  #: The step to train to. None: the end.
-    lease_ns: int  #: Time that is paid for so far.
+    until: int | None  #: The step to train to. None: the trial's last step.
+    lease_ns: int  #: The length of its lease: the time that its hold pays for.
     restore_step: int | None  #: The checkpoint to continue from. None: none.
     not_before_ns: int = 0  #: The earliest start, on the loop's monotonic clock.
     offer: Offer | None = None  #: The kind of machine to run on. None: any.
@@ -31,7 +31,8 @@ class Terms:
     """The conditions of a job beyond its spec, fixed when its driver starts."""
 
     job: str
-    #: The rate of the most expensive machine that the job's trials may be given. Decisions use it.
+    #: The rate of the most expensive machine that the job's trials may be given. Decisions estimate costs
+    #: with it.
     rate: Rate
     concurrency: int
     slice_ns: int  #: The usual length of a lease.
@@ -46,9 +47,10 @@ class World(Protocol):
     def begin(self, assignment: Assignment) -> None: ...
 
     def go(self, trial: str, until: int | None, lease_ns: int, job_best: float | None) -> None:
-        """Let an attempt train up to a step.
+        """Let an attempt train up to the step `until`.
 
-        `lease_ns` is the length of the attempt's whole lease; `job_best` is as in an assignment.
+        `lease_ns` is the length of the attempt's whole lease, counted from its beginning. `job_best` is the
+        job's best score so far.
         """
 
     def park(self, trial: str) -> None: ...
