@@ -1,4 +1,4 @@
-"""The outcome of an attempt: a worker's last message, translated for the record and for the decisions."""
+"""Translate a worker's last message into the outcome of its attempt, for the record and for the loop's decisions."""
 
 from tuner.domain import events as ev
 from tuner.domain.time import Instant
@@ -14,7 +14,7 @@ _ENDS: dict[str, AttemptEnd] = {
     "failed": "failed",
     "preempted": "preempted",
 }
-# Training after the newest checkpoint counts as lost for these outcomes, because the trial does it again.
+# Training after the newest checkpoint counts as lost for these outcomes, because the trial has to repeat it.
 DONE_AGAIN: frozenset[AttemptEnd] = frozenset({"paused", "lost", "preempted"})
 # Failures that a machine's shutdown also causes: a signal to all processes, or a disk too full for the last save. If
 # the trial itself was the cause, it fails again on another machine.

@@ -21,7 +21,7 @@ _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """One report of a trial. `meter` is the attempt's reading at this report."""
+    """One report of a trial. `meter` is the reading of the attempt's meter at this report."""
 
     step: int
     metrics: Mapping[str, object]
@@ -58,7 +58,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why an attempt ended without an order to end."""
+    """Why an attempt ended although the driver did not order it."""
 
     kind: str
     type: str
@@ -67,12 +67,12 @@ class Trouble:
 
     @property
     def no_fault(self) -> bool:
-        """Whether the storage caused it, and not the trial."""
+        """Whether the storage caused the failure, and not the trial."""
         return self.kind == "storage"
 
     @property
     def line(self) -> str:
-        """One line by which equal failures can be recognized."""
+        """One line of text. Equal failures have equal lines."""
         first = self.message.strip().splitlines()[0] if self.message.strip() else ""
         return f"{self.type}: {first}"[:500] if self.type else first[:500]
 
@@ -87,18 +87,18 @@ class Progress:
     meter: Meter
     reports: tuple[StepReport, ...] = ()  #: New reports since the last message.
     checkpoints: tuple[Saved, ...] = ()  #: Checkpoints that became durable since the last message.
-    need_ns: int = 0  #: How much longer the worker wants its lease to be.
+    need_ns: int = 0  #: By how many nanoseconds the worker asks to extend its lease.
     saved_step: int | None = None  #: The step of the newest durable checkpoint.
     trouble: Trouble | None = None
-    #: The part of the setup that prepared the worker itself, and that its next attempt does not need.
+    #: The part of the setup time that prepared the worker itself. The worker's next attempt does not need it.
     warming_ns: int = 0
-    node: str = ""  #: Where the worker runs. Empty: unknown.
-    leaving: bool = False  #: Its node is about to be taken away.
+    node: str = ""  #: Ray's id of the worker's node. Empty: unknown.
+    leaving: bool = False  #: Whether the worker's machine is about to be taken away.
     #: The checkpoint that the attempt continued from. 0: none. None: not known yet.
     from_step: int | None = None
-    #: The part of the restore and of the closing save that was spent on retries of a storage that failed.
+    #: The part of the restore and of the last save that was spent on retries because the storage failed.
     outage_ns: int = 0
-    #: What the machine's cloud says about it. Empty: nothing yet.
+    #: Facts about the machine from its cloud, such as its type and region. Empty: not known yet.
     machine: Mapping[str, str] = field(default_factory=dict)
     usage: Usage | None = None
     environment: Environment | None = None  #: The attempt's environment, sent in one of its messages.

@@ -1,4 +1,6 @@
-"""Durations learned from workers' reports. They decide how long a lease must be to be useful, and when a trial hangs."""
+"""Durations learned from workers' reports.
+
+They determine the shortest useful lease, and when a trial counts as hanging."""
 
 from dataclasses import dataclass, field
 
@@ -20,8 +22,9 @@ OVERHEAD: tuple[CostKind, ...] = ("setup", "restore", "checkpoint")
 class Pace:
     """Durations of steps and of the overhead of attempts.
 
-    A new trial asks for the least that was seen. A lease is that short only when the money runs out, and then a lease
-    that turns out too short only costs what could not be spent otherwise.
+    A new trial requests a lease of the least overhead and the fastest step that were seen. Leases are that
+    short only when the money runs out. If such a lease turns out too short, it costs only money that was of
+    no other use.
     """
 
     step_ns: dict[str, int] = field(default_factory=dict)  #: The slowest of the last few steps, by trial.
@@ -29,13 +32,14 @@ class Pace:
     slowest_ns: int = 0  #: The slowest step of all trials.
     longest_overhead_ns: int = 0  #: The longest overhead of an attempt.
     least_overhead_ns: int = 0  #: The least overhead of an attempt, without warming up the worker.
-    #: What a trial needs after its last lease was too short for one step.
+    #: The lease that a trial needs after its last one was too short for one step, by trial.
     wanted_ns: dict[str, int] = field(default_factory=dict)
 
     def stepped(self, trial: str, train_ns: int) -> None:
         """Note the duration of a trial's step.
 
-        A trial's slowest step loses a quarter of its value with each further step.
+        The trial's remembered slowest step loses a quarter of its value with each further step, so that one
+        slow step is forgotten.
         """
         self.step_ns[trial] = max(train_ns, self.step_ns.get(trial, 0) * 3 // 4)
         self.fastest_ns = min(train_ns, self.fastest_ns) or max(train_ns, self.fastest_ns)
@@ -47,7 +51,7 @@ class Pace:
 
         Args:
             trial: The trial.
-            meter: The last reading.
+            meter: The last reading of the worker's meter.
             warming_ns: The time in which a cold worker prepared itself. It is not counted for the next attempt: it is
                 a hundred times what a warm worker needs, and the worker is warm now.
             outage_ns: The time spent waiting for a storage that failed. It is not counted either.

@@ -1,4 +1,5 @@
-"""The supervisor's state of one attempt: what the child sent, what it may do next, and what to report to the driver.
+"""The state that the supervisor keeps of one attempt: the child's messages, its permission to train, and the
+results for the driver.
 
 The supervisor's lock guards everything here. Nothing here does I/O.
 """
@@ -32,7 +33,8 @@ Wanted = Literal["go", "pause", "finish", "stop"]
 MARGIN_NS = 20_000_000
 # The driver records all reports of one result in one transaction. A child with very short steps waits until the result is sent.
 MAX_UNSENT_REPORTS = 100
-# The supervisor orders a save only after the previous one was stored. Only user code that ignores this announces several.
+# The supervisor orders a save only after the previous one was stored. Only user code that saves without an
+# order announces more.
 MAX_UNPUBLISHED = 4
 
 
@@ -46,7 +48,7 @@ class Attempt:
     until: int | None  # the step up to which the driver lets the attempt run now
     max_step: int | None  # the last step of the trial
     restored: int = 0  # the step of the checkpoint that the attempt continues from; 0 if none
-    from_step: int | None = None  # the same step, once the child has begun
+    from_step: int | None = None  # `from_step`, once the child has begun; sent to the driver
     warming_ns: int = 0  # setup time until the attempt had a child
     outage_ns: int = 0  # how long the attempt waited for storage that failed
     durable: int = 0  # the newest step whose checkpoint is in shared storage
@@ -61,7 +63,7 @@ class Attempt:
     kept_step: int | None = (
         None  # the step whose state the child keeps in memory, because it is the job's best
     )
-    improved: bool = False  # whether the held report is the job's best
+    improved: bool = False  # whether the report that waits for a reply is the job's best
     job_best: float = -math.inf  # the best score of the job that the driver has sent
     own_best: float = -math.inf  # the best score of this attempt
     closing: bool = False  # whether the child was ordered to stop
@@ -78,7 +80,9 @@ class Attempt:
     told_leaving: bool = False  # whether the last result said that the machine has a notice
     told_waiting: bool = False  # whether the last result said that the child waits for the driver
     scores: dict[int, float] = field(default_factory=dict)
-    spared: frozenset[int] = frozenset()  # steps of older checkpoints that must not be deleted
+    spared: frozenset[int] = (
+        frozenset()
+    )  # steps of older checkpoints that must not be deleted, because one of them may be the best
     best: tuple[float, int] | None = None  # score and step of the trial's best checkpoint
     use: Use = field(default_factory=Use)
     messages_since_report: int = 0
@@ -120,11 +124,13 @@ class Attempt:
         )
 
     def forked(self) -> None:
-        """Note that the attempt has a child. The setup time until now was spent warming up the worker."""
+        """Note that the attempt has a child. Count the setup time until now as warming up the worker."""
         self.warming_ns = self.watch.reading(self.lease_ns).get("setup", 0)
 
     def outage(self, ns: int) -> None:
-        """Count `ns` nanoseconds of a storage outage, if the attempt does nothing but restore or save a checkpoint meanwhile."""
+        """Count `ns` nanoseconds of a storage outage if the attempt only restores or saves a checkpoint now,
+        and does not train.
+        """
         if self.watch.kind in ("restore", "checkpoint"):
             self.outage_ns += ns
 
@@ -145,7 +151,7 @@ class Attempt:
             self.stepped_at = message.at
 
     def reported(self, message: ReportMessage) -> None:
-        """Note a report. The child must not train until it has the reply.
+        """Note a report. The child waits for the reply before it trains on.
 
         Raises:
             InvalidMessage: The step is not the next one, or the previous report has no reply yet.
@@ -194,9 +200,9 @@ class Attempt:
     def protected(self, step: int) -> frozenset[int]:
         """Return the steps whose checkpoints must not be deleted, however old they are.
 
-        These are the best checkpoint, the checkpoint from which the trial would resume if its driver died now, and `spared`. The
-        checkpoint of `step` is considered first and may become the best one. Of equal scores the earliest step is the best, as in
-        the job's answers.
+        These are the best checkpoint, the checkpoint from which the trial would resume if its driver died
+        now, and those in `spared`. The checkpoint of `step` is considered first and may become the best one.
+        Of equal scores the earliest step is the best, as in the job's answers.
         """
         score = self.scores.get(step)
         if score is not None and (
@@ -207,7 +213,7 @@ class Attempt:
         return self.spared | {self.recorded, *(() if self.best is None else (self.best[1],))}
 
     def went_on_from(self, step: int, older: frozenset[int]) -> None:
-        """Note that the attempt continues from the checkpoint of `step`.
+        """Record that the attempt continues from the restored checkpoint of `step`.
 
         If this step is older than the one that the driver ordered, newer checkpoints are damaged and the best one may be among them.
         Only the driver knows which of the others is the best, and it sends that with the next attempt's order. Until then no older
@@ -256,10 +262,11 @@ class Attempt:
         self.unpublished += 1
 
     def answer(self) -> Reply | None:
-        """Return the reply to the held report, or None if the child has to wait for it.
+        """Return the reply to the report that waits for one, or None if the child has to wait longer.
 
-        The checkpoint of the job's best step is always stored. If saving each step is cheap, the best is saved at once. Otherwise the
-        child keeps a copy in memory, and writes it when a later step is not better.
+        The checkpoint of the job's best step is always stored. If saving each step is cheap, the best is
+        saved at once. Otherwise the child keeps a copy of that state in memory, and writes it to a checkpoint
+        when a later step is not better.
         """
         if self.held is None:
             return None
@@ -293,7 +300,7 @@ class Attempt:
         return self.held is not None and (self.improved or self.kept_step is not None)
 
     def answered(self, reply: Reply) -> None:
-        """Note that the reply to the held report was sent."""
+        """Update the state after the reply to the waiting report was sent."""
         assert self.held is not None
         step, self.held, self.told_waiting = self.held, None, False
         self.stepped_at = time.monotonic_ns()

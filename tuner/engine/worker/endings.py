@@ -1,4 +1,4 @@
-"""Errors with which attempts end when the driver did not order the end, with messages that a user can act on."""
+"""Errors of attempts that end without an order of the driver, with messages that a user can act on."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ Trouble = dict[str, str]
 
 
 def exited(code: int | None, server_code: int | None, log: str) -> Trouble:
-    """Describe the end of a child that sent nothing about it.
+    """Describe the end of a child that exited without a message about why.
 
     Args:
         code: Exit status of the child, negative for a signal. None if the fork server could not report it.
@@ -49,7 +49,9 @@ def _memory(code: int) -> str:
 
 
 def protocol_broken(what: str) -> Trouble:
-    """Describe a child that was killed for what it sent. `what` completes "the trial's process ..."."""
+    """Describe a child that was killed because it sent an invalid message.
+
+    `what` completes "the trial's process ..."."""
     message = f"the trial's process {what}; report with tuner.training or ray.tune.report, from one thread"
     return {"kind": "protocol", "type": "InvalidMessage", "message": message, "traceback": ""}
 
@@ -108,7 +110,7 @@ def not_written(detail: str) -> Trouble:
 
 
 def wait_status(changed: threading.Condition, told: Callable[[], object], server: ForkServer) -> None:
-    """Wait until the exit status of a child is known. Called under the lock.
+    """Wait until the exit status of a child is known. Call it under the lock.
 
     The fork server sends the status, which may take a while on a busy machine, so this waits up to `STATUS_S`. If the server is dead,
     the last message that it sent arrives within `LAST_WORDS_S`.

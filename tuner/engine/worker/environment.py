@@ -1,4 +1,4 @@
-"""What an environment is here: threads, versions, variables and code, as a trial's record keeps them."""
+"""Describe the environment of an attempt for its record: threads, versions, environment variables and code digest."""
 
 import importlib.util
 import platform
@@ -11,7 +11,8 @@ from tuner.engine.code_digest import code_digest
 
 THREADS = "OMP_NUM_THREADS"
 DISTRIBUTIONS = ("tuner", "torch", "numpy", "ray")
-#: Variables that change what a computation results in. Paths, devices and what may be secret are not recorded.
+#: Environment variables that change the result of a computation. Paths, devices and possible secrets are not
+#: recorded.
 PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "CUBLAS_")
 NAMES = frozenset(
     {
@@ -44,7 +45,7 @@ def environment_of(entry: str, roots: Sequence[str], environ: Mapping[str, str])
 
 
 def relevant(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that change results, sorted by name."""
+    """Return the environment variables that can change the result of a training, sorted by name."""
     kept = {name for name in environ if name.startswith(PREFIXES) or name in NAMES}
     return {name: environ[name] for name in sorted(kept - {THREADS})}
 

@@ -22,14 +22,14 @@ def become_subreaper() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Processes and threads, counted together, and memory that a process and its descendants use now."""
+    """The processes, threads and memory that a process and its descendants use now."""
 
     processes: int
     memory_bytes: int
 
 
 def taken(pid: int, *, most: int) -> Taken:
-    """Return what all descendants of a process use, or what the process itself uses if it has no descendants.
+    """Return the resources that all descendants of a process use, or those of the process itself if it has none.
 
     If the process is a subreaper, this includes orphans. The largest shared memory of any process is counted once, instead of the shared
     memory of each.

@@ -1,4 +1,5 @@
-"""A warm process that forks children. It imports the modules of a trainable once, so that each attempt begins in milliseconds.
+"""A process that has imported user code and forks a child for each attempt. It imports the modules of a
+trainable once, so that each attempt begins in milliseconds.
 
 Usage: `python -m tuner.engine.worker.fork_server FD ENTRY PACKAGE`. FD is the file descriptor of one end of a SOCK_SEQPACKET
 socket. ENTRY is the trainable. PACKAGE is the folder that ENTRY comes from, or empty.
@@ -109,7 +110,9 @@ def _preload(entry: str) -> None:
 
 @contextlib.contextmanager
 def _unheard() -> Iterator[None]:
-    """Discard what user code prints while it is imported. It would go to the worker's log, whose size is not limited."""
+    """Discard the output that user code prints while it is imported.
+
+    It would go to the worker's log, whose size is not limited."""
     kept, null = [os.dup(1), os.dup(2)], os.open(os.devnull, os.O_WRONLY)
     for number in (1, 2):
         os.dup2(null, number)

@@ -40,7 +40,7 @@ class Limits:
     import_bytes: int = 8 * GIB  #: Memory for importing a trainable when the service checks it.
     passed: tuple[
         str, ...
-    ] = ()  #: More variables that user code may see. A trailing `*` matches every name with that prefix.
+    ] = ()  #: Additional environment variables that user code may see. A trailing `*` matches every name with that prefix.
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> "Limits":
@@ -86,7 +86,7 @@ class Limits:
         return name.startswith(ALLOWED_PREFIXES) and not any(word in name for word in SECRETS)
 
     def hold(self, pid: int) -> None:
-        """Set the kernel's limits on open files and core dumps for a process and its future children.
+        """Apply the kernel's limits on open files and core dumps to a process and its future children.
 
         Do nothing if the process is gone.
         """

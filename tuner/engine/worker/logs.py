@@ -1,4 +1,6 @@
-"""The output of user code. The head and tail are kept in memory and in the job's storage. The rest is only counted."""
+"""Collect the output of user code.
+
+Its beginning and its end are kept in memory and in the job's storage. The rest is only counted."""
 
 import logging
 import os
@@ -14,7 +16,7 @@ HEAD_BYTES = 256 * 1024
 TAIL_BYTES = 256 * 1024
 FIRST_S = 1.0
 EVERY_S = 5.0
-LAST_S = 1.0  # longest wait for the storage to take the last output, because the worker costs money meanwhile
+LAST_S = 1.0  # longest wait until the last output is stored; it is limited because the worker costs money meanwhile
 log = logging.getLogger("tuner.worker")
 
 

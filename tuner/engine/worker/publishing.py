@@ -1,4 +1,6 @@
-"""Store checkpoints in shared storage, one after the other, and read them back. Failed storage operations are retried."""
+"""Store checkpoints in shared storage, one after the other, and restore them.
+
+Failed storage operations are retried."""
 
 import contextlib
 import logging
@@ -17,7 +19,7 @@ from tuner.engine.worker.attempt import Attempt
 
 WAITS_S = (0.2, 0.8, 3.2, 12.8, 25.6, 51.2)
 PATIENCE_S = (
-    120.0  # no retry begins after this time; one try may take as long as the timeouts of its requests
+    120.0  # no retry begins after this time; a try that has begun may last until its requests time out
 )
 FEW = 3  # retries of an error that is probably permanent; few, because the worker costs money meanwhile
 JITTER = 0.5  # random part of each wait, so that workers that failed together do not retry together
@@ -32,7 +34,9 @@ def background(name: str, work: Callable[..., None], *args: object, **more: obje
 
 
 class Publisher:
-    """Run submitted functions one after the other in daemon threads, so that a hanging one does not keep the process alive."""
+    """Run submitted functions one after the other in daemon threads, so that a hanging function does not keep
+    the process alive.
+    """
 
     def __init__(self) -> None:
         self._last: threading.Thread | None = None
@@ -167,9 +171,10 @@ def restored(store: CheckpointStore, attempt: Attempt, into: Path) -> tuple[int,
 
 
 def older_than(step: int, store: CheckpointStore, attempt: Attempt) -> frozenset[int]:
-    """Return the steps of the trial's checkpoints before `step`, if `step` is not the one that the driver ordered.
+    """Return the steps of the trial's checkpoints before `step`, if the driver ordered to continue from
+    another step.
 
-    Return an empty set if it is, or if the storage cannot be read.
+    Return an empty set if the driver ordered `step`, or if the storage cannot be read.
     """
     if step == attempt.order["restore_step"]:
         return frozenset()

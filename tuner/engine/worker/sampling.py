@@ -71,7 +71,7 @@ class Sampler:
 
 
 def look(attempt: Attempt, pid: int) -> None:
-    """Measure the processes of a child that trains. Called under the lock.
+    """Measure the processes of a child that trains. Call it under the supervisor's lock.
 
     Do nothing if the last measurement was so recent that measuring again would use more than 1/`LOOK_PART` of a processor.
     """

@@ -1,4 +1,4 @@
-"""Decides when an attempt saves, from how long its saves take and how likely it is to be lost.
+"""Decide when an attempt saves, from the duration of its saves and from how likely it is to be lost.
 
 The supervisor's lock guards it. It does no I/O.
 """
@@ -10,8 +10,9 @@ from typing import Any, Self
 from tuner.domain.time import NS
 from tuner.tuning.checkpointing import STALL_PART, Exposure, Saving, steps_between
 
-# The least cost of a save, as time of a stall. Even a save with a shorter stall uses a core during the training, and its dozen requests
-# to object storage cost as much as a $1/h machine in a tenth of a second.
+# The least cost of a save, as time in which training is stalled. Even a save with a shorter stall uses a core
+# during the training, and its dozen requests to object storage cost as much as a $1/h machine in a tenth of a
+# second.
 LEAST_NS = NS // 10
 GUESS = Saving(stall_ns=LEAST_NS, durable_ns=30_000_000)  # used until a save was measured
 
@@ -32,7 +33,7 @@ class Saves:
 
     @classmethod
     def of(cls, order: Mapping[str, Any], now: int) -> Self:
-        """Create it from the driver's order to begin an attempt."""
+        """Create the object from the driver's order to begin an attempt."""
         return cls(order.get("exposure") or Exposure(), order.get("checkpoint_interval_ns"), now)
 
     @property
@@ -41,14 +42,16 @@ class Saves:
         return (self.saving or GUESS).durable_ns
 
     def phase(self, kind: str, at: int) -> None:
-        """Note the kind of work that the child does from `at` on. Training is stalled while the kind is `checkpoint`."""
+        """Note that the child does work of this kind from `at` on.
+
+        Training is stalled while the kind is `checkpoint`."""
         if self._stalls_since is not None:
             self._stall_ns = max(0, at - self._stalls_since)
             self._stalled_ns += self._stall_ns
         self._stalls_since = at if kind == "checkpoint" else None
 
     def stepped(self, ns: int) -> int:
-        """Note that a step took `ns` nanoseconds. Return that time without stalls."""
+        """Note that a step took `ns` nanoseconds. Return the duration of the step without the stalls for saves."""
         trained = max(0, ns - self._stalled_ns)
         self._trained_ns += trained
         return trained

@@ -19,7 +19,9 @@ from tuner.engine.worker.supervisor import Supervisor
 from tuner.training.channel import STATE_FILE
 
 PROJECT = JOB = "self-test"
-SETTLES_S = 5.0  # how long to wait for an ordered save to become durable, before the child is paused with a checkpoint
+SETTLES_S = (
+    5.0  # how long to wait until an ordered save is durable; after that the child is paused, which saves too
+)
 USE_SPOT_SAFE = "name everything that training changes to SpotSafe (model, optimizer, …), or report a checkpoint with every result"
 
 
@@ -29,7 +31,7 @@ class Verdict:
 
     passed: bool
     reason: str = ""  #: Why the test did not pass, and how to fix it.
-    lasting: bool = True  #: False if the same code may pass another time.
+    lasting: bool = True  #: Whether the same code would fail again. False if it may pass another time.
 
 
 class SeatLost(Exception):
@@ -65,8 +67,8 @@ def self_test(
 ) -> Verdict:
     """Run the restore self-test and return its verdict. Blocks for up to `limit_s` plus a few seconds.
 
-    Try the configurations in order until one passes or fails with a lasting verdict, or the time is over. A configuration whose first
-    step fails does not decide the verdict, unless it is the last one.
+    Try the configurations in order until one passes, one fails with a lasting verdict, or the time is over. A
+    configuration whose first step fails does not decide the verdict, unless it is the last one.
     """
     scratch, supervisor = Scratch("self-test"), Supervisor(entry, package=Stored.parse(package))
     test = _Test(entry, supervisor, scratch.path / "storage", max_step, resources, limit_s)

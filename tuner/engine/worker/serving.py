@@ -1,4 +1,4 @@
-"""The fork server of a worker, which is replaced when it dies."""
+"""Keep a living fork server for a worker: a server that died is replaced."""
 
 import os
 from collections.abc import Callable

@@ -47,7 +47,7 @@ EXIT_GRACE_S = 1.0
 REPLY_UNREAD_S = 30.0
 REPLY_UNREAD = "does not read the replies to its reports"
 SAVE_GRACE_S = 30.0
-# The most time before an attempt begins that is billed to it: for a worker that is reused, and for a new one.
+# The most time before its beginning that is billed to an attempt: on a reused worker, and on a new worker.
 MAX_GAP_NS = 1_000_000_000
 MAX_START_NS = 10_000_000_000
 
@@ -69,8 +69,9 @@ class Supervisor:
             package: The package that `entry` comes from.
             born_ns: When this worker began to cost money, in nanoseconds on the monotonic clock. None means now.
             notice: Called every 50 ms. Returns the preemption notice of this machine, with its deadline, or None. Must not raise.
-            owns_process: Whether this process has no other children, so that all its children may be killed after an attempt. The
-                process then adopts the processes that user code leaves behind if it kills its fork server.
+            owns_process: Whether all children of this process belong to the supervisor, so that it may kill
+                them all after an attempt. The process then adopts the processes that user code leaves behind
+                if it kills its fork server.
         """
         self._owns_process = owns_process
         if owns_process:
@@ -255,7 +256,9 @@ class Supervisor:
                 attempt.end("failed", endings.raised(message))
 
     def reply_if_due(self, attempt: Attempt) -> None:
-        """Send the reply to the held report if it is due. Called under the lock, so it never waits for the child."""
+        """Reply to the report that waits for a reply, if the reply is due.
+
+        Never wait for the child. Call it under the lock."""
         reply, channel = attempt.answer(), self._channel
         if reply is None or channel is None:
             return
@@ -266,12 +269,12 @@ class Supervisor:
             attempt.close()
 
     def end_if_reply_unread(self, attempt: Attempt) -> None:
-        """Fail the attempt if its child left a reply unread for too long. Called under the lock."""
+        """Fail the attempt if its child left a reply unread for too long. Call it under the lock."""
         if self._channel is not None and self._channel.unread_s() > REPLY_UNREAD_S:
             self._fail(attempt, endings.protocol_broken(REPLY_UNREAD))
 
     def end_if_server_died(self, attempt: Attempt) -> None:
-        """Fail the attempt if its fork server is dead. Called under the lock.
+        """Fail the attempt if its fork server is dead. Call it under the lock.
 
         The kernel kills the child when its fork server dies. Another process that user code started may still hold the channel open,
         so the reader may never see the end of the channel.
@@ -281,7 +284,7 @@ class Supervisor:
             self._fail(attempt, endings.exited(self._exits.get(self._pid), self.server.exit_code, log))
 
     def _fail(self, attempt: Attempt, trouble: endings.Trouble) -> None:
-        """Fail the attempt and kill its child. Called under the lock.
+        """Fail the attempt and kill its child. Call it under the lock.
 
         Do nothing if the attempt has ended, because the current child may belong to a later attempt.
         """
@@ -299,7 +302,8 @@ class Supervisor:
             background("mourner", self._on_silence, attempt, last_words=5)
 
     def _on_silence(self, attempt: Attempt, last_words: int = 0) -> None:
-        """Fail an attempt whose child closed its channel or exited, unless its last message or checkpoint still ends it normally.
+        """Fail an attempt whose child closed its channel or exited. Do nothing if its last message or
+        checkpoint ends it normally.
 
         Args:
             attempt: The attempt of that child.
@@ -382,14 +386,14 @@ class Supervisor:
             self._kill_orphans()
 
     def _kill_orphans(self) -> None:
-        """Kill the processes that user code left behind, if it killed the fork server."""
+        """If user code killed the fork server, kill the processes that it left behind."""
         if self._owns_process and not self.server.alive:
             kill_own_descendants(without=self.server.pid)
 
     # Answers to the driver
 
     def step(self) -> dict[str, Any]:
-        """Wait up to `HEARTBEAT_S` for news of the attempt, then return a result for the driver.
+        """Wait up to `HEARTBEAT_S` for something to report about the attempt, then return a result for the driver.
 
         If the attempt has ended, kill its processes, wait for saves in progress, and return its final result.
 
@@ -422,7 +426,9 @@ class Supervisor:
             return result
 
     def _describe(self, attempt: Attempt) -> None:
-        """Add the environment to the next result, once per attempt, when the attempt has a child. Called under the lock."""
+        """Add the environment to the attempt's next result, once per attempt, when it has a child.
+
+        Call it under the lock."""
         found = self.server.environment
         if not attempt.described and attempt.from_step is not None and found is not None:
             attempt.described, attempt.environment = True, found.with_seed(attempt.order.get("seed"))

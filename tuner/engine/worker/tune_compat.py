@@ -27,9 +27,9 @@ DEFAULT_METRIC = "_metric"
 
 
 class Session:
-    """The attributes and methods of a session that Tune's functions use. Each report is one step."""
+    """A session with the attributes and methods that Ray Tune's functions use. Each report is one step."""
 
-    world_rank = None  # says that this is Tune, not Train
+    world_rank = None  # Ray checks this flag to tell Tune from Train
     world_size = local_rank = local_world_size = node_rank = storage = metadata = None
 
     def __init__(self, channel: Channel) -> None:
@@ -91,7 +91,9 @@ def scalars(metrics: Mapping[str, Any]) -> dict[str, Metric]:
 
 
 class KeptCheckpoint:
-    """Copy checkpoints of user code into the staging directory, and remember a copy that was not announced to the supervisor yet."""
+    """Copy checkpoints of user code into the staging directory, and keep the newest copy until it is
+    announced to the supervisor.
+    """
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -123,7 +125,7 @@ class KeptCheckpoint:
         self._channel.save_failed(step, f"{type(error).__name__}: {error}")
 
     def flush(self) -> None:
-        """Announce the copy that was kept."""
+        """Announce the kept copy to the supervisor, if there is one."""
         if self._kept is not None:
             (step, path, took_s), self._kept = self._kept, None
             self._channel.saved(step, str(path), took_s)

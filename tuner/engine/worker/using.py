@@ -49,7 +49,8 @@ class Use:
         self._facts |= found.facts
 
     def told(self, usage: object, *, trained_ns: int) -> None:
-        """Add the usage that the child sent with a report. The value may have any type, so it is checked here.
+        """Add the usage that the child measured of itself and sent with a report. The value may have any
+        type, so it is checked here.
 
         Args:
             usage: The value from the child.
@@ -72,7 +73,7 @@ class Use:
         self._add(saves=1, saved_bytes=size_bytes)
 
     def reading(self) -> dict[str, Any] | None:
-        """Return the counts and facts for the driver, or None if nothing was measured."""
+        """Return the measurements as a dictionary for the driver, or None if nothing was measured."""
         counts = {
             name: ns for name, ns in self._counts.items() if name != "cpu_ns" or "wall_ns" in self._counts
         }

@@ -1,7 +1,8 @@
 """The watchdog ends an attempt when its lease ends, when it exceeds its limits, or when its machine has a preemption notice.
 
-It runs two threads per attempt. The lease thread only waits for the end of the lease and kills: no file or message can delay it, and a
-lock delays it by at most `LOCK_S`. The other thread reads files: the machine's notices and the child's use of processes and memory.
+The watchdog runs two threads per attempt. The lease thread only waits for the end of the lease and kills: no
+file or message can delay it, and a lock delays it by at most `LOCK_S`. The other thread reads files: those of
+the machine's preemption notices, and those of the child's processes and memory.
 """
 
 import threading
@@ -17,7 +18,7 @@ from tuner.engine.worker.server_handle import ForkServer
 
 WATCH_S = 0.05
 LOCK_S = 0.5  # how long the end of a lease waits for the supervisor's lock
-LIMITS_EVERY = 5  # memory and processes are checked at every fifth check of the notice
+LIMITS_EVERY = 5  # memory and processes are checked at every fifth check for a preemption notice
 NoticeSource = Callable[[], Notice | None]
 
 
@@ -44,7 +45,11 @@ class Watched(Protocol):
 
 
 class Watchdog:
-    """Watch the attempts of one supervisor. `notice` is called every `WATCH_S` for the machine's notice, and must not raise."""
+    """Watch the attempts of one supervisor.
+
+    `notice` is called every `WATCH_S` and returns the machine's preemption notice or None. It must not
+    raise.
+    """
 
     def __init__(
         self, watched: Watched, changed: threading.Condition, notice: NoticeSource, limits: Limits
@@ -52,12 +57,13 @@ class Watchdog:
         self._watched, self._changed, self._notice, self._limits = watched, changed, notice, limits
 
     def start(self, attempt: Attempt, *, kept: bool) -> None:
-        """Start to watch an attempt. If the machine already has a notice, end the attempt at once.
+        """Start to watch an attempt. If the machine already has a preemption notice, end the attempt at once.
 
         Args:
             attempt: The attempt to watch.
-            kept: Whether the worker ran an earlier attempt and was idle when the notice came. The attempt then ends as paused instead
-                of preempted, because the machine was not taken from this attempt.
+            kept: Whether the worker ran an earlier attempt and was kept for this one, so that the notice may
+                have come while it was idle. The attempt then ends as paused instead of preempted, because the
+                machine was not taken from this attempt.
         """
         with self._changed:
             attempt.notice = self._notice()
